@@ -30,11 +30,11 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
+from cuir.attn.kernels.autograd import Gradients, choose_gradients
+from cuir.attn.kernels.backward_kernels import RequestedGradients
+from cuir.attn.kernels.few_keys import has_few_keys
+from cuir.attn.kernels.kernels import attention
 from cuir.cli.command_inputs import read_variant
-from cuir.flex.autograd import Gradients, choose_gradients
-from cuir.flex.backward_kernels import RequestedGradients
-from cuir.flex.few_keys import has_few_keys
-from cuir.flex.kernels import attention
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.suites import MODELS, cell

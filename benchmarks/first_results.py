@@ -47,7 +47,7 @@ def make_rules(device: str) -> Mapping[str, Callable[[], tuple[Any, Any]]]:
 
 def launch_nothing() -> None:
     """Replace the device, and what loads and starts kernels, by stand-ins."""
-    from cuir.flex import autograd, kernels
+    from cuir.attn.kernels import autograd, kernels
     from cuir.performance.search import tuning_records as cache
     from cuir.runtime import launch
 

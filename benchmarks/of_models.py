@@ -26,9 +26,10 @@ import torch
 import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.recorded import as_row, command, record
+from cuir.attn.kernels.kernels import attention
+from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_variant
-from cuir.flex.kernels import attention
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
@@ -37,7 +38,6 @@ from cuir.performance.timing.problem import compute_expectation, count_kept_pair
 from cuir.performance.timing.timing_protocol import Call, median_ms
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import captured_arguments
 
 DIM = 128
 CONSTS: dict[str, Const] = {"T": F16, "D": DIM}

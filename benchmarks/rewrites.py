@@ -29,6 +29,7 @@ import corpus
 import cuir
 from benchmarks.old_and_new import SETTINGS, transferred
 from corpus.computes import COMPUTES
+from cuir.attn.verification.problems import is_attention
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
@@ -38,7 +39,6 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from cuir.verification.problems import is_attention
 
 LIMIT = 0.02
 EXPERT = "flash_fwd_sm90"

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
-from cuir.variants import transfer
 
 BEGIN, END = "<!-- variants: made by `make docs` -->\n", "<!-- end of variants -->\n"
 QUERIES, KEYS, BLOCK = 84, 96, 12  # of the picture; more keys than queries, to show the alignment of a mask

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import debug
     from .arguments.binding import bind
+    from .attn.splicing.splice import transfer
     from .bridging import bridge
     from .checking.checked import Checked
     from .checking.checker import check
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from .syntax.parser import parse
     from .syntax.printer import show
     from .text.diagnostics import CuirError, Diagnostic
-    from .variants import transfer
     from .verification import verify
 
 _HOME = {
@@ -54,7 +54,7 @@ _HOME = {
     "syntax.printer": ("show",),
     "text.diagnostics": ("CuirError", "Diagnostic"),
     "performance.search": ("tuned",),
-    "variants": ("transfer",),
+    "attn.splicing.splice": ("transfer",),
     "verification": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from .attn.capture.call_inputs import check_head_dims
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
 from .checking.const_defaults import consts_as_json, describe_consts, fill_consts
-from .flex.call_inputs import check_head_dims
 from .syntax.given import program_of
 from .syntax.nodes import Program
 from .syntax.types import DTYPES
@@ -25,8 +25,8 @@ from .text.jsontext import to_json
 from .text.source import Span
 
 if TYPE_CHECKING:
+    from .attn.splicing.splice import TransferResult
     from .spec.specification import Specification
-    from .variants import TransferResult
 
 Status = Literal["running", "done", "failed", "skipped", "interrupted"]
 Demand = Literal["auto", "yes", "no"]
@@ -240,8 +240,8 @@ class _Job:
     # ---- the steps
     def transfer(self) -> TransferResult:
         """Transfer the origin."""
+        from .attn.splicing.splice import transfer
         from .syntax.printer import show
-        from .variants import transfer
 
         with self.step("transfer") as step:
             self.write("origin.cuir", show(self.origin))

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import torch
 
+from cuir.attn.splicing.splice import declare_parameter, reachable, with_parameters
+from cuir.attn.tracing.names import names_of, reserved
+from cuir.attn.tracing.parameter import Parameter, Value
+from cuir.attn.tracing.trace import SAMPLE, trace
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.syntax.nodes import Kernel, Param, Program
 from cuir.syntax.parser import parse
 from cuir.syntax.rewrite import with_children
 from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
-from cuir.variants import trace
-from cuir.variants.names import names_of, reserved
-from cuir.variants.parameter import Parameter, Value
-from cuir.variants.splice import declare_parameter, reachable, with_parameters
-from cuir.variants.trace import SAMPLE
 
 
 def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cuir.attn.splicing.splice import drop_unreachable
 from cuir.syntax.nodes import Definition, Kernel, Program
 from cuir.text.diagnostics import CuirError
-from cuir.variants.splice import drop_unreachable
 
 
 def merged(origin: Program, kernel: str, answer: Program) -> Program:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cuir.attn.tracing.trace import foreign, globals_read
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
-from cuir.variants.trace import foreign, globals_read
 
 WHOLE = 6000  # characters of a file that is shown whole, with what a function uses
 MOST = 12_000  # characters of all; what comes first is nearest to the specification

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from cuir.attn.verification.contracts import has_splice_points
+from cuir.attn.verification.problems import Case, make_attention_launch
+from cuir.attn.verification.sizes import collect_mask_integers
+from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.checking.checked import Checked
 from cuir.interp import run
 from cuir.spec.specification import Lengths, Specification
@@ -20,11 +24,7 @@ from cuir.syntax.nodes import Call, Kernel, Keyword, Name, Node, Program
 from cuir.syntax.walk import walk
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
-from cuir.verification.contracts import has_splice_points
-from cuir.verification.problems import Case, make_attention_launch
-from cuir.verification.sizes import collect_mask_integers
 from cuir.verification.spec_dispatch import get_tile_sizes
-from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
 SLACK = 1.1  # of the blocks that are needed, and one more for each tile
 LONGEST = 4096  # keys, to see a mask's edge

@@ -15,6 +15,9 @@ from typing import Any
 
 import torch
 
+from cuir.attn.verification.numeric import judge
+from cuir.attn.verification.problems import Case
+from cuir.attn.verification.sizes import collect_mask_integers
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.performance.timing.worker import serve
@@ -24,14 +27,11 @@ from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from cuir.verification.draws import Draw
 from cuir.verification.function_judge import judge_function
 from cuir.verification.inputs import FunctionLaunch
-from cuir.verification.numeric import judge
-from cuir.verification.problems import Case
-from cuir.verification.sizes import collect_mask_integers
 from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, get_tile_sizes, make_number_cases, make_schedule_cases, prepare_launch
 from cuir.verification.steps import find_tiles
+from cuir.verification.values.draws import Draw
 
 from .planted_faults import Origin, origin
 

@@ -44,8 +44,8 @@ def tensors(cell: Cell) -> list[torch.Tensor]:
 def leading(mods: Mods, cell: Cell) -> tuple[int | None, int | None]:
     """Return batch and heads of a block mask: only for dims that the mask depends on."""
     from cuir import Specification
+    from cuir.attn.tracing.trace import trace
     from cuir.syntax.walk import names_read
-    from cuir.variants.trace import trace
 
     keep = trace(Specification("mask", mods.mask_mod)).keep
     names = set() if keep is None else names_read(keep)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cuir.attn.verification.cached_attention import make_cached_specification
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.cached_attention import make_cached_specification
 
 
 def cached_decode() -> FunctionSpecification:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from cuir.attn.verification.packed_attention import make_packed_specification
 from cuir.spec import FunctionSpecification, Specification
-from cuir.verification.packed_attention import make_packed_specification
 
 
 def causal_packed() -> FunctionSpecification:

@@ -285,9 +285,9 @@ def read_kernel_consts(
     They are those of -c, --dtype (the dtype of its tensors) and --head-dim (`D`), then `fill_consts` for those without
     a default. `corpus_consts` are values that the corpus has. Raises CuirError U103, N111; for an attention kernel U109, U110.
     """
+    from ..attn.verification.problems import is_attention
     from ..checking.const_defaults import HEAD_DIM, fill_consts, list_dtype_consts, with_defaults
     from ..syntax.nodes import ConstType
-    from ..verification.problems import is_attention
     from .judged_kernel import remember_judged_kernel
 
     consts = {p.name for p in kernel.params if isinstance(p.type, ConstType)}

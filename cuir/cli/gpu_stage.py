@@ -16,6 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..attn.splicing.splice import transfer
+from ..attn.verification.problems import Case, make_cases
+from ..attn.verification.sizes import collect_mask_integers
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..performance.search.space import from_plain, plain
@@ -24,11 +27,8 @@ from ..spec.function_specification import AnySpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..variants import transfer
-from ..verification.problems import Case, make_cases
 from ..verification.report import Stage
 from ..verification.sanitizer import TOOLS, make_diagnostics
-from ..verification.sizes import collect_mask_integers
 from .command_inputs import (
     computed,
     known_consts,

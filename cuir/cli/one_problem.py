@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..attn.verification.problems import KINDS, Case, is_attention
 from ..checking.checked import Checked
 from ..checking.const_defaults import USUAL_DTYPE, consts_as_json, describe_consts, label
 from ..interp import Schedule
@@ -18,13 +19,12 @@ from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..verification.decisive import KIND as STEPS
-from ..verification.draws import Draw
 from ..verification.inputs import list_applicable_kinds
-from ..verification.problems import KINDS, Case, is_attention
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
-from ..verification.special_plan import SPECIAL
-from ..verification.underflowing_sums import KIND as UNDERFLOW
+from ..verification.values.decisive import KIND as STEPS
+from ..verification.values.draws import Draw
+from ..verification.values.special_plan import SPECIAL
+from ..verification.values.underflowing_sums import KIND as UNDERFLOW
 from .command_defaults import EXPERT
 from .command_inputs import expert_for, read_numbers, suggestion
 from .gpu_stage import Verified

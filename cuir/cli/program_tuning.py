@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from llm.loop import Verdict
     from llm.passes.tune import Tuned, Tuning
 
+    from ..attn.splicing.splice import TransferResult
     from ..checking.checked import Const
     from ..performance.search import Outcome
     from ..performance.search.settings_contest import Contender, Entry
     from ..performance.search.space import Space
     from ..performance.timing.problem import Shape
     from ..syntax.nodes import Program
-    from ..variants import TransferResult
     from .model_options import Asking
 
 
@@ -58,10 +58,10 @@ def tune_programs(
     from llm.passes.transfer import described
     from llm.passes.tune import Target, Tuned, Tuning, tune
 
+    from ..attn.splicing.splice import transfer
     from ..bridging import attention_consts
     from ..performance.search.candidate_runs import RemoteDevice
     from ..performance.timing.worker import Worker
-    from ..variants import transfer
     from .command_inputs import agreeing, output_folder, read_consts, read_program, read_variant
     from .conversations_view import Conversations
     from .worker_process import COMMAND

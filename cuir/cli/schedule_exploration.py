@@ -181,12 +181,12 @@ def replay_variant(
 
     `named_consts` are the consts that the command line names.
     """
+    from ..attn.verification.problems import Case
     from ..checking.checker import check, pick_kernel
     from ..explore import read_schedule
     from ..spec.function_specification import FunctionSpecification
     from ..spec.specification import LENGTHS, Lengths
     from ..verification.lengths import Draw
-    from ..verification.problems import Case
     from ..verification.spec_dispatch import AnyCase, prepare_launch, require_judgeable
     from .judged_kernel import remember_judged_kernel
 

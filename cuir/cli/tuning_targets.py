@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..text.diagnostics import CuirError
 
 if TYPE_CHECKING:
+    from ..attn.splicing.splice import TransferResult
     from ..performance.search import Space
-    from ..variants import TransferResult
 
 
 def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> tuple[str, str, Space]:
@@ -52,7 +52,7 @@ def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = 
 
 def transfer_origin(variant: str, param: Sequence[str], origin: str) -> TransferResult:
     """Transfer a kernel to a variant."""
-    from ..variants import transfer
+    from ..attn.splicing.splice import transfer
     from .command_inputs import read_program, read_variant
 
     return transfer(read_program(origin), read_variant(variant, param))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments.binding import TORCH
+from ..attn.splicing.splice import TransferResult, transfer
 from ..performance.search.candidate_runs import LocalDevice
 from ..performance.search.space import from_plain
 from ..performance.suites.cells import Cell, measure_cell
@@ -18,7 +19,6 @@ from ..performance.suites.reference import Reference
 from ..performance.timing.problem import Shape
 from ..performance.timing.worker import Tell, serve
 from ..syntax.types import DTYPES
-from ..variants import TransferResult, transfer
 from ..verification.on_gpu import Launching
 from .command_inputs import read_program, read_variant
 from .gpu_stage import Verified
@@ -64,10 +64,10 @@ def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
 
     The process has no GPU after that.
     """
+    from ..attn.verification.problems import make_attention_launch
     from ..lowering import lower
     from ..runtime.watchdog import find_hang
     from ..verification.on_gpu import move_to_device
-    from ..verification.problems import make_attention_launch
 
     verified = Verified.from_json(request["job"])
     launch_data = make_attention_launch(verified.program, verified.checked, verified.mods, verified.cases[request["case"]])

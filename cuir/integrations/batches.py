@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ..flex.cached import attention_with_kv_cache
-from ..flex.decoding import ROWS
-from ..flex.kernels import Level
+from ..attn.kernels.decoding import ROWS
+from ..attn.kernels.kernels import Level
+from ..attn.serving.cached import attention_with_kv_cache
 
 
 @dataclass(frozen=True)

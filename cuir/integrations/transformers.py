@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from ..attn.capture.call_inputs import check_options, wrong
+from ..attn.kernels.kernels import Level
 from ..caching import memoize
 from ..flex import create_block_mask, flex_attention
-from ..flex.call_inputs import check_options, wrong
-from ..flex.kernels import Level
 from ..text.diagnostics import CuirError
 
 NAME = "cuir"

@@ -23,8 +23,8 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-from ..flex.call_inputs import check_options
-from ..flex.kernels import Level
+from ..attn.capture.call_inputs import check_options
+from ..attn.kernels.kernels import Level
 from .batches import Batch, attend, rules_of
 
 NAME = "CUIR"

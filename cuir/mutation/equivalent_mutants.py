@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ..attn.tracing.names import OPTIONAL, SPLICE_POINTS
+from ..attn.verification.sizes import make_problems
+from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checker import pick_kernel
 from ..ops.expressions import is_where, traits
 from ..spec.specification import Lengths, Specification
@@ -41,10 +44,7 @@ from ..syntax.printer import show
 from ..syntax.rewrite import replace_node, rewrite_block
 from ..syntax.walk import count_assignments, names_read, walk
 from ..text.diagnostics import CuirError
-from ..variants.names import OPTIONAL, SPLICE_POINTS
 from ..verification import Problem, check_contracts
-from ..verification.sizes import make_problems
-from ..verification.splice_evaluator import Evaluator, collect_kernel_values
 from .needless_choices import needless_choice
 from .other_settings import make_smaller_tiles, other_setting
 from .sites import Places, Site, get_root
@@ -108,7 +108,7 @@ def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
 
 
 def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
-    from ..variants import captured_arguments
+    from ..attn.splicing.captured_arguments import captured_arguments
 
     assert isinstance(t.spec, Specification)
     lengths, kernel = problem.lengths, pick_kernel(program, t.kernel)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Const
 from ..checking.checker import check, pick_kernel
 from ..explore import explore
@@ -22,7 +23,6 @@ from ..syntax.rewrite import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
 from ..verification.inputs import find_accumulated
-from ..verification.problems import is_attention
 from ..verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
 from .sites import Places, Site
 

@@ -1,7 +1,7 @@
 """Dropout of attention weights: a counter-based hash selects the retained pairs.
 
 It is made of PyTorch operations on 64-bit integers. The kernels' own text of the same function is in
-`cuir/variants/dropout_splice.py`; verification compares the two.
+`cuir/attn/splicing/dropout_splice.py`; verification compares the two.
 """
 
 from __future__ import annotations

@@ -10,34 +10,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .contracts import check_contracts
+    from ..attn.verification.contracts import check_contracts
+    from ..attn.verification.numeric import check_numbers
+    from ..attn.verification.problems import Case
+    from ..attn.verification.sizes import Problem
     from .exhaustive import check_exhaustively
     from .mask import check_mask
-    from .numeric import check_numbers
-    from .problems import Case
     from .report import Stage, VerifyReport
     from .schedules import check_schedules
-    from .sizes import Problem
     from .stages import verify
 
 _HOME = {
-    "Case": "problems",
-    "Problem": "sizes",
-    "Stage": "report",
-    "VerifyReport": "report",
-    "check_contracts": "contracts",
-    "check_exhaustively": "exhaustive",
-    "check_mask": "mask",
-    "check_numbers": "numeric",
-    "check_schedules": "schedules",
-    "verify": "stages",
+    "Case": "cuir.attn.verification.problems",
+    "Problem": "cuir.attn.verification.sizes",
+    "Stage": "cuir.verification.report",
+    "VerifyReport": "cuir.verification.report",
+    "check_contracts": "cuir.attn.verification.contracts",
+    "check_exhaustively": "cuir.verification.exhaustive",
+    "check_mask": "cuir.verification.mask",
+    "check_numbers": "cuir.attn.verification.numeric",
+    "check_schedules": "cuir.verification.schedules",
+    "verify": "cuir.verification.stages",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 __all__ = [

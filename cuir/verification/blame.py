@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from ..attn.tracing.names import MAX_SCORES
+from ..attn.verification.problems import Launch
 from ..checking.checked import Checked
 from ..checking.views import root_name
 from ..interp import Schedule
@@ -31,9 +33,7 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span, spoken
-from ..variants import MAX_SCORES
 from .inputs import FunctionLaunch, collect_readable
-from .problems import Launch
 
 # replaced in the message once the watched run shows the cause of a NaN
 _UNKNOWN = "as before the launch, or computed so,"

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from ..attn.splicing.rebuilt import rebuild_mods
+from ..attn.tracing.read_ranges import trace_without_clashes
+from ..attn.tracing.traced import Traced
 from ..checking.checked import Checked
 from ..ops.expressions import operation, traits
 from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Expr, Literal, Name, Unary
 from ..syntax.walk import walk
-from ..variants.read_ranges import trace_without_clashes
-from ..variants.rebuilt import rebuild_mods
-from ..variants.traced import Traced
-from .draws import Draw
 from .function_problems import says_something
+from .values.draws import Draw
 
 MOST = 4  # tensors that are replaced one at a time, if replacing all leaves no finite numbers
 Replaced = Callable[[torch.Tensor], torch.Tensor]

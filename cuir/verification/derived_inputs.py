@@ -6,8 +6,8 @@ import torch
 
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
-from .draws import Draw
 from .inputs import make_function_launch
+from .values.draws import Draw
 
 
 def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:

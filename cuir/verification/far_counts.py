@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ..attn.verification.problems import Case, is_attention
 from ..checking.checked import Checked
 from ..checking.tensor_modes import find_exchanged
 from ..interp import Schedule
@@ -17,12 +18,11 @@ from ..interp.interpreted_launch import Grid
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
-from .draws import Draw, select_fitting
 from .long_values import choose_usual_scale
-from .problems import Case, is_attention
 from .spec_dispatch import AnyCase, get_tile_sizes
 from .steps import align_heads, find_named_dims, find_steps, find_unit_dims
 from .synchronisation import run_synchronisation
+from .values.draws import Draw, select_fitting
 
 NAME = "steps"  # names of these problems begin with it
 UNITS, STEPS = 300, 520  # units of one CTA, and steps of a unit

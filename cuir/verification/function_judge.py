@@ -9,20 +9,20 @@ from dataclasses import dataclass
 import torch
 
 from ..arguments.binding import TORCH
+from ..attn.verification.numeric import RATIO, RATIO_ROW, compute_share
+from ..attn.verification.problems import Case, get_parts
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.user_code import function_span
-from .decisive import KIND as STEPS
-from .decisive import describe_steps, find_undecided
-from .draws import Draw
 from .eight_bits import half_steps, round_to, saturate, saturates
 from .inputs import FunctionLaunch, choose_half_dtype, collect_readable
 from .integer_outputs import collect_right_integers, find_out_of_range
-from .number_text import describe_overflow, show_different
-from .numeric import RATIO, RATIO_ROW, compute_share
-from .problems import Case, get_parts
 from .roundings import rounds_between, rounds_for_products
+from .values.decisive import KIND as STEPS
+from .values.decisive import describe_steps, find_undecided
+from .values.draws import Draw
+from .values.number_text import describe_overflow, show_different
 from .yardstick import SingleError
 
 HIDDEN = 2.0**-8  # of the output's rounding: allowed error common to all elements, besides the rounding of each

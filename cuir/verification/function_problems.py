@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import torch
 
+from ..attn.tracing.names import BACKWARD
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
-from ..variants.names import BACKWARD
-from .decisive import make_decisive_draws
 from .derived_inputs import keeps_units
-from .draws import Draw, compute_shape, get_integer_consts
 from .inputs import (
     ask_small,
     collect_readable,
@@ -25,8 +24,9 @@ from .inputs import (
     make_function_launch,
 )
 from .lengths import make_all_draws
-from .problems import is_attention
 from .special_problems import make_special_draws
+from .values.decisive import make_decisive_draws
+from .values.draws import Draw, compute_shape, get_integer_consts
 
 _SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may drop everything
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values

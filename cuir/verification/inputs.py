@@ -17,6 +17,8 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import copy_of, pad_arguments
+from ..attn.verification.problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
+from ..attn.verification.sizes import Problem
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..checking.tensor_modes import find_tensor_modes
 from ..interp.interpreted_launch import _read_tensors
@@ -24,20 +26,18 @@ from ..spec.function_specification import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
-from .arbitrary_inputs import find_arbitrary, without_fillers
-from .decisive import KIND as STEPS
-from .decisive import make_decisive_inputs
-from .draws import Draw, compute_shape, count_elements, get_integer_consts
-from .joint_extremes import find_steep_sums
-from .kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
-from .mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .poison import find_unread
-from .problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
-from .sizes import Problem
-from .special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .time_limits import TRIED_VALUES
-from .underflowing_sums import KIND as UNDERFLOW
-from .underflowing_sums import make_underflowing
+from .values.arbitrary_inputs import find_arbitrary, without_fillers
+from .values.decisive import KIND as STEPS
+from .values.decisive import make_decisive_inputs
+from .values.draws import Draw, compute_shape, count_elements, get_integer_consts
+from .values.joint_extremes import find_steep_sums
+from .values.kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
+from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
+from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .values.underflowing_sums import KIND as UNDERFLOW
+from .values.underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
 _MOST_TRIED = 200_000  # elements of a tensor in the problem on which special values are tried

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
-from .draws import count_elements
 from .spec_dispatch import AnyCase
 from .synchronisation import collect_sizes
+from .values.draws import count_elements
 
 SMALL = 50_000  # elements of all tensors: a slow run of a smaller problem is a fault
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..attn.verification.problems import Case, is_attention, list_smaller_lengths, make_cases
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .counters import count_ring_uses
-from .draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
-from .problems import Case, is_attention, list_smaller_lengths, make_cases
 from .steps import align_heads, find_steps
+from .values.draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims without tiles

@@ -14,10 +14,10 @@ from ..checking.checked import Checked, TensorParam
 from ..spec.function_specification import FunctionSpecification, scale_of
 from ..syntax.types import F32, I32
 from ..text.diagnostics import CuirError
-from .draws import Draw, count_elements, get_integer_consts
 from .function_problems import says_something
 from .inputs import list_applicable_kinds, make_function_launch
 from .steps import align_heads
+from .values.draws import Draw, count_elements, get_integer_consts
 
 LONGEST = 131_075
 _LONG = 20_000  # elements of a dim from which its sums are made exact

@@ -15,6 +15,11 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import pad_arguments
+from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.verification.contracts import describe_difference, get_result_span, has_splice_points
+from ..attn.verification.numeric import add_note
+from ..attn.verification.problems import Case, get_dtype, get_head_dims, make_outputs
+from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checked import Checked
 from ..interp import run
 from ..spec.dropout_hash import dropout_mask
@@ -24,14 +29,9 @@ from ..syntax.nodes import Call, Name, Program
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
-from ..variants import captured_arguments
 from .blame import find_stores
-from .contracts import describe_difference, get_result_span, has_splice_points
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
 from .lengths import convert_case
-from .numeric import add_note
-from .problems import Case, get_dtype, get_head_dims, make_outputs
-from .splice_evaluator import Evaluator, collect_kernel_values
 
 _READABLE = 2.0**-14  # smallest weight, relative to the largest of its query, that half precision shows
 _VISIBLE = 2.0**-20  # smallest output that half precision shows

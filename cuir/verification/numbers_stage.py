@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ..arguments.binding import TORCH
+from ..attn.verification.numeric import add_note, get_ratio
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
 from ..interp.interpreted_launch import Grid
@@ -17,7 +18,6 @@ from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
 from .inputs import choose_half_dtype, find_accumulated
 from .large_problems import describe_left, is_too_large
-from .numeric import add_note, get_ratio
 from .perturbed import check_perturbed, choose_perturbed
 from .report import Stage
 from .request import Request

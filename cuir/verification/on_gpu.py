@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ..attn.verification.numeric import Numbers, add_note, judge
+from ..attn.verification.problems import Case, Launch, make_attention_launch
 from ..checking.checked import Checked
 from ..interp import run
 from ..ops.meaning.tiles import view_bits
@@ -20,9 +22,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import find_accumulated
-from .number_text import show_different
-from .numeric import Numbers, add_note, judge
-from .problems import Case, Launch, make_attention_launch
+from .values.number_text import show_different
 
 LAUNCHES = 4  # launches of each problem; their results must be bitwise equal
 Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and synchronises

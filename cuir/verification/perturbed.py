@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from ..attn.verification.problems import Case
 from ..checking.checked import Checked
 from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
 from ..interp.noise import Noise, Truth, perturb_runs
@@ -23,8 +24,7 @@ from ..syntax.nodes import Binary, Expr
 from ..syntax.printer import show
 from ..syntax.walk import IdentityKey
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from .decisive import KIND
-from .problems import Case
+from .values.decisive import KIND
 
 SEED = 1
 FEW = 2  # problems of level quick

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..checking.decisions import definitions, entry, list_placed_deciders
 from ..ops.base import Op
@@ -21,10 +22,9 @@ from ..syntax.nodes import Call, Expr, For, Name
 from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
-from .draws import Draw, count_elements, get_integer_consts, select_fitting
-from .problems import is_attention
 from .rounded_tables import find_table, make_table_draws
 from .steps import align_heads, find_unit_dims
+from .values.draws import Draw, count_elements, get_integer_consts, select_fitting
 
 NAME = "rounded sizes"  # names of these problems begin with it
 _PLACES = 1_000_000  # number of evaluated combinations of sizes and indices

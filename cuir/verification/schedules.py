@@ -11,6 +11,8 @@ from typing import cast
 import torch
 
 from ..arguments.binding import Argument
+from ..attn.verification.numeric import add_note
+from ..attn.verification.orders import Order
 from ..checking.checked import Checked
 from ..interp import RunReport, Schedule, run
 from ..interp.interpreted_launch import Grid
@@ -19,10 +21,8 @@ from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .inputs import find_accumulated
-from .number_text import show_different
-from .numeric import add_note
-from .orders import Order
 from .spec_dispatch import AnyCase, prepare_launch
+from .values.number_text import show_different
 
 MANY = 64  # CTAs of the largest grid that is tried
 NUMBER_GRIDS: tuple[Grid | None, ...] = (None, lambda units: min(units, MANY) + 1, lambda units: 3 if units > 3 else 2)

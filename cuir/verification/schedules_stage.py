@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from ..attn.verification.contracts import has_splice_points
+from ..attn.verification.numeric import add_note
+from ..attn.verification.orders import Order, make_orders
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
-from .contracts import has_splice_points
 from .coverage.observed import Observed
 from .exhaustive import check_exhaustively
 from .large_problems import describe_left, is_too_large
-from .numeric import add_note
-from .orders import Order, make_orders
-from .problems import is_attention
 from .report import Stage
 from .request import Request
 from .schedules import check_schedules

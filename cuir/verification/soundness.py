@@ -19,10 +19,10 @@ from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, refuse_function
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
-from .draws import Draw, count_elements, get_integer_consts
 from .function_judge import require_defined
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
-from .number_text import show_different
+from .values.draws import Draw, count_elements, get_integer_consts
+from .values.number_text import show_different
 
 _TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is evaluated twice: the first that is admitted
 _SMALL = 200_000  # elements of the largest tensor of a problem that is only inspected

@@ -10,32 +10,14 @@ from typing import Any
 
 import torch
 
-from ..checking.checked import Checked, Const
-from ..interp import Schedule, run
-from ..interp.interpreted_launch import Grid
-from ..spec.function_specification import AnySpecification, FunctionSpecification
-from ..spec.gradients import gradients
-from ..spec.loading import as_any, load_any
-from ..spec.specification import Lengths, Specification
-from ..syntax.nodes import Kernel, Program
-from ..text.diagnostics import CuirError
-from ..variants.captured_arguments import CapturedArguments, sources_of
-from ..variants.learned import gradients_of
-from ..variants.names import BACKWARD
-from ..variants.read_ranges import trace_without_clashes
-from ..variants.rebuilt import bound_reads, fix_lengths
-from .blame import blame
-from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
-from .counters import count_ring_uses
-from .draws import Draw
-from .function_judge import check_function, require_outputs
-from .function_problems import make_draws, restrict_kinds
-from .hidden_biases import make_hidden_biases
-from .inputs import FunctionLaunch, make_function_launch
-from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
-from .memory_limits import require_memory
-from .numeric import add_note, judge
-from .problems import (
+from ..attn.splicing.captured_arguments import CapturedArguments, sources_of
+from ..attn.splicing.learned import gradients_of
+from ..attn.splicing.rebuilt import bound_reads, fix_lengths
+from ..attn.tracing.names import BACKWARD
+from ..attn.tracing.read_ranges import trace_without_clashes
+from ..attn.verification.hidden_biases import make_hidden_biases
+from ..attn.verification.numeric import add_note, judge
+from ..attn.verification.problems import (
     Case,
     Launch,
     is_attention,
@@ -46,11 +28,29 @@ from .problems import (
     require_attention,
     require_inputs_kept,
 )
-from .score_corners import make_backward_case, make_forward_case
-from .splice_evaluator import collect_kernel_values
+from ..attn.verification.score_corners import make_backward_case, make_forward_case
+from ..attn.verification.splice_evaluator import collect_kernel_values
+from ..checking.checked import Checked, Const
+from ..interp import Schedule, run
+from ..interp.interpreted_launch import Grid
+from ..spec.function_specification import AnySpecification, FunctionSpecification
+from ..spec.gradients import gradients
+from ..spec.loading import as_any, load_any
+from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import Kernel, Program
+from ..text.diagnostics import CuirError
+from .blame import blame
+from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
+from .counters import count_ring_uses
+from .function_judge import check_function, require_outputs
+from .function_problems import make_draws, restrict_kinds
+from .inputs import FunctionLaunch, make_function_launch
+from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
+from .memory_limits import require_memory
 from .steps import find_steps, find_tiles
 from .time_limits import SEARCHED_RUN, SHRINKING
 from .unreached import ENOUGH, find_short_loops, find_unentered_loops
+from .values.draws import Draw
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch

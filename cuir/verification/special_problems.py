@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
-from .draws import Draw, select_fitting
-from .problems import is_attention
-from .special_plan import SPECIAL, SpecialPlan
-from .special_values import HIDDEN_COLUMNS
 from .steps import align_heads, find_steps, find_unit_dims
+from .values.draws import Draw, select_fitting
+from .values.special_plan import SPECIAL, SpecialPlan
+from .values.special_values import HIDDEN_COLUMNS
 
 _QUICK = {
     "hidden": 4,

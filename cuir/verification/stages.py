@@ -10,6 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..arguments.requirements import describe_row_requirements
+from ..attn.tracing.names import STANDARD
+from ..attn.tracing.read_ranges import negative_read
+from ..attn.tracing.trace import tracing_once
+from ..attn.verification.column_contracts import check_columns, has_column_points, make_column_problems
+from ..attn.verification.contracts import check_contracts, has_splice_points, reads_blocks_from_memory
+from ..attn.verification.mask_distances import LONGEST, check_distances
+from ..attn.verification.orders import Order
+from ..attn.verification.problems import Case, is_attention
+from ..attn.verification.sizes import collect_mask_integers, make_few_problems, make_problems
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.const_defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
@@ -25,27 +34,19 @@ from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
-from ..variants import STANDARD, tracing_once
-from ..variants.read_ranges import negative_read
-from .column_contracts import check_columns, has_column_points, make_column_problems
-from .contracts import check_contracts, has_splice_points, reads_blocks_from_memory
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
 from .freed_memory import release_freed_memory
 from .inputs import make_contract_problems
 from .mask import Readout, check_function_mask, check_mask, choose_readout_lengths
-from .mask_distances import LONGEST, check_distances
 from .narrow_products import find_narrow_sums
 from .numbers_stage import NumbersStage
-from .orders import Order
 from .perturbed import check_perturbed, choose_perturbed
-from .problems import Case, is_attention
 from .report import Stage, VerifyReport
 from .request import Level, Progress, Request
 from .run_recorder import RunRecorder
 from .schedules_stage import SchedulesStage
 from .side_processes import SideProcesses
-from .sizes import collect_mask_integers, make_few_problems, make_problems
 from .soundness import Soundness
 from .spec_dispatch import (
     AnyCase,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from ..attn.verification.problems import Case, get_parts, is_attention
 from ..checking.checked import Checked
 from ..interp import Schedule
 from ..interp.interpreted_launch import Grid
@@ -14,13 +15,12 @@ from ..spec.function_specification import AnySpecification, FunctionSpecificatio
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from . import time_limits
-from .draws import Draw, select_fitting
 from .far_counts import NAME, compute_length, lengthens_units, make_far_cases, make_sizes, run_far_case, run_unless_too_large
 from .long_values import choose_usual_scale, make_even_scores
-from .problems import Case, get_parts, is_attention
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
 from .steps import find_named_dims, find_steps, find_unit_dims
+from .values.draws import Draw, select_fitting
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
 _SECOND_COUNTS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..checking.views import Range, make_view, root_name
 from ..interp import run
@@ -18,9 +19,8 @@ from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
 from ..syntax.types import TileType
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError
-from .draws import Draw, select_fitting
 from .inputs import make_function_launch
-from .problems import is_attention
+from .values.draws import Draw, select_fitting
 
 _WORDS = 16  # a guess for index tiles of unknown length
 _LONGEST = 1024  # a dim that adds neither units nor turns up to this length has no steps

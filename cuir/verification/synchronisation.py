@@ -12,6 +12,9 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import COPY_ALIGNMENT, find_copied_tensors
+from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.verification.numeric import add_note
+from ..attn.verification.problems import Case
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice
@@ -21,15 +24,12 @@ from ..spec.function_specification import AnySpecification, FunctionSpecificatio
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
-from ..variants import captured_arguments
-from .draws import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
 from .inputs import _draw_scalar, convert_value
-from .kinds import draw_tensor
 from .lengths import convert_case
 from .memory_limits import convert_memory_error, require_memory
-from .numeric import add_note
-from .problems import Case
 from .spec_dispatch import AnyCase, prepare_launch
+from .values.draws import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
+from .values.kinds import draw_tensor
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..syntax.types import F32
 from ..text.diagnostics import CuirError
-from .draws import Draw, select_fitting
 from .inputs import make_function_launch
-from .problems import is_attention
 from .steps import align_heads, find_steps
-from .underflowing_sums import KIND
+from .values.draws import Draw, select_fitting
+from .values.underflowing_sums import KIND
 
 _PARTS = 256  # steps of the summed dim
 _TINY = 2.0**-30  # smaller than all drawn numbers

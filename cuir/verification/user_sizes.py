@@ -9,17 +9,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..attn.verification.problems import Case, is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
-from .draws import Draw, select_fitting
 from .inputs import collect_readable, list_applicable_kinds, make_function_launch
 from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
-from .problems import Case, is_attention
 from .result_sizes import ResultSizes
 from .spec_dispatch import AnyCase, convert_case
 from .steps import adds_work, align_heads, find_steps, find_unit_dims
+from .values.draws import Draw, select_fitting
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs that run as one batch

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ops.meaning.tiles import force_exact_products, split_operands
 from ..spec.function_specification import FunctionSpecification, Value
-from .decisive import jumps_in_torch
+from .values.decisive import jumps_in_torch
 
 TURNS = 3  # the number of evaluations with other signs of the errors
 _ULP = 2.0**-23

@@ -15,6 +15,9 @@ from importlib.resources import files
 from typing import Any
 
 import corpus
+from cuir.attn.splicing.splice import transfer as by_rules
+from cuir.attn.tracing.names import STANDARD
+from cuir.attn.verification.contracts import has_splice_points
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.lowering import lower
@@ -25,10 +28,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import DType
 from cuir.text.diagnostics import CuirError, Diagnostic
-from cuir.variants import STANDARD
-from cuir.variants import transfer as by_rules
 from cuir.verification import verify
-from cuir.verification.contracts import has_splice_points
 
 from .. import speed
 from ..answer import program_text, read

@@ -10,10 +10,10 @@ import pytest
 import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, accepted
+from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.suites import suite
-from cuir.variants import captured_arguments
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

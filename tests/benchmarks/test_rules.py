@@ -12,8 +12,8 @@ from benchmarks.rules import GENERATED, GYM, RULES, Rule, Size, generated
 from benchmarks.rules.rules_table import line_of, markdown, mean, ratio
 from benchmarks.rules.timing import Prepared
 from cuir import Specification
-from cuir.variants import transfer
-from tests.variants.test_blocks import origin
+from cuir.attn.splicing.splice import transfer
+from tests.attn.masks.test_blocks import origin
 
 each = pytest.mark.parametrize("rule", RULES, ids=[r.name for r in RULES])
 SAMPLE = ("natten_tiled", "sliding_tiles_3d_text", "chosen_tiles", "cells", "windows_of_heads_coarse", "slanted_heap", "padded_logarithmic")

@@ -11,13 +11,13 @@ import pytest
 
 import corpus
 from cuir import parse
+from cuir.attn.splicing.splice import transfer
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.search.settings_contest import with_defaults
 from cuir.performance.search.tuning_records import Journal, Key
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.variants import transfer
 from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass

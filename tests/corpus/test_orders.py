@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
+from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
-from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
 QUERIES = ("flash_fwd_sm90", "flash_fwd_f32", "flash_bwd_dq_sm90", "flash_bwd_dq_f32")
 KEYS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_f32")  # whose units are blocks of keys, of key heads

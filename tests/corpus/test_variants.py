@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import corpus
+from cuir.attn.splicing.splice import transfer
+from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.checking.checker import check
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
-from cuir.variants import transfer
 from cuir.verification import Problem, check_contracts, check_mask
-from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
 SINGLE = parse(corpus.kernels()["flash_fwd_f32"].read_text(encoding="utf-8"))

@@ -15,10 +15,10 @@ import torch
 import corpus
 from cuir import parse
 from cuir.arguments.binding import TORCH
+from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.runtime.compiled import CompiledKernel, compile
 from cuir.spec.specification import Specification, lengths_of
 from cuir.syntax.types import DTYPES
-from cuir.variants import TransferResult, transfer
 
 CONFIGS: dict[str, dict[str, int]] = {
     "d128w2": {"D": 128, "BM": 128, "BN": 128},

@@ -1,4 +1,4 @@
-"""What the backward pass promises, one function each, for a device: `test_backward.py` runs them on a GPU in processes of their own, `tests/flex/test_backward_cases.py` in the interpreter."""
+"""What the backward pass promises, one function each, for a device: `test_backward.py` runs them on a GPU in processes of their own, `tests/attn/api/test_backward_cases.py` in the interpreter."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def captured(length: int, dim: int, dtype: str = "float16") -> None:
 
 def repeated(name: str, length: int, dim: int, dtype: str = "float16") -> None:
     """Passes behind the first repeat its launches, right for the tensors of each; those that lie otherwise are made anew."""
-    from cuir.flex.autograd import Gradients
+    from cuir.attn.kernels.autograd import Gradients
 
     problem, made, of = Problem(name, "cuda", length, dim, dtype), [], Gradients.of
     with pytest.MonkeyPatch.context() as patched:

@@ -15,7 +15,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
-from cuir.verification.decisive import _draw_at_steps
+from cuir.verification.values.decisive import _draw_at_steps
 
 ROWS, COLUMNS, PAIRS = 4096, 64, 512
 WHOLE = 61.0  # whose rounded inverse times it is not 1
@@ -141,10 +141,10 @@ def mods_on_gpu() -> list[str]:
     """Scores and masks with functions that jump, whose products are whole eighths: beside PyTorch's float32, a score on the other side of a step is off by far."""
     from importlib.resources import files
 
+    from cuir.attn.splicing.splice import transfer
     from cuir.runtime.compiled import compile
     from cuir.spec.loading import as_specification
     from cuir.syntax.types import F16
-    from cuir.variants import transfer
 
     def floored(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return torch.floor(score * 0.7 - 7)

@@ -1,6 +1,6 @@
 """Promises of dropout, one function each, for a device.
 
-`test_dropout.py` runs them on a GPU in processes of their own, `tests/flex/test_dropout_cases.py` in the interpreter.
+`test_dropout.py` runs them on a GPU in processes of their own, `tests/attn/api/test_dropout_cases.py` in the interpreter.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from cuir import CuirError, Specification, create_block_mask, flex_attention, varlen_attention
-from cuir.flex import kernels
+from cuir.attn.kernels import kernels
 from cuir.runtime import compiled as api
 
 Mod = Callable[..., Any]

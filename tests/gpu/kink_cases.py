@@ -1,4 +1,4 @@
-"""Parameters that begin at 0, for a device: `test_kinks.py` runs them on a GPU, `tests/flex/test_kinks.py` in the interpreter."""
+"""Parameters that begin at 0, for a device: `test_kinks.py` runs them on a GPU, `tests/attn/api/test_kinks.py` in the interpreter."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cuir import attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
-from cuir.flex.decoding import runs_on_decode_kernel
+from cuir.attn.kernels.decoding import runs_on_decode_kernel
 from cuir.integrations.batches import Batch, attend, rules_of
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40

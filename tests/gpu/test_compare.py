@@ -8,10 +8,10 @@ import pytest
 
 import corpus
 from cuir import check, parse
+from cuir.attn.splicing.splice import transfer
 from cuir.performance.suites import compare as module
 from cuir.spec.loading import as_specification
 from cuir.syntax.types import F16
-from cuir.variants import transfer
 
 pytestmark = pytest.mark.gpu
 

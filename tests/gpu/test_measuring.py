@@ -9,13 +9,13 @@ import pytest
 
 import corpus
 from cuir import Program, parse, transfer, tuned
+from cuir.attn.splicing.splice import TransferResult
 from cuir.cli import run as command
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.search.candidate_runs import LocalDevice
 from cuir.performance.suites.cells import Cell, measure_cell
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import F16
-from cuir.variants import TransferResult
 from tests.gpu import priming_cases
 from tests.gpu.isolation import isolated
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.flex.test_tutorial import EXAMPLES
+from tests.attn.api.test_tutorial import EXAMPLES
 from tests.gpu import tutorial_cases as cases
 from tests.gpu.isolation import isolated
 

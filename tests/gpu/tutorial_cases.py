@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cuir import create_block_mask, flex_attention
-from tests.flex.test_tutorial import EXAMPLES, B, D, H, S
+from tests.attn.api.test_tutorial import EXAMPLES, B, D, H, S
 from tests.gpu.flex_cases import Mod, check
 
 

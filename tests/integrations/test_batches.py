@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuir.integrations.batches import Batch, attend, rules_of
-from tests.flex.test_packed_cache import Problem
+from tests.attn.serving.test_packed_cache import Problem
 
 H, HK = 4, 2
 

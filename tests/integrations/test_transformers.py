@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from cuir import CuirError, draw_dropout_seed, dropout_mask
-from cuir.flex import front, made_inside
+from cuir.attn.api import front, made_inside
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")

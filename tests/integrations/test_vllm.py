@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.flex.test_packed_cache import Problem
+from tests.attn.serving.test_packed_cache import Problem
 
 backend = pytest.importorskip("vllm.v1.attention.backend", reason="vLLM cannot be imported", exc_type=ImportError)
 

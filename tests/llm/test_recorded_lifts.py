@@ -12,12 +12,12 @@ import pytest
 
 import corpus
 import llm
+from cuir.attn.splicing.splice import transfer
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_specification
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import DTYPES, F16
-from cuir.variants import transfer
 from cuir.verification import Case, check_numbers
 from cuir.verification.spec_dispatch import check_case, make_number_cases, prepare_specification
 from llm.answer import program_text, read

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.spec.function_specification import AnySpecification
@@ -24,7 +25,6 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import transfer
 from cuir.verification import Problem, check_contracts
 from llm import speed
 from llm.apart import Apart, Died, OutOfTime

@@ -8,7 +8,7 @@ from cuir.mutation.needless_choices import needless_choice
 from cuir.mutation.trial import Trial
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
-from cuir.verification.draws import Draw
+from cuir.verification.values.draws import Draw
 
 KERNEL = """
 @func

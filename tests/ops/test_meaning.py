@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir
+from cuir.attn.tracing.mod_evaluator import evaluate
+from cuir.attn.verification.splice_evaluator import Evaluator
 from cuir.checking.fold import fold
 from cuir.ops import OPERATORS, TABLE
 from cuir.ops.base import Effects
@@ -23,8 +25,6 @@ from cuir.ops.meaning import Meaning, tiles
 from cuir.syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Program, Unary
 from cuir.syntax.printer import show
 from cuir.syntax.types import BF16, BOOL, F16, F32, I32, DType
-from cuir.variants.mod_evaluator import evaluate
-from cuir.verification.splice_evaluator import Evaluator
 
 LOW, HIGH = -(2**31), 2**31 - 1
 ENTRIES = {**TABLE, **OPERATORS}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import cuir
 from corpus.computes import COMPUTES
 from cuir import check, parse, show
+from cuir.attn.verification.problems import is_attention
 from cuir.checking.checked import Const
 from cuir.checking.const_defaults import fill_consts
 from cuir.cli.command_inputs import read_program, read_specification
@@ -21,7 +22,6 @@ from cuir.interp import Schedule, run
 from cuir.rewrites import KINDS, Rewrite, apply, chain, rewrites
 from cuir.spec.function_specification import AnySpecification
 from cuir.syntax.nodes import Program
-from cuir.verification.problems import is_attention
 from cuir.verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, prepare_launch
 from tests.rewrites.small import TEXT, Bits, bits, same
 from tests.strategies.arguments import arguments

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.caching.disk import cache_dir
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
@@ -25,7 +26,6 @@ from cuir.runtime.sass import count_exponentials
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import transfer
 from tests.lowering.conftest import GOOD, HEAD, kernel, one_file
 from tests.lowering.kernels import HARD, NAMES, corpus_kernel, queues, with_names
 from tests.strategies.typed import Case, kernels

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from cuir.attn.splicing.splice import transfer
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from cuir.variants import transfer
 
 EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 

@@ -10,6 +10,10 @@ import pytest
 import torch
 
 import corpus
+from cuir.attn.splicing.backward import KERNEL, transfer_backward
+from cuir.attn.tracing import norms
+from cuir.attn.tracing import traced_functions as functions
+from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.spec.function_specification import FunctionSpecification
@@ -18,16 +22,12 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
-from cuir.variants import norms
-from cuir.variants import traced_functions as functions
-from cuir.variants.backward import KERNEL, transfer_backward
-from cuir.variants.read_ranges import trace_without_clashes
 from cuir.verification import numbers_stage, stages, verify
 from cuir.verification.corners import collect_compared_numbers, make_corner_specifications
-from cuir.verification.draws import Draw
 from cuir.verification.inputs import make_function_launch
 from cuir.verification.lengths import make_all_draws
 from cuir.verification.spec_dispatch import check_case, make_corner_cases, prepare_specification
+from cuir.verification.values.draws import Draw
 
 F = torch.nn.functional
 EXPERT = parse(corpus.kernels()["flash_bwd_sm90"].read_text(), "flash_bwd_sm90.cuir")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.syntax.types import DTYPES
-from cuir.verification.draws import Draw
 from cuir.verification.eight_bits import half_steps, round_to
 from cuir.verification.spec_dispatch import check_case
+from cuir.verification.values.draws import Draw
 
 QUANTISE = """\
 @kernel(arch="sm_90a")

@@ -7,6 +7,8 @@ from importlib.resources import files
 import pytest
 
 import corpus
+from cuir.attn.splicing.splice import transfer
+from cuir.attn.verification.problems import make_small_attention_launches
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.spec.loading import as_specification
@@ -14,9 +16,7 @@ from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
-from cuir.variants import transfer
 from cuir.verification import check_exhaustively, schedules_stage, stages, verify
-from cuir.verification.problems import make_small_attention_launches
 
 CONSTS = {"T": F16, "D": 64}
 PLAIN = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")

@@ -20,12 +20,12 @@ from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import BF16, F16, F32
 from cuir.verification import Problem, check_contracts
-from cuir.verification.draws import Draw
 from cuir.verification.function_problems import make_draws
 from cuir.verification.inputs import collect_readable, make_contract_problems, make_function_launch
 from cuir.verification.mask import check_function_mask
 from cuir.verification.spec_dispatch import check_case, list_simpler_draws, make_number_cases, make_schedule_cases, prepare_launch
 from cuir.verification.steps import find_tiles
+from cuir.verification.values.draws import Draw
 
 SCALED = """
 @kernel(arch="sm_80")

@@ -8,9 +8,9 @@ import pytest
 
 from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.verification import large_problems, numbers_stage, schedules_stage
-from cuir.verification.draws import Draw
 from cuir.verification.large_problems import describe_left, is_too_large
 from cuir.verification.spec_dispatch import AnyCase
+from cuir.verification.values.draws import Draw
 
 TEXT = """
 @kernel(arch="sm_90a")

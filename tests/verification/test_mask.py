@@ -15,6 +15,10 @@ import torch
 
 import corpus
 from cuir import attention
+from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.rebuilt import bound_reads
+from cuir.attn.splicing.splice import transfer
+from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.checking.checker import check
 from cuir.mutation.sites import list_sites, replace_node
 from cuir.spec.loading import as_specification
@@ -23,10 +27,7 @@ from cuir.syntax.nodes import Binary, Literal, Program, Subscript
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
-from cuir.variants import captured_arguments, transfer
-from cuir.variants.rebuilt import bound_reads
 from cuir.verification import check_mask
-from cuir.verification.splice_evaluator import Evaluator, collect_kernel_values
 from tests.verification.told import told
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from cuir import CuirError, FunctionSpecification, check, parse
-from cuir.verification.draws import Draw
 from cuir.verification.inputs import get_special_plan
 from cuir.verification.spec_dispatch import check_case
 from cuir.verification.special_problems import make_special_draws
+from cuir.verification.values.draws import Draw
 
 LSE = """\
 @kernel(arch="sm_90a")

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from cuir import CuirError, FunctionSpecification, check, parse
-from cuir.verification.draws import Draw
 from cuir.verification.spec_dispatch import AnyCase, check_case
 from cuir.verification.step_counts import make_counted_cases
 from cuir.verification.user_sizes import make_user_cases
+from cuir.verification.values.draws import Draw
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.checking.checker import check
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
-from cuir.variants import transfer
 from cuir.verification import Case, Problem, check_contracts, check_mask, check_numbers
 from tests.verification.told import told
 

@@ -9,14 +9,14 @@ import pytest
 
 import corpus
 from cuir import CuirError, parse
+from cuir.attn.verification.numeric import RATIO
+from cuir.attn.verification.problems import Case
 from cuir.checking.checker import check
 from cuir.interp import Schedule, run
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import F16
-from cuir.verification.numeric import RATIO
 from cuir.verification.on_gpu import compare
-from cuir.verification.problems import Case
 
 PROGRAM = parse((corpus.programs()["flash_fwd"]).read_text(encoding="utf-8"), "flash_fwd.cuir")
 CHECKED = check(PROGRAM, None, {"T": F16, "D": 64})

@@ -10,9 +10,9 @@ from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.spec.loading import as_any
 from cuir.syntax.types import F16
 from cuir.verification import poison
-from cuir.verification.draws import Draw
 from cuir.verification.inputs import make_function_launch
 from cuir.verification.spec_dispatch import check_case
+from cuir.verification.values.draws import Draw
 
 CONSTS = {"T": F16, "D": 32}
 LENGTHS = """

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cuir import CuirError, FunctionSpecification, check, parse
-from cuir.verification.draws import Draw
 from cuir.verification.spec_dispatch import check_case
+from cuir.verification.values.draws import Draw
 
 
 def fault(

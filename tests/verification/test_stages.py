@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.spec.function_specification import FunctionSpecification
@@ -21,7 +22,6 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError, Diagnostic
-from cuir.variants import transfer
 from cuir.verification import Case, VerifyReport, check_mask, check_numbers, check_schedules, verify
 from cuir.verification.schedules import make_schedules
 

@@ -7,15 +7,15 @@ import torch
 
 import corpus
 from cuir import FunctionSpecification, check, parse, verify
+from cuir.attn.verification.problems import Case
 from cuir.checking.checked import Checked
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
 from cuir.verification import step_counts, time_limits
-from cuir.verification.draws import Draw
-from cuir.verification.problems import Case
 from cuir.verification.step_counts import COUNTS, make_counted_cases, make_far_cases
 from cuir.verification.steps import find_steps, find_unit_dims
+from cuir.verification.values.draws import Draw
 
 PRODUCT = """
 @kernel(arch="sm_90a")

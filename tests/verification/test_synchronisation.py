@@ -7,13 +7,13 @@ import torch
 
 import corpus
 from cuir import CuirError, FunctionSpecification, check, parse
+from cuir.attn.verification.problems import Case
 from cuir.checking.checked import Checked
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import F16
-from cuir.verification.draws import Draw
-from cuir.verification.problems import Case
 from cuir.verification.synchronisation import make_arguments, needs_data, run_synchronisation
+from cuir.verification.values.draws import Draw
 
 CAUSAL = as_any(corpus.specification("causal"), "causal")
 GROUPS = """

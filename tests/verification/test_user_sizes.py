@@ -7,15 +7,15 @@ import torch
 
 import corpus
 from cuir import CuirError, FunctionSpecification, check, parse, verify
+from cuir.attn.verification.problems import Case
 from cuir.checking.checked import Checked
 from cuir.spec.function_specification import AnySpecification
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
-from cuir.verification.draws import Draw
-from cuir.verification.problems import Case
 from cuir.verification.spec_dispatch import check_case, prepare_specification
 from cuir.verification.user_sizes import choose_wide_grid, is_user_case, make_user_cases
+from cuir.verification.values.draws import Draw
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 HEAD = "hk = h // (H // HK)"

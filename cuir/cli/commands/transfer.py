@@ -151,9 +151,9 @@ def _by_rules(
     title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
 ) -> int:
     """Run the deterministic transfer and verify it. Raises _NoRule if it cannot express the target."""
+    from ...attn.splicing.splice import transfer as by_rules
     from ...bridging import Step, bridge
     from ...spec.specification import Specification
-    from ...variants import transfer as by_rules
     from ..progress_bar import Steps
     from ..report_view import print_bridge
 

@@ -157,9 +157,9 @@ def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[
 
     Without shapes it is one shape, with the head dim and the dtype that the file's kernel has by default.
     """
+    from ...attn.verification.problems import is_attention
     from ...checking.const_defaults import USUAL_DTYPE, USUAL_HEAD_DIM, with_defaults
     from ...performance.timing.problem import Shape as ShapeType
-    from ...verification.problems import is_attention
     from ..command_inputs import read_program
 
     kernels = [k for k in read_program(source).kernels().values() if is_attention(k)]

@@ -131,8 +131,8 @@ def verify(
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
     title = f"{target} against {specification.name}{parenthesise_consts(select_main_consts(pick_kernel(program, kernel), consts))}"
     if replay is not None or exhaustive:
+        from ...attn.verification.problems import is_attention
         from ...checking.checker import check
-        from ...verification.problems import is_attention
         from ..schedule_exploration import explore_variant, replay_variant
 
         if replay is not None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ...attn.tracing.mod_evaluator import evaluate
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.nodes import Expr
 from ...syntax.walk import names_read
-from ...variants.mod_evaluator import evaluate
 
 ROWS = 384  # rows of a strip: whole tiles of 64, 128, 192 and 384 queries
 GROUP, UNIT = 64, 16  # queries and keys of the parts of tiles, of which any or all pairs are kept

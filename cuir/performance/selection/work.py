@@ -9,6 +9,8 @@ from typing import Literal
 
 import numpy as np
 
+from ...attn.masks.costs import MEAN_READ
+from ...attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ...checking.checked import Const
 from ...checking.checker import pick_kernel
 from ...ops.expressions import operation
@@ -17,8 +19,6 @@ from ...syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Progra
 from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, names_read, walk
 from ...text.diagnostics import CuirError
-from ...variants.costs import MEAN_READ
-from ...verification.splice_evaluator import Evaluator, collect_kernel_values
 from .strips import Strips
 
 HEADS = 8  # heads for which blocks are counted, if they differ

@@ -93,7 +93,7 @@ def _prepared(forward: Call, inputs: tuple[torch.Tensor, ...], do: torch.Tensor,
 
 def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
     """Return a call of O by `cuir.attention`, with gradients of the leaves."""
-    from ...flex.kernels import attention
+    from ...attn.kernels.kernels import attention
 
     function = attention(
         spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, value_dim=cell.shape.DV, verify="off"

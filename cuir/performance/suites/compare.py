@@ -18,7 +18,7 @@ from ..timing.problem import Shape
 from .cells import OURS, Cell, measure_cell
 
 if TYPE_CHECKING:
-    from ...variants import TransferResult
+    from ...attn.splicing.splice import TransferResult
 
 BATCH, HEADS, LENGTH = 2, 32, 8192  # Llama2-7B with 16k tokens
 PEERS = ("cudnn", "fa2", "dense", "flex")

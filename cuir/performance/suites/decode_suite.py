@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from ...arguments.binding import TORCH
+from ...attn.capture.mods import make_capture_key
+from ...attn.kernels import decoding
+from ...attn.kernels.kernels import make_attention
+from ...attn.serving.eight_bit import DTYPE as E4M3
+from ...attn.serving.eight_bit import LARGEST
 from ...checking.checked import Const
-from ...flex import decoding
-from ...flex.eight_bit import DTYPE as E4M3
-from ...flex.eight_bit import LARGEST
-from ...flex.kernels import make_attention
-from ...flex.mods import make_capture_key
 from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..search.space import label
@@ -217,7 +217,7 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
     """
     backend = "auto" if p.device == "cuda" else "interpret"
     if p.kind.cached:
-        from ...flex.cached import attention_with_kv_cache
+        from ...attn.serving.cached import attention_with_kv_cache
 
         q = p.q.transpose(1, 2).contiguous()
 

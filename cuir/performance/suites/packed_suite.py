@@ -164,8 +164,8 @@ def measure_varlen(
 
 def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
     """Return our call and the peers'."""
-    from ...flex.cached import attention_with_kv_cache
-    from ...flex.varlen import varlen_attention
+    from ...attn.serving.cached import attention_with_kv_cache
+    from ...attn.serving.varlen import varlen_attention
 
     on_gpu = p.q.device.type == "cuda"
     if p.kind.page:

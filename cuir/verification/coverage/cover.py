@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ...attn.splicing.captured_arguments import captured_arguments
+from ...attn.tracing.names import STANDARD
+from ...attn.verification.problems import Case
 from ...checking.checked import Checked
 from ...spec.function_specification import AnySpecification
 from ...spec.specification import Specification
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError
-from ...variants import STANDARD, captured_arguments
-from ..draws import Draw
 from ..memory_limits import require_memory
-from ..problems import Case
 from ..spec_dispatch import check_case, prepare_launch, shrink_error
 from ..synchronisation import run_synchronisation
 from ..time_limits import SYNCHRONISATION
+from ..values.draws import Draw
 from .drive import Coverage, Driver
 from .observed import Observed
 from .solve import Solution

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from ...attn.verification.problems import Case
 from ...checking.checked import Checked
 from ...spec.function_specification import AnySpecification, FunctionSpecification
 from ...syntax.types import I32
 from ...text.diagnostics import CuirError
-from ..draws import Draw
-from ..problems import Case
 from ..steps import find_unit_dims
+from ..values.draws import Draw
 from .condition_ranges import Ranges
 from .observed import Observed
 from .origins import NUMBERS

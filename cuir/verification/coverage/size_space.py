@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...attn.verification.problems import Case, Kind, is_attention
 from ...checking.checked import Checked
 from ...spec.function_specification import AnySpecification, FunctionSpecification
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.types import BOOL, F32, I32, DType
-from ..draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
-from ..problems import Case, Kind, is_attention
 from ..steps import align_heads, find_steps, find_tiles
+from ..values.draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 
 NAME = "for a condition"
 _HEADS = ("H", "HK")

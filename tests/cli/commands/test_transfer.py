@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import corpus
+from cuir.attn.splicing.splice import transfer
 from cuir.bridging import BridgeReport, Step
 from cuir.cli import run as run_command
 from cuir.syntax.parser import parse
-from cuir.variants import transfer
 from llm.apart import Apart
 from tests.llm.endpoint import KEY, Say, endpoint
 

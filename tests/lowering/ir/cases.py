@@ -11,6 +11,7 @@ import torch
 
 import corpus
 from cuir.arguments.binding import TORCH, bind
+from cuir.attn.splicing.splice import transfer
 from cuir.checking.checked import Checked, Const
 from cuir.checking.checker import check
 from cuir.lowering.ir import ops
@@ -20,7 +21,6 @@ from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16, DType
-from cuir.variants import transfer
 
 Arguments = dict[str, Any]
 POOL = torch.randn(1 << 17, generator=torch.Generator().manual_seed(0))

@@ -9,9 +9,9 @@ import pytest
 
 import corpus
 from cuir import parse, transfer
+from cuir.attn.splicing.splice import TransferResult
 from cuir.performance.search import tuning_records as cache
 from cuir.performance.selection.work import Work
-from cuir.variants import TransferResult
 
 ORIGIN = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
 ARCH = "NVIDIA H200 sm_90 132"

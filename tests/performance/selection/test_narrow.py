@@ -12,6 +12,8 @@ import torch
 
 from benchmarks.defaults import Cell
 from cuir import Specification, transfer
+from cuir.attn.masks.lists import block_lists
+from cuir.attn.splicing.splice import TransferResult
 from cuir.performance.selection import choose, cost
 from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.strips import Strips
@@ -19,8 +21,6 @@ from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import BF16
-from cuir.variants import TransferResult
-from cuir.variants.lists import block_lists
 from tests.performance.selection.conftest import ORIGIN, adapted, work
 
 AT = Lengths(4, 16, 16, 4096, 4096)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from cuir import CuirError, check
+from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import compare as module
 from cuir.performance.suites.compare import compare
-from cuir.variants import TransferResult, transfer
 from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
 

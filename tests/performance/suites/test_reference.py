@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from cuir import CuirError
+from cuir.attn.splicing.splice import transfer
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cells import Cell, measure_cell
 from cuir.performance.suites.reference import Reference
 from cuir.performance.timing.problem import Shape
-from cuir.variants import transfer
 from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)

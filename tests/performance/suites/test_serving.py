@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from cuir.attn.kernels.decoding import runs_on_decode_kernel
 from cuir.cli.commands.bench import _only
-from cuir.flex.decoding import runs_on_decode_kernel
 from cuir.performance.suites import decode_suite as decoding
 from cuir.performance.suites import packed_suite as packed
 from cuir.performance.suites import suite

@@ -1,0 +1,1 @@
+"""Attention: everything that knows Q, K and V, from PyTorch mods to calls of kernels."""

@@ -1,0 +1,1 @@
+"""FlexAttention's call and block masks, eager and in graphs."""

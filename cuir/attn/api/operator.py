@@ -1,0 +1,583 @@
+"""`flex_attention` under torch.compile: an operator `cuir::flex_attention`, without a graph break.
+
+A mod enters the graph in two parts. Its code, numbers and functions are fixed when the graph is traced, guarded by
+torch.compile, and registered under a handle. The tensors that it captures are inputs of the operator, so other tensors
+need no new graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from numbers import Number
+from typing import Any
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+from torch.utils._mode_utils import no_dispatch
+
+from ...caching import WeakValueMemo
+from ...spec.specification import Specification, lengths_of
+from ...text.diagnostics import CuirError
+from ..capture.call_inputs import check_options, check_tensors, parts_for
+from ..capture.differentiated_once import differentiated_once
+from ..capture.graph_errors import at_tracing, of_operator
+from ..capture.graph_places import at_users_places
+from ..capture.mods import Path, follow, make_capture_key
+from ..capture.packing import empty_as, output_for, without_room
+from ..kernels.autograd import backward
+from ..kernels.kernels import ATTENTIONS, Level, Ready, name_of
+from ..splicing.captured_arguments import memory_of, state_of
+from ..splicing.rebuilt import rebuild_mods
+from ..tracing.pairs import Translate, translate_pairs
+from ..tracing.parameter import Parameter
+
+SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
+BACKWARD_SCHEMA = SCHEMA.replace(
+    "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
+)
+KNOWN_CALLS = 256  # size limit of the caches of one handle
+UNKNOWN = ""  # the handle of mods that no call will run
+PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
+
+Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
+Slow = Callable[..., Ready]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """A prepared call, with the captured tensors and their states."""
+
+    ready: Ready
+    tensors: tuple[tuple[torch.Tensor, Any, Any], ...]
+
+    def holds(self, captured: list[torch.Tensor]) -> bool:
+        return all(t is tensor and state_of(t) == state for t, (tensor, state, _) in zip(captured, self.tensors))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A prepared call whose kernel reads captured tensors in place.
+
+    Other tensors of the same layout, each parameter's at its index among those of the graph, need no preparation and no
+    wait for the device.
+    """
+
+    ready: Ready
+    places: tuple[tuple[Parameter, int], ...]
+
+    def to(self, captured: list[torch.Tensor], device: torch.device) -> Ready:
+        return self.ready.with_values({p.name: p.on(captured[i], device) for p, i in self.places})
+
+
+@dataclass
+class Handled:
+    """Mods under a handle.
+
+    Attributes:
+        spec: the specification with tensors on no device in place of those that the graph passes.
+        stand_ins: these tensors, in the order of the graph. Behind the tensors of the mods the graph passes those of a
+            materialised block mask, and a sink.
+        sink: there is one.
+    """
+
+    spec: Specification
+    stand_ins: tuple[torch.Tensor, ...] = ()
+    normalize: str = "softmax"
+    sink: bool = False
+    max_scores: bool = False
+    dropout_p: float = 0.0
+    places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
+    roots: tuple[weakref.ref[Any] | None, ...] = ()  # the mask_mod and the score_mod
+    warm: dict[Any, Warm] = field(default_factory=dict)
+    bound: dict[Any, Bound] = field(default_factory=dict)
+
+    def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+        """Return (mask_mod, score_mod) with these captured tensors."""
+        places = {id(s): i for i, s in enumerate(self.stand_ins)}
+        spec = rebuild_mods(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
+        return spec.mask_mod, spec.score_mod
+
+    def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
+        """Return the indices that the user's mods see of a pair, where these mods wrap them."""
+        return None
+
+    def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
+        """Return a materialised block mask; None for a mask that is equivalent to its mask_mod.
+
+        The latter has no block_size here.
+        """
+        if not block_size:
+            return None
+        count, indices, *whole = captured[len(self.stand_ins) : len(captured) - self.sink]
+        full, full_indices = whole or (None, None)
+        size = block_size[0], block_size[1]
+        return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
+
+    def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
+        """Return normalize, sink, whether the largest scores are requested, and True for dropout.
+
+        Returns an empty tuple for a plain softmax.
+        """
+        plain = not self.sink and self.normalize == "softmax" and not self.max_scores and not self.dropout_p
+        weights = self.normalize, captured[-1] if self.sink else None, self.max_scores
+        return () if plain else (*weights, True) if self.dropout_p else weights
+
+
+# a graph that torch.compile made may call its handle at any later time: both grow with the mods that were compiled
+_HANDLED: dict[str, Handled] = {}
+_BY_MODS: dict[Any, str] = {}
+# tensors that a mod holds, by id
+_STEADY: WeakValueMemo[int, torch.Tensor] = WeakValueMemo("flex.steady_tensors", key="id of the tensor", invalidation="the tensor died")
+_PREPARE: list[Slow] = []  # `prepare` of front.py, registered to avoid a circular import
+
+
+def prepare_with(prepare: Slow) -> None:
+    _PREPARE[:] = [prepare]
+
+
+def mark_steady(tensors: tuple[torch.Tensor, ...]) -> None:
+    """Register tensors that mods hold.
+
+    Other tensors that reach the operator are results of the graph, which may reuse their memory.
+    """
+    for t in tensors:
+        _STEADY[id(t)] = t
+
+
+@at_tracing
+def register_mods(
+    mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
+) -> str:
+    """Register mods and return their handle; run when a graph is traced.
+
+    Args:
+        sink: there is one.
+        dropout_p: above 0 the graph passes a seed behind all tensors.
+
+    Raises CuirError U418.
+    """
+    capture_key = make_capture_key(mask_mod, score_mod)
+    if not capture_key.comparable:
+        raise CuirError.of(
+            "U418",
+            "a mod captures what cannot be compared, so a compiled function would not notice when it changes",
+            hint="capture numbers and tensors, or call it outside of torch.compile",
+        )
+    if (opaque := next((value for kind, _, value in capture_key.places if kind == "value"), None)) is not None:
+        raise CuirError.of(
+            "U418",
+            f"a mod captures {opaque!r}, a {type(opaque).__name__}, and a compiled function would not notice when it changes",
+            hint="capture a number of Python's: float(x), int(x)"
+            if isinstance(opaque, Number)
+            else "make what the mod needs of it before, outside",
+        )
+    mark_steady(capture_key.tensors)
+    key = capture_key.structure, capture_key.values, normalize, sink, max_scores, dropout_p
+    if key not in _BY_MODS:
+        name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
+        stand_ins = {id(t): _nowhere(t) for t in capture_key.tensors}
+        spec = rebuild_mods(Specification(name, mask_mod, score_mod), lambda x: stand_ins[id(x)] if id(x) in stand_ins else _nowhere(x))
+        for t in make_capture_key(spec.mask_mod, spec.score_mod).tensors:
+            if t.device.type != "meta" or not any(t is stand_in for stand_in in stand_ins.values()):
+                name = next(
+                    (_name(mask_mod, score_mod, path) for kind, path, value in capture_key.places if kind == "tensor" and value is t),
+                    "a tensor",
+                )
+                raise CuirError.of(
+                    "U418",
+                    f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
+                    hint="make it an attribute of the object, close over it, or call outside of torch.compile",
+                )
+        _BY_MODS[key] = _named(capture_key.digest(), capture_key.values, normalize, sink, max_scores, dropout_p)
+        _HANDLED[_BY_MODS[key]] = Handled(
+            spec, tuple(stand_ins[id(t)] for t in capture_key.tensors), normalize, sink, max_scores, dropout_p
+        )
+    handled = _HANDLED[_BY_MODS[key]]
+    mods = (mask_mod, score_mod)
+    try:
+        handled.roots = tuple(None if m is None else weakref.ref(m) for m in mods)
+    except TypeError:
+        raise CuirError.of(
+            "U418",
+            "a mod is an object that cannot be referred to weakly",
+            hint="dataclass(slots=True, weakref_slot=True), or wrap it in a function",
+        ) from None
+    handled.places = tuple(
+        ((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in capture_key.places
+    )
+    return _BY_MODS[key]
+
+
+def _named(*parts: Any) -> str:
+    """Return a new handle, the same for equal parts in another process.
+
+    A graph that was made elsewhere must not find other mods under it.
+    """
+    handle = f"cuir_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    return handle if handle not in _HANDLED else next(h for n in itertools.count(2) if (h := f"{handle}_{n}") not in _HANDLED)
+
+
+def get_handled(handle: str) -> Handled:
+    """Return the mods of a handle.
+
+    Raises CuirError U418 for a handle of another process.
+    """
+    if handle not in _HANDLED:
+        raise CuirError.of(
+            "U418",
+            "a graph calls attention with mods that this process has not met: it was made in another one, and has their handle alone",
+            hint="trace the function here, once, with the same mods",
+        )
+    return _HANDLED[handle]
+
+
+def _nowhere(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of this shape and dtype on no device."""
+    with no_dispatch():
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
+# a mod that torch.compile read: its key, the mod, the stand-ins for its tensors
+Read = tuple[Any, Any, tuple[torch.Tensor, ...]]
+
+
+def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:
+    """Return the handle of mods that torch.compile read.
+
+    The graph passes their tensors, those of the mask first.
+    """
+
+    def make() -> Handled:
+        mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
+        stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
+        return Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
+
+    return handle_for((tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores, dropout_p), make)
+
+
+def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
+    """Return the handle of the mods of this key, which has the same text in another process.
+
+    The mods are made if there are none yet.
+    """
+    if key not in _BY_MODS:
+        _BY_MODS[key] = _named(*key)
+        _HANDLED[_BY_MODS[key]] = make()
+    return _BY_MODS[key]
+
+
+def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
+    """Return the user's name of the value at a path."""
+    step, key = path[-1]
+    return str(follow((mask_mod, score_mod), path[:-1]).__code__.co_freevars[int(key)] if step == "cell" else key)
+
+
+def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
+    passed = (follow(mods, path[:n]) for n in range(1, len(path)))
+    return tuple(weakref.ref(x) for x in passed if isinstance(x, types.FunctionType))
+
+
+@at_tracing
+def collect_guarded(handle: str) -> tuple[Found, ...]:
+    """Return the values of mods just entered that a graph has to guard.
+
+    These are all that the mods capture, unless the graph itself made a mod. torch.compile makes such a mod only to pass
+    it on, so it is dead by now; its captured values are guarded where the graph took them from. Raises CuirError U418
+    if such a mod captures tensors, or leads to another mod that captures something: no guard would notice a change.
+    """
+    handled = _HANDLED[handle]
+    places: list[Found] = []
+    for (kind, path, value), holders in handled.places:
+        root = handled.roots[int(path[0][1])]
+        if root is not None and root() is not None:
+            places.append((kind, path, value))
+        elif kind == "tensor" or (kind != "function" and any(ref() is not None for ref in holders)):
+            raise CuirError.of(
+                "U418",
+                "a mod that is made inside of a compiled function captures a tensor, or another mod with what that captures",
+                hint="make the mod, or its mask with cuir.create_block_mask, outside, and pass it in",
+            )
+    handled.places = ()
+    return tuple(places)
+
+
+def collect_captured(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
+    """Return the tensors that mods just entered capture, as inputs of the graph.
+
+    Everything else that they capture becomes a guard of it.
+    """
+    captured: list[torch.Tensor] = []
+    for kind, path, value_then in collect_guarded(handle):
+        value_now = follow(mods, path)
+        if kind == "tensor":
+            if not any(value_now is c for c in captured):
+                captured.append(value_now)
+        elif kind == "length":
+            if len(value_now) != value_then:
+                raise RuntimeError("another length than when the mod was entered")
+        elif kind == "members":
+            if len(value_now) != len(value_then) or not all(member in value_now for member in value_then):
+                raise RuntimeError("other members than when the mod was entered")
+        elif kind == "order":
+            if tuple(value_now.keys()) != value_then:  # reading the keys guards them
+                raise RuntimeError("another order than when the mod was entered")
+        elif kind in PLAIN and value_now != value_then:
+            raise RuntimeError("another value than when the mod was entered")
+        elif kind not in PLAIN and value_now is None:  # the comparison guards it
+            raise RuntimeError("nothing where something was when the mod was entered")
+    return captured
+
+
+def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
+    """Return a sink as inputs of a graph, which follow the captured tensors."""
+    if sink is None:
+        return []
+    return [sink if isinstance(sink, torch.Tensor) else torch.full((heads,), sink, dtype=torch.float32, device=device)]
+
+
+def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    """Return the outputs of an attention under a handle."""
+    return _ready(query, key, value, *rest, forward=True)[0].outputs(query, key, value)
+
+
+def _run_backward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    dlse: torch.Tensor | None,
+    wanted: Sequence[bool],
+    learned: Sequence[int],
+    *rest: Any,
+) -> list[torch.Tensor]:
+    """Return those of dQ, dK and dV that are wanted, and gradients of captured tensors.
+
+    dQ, dK and dV have the strides of the inputs. `learned` has the indices of the captured tensors.
+    """
+    ready, captured = _ready(query, key, value, *rest)
+    tensors = [captured[i] for i in learned]
+    grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, tensors)
+    dense = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
+    of_captured = zip(grads[3:], tensors, strict=True)
+    return dense + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
+
+
+def _ready(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    *rest: Any,
+    forward: bool = False,
+) -> tuple[Ready, list[torch.Tensor]]:
+    """Prepare a call; return its launch, with the seed of its dropout, and its captured tensors."""
+    attention = ATTENTIONS.get(handle)
+    dropout = attention.spec.dropout if attention is not None else None
+    p = get_handled(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
+    if not p:
+        return _ready_undropped(query, key, value, captured, handle, *rest, forward=forward)
+    ready, tensors = _ready_undropped(query, key, value, captured[:-1], handle, *rest, forward=forward)
+    return ready.with_dropout((p, captured[-1])), tensors
+
+
+def _ready_undropped(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    scale: float,
+    enable_gqa: bool,
+    backend: str,
+    verify: Level,
+    block_size: Sequence[int] = (),
+    *,
+    forward: bool = False,
+) -> tuple[Ready, list[torch.Tensor]]:
+    """Prepare a call without dropout; return its launch and the tensors used for the captured ones.
+
+    Args:
+        captured: those of its mods, in the order of their walk.
+        forward: no gradients follow, which would need the launch to hold its tensors.
+    """
+    attention = ATTENTIONS.get(handle)
+    if attention is not None:
+        attention.check(query, key, value, scale, backend)
+        ready = attention.ready(query, key, value, scale, backend)
+        return ready, [t for t, _ in ready.learnable]  # the first of those that the graph passes
+    handled = get_handled(handle)
+    signature = (
+        query.shape,
+        key.shape,
+        value.shape,
+        query.stride(),
+        key.stride(),
+        value.stride(),
+        query.dtype,
+        query.device,
+        scale,
+        backend,
+        verify,
+        tuple(block_size),
+        parts_for(query.dtype),
+    )
+    warm = handled.warm.get(signature)
+    if warm is not None and warm.holds(captured):
+        return warm.ready.pinned(), captured
+    lies = signature, *((t.shape, t.stride(), t.dtype, t.device) for t in captured)
+    if forward and (bound := handled.bound.get(lies)) is not None:
+        return bound.to(captured, query.device), captured
+    tensors, remembered = copy_graph_tensors(captured)
+    mods, weights = handled.with_tensors(tensors), handled.with_sink(tensors)
+    mask = handled.with_blocks(tensors, mods[0], (query.shape[2], key.shape[2]), block_size)
+    with translate_pairs(handled.indices_of_user(tensors)):
+        ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
+    if remembered and ready.steady:
+        if len(handled.warm) >= KNOWN_CALLS:
+            handled.warm.clear()
+        handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
+    if not block_size and (places := ready.as_they_lie(tensors, lengths_of(query, key))) is not None:
+        if len(handled.bound) >= KNOWN_CALLS:
+            handled.bound.clear()
+        handled.bound[lies] = Bound(ready.with_values({p.name: None for p, _ in places}), places)
+    return ready, tensors
+
+
+def copy_graph_tensors(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+    """Return captured tensors that a call may cache, and whether these are they.
+
+    Tensors that the graph made are copied, as the graph may reuse their memory.
+    """
+    remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
+    return (captured if remembered else [t.clone() for t in captured]), remembered
+
+
+def restore_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Return (mask_mod, score_mod, weights) of a handle with the tensors that a graph passes.
+
+    This is for calls without a materialised block mask.
+    """
+    handled, (tensors, _) = get_handled(handle), copy_graph_tensors(captured)
+    return *handled.with_tensors(tensors), handled.with_sink(tensors)
+
+
+def _shapes(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    captured: list[torch.Tensor],
+    handle: str,
+    scale: float,
+    enable_gqa: bool,
+    backend: str,
+    verify: str,
+    block_size: Sequence[int] = (),
+) -> tuple[torch.Tensor, torch.Tensor]:
+    check_options(scale, backend, verify)
+    check_tensors(query, key, value, enable_gqa)
+    return without_room(output_for(query, value.shape[3]), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _shapes_with_max_scores(query: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    o, lse = _shapes(query, *rest)
+    return o, lse, torch.empty_like(lse)
+
+
+def _shapes_of_gradients(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    o: torch.Tensor,
+    lse: torch.Tensor,
+    do: torch.Tensor,
+    dlse: torch.Tensor | None,
+    wanted: Sequence[bool],
+    learned: Sequence[int],
+    captured: Sequence[torch.Tensor],
+    *rest: Any,
+) -> list[torch.Tensor]:
+    first = (x for x, needed in zip((query, key, value), wanted, strict=True) if needed)
+    return [*map(empty_as, first), *(captured[i].new_empty(captured[i].shape) for i in learned)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:3], *output[:2], *inputs[3])
+    ctx.rest = inputs[4:]
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+    query, key, value, o, lse, *captured = ctx.saved_tensors
+    grads: list[torch.Tensor | None] = [None] * 3
+    captured_grads: list[torch.Tensor | None] = [None] * len(captured)
+    if do is not None or dlse is not None:
+        learned = [i for i, needed in enumerate(ctx.needs_input_grad[3]) if needed]
+        wanted = list(ctx.needs_input_grad[:3])
+
+        def first() -> list[torch.Tensor]:
+            do_or_zeros = torch.zeros_like(o) if do is None else do
+            results: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, do_or_zeros, dlse, wanted, learned, captured, *ctx.rest)
+            return results
+
+        results_iterator = iter(differentiated_once(first, (query, key, value, do, dlse, *captured)))
+        grads = [next(results_iterator) if needed else None for needed in wanted]
+        for i, g in zip(learned, results_iterator, strict=True):
+            captured_grads[i] = g
+    block_size = ctx.rest[-1]  # PyTorch passes no argument that equals its default
+    return *grads, captured_grads, *(None for _ in ctx.rest[:-1]), *([None] if block_size else [])
+
+
+# torch.library.custom_op would add 70 us to each call
+_LIBRARY = torch.library.Library("cuir", "FRAGMENT")
+_TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
+for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
+    _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
+    _LIBRARY.impl(_operation, at_users_places(_run), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cuir::{_operation}", of_operator(_fake), lib=_LIBRARY)
+    torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
+
+
+def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+    """Define an operator of the package that returns O and LSE and has no gradients.
+
+    Args:
+        arguments: the arguments of its schema.
+        shapes: its outputs for tensors without data.
+    """
+    _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
+    _LIBRARY.impl(name, at_users_places(run), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cuir::{name}", of_operator(shapes), lib=_LIBRARY)
+    return getattr(torch.ops.cuir, name).default
+
+
+_LIBRARY.define(f"flex_attention_backward{BACKWARD_SCHEMA} -> Tensor[]", tags=_TAGS)
+_LIBRARY.impl("flex_attention_backward", at_users_places(_run_backward), "CompositeExplicitAutograd")
+torch.library.register_fake("cuir::flex_attention_backward", _shapes_of_gradients, lib=_LIBRARY)
+OPERATOR = torch.ops.cuir.flex_attention.default
+WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
+BACKWARD = torch.ops.cuir.flex_attention_backward.default
+
+__all__ = [
+    "OPERATOR",
+    "UNKNOWN",
+    "WITH_MAX_SCORES",
+    "Handled",
+    "collect_captured",
+    "define",
+    "get_handled",
+    "handle_for",
+    "handle_of",
+    "mark_steady",
+    "prepare_with",
+    "register_mods",
+    "restore_mods",
+    "sink_of",
+]

@@ -1,0 +1,1 @@
+"""Attention as an object: verified kernels, their settings, and the backward pass."""

@@ -1,0 +1,230 @@
+"""The settings of const parameters with which one program runs, by problem, and their kernels.
+
+Settings are chosen by `cuir.performance.selection`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from ...checking.checked import Checked, Const
+from ...checking.checker import pick_kernel
+from ...checking.const_defaults import with_defaults
+from ...spec.specification import Lengths
+from ...syntax.nodes import Expr, Program
+from ..capture.call_inputs import need_warm
+from ..capture.first_call_progress import Progress
+from ..tracing.parameter import Parameter
+
+if TYPE_CHECKING:
+    from ...performance.selection import Choice
+    from ...performance.selection.work import Arithmetic, Work
+    from ...performance.timing.problem import Shape
+    from ...runtime.compiled import CompiledKernel
+    from ...spec.function_specification import AnySpecification
+    from ..splicing.splice import TransferResult
+
+KNOWN_LENGTHS = 1024  # size limit of the caches by problem
+SPILLED = 64  # bytes that may be: 186 to 220 cost up to a third of the time, 56 nothing (docs/tuning.md)
+NARROWER = (80, 64)  # keys of a block
+FEWER = 128  # queries of a tile
+Numbers = tuple[tuple[str, int | float], ...]
+
+
+class Settings:
+    """The settings of one program.
+
+    Each is checked, verified and compiled at most once, and chosen once for each class of problems.
+    """
+
+    lengths_on_device = False  # only the device has the lengths of sequences
+
+    def __init__(
+        self,
+        program: Program,
+        fixed: Mapping[str, Const],
+        starts: tuple[Mapping[str, Const], ...],
+        exact: bool = False,
+        mask: Expr | None = None,
+    ):
+        """Create the settings of a program.
+
+        Args:
+            fixed: T, D, DV and consts that the user chose.
+            starts: settings of which the first that fits is used where nothing else is known.
+            exact: these are for the head dims of the program.
+            mask: that of the program's block lists.
+        """
+        self.program, self.fixed, self.starts, self.exact, self.mask = program, dict(fixed), starts, exact, mask
+        self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
+        self.by_class: dict[object, Choice] = {}
+        self.keys: dict[tuple[Lengths, Numbers], float | None] = {}
+        # keys of a query on average, of the last data whose blocks were counted
+        self.counted: dict[Lengths, float] = {}
+        self.checks: dict[str, Checked] = {}
+        self.kernels: dict[str, CompiledKernel] = {}
+
+    @functools.cached_property
+    def start(self) -> dict[str, Const]:
+        """The setting for the interpreter, and for reports that are of no problem."""
+        from ...performance.search.verdicts import fits
+
+        settings = ({**start, **self.fixed} for start in self.starts)
+        return next((consts for consts in settings if fits(self.program, None, consts)), self.fixed)
+
+    @functools.cached_property
+    def work(self) -> Work | None:
+        from ...performance.selection.work import Work
+
+        return Work.of(self.program, mask=self.mask)
+
+    @property
+    def score(self) -> Arithmetic | None:
+        """The cost of a pair's score; None if it is unknown."""
+        return self.work.score if self.work is not None else None
+
+    def numbers(self, captured: Iterable[Parameter]) -> Numbers:
+        """Return the captured numbers that decide how many blocks a tile visits.
+
+        A setting is chosen for these.
+        """
+        read = self.work.dependencies if self.work is not None else frozenset()
+        return tuple((p.name, p.value) for p in captured if p.name in read and isinstance(p.value, (int, float)))
+
+    def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
+        """Return the setting of a problem, and the reason for it."""
+        from ...performance.search import shape_class
+        from ...performance.search.tuning_records import device
+        from ...performance.selection import choose, problem_class
+
+        shape_key = shape_class(self._shape(at), max(1, device()[1]))
+        problem_key = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
+        kind = (shape_key, problem_key[0], *problem_key[1].items())
+        if kind not in self.by_class:
+            self.by_class[kind] = choose(
+                self.program, self.fixed, at, numbers=dict(numbers), starts=self.starts, exact=self.exact, mask=self.mask
+            )
+        return self.by_class[kind]
+
+    def visited(self, at: Lengths, numbers: Numbers = ()) -> float | None:
+        """Return the mean number of keys that a query visits, in whole blocks.
+
+        None if lengths and numbers do not decide it.
+        """
+        if (at, numbers) not in self.keys:
+            from ...performance.selection.shipped_table import compute_mean_keys
+
+            if len(self.keys) >= KNOWN_LENGTHS:
+                self.keys.clear()
+            self.keys[at, numbers] = compute_mean_keys(self.work, self._shape(at), dict(numbers)) if self.work is not None else None
+        return self.keys[at, numbers]
+
+    def _shape(self, at: Lengths) -> Shape:
+        from ...performance.timing.problem import Shape
+
+        return Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"]))  # type: ignore[arg-type]
+
+    def untuned(self, at: Lengths) -> dict[str, Const]:
+        """Return the setting of the interpreter for a problem."""
+        return self.start
+
+    def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """Return the setting that is verified for one that runs."""
+        return consts
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        """Return the specification against which a program of these settings is verified."""
+        return transferred.spec
+
+    def checked(self, consts: Mapping[str, Const]) -> Checked:
+        from ...checking.checker import check
+
+        key = text_of(consts)
+        if key not in self.checks:
+            self.checks[key] = check(self.program, None, consts)
+        return self.checks[key]
+
+    def require_fit(self, consts: Mapping[str, Const]) -> None:
+        """Raise the checker's CuirError for a setting that it refuses."""
+        from ...performance.search.verdicts import fits
+
+        if not fits(self.program, None, consts):
+            self.checked(consts)
+
+    def compiled(
+        self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
+    ) -> tuple[dict[str, Const], CompiledKernel]:
+        """Return the consts and the kernel for a problem.
+
+        Args:
+            prove: raises CuirError if the program is wrong with these consts; runs while nvcc does.
+            name: for progress.
+        """
+        entry = self.by_problem.get((at, numbers))
+        if entry is not None:
+            return entry
+        need_warm("compiling a kernel")
+        from ...performance.search.space import label
+        from ...runtime.compiled import compile
+        from ...runtime.nvcc import Nvcc
+
+        def kernel(consts: Mapping[str, Const], why: str) -> CompiledKernel:
+            # shared by settings that differ in wording alone
+            key = text_of(with_defaults(pick_kernel(self.program, None), consts))
+            if key not in self.kernels:
+                pool, progress, nvcc = ThreadPoolExecutor(1), Progress(name), Nvcc()
+                try:
+                    progress.tell(why)
+                    with progress.step("compiling"):
+                        compiling = pool.submit(compile, self.program, consts=consts, run=nvcc)
+                        compiling.add_done_callback(nvcc.note_end)
+                        # verification would share the interpreter lock with the lowering, which it needs as well
+                        nvcc.begun.wait()
+                        prove(consts, progress)
+                        self.kernels[key] = compiling.result()
+                except BaseException:
+                    nvcc.stop()
+                    raise
+                finally:
+                    pool.shutdown(wait=False)
+            return self.kernels[key]
+
+        choice = self.choice(at, numbers)
+        consts = dict(choice.consts)
+        best = kernel(consts, str(choice))
+        if choice.source not in ("given", "tuned"):
+            allowed = max(SPILLED, choice.spilled)
+            for setting in self.roomier(consts):
+                if best.spilled <= allowed:
+                    break
+                candidate = kernel(setting, f"{label(setting)}: the registers of {label(consts)} do not hold what it works with")
+                if candidate.spilled <= best.spilled // 2:
+                    consts, best = setting, candidate
+        if len(self.by_problem) >= KNOWN_LENGTHS:
+            self.by_problem.clear()
+        self.by_problem[at, numbers] = consts, best
+        return self.by_problem[at, numbers]
+
+    def roomier(self, consts: Mapping[str, Const]) -> list[dict[str, Const]]:
+        """Return settings in which a thread holds fewer elements, or has more registers, most similar first.
+
+        Consts that the user chose are unchanged.
+        """
+        from ...performance.search.verdicts import fits
+
+        queries, keys = consts.get("BM"), consts.get("BN")
+        if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
+            return []
+        tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[-1])] * (queries > FEWER)
+        settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
+        return [s for s in settings if s != consts and fits(self.program, None, s)]
+
+
+def text_of(consts: Mapping[str, Const]) -> str:
+    return repr(sorted((name, str(value)) for name, value in consts.items()))
+
+
+__all__ = ["KNOWN_LENGTHS", "Settings", "text_of"]

@@ -1,0 +1,177 @@
+"""Transfers to the shipped expert kernels, from the cache folder where an equal one was made before.
+
+A transfer follows from the expert's text, the trace's expressions, the kinds of its parameters, and a few fields of the
+specification. It is made from these alone, so that the key cannot lack anything; the call's values are put in after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...runtime.result_cache import remember
+from ...spec.dropout_hash import Dropout
+from ...spec.specification import Specification
+from ...syntax.nodes import Expr, Program
+from ...syntax.printer import show
+from ...text.diagnostics import CuirError
+from ..masks.distances import Table
+from ..masks.lists import ColumnLists, Lists
+from ..splicing.backward import read_by_gradients, transfer_backward
+from ..splicing.query_gradients import transfer_query_gradients
+from ..splicing.splice import TransferResult, transfer
+from ..tracing.parameter import Parameter
+from ..tracing.traced import Traced
+from .experts import origin_of, origin_text
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A transfer without captured values and mods."""
+
+    program: Program
+    text: str
+    diff: str
+    kernel: str
+    captured: tuple[Parameter, ...]
+    replaced: tuple[str, ...]
+    notes: tuple[str, ...]
+    lists: Lists | ColumnLists | None
+    tables: tuple[Table, ...]
+    gradients: Mapping[str, str]
+
+
+def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: bool, tables: bool) -> TransferResult:
+    """Return the transfer of a traced specification to a shipped kernel; see `transfer`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer(origin_of(name), spec, traced=traced, bits=bits, tables=tables)
+
+    return _remember_transfer(f"{name} forward {bits} {tables}", name, spec, traced, make, range(len(traced.parameters)))
+
+
+def transfer_backward_to_expert(name: str, spec: Specification, traced: Traced, learned: Sequence[int]) -> TransferResult:
+    """Return the transfer to a shipped kernel of dK, dV and gradients of captured tensors; see `transfer_backward`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer_backward(origin_of(name), spec, traced=traced, learned=learned)
+
+    return _remember_transfer(f"{name} backward {list(learned)}", name, spec, traced, make, places_read_by_gradients(traced))
+
+
+def transfer_queries_to_expert(name: str, spec: Specification, traced: Traced) -> TransferResult:
+    """Return the transfer to a shipped kernel of dQ alone; see `transfer_query_gradients`."""
+
+    def make(spec: Specification, traced: Traced) -> TransferResult:
+        return transfer_query_gradients(origin_of(name), spec, traced=traced)
+
+    return _remember_transfer(f"{name} queries", name, spec, traced, make, places_read_by_gradients(traced))
+
+
+def places_read_by_gradients(traced: Traced) -> list[int]:
+    """Return the indices of the captured parameters that kernels of gradients take."""
+    names = read_by_gradients(traced)
+    return [i for i, p in enumerate(traced.parameters) if p.name in names]
+
+
+def _remember_transfer(
+    kind: str,
+    name: str,
+    spec: Specification,
+    traced: Traced,
+    transfer: Callable[[Specification, Traced], TransferResult],
+    places: Sequence[int],
+) -> TransferResult:
+    """Return a transfer from the cache folder, or make it.
+
+    Args:
+        kind: all that `transfer` depends on besides its arguments and the text of the kernel `name`.
+        places: indices, among the captured parameters, of those that the transfer takes.
+    """
+    reduced_spec, reduced_trace = _without_mods(spec), replace(traced, parameters=tuple(map(_without_value, traced.parameters)))
+
+    def make() -> _Stored:
+        try:
+            made = transfer(reduced_spec, reduced_trace)
+        except CuirError:
+            transfer(spec, traced)  # whose error can show the user's mods
+            raise
+        return _Stored(
+            made.program,
+            made.text,
+            made.diff,
+            made.kernel,
+            tuple(replace(p, value=None) for p in made.captured),
+            made.replaced,
+            made.notes,
+            made.lists,
+            made.tables,
+            dict(made.gradients),
+        )
+
+    key = [kind, origin_text(name), *_describe_spec(reduced_spec), *_describe_trace(reduced_trace)]
+    stored = remember("transfers", key, _Stored, make)
+    captured = tuple(replace(p, value=traced.parameters[i].value) for p, i in zip(stored.captured, places, strict=True))
+    return TransferResult(
+        stored.program,
+        stored.text,
+        stored.diff,
+        stored.kernel,
+        captured,
+        stored.replaced,
+        stored.notes,
+        spec,
+        stored.lists,
+        stored.tables,
+        stored.gradients,
+    )
+
+
+def _without_mods(spec: Specification) -> Specification:
+    """Return what a transfer may know of a specification."""
+    return Specification(
+        spec.name,
+        normalize=spec.normalize,
+        sink=None if spec.sink is None else 0.0,
+        max_scores=spec.max_scores,
+        dropout=None if spec.dropout is None else Dropout(),
+    )
+
+
+def _without_value(parameter: Parameter) -> Parameter:
+    """Return what a transfer may know of a captured value: whether it is there, a number or a tensor, and learns."""
+    value = parameter.value
+    if isinstance(value, torch.Tensor):
+        return replace(parameter, value=torch.empty(0, requires_grad=value.requires_grad))
+    return replace(parameter, value=value if value is None else type(value)(0))
+
+
+def _describe_spec(spec: Specification) -> list[str]:
+    return [spec.name, repr((spec.normalize, spec.sink is not None, spec.max_scores, spec.dropout is not None))]
+
+
+def _describe_trace(traced: Traced) -> list[str]:
+    parameters = [
+        (
+            p.name,
+            p.dtype.name,
+            p.rank,
+            type(p.value).__name__,
+            isinstance(p.value, torch.Tensor) and p.value.requires_grad,
+            p.key,
+            p.constant,
+        )
+        for p in traced.parameters
+    ]
+    expressions = (traced.keep, traced.score, traced.factor, traced.sink, traced.mask)
+    described = [*_describe(expressions), "none" if traced.marked is None else "marked", *_describe(traced.marked or ())]
+    return [*described, repr((parameters, traced.decided, traced.user_names, traced.rows))]
+
+
+def _describe(expressions: Iterable[Expr | None]) -> list[str]:
+    return ["none" if e is None else show(e) for e in expressions]
+
+
+__all__ = ["places_read_by_gradients", "transfer_backward_to_expert", "transfer_queries_to_expert", "transfer_to_expert"]

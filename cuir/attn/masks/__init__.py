@@ -1,0 +1,1 @@
+"""Masks as predicates and as lists of key blocks, their costs, and orders of work items."""

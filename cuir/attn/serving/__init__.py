@@ -1,0 +1,1 @@
+"""Calls over a cache and of packed sequences."""

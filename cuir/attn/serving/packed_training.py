@@ -1,0 +1,333 @@
+"""Packed sequences with gradients: one long sequence on the kernels of `flex_attention`.
+
+A query sees the keys of its own sequence; the mods of a sequence become those of the long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...caching import Memo
+from ...spec.specification import requested_lengths
+from ..api.front import flex_attention
+from ..api.masks import create_block_mask
+from ..api.operator import OPERATOR, UNKNOWN, Handled, get_handled, handle_for
+from ..capture.call_inputs import Seeded, capturing, check_differentiable
+from ..capture.graph_errors import at_tracing
+from ..capture.made import Counting
+from ..capture.symbolic_sizes import is_known
+from ..kernels.kernels import Level
+from ..splicing.captured_arguments import memory_of, state_of
+from ..tracing.pairs import Translate, translate_pairs
+from .per_sequence import is_causal, rule
+
+Mod = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The sequence of each token [T], int32, and the token's index in it.
+
+    Tokens of no sequence have a number `none` for the sequence.
+    """
+
+    sequence: torch.Tensor
+    place: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The keys that each query sees of the long sequence, [M], int32 each.
+
+    Without a mask these are `first` to `end` - 1, and `first` to `last` with the causal one. Queries of no sequence see
+    none.
+    """
+
+    first: torch.Tensor
+    end: torch.Tensor
+    last: torch.Tensor
+
+
+class Strangers:
+    """Tokens of no sequence: the host learns whether there are any without waiting for the device."""
+
+    def __init__(self, tables: Tables):
+        sequences = torch.cat([tables.queries.sequence, tables.keys.sequence])
+        self.counting: Counting | None = Counting((sequences < 0).sum())
+        self.none = False
+
+    def known_none(self) -> bool:
+        """Return True if the device has told that there are none."""
+        if not self.none and self.counting is not None and not capturing() and self.counting.has_arrived():
+            self.none, self.counting = self.counting.value() == 0, None
+        return self.none
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tokens of all sequences, queries and keys.
+
+    `counts` has by the names M and N the numbers of queries and keys of each query's sequence.
+    """
+
+    queries: Tokens
+    keys: Tokens
+    counts: dict[str, torch.Tensor]
+    ranges: Ranges
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors, as arguments of an operator."""
+        tokens = [self.queries.sequence, self.queries.place, self.keys.sequence, self.keys.place]
+        return [*tokens, self.counts["M"], self.counts["N"], self.ranges.first, self.ranges.end, self.ranges.last]
+
+    def indices_of_sequence(self, pair: Mapping[str, int]) -> dict[str, int]:
+        """Return b, h, q and k of a pair within its sequence, from its indices in the long one.
+
+        Waits for the device.
+        """
+        q, k = pair["q"], pair["k"]
+        return {"b": int(self.queries.sequence[q]), "h": pair["h"], "q": int(self.queries.place[q]), "k": int(self.keys.place[k])}
+
+    @staticmethod
+    def of(tensors: list[torch.Tensor]) -> Tables:
+        """Return the tables of the tensors that `tensors` returns."""
+        queries, place, keys, key_place, counts, key_counts, *ranges = tensors
+        return Tables(Tokens(queries, place), Tokens(keys, key_place), {"M": counts, "N": key_counts}, Ranges(*ranges))
+
+
+TABLES = 9  # number of tensors
+
+# The layers of a model share bounds, and with the same tables as captured data their masks hit every cache.
+# An entry holds the bounds' memory, so that no other tensor gets its address.
+_KNOWN: Memo[Any, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
+    "flex.packed_tables", key="states of the bounds' tensors, counts of tokens, stream", invalidation="a write to the bounds", limit=8
+)
+
+
+def differentiable_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    starts: tuple[torch.Tensor, ...],
+    ends: tuple[torch.Tensor, ...],
+    mask_mod: Mod | None,
+    score_mod: Mod | None,
+    scale: float | None,
+    weights: tuple[Any, ...],
+    backend: str,
+    verify: Level,
+    dropout: Seeded | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute O [H, TQ, DV] and LSE [H, TQ] of q [H, TQ, D], k and v [HK, TK, ..].
+
+    `starts` and `ends` are the bounds of sequences, of queries and of keys. Raises CuirError X109.
+    """
+    normalize, sink = weights[:2]
+    tables, strangers = _tables(starts, ends, (q.shape[1], k.shape[1]))
+    clean = strangers is not None and strangers.known_none()
+    sizes = {"B": len(starts[0]), "H": q.shape[0], "HK": k.shape[0]}
+    mask, score = mods_of_long_sequence(mask_mod, score_mod, tables, sizes)
+    by_head = q.shape[0] if mask_mod is not None else None
+    blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
+    q, k, v = (x[None] for x in ((q, k, v) if clean else _without_strangers(q, k, v, tables)))
+    drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
+    with translate_pairs(tables.indices_of_sequence):
+        o, lse = flex_attention(
+            q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
+        )
+    o, lse = o.squeeze(0), lse.squeeze(0)  # x[0] would fill and copy a tensor in the backward pass
+    return (o if clean else torch.where(tables.queries.sequence[:, None] >= 0, o, 0.0)), lse
+
+
+def differentiable_in_graph(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    starts: tuple[torch.Tensor, ...],
+    ends: tuple[torch.Tensor, ...],
+    captured: list[torch.Tensor],
+    handle: str,
+    causal: bool,
+    scale: float | None,
+    weights: tuple[Any, ...],
+    backend: str,
+    verify: Level,
+    dropout: Seeded | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run `differentiable_attention` by the operator of `flex_attention`, under torch.compile.
+
+    `captured` and `handle` are those of the mods, and a sink. Raises CuirError X109.
+    """
+    normalize, sink = weights[:2]
+    check_differentiable(q, k, v, normalize, captured)
+    tables = _made_tables(starts, ends, (q.shape[1], k.shape[1]))
+    sizes = {"B": starts[0].shape[0], "H": q.shape[0], "HK": k.shape[0]}
+    named = (int(sizes[n]) if n in lengths_named(handle) else None for n in ("B", "H", "HK"))
+    long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout[0], *named)
+    mods = len(captured) - (sink is not None)
+    arguments = [*captured[:mods], *tables.tensors(), *captured[mods:], *([] if dropout is None else [dropout[1]])]
+    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
+    o, lse = OPERATOR(q, k, v, arguments, long_handle, scale, True, backend, verify)
+    return torch.where(tables.queries.sequence[:, None] >= 0, o.squeeze(0), 0.0), lse.squeeze(0)
+
+
+def _without_strangers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: Tables) -> tuple[torch.Tensor, ...]:
+    """Zero the tokens of no sequence: they may be NaN, and 0 times NaN is NaN."""
+    return tuple(torch.where(of.sequence[:, None] >= 0, x, 0.0) for x, of in ((q, tables.queries), (k, tables.keys), (v, tables.keys)))
+
+
+def mods_of_long_sequence(
+    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, known: Mapping[str, int | None]
+) -> tuple[Mod, Mod | None]:
+    """Return the mods of one long sequence in which a query sees the keys of its own sequence.
+
+    `known` has B, H and HK, for mods that take them by keyword.
+    """
+    # names of captured values become those of the kernel's parameters
+    queries, keys, counts = tables.queries, tables.keys, tables.counts
+
+    def within(mod: Mod) -> Callable[..., Any]:
+        """Wrap a mod of one sequence, for calls with indices in the long one.
+
+        The indices and the lengths that the mod gets are those of the sequence.
+        """
+        names = requested_lengths(mod)
+
+        def called(i: Any, j: Any, h: Any, *score: Any) -> Any:
+            lengths = {n: counts[n][i] if n in counts else known[n] for n in names}
+            return mod(*score, queries.sequence[i], h, queries.place[i], keys.place[j], **lengths)
+
+        return called
+
+    of_mask, of_score = (None if mod is None else within(mod) for mod in (mask_mod, score_mod))
+    first, end, last = tables.ranges.first, tables.ranges.end, tables.ranges.last
+
+    def in_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j >= first[i]) & (j < end[i])
+
+    def in_causal_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (j >= first[i]) & (j <= last[i])
+
+    def in_mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        assert of_mask is not None
+        return (queries.sequence[i] == keys.sequence[j]) & of_mask(i, j, h)
+
+    mask = in_sequence if mask_mod is None else in_causal_sequence if is_causal(mask_mod) else in_mask
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        assert of_score is not None
+        return of_score(i, j, h, s)
+
+    return mask, None if of_score is None else score
+
+
+@dataclass
+class _LongSequence(Handled):
+    """Mods of packed sequences under a handle.
+
+    Behind the tensors of `of_one`, the mods of one sequence, the graph passes those of the tables.
+    """
+
+    of_one: Handled = None  # type: ignore[assignment]
+    causal: bool = False
+    sizes: Mapping[str, int | None] = field(default_factory=dict)
+
+    def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Mod | None, Mod | None]:
+        mask_mod, score_mod = self.of_one.with_tensors(captured[: len(self.of_one.stand_ins)])
+        return mods_of_long_sequence(rule(mask_mod, self.causal), score_mod, self._tables(captured), self.sizes)
+
+    def indices_of_user(self, captured: list[torch.Tensor]) -> Translate | None:
+        return self._tables(captured).indices_of_sequence
+
+    def _tables(self, captured: list[torch.Tensor]) -> Tables:
+        count = len(self.of_one.stand_ins)
+        return Tables.of(captured[count : count + TABLES])
+
+
+@at_tracing
+def lengths_named(handle: str) -> tuple[str, ...]:
+    """Return the names of the lengths that the mods of a handle take by keyword."""
+    if handle == UNKNOWN:
+        return ()
+    spec = get_handled(handle).spec
+    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in requested_lengths(mod))
+
+
+@at_tracing
+def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int | None, H: int | None, HK: int | None) -> str:
+    """Return the handle of the mods of packed sequences, from that of the mods of one.
+
+    B, H and HK are the sizes that these take.
+    """
+    if handle == UNKNOWN:
+        return UNKNOWN
+    handled = get_handled(handle)
+
+    def make() -> Handled:
+        sizes = {"B": B, "H": H, "HK": HK}
+        return _LongSequence(
+            handled.spec,
+            handled.stand_ins,
+            handled.normalize,
+            handled.sink,
+            handled.max_scores,
+            dropout_p,
+            of_one=handled,
+            causal=causal,
+            sizes=sizes,
+        )
+
+    return handle_for((handle, causal, dropout_p, B, H, HK), make)
+
+
+def _made_tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
+    """Build the tables of the tokens within these bounds."""
+    queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
+    counts = {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)}
+    first, end = (_of_sequences(x, queries.sequence) for x in (starts[1], ends[1]))
+    seen = first + queries.place + counts["N"] - counts["M"]  # the causal mask's last key
+    return Tables(queries, keys, counts, Ranges(first, end, torch.where(queries.sequence >= 0, seen, -1).int()))
+
+
+def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
+    """Return the tables for these bounds, from the cache or made now, and what is known of strangers."""
+    places = (*starts, *ends)
+    states = tuple(state_of(x) for x in places)
+    stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0
+    key = None if None in states else (states, tokens, stream)
+    entry = _KNOWN.get(key)
+    if entry is not None:
+        return entry[:2]
+    tables = _made_tables(starts, ends, tokens)
+    if key is not None and not capturing():  # tensors made in a capture have data in replays only
+        _KNOWN[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
+        return _KNOWN[key][:2]
+    return tables, None
+
+
+def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> Tokens:
+    """Locate `count` tokens.
+
+    Where several sequences begin at one token, all but the last are empty.
+    """
+    tokens = torch.arange(count, dtype=torch.int32, device=starts.device)
+    if is_known(starts.shape[0] == 0):
+        return Tokens(torch.full_like(tokens, none), torch.zeros_like(tokens))
+    sequence = (torch.searchsorted(starts.contiguous(), tokens, right=True) - 1).clamp(min=0)
+    inside = (tokens >= starts[sequence]) & (tokens < ends[sequence])
+    return Tokens(torch.where(inside, sequence, none).int(), torch.where(inside, tokens - starts[sequence], 0))
+
+
+def _of_sequences(counts: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
+    """Return the number that each token's sequence has in `counts`; 0 for tokens of no sequence."""
+    if is_known(counts.shape[0] == 0):
+        return torch.zeros_like(sequence)
+    return torch.where(sequence >= 0, counts[sequence.clamp(min=0).long()], 0).int()
+
+
+__all__ = ["differentiable_attention", "differentiable_in_graph"]

@@ -1,0 +1,250 @@
+"""Shared parts of calls whose sequence lengths only the device has, over a cache and packed.
+
+Their masks, the bounds of packed sequences, and the launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...checking.checked import Const
+from ...spec.specification import Lengths, requested_lengths
+from ...text.diagnostics import CuirError
+from ..api.front import Form, KnownAttention, lookup_attention
+from ..api.made_inside import read_mods
+from ..api.masks import get_mask_mod
+from ..api.operator import sink_of
+from ..capture.call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
+from ..capture.dispatched import check_local, has_no_numbers, is_dispatched
+from ..capture.mods import CaptureKey, make_capture_key
+from ..capture.symbolic_sizes import is_known
+from ..kernels.kernels import Attention, Level
+from ..kernels.shares import join_shares, launch_arguments, share_count
+from ..splicing.splice import TransferResult
+
+Mod = Callable[..., Any]
+MOST_SEQUENCES = 65536  # limit of the kernel's search
+
+
+def mask_of(block_mask: Any) -> Mod | None:
+    """Return the mask_mod of a call's argument: a mask_mod, or a BlockMask that has one.
+
+    Raises CuirError U412.
+    """
+    return block_mask if block_mask is None or (callable(block_mask) and not hasattr(block_mask, "mask_mod")) else get_mask_mod(block_mask)
+
+
+def rule(mask_mod: Mod | None, causal: bool) -> Mod | None:
+    """Return the mask_mod of a call, with the causal mask if requested.
+
+    A query is as far from the last query as its token from its sequence's last; it sees no key behind its token.
+    """
+    if not causal:
+        return mask_mod
+    return _causal if mask_mod is None else _with_causal(mask_mod)
+
+
+def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    return kv_idx <= q_idx + (N - M)
+
+
+def is_causal(mask_mod: Mod) -> bool:
+    """Return True if a rule is the causal mask and nothing else."""
+    return mask_mod is _causal
+
+
+def _with_causal(mask_mod: Mod) -> Mod:
+    """Return the conjunction of a mask_mod and the causal mask."""
+    names = requested_lengths(mask_mod)
+
+    def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
+        lengths = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
+        return mask_mod(b, h, q_idx, kv_idx, **{n: lengths[n] for n in names}) & (kv_idx <= q_idx + (N - M))
+
+    return both
+
+
+def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the starts and ends of sequences.
+
+    Raises CuirError U403, U404, U405, U407, U408.
+    """
+    if not isinstance(cu_seqlens, torch.Tensor):
+        wrong(
+            "U403",
+            f"`{name}` must be a tensor of int32, found {type(cu_seqlens).__name__}",
+            f"torch.tensor({name}, dtype=torch.int32, device=q.device)",
+        )
+    check_dense(name, cu_seqlens)
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        wrong("U404", f"`{name}` must be int32, found {word(cu_seqlens.dtype)}", f"{name}.to(torch.int32), once")
+    if cu_seqlens.dim() != 1 or is_known(cu_seqlens.shape[0] < 1) or is_known(cu_seqlens.shape[0] > MOST_SEQUENCES + 1):
+        wrong(
+            "U408",
+            f"`{name}` has one entry more than there are sequences, at most {MOST_SEQUENCES} of them, found shape {tuple(cu_seqlens.shape)}",
+            "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)",
+        )
+    check_device(name, cu_seqlens, q)
+    all_places = cu_seqlens.to(torch.int32).contiguous()
+    return all_places[:-1], all_places[1:]
+
+
+def check_places(
+    name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None, places: str = "cu_seqlens_{}"
+) -> None:
+    """Check the bounds of sequences among so many tokens, and their lengths against `most`, on a CPU.
+
+    A GPU is not waited for.
+
+    Args:
+        name: of the tokens, q or k as in max_seqlen_q.
+        places: name of the bounds.
+
+    Raises CuirError U413.
+    """
+    if starts.device.type != "cpu" or len(starts) == 0:
+        return
+    lengths, places = (ends - starts).tolist(), places.format(name)
+    hint = "torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)"
+    shortest, longest = (f(range(len(lengths)), key=lengths.__getitem__) for f in (min, max))
+    if lengths[shortest] < 0:
+        at = f"{int(starts[shortest])} and behind it {int(ends[shortest])} (sequence {shortest})"
+        wrong("U413", f"{places} must not decrease, found {at}", hint)
+    first, last = int(starts.min()), int(ends.max())
+    if first < 0 or last > tokens:
+        wrong("U413", f"{places} must lie from 0 to the {tokens} tokens of `{name}`, found {first} to {last}", hint)
+    if most is not None and lengths[longest] > most:
+        wrong(
+            "U413",
+            f"max_seqlen_{name} must be at least the longest sequence, {lengths[longest]} tokens (sequence {longest}), found {most}",
+            f"max_seqlen_{name}={lengths[longest]}, or leave it out",
+        )
+
+
+def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
+    """Set O [H, TQ, DV] to 0 and LSE [H, TQ] to -inf in rows of no sequence, on a CPU.
+
+    A kernel does not write these rows.
+    """
+    if o.device.type != "cpu":
+        return
+    outside = torch.ones(o.shape[1], dtype=torch.bool)
+    for start, end in zip(starts.tolist(), ends.tolist()):
+        outside[start:end] = False
+    if outside.any():
+        o[:, outside], lse[:, outside] = 0.0, -math.inf
+
+
+def lookup_rule_attention(
+    whole: Mod | None, mask_mod: Mod | None, score_mod: Any, capture_key: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
+) -> KnownAttention:
+    """Return the attention of a call's mask, made of its mask_mod, and its score_mod.
+
+    Args:
+        capture_key: capture key of the mask and the score_mod.
+        weights: as for `lookup_attention`.
+
+    Raises CuirError U403, X1xx, of a mask at its place.
+    """
+    try:
+        return lookup_attention(whole, score_mod, capture_key, form, verify, weights)
+    except (CuirError, TypeError):
+        if whole is not mask_mod and mask_mod is not None:  # raise for the user's mask, not for the wrapper around it
+            lookup_attention(mask_mod, score_mod, make_capture_key(mask_mod, score_mod, *weights), form, verify, weights)
+        raise
+
+
+def launch_attention(
+    attention: Attention,
+    data: TransferResult,
+    at: Lengths,
+    sequences: int,
+    inputs: Mapping[str, Any],
+    rows: tuple[int, ...],
+    backend: str,
+    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
+    before: Callable[[], object] = lambda: None,
+) -> torch.Tensor:
+    """Run an attention with these tensors, O among them, and return LSE [*rows], f32.
+
+    Args:
+        data: the captured values of the mods.
+        at: the lengths for which the setting is chosen.
+        by_setting: further arguments, from the setting's const parameters.
+        before: called when nothing can be refused any more.
+
+    Raises CuirError.
+    """
+    device = inputs["Q"].device
+    for name, p in attention.captured_by_name(data):
+        if isinstance(p.value, torch.Tensor):
+            check_gradient(name, p.value)
+    attention.check_heads(data, replace(at, B=sequences))
+    if backend == "interpret":
+        from ...interp import run
+
+        consts = attention.settings.untuned(at)
+        device_arguments = attention.arguments(data, at, device, consts)
+        arguments = launch_arguments(inputs, consts)
+        before()
+        lse = torch.empty((rows[0] * share_count(consts), *rows[1:]), dtype=torch.float32, device=device)
+        run(
+            attention.settings.checked(consts),
+            {**arguments, **by_setting(consts), "LSE": lse, **({} if device_arguments is None else device_arguments)},
+            budget=math.inf,
+        )
+        return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=True)
+    problem = at, attention.settings.numbers(data.captured)
+    if problem not in attention.settings.by_problem:
+        need_hopper(device)
+    consts, kernel = attention.settings.compiled(*problem, attention.prove, attention.spec.name)
+    device_arguments = attention.arguments(data, at, device, consts)
+    if device_arguments is not None:
+        device_arguments.join()
+    arguments = launch_arguments(inputs, consts)
+    before()
+    _, lse = kernel.launch({**arguments, **by_setting(consts), **({} if device_arguments is None else device_arguments)})
+    return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=False)
+
+
+def register_in_graph(
+    mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, tensors: tuple[Any, Any], nested: bool = False
+) -> tuple[list[torch.Tensor], str] | None:
+    """Return the tensors and the handle that a call's operator takes for its mods and its sink.
+
+    Returns None for a call that needs no operator.
+
+    Args:
+        heads: the dim of heads in q.
+        tensors: q and the keys.
+
+    Raises CuirError U403, U418.
+    """
+    q, keys = tensors
+    plain_tensors = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
+    if not torch.compiler.is_compiling() and not is_dispatched(*plain_tensors, plain_tensors[1]) and not has_no_numbers(plain_tensors[0]):
+        return None
+    check_local(q, keys)
+    mods = read_mods(q, mask_mod, score_mod, normalize, sink is not None)
+    if mods is None:
+        return None
+    captured, handle = mods
+    return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
+
+
+__all__ = [
+    "check_places",
+    "clear_strangers",
+    "is_causal",
+    "launch_attention",
+    "lookup_rule_attention",
+    "mask_of",
+    "places",
+    "register_in_graph",
+    "rule",
+]

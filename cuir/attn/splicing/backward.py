@@ -1,0 +1,166 @@
+"""Transfer of the backward kernel: the gradients of a variant, by replacing only splice points.
+
+The splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a
+block of keys visits blocks of queries. blocks.py and lists.py find these for the mask with queries and keys exchanged.
+`captured_begin`, `captured_step` and `captured_end` compute the gradients of captured tensors (learned.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import cast
+
+from ...ops.build_calls import cdiv
+from ...spec.gradients import require_softmax
+from ...spec.specification import Specification
+from ...syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
+from ...syntax.parser import parse
+from ...syntax.printer import show
+from ...syntax.rewrite import rename_names
+from ...syntax.walk import names_read
+from ..masks.blocks import blocks
+from ..masks.lists import column_lists_for, exchange_sides
+from ..masks.tile_splice import Work
+from ..tracing.names import BACKWARD_POINTS, names_of, reserved
+from ..tracing.read_ranges import trace_without_clashes
+from ..tracing.traced import Traced
+from .derivative import dscore
+from .dropout_splice import with_dropout_gradients
+from .learned import PREFIX, captured_functions, gradient_of, local_names
+from .quotient_bounds import bound_columns
+from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
+
+KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`
+_NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
+_WORDS = (
+    ("which key block is the i-th", "which block of queries is the i-th"),
+    ("key blocks [", "blocks of queries ["),
+)
+_LISTED = "the mask is not linear in q and k: which blocks of queries a block of keys visits stands in lists, made from the mask on the device for each problem and tile size"
+
+
+def transfer_backward(
+    origin: Program, spec: Specification, *, traced: Traced | None = None, learned: Collection[int] = ()
+) -> TransferResult:
+    """Replace the splice points of a backward kernel.
+
+    These are `score`, `dscore`, `keep`, `q_count`, `q_block`, and the order of `tile` where the work grows with the
+    keys.
+
+    Args:
+        traced: the trace of the specification.
+        learned: indices of the traced parameters, floating tensors, of which the kernel computes gradients too. The
+            gradient of `table` is the parameter `grad_table`, f32 of the same shape, to which it adds. Tensors that no
+            score reads have none.
+
+    Raises CuirError: X120-X123 for what cannot be traced, X109 for weights other than a softmax's, or a score whose
+    derivative is unknown, X130, X131 for a program that is no such kernel.
+    """
+    require_softmax(spec)
+    target = origin.kernels()[KERNEL]
+    require_points(origin, target, BACKWARD_POINTS)
+    traced = trace_without_clashes(spec) if traced is None else traced
+    traced = replace(traced, sink=None)  # LSE holds it
+    used_names = names_of(without_functions(origin, target, set(BACKWARD_POINTS), None))
+    traced = traced.named(used_names | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
+
+    def fresh(name: str) -> str:
+        while name in used_names or name in {p.name for p in traced.parameters}:
+            name += "_"
+        return name
+
+    gradients = {name: fresh(PREFIX + name) for name in (traced.parameters[i].name for i in learned)}
+    closed_blocks = blocks(None if traced.keep is None else exchange_sides(traced.keep), fresh)
+    lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
+    text = closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else ""
+    new = _functions(traced, text) | captured_functions(traced, gradients)
+    if "tile" in origin.funcs():
+        new["tile"] = _ordered(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
+    used = read_by_gradients(traced)
+    added = tuple(declare_parameter(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
+    gradient_names = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
+    gradients = {name: gradient for name, gradient in gradients.items() if gradient in gradient_names}
+    added += tuple(gradient_of(declare_parameter(p), gradients[p.name]) for p in traced.parameters if p.name in gradients)
+    program = splice_functions(origin, target, new, added, BACKWARD_POINTS, "q_count")
+    if spec.dropout is not None:
+        program = with_dropout_gradients(program, program.kernels()[target.name])
+    before, after = show(origin), show(program)
+    program = parse(after, f"{spec.name}_backward.cuir")
+    old = origin.funcs()
+    replaced = tuple(name for name in new if name not in old or old[name] != new[name])
+    captured = tuple(p for p in traced.parameters if p.name in used)
+    notes = (*traced.notes, *(closed_blocks.notes if closed_blocks is not None else (_LISTED,)))
+    return TransferResult(
+        program,
+        after,
+        diff_texts(before, after, target.name, spec.name),
+        target.name,
+        captured,
+        replaced,
+        notes,
+        spec,
+        lists,
+        gradients=gradients,
+    )
+
+
+def has_uneven_work(traced: Traced) -> bool:
+    """Return True if blocks of keys visit different numbers of blocks of queries."""
+    if traced.keep is None:
+        return False
+    closed_blocks = blocks(exchange_sides(traced.keep), lambda name: name)
+    return closed_blocks is None or closed_blocks.work != "even"
+
+
+def read_by_gradients(traced: Traced) -> set[str]:
+    """Return the names of a variant that the backward kernel reads.
+
+    These are all but those of the sink alone, which is part of LSE.
+    """
+    return {name for e in (traced.keep, traced.score, traced.factor) if e is not None for name in names_read(e)}
+
+
+def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
+    """Return the new functions by name, in the order of the text.
+
+    `blocks_text` has kv_count and kv_block of the mask with exchanged sides.
+    """
+    for old, new in _WORDS:
+        blocks_text = blocks_text.replace(old, new)
+    by_rows = parse(blocks_text, "splice points").funcs().values()
+    by_columns = {f.name: f for f in map(_by_columns, by_rows) if f.name != "kv_rows"}
+    score, keep = show(traced.score), "True" if traced.keep is None else show(bound_columns(traced.keep, "q"))
+    text = f"""\
+@func
+def score(S, b, h, q, k):                # -> scores and the factor (> 0) that makes base-2 logits of them: the forward pass's
+    return {score}, {show(traced.factor)}
+
+@func
+def dscore(S, b, h, q, k):               # derivative of the natural logit (score * factor * ln 2) with respect to scale * S
+    return {show(dscore(*traced.differentiated))}
+
+@func
+def keep(b, h, q, k):                    # may query q attend to key k? (q < M and k < N are the kernel's business)
+    return {keep}
+"""
+    return parse(text, "splice points").funcs() | by_columns
+
+
+def _by_columns(f: Func) -> Func:
+    """Return a function of rows of the exchanged mask as one of columns."""
+    named = cast(Func, rename_names(f, _NAMES))
+    return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
+
+
+def _ordered(tile: Func, work: Work) -> Func:
+    """Return the order of the work items, the blocks of keys with most queries first."""
+    last = tile.body[-1]
+    if work != "growing" or not isinstance(last, Return) or not isinstance(last.value, Tuple):
+        return tile
+    *head, block = last.value.items
+    from_end = Binary("-", Binary("-", cdiv(Name("N"), Name("BN")), Literal(1)), block)
+    return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
+
+
+__all__ = ["KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward"]

@@ -1,0 +1,1 @@
+"""Mods of PyTorch traced as expressions of CuIR."""

@@ -1,0 +1,54 @@
+"""Refusals of mods that no kernel can have, with the place in the user's file."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import torch
+
+from ...text.diagnostics import CuirError
+from ...text.source import Source, Span
+from .answers import TRACE
+
+_HOME = str(Path(__file__).parents[1])
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame of user code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_HOME, _TORCH)):
+        frame = frame.f_back
+    return frame
+
+
+def user_place() -> Span | None:
+    """Return the expression of user code that is running, from Python's own table of columns."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+    line, end_line, column, end_column = positions
+    if line is None:
+        return None
+    source = Source(frame.f_code.co_filename, "".join(linecache.getlines(frame.f_code.co_filename)))
+    start = (column or 0) + 1
+    return Span(source, line, start, end_line or line, max(start + 1, (end_column or 0) + 1) if end_line == line else (end_column or 0) + 1)
+
+
+def refuse(message: str, hint: str | None = None, code: str = "X120", at: Span | None = None) -> NoReturn:
+    """Raise CuirError for a mod that no kernel can have, and record it in the running trace.
+
+    `at` is the place, if it is not where user code is running.
+    """
+    error = CuirError.of(code, message, at or user_place(), hint)
+    if (running := TRACE.get()) is not None:
+        running.refused.append(error)
+    raise error
+
+
+__all__ = ["refuse", "user_frame", "user_place"]

@@ -1,0 +1,1 @@
+"""Problems, contracts and expected numbers of attention kernels."""

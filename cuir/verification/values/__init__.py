@@ -1,0 +1,1 @@
+"""Values of inputs: how they are drawn, special ones, and numbers in messages."""

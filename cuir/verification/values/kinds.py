@@ -1,0 +1,148 @@
+"""Values of a tensor, by the kind of inputs of a problem, for function specifications.
+
+problems.py defines the kinds for Q, K and V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...arguments.binding import TORCH
+from ...checking.checked import TensorParam
+from ...syntax.types import DType
+
+SHAPED = (
+    "large",
+    "wide",
+    "zero",
+    "constant",
+    "equal",
+    "growing",
+    "offset",
+    "largest",
+    "ties",
+    "onehot",
+    "faint",
+)  # kinds that concern one tensor
+MEAN = 1020.0  # of `offset`, about a thousand times the deviation
+_STEP = {"f16": 0.5, "bf16": 4.0}  # the distance of numbers below MEAN
+SQUARED = 60  # the exponent of values whose squares f32 holds
+_FAR = (17, 40, SQUARED)  # exponents beyond f16
+LARGEST = 125  # largest exponent: up to 8.5e37, which may be doubled; its square overflows f32
+# levels of the rows of `equal`: functions saturate or underflow there
+_LEVELS = (0.0, -18.0, 7.0, -40.0, 18.0, -7.0, 40.0)
+_FAINT = 1e-6  # the second moment of faint rows without a scalar
+
+SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a root or a quotient away from 0
+
+
+def draw_tensor(
+    t: TensorParam,
+    shape: Sequence[int],
+    kind: str,
+    generator: torch.Generator,
+    chosen: bool,
+    small: Sequence[float] = (),
+    turn: int = 0,
+    top: int = LARGEST,
+) -> torch.Tensor:
+    """Return floats of a kind, in the tensor's dtype.
+
+    chosen: the tensor is the one that kinds in SHAPED are about; others stay N(0, 1), so that products do not overflow.
+    small: scalars of the problem that are added to something squared; faint rows are as small. turn: for kinds that
+    have two forms. top: the exponent of the largest values, at most LARGEST.
+    """
+    x = torch.randn(list(shape), generator=generator)
+    if kind == "tiny":
+        x = x * 2.0**-12
+    elif kind == "huge":
+        x = x * 64
+    elif kind == "spikes":
+        x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
+    elif chosen and x.dim():
+        x = _draw_shaped(x, kind, generator, t.dtype, small, turn, top)
+    largest = torch.finfo(TORCH[t.dtype]).max
+    return x.clamp(-largest, largest).to(TORCH[t.dtype])
+
+
+def _draw_shaped(
+    x: torch.Tensor, kind: str, generator: torch.Generator, dtype: DType, small: Sequence[float], turn: int, top: int
+) -> torch.Tensor:
+    columns, rows = x.shape[-1], (*x.shape[:-1], 1)
+    if kind == "large":
+        return x * 30
+    if kind == "wide":  # deviations from 6e-5 to 8e3
+        return x * 2.0 ** torch.randint(-14, 14, rows, generator=generator)
+    if kind == "zero":
+        return torch.zeros_like(x)
+    if kind == "constant" and x.dim() > 1 and x.shape[-2]:
+        return x[..., :1, :].expand(x.shape).clone()
+    if kind == "equal" and columns:
+        return (x[..., :1] + torch.tensor(_LEVELS)[_number_rows(rows) % len(_LEVELS)]).expand(x.shape).clone()
+    if kind == "growing":  # each block of columns has a larger maximum than the one before, or a smaller one
+        ramp = torch.linspace(-8, 8, columns)
+        return x * 0.5 + torch.where(_number_rows(rows) % 2 == 0, ramp, -ramp)
+    if kind == "offset":
+        return _draw_offset(x, generator, dtype, turn % 2 == 1)
+    if kind == "largest":
+        bound = torch.finfo(TORCH[dtype]).max
+        if bound < 1e6:  # f16
+            return torch.where(torch.rand(x.shape, generator=generator) < 1 / 64, torch.sign(x) * bound, x * 2.0**12)
+        far = torch.tensor([*(f for f in _FAR if f < top), top])
+        return x.clamp(-2, 2) * 2.0 ** far[_number_rows(rows) % len(far)]
+    if kind == "ties":
+        return torch.randint(-2, 3, x.shape, generator=generator).float()
+    if kind == "onehot" and columns:
+        columns_of_ones = torch.randint(columns, rows, generator=generator)
+        return torch.zeros_like(x).scatter(-1, columns_of_ones, torch.where(torch.rand(rows, generator=generator) < 0.5, 1.0, -3.0))
+    if kind == "faint":  # of the size of the scalar's root, larger, 0, smaller, and of the size of the scalar
+        least = min(small, default=_FAINT)
+        depth = torch.tensor([least**0.5, 4 * least**0.5, 0.0, 0.25 * least**0.5, least])
+        return x * depth[_number_rows(rows) % len(depth)]
+    return x
+
+
+def _draw_offset(x: torch.Tensor, generator: torch.Generator, dtype: DType, even: bool) -> torch.Tensor:
+    """Return rows around MEAN and -MEAN in turn.
+
+    even: each row has pairs of opposite deviations, so that the dtype represents its mean exactly and half precision
+    makes no error. The deviations are a few steps of the dtype, in fewer elements where these are large.
+    """
+    columns, step = x.shape[-1], _STEP.get(dtype.name, 0.0)
+    count = columns if dtype.name != "bf16" else min(columns, max(1 + even, columns // 32))
+    off = torch.zeros_like(x)
+    if step:
+        most = 4 if dtype.name != "bf16" else 2
+        off[..., :count] = torch.sign(x[..., :count]) * step * torch.randint(1, most, x[..., :count].shape, generator=generator)
+    else:
+        off = x * MEAN / 1000
+    if even:
+        half = count // 2
+        off[..., half : 2 * half], off[..., 2 * half : count] = -off[..., :half], 0.0
+    order = torch.rand(x.shape, generator=generator).argsort(-1)
+    side = torch.where(_number_rows(x.shape[:-1]) % 2 == 0, MEAN, -MEAN)[..., None] if x.dim() > 1 else MEAN
+    return side + off.gather(-1, order)
+
+
+def _number_rows(rows: Sequence[int]) -> torch.Tensor:
+    """Return the number of each row."""
+    total = 1
+    for n in rows:
+        total *= n
+    return torch.arange(total).view(*rows)
+
+
+def is_deep_enough(kind: str, dims: int) -> bool:
+    """Return whether a tensor of so many dims can be of the kind."""
+    return dims >= {"strided": 3, "constant": 2, "equal": 2, "onehot": 2}.get(kind, 1)
+
+
+def draw_small_value(index: int, generator: torch.Generator) -> float:
+    """Return a value for a scalar that keeps a root away from 0.
+
+    Usual values, and one between 1e-12 and 1, evenly in its logarithm.
+    """
+    drawn = float(10 ** (-12 * torch.rand((), generator=generator, dtype=torch.float64)))
+    return (*SMALL, drawn)[index % (len(SMALL) + 1)]

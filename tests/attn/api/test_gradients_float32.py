@@ -1,0 +1,190 @@
+"""Gradients of float32 inputs in the interpreter: as accurate as PyTorch's own, TF32 where the forward pass had it, for every head dim and whatever is asked for; the same bits always."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cuir
+from cuir import Specification, create_block_mask, flex_attention
+from cuir.attn.kernels.backward_kernels import RequestedGradients
+from cuir.verification.inputs import find_accumulated
+from cuir.verification.schedules import run_under_all
+from tests.strategies.effort import examples
+
+from ..kernels.test_autograd import biased, both, causal, dense, documents, late, masking, softcap, tensors
+from .test_gradients_asked_for import biased as of_a_table
+from .test_gradients_asked_for import told, wide
+
+DIMS = st.one_of(st.sampled_from([8, 32, 64, 96, 128, 192, 256]), st.integers(1, 256))
+SINGLE = torch.float32
+
+
+@pytest.fixture(autouse=True)
+def precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def off(x: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((x.double() - exact).norm() / (exact.norm() or 1.0))
+
+
+def accurate(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> None:
+    """Within twice the error of PyTorch's autograd of the dense formula in float32; of a gradient that is 0, or nearly, what rounding the terms that cancel in it leaves."""
+    leaves = tensors(*shape, dtype=SINGLE)
+    found, exact = both(leaves, mask_mod, score_mod)
+    own = [x.detach().requires_grad_() for x in leaves]
+    o, lse = dense(*own, mask_mod, score_mod)
+    g = torch.Generator().manual_seed(1)
+    do, dl = torch.randn(o.shape, generator=g), torch.randn(lse.shape, generator=g)
+    alive = (lse.detach() != 0).float()
+    theirs = torch.autograd.grad((o, lse), own, (do, dl * alive))
+    for x, y, z in zip(found, exact, theirs, strict=True):
+        assert x.dtype == SINGLE and x.shape == y.shape
+        assert float((x.double() - y).norm()) <= 2 * float((z.double() - y).norm()) + 2.0**-21 * (float(y.norm()) + y.numel() ** 0.5)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("mask_mod", [None, causal, documents, late])
+@pytest.mark.parametrize("score_mod", [None, softcap, biased, masking])
+def test_masks_and_scores(mask_mod: Any, score_mod: Any) -> None:
+    accurate((1, 2, 1, 150, 150, 64), mask_mod, score_mod)
+
+
+@examples(0.15)
+@given(dims=st.tuples(DIMS, DIMS), lengths=st.tuples(st.integers(1, 150), st.integers(1, 200)))
+def test_head_dims_and_lengths(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
+    accurate((1, 2, 1, *lengths, *dims), causal if lengths[0] >= lengths[1] else None, softcap)
+
+
+@pytest.mark.parametrize("dim", [64, 192])
+def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
+    """What is set when the call is made counts, not when its gradients are asked for."""
+    q, k, v = (x.requires_grad_() for x in tensors(1, 2, 1, 100, 130, dim, dtype=SINGLE))
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    wanted = torch.autograd.grad(dense(*exact, None, None)[0].sum(), exact)
+
+    def gradients(forward: str, backward: str) -> tuple[torch.Tensor, ...]:
+        torch.set_float32_matmul_precision(forward)
+        o = flex_attention(q, k, v, enable_gqa=True, backend="interpret", verify="off")
+        torch.set_float32_matmul_precision(backward)
+        return torch.autograd.grad(o.sum(), (q, k, v))  # type: ignore[union-attr]
+
+    found, rounded = gradients("highest", "high"), gradients("high", "highest")
+    for x, y, z in zip(found, rounded, wanted, strict=True):
+        assert off(x, z) < 3e-6 < 5e-5 < off(y, z) < 3e-3
+
+
+def test_an_infinite_slope_where_no_pair_is() -> None:
+    """Queries and keys behind the last are zeros, of whose scores 1 / s has no derivative."""
+    q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 37, 45, 16, dtype=SINGLE))
+    o = flex_attention(q, k, v, lambda s, b, h, q, k: 1 / s, backend="interpret", verify="off")
+    assert all(g.isfinite().all() for g in torch.autograd.grad(o.sum(), (q, k, v)))  # type: ignore[union-attr]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dim", [64, 192])
+@pytest.mark.parametrize(
+    ("asked", "kernels"),
+    [
+        ("q", ["prepare", "flash_bwd_dq"]),
+        ("kv", ["prepare", "flash_bwd"]),
+        ("v", ["prepare", "flash_bwd"]),
+        ("t", ["prepare", "flash_bwd"]),
+        ("qt", ["prepare", "flash_bwd_dq", "flash_bwd"]),
+        ("qkvts", ["prepare", "flash_bwd_dq", "flash_bwd"]),
+        ("s", ["prepare"]),
+    ],
+)  # fmt: skip
+def test_only_what_is_asked_for(asked: str, kernels: list[str], dim: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two warpgroups that share keys add the gradient of what is captured once."""
+    torch._dynamo.reset()
+    launches, N = told(monkeypatch), 70
+    q, k, v = tensors(1, 2, 2, N, N, dim, dtype=SINGLE)
+    g = torch.Generator().manual_seed(3)
+    given = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
+    for name in asked:
+        given[name].requires_grad_()
+    score_mod, sink = of_a_table(given["t"]), given["s"]
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score_mod, sink=sink, enable_gqa=True, backend="interpret", verify="off")
+
+    o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(q, k, v)
+    do = torch.randn(o.shape, generator=g)
+    found = torch.autograd.grad(o, [given[name] for name in asked], do)
+    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
+    wanted = torch.autograd.grad(wide(*exact.values()), [exact[name] for name in asked], do.double())
+    assert all(x.shape == y.shape and off(x, y) < 3e-6 for x, y in zip(found, wanted, strict=True))
+    assert [name for name, _ in launches] == kernels
+    sizes = {n: x.untyped_storage().nbytes() for _, given in launches for n, x in given.items() if n in ("dQ", "dK", "dV")}
+    written = {"dQ"} if "q" in asked else set()
+    written |= {"dK", "dV"} if "v" in asked else set()
+    assert all((size > 1024) == (name in written) for name, size in sizes.items()), sizes
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(in_order=True)])
+@pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])
+def test_the_same_bits_under_every_schedule(step: str, asked: RequestedGradients) -> None:
+    q, k, v = tensors(1, 2, 1, 140, 140, 64, dtype=SINGLE)
+    attention = cuir.attention(causal, dtype=SINGLE, head_dim=64, verify="off")
+    checked = attention.gradients(asked).plan.steps[step].checked
+    assert not find_accumulated(checked)
+    given = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
+    outputs = {"dK": k.clone(), "dV": v.clone()} if step == "flash_bwd" else {"dQ": q.clone()}
+    assert len(run_under_all(checked, given | outputs, grid=2)) > 10
+
+
+def test_deterministic() -> None:
+    """The same kernels, so the same bits as without the setting."""
+    leaves = [x.requires_grad_() for x in tensors(2, 4, 2, 70, 130, 64, dtype=SINGLE)]
+    mask = create_block_mask(documents, None, None, 70, 130, device="cpu")
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        o = flex_attention(*leaves, softcap, mask, enable_gqa=True, backend="interpret", verify="off")
+        return torch.autograd.grad(o.square().sum(), leaves)  # type: ignore[union-attr]
+
+    wanted = gradients()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(torch.equal(x, y) for x, y in zip(gradients(), wanted, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.thorough("half a minute each: whole verifications of backward kernels")
+@pytest.mark.parametrize(("dims", "parts"), [((64, 64), 2), ((40, 136), 1)])  # what dims choose and what parts choose are apart
+def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
+    """Those of a variant, before they first run: by the error that products of TF32 allow, or float32."""
+    from cuir.attn.capture.first_call_progress import Progress
+
+    spec = Specification("capped", causal, softcap)
+    attention = cuir.attention(spec, dtype=SINGLE, head_dim=dims[0], value_dim=dims[1], consts={"PARTS": parts})
+    plan = attention.gradients().plan
+    assert {part.kernel: part.step.consts["PARTS"] for part in plan.parts} == {"flash_bwd": parts, "flash_bwd_dq": parts}
+    for part in plan.parts:
+        part.prove(Progress("capped"))
+
+
+def test_a_wrong_kernel_of_tf32_is_found() -> None:
+    """What TF32 rounds hides no slope that is off by 1 %."""
+    from cuir.syntax.parser import parse
+    from cuir.verification import verify
+
+    spec = Specification("capped", causal, softcap)
+    part = cuir.attention(spec, dtype=SINGLE, head_dim=64, consts={"PARTS": 1}).gradients().plan.by_keys
+    assert part is not None
+    wrong = part.transferred.text.replace("return 1.0 - tanh", "return 1.01 - tanh")
+    assert wrong != part.transferred.text
+    report = verify(parse(wrong, "wrong.cuir"), spec, kernel=part.kernel, consts=part.step.consts, seeded=0, shrink=False)
+    assert not report.ok and report.diagnostics[0].code == "V301"

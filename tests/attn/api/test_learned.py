@@ -1,0 +1,293 @@
+"""Gradients of what mods capture, and of sinks, in the interpreter: beside autograd of the dense formula in float64, for the biases of PyTorch's TestLearnableBiases and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import cuir
+from cuir import create_block_mask, flex_attention
+from cuir.attn.capture.first_call_progress import Progress
+from cuir.attn.kernels.backward_kernels import RequestedGradients
+from cuir.text.diagnostics import CuirError
+
+B, H, HK, N, D = 2, 2, 1, 70, 16
+WHERE, BUCKETS = torch.arange(N).flip(0) // 2, (torch.arange(2 * N) - N).abs().clamp(max=20) // 4
+Learned = dict[str, torch.Tensor]
+ALL: dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]] = {
+    "of pairs": (
+        {"square": (N, N), "cube": (H, N, N), "four": (B, H, N, N)},
+        lambda t, s, b, h, q, k: s + t["square"][k, q] + t["cube"][h, q, k] * 0.5 + t["four"][b, h, q, k],
+    ),
+    "by distance": (
+        {"line": (2 * N,), "window": (17,), "buckets": (H, 6)},
+        lambda t, s, b, h, q, k: s + t["line"][torch.abs(q - k)] + t["window"][torch.clamp(q - k + 8, 0, 16)] + t["buckets"][h, BUCKETS[q - k + N]],
+    ),
+    "of queries, of keys, of both": (
+        {"rows": (N,), "keys": (B, N), "both": (N,)},
+        lambda t, s, b, h, q, k: s * (1.0 + 0.3 * t["rows"][WHERE[q]]) + t["keys"][b, k] + t["both"][q] * t["both"][k],
+    ),
+    "of heads": (
+        {"gate": (H,), "slopes": (B, H), "cap": (), "idle": (H,)},
+        lambda t, s, b, h, q, k: torch.where(t["idle"][h] < 9.0, 1.0, 0.0) * (2.0 + t["cap"]) * torch.tanh(s * torch.sigmoid(t["gate"][h]) / (2.0 + t["cap"])) + t["slopes"][b, h] * (k - q) / 16,
+    ),
+}  # fmt: skip
+
+
+def tensors(dtype: torch.dtype = torch.float16, dim: int = D) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    return [torch.randn(B, h, N, dim, generator=g).to(dtype).requires_grad_() for h in (H, HK, HK)]
+
+
+def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+MASK = create_block_mask(causal, None, None, N, N, device="cpu")
+
+
+def learned(sizes: dict[str, tuple[int, ...]], dtype: torch.dtype = torch.float32) -> Learned:
+    g = torch.Generator().manual_seed(1)
+    return {name: torch.randn(size, generator=g).to(dtype).requires_grad_() for name, size in sizes.items()}
+
+
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Callable[..., Any], sink: torch.Tensor | None) -> Any:
+    """O and LSE, of causal attention."""
+    k, v = (x.repeat_interleave(H // HK, 1) for x in (k, v))
+    at = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((B, H, N, N))]
+    s = score(q @ k.mT * q.shape[3] ** -0.5, *at).masked_fill(at[2] < at[3], -torch.inf)
+    lse = s.logsumexp(-1)
+    lse = lse if sink is None else torch.logaddexp(lse, sink[:, None])
+    return (s - lse[..., None]).exp() @ v, lse
+
+
+def both(mod: Callable[..., Any], t: Learned, sink: bool = False, call: Callable[..., Any] = flex_attention) -> tuple[Any, Any]:
+    """Our gradients of query, key, value and what is learned, and those of the dense formula in float64; of O and LSE. sink: the last of those learned is one."""
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **t: torch.Tensor) -> Any:
+        last = list(t.values())[-1] if sink else None
+        score = lambda s, b, h, q, k: mod(t, s, b, h, q, k)  # noqa: E731
+        if q.dtype == torch.float64:
+            return dense(q, k, v, score, last)
+        return call(q, k, v, score, MASK, enable_gqa=True, return_lse=True, sink=last, backend="interpret", verify="off")
+
+    own = tensors()
+    exact, of_exact = ([x.detach().double().requires_grad_() for x in xs] for xs in (own, t.values()))
+    o, lse = run(*own, **t)
+    g = torch.Generator().manual_seed(2)
+    do, dl = torch.randn(o.shape, generator=g).half(), torch.randn(lse.shape, generator=g)
+    found = torch.autograd.grad((o, lse), (*own, *t.values()), (do, dl), allow_unused=True)
+    wide = run(*exact, **dict(zip(t, of_exact, strict=True)))
+    return found, torch.autograd.grad(wide, (*exact, *of_exact), (do.double(), dl.double()), allow_unused=True)
+
+
+def close(found: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
+    for x, y, z in zip(found, exact, like, strict=True):
+        if y is None:
+            assert x is None
+            continue
+        assert x.shape == z.shape and x.dtype == z.dtype and (x.double() - y).norm() <= bound * y.norm()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_biases(name: str) -> None:
+    sizes, mod = ALL[name]
+    t = learned(sizes)
+    close(*both(mod, t), (*tensors(), *t.values()))
+
+
+F = torch.nn.functional
+CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a choice
+    "abs": torch.abs, "relu": torch.relu, "softplus": F.softplus, "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "softsign": F.softsign,
+    "clamp": lambda x: x.clamp(min=0.1), "log sigmoid": F.logsigmoid, "sinh": torch.sinh, "asinh": torch.asinh, "maximum": lambda x: torch.maximum(x, 0.5 - x),
+    "fmod": lambda x: torch.fmod(7 * x, x + 3.0), "power": lambda x: x.abs() ** 2.5, "reciprocal": lambda x: (1 + x * x) ** -1, "of nothing": lambda x: x + x**0,
+}  # fmt: skip
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", CHOOSING)
+def test_functions_that_choose(name: str) -> None:
+    """Of a number for each head, of one for all, and of the score: the first two choose between scalars, and a power by what is known."""
+    f = CHOOSING[name]
+    t = learned({"gate": (H,), "one": ()})
+    close(
+        *both(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t), (*tensors(), *t.values()), bound=0.05
+    )  # of a sum over all pairs, which cancel
+
+
+def test_a_learned_exponent() -> None:
+    t = learned({"heads": (H,)})
+    close(*both(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
+
+
+def test_a_sink_and_a_bias_in_half_precision() -> None:
+    t = learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
+    found, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
+    close(found, exact, (*tensors(), *t.values()), bound=1e-2)
+
+
+@pytest.mark.thorough("half a minute: whole verifications of backward kernels")
+def test_kernels_of_bfloat16_are_verified() -> None:
+    """Its largest numbers make logits whose differences float32 rounds by more than a weight's whole range."""
+    table, pairs = (torch.randn(n, requires_grad=True) for n in ((4,), (4, 300, 300)))
+    attention = cuir.attention(lambda s, b, h, q, k: s * torch.sigmoid(table[h]) + pairs[h, q, k], dtype=torch.bfloat16, head_dim=128)
+    for part in attention.gradients(RequestedGradients(learned=(0, 1))).plan.parts:
+        part.prove(Progress("learned"))
+
+
+def test_a_bias_that_is_a_result_and_nothing_else_learns() -> None:
+    """The gradient goes on to what the bias was made of; a tensor of integers, and one that the mask alone reads, have none."""
+    y = torch.randn(B, N, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    limit = torch.tensor(30.0, requires_grad=True)
+    q, k, v = (x.detach() for x in tensors())
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        bias = y[:, :, None] + 2 * y[:, None, :]
+        score = lambda s, b, h, q, k: s + bias[b, q, k]  # noqa: E731
+        if q.dtype == torch.float64:
+            return dense(q, k, v, score, None)[0]  # type: ignore[no-any-return]
+        mask = create_block_mask(lambda b, h, i, j: (i >= j) & (j < limit + 90.0), None, None, N, N, device="cpu")
+        return flex_attention(q, k, v, score, mask, enable_gqa=True, backend="interpret")  # type: ignore[no-any-return]
+
+    o = run(q, k, v)
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(4))
+    found = torch.autograd.grad(o, (y, limit), do.half(), allow_unused=True)
+    (exact,) = torch.autograd.grad(run(q.double(), k.double(), v.double()), y, do.double())
+    assert found[1] is None
+    close(found[:1], (exact,), (y,))
+    with torch.no_grad():
+        assert not run(q, k, v).requires_grad
+
+
+def test_under_torch_compile() -> None:
+    sizes = {"line": (2 * N,), "gate": (H,), "sink": (H,)}
+
+    def mod(t: Learned, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * torch.sigmoid(t["gate"][h]) + t["line"][q - k + N]
+
+    torch._dynamo.reset()
+    t = learned(sizes)
+    own, exact = both(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
+    close(own, exact, (*tensors(), *t.values()), bound=1e-2)
+
+
+def test_of_a_module_that_makes_its_mod_inside() -> None:
+    class Biased(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = torch.nn.Parameter(torch.randn(H, N, generator=torch.Generator().manual_seed(5)))
+
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            return flex_attention(q, k, v, lambda s, b, h, i, j: s + self.bias[h, j], enable_gqa=True, backend="interpret")
+
+    module, given = Biased(), tensors()
+    bias = module.bias
+
+    def plain(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[h, j], enable_gqa=True, backend="interpret")
+
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    grads = [torch.autograd.grad((f(*given).float() ** 2).sum(), (bias, *given)) for f in (plain, compiled)]
+    assert all(torch.equal(x, y) for x, y in zip(*grads, strict=True))
+
+
+def test_of_the_explicit_form() -> None:
+    bias = torch.randn(H, N, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    attention = cuir.attention(
+        cuir.Specification("biased", None, lambda s, b, h, q, k: s + bias[h, k]), dtype=torch.float16, head_dim=D, verify="off"
+    )
+    given = tensors()
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return attention(q, k, v, backend="interpret")
+
+    grads = [
+        torch.autograd.grad((f(*given).float() ** 2).sum(), bias)[0]
+        for f in (call, torch.compile(call, fullgraph=True, backend="aot_eager"))
+    ]
+    assert grads[0].norm() > 0 and torch.equal(*grads)
+
+
+def test_a_bias_that_is_written_to_before_the_backward_pass() -> None:
+    bias = torch.zeros(N, requires_grad=True)
+    o = flex_attention(*tensors(), lambda s, b, h, q, k: s * (1 + bias[k]), enable_gqa=True, backend="interpret")
+    with torch.no_grad():
+        bias.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+
+
+def test_what_has_no_gradients() -> None:
+    bias = torch.zeros(N, requires_grad=True)
+    q, k, v = (x.detach() for x in tensors())
+    with pytest.raises(CuirError, match="X109"):
+        flex_attention(q, k, v, lambda s, b, h, q, k: s + bias[k], enable_gqa=True, normalize="relu", backend="interpret")
+
+
+def test_the_same_bits_every_time_are_refused() -> None:
+    """Additions to a captured tensor's gradient have no order; a sink's is a sum of PyTorch's."""
+    bias, sink = torch.zeros(N, requires_grad=True), torch.zeros(H, requires_grad=True)
+    torch.use_deterministic_algorithms(True)
+    try:
+        o = flex_attention(*tensors(), sink=sink, enable_gqa=True, backend="interpret")
+        assert torch.autograd.grad(o.sum(), sink)[0].norm() > 0
+        with pytest.raises(CuirError, match="U410"):
+            flex_attention(*tensors(), lambda s, b, h, q, k: s + bias[k], enable_gqa=True, backend="interpret")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with pytest.warns(UserWarning, match="open order"):
+            flex_attention(*tensors(), lambda s, b, h, q, k: s + bias[k], enable_gqa=True, backend="interpret").sum().backward()
+        assert bias.grad is not None
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# ---- what a mod detaches
+@torch.no_grad()
+def stepped(x: Any) -> Any:
+    return torch.round(x * 2) / 2
+
+
+def under_no_grad(t: Any) -> Any:
+    def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        with torch.no_grad():
+            x = t[k] * 2
+        return s + x
+
+    return score_mod
+
+
+DETACHING: dict[str, Callable[[Any], Any]] = {
+    "a score": lambda t: lambda s, b, h, q, k: s.detach() * t[q],
+    "an element": lambda t: lambda s, b, h, q, k: s * t[q].detach(),
+    "an item": lambda t: lambda s, b, h, q, k: s * t[3].item() + t[k],
+    "an item of a row": lambda t: lambda s, b, h, q, k: s * t[3:4].item() + t[5:6][None].item(),
+    "a tensor": lambda t: lambda s, b, h, q, k: s * t.detach()[q],
+    "some of both": lambda t: lambda s, b, h, q, k: s * t[k] + s.detach() * t[q].detach() + torch.detach(s),
+    "within torch.no_grad": under_no_grad,
+    "rounding that has a slope": lambda t: lambda s, b, h, q, k: s + (torch.round(s * 2) / 2 - s).detach() + t[k],
+    "a function without gradients": lambda t: lambda s, b, h, q, k: s + stepped(s) * t[k],
+    "a choice": lambda t: lambda s, b, h, q, k: torch.where(q >= k, s * t[k].detach().sigmoid(), s.detach()),
+    "everything": lambda t: lambda s, b, h, q, k: (s * t[k]).detach(),
+}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("made", DETACHING.values(), ids=DETACHING)
+def test_no_gradient_goes_through_what_is_detached(made: Callable[[Any], Any]) -> None:
+    """Also where the mod was traced before in a call without gradients."""
+    n = 40
+    own = [torch.randn(1, 2, n, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)] + [torch.linspace(-1, 1, n)]
+    exact = [x.double().requires_grad_() for x in own]
+    own = [x.requires_grad_() for x in own]
+    with torch.no_grad():
+        flex_attention(*own[:3], made(own[3]), backend="interpret")
+    found = torch.autograd.grad(flex_attention(*own[:3], made(own[3]), backend="interpret").square().sum(), own, allow_unused=True)
+    q, k = torch.arange(n)[:, None], torch.arange(n)
+    weights = made(exact[3])(exact[0] @ exact[1].mT / 4, 0, 0, q, k).softmax(-1)
+    wanted = torch.autograd.grad((weights @ exact[2]).square().sum(), exact, allow_unused=True)
+    for x, y in zip(found, wanted, strict=True):
+        x, y = (torch.zeros(()) if g is None else g.double() for g in (x, y))
+        assert (x - y).abs().max() <= 1e-4

@@ -1,0 +1,419 @@
+"""Whatever a mod reads, in whatever way: once that is exchanged, nobody takes the mods for the same, and what is traced anew is not taken for what was."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import enum
+import functools
+import math
+import operator
+import os
+import sys
+import types
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cuir.attn.capture.capture_walk import attributes_read, reads_elsewhere
+from cuir.attn.capture.mods import MutationGuard, make_capture_key
+from cuir.attn.splicing.captured_arguments import Cache
+from cuir.attn.tracing.trace import globals_read
+
+Reads = Callable[[], Any]
+CASES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {}
+FACTOR = 3
+
+
+def case(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> Callable[[], tuple[Any, Callable[[], Any]]]:
+    """Of what a mod calls, and how what that gives is exchanged."""
+    CASES[make.__name__] = make
+    return make
+
+
+def factor(value: int) -> None:
+    globals()["FACTOR"] = value
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch, "size_of_a_user", 3, raising=False)
+    monkeypatch.setenv("SIZE_OF_A_USER", "3")
+    monkeypatch.setitem(sys.modules, "module_of_a_user", types.ModuleType("module_of_a_user"))
+    monkeypatch.setattr(builtins, "size_of_a_user", 3, raising=False)
+    factor(3)
+    yield
+    globals().pop("min", None)
+
+
+@case
+def an_entry_that_is_gone() -> Any:
+    sizes = [3, 4]
+    return lambda: sum(sizes), sizes.pop
+
+
+@case
+def an_attribute_that_is_gone() -> Any:
+    made = types.SimpleNamespace(size=3)
+    return lambda: getattr(made, "size", 4), lambda: delattr(made, "size")
+
+
+@case
+def a_slot_that_is_filled() -> Any:
+    class Slots:
+        __slots__ = ("size",)
+
+    made = Slots()
+    return lambda: made.size if hasattr(made, "size") else 3, lambda: setattr(made, "size", 4)
+
+
+@case
+def the_order_of_a_dictionary() -> Any:
+    sizes = OrderedDict(a=3, b=4)
+    return lambda: next(iter(sizes.values())), lambda: sizes.move_to_end("a")
+
+
+@case
+def kinds_of_keys() -> Any:
+    held = [{1: 3, "1": 4}]
+    return lambda: held[0][1], lambda: held.__setitem__(0, {"1": 3, 1: 4})
+
+
+@case
+def functions_as_keys() -> Any:
+    size = 3
+
+    def read() -> int:
+        return size
+
+    def change() -> None:
+        nonlocal size
+        size = 4
+
+    weights = {read: 1}
+    return lambda: sum(f() for f in weights), change
+
+
+@case
+def the_order_of_a_set() -> Any:
+    held = [{0, 8}]
+    return lambda: next(iter(held[0])), lambda: held.__setitem__(0, {8, 0})
+
+
+@case
+def a_factory_of_entries() -> Any:
+    held = defaultdict(lambda: 3)
+    return lambda: held.copy()["size"], lambda: setattr(held, "default_factory", lambda: 4)
+
+
+class Config:
+    size = 3
+
+
+@case
+def attributes_by_another_name_of_getattr() -> Any:
+    read = getattr
+    return lambda: read(Config, "size"), lambda: setattr(Config, "size", Config.size + 1)
+
+
+@case
+def attributes_by_a_partial() -> Any:
+    read = functools.partial(getattr, Config, "size")
+    return lambda: read(), lambda: setattr(Config, "size", Config.size + 1)
+
+
+@case
+def attributes_by_a_getter() -> Any:
+    get = operator.attrgetter
+    return lambda: get("size")(Config), lambda: setattr(Config, "size", Config.size + 1)
+
+
+@case
+def attributes_by_the_type() -> Any:
+    return lambda: type.__getattribute__(Config, "size"), lambda: setattr(Config, "size", Config.size + 1)
+
+
+@case
+def the_modules_of_the_process() -> Any:
+    return lambda: sys.modules["module_of_a_user"].__name__, lambda: setattr(sys.modules["module_of_a_user"], "__name__", "other")
+
+
+@case
+def the_environment() -> Any:
+    return lambda: int(os.environ["SIZE_OF_A_USER"]), lambda: os.environ.update(SIZE_OF_A_USER="4")
+
+
+@case
+def a_library() -> Any:
+    return lambda: torch.size_of_a_user, lambda: setattr(torch, "size_of_a_user", 4)  # type: ignore[attr-defined]
+
+
+@case
+def a_builtin() -> Any:
+    return lambda: size_of_a_user, lambda: setattr(builtins, "size_of_a_user", 4)  # type: ignore[name-defined]  # noqa: F821
+
+
+@case
+def a_global_that_hides_a_builtin() -> Any:
+    return lambda: min(3, 4), lambda: globals().update(min=max)
+
+
+@case
+def evaluated_text() -> Any:
+    return lambda: eval("FACTOR"), lambda: factor(4)
+
+
+@case
+def the_body_of_a_class() -> Any:
+    def read() -> int:
+        class Made:
+            size = FACTOR
+
+        return Made.size
+
+    return read, lambda: factor(4)
+
+
+@case
+def a_cache() -> Any:
+    sizes = {"size": 3}
+    read = functools.lru_cache(lambda: sizes["size"])
+    read()
+    sizes["size"] = 4
+    return lambda: read(), read.cache_clear
+
+
+@case
+def attributes_of_a_text() -> Any:
+    class Text(str):
+        def read(self) -> int:
+            return self.size  # type: ignore[attr-defined, no-any-return]
+
+    made = Text("a")
+    made.size = 3  # type: ignore[attr-defined]
+    return lambda: made.read(), lambda: setattr(made, "size", 4)
+
+
+@case
+def members_of_an_enumeration() -> Any:
+    class Mode(enum.Enum):
+        WIDE = 1
+
+        def __init__(self, value: int) -> None:
+            self.size = value
+
+    return lambda: Mode["WIDE"].size, lambda: setattr(Mode.WIDE, "size", 4)
+
+
+@case
+def what_a_module_makes_up() -> Any:
+    module = types.ModuleType("lazy")
+    exec("sizes = {'size': 3}\ndef __getattr__(name): return sizes[name]", module.__dict__)
+    return lambda: module.size, lambda: module.sizes.update(size=4)
+
+
+@case
+def a_property_of_a_class_of_its_own() -> Any:
+    class Own(property):
+        def __get__(self, one: Any, of: Any = None) -> Any:
+            return FACTOR
+
+    class Made:
+        size = Own()
+
+    made = Made()
+    return lambda: made.size, lambda: factor(4)
+
+
+@case
+def an_operator_that_is_added() -> Any:
+    class Made:
+        pass
+
+    made = Made()
+    return lambda: 3 if made else 4, lambda: setattr(Made, "__bool__", lambda self: False)
+
+
+@case
+def other_bases() -> Any:
+    class One:
+        size = 3
+
+    class Two:
+        size = 4
+
+    class Made(One):
+        pass
+
+    return lambda: Made.size, lambda: setattr(Made, "__bases__", (Two,))
+
+
+@case
+def a_class_that_says_it_is_of_python() -> Any:
+    made = dataclasses.make_dataclass("Made", [("size", int, 3)])
+    made.__module__ = "types"
+    return lambda: made.size, lambda: setattr(made, "size", 4)
+
+
+@case
+def the_forward_of_a_module() -> Any:
+    class Net(torch.nn.Module):
+        def forward(self) -> int:
+            return FACTOR
+
+    net = Net()
+    return lambda: net(), lambda: factor(4)
+
+
+@case
+def items_of_a_class() -> Any:
+    class Made:
+        def __class_getitem__(cls, name: str) -> int:
+            return FACTOR
+
+    return lambda: Made["size"], lambda: factor(4)
+
+
+@case
+def an_object_made_of_another() -> Any:
+    @dataclasses.dataclass
+    class Made:
+        size: int
+
+        def __post_init__(self) -> None:
+            self.more = self.size + FACTOR
+
+    made = Made(1)
+    return lambda: dataclasses.replace(made, size=2).more, lambda: factor(4)
+
+
+@case
+def an_object_as_text() -> Any:
+    class Made:
+        def __str__(self) -> str:
+            return str(FACTOR)
+
+    made = Made()
+    return lambda: int(f"{made}"), lambda: factor(4)
+
+
+@case
+def another_dictionary_of_a_function() -> Any:
+    def read() -> int:
+        return read.size  # type: ignore[attr-defined, no-any-return]
+
+    read.size = 3  # type: ignore[attr-defined]
+    return read, lambda: setattr(read, "__dict__", {"size": 4})
+
+
+@case
+def another_function_of_a_partial() -> Any:
+    read = functools.partial(lambda size: size, 3)
+    return lambda: read(), lambda: read.__setstate__((read.func, (4,), {}, None))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_exchanged_is_noticed(name: str) -> None:
+    read, change = CASES[name]()
+    mod = lambda b, h, q, k: q - k <= read()  # noqa: E731
+    first, before = read(), make_capture_key(mod, None)
+    same = MutationGuard(before, (mod, None), lambda dead: None)
+    assert not before.comparable or same.holds(mod, None)
+    change()
+    assert read() != first
+    assert not before.comparable or not same.holds(mod, None)
+    after = make_capture_key(mod, None)
+    assert not after.comparable or (after.structure, after.values) != (before.structure, before.values)
+
+
+def test_functions_of_libraries_can_be_known() -> None:
+    functional = torch.nn.functional
+    for mod in (
+        lambda s, b, h, q, k: torch.where(q >= k, s.to(torch.float32), -torch.inf),
+        lambda s, b, h, q, k: functional.softplus(s) * np.pi + math.log2(np.max([8])),
+        lambda s, b, h, q, k: s * len(str(3)) * max(3, abs(-2)) + sum(range(3)),
+    ):
+        assert make_capture_key(None, mod).comparable
+    assert not make_capture_key(None, lambda s, b, h, q, k: torch.ops.aten.tanh(s)).comparable
+
+
+def test_mods_that_are_containers() -> None:
+    class Sizes(dict[str, int]):
+        def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+            return q - k <= self["size"]
+
+    mod = Sizes(size=3)
+    same = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None)
+    assert same.holds(mod, None)
+    mod["size"] = 4
+    assert not same.holds(mod, None)
+    mod.clear()
+    assert not same.holds(mod, None)
+
+
+def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
+    held: Any = weakref.WeakValueDictionary(size=(made := Config()))
+    mod = lambda b, h, q, k: q - k <= (4 if held.get("size") is None else 3)  # noqa: E731
+    who = make_capture_key(mod, None)
+    del made
+    collect()
+    assert not who.comparable and "size" not in held
+
+
+MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
+    "written to": lambda t: t.add_(1),
+    "given other memory": lambda t: setattr(t, "data", torch.arange(16).view(4, 4)),
+    "turned": lambda t: setattr(t, "data", t.data.t()),
+    "of another dtype": lambda t: setattr(t, "data", t.data.view(torch.float64)),
+}
+
+
+def freed(t: torch.Tensor) -> None:
+    """Given the same place again, if there is nobody who holds it."""
+    place, shape = t.data_ptr(), t.shape
+    t.data = torch.empty(0, dtype=t.dtype)
+    tried = []
+    while len(tried) < 100:
+        tried.append(torch.zeros(shape, dtype=t.dtype))
+        if tried[-1].data_ptr() == place:
+            break
+    t.data = tried[-1]
+
+
+@pytest.mark.parametrize("name", [*MEMORY, "given the same place"])
+def test_other_memory_is_noticed(name: str) -> None:
+    change = MEMORY.get(name, freed)
+    t = torch.arange(16).view(4, 4).clone()
+    mod = lambda b, h, q, k: t[q, k] > 0  # noqa: E731
+    same, cache = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None), Cache()
+    made: list[Any] = []
+    cache.get("key", {"t": t}, lambda: made.append(0) or {})
+    assert same.holds(mod, None)
+    change(t)
+    cache.get("key", {"t": t}, lambda: made.append(0) or {})
+    assert not same.holds(mod, None) and len(made) == 2
+
+
+def test_zeros_have_signs() -> None:
+    cache = Cache()
+    for value in (0.0, -0.0, torch.zeros(2), -torch.zeros(2)):
+        found = cache.get("key", {"t": value}, lambda value=value: {"t": value})  # type: ignore[misc]
+        assert found["t"] is value
+
+
+def test_code_that_is_made_anew_is_forgotten() -> None:
+    for i in range(5000):
+        known: dict[str, Any] = {}
+        exec(f"def mod(b, h, q, k): return q - k <= {i}", known)
+        if i % 100 == 0:
+            make_capture_key(known["mod"])
+        else:
+            globals_read(known["mod"].__code__)
+    for cached in (globals_read, attributes_read, reads_elsewhere):
+        info = cached.cache_info()
+        assert info.maxsize is not None and info.currsize <= info.maxsize

@@ -1,0 +1,184 @@
+"""How often a mod runs in a first call: once to trace it, and not again. Runs on real tensors are no tracing: PyTorch's block masks and verification need them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as theirs
+
+import corpus
+import cuir
+from cuir import CuirError, create_block_mask, flex_attention
+from cuir.attn.api import front, standing
+from cuir.attn.tracing.proxy import Proxy
+
+M, N, D = 40, 50, 64
+Q, K, V = (torch.randn(1, 2, n, D).half() for n in (M, N, N))
+DOCUMENTS = torch.arange(64) // 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_KNOWN", "_TRACED", "_WARM"):
+        monkeypatch.setattr(front, name, OrderedDict())
+    monkeypatch.setattr(standing, "_STANDING", weakref.WeakKeyDictionary())
+
+
+def pair(window: int = 30) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A score_mod and a mask_mod; each captured value has a name that the kernel uses itself, so that parameters must be called otherwise."""
+    S, BM = torch.tensor([0.5, 2.0]), window
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return score * S[h]
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (DOCUMENTS[q_idx] == DOCUMENTS[kv_idx]) & (q_idx - kv_idx <= BM)
+
+    return score_mod, mask_mod
+
+
+@contextmanager
+def counted(*mods: Any) -> Iterator[Counter[str]]:
+    """Runs of mods by what they are run with, `traced` or `tensors`. By their code: tracing runs copies, which write to copies of what a mod holds."""
+    found: Counter[str] = Counter()
+    codes: set[CodeType] = {mod.__code__ for mod in mods}
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            kind = "traced" if any(isinstance(x, Proxy) for x in frame.f_locals.values()) else "tensors"
+            found[f"{frame.f_code.co_name} {kind}"] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+ONCE = {"score_mod traced": 1, "mask_mod traced": 1}
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["mods", "masked score"])
+def test_a_first_call_traces_each_mod_once_and_a_second_one_none(whole: bool) -> None:
+    score_mod, mask_mod = pair()
+    with counted(score_mod, mask_mod) as runs:
+        mask = create_block_mask(mask_mod, None, None, M, N) if whole else None
+        assert not runs, "a block mask of ours holds its mask_mod and computes nothing"
+        first = flex_attention(Q, K, V, score_mod, mask, backend="interpret")
+        assert runs == (ONCE if whole else {"score_mod traced": 1})
+        assert torch.equal(flex_attention(Q, K, V, score_mod, mask, backend="interpret"), first)
+        assert sum(runs.values()) == (2 if whole else 1)
+
+
+def test_mods_made_anew_with_other_numbers_are_traced_once_more() -> None:
+    flex_attention(Q, K, V, pair()[0], create_block_mask(pair()[1], None, None, M, N), backend="interpret")
+    score_mod, mask_mod = pair(window=20)
+    with counted(score_mod, mask_mod) as runs:
+        flex_attention(Q, K, V, score_mod, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
+    assert runs == ONCE, "their program is known, but that is only seen in what they trace to"
+
+
+def test_the_blocks_of_a_mask_of_pytorch_are_compared_without_another_trace() -> None:
+    score_mod, mask_mod = pair()
+    with counted(score_mod, mask_mod) as runs:
+        mask = theirs.create_block_mask(mask_mod, None, None, M, N, device="cpu")
+        assert set(runs) == {"mask_mod tensors"}, "PyTorch computes its blocks from the mask_mod"
+        runs.clear()
+        flex_attention(Q, K, V, score_mod, mask, backend="interpret")
+    assert runs == ONCE
+
+
+def test_blocks_of_a_mask_whose_condition_nothing_hangs_on_are_compared_all_the_same() -> None:
+    """What the mask_mod reads is no parameter then, so it is traced alone."""
+    mask_mod = pair()[1]
+
+    def nothing(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return torch.where(torch.tensor(False), score, -torch.inf)
+
+    mask = theirs.create_block_mask(mask_mod, None, None, M, N, device="cpu")
+    assert not flex_attention(Q, K, V, nothing, mask, backend="interpret").any()
+
+
+def test_an_attention_and_a_transfer_trace_once() -> None:
+    score_mod, mask_mod = pair()
+    spec = cuir.Specification("pair", mask_mod, score_mod)
+    with counted(score_mod, mask_mod) as runs:
+        made = cuir.attention(spec, head_dim=D)
+        assert runs == ONCE
+        made(Q, K, V, backend="interpret")
+        assert runs == ONCE
+        runs.clear()
+        cuir.transfer(corpus.kernels()["flash_fwd_sm90"], spec)
+    assert runs == ONCE
+
+
+def test_verification_traces_once_beside_its_runs_on_tensors() -> None:
+    """It asks a mod for its values at many lengths; a kernel of another mask, which is refused early, shows how often it traces."""
+    score_mod, mask_mod = pair()
+    program = cuir.transfer(corpus.kernels()["flash_fwd_sm90"], cuir.Specification("pair", pair()[1], pair()[0])).text
+    spec = cuir.Specification("pair", mask_mod, score_mod)
+    with counted(score_mod, mask_mod) as runs:
+        report = cuir.verify(cuir.parse(program.replace("<= BM_", "< BM_")), spec, consts={"T": cuir.f16, "D": D}, shrink=False)
+    assert not report.ok and [s.verdict for s in report.stages[:2]] == ["passed", "failed"]
+    assert {name: n for name, n in runs.items() if name.endswith("traced")} == ONCE
+    assert runs["mask_mod tensors"] > 10
+
+
+def test_a_graph_traces_once() -> None:
+    score_mod, mask_mod = pair()
+    mask = create_block_mask(mask_mod, None, None, M, N)
+    compiled = torch.compile(
+        lambda q, k, v: flex_attention(q, k, v, score_mod, mask, backend="interpret"), fullgraph=True, backend="aot_eager"
+    )
+    with counted(score_mod, mask_mod) as runs:
+        found = compiled(Q, K, V)
+        assert runs == ONCE
+        compiled(Q, K, V)
+    assert runs == ONCE and torch.equal(found, flex_attention(Q, K, V, score_mod, mask, backend="interpret"))
+
+
+def test_a_number_that_decides_control_flow_costs_a_second_run() -> None:
+    """Only the first one shows that it does; then it stays what it is."""
+    backwards = 0
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx <= kv_idx if backwards else q_idx >= kv_idx
+
+    with counted(mask_mod) as runs:
+        flex_attention(Q, K, V, None, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
+    assert runs == {"mask_mod traced": 2}
+
+
+class Memo:
+    slope: Any = None
+
+
+def test_a_mod_that_keeps_what_it_computes_is_traced_again_which_refuses_it() -> None:
+    """Its first trace is right, but every later one would meet a value of the first: so no call goes through, not only the first."""
+    gain = 2.0
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        Memo.slope = Memo.slope if Memo.slope is not None else gain * 2.0
+        return score * Memo.slope
+
+    with counted(score_mod) as runs, pytest.raises(CuirError, match="X122"):
+        flex_attention(Q, K, V, score_mod, backend="interpret")
+    assert runs == {"score_mod traced": 2}
+
+
+def test_a_mod_that_cannot_be_traced_is_run_once() -> None:
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return q_idx >= kv_idx and kv_idx > 3
+
+    with counted(mask_mod) as runs, pytest.raises(CuirError, match="X121"):
+        flex_attention(Q, K, V, None, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
+    assert runs == {"mask_mod traced": 1}

@@ -1,0 +1,39 @@
+"""PyTorch's own flex_attention is the reference here: without Dynamo, which takes longer to read a mod than all else to compute it."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from torch.nn.attention import flex_attention
+
+from cuir.attn.api import front
+from cuir.attn.kernels import kernels
+from tests.attn.launches import Launches
+
+
+@pytest.fixture
+def collect() -> Iterator[Callable[[], int]]:
+    """Collects what the test itself has made, all of which is young, as nothing else collects meanwhile. To walk through all that a run of the suite holds by then takes seconds."""
+    gc.disable()
+    yield partial(gc.collect, 0)
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    found = Launches()
+    monkeypatch.setattr("cuir.runtime.compiled.compile", found.compile)
+    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    for name in ("_KNOWN", "_TRACED", "_WARM"):
+        monkeypatch.setattr(front, name, OrderedDict())
+    yield found

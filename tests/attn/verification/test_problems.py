@@ -1,0 +1,151 @@
+"""The inputs that verification draws: what each kind promises, cases that are drawn from a seed, and the smallest case that fails."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from importlib.resources import files
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corpus
+from cuir.attn.splicing.splice import transfer
+from cuir.attn.verification.problems import GROWTHS, Kind, Launch, draw, list_simpler_cases, make_attention_launch, make_cases
+from cuir.checking.checker import check
+from cuir.spec.loading import as_specification
+from cuir.spec.specification import Lengths
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.verification import Case, check_numbers, verify
+from cuir.verification.spec_dispatch import shrink_error
+from cuir.verification.values.special_plan import SPECIAL
+
+CONSTS = {"T": F16, "D": 64}
+CAUSAL = as_specification(corpus.variant("causal"), "causal", {})
+EXPERT = transfer(parse(files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")), CAUSAL).text
+PROGRAM = parse(EXPERT)
+CHECKED = check(PROGRAM, None, CONSTS)
+
+
+def drawn(kind: Kind, lengths: Lengths, seed: int = 0) -> Launch:
+    return make_attention_launch(PROGRAM, CHECKED, CAUSAL, Case("x", lengths, kind, seed))
+
+
+def logits(given: Launch) -> torch.Tensor:
+    """Base 2, [B, H, M, N]."""
+    k = given.k.double().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
+    return given.q.double() @ k.mT * given.scale * math.log2(math.e)
+
+
+def test_maxima_grow_and_fall_by_steps_around_the_threshold() -> None:
+    given = drawn("growing", Lengths(1, 2, 2, 60, 4 * 128))
+    tops = logits(given).view(1, 2, 60, 4, 128).amax(-1)[0]
+    for q in range(60):
+        steps = tops[:, q].diff()
+        wanted = GROWTHS[q % len(GROWTHS)]
+        assert (steps[0, :2] - wanted).abs().max() < 1 and (steps[1, 1:] + wanted).abs().max() < 1
+    above, below = (steps_of for steps_of in (tops[0, 1::6].diff()[:, :2], tops[0, 2::6].diff()[:, :2]))
+    assert (above > 8).any() and (above < 9.6).all() and (below < 8).any()
+    assert given.v.isfinite().all() and given.v[0, 0, :128].std() > 20 * given.v[0, 0, 128:256].std()
+
+
+def test_kinds_are_what_they_say() -> None:
+    at = Lengths(1, 2, 1, 40, 200)
+    huge = drawn("huge", at)
+    assert not (huge.q @ huge.k.mT).isfinite().all() and huge.q.isfinite().all()
+    offset = logits(drawn("offset", at))
+    assert (offset[:, :, 0::2] > 200).all() and (offset[:, :, 1::2] < -200).all()
+    constant = drawn("constant", at)
+    assert all((x == x[:, :, :1]).all() for x in (constant.q, constant.k, constant.v))
+    assert (drawn("equal", at).k[:, :, 0] == drawn("equal", at).k[:, :, 7]).all() and logits(drawn("tiny", at)).abs().max() < 1e-4
+    one, two = drawn("normal", at, 1), drawn("normal", at, 2)
+    assert not torch.equal(one.q, two.q) and torch.equal(one.q, drawn("normal", at, 1).q)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("N", [0, 1, 300])
+def test_every_kind_has_inputs_of_every_length(kind: Kind, N: int) -> None:
+    found = drawn(kind, Lengths(2, 4, 2, 3, N))
+    assert found.k.shape == found.v.shape == (2, 2, N, 64) and all(x.isfinite().all() for x in (found.q, found.k, found.v))
+
+
+NEW = "new = where(some, where(moves, most, top), top)"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "acc = rescaled(acc, alpha)",
+            "acc = rescaled(rescaled(acc, alpha), alpha)",
+        ),  # the second factor is near 0 for inputs that grow by chance
+        ("total * alpha + row_sum(P)", "total * alpha * alpha + row_sum(P)"),
+        ("most - top > THRESHOLD", "most - top > THRESHOLD + 12"),
+        (NEW, "new = where(most == most, 0.0, top)"),
+        (NEW, "new = top"),
+    ],
+)
+def test_a_wrong_rescale_is_found_by_the_quick_cases(old: str, new: str) -> None:
+    assert old in EXPERT
+    program = parse(EXPERT.replace(old, new))
+    checked, codes = check(program, None, CONSTS), []
+    for case in make_cases(CAUSAL, 128, 128, [], "quick"):
+        try:
+            check_numbers(program, checked, CAUSAL, case)
+        except CuirError as error:
+            codes.append(error.diagnostics[0].code)
+    assert set(codes) & {"V301", "V302", "V304"}
+
+
+# ---- drawn and small
+def test_drawn_cases_come_from_their_seed() -> None:
+    first, again, other = ([draw(random.Random(s), "x", 64, 64) for _ in range(3)] for s in (1, 1, 2))
+    assert first == again != other
+    full = make_cases(CAUSAL, 64, 64, [], "full")
+    assert max(c.lengths.N for c in full) >= 8192 <= max(c.lengths.M for c in full)
+    assert {c.kind for c in full} == set(get_args(Kind)) - {"faint", *SPECIAL} and len({c.name for c in full}) == len(full)
+    assert all(str(c.seed) in str(c) for c in full if c.seed)
+
+
+@given(st.integers(0, 10**6))
+def test_simpler_cases_end(seed: int) -> None:
+    case = draw(random.Random(seed), "x", 128, 64)
+    size = lambda c: (c.lengths.B * c.lengths.H * c.lengths.M * c.lengths.N + c.lengths.HK, c.kind != "normal", c.seed)  # noqa: E731
+    assert case.lengths.H % case.lengths.HK == 0
+    while (following := list(list_simpler_cases(case))) != []:
+        for c in following:
+            assert c != case and c.lengths.H % c.lengths.HK == 0 and min(c.lengths.M, c.lengths.N) > 0
+            assert size(c) < size(case) or c.kind == "normal" or c.seed == 0
+        case = following[-1] if seed % 2 else following[0]
+    assert case.lengths == Lengths(1, 1, 1, 1, 1) and case.kind == "normal" and case.seed == 0
+
+
+def test_the_smallest_failing_case_is_shown() -> None:
+    """The last key of a block is dropped: one query and the keys up to it are enough."""
+    text = EXPERT.replace("P = exp2(S * c - new)", "P = exp2(S * c - new) * where(cols(128) == 70, 0.0, 1.0)")
+    program = parse(text)
+    checked, case = check(program, None, CONSTS), Case("large", Lengths(2, 4, 2, 150, 300), "strided", 7)
+    with pytest.raises(CuirError) as caught:
+        check_numbers(program, checked, CAUSAL, case)
+    found = shrink_error(program, checked, CAUSAL, case, caught.value, 20.0)
+    assert found.diagnostics[0].code == "V301"
+    notes = " / ".join(n.message for n in found.diagnostics[0].notes)
+    assert "B=1, H=1, HK=1, M=1," in notes and "N=71, normal inputs" in notes and "first seen in the case large: B=2" in notes
+
+
+def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "cuir.verification.numbers_stage.shrink_error", functools.partial(shrink_error, seconds=2.0)
+    )  # the first simpler one will do
+    program = parse(EXPERT.replace("(top + log2(total)) * LN2", "(top + log2(total)) * 0.6932"))
+    shown, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))
+    for report, wanted in ((shown, True), (plain, False)):
+        assert report.diagnostics[0].code == "V304"
+        assert any("first seen in the case" in n.message for n in report.diagnostics[0].notes) == wanted
