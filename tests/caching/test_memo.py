@@ -1,6 +1,5 @@
 """Tables of results: limits, counters, weak tables, and the list of all."""
 
-import gc
 import importlib
 import pkgutil
 
@@ -43,7 +42,6 @@ def test_statistics_add_up_tables_of_one_name_and_forget_dead_ones() -> None:
     found = statistics("tests.table")
     assert (found.tables, found.entries, found.hits, found.misses, found.limit) == (2, 2, 1, 1, 3)  # type: ignore[attr-defined]
     del other
-    gc.collect()
     assert statistics("tests.table").tables == 1  # type: ignore[attr-defined]
 
 
@@ -57,7 +55,6 @@ def test_weak_tables_drop_what_dies() -> None:
     by_key[thing], by_value[1] = 1, thing
     assert statistics("tests.by_key").entries == statistics("tests.by_value").entries == 1  # type: ignore[attr-defined]
     del thing
-    gc.collect()
     assert statistics("tests.by_key").entries == statistics("tests.by_value").entries == 0  # type: ignore[attr-defined]
 
 

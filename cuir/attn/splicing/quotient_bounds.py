@@ -41,7 +41,7 @@ def bound_columns(keep: Expr, column: str) -> Expr:
 
 def _joins(e: Expr) -> bool:
     """Return True for `x & y`."""
-    return isinstance(e, Binary) and e.op == "&"
+    return isinstance(e, Binary) and traits(e).decided_by is False
 
 
 def _conjuncts(e: Expr) -> list[Expr]:

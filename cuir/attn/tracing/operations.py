@@ -127,7 +127,7 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
         refuse(f"`{sign}` by {show(b.expr)}, which is 0", "a divisor is at least 1")
     if b.varies and (running := TRACE.get()) is not None and running.beyond:
         b = _where(_comparison("==", operator.eq)(b, 0), 1, b)  # which it may be for a pair that is none
-    if sign == "//" and b.value is not None and b.value < 0 and not literal(b):
+    if value is operator.floordiv and b.value is not None and b.value < 0 and not literal(b):
         a, b = _sub(0, a), _sub(0, b)  # the same quotient; blocks and bounds assume that captured divisors are positive
     return make_proxy(Binary(sign, a.expr, b.expr), I32, a, b, value=value)
 

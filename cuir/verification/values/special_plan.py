@@ -124,7 +124,10 @@ class SpecialPlan:
             name = self.hidden[index]
             level = turn % _TURNS == _TURNS - 1
             # a single row begins with a run at one turn, and ends with one at the next
-            rows = hide(tensors[name], 2 * turn, block, generator, level or name not in self.reduced, self.reduced.get(name, True))
+            is_reduced = name in self.reduced
+            # logits times log2(e), the usual form of an exponential, overflow beside the lowest number itself
+            share = 0.5 if is_reduced else 1.0
+            rows = hide(tensors[name], 2 * turn, block, generator, level or not is_reduced, self.reduced.get(name, True), share)
             return {**(self._level_others(name, tensors) if level else {}), name: rows}
         if kind == "infinite":
             if index < len(self.meetings):

@@ -28,13 +28,19 @@ def number_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def hide(
-    x: torch.Tensor, turn: int, block: int, generator: torch.Generator, has_lowest: bool = True, has_empty: bool = True
+    x: torch.Tensor,
+    turn: int,
+    block: int,
+    generator: torch.Generator,
+    has_lowest: bool = True,
+    has_empty: bool = True,
+    share: float = 1.0,
 ) -> torch.Tensor:
     """Put -inf into runs of each row, as additive masks do.
 
     The start, the end, scattered, everywhere; or the dtype's lowest number, or half of it. block: columns that a kernel
     processes at once. has_lowest, has_empty: rows of the lowest number occur, beside which errors of other results are
-    small, and rows of -inf alone.
+    small, and rows of -inf alone. share: of the lowest number; below 0.69 a product with log2(e) stays finite.
     """
     columns = x.shape[-1]
     if not columns:
@@ -53,7 +59,7 @@ def hide(
         place != single,
         (place >= columns // 4) & (place < columns // 2),
     )
-    least = torch.finfo(x.dtype).min
+    least = torch.finfo(x.dtype).min * share
     visible = torch.where(torch.rand(x.shape, generator=generator) < 0.25, torch.full_like(x, -0.0), x)
     is_hidden = torch.zeros_like(x, dtype=torch.bool)
     for number, run in enumerate(runs):
