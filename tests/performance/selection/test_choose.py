@@ -45,6 +45,8 @@ def test_a_first_call_gets_the_shipped_setting() -> None:
         ("prefix_lm", 16384, {"prefix": 4096}, (256, 96)),
         ("sliding_window", 16384, {"window": 8192}, (256, 96)),
         ("sliding_window", 16384, {"window": 256}, (128, 64)),
+        ("sliding_window", 16384, {"window": 2048}, (128, 64)),
+        ("document", 4096, {}, (128, 64)),
         ("full", 16384, {}, (128, 64)),
     ],
 )
