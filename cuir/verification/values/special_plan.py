@@ -210,7 +210,7 @@ def make_plan(
         if fills and is_finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
             hidden.append(n)
             if not use.added:
-                reduced[n] = not _is_open(plain, evaluate({n: torch.full_like(x, -math.inf)}))
+                reduced[n] = _stays_finite(plain, evaluate({n: torch.full_like(x, -math.inf)}))
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open and not decides_integers(n, x) else ()))
         if admitted := () if use.multiplied else tuple(v for v in values if is_finite({n: scatter_few(x, (v,), 0, generator)})):
             infinite[n] = admitted
@@ -261,6 +261,13 @@ def _is_open(plain: Outputs, outputs: Outputs | None) -> bool:
     """Return whether some result is NaN that was none."""
     return outputs is None or any(
         x.is_floating_point() and bool((x.isnan() & ~plain[n].isnan()).any()) for n, x in outputs.items() if x.shape == plain[n].shape
+    )
+
+
+def _stays_finite(plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether all results that were finite are: what a function gives as NaN or an infinity is not asked for."""
+    return outputs is not None and not any(
+        x.is_floating_point() and bool((~x.isfinite() & plain[n].isfinite()).any()) for n, x in outputs.items() if x.shape == plain[n].shape
     )
 
 
