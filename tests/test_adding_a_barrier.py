@@ -110,7 +110,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What a process with the copy says."""
+    """Run code in a process that imports the copy; return its output."""
     place = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "cuir", place / "cuir")
     for name, text in STEPS.items():

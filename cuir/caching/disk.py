@@ -111,7 +111,7 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
 
 
 class _Eviction:
-    """When this process looks at the size of the folder: at first, and again after a minute or many bytes."""
+    """Schedule of this process for eviction: at the first write, then after a minute or many bytes."""
 
     SECONDS = 60.0
     SHARE = 0.05  # of the limit

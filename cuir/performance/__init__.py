@@ -1,1 +1,1 @@
-"""How fast kernels are: timing, the search for settings, the choice of settings for a call, and suites beside peers."""
+"""Performance: timing, the search for settings, the settings of a call, and suites beside peers."""

@@ -1,4 +1,4 @@
-"""What holds for all commands: exit codes, --json, help, wrong calls, interruptions."""
+"""Properties of all commands: exit codes, --json, help, wrong calls, interruptions."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_sides_that_may_differ_are_not_argued_for(choice: str, chosen: str, befo
 
 
 def test_a_difference_of_infinities_is_no_zero() -> None:
-    """Where nothing moves since both are -inf, the choice keeps NaN out."""
+    """Keep a choice that keeps NaN out where both operands are -inf."""
     text = "where(some, exp2(y - new), 1.0)", "exp2(y - new)"
     finite, endless = trial(*text), trial(*text, ends=" - inf")
     assert "`y` is finite" in str(needless_choice(finite)) and needless_choice(endless) is None

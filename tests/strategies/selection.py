@@ -49,12 +49,12 @@ def get_left_out_reason(report: object) -> str:
 
 
 def is_thinned(item: pytest.Item) -> bool:
-    """Whether a plain run verifies less in this test than `make thorough` does."""
+    """Return True if a plain run verifies less in this test than `make thorough` does."""
     return "few_problems" in getattr(item, "fixturenames", ())
 
 
 def is_named(item: pytest.Item, args: Iterable[str]) -> bool:
-    """Whether the command line names this test, or its function, by its id."""
+    """Return True if the command line names this test, or its function, by its id."""
     return any("::" in arg and item.nodeid.startswith(arg.removeprefix("./")) for arg in args)
 
 

@@ -375,7 +375,7 @@ def _check_alike(key: Any, value: Any) -> None:
     described = [t for x in (key, value) for t in (x._offsets, x._lengths) if t is not None]
     states = tuple(state_of(t) for t in described)
     pair = states, key._lengths is None, value._lengths is None
-    if None not in states and pair in _ALIKE:
+    if None not in states and _ALIKE.get(pair) is not None:
         return
     need_warm("comparing the offsets of key and value")
     (starts, ends), (of_value, ends_of_value) = _places(key), _places(value)

@@ -9,7 +9,7 @@ from ..output import print_json
 
 
 def corpus(as_json: Json = False) -> None:
-    """What is there to adapt: kernels, programs, variants, what programs compute that is none, and expert CUDA to lift."""
+    """List the corpus: expert kernels, programs, variants, functions that programs compute, and expert CUDA to lift."""
     import corpus as shipped
 
     from ..tables import print_table
