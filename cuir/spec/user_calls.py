@@ -26,6 +26,7 @@ from ..text.diagnostics import CuirError
 from ..text.source import Span
 from ..text.user_code import function_span, line_span, user_span
 from .global_state import GlobalState
+from .user_streams import redirect_prints
 
 SECONDS = 60.0  # of processor time of one call, unless its caller says otherwise
 _WALL = 4.0  # wall-clock seconds for each of these: a function that sleeps or reads a terminal takes no processor time
@@ -243,17 +244,16 @@ def user_call(
     if (refusal := (_refusals.get() or {}).get(id(function))) is not None:
         raise refusal[1]
     call = UserCall(subject, function, path)
-    state, process, streams = GlobalState(environment), os.getpid(), (sys.stdout, sys.stderr, sys.stdin)
+    state, process = GlobalState(environment), os.getpid()
     _local.call = call
     try:
         try:
-            with call.timed(), _refuse_ends(call), contextlib.redirect_stdout(sys.stderr):
+            with call.timed(), _refuse_ends(call), redirect_prints():
                 yield call
         finally:
             if os.getpid() != process:  # a child process of the function
                 _real["_exit"](0)
             call.active, _local.call = False, None
-            sys.stdout, sys.stderr, sys.stdin = streams
             call.drawn = state.restore()
     except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt, _Ended, _Expired) as error:
         if call.interrupted:
