@@ -45,6 +45,18 @@ def programs() -> dict[str, Traversable]:
     return _named("programs", ".cuir")
 
 
+def faulty() -> dict[str, str]:
+    """Texts of small faulty programs, by name, each headed by the errors that it gives; `clean_*` give none.
+
+    A file of corpus/faulty holds those of a family of codes, each behind a line `# ---- NAME`.
+    """
+    texts = dict[str, str]()
+    for place in _named("faulty", ".cuir").values():
+        _, *parts = re.split(r"^# ---- (\w+)\n", place.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        texts.update((name, text.rstrip("\n") + "\n") for name, text in zip(parts[::2], parts[1::2], strict=True))
+    return dict(sorted(texts.items()))
+
+
 def cuda() -> dict[str, Traversable]:
     """Expert CUDA sources to lift, by name: `.cu` files, each with a launch description beside it."""
     return _named("cuda", ".cu")

@@ -29,8 +29,10 @@ from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interp
 from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import corpus
+
 from .pallas_kernels import BLOCKS, RAGGED, READERS, STAGES, TILE, double, product, writers
-from .twins import CORPUS, Changes, answer, with_changes
+from .twins import Changes, answer, with_changes
 
 RUNS, PATIENCE = 10, 90  # runs of each kernel; seconds without output after which one counts as hanging
 
@@ -211,7 +213,7 @@ def table(cuir: str) -> None:
     print("| class | kernel | fault | GPU interpret mode | `cuir verify` of the twin | the twin |\n|---|---|---|---|---|---|")
     for index, case in enumerate(CASES):
         pallas = UNSAID[case.number] if case.number in UNSAID and not case.fault else watched(index)
-        text = WRITERS_TWIN if not case.twin else (CORPUS / f"faulty/{case.twin}.cuir").read_text(encoding="utf-8")
+        text = WRITERS_TWIN if not case.twin else corpus.faulty()[case.twin]
         twin = answer(cuir, with_changes(text, case.changes), REFERENCES[case.kernel])
         name = f"`{case.twin or 'writers'}`" + (", changed" if case.changes and case.twin else "")
         print(f"| {case.number or ''} | {case.kernel} | {case.text} | {pallas} | {twin} | {name} |", flush=True)

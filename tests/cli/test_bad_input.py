@@ -12,6 +12,7 @@ import torch
 
 from cuir import CuirError, check, parse
 from cuir import run as interpret
+from tests.strategies.faulty import faulty_file
 
 GOOD = """\
 @func
@@ -185,7 +186,7 @@ WRONG_CALLS = [
     (("bridge", "prefix_lm", "--level", "some"), "U100"),
     (("verify", "prefix_lm", "--level", "full", "--quick"), "U100"),
     (("bridge", "prefix_lm", "--origin", "nothing"), "U101"),
-    (("verify", str(files("corpus") / "faulty" / "clean_product.cuir")), "U130"),
+    (("verify", faulty_file("clean_product")), "U130"),
     (("verify", "gemm", "--head-dim", "64"), "U103"),
     (("verify", "decode_paged", "-k", "nothing"), "N110"),
     (("verify", "gemm", "--dtype", "f12"), "U109"),

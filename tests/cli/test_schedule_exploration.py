@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-FAULTY = Path(__file__).parent.parent.parent / "corpus" / "faulty"
-RELEASED = str(FAULTY / "R401_released_under_a_product.cuir")
+from tests.strategies.faulty import faulty_file
+
+RELEASED = faulty_file("R401_released_under_a_product")
 
 
 def test_a_failing_schedule_is_found_written_and_replayed(cuir, tmp_path: Path) -> None:
@@ -31,10 +33,10 @@ def test_a_failing_schedule_is_found_written_and_replayed(cuir, tmp_path: Path) 
 
 def test_a_right_program_has_no_failing_schedule(cuir, tmp_path: Path) -> None:
     file = tmp_path / "s.json"
-    shown = cuir("run", str(FAULTY / "clean_product.cuir"), "-d", "M=320", "--exhaustive", "--out", str(file))
+    shown = cuir("run", faulty_file("clean_product"), "-d", "M=320", "--exhaustive", "--out", str(file))
     assert shown.code == 0 and "no deadlock, race, overrun or lapped wait in any schedule" in shown.out.replace("\n", " ")
     assert not file.exists()
-    as_json = cuir("run", str(FAULTY / "clean_product.cuir"), "-d", "M=320", "--exhaustive", "--json")
+    as_json = cuir("run", faulty_file("clean_product"), "-d", "M=320", "--exhaustive", "--json")
     assert as_json.code == 0 and as_json.json["exploration"]["alike"] and as_json.json["exploration"]["classes"] == 1
 
 
@@ -42,7 +44,7 @@ def test_a_schedule_of_a_fault_that_was_mended(cuir, tmp_path: Path) -> None:
     """Replayed on the mended program the schedule does not fit any more, or shows no fault; never a stack trace."""
     file = str(tmp_path / "s.json")
     cuir("run", RELEASED, "-d", "M=320", "--exhaustive", "--out", file)
-    shown = cuir("run", str(FAULTY / "clean_product.cuir"), "--replay", file)
+    shown = cuir("run", faulty_file("clean_product"), "--replay", file)
     assert (shown.code == 2 and "U124" in shown.err) or (shown.code == 0 and "no fault under this schedule" in shown.out)
 
 
@@ -57,7 +59,7 @@ def test_verify_explores_small_launches_of_a_kernel(cuir) -> None:
 @pytest.fixture
 def broken(tmp_path: Path) -> str:
     """The expert kernel, releasing a stage of K before the product that reads it is over."""
-    text = (FAULTY.parent / "kernels" / "flash_fwd_sm90.cuir").read_text()
+    text = (files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text()
     wait, release = (
         "mma_wait(S)                              # P V may still run\n",
         "k_empty[s].arrive(cluster=True)\n",

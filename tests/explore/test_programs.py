@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from cuir.syntax.types import F16, F32
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import tensors
 from tests.strategies.arguments import arguments
-from tests.test_faulty import DYNAMIC, RUN
+from tests.test_faulty import DYNAMIC, RUN, TEXTS
 
 ATTENTION = {"B": 1, "H": 2, "HK": 1, "M": 128, "N": 512}
 PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]] = [
@@ -51,39 +50,39 @@ def bound(problem: tuple[str, dict[str, Any], dict[str, int], dict[str, float], 
     return checked, tensors(checked, dims, **scalars), grid
 
 
-def faulty(path: Path) -> tuple[Checked, dict[str, Any]]:
-    text = path.read_text()
+def faulty(name: str) -> tuple[Checked, dict[str, Any]]:
+    text = TEXTS[name]
     found = RUN.search(text)
     assert found is not None
-    checked = check(parse(text, path.name))
+    checked = check(parse(text, f"{name}.cuir"))
     return checked, arguments(checked, {name: int(value) for name, value in (item.split("=") for item in found[1].split())})
 
 
-SCHEDULED = [p for p in DYNAMIC if p.stem[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403", "S406")]
+SCHEDULED = [n for n in DYNAMIC if n[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403", "S406")]
 
 
-@pytest.mark.parametrize("path", SCHEDULED, ids=lambda p: p.stem)
-def test_every_faulty_program_is_found_and_replays(path: Path) -> None:
-    checked, given = faulty(path)
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_every_faulty_program_is_found_and_replays(name: str) -> None:
+    checked, given = faulty(name)
     found = explore(checked, given)
     assert found.verdict == "faulty" and found.schedule is not None
     code = found.diagnostics[0].code
     # a wait that is missing altogether shows first as a read of memory that nobody has written yet
-    assert code == path.stem[:4] or (code == "M401" and path.stem[:4] == "R401")
+    assert code == name[:4] or (code == "M401" and name[:4] == "R401")
     with pytest.raises(CuirError) as caught:
         run(checked, given, schedule=found.schedule.schedule("s.json"), grid=found.schedule.grid)
     assert caught.value.diagnostics[0].code == code
     here = found.diagnostics[0].span
-    assert here is not None and here.source.name == path.name
+    assert here is not None and here.source.name == f"{name}.cuir"
     named = {
         s for d in caught.value.diagnostics for s in (d.span, *(n.span for n in d.notes))
     }  # of a race the one party or the other comes first
     assert here in named
 
 
-@pytest.mark.parametrize("path", [p for p in SCHEDULED if p.stem[:4] not in ("D401", "R402")], ids=lambda p: p.stem)
-def test_no_step_of_a_failing_schedule_can_be_left_out(path: Path) -> None:
-    checked, given = faulty(path)
+@pytest.mark.parametrize("name", [n for n in SCHEDULED if n[:4] not in ("D401", "R402")])
+def test_no_step_of_a_failing_schedule_can_be_left_out(name: str) -> None:
+    checked, given = faulty(name)
     skeleton = next(iter(extract_skeletons(checked, given, 1))).at_once()
     run = search(skeleton, Budget()).faulty
     assert run is not None
@@ -105,9 +104,9 @@ def shows(skeleton: Skeleton, agents: tuple[int, ...]) -> str:
     return execution.faults[0].code if execution.faults else ""
 
 
-@pytest.mark.parametrize("path", [p for p in DYNAMIC if p.stem.startswith("clean")], ids=lambda p: p.stem)
-def test_the_right_ones_are_clean(path: Path) -> None:
-    found = explore(*faulty(path))
+@pytest.mark.parametrize("name", [n for n in DYNAMIC if n.startswith("clean")])
+def test_the_right_ones_are_clean(name: str) -> None:
+    found = explore(*faulty(name))
     assert found.verdict == "clean" and found.alike and found.classes == 1
 
 

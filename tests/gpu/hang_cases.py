@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import torch
 
+import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
@@ -14,12 +14,11 @@ from cuir.runtime.watchdog import find_hang
 from cuir.syntax.parser import parse
 from tests.strategies.arguments import arguments
 
-FOLDER = Path(__file__).parents[2] / "corpus" / "faulty"
 FAULTY = ("D401_bytes_never_come", "D401_count_of_arrivals", "D401_never_released", "D401_one_block_too_many")
 
 
 def text(name: str) -> str:
-    return (FOLDER / f"{name}.cuir").read_text(encoding="utf-8")
+    return corpus.faulty()[name]
 
 
 def faulty(name: str) -> Checked:

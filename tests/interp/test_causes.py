@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import corpus
 import cuir
 from cuir.text.diagnostics import CuirError, Diagnostic
 from tests.interp.line_faults import LineFault, line_faults
@@ -19,8 +20,10 @@ from tests.strategies.arguments import arguments
 ROOT = Path(__file__).parent.parent.parent
 SCHEDULES = ("in_order", "adversarial:workers_first", "adversarial:reverse")
 ATTENTION = {"B": 1, "H": 2, "HK": 1, "M": 256, "N": 320}
-KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, int], int]] = {  # path, consts, dims, every so-manieth fault
-    "pipeline": ("corpus/faulty/clean_pipeline.cuir", {}, {"M": 320}, 1),
+KERNELS: dict[
+    str, tuple[str, dict[str, Any], dict[str, int], int]
+] = {  # path or name in corpus.faulty(), consts, dims, every so-manieth fault
+    "pipeline": ("clean_pipeline", {}, {"M": 320}, 1),
     "gemm": ("corpus/programs/gemm.cuir", {"T": cuir.f16, "BM": 128, "BN": 128}, {"M": 256, "N": 256, "K": 320}, 1),
     "attention": ("corpus/programs/flash_fwd.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 8),
     "expert attention": ("corpus/kernels/flash_fwd_sm90.cuir", {"T": cuir.f16, "D": 64, "BN": 64}, ATTENTION, 13),
@@ -55,10 +58,15 @@ def names(fault: LineFault, found: Diagnostic) -> bool:
     return fault.left_out and re.search(rf"no (wait|arrival|statement)[^.]*`{fault.barrier}\b", words) is not None
 
 
+def text_of(path: str) -> str:
+    """Return the text of a file, or of a program of `corpus.faulty()`."""
+    return corpus.faulty().get(path) or (ROOT / path).read_text(encoding="utf-8")
+
+
 @functools.cache
 def judged(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
     path, consts, dims, every = KERNELS[kernel]
-    faults = list(line_faults((ROOT / path).read_text(encoding="utf-8")))[::every]
+    faults = list(line_faults(text_of(path)))[::every]
     return tuple((f, found) for f in faults if (found := refused(f, path, consts, dims)) is not None)
 
 
@@ -113,7 +121,7 @@ def test_two_copies_where_one_is_announced() -> None:
 def test_arguments_are_of_the_kernels() -> None:
     """Nothing is refused before it is made faulty."""
     for path, consts, dims, _ in KERNELS.values():
-        right = LineFault("", (ROOT / path).read_text(encoding="utf-8"), (0,), "")
+        right = LineFault("", text_of(path), (0,), "")
         assert refused(right, path, consts, dims) is None
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
+import corpus
 import cuir
 from cuir.interp import run
 from cuir.text.diagnostics import CuirError, Diagnostic
 
-ROOT = Path(__file__).parent.parent.parent
-TEXT = (ROOT / "corpus/faulty/R401_multicast_released_in_one_cta.cuir").read_text(encoding="utf-8")
+TEXT = corpus.faulty()["R401_multicast_released_in_one_cta"]
 ACROSS = TEXT.replace("free[s].arrive()", "free[s].arrive(cluster=True)")
 RIGHT = ACROSS.replace("free = mbarrier(1,", "free = mbarrier(2,")
 SCHEDULES = ("in_order", "random:2", "adversarial:workers_first", "adversarial:reverse", "adversarial:engines_first")

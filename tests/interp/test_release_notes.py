@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import pytest
 import torch
 
+import corpus
 from cuir import CuirError, check, parse, run
-
-FOLDER = files("corpus") / "faulty"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +19,7 @@ FOLDER = files("corpus") / "faulty"
     ],
 )
 def test_the_arrival_that_released_is_named(name: str, line: int | None, says: str) -> None:
-    checked = check(parse((FOLDER / f"{name}.cuir").read_text(encoding="utf-8"), f"{name}.cuir"))
+    checked = check(parse(corpus.faulty()[name], f"{name}.cuir"))
     shapes = {t.name: [320 if isinstance(d, str) else d for d in t.dims] for t in checked.tensors}
     dtypes = {t.name: torch.float32 if str(t.dtype) == "f32" else torch.float16 for t in checked.tensors}
     with pytest.raises(CuirError) as caught:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from tests.interp.line_faults import line_faults
 from tests.strategies.arguments import arguments
 from tests.strategies.effort import examples
 
-FAULTY = Path(corpus.__file__).parent / "faulty"
 RUN = re.compile(r"^# run: (.*)$", re.MULTILINE)
 SCHEDULES = ["in_order", "random:1", "adversarial:2", "adversarial:engines_first", "adversarial:reverse", "adversarial:starve:1"]
 OF_DATA = {"M402", "M414"}  # places of tensors that are only read are left out
@@ -78,17 +76,17 @@ def test_a_right_pipeline_with_a_line_more_or_less(data: st.DataObject) -> None:
     agree(program((1, 1), [producer, consumer]), {}, SCHEDULES[:4])
 
 
-@pytest.mark.parametrize("path", sorted(f for f in FAULTY.glob("*.cuir") if RUN.search(f.read_text())), ids=lambda p: p.stem)
-def test_programs_of_the_corpus_of_faults(path: Path) -> None:
-    text = path.read_text()
+@pytest.mark.parametrize("name", [name for name, text in corpus.faulty().items() if RUN.search(text)])
+def test_programs_of_the_corpus_of_faults(name: str) -> None:
+    text = corpus.faulty()[name]
     lengths = {n: int(v) for n, v in (item.split("=") for item in RUN.search(text)[1].split())}  # type: ignore[index]
     codes = agree(text, lengths, SCHEDULES)
-    assert "" in codes if path.stem.startswith("clean") else codes & {path.stem[:4], "V202"}
+    assert "" in codes if name.startswith("clean") else codes & {name[:4], "V202"}
 
 
 def test_line_faults_of_a_product() -> None:
     """Each kind of fault, in a kernel with a ring, products in flight and bulk stores."""
-    text = (FAULTY / "clean_product.cuir").read_text()
+    text = corpus.faulty()["clean_product"]
     lengths = {n: int(v) for n, v in (item.split("=") for item in RUN.search(text)[1].split())}  # type: ignore[index]
     faults = list(line_faults(text))
     chosen = random.Random(0).sample(faults, min(12, len(faults)))

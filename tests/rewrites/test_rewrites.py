@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corpus
 import cuir
 from corpus.computes import COMPUTES
 from cuir import check, parse, show
@@ -230,7 +231,7 @@ def test_rewrites_of_the_corpus_check(name: str) -> None:
 @pytest.mark.parametrize("name", ["clean_pipeline", "clean_product"])
 def test_every_schedule_stays_what_it_was(name: str) -> None:
     """The explorer finds the same states: accesses and synchronisation are the same, in the same order."""
-    program = cuir.load(f"corpus/faulty/{name}.cuir")
+    program = cuir.parse(corpus.faulty()[name], name)
     checked = check(program)
     wanted = explore(checked, arguments(checked, {"M": 192}), grid=1)
     for r in (chain(program, random.Random(seed), 8)[-1] for seed in range(3)):

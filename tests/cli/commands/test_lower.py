@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 
@@ -18,11 +17,11 @@ from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import pipeline
 from cuir.syntax.types import F32
 from tests.cli.programs import needs_nvcc
+from tests.strategies.faulty import faulty_file
 
 ROOT = Path(__file__).parents[3]
 ARGV = ("lower", "flash_fwd", "-c", "T=f16,D=64,BN=64")
 SMALL = ("-d", "B=1,H=1,HK=1,M=40,N=70")
-DEADLOCK = str(files("corpus") / "faulty" / "D401_swapped_parity.cuir")
 
 
 def lines(folder: Path) -> dict[str, str]:
@@ -148,9 +147,9 @@ def test_a_pass_that_breaks_the_ir_is_named(cuir: Callable, with_pass: Callable)
 
 
 def test_a_program_that_cannot_be_run_is_no_fault_of_a_pass(cuir: Callable) -> None:
-    shown = cuir("lower", DEADLOCK, "--validate")
+    shown = cuir("lower", faulty_file("D401_swapped_parity"), "--validate")
     assert shown.code == 1 and "error[L013]" in shown.err and "deadlock" in shown.err
-    assert cuir("lower", DEADLOCK, "--validate", "--json").json["diagnostics"][0]["code"] == "L013"
+    assert cuir("lower", faulty_file("D401_swapped_parity"), "--validate", "--json").json["diagnostics"][0]["code"] == "L013"
 
 
 # ---- passes

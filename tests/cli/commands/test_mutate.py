@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+
+from tests.strategies.faulty import faulty_file
 
 SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
 
@@ -28,7 +29,7 @@ def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path)
     ("argv", "code", "exit_code", "word"),
     [
         (("flash_fwd_sm90", "--class", "16"), "U123", 2, "class of faults 16"),
-        ((str(files("corpus") / "faulty" / "clean_product.cuir"),), "U130", 2, "--against VARIANT"),
+        ((faulty_file("clean_product"),), "U130", 2, "--against VARIANT"),
         (("flash_fwd_sm91",), "U101", 2, "did you mean"),
         (("flash_fwd_sm90", "--against", "causall"), "U102", 2, "did you mean"),
         (("flash_fwd_sm90", "--level", "half"), "U100", 2, "quick or full"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cuir.runtime.pycuda_loader import import_pycuda
+from tests.strategies.faulty import faulty_file
 
 
 def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_another_ending_of_a_trace_is_refused_before_the_run(cuir: Callable, tmp
 def test_run_under_every_schedule(cuir: Callable) -> None:
     good = cuir("run", "gemm", "-c", "T=f16,BN=64,BM=64", "-d", "M=70,N=72,K=64", "--schedule", "all", "--json")
     assert good.code == 0 and "runs under different schedules" in good.json["events"]
-    bad = cuir("run", files("corpus") / "faulty" / "R401_missing_wait.cuir", "-d", "M=200", "--schedule", "all", "--json")
+    bad = cuir("run", faulty_file("R401_missing_wait"), "-d", "M=200", "--schedule", "all", "--json")
     assert bad.code == 1 and bad.json["diagnostics"][0]["code"] == "R401"
     assert cuir("run", "gemm", "-c", "T=f16,BN=64", "-d", "M=70,N=72,K=64", "--schedule", "all", "--trace", "x.json").code == 2
 
@@ -118,7 +119,7 @@ def test_a_run_of_no_grid_comes_to_the_third_round_of_a_ring(cuir: Callable, tmp
 
 
 def test_a_report_tells_the_command_that_replays_it(cuir: Callable) -> None:
-    faulty = str(files("corpus") / "faulty" / "R401_missing_wait.cuir")
+    faulty = faulty_file("R401_missing_wait")
     first = cuir("run", faulty, "-d", "M=200", "--schedule", "random:4", "--json").json["diagnostics"]
     (command,) = {n["message"].removeprefix("replay: ") for n in first[0]["notes"] if n["message"].startswith("replay: ")}
     words = shlex.split(command)
