@@ -85,7 +85,7 @@ def test_reports_are_short(kernel: str) -> None:
         assert d.hint and sum(n.span is not None for n in d.notes) <= 3, d.render()
 
 
-PIPE = (ROOT / KERNELS["pipeline"][0]).read_text(encoding="utf-8")
+PIPE = text_of(KERNELS["pipeline"][0])
 
 
 @pytest.mark.parametrize(
