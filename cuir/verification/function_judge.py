@@ -233,7 +233,8 @@ class _Measure:
         try:
             single = self.get_single()
             if decided:
-                return [single.plain[name], *(x[name] for x in single.off_between_steps())]
+                coarser = single.tf32_between_steps() if self.tf32 else []
+                return [single.plain[name], *(x[name] for x in (*single.off_between_steps(), *coarser))]
             coarser = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
             return [single.plain[name], *(x[name] for x in (*single.off(), *coarser))]
         except CuirError:

@@ -90,17 +90,21 @@ class SingleError:
         As the tensor core rounds them, then with other roundings.
         """
         if self._tf32 is None:
-            self._tf32 = []
-            for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-                with force_exact_products(), _RoundFactors(self.decided, generator):
-                    self._tf32.append(self.spec.single(dict(self.inputs), self.outputs))
+            self._tf32 = self._round_factors(self.decided)
         return self._tf32
 
     def tf32_undecided(self) -> list[dict[str, torch.Tensor]]:
         """Return `tf32` with separate decisions in each evaluation."""
+        return self._round_factors(None)
+
+    def tf32_between_steps(self) -> list[dict[str, torch.Tensor]]:
+        """Return `tf32`, but keep the results of step functions as they are in `plain`."""
+        return self._round_factors(self.decided, self.jumped) if self.jumped else self.tf32()
+
+    def _round_factors(self, decided: _DecisionLog | None, jumped: Sequence[torch.Tensor] = ()) -> list[dict[str, torch.Tensor]]:
         evaluations = []
         for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-            with force_exact_products(), _RoundFactors(_DecisionLog(False), generator):
+            with force_exact_products(), _RoundFactors(_DecisionLog(False) if decided is None else decided, generator, jumped):
                 evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
         return evaluations
 
@@ -253,16 +257,30 @@ class _RecordDecisions(Undisturbed):
 
 
 class _ReplayDecisions(Undisturbed):
-    """Mode that replays recorded decisions."""
+    """Mode that replays recorded decisions.
 
-    def __init__(self, decided: _DecisionLog):
+    jumped: results of step functions, which stay.
+    """
+
+    def __init__(self, decided: _DecisionLog, jumped: Sequence[torch.Tensor] = ()):
         super().__init__()
         self.decided, self.next = decided, 0
+        self.jumped, self.jumps = jumped, 0
 
     def _replay_operand(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """Return the arguments with the deciding operand as it was recorded."""
         place = self.decided.place(func)
         return args if place is None else (*args[:place], self._replay(args[place]), *args[place + 1 :])
+
+    def _replay_jump(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | None:
+        """Return the recorded result of a step function; None for other operations, and in another order of operations."""
+        if not (self.jumped and jumps_in_torch(name, args, kwargs, result) and _is_float(result)):
+            return None
+        index, self.jumps = self.jumps, self.jumps + 1
+        if index >= len(self.jumped) or self.jumped[index].shape != result.shape:
+            return None
+        recorded = self.jumped[index]
+        return result.copy_(recorded) if any(result is a for a in args) else recorded.to(result.dtype, copy=True)
 
     def _replay(self, x: Any) -> Any:
         """Return the recorded decision, if the order of decisions is the same."""
@@ -312,24 +330,19 @@ def _compute_magnitude(x: Any) -> Any:
 class _PerturbOperations(_ReplayDecisions):
     """Mode that replays recorded decisions and perturbs each computed number.
 
-    unit: the largest relative error, evenly distributed; without it the errors of the language's operations. jumped:
-    results of step functions, which stay.
+    unit: the largest relative error, evenly distributed; without it the errors of the language's operations.
     """
 
     def __init__(self, decided: _DecisionLog, generator: torch.Generator, unit: float = 0.0, jumped: Sequence[torch.Tensor] = ()):
-        super().__init__(decided)
-        self.generator, self.unit, self.jumped, self.jumps = generator, unit, jumped, 0
+        super().__init__(decided, jumped)
+        self.generator, self.unit = generator, unit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
         name = _get_kernel_operation(func.overloadpacket.__name__, args)
-        if self.jumped and jumps_in_torch(name, args, kwargs or {}, result) and _is_float(result):
-            index, self.jumps = self.jumps, self.jumps + 1
-            if index < len(self.jumped) and self.jumped[index].shape == result.shape:
-                return (
-                    result.copy_(self.jumped[index]) if any(result is a for a in args) else self.jumped[index].to(result.dtype, copy=True)
-                )
+        if (jump := self._replay_jump(name, args, kwargs or {}, result)) is not None:
+            return jump
         if self.unit and not (name in _EXACT or func.is_view):
             return self._change(func, args, result, lambda x: _perturb_evenly(x, self.generator, self.unit))
         # in any order: more than the rounding of the result, and of terms that cancel by their magnitudes
@@ -346,16 +359,19 @@ class _RoundFactors(_ReplayDecisions):
     generator: of roundings other than the tensor core's.
     """
 
-    def __init__(self, decided: _DecisionLog, generator: torch.Generator | None):
-        super().__init__(decided)
+    def __init__(self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = ()):
+        super().__init__(decided, jumped)
         self.generator = generator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = self._replay_operand(func, args)
-        first = _FACTORS.get(func.overloadpacket.__name__)
+        name = func.overloadpacket.__name__
+        first = _FACTORS.get(name)
         if first is not None:
             args = (*args[:first], *self._round_factors(*args[first : first + 2]), *args[first + 2 :])
-        return self._change(func, args, func(*args, **(kwargs or {})), None)
+        result = func(*args, **(kwargs or {}))
+        jump = self._replay_jump(name, args, kwargs or {}, result)
+        return self._change(func, args, result, None) if jump is None else jump
 
     def _round_factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if a.dtype != torch.float32:

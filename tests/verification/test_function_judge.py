@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from corpus.computes import COMPUTES
 from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.arguments.requirements import compute_length_multiple
 from cuir.checking.checked import Checked, Const
+from cuir.ops.meaning.tiles import split_operands
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import BF16, F16, F32
 from cuir.verification import Problem, check_contracts
+from cuir.verification.function_judge import judge_function
 from cuir.verification.function_problems import make_draws
 from cuir.verification.inputs import collect_readable, make_contract_problems, make_function_launch
 from cuir.verification.mask import check_function_mask
@@ -143,6 +146,27 @@ def test_products_of_tf32_are_judged_by_such_products(parts: int, factor: float,
         parse(text, "product.cuir"), FunctionSpecification("product", reference), consts={"D": 64, "PARTS": parts}, seeded=0, shrink=False
     )
     assert report.ok == ok and (ok or report.diagnostics[0].code == "V301"), report.summary()
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize(("factor", "ok"), [(1.0, True), (1.003, False)])
+def test_a_kernel_chooses_which_factor_tf32_rounds(factor: float, ok: bool, special: bool) -> None:
+    """(X @ Y) / 3 of numbers that TF32 has is exact in PyTorch; a kernel that multiplies X / 3 by Y is right, too, whatever inputs are called."""
+
+    def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x @ y.mT) / 3
+
+    checked = check(parse(PRODUCT, "product.cuir"), "product", {"D": 64, "PARTS": 1})
+    spec, case = FunctionSpecification("product", reference), Draw("small numbers", {"M": 64})
+    numbers = torch.randint(0, 1000, (2, 64, 64), generator=torch.Generator().manual_seed(0)).float()
+    launch = replace(make_function_launch(checked, spec, case), inputs=dict(zip("XY", numbers)), special=special, exact=None)
+    third, y = split_operands(numbers[0] / 3, numbers[1].mT, 1)
+    launch.outputs["Z"].copy_(third @ y * factor)
+    if ok:
+        assert judge_function(checked, spec, launch, case)[0].share > 0.1
+    else:
+        with pytest.raises(CuirError, match="differs from float64"):
+            judge_function(checked, spec, launch, case)
 
 
 def test_a_verdict_for_every_stage() -> None:
