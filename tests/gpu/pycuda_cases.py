@@ -23,7 +23,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from tests.gpu import call_cases
-from tests.gpu.program_cases import PROGRAMS, consts_of, distance
+from tests.gpu.test_programs import PROGRAMS, consts_of, distance
 from tests.runtime.test_argument_buffer import MIXED
 
 ROOT = Path(__file__).parents[2]

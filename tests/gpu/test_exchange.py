@@ -3,21 +3,76 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from cuir.checking.checker import check
 from cuir.interp import run
+from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
-from tests.gpu import exchange_cases
 from tests.gpu.isolation import isolated
+
+EXCHANGE = """\
+@kernel(arch="sm_90a", cluster=CLUSTER)
+def exchange(X: Global[f32, U, 2, 64, 64], T: Global[f32, U, 2, 64, 64], Y: Global[f32, U, 2, 64, 64], *, CLUSTER: const = 2, ROUNDS: const = 5):
+    there, own, full = mbarrier(CLUSTER), mbarrier(1, stages=2), mbarrier(1)
+    s = shared(f32, [64, 64])
+    work = tiles(U)
+    with role("w", warpgroups=1):
+        i = 0
+        r = cta_rank()
+        for t in work:
+            x = load(X[t, r, 0 : 64, :])
+            y = zeros(f32, [64, 64])
+            for j in range(ROUNDS):
+                store(T[t, r, 0 : 64, :], x * cast(j + 1, f32))
+                fence_async(tensors=True)
+                there.arrive(cluster=True)
+                there.wait(0)
+                full.expect(nbytes(s))
+                copy_async(T[t, CLUSTER - 1 - r, 0 : 64, :], s, full)
+                full.wait(i % 2)
+                own[i % 2].arrive()
+                own[i % 2].wait(i // 2 % 2)
+                y = y + load(s) * 2.0 + load(T[t, CLUSTER - 1 - r, 0 : 64, :])
+                there.arrive(cluster=True)
+                there.wait(1)
+                i += 1
+            store(Y[t, r, 0 : 64, :], y)
+"""
+
+
+def arguments(units: int, device: str) -> dict[str, torch.Tensor]:
+    x = torch.randint(-100, 100, (units, 2, 64, 64), generator=torch.Generator().manual_seed(units)).float().to(device)
+    return {"X": x, "T": torch.zeros_like(x), "Y": torch.zeros_like(x)}
+
+
+def wanted(x: torch.Tensor, rounds: int) -> torch.Tensor:
+    """What Y should be: integers, so exactly."""
+    return 3.0 * x.flip(1) * sum(range(1, rounds + 1))
+
+
+def right() -> None:
+    for rounds, units in ((1, 1), (5, 3), (64, 500)):
+        checked = check(parse(EXCHANGE, "exchange.cuir"), None, {"ROUNDS": rounds})
+        kernel = compile(checked)
+        for _ in range(3):
+            given = arguments(units, "cuda")
+            kernel(**given)
+            torch.cuda.synchronize()
+            assert torch.equal(given["Y"], wanted(given["X"], rounds)), (rounds, units)
+        if units <= 3:
+            simulated = {n: t.cpu() for n, t in arguments(units, "cuda").items()}
+            run(checked, simulated)
+            assert torch.equal(simulated["Y"], given["Y"].cpu())
 
 
 @pytest.mark.gpu
 def test_exchange() -> None:
-    isolated(exchange_cases.right, seconds=200)
+    isolated(right, seconds=200)
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "adversarial:reverse", "random:1"])
 def test_it_is_right_in_the_interpreter(schedule: str) -> None:
-    given = exchange_cases.arguments(3, "cpu")
-    run(check(parse(exchange_cases.EXCHANGE, "exchange.cuir")), given, schedule=schedule)
-    assert given["Y"].equal(exchange_cases.wanted(given["X"], 5))
+    given = arguments(3, "cpu")
+    run(check(parse(EXCHANGE, "exchange.cuir")), given, schedule=schedule)
+    assert given["Y"].equal(wanted(given["X"], 5))

@@ -2,31 +2,231 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from tests.gpu import float8_cases
+import pytest
+import torch
+
+import cuir
+from cuir.checking.checked import Checked
+from cuir.ops.meaning.tiles import narrow_sum_error
+from cuir.runtime.compiled import compile
+from cuir.syntax.types import DTYPES
 from tests.gpu.isolation import isolated
+
+PRODUCT = """\
+@kernel(arch="sm_90a")
+def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: const, BN: const = 64, BK: const = 128):
+    sA, sB = shared(T, [64, BK]), shared(T, [BN, BK])
+    full, empty = mbarrier(1), mbarrier(1)
+    work = tiles(cdiv(M, 64) * cdiv(N, BN))
+    with role("loader", warps=1):
+        i = 0
+        for t in work:
+            m, n = t // cdiv(N, BN) * 64, t % cdiv(N, BN) * BN
+            for k in range(cdiv(K, BK)):
+                empty.wait(i % 2 ^ 1)
+                full.expect(nbytes(sA) + nbytes(sB))
+                copy_async(A[m : m + 64, k * BK : k * BK + BK], sA, full)
+                copy_async(B[n : n + BN, k * BK : k * BK + BK], sB, full)
+                i = i + 1
+    with role("math", warpgroups=1):
+        i = 0
+        for t in work:
+            m, n = t // cdiv(N, BN) * 64, t % cdiv(N, BN) * BN
+            acc = zeros(f32, [64, BN])
+            for k in range(cdiv(K, BK)):
+                full.wait(i % 2)
+                acc = mma_async(sA, sB.T, acc)
+                mma_wait(acc)
+                empty.arrive()
+                i = i + 1
+            store(C[m : m + 64, n : n + BN], acc)
+"""
+BESIDE = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
+    (64, 64, 128, 128, "f16", "warps=1"), (64, 64, 128, 128, "bf16", "warpgroups=1"), (64, 32, 48, 80, "bf16", "warps=1"), (128, 16, 16, 16, "f16", "warpgroups=1"),
+)  # fmt: skip
+CASTS = """\
+@kernel(arch="sm_90a")
+def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, T: const):
+    s = shared(T, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            y = cast(load(X[t * 64 : t * 64 + 64, :]), T)
+            sync()
+            store(s, y)
+            sync()
+            store(Y[t * 64 : t * 64 + 64, :], load(s))
+            store(Z[t * 64 : t * 64 + 64, :], cast(y, f32) * 2.0)
+"""
+PANELS = CASTS.replace("64]", "128]")
+WIDENED = """\
+@kernel(arch="sm_90a")
+def widened(X: Global[T, M, 128], Y: Global[W, M, 128], *, T: const, W: const):
+    s = shared(T, [64, 128])
+    full = mbarrier(1)
+    work = tiles(cdiv(M, 64))
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(s))
+            copy_async(X[t * 64 : t * 64 + 64, :], s, full)
+    with role("all", warpgroups=1):
+        for t in work:
+            full.wait(0)
+            store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))
+"""
+MOVED = WIDENED.replace("    full = ", "    w = shared(W, [64, 128])\n    full = ").replace(
+    "store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))",
+    "store(w, cast(load(s), W))\n            store(Y[t * 64 : t * 64 + 64, :], load(w))",
+)
+
+BESIDE_HALVES = """\
+@kernel(arch="sm_90a")
+def beside(A: Global[T, R, K], B: Global[W, C, K], V: Global[W, C, N], X: Global[f32, R, C], Y: Global[f32, R, C], Z: Global[f32, R, C], O: Global[f32, R, N], P: Global[f32, R, N], *,
+           T: const, W: const, R: const, C: const, K: const, N: const, SLAB: const):
+    sA, sW, sB, sV = shared(T, [R, 128]), shared(T, [R, 128]), shared(W, [C, 128]), shared(W, [C, 128])
+    full = mbarrier(1)
+    work = tiles(1)
+    with role("load", warps=1):
+        for t in work:
+            full.expect(nbytes(sA) + nbytes(sB) + nbytes(sV))
+            copy_async(A[0 : R, 0 : 128], sA, full)
+            copy_async(B[0 : C, 0 : 128], sB, full)
+            copy_async(V[0 : C, 0 : 128], sV, full)
+    with role("math", WORKERS):
+        for t in work:
+            full.wait(0)
+            a = load(sA[:, 0 : K])
+            store(X[0 : R, :], mma(a, sB[:, 0 : K].T))                     # loaded for the product alone
+            store(Y[0 : R, :], mma(sA[:, 0 : K], sB[:, 0 : K].T))
+            s = mma(load(sA[:, 0 : K]) * 2.0, sB[:, 0 : K].T)              # as an accumulator lies
+            store(Z[0 : R, :], s)
+            store(O[0 : R, :], mma(cast(s, T), sV[:, 0 : N]))
+            for r in range(0, R, SLAB):
+                store(sW[r : r + SLAB, 0 : C], cast(mma(load(sA[r : r + SLAB, 0 : K]) * 2.0, sB[:, 0 : K].T), T))
+            p = zeros(f32, [R, N])
+            for i in range(3):                                             # its columns stay as lanes get them
+                p = mma(sW[:, 0 : C], sV[:, 0 : N], p * 0.5)
+            store(P[0 : R, :], p)
+"""
+
+
+def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Arguments of `product`, and the sums that it must give."""
+    g = torch.Generator().manual_seed(m + n + k)
+    stored = getattr(torch, DTYPES[dtype].torch)
+    a, b = (torch.randn(r, k, generator=g).to(stored) for r in (m, n))
+    return {"A": a.to(device), "B": b.to(device), "C": torch.empty(m, n, device=device)}, a.double() @ b.double().T
+
+
+def numbers(device: str) -> torch.Tensor:
+    """Of all magnitudes that matter to 8 bits, halfway cases and what is beyond the largest one."""
+    g = torch.Generator().manual_seed(8)
+    x = torch.randn(64, 64, generator=g) * 2.0 ** torch.randint(-18, 18, (64, 64), generator=g)
+    x[0, :9] = torch.tensor([0.0, -0.0, 448.0, 464.0, 1e9, -1e9, torch.inf, -torch.inf, torch.nan])
+    return x.to(device)
+
+
+def rounded(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Rounded to the dtype: what is greater than its largest number becomes that."""
+    t = DTYPES[dtype]
+    return x.clamp(-float(t.largest), float(t.largest)).to(getattr(torch, t.torch))
+
+
+def all_numbers(dtype: str, device: str) -> torch.Tensor:
+    """Each number of the dtype, NaN and infinities among them, 32 times."""
+    return torch.arange(64 * 128, dtype=torch.int32).to(torch.uint8).view(getattr(torch, DTYPES[dtype].torch)).view(64, 128).to(device)
+
+
+def widened_are_right(dtype: str) -> None:
+    x = all_numbers(dtype, "cuda")
+    for text, wide in itertools.product((WIDENED, MOVED), ("f16", "bf16", "f32")):
+        y = torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch), device="cuda")
+        compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype], "W": DTYPES[wide]}))(X=x, Y=y)
+        torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def product_is_right(dtype: str) -> None:
+    """Hopper's tensor core sums 8-bit products with some 14 bits (DeepSeek-V3's report, section 3.3.2): see `narrow_sum_error`."""
+    for m, n, k in ((64, 64, 128), (200, 100, 1024)):
+        given, wanted = operands(dtype, m, n, k, "cuda")
+        compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**given)
+        error = (given["C"].cpu().double() - wanted).abs().max()
+        limit = narrow_sum_error(k) * wanted.abs().max()
+        print(f"{dtype} {m}x{n}x{k}: largest error {float(error):.4g}, limit {float(limit):.4g}")
+        assert error <= limit, (m, n, k, float(error), float(limit))
+
+
+def casts_are_right(dtype: str) -> None:
+    """Through an array of whole panels, too, which is read two numbers at a time."""
+    for text, x in ((CASTS, numbers("cuda")), (PANELS, numbers("cuda").repeat(1, 2))):
+        y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
+        compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
+        wanted = rounded(x, dtype).float()
+        torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+
+
+def beside(
+    case: tuple[int, int, int, int, str, str], dtype: str, device: str
+) -> tuple[Checked, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """A kernel of products of halves by 8-bit floats, its arguments, and what its outputs must be, in float64."""
+    rows, c, k, n, half, workers = case
+    g = torch.Generator().manual_seed(rows + c)
+    narrow, t = getattr(torch, DTYPES[dtype].torch), getattr(torch, DTYPES[half].torch)
+    a, b, v = torch.randn(rows, k, generator=g).to(t), torch.randn(c, k, generator=g).to(narrow), torch.randn(c, n, generator=g).to(narrow)
+    consts = {"T": DTYPES[half], "W": DTYPES[dtype], "R": rows, "C": c, "K": k, "N": n, "SLAB": 16 if workers.startswith("warps") else 64}
+    checked = cuir.check(cuir.parse(BESIDE_HALVES.replace("WORKERS", workers)), consts=consts)
+    given = {name: _in_wide_rows(x, device) for name, x in (("A", a), ("B", b), ("V", v))}
+    s = a.double() @ b.double().T
+    o = (2 * s).to(torch.float32).to(t).double() @ v.double()
+    wanted = {"X": s, "Y": s, "Z": 2 * s, "O": o, "P": 1.75 * o}
+    return checked, given | {name: torch.empty(x.shape, device=device) for name, x in wanted.items()}, wanted
+
+
+def beside_is_right(
+    case: tuple[int, int, int, int, str, str], dtype: str, given: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
+) -> None:
+    for name, x in wanted.items():
+        error = float((given[name].cpu().double() - x).norm() / x.norm())
+        assert error < (1e-5 if name in "XYZ" else 1e-3 if case[4] == "f16" else 6e-3), (name, case, dtype, error)
+
+
+def beside_halves(dtype: str) -> None:
+    """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
+    for case in BESIDE:
+        checked, given, wanted = beside(case, dtype, "cuda")
+        compile(checked)(**given)
+        beside_is_right(case, dtype, given, wanted)
+
+
+def _in_wide_rows(x: torch.Tensor, device: str) -> torch.Tensor:
+    """A matrix in rows of 128 numbers, as copies want them."""
+    whole = torch.ones(x.shape[0], 128, device=device).to(x.dtype)
+    whole[:, : x.shape[1]] = x.to(device)
+    return whole[:, : x.shape[1]]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_product(dtype: str) -> None:
-    isolated(float8_cases.product_is_right, dtype)
+    isolated(product_is_right, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_casts(dtype: str) -> None:
-    isolated(float8_cases.casts_are_right, dtype)
+    isolated(casts_are_right, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_widened(dtype: str) -> None:
-    isolated(float8_cases.widened_are_right, dtype)
+    isolated(widened_are_right, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_beside_halves(dtype: str) -> None:
-    isolated(float8_cases.beside_halves, dtype, seconds=300)
+    isolated(beside_halves, dtype, seconds=300)

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from tests.gpu import hang_cases as cases
+import pytest
+import torch
+
+import corpus
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.runtime.watchdog import find_hang
+from cuir.syntax.parser import parse
 from tests.gpu.isolation import isolated
+from tests.strategies.arguments import arguments
+
+FAULTY = ("D401_bytes_never_come", "D401_count_of_arrivals", "D401_never_released", "D401_one_block_too_many")
+
+
+def text(name: str) -> str:
+    return corpus.faulty()[name]
+
+
+def faulty(name: str) -> Checked:
+    return check(parse(text(name), f"{name}.cuir"))
+
+
+def expected(name: str) -> set[int]:
+    """Lines of the program where the interpreter finds workers that wait for ever."""
+    return {int(line) for line in re.findall(r"D401 (\d+):", text(name).splitlines()[0])}
+
+
+def stuck(name: str) -> list[int]:
+    """Lines of the program where warps wait for ever on the GPU."""
+    checked = faulty(name)
+    lengths = {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
+    given = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, lengths, seed=0).items()}
+    cuda = lower(checked)
+    return sorted({cuda.line_map[s.line].line for s in find_hang(cuda, given, 0.5)})
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", cases.FAULTY)
+@pytest.mark.parametrize("name", FAULTY)
 def test_the_waits_are_those_of_the_interpreter(name: str) -> None:
-    assert set(isolated(cases.stuck, name, seconds=120)) == cases.expected(name)
+    assert set(isolated(stuck, name, seconds=120)) == expected(name)

@@ -7,13 +7,39 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import corpus
+from cuir.checking.checker import check
+from cuir.lowering import Cuda, lower
+from cuir.runtime.compiled import CompiledKernel
 from cuir.runtime.nvcc import compile_cuda
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.source import Span
 from cuir.verification.sanitizer import make_diagnostics
-from tests.gpu import sanitizer_cases
+
+
+def damaged() -> tuple[Cuda, Span]:
+    """The kernel, and the statement whose store goes 2^36 elements too far."""
+    cuda = lower(check(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir"), None, {"T": F16, "D": 64}))
+    lines = cuda.source.splitlines()
+    number = next(n for n in cuda.line_map if " LSE[uint32_t(b)" in lines[n - 1])
+    lines[number - 1] = lines[number - 1].replace(" LSE[uint32_t(b)", " LSE[(int64_t(1) << 36) + uint32_t(b)", 1)
+    return replace(cuda, source="\n".join(lines) + "\n"), cuda.line_map[number]
+
+
+def store_outside() -> int:
+    """Runs it."""
+    q, k, v = (torch.randn(1, 1, 40, 64, device="cuda", dtype=torch.float16) for _ in "qkv")
+    CompiledKernel(compile_cuda(damaged()[0]))(q, k, v, scale=0.125)
+    torch.cuda.synchronize()
+    return 0
+
 
 SANITIZER = shutil.which("compute-sanitizer")
 ROOT = Path(__file__).parents[2]
@@ -46,9 +72,9 @@ def test_memcheck() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer on the PATH")
 def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
-    log, (cuda, span) = tmp_path / "log", sanitizer_cases.damaged()
+    log, (cuda, span) = tmp_path / "log", damaged()
     command = [SANITIZER or "", "--tool", "memcheck", "--report-api-errors", "no", "--log-file", str(log), sys.executable, "-m", "tests.gpu.isolation",
-               "tests.gpu.sanitizer_cases", "store_outside", "[]"]  # fmt: skip
+               "tests.gpu.test_sanitizer", "store_outside", "[]"]  # fmt: skip
     subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, timeout=300, check=False
     )
@@ -70,5 +96,5 @@ def test_verify_on_the_gpu(more: tuple[str, ...]) -> None:
 
 
 def test_the_damaged_kernel_compiles() -> None:
-    cuda, span = sanitizer_cases.damaged()
+    cuda, span = damaged()
     assert "LSE" in span.source.line(span.line) and (shutil.which("nvcc") is None or compile_cuda(cuda).cubin)

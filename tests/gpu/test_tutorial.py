@@ -5,20 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
 
-from tests.attn.api.test_tutorial import EXAMPLES
-from tests.gpu import tutorial_cases as cases
+from cuir import create_block_mask, flex_attention
+from tests.attn.api.test_tutorial import EXAMPLES, B, D, H, S
+from tests.gpu.flex_cases import Mod, check
 from tests.gpu.isolation import isolated
 
 pytestmark = pytest.mark.gpu
+
+
+def right(part: int, parts: int) -> list[str]:
+    """Each example of a part, its tensors on the GPU, against float64; the names of those that ran."""
+    names = sorted(EXAMPLES)[part::parts]
+    for name in names:
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            score, mask = EXAMPLES[name]()
+            q, k, v = (torch.randn(B, H, S, D).half() for _ in range(3))
+            block_mask = create_block_mask(mask, B, H, S, S, device="cuda") if mask else None
+            check(q, k, v, score, mask, block_mask, pairwise=True)
+        print(name, "is right")
+    return names
+
+
+def grouped_queries() -> None:
+    with torch.device("cuda"):
+        q, (k, v) = torch.randn(B, 4, S, D).half(), (torch.randn(B, 2, S, D).half() for _ in range(2))
+        mask = create_block_mask(_causal, B=None, H=None, Q_LEN=S, KV_LEN=S, device="cuda", _compile=True)
+        check(q, k, v, None, _causal, mask, enable_gqa=True)
+
+
+def compiled() -> None:
+    """As the tutorial compiles it; under torch.compile as without it."""
+    with torch.device("cuda"):
+        score: Mod = EXAMPLES["soft_cap"]()[0]  # type: ignore[assignment]
+        q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))
+        mask = create_block_mask(_causal, None, None, S, S, device="cuda")
+        found = torch.compile(flex_attention, dynamic=False)(q, k, v, score, mask, verify="off")
+        torch.testing.assert_close(found, flex_attention(q, k, v, score, mask, verify="off"))
+
+
+def _causal(b: object, h: object, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
+    return q_idx >= kv_idx
+
+
 PARTS = 11
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_examples(part: int) -> None:
-    assert isolated(cases.right, part, PARTS, seconds=300) == sorted(EXAMPLES)[part::PARTS]
+    assert isolated(right, part, PARTS, seconds=300) == sorted(EXAMPLES)[part::PARTS]
 
 
-@pytest.mark.parametrize("case", [cases.grouped_queries, cases.compiled])
+@pytest.mark.parametrize("case", [grouped_queries, compiled])
 def test_calls_of_the_tutorial(case: Callable[[], None]) -> None:
     isolated(case, seconds=300)

@@ -14,7 +14,7 @@ import cuir
 from cuir.arguments.aliasing import Place
 from cuir.arguments.binding import TORCH
 from tests.explore.programs import checked_text, explored, fault, tensors
-from tests.gpu.addition_cases import LEAST, summed
+from tests.gpu.test_additions import LEAST, summed
 from tests.interp.conftest import Runner
 
 KINDS = ("read", "write", "add", "bulk read", "bulk write", "bulk add")

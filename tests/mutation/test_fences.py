@@ -5,7 +5,7 @@ from __future__ import annotations
 from cuir import parse
 from cuir.mutation import mutants
 from tests.explore.programs import checked_text, fault
-from tests.gpu.exchange_cases import EXCHANGE, arguments
+from tests.gpu.test_exchange import EXCHANGE, arguments
 
 
 def test_a_fence_of_shared_memory_alone() -> None:

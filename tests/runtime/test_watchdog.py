@@ -12,7 +12,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.watchdog import Stuck, add_watchdog, describe_stuck
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
-from tests.gpu.hang_cases import FAULTY, expected, faulty
+from tests.gpu.test_hang import FAULTY, expected, faulty
 
 
 def flash_fwd() -> Cuda:

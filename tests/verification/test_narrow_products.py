@@ -10,7 +10,7 @@ from cuir.checking.checker import check
 from cuir.ops.meaning.tiles import NARROW_STEP, NARROW_SUM_BITS, narrow_sum_error
 from cuir.syntax.types import DTYPES
 from cuir.verification.narrow_products import find_narrow_sums
-from tests.gpu.float8_cases import PRODUCT
+from tests.gpu.test_float8 import PRODUCT
 
 ONE = """\
 @kernel(arch="sm_90a")

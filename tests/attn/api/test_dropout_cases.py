@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.gpu import dropout_cases as cases
+from tests.gpu import test_dropout as cases
 
 
 @pytest.mark.parametrize(

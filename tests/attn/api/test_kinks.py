@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuir import flex_attention
-from tests.gpu.kink_cases import FUNCTIONS, begin_at_0, close, theirs
+from tests.gpu.test_kinks import FUNCTIONS, begin_at_0, close, theirs
 
 F = torch.nn.functional
 N, D = 16, 32

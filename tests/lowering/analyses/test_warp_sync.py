@@ -19,7 +19,7 @@ from cuir.lowering.ir.inlining import mark
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes import moved_tiles
 from cuir.syntax.parser import parse
-from tests.gpu.join_cases import TEXT
+from tests.gpu.test_joins import TEXT
 from tests.lowering.tile_ir import cleaned, program, role
 
 FRAME_OF_PROGRAMS = """

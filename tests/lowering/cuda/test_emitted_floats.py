@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 from cuir.lowering import lower
-from tests.gpu import float_cases
+from tests.gpu import test_floats
 from tests.lowering.host import GXX, on_cpu
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @pytest.mark.parametrize(("contract", "noise"), [("off", False), ("fast", True)])
 def test_every_operation(tmp_path: Path, contract: str, noise: bool) -> None:
-    checked = float_cases.kernel()
+    checked = test_floats.kernel()
     call = on_cpu(lower(checked), tmp_path, contract, noise)
     for seed in range(3):
-        given, found = float_cases.inputs(seed), float_cases.outputs()
+        given, found = test_floats.inputs(seed), test_floats.outputs()
         arrays: list[np.ndarray | float | int] = []
         for t in checked.tensors:
             x = {**given, **found}[t.name]
             arrays += [x, x.shape[1]]
-        arrays += [float_cases.NUMBERS[s.name] for s in checked.scalars]
+        arrays += [test_floats.NUMBERS[s.name] for s in checked.scalars]
         call(*arrays, *(found["F"].shape[0], found["I"].shape[0], found["SF"].shape[0], found["SI"].shape[0]))
-        assert float_cases.wrong(given, found) == []
+        assert test_floats.wrong(given, found) == []

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering import lower
-from tests.gpu.expression_cases import EXPRESSIONS, kernel
+from tests.gpu.test_expressions import EXPRESSIONS, kernel
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)

@@ -15,7 +15,7 @@ from cuir.runtime.nvcc import find_nvcc, include_dir
 from cuir.runtime.watchdog import add_watchdog
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
-from tests.gpu.exchange_cases import EXCHANGE
+from tests.gpu.test_exchange import EXCHANGE
 
 
 def source(text: str = EXCHANGE, **consts: int) -> str:

@@ -12,7 +12,7 @@ from cuir.lowering import lower
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float8_cases import (
+from tests.gpu.test_float8 import (
     BESIDE,
     BESIDE_HALVES,
     CASTS,

@@ -18,7 +18,7 @@ from cuir.lowering.validate import random_arguments, validate
 from cuir.ops.meaning.tiles import split_operands
 from cuir.runtime.nvcc import compile_cuda
 from cuir.text.diagnostics import CuirError
-from tests.gpu.float32_cases import PRODUCT, exact, operands
+from tests.gpu.test_float32 import PRODUCT, exact, operands
 from tests.lowering.conftest import one_file
 
 SHAPES = [(64, 32, 64, 64), (128, 64, 128, 40), (64, 8, 24, 8)]
