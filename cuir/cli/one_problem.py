@@ -37,6 +37,7 @@ _WHY = {
     "hidden": "no tensor that may hold -inf is added to others",
     "bounds": "no tensor is drawn for which the function gives numbers with special values in it",
     "infinite": "the function gives no number where an infinity enters",
+    "nan": "the function gives no element of a tensor that NaN would spread to",
     "steep": "no rows enter an exponential that may fall or rise so far",
     "near": "no tensor is drawn",
     "vast": "no tensor is drawn",

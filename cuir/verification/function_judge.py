@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -122,9 +122,23 @@ def judge_function(checked: Checked, spec: FunctionSpecification, launch: Functi
     names, inputs = list(launch.before), collect_readable(checked, launch)
     exact = launch.exact if launch.exact is not None else spec.exact(inputs, names)
     _require_shapes(spec, exact, launch, case)
-    require_defined(spec, exact, case)
+    require_defined(spec, {n: x for n, x in exact.items() if n not in launch.spread}, case)
+    _require_spread(checked, spec, launch, case)
     measure = _Measure(checked, spec, inputs, names, exact, case.corners or launch.special, launch.special)
-    return [_Judgement(checked, launch.outputs[n], exact[n], measure, n, case).judge() for n in names if n in exact]
+    measure.spread = bool(launch.spread)
+    judged = [_Judgement(checked, launch.outputs[n], exact[n], measure, n, case).judge() for n in names if n in exact]
+    return [replace(n, outside=n.outside - int(launch.spread[n.name].sum())) if n.name in launch.spread else n for n in judged]
+
+
+def _require_spread(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch, case: Draw) -> None:
+    """Raise CuirError V301 for an output that is a number where an extreme of the function is NaN."""
+    for name, places in launch.spread.items():
+        output = launch.outputs[name].double()
+        if (dropped := places & ~output.isnan()).any():
+            index = torch.nonzero(dropped)[0].tolist()
+            message = f"{name}{index} is {output[tuple(index)].item():.6g}, `{spec.name}` gives NaN, since an element that it selects from is NaN; {int(dropped.sum())} such elements"
+            hint = "a comparison with NaN is false, so `where(x > m, x, m)` drops it; `max(x, m)`, `row_max` and `col_max` keep it"
+            raise CuirError([Diagnostic("V301", message, checked.origin.span, (Note(f"in the case {case}"),), hint)])
 
 
 def require_defined(spec: FunctionSpecification, exact: Mapping[str, torch.Tensor], case: Draw | Case) -> None:
@@ -180,6 +194,7 @@ class _Measure:
         self.dtype = TORCH[choose_half_dtype(checked)]
         self.coarse = rounds_between(checked)
         self.single: SingleError | None = None
+        self.spread = False  # NaN enters, and may reach more elements than those that must be NaN
         if not self.coarse:
             try:
                 self.get_single()
@@ -307,7 +322,7 @@ class _Judgement:
         """Judge the output. Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
             return self.judge_integers()
-        none = torch.zeros_like(self.expected, dtype=torch.bool)
+        none = self.output.isnan() & self.measure.spread
         try:
             return self.judge_floats(none)
         except CuirError:

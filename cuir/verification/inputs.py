@@ -36,6 +36,8 @@ from .values.joint_extremes import find_steep_sums
 from .values.kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .values.spread_nan import KIND as NAN
+from .values.spread_nan import find_spread
 from .values.underflowing_sums import KIND as UNDERFLOW
 from .values.underflowing_sums import make_underflowing
 
@@ -69,6 +71,7 @@ class FunctionLaunch:
     undefined: Collection[str] = ()
     redraw: Callable[[], Mapping[str, Value]] = dict  # results of the specification's `inputs` with another generator
     special: bool = False  # values chosen by verification, for which infinities of the function are not compared
+    spread: Mapping[str, torch.Tensor] = field(default_factory=dict)  # elements of outputs that must be NaN
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
@@ -199,10 +202,36 @@ def _make_special_launch(
             exact = spec.exact(collect_readable(checked, launch), list(launch.before))
         except CuirError:
             continue
-        if has_numbers(exact):
-            launch = replace(launch, positive=plain.positive, exact=exact, special=True)
+        spread = _find_spread(checked, spec, plain, values, turn, draw, tile) if draw.kind == NAN else {}
+        if spread if draw.kind == NAN else has_numbers(exact):
+            launch = replace(launch, positive=plain.positive, exact=exact, special=True, spread=spread)
             return _poison(checked, spec, launch, always=True) if poison and draw.kind == "edges" else launch
     return plain
+
+
+def _find_spread(
+    checked: Checked,
+    spec: FunctionSpecification,
+    plain: FunctionLaunch,
+    values: Mapping[str, Value],
+    turn: int,
+    draw: Draw,
+    tile: Mapping[str, int] | None,
+) -> dict[str, torch.Tensor]:
+    """Return the elements of outputs that must be NaN, since one of `values`, the tensor with NaN in it, says so."""
+    drawn = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}
+    (name,) = values
+
+    def evaluate(x: torch.Tensor) -> Mapping[str, torch.Tensor] | None:
+        try:
+            launch = _make_launch(checked, spec, replace(draw, kind="normal"), tile, {}, (), {**drawn, name: x})
+            return spec.exact(collect_readable(checked, launch), list(launch.before))
+        except CuirError:
+            return None
+
+    x = drawn[name]
+    assert isinstance(x, torch.Tensor)
+    return find_spread(x, turn + draw.seed // get_special_plan(checked, spec).count(NAN), evaluate(x), evaluate)
 
 
 def get_special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:

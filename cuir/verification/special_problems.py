@@ -16,6 +16,7 @@ _QUICK = {
     "hidden": 4,
     "bounds": 2,
     "infinite": 4,
+    "nan": 1,
     "steep": 2,
     "vast": 2,
     "near": 3,

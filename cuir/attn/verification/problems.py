@@ -46,6 +46,7 @@ Kind = Literal[
     "hidden",
     "bounds",
     "infinite",
+    "nan",
     "steep",
     "vast",
     "near",

@@ -12,8 +12,10 @@ from ...spec.function_specification import Value
 from .joint_extremes import Meeting, find_meetings, find_steep, make_steep, meet
 from .mentioned_numbers import Mentioned
 from .special_values import hide, list_neighbours, make_close, make_large, make_near, make_vast, scatter, scatter_few
+from .spread_nan import KIND as NAN
+from .spread_nan import find_spread, put_few
 
-SPECIAL = ("hidden", "bounds", "infinite", "steep", "vast", "near", "both", "edges")  # kinds of inputs
+SPECIAL = ("hidden", "bounds", "infinite", "nan", "steep", "vast", "near", "both", "edges")  # kinds of inputs
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
@@ -66,7 +68,8 @@ class SpecialPlan:
     fall or rise by more than exponentials admit, with their factors. tensors: those that may be vast or near one
     another; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
     numbers that they are compared with. derived: the specification gives floats that follow from others, such as the
-    LSE of a forward pass: they are rounded separately, which vast numbers would show.
+    LSE of a forward pass: they are rounded separately, which vast numbers would show. selected: tensors of whose
+    elements outputs are extremes, NaN if one of these is.
     """
 
     hidden: tuple[str, ...] = ()
@@ -81,6 +84,7 @@ class SpecialPlan:
     mentioned: tuple[int, ...] = ()
     derived: bool = False
     reduced: Mapping[str, bool] = field(default_factory=dict)
+    selected: tuple[str, ...] = ()
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -96,6 +100,7 @@ class SpecialPlan:
         return {
             "hidden": len(self.hidden),
             "infinite": len(self.meetings) + len(self.infinite),
+            "nan": len(self.selected),
             "steep": len(self.steep),
             "bounds": 2 * bool(self.bounds),
             "vast": len(self.tensors) + several,
@@ -134,6 +139,9 @@ class SpecialPlan:
                 return meet(self.meetings[index], tensors, turn, generator)
             name = list(self.infinite)[index - len(self.meetings)]
             return {name: scatter_few(tensors[name], self.infinite[name], turn, generator)}
+        if kind == NAN:
+            name = self.selected[index]
+            return {name: put_few(tensors[name], math.nan, turn)}
         if kind == "steep":
             name, form = self.steep[index]
             return {name: make_steep(tensors[name], form, turn)}
@@ -201,6 +209,7 @@ def make_plan(
         return _is_arbitrary(plain, evaluate({n: scatter_few(x, (math.nan,), 0, torch.Generator().manual_seed(0))}))
 
     generator = torch.Generator().manual_seed(0)
+    selected = tuple(n for n, x in drawn.items() if find_spread(x, 0, plain, lambda y, n=n: evaluate({n: y})))  # type: ignore[misc]
     hidden, reduced, infinite, bounds = list[str](), dict[str, bool](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
         use = uses(n)
@@ -232,7 +241,18 @@ def make_plan(
     meetings = find_meetings(unspoiled, infinite, edges, evaluate, is_defined)
     steep = find_steep(unspoiled, evaluate, plain) if exponential else ()
     return SpecialPlan(
-        tuple(hidden), infinite, meetings, steep, bounds, tuple(names), alike, edges, integers, mentioned.integers, reduced=reduced
+        tuple(hidden),
+        infinite,
+        meetings,
+        steep,
+        bounds,
+        tuple(names),
+        alike,
+        edges,
+        integers,
+        mentioned.integers,
+        reduced=reduced,
+        selected=selected,
     )
 
 
