@@ -21,6 +21,7 @@ import numpy as np
 
 import cuir.performance.selection
 from benchmarks.defaults import Cell, of_cell, parsed, whole
+from benchmarks.recorded import read_rows
 from cuir.performance.selection import Device, cost
 from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.choose import Source, choose
@@ -51,7 +52,7 @@ class Measured:
 
 def read(paths: Iterable[Path]) -> tuple[str, list[Measured]]:
     """Read files; return the GPU and the measurements."""
-    rows = [json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for path in paths for row in read_rows(path)]
     return next((row["device"] for row in rows if "device" in row), ""), measurements(rows)
 
 

@@ -1,9 +1,10 @@
-"""Writer of rows as `cuir bench SUITE --show` reads them, for contenders outside of the suites."""
+"""Files of recorded results: rows as `cuir bench SUITE --show` reads them, and the reader of JSON lines, compressed or not."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,12 @@ def record(
             print(json.dumps(result), file=file, flush=True)
             figures = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in result["contenders"].items()}
             print(cell.name, figures, flush=True)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines; those of a file NAME.xz are compressed."""
+    text = lzma.decompress(path.read_bytes()).decode("utf-8") if path.suffix == ".xz" else path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def command(module: str, arguments: Sequence[str]) -> str:

@@ -9,7 +9,6 @@ needs matplotlib.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from benchmarks import float32, head_dims, lifted, of_structures, transformers
 from benchmarks.defaults import parsed
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
+from benchmarks.recorded import read_rows
 from benchmarks.rules import rules_table
 from cuir.performance.suites import results
 from cuir.performance.suites.plot import plot as plot_suite
@@ -246,8 +246,9 @@ def _ratios(rows: Sequence[Row], path: Path) -> None:
 
 def draw(path: Path, folder: Path) -> None:
     """Write the table, NAME.md, and the plot, NAME.svg, of a file of results into a folder."""
-    page, picture = folder / f"{path.stem}.md", folder / f"{path.stem}.svg"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    stem = path.name.partition(".jsonl")[0]
+    page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"
+    rows = read_rows(path)
     if "replayed" in rows[0]:
         head, samples = evaluate.read(path)
         page.write_text(scores.markdown(head, samples), encoding="utf-8")
@@ -264,7 +265,7 @@ def draw(path: Path, folder: Path) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="lines of JSON")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="lines of JSON; NAME.jsonl.xz: compressed")
     parser.add_argument("--out", type=Path, default=Path("out/results"), metavar="FOLDER", help="default: out/results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -272,7 +273,7 @@ def main() -> None:
         if not path.is_file():
             parser.error(f"there is no file {path}")
         draw(path, options.out)
-        print(options.out / f"{path.stem}.md")
+        print(options.out / f"{path.name.partition('.jsonl')[0]}.md")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from cuir.verification.sanitizer import make_diagnostics, read_reports
 
 from .launches import ENDED, ERROR, HANGS
 from .planted_faults import FILE, Fault, origin, read_faults
-from .tools_table import REPORTS, RESULTS, TOOLS, markdown, outcomes_of, summary, unseen, with_table
+from .tools_table import REPORTS, RESULTS, TOOLS, find_kind_lines, markdown, outcomes_of, summary, unseen, with_table
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
@@ -85,7 +85,7 @@ class Clock:
 def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
     """Run a fault in a separate process, under a tool or (RESULTS) none.
 
-    The record has outcome, problem, says, launches, and the begin of the tool's log.
+    The record has outcome, problem, says, launches, and the lines of the tool's log that name kinds of errors.
     """
     tool = None if under == RESULTS else under
     env = {"PYTHONPATH": os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)}
@@ -142,7 +142,7 @@ def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
     """
     summary = re.search(r"SUMMARY: (\d+)", log)
     count = len(read_reports(log)) or len(re.findall("deadlock detected", log, re.I)) or int(summary[1] if summary else 0)
-    process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"], "log": log[:1000]}
+    process = {"process": answer["outcome"], "problem": answer["problem"], "launches": answer["launches"], "log": find_kind_lines(log)}
     if count:
         return {"outcome": REPORTS, "says": _in_words(fault, log), "reports": count, **process}
     if answer["outcome"] == HANGS:

@@ -1,6 +1,7 @@
 """Faulty kernels that a GPU can run, and their verdicts by `cuir verify`.
 
-They are chosen with the operators of `cuir mutate` and kept in faults.jsonl.
+They are chosen with the operators of `cuir mutate` and kept in faults.jsonl: three controls in full, and of each fault the
+lines that it changes.
 
     python -m benchmarks.other_tools.planted_faults     # writes the file anew; some minutes, no GPU
 """
@@ -8,9 +9,10 @@ They are chosen with the operators of `cuir mutate` and kept in faults.jsonl.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,6 +35,7 @@ EACH = {"flash_fwd_sm90": 3, "flash_fwd": 2, "gemm": 2}  # faults of each class,
 SEED, HEAD_DIM = 11, 64
 TRIED = 6  # mutants judged for each that is wanted; of some classes no more reach a GPU
 SAME = "lowers to the CUDA text of the original"
+Change = tuple[int, int, str]  # lines of a text from the first to before the second, counted from 0, and their replacement
 
 
 @dataclass(frozen=True)
@@ -161,13 +164,49 @@ def read_faults(path: Path = FILE) -> list[Fault]:
 
     Raises OSError, or ValueError that names the line that is no fault.
     """
-    faults = []
+    faults: list[Fault] = []
+    controls: dict[str, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
-            faults.append(Fault.from_json(json.loads(line)))
+            data = json.loads(line)
+            if "changes" in data:
+                data["program"] = apply_changes(controls[data["kernel"]], data.pop("changes"))
+            fault = Fault.from_json(data)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"line {number} of {path} is no fault: {error}") from None
+        if not fault.fault:
+            controls[fault.kernel] = fault.program
+        faults.append(fault)
     return faults
+
+
+def format_faults(faults: Iterable[Fault]) -> str:
+    """Return the lines of a file of faults: controls in full, programs of others as changes of their control's lines."""
+    controls: dict[str, str] = {}
+    lines = []
+    for fault in faults:
+        data = asdict(fault)
+        if not fault.fault:
+            controls[fault.kernel] = fault.program
+        elif fault.kernel in controls:
+            data["changes"] = find_changes(controls[fault.kernel], data.pop("program"))
+        lines.append(json.dumps(data) + "\n")
+    return "".join(lines)
+
+
+def find_changes(original: str, text: str) -> list[Change]:
+    """Return the changes of lines that make `text` of `original`."""
+    before, after = original.splitlines(keepends=True), text.splitlines(keepends=True)
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return [(first, end, "".join(after[low:high])) for kind, first, end, low, high in blocks if kind != "equal"]
+
+
+def apply_changes(original: str, changes: Sequence[Change]) -> str:
+    """Return `original` with the lines of each change replaced."""
+    lines = original.splitlines(keepends=True)
+    for first, end, text in reversed(changes):
+        lines[first:end] = [text]
+    return "".join(lines)
 
 
 def main() -> None:
@@ -193,8 +232,7 @@ def main() -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-    lines = [json.dumps(asdict(f)) for f in in_turn(faults)]
-    options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options.out.write_text(format_faults(in_turn(faults)), encoding="utf-8")
 
 
 if __name__ == "__main__":

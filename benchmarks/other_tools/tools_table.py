@@ -14,6 +14,7 @@ from cuir.text.markdown import table
 from .launches import DIFFERS, ERROR, HANGS, RIGHT, WRONG
 from .planted_faults import Fault
 
+KIND = re.compile(r"=\s(?:Error: )?((?:[A-Z][a-z]+ )+(?:error |access )?(?:reported|detected))")
 RESULTS = "results"  # nothing around the process: outputs are compared
 TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
@@ -73,11 +74,12 @@ def outcomes_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], s
 
 def kinds(record: Mapping[str, Any]) -> set[str]:
     """Return the kinds of errors in a tool's log, in its words."""
-    return set(
-        re.findall(
-            r"=\s(?:Error: )?((?:[A-Z][a-z]+ )+(?:error |access )?(?:reported|detected))", record.get("log", "") + f"= {record['says']}"
-        )
-    )
+    return set(KIND.findall(record.get("log", "") + f"= {record['says']}"))
+
+
+def find_kind_lines(log: str) -> str:
+    """Return the distinct lines of a tool's log that name kinds of errors."""
+    return "\n".join(dict.fromkeys(line for line in log.split("\n") if KIND.search(line)))
 
 
 def row_of(faults: Sequence[Fault], outcomes: Outcomes) -> Row:

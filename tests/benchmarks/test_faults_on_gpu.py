@@ -16,7 +16,7 @@ import torch
 from benchmarks.other_tools import faults_on_gpu, launches
 from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
 from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
-from benchmarks.other_tools.planted_faults import Fault, Origin, in_turn, origin, read_faults
+from benchmarks.other_tools.planted_faults import FILE, Fault, Origin, format_faults, in_turn, origin, read_faults
 from benchmarks.other_tools.tools_table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
 from cuir import CuirError
 from cuir.checking.checked import Checked
@@ -113,6 +113,17 @@ def test_each_fault_on_file_is_what_it_says() -> None:
     f = next(f for f in reversed(faults) if f.kernel == "gemm")
     of = origin("gemm")
     assert check(parse(f.program), of.kernel, of.consts).name == "gemm"
+
+
+def test_a_file_is_written_as_it_was_read(tmp_path: Path) -> None:
+    """Programs are files of changes: at the start, at the end, of added and of left out lines."""
+    assert format_faults(read_faults()) == FILE.read_text(encoding="utf-8")
+    control = Fault("c", "gemm", 0, "", (1, 1), "", "", "", "", "", "a\nb\nc\n")
+    texts = ["", "b\nc\n", "a\nb\n", "a\nb\nc\nd\n", "x\na\nb\nc\n", "a\nb\nc", "c\nb\na\n", "a\nx\ny\nc\n", "a\nb\nc\n"]
+    faults = [control, *(replace(control, id=str(n), fault=1, program=text) for n, text in enumerate(texts))]
+    path = tmp_path / "faults.jsonl"
+    path.write_text(format_faults(faults), encoding="utf-8")
+    assert read_faults(path) == faults
 
 
 def test_a_line_that_is_no_fault_is_named(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_the_models_numbers_are_found_again() -> None:
 
 def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
     """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
-    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl")
+    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")
     device, found = read([path])
     grid = {cell for cell, _ in cells(defaults.GRID)} | {m.cell for m in found if m.cell.shape.D == 192}
     ratios = {m.cell: r for r, m, _ in fitting.report([m for m in found if m.cell in grid], device, "table") if r == r}
@@ -111,7 +111,7 @@ def test_a_cell_that_loses_by_sharing_has_a_row_of_its_own() -> None:
 
 def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:
     """Launches of one to four waves, of which no table has rows: most get a setting within 3 % of the best that was measured."""
-    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl")
+    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")
     device, found = read([path])
     few = [m for m in found if table.count_waves(m.cell.shape, 132) < table.MIN_WAVES]
     ratios = [r for r, _, _ in fitting.report(few, device, "model") if r == r]
@@ -120,7 +120,7 @@ def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:
 
 def test_rows_of_one_short_run_are_near_the_best_on_average() -> None:
     """Its figures move by 3 %, and the fastest of ten that move is faster than any setting is."""
-    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h100-*.jsonl")
+    (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h100-*.jsonl.xz")
     device, found = read([path])
     ratios = [r for r, _, _ in fitting.report(found, device, "table")]
     assert len(ratios) == 140 and statistics.mean(ratios) >= 0.99 and sum(r < 0.97 for r in ratios) <= 8

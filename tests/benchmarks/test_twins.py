@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.other_tools.twins import CORPUS, answer, with_changes
+import corpus
+from benchmarks.other_tools.twins import answer, with_changes
 
 
 def test_a_change_that_does_not_apply_is_said() -> None:
@@ -19,6 +20,6 @@ def test_the_answer_names_code_and_question() -> None:
     cuir = shutil.which("cuir", path=str(Path(sys.executable).parent))
     if cuir is None:
         pytest.skip("the command is not installed beside this Python")
-    text = (CORPUS / "faulty/clean_pipeline.cuir").read_text(encoding="utf-8")
+    text = corpus.faulty()["clean_pipeline"]
     wrong = with_changes(text, (("                full[s].wait(phase)\n", ""),))
     assert answer(cuir, wrong, "def reference(x):\n    return x + x") == "refused: R401 (schedules)"

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corpus
 from cuir.arguments.binding import assume_consts
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
@@ -23,7 +24,7 @@ from tests.strategies.effort import examples
 from tests.strategies.typed import kernels, mutants
 
 CORPUS = Path(__file__).parents[2] / "corpus"
-CLEAN = sorted(CORPUS.glob("faulty/clean_*.cuir"))
+CLEAN = [text for name, text in corpus.faulty().items() if name.startswith("clean_")]
 PROGRAMS = sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])
 DIMS = {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130, "K": 100, "NP": 4, "MP": 2, "SP": 2, "MT": 2}
 CONSTS = {"decode": {"G": 2, "PAGE": 64}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
@@ -71,7 +72,7 @@ def test_mutants_of_random_kernels_run_or_are_refused(case, data):
 @examples(4)
 @given(st.data())
 def test_mutants_of_the_clean_programs_run_or_are_refused(data):
-    program = data.draw(mutants(parse(data.draw(st.sampled_from(CLEAN)).read_text())))
+    program = data.draw(mutants(parse(data.draw(st.sampled_from(CLEAN)))))
     _run_or_refuse(program, data.draw(st.sampled_from([0, 1, 64, 200])), data.draw(schedules))
 
 
