@@ -50,8 +50,14 @@ def accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         right = [line["verdict"]["text"] for line in lines if line["kind"] == "exchange" and line["verdict"]["ok"]]
         if right:
-            texts[lines[0]["task"]["to"]] = right[-1]
+            texts[update_name(lines[0]["task"]["to"])] = right[-1]
     return texts
+
+
+def update_name(specification: str) -> str:
+    """Return the present name of a recorded specification: each structure was a file of benchmarks/structures."""
+    path = Path(specification)
+    return f"benchmarks/structures.py:{path.stem}" if path.parent.name == "structures" else specification
 
 
 def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.Tensor], scale: float) -> Call:

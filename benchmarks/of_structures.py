@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for why in pool.map(compiled_ahead, [text for by_name in texts.values() for text in by_name.values()]):
             if why:
                 print(why, file=sys.stderr)
-    structures = {Path(to).stem: to for by_name in texts.values() for to in by_name}
+    structures = {to.rpartition(":")[2]: to for by_name in texts.values() for to in by_name}
 
     def measured(cell: Cell) -> dict[str, Any]:
         to = structures[cell.variant]

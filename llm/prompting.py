@@ -19,14 +19,30 @@ from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import Diagnostic
 from cuir.text.source import Span
 
+_BEGIN = re.compile(r"^<!-- template: (\w+) -->\n", re.MULTILINE)
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _PRELUDE = "# Functions that every program has\n\n"
 MOST_DIAGNOSTICS = 8  # of a report for a model
 
 
+@functools.cache
+def templates() -> dict[str, str]:
+    """Return the texts of all templates by name.
+
+    A file prompts/NAME.md begins with the template of its name; others stand behind lines `<!-- template: NAME -->`.
+    """
+    texts = dict[str, str]()
+    for place in sorted((files("llm") / "prompts").iterdir(), key=lambda p: p.name):
+        if place.name.endswith(".md"):
+            text, *parts = _BEGIN.split(place.read_text(encoding="utf-8"))
+            texts[place.name.removesuffix(".md")] = text
+            texts.update(zip(parts[::2], parts[1::2], strict=True))
+    return {name: text.strip("\n") + "\n" for name, text in texts.items()}
+
+
 def template(name: str) -> str:
-    """Return the text of prompts/NAME.md."""
-    return (files("llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
+    """Return the text of a template. Raises KeyError for an unknown name."""
+    return templates()[name]
 
 
 def filled(name: str, **slots: str) -> str:
@@ -37,7 +53,7 @@ def filled(name: str, **slots: str) -> str:
     text = template(name)
     expected = set(_SLOT.findall(text))
     if expected != set(slots):
-        raise ValueError(f"prompts/{name}.md has the slots {sorted(expected)}, found {sorted(slots)}")
+        raise ValueError(f"template {name} has the slots {sorted(expected)}, found {sorted(slots)}")
     return _SLOT.sub(lambda match: slots[match[1]], text).strip() + "\n"
 
 
@@ -52,9 +68,8 @@ def fenced(text: str, language: str = "") -> str:
 def prompts_hash() -> str:
     """Return a hash of all templates."""
     digest = hashlib.sha256()
-    for place in sorted((files("llm") / "prompts").iterdir(), key=lambda p: p.name):
-        if place.name.endswith(".md"):
-            digest.update(place.name.encode() + b"\0" + place.read_bytes())
+    for name, text in sorted(templates().items()):
+        digest.update(f"{name}.md\0{text}".encode())
     return digest.hexdigest()[:16]
 
 

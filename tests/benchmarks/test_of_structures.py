@@ -38,7 +38,7 @@ def problem_of(to: str, text: str) -> tuple[Problem, Any]:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("to", FUNCTIONS, ids=lambda to: Path(to).stem)
+@pytest.mark.parametrize("to", FUNCTIONS, ids=lambda to: to.rpartition(":")[2])
 def test_accepted_programs_are_right_for_its_inputs_and_others_are_not(to: str) -> None:
     assert len(FUNCTIONS) >= 14
     problem, call = problem_of(to, TEXTS["fa3"][to])

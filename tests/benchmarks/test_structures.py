@@ -1,24 +1,24 @@
-"""Structures that no mask says: each file is a specification whose reference gives what it says, for queries without keys, too."""
+"""Structures that no mask says: the reference of each specification gives what its text says, also for queries without keys."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import structures
 from cuir.cli.command_inputs import read_specification
 from cuir.spec import FunctionSpecification
 
-FOLDER = Path(__file__).parents[2] / "benchmarks/structures"
-FILES = sorted(p for p in FOLDER.glob("*.py") if p.stem != "__init__")
+NAMES = [name for name, value in vars(structures).items() if inspect.isfunction(value)]
 LENGTHS = {"B": 2, "H": 4, "HK": 2, "M": 5, "N": 7, "D": 8, "L": 3}
 
 
-def called(path: Path, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def called(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """What the reference gives for random inputs, and these."""
-    spec = read_specification(str(path), ())
+    spec = read_specification(f"{structures.__file__}:{name}", ())
     assert isinstance(spec, FunctionSpecification) and spec.doc.strip()
     dims, g = {**LENGTHS, **lengths}, torch.Generator().manual_seed(1)
     shapes = {"q": "B H M D", "k": "B HK N D", "v": "B HK N D"}
@@ -36,10 +36,10 @@ def called(path: Path, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[st
     return spec.reference(**given, **numbers), given
 
 
-@pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])
-def test_outputs_have_the_shapes_of_queries(path: Path) -> None:
+@pytest.mark.parametrize("structure", NAMES)
+def test_outputs_have_the_shapes_of_queries(structure: str) -> None:
     for n in (7, 0):
-        found, _ = called(path, N=n)
+        found, _ = called(structure, N=n)
         for name, x in found.items():
             assert x.shape == ((2, 4, 5, 8) if name.startswith("O") else (2, 4, 5)), name
             assert not x.isnan().any() or (name == "ENT" and n == 0), name
@@ -54,21 +54,20 @@ def plain(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, t
 
 def test_they_are_what_their_names_say() -> None:
     """Against plain attention by other means."""
-    of = {p.stem: p for p in FILES}
-    found, given = called(of["two_values"])
+    found, given = called("two_values")
     _, p, v = plain(given)
     assert torch.allclose(found["O"], p @ v) and torch.allclose(found["O2"], p @ given["v2"].repeat_interleave(2, 1))
-    found, given = called(of["row_entropy"])
+    found, given = called("row_entropy")
     _, p, _ = plain(given)
     assert torch.allclose(found["ENT"], torch.distributions.Categorical(p).entropy())
-    found, given = called(of["largest_weight"])
+    found, given = called("largest_weight")
     _, p, _ = plain(given)
     assert torch.equal(found["TOP"], p.max(-1).values)
-    found, given = called(of["joint_attention"], L=0)
+    found, given = called("joint_attention", L=0)
     _, p, v = plain(given)
     assert torch.allclose(found["O"], p @ v)
-    found, given = called(of["retention"], N=5)
+    found, given = called("retention", N=5)
     s, _, v = plain(given)
     assert torch.allclose(found["O"][:, :, 0], s[:, :, 0, :1] * v[:, :, 0]), "the first query sees the first key alone, which has not faded"
-    found, given = called(of["normed_output"])
+    found, given = called("normed_output")
     assert torch.allclose((found["O"] / given["w"][:, None]).square().mean(-1), torch.ones(()).double(), atol=1e-2)
