@@ -19,7 +19,7 @@ LINES = 550  # of code: docstrings do not count
 # `performance` stands in the order by its folders: flex asks the selection, the suites time flex.
 ROOMS = ("text", "caching", "syntax", "ops", "checking", "arguments", "interp", "explore", "spec", "attn/tracing", "attn/masks", "attn/splicing", "verification/values", "attn/verification", "lowering", "runtime", "performance/timing",
          "performance/search", "verification", "mutation", "rewrites", "performance/selection", "attn/capture", "attn/kernels", "attn/api", "attn/serving", "flex", "integrations", "performance/suites",
-         "cli")  # fmt: skip
+         "testing", "cli")  # fmt: skip
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.
 COMPUTED_IMPORTS = {
     "cuir/__init__.py",

@@ -32,7 +32,7 @@ def redirect_prints() -> Iterator[None]:
     with _lock:
         if not _callers:
             _saved[:] = sys.stdout, sys.stderr, sys.stdin
-            sys.stdout = ThreadStdout(sys.stdout)  # type: ignore[assignment]
+            sys.stdout = ThreadStdout(sys.stdout)
         _callers.add(threading.get_ident())
         entered = sys.stdout, sys.stderr, sys.stdin
     try:

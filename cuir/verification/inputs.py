@@ -395,7 +395,7 @@ def _make_launch(
     top = _find_largest_exponent(checked, spec, chosen, lengths) if draw.kind == "largest" and chosen is not None else LARGEST
     least = [float(drawn[n]) for n in small]
     for t in floats:
-        drawn[t.name] = draw_tensor(t, compute_shape(t, lengths), draw.kind, generator, t is chosen, least, form, top)
+        drawn[t.name] = draw_tensor(t.dtype, compute_shape(t, lengths), draw.kind, generator, t is chosen, least, form, top)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
         q, k, v = draw_attention_inputs(
@@ -407,11 +407,11 @@ def _make_launch(
         drawn |= {n: x * factors[n] if n in factors else x for n, x in inputs_at_steps.items()} | dict(values or {})
     if draw.kind == "strided":
         drawn = {n: _make_strided(x) if isinstance(x, torch.Tensor) else x for n, x in drawn.items()}
-    drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)}
+    drawn |= {n: v for n, v in (values or {}).items() if isinstance(v, torch.Tensor)} | dict(draw.tensors)
     params: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
         s.name.lower(): s for s in checked.scalars
     }
-    from_inputs = set()
+    from_inputs, fixed = set[str](), dict(draw.tensors)
 
     def redraw() -> Mapping[str, Value]:
         return spec.made(lengths, torch.Generator().manual_seed(draw.seed + _ANOTHER), independent)
@@ -427,7 +427,7 @@ def _make_launch(
                 f"it reads: {', '.join([*(t.name for t in needed), *(s.name for s in checked.scalars)])}",
             )
         from_inputs.add(p.name)
-        if not _is_of_nothing(value, drawn.get(p.name), draw):
+        if p.name not in fixed and not _is_of_nothing(value, drawn.get(p.name), draw):
             drawn[p.name] = convert_value(p, value)
     if chosen is not None and chosen.name in from_inputs and turn < len(floats):  # the kind applies to a drawn tensor
         return _make_launch(checked, spec, draw, tile, factors, small, values, turn + 1)

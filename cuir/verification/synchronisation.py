@@ -128,7 +128,9 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
                 f"give them: FunctionSpecification(..., inputs=lambda sizes, generator: {{{t.name!r}: ...}})",
             )
         values[t.name] = (
-            draw_tensor(t, compute_shape(t, sizes), "normal", generator, False, []) if t.name in needed else _make_empty(checked, t, sizes)
+            draw_tensor(t.dtype, compute_shape(t, sizes), "normal", generator, False, [])
+            if t.name in needed
+            else _make_empty(checked, t, sizes)
         )
     return values
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from ...arguments.requirements import compute_length_multiple
 from ...checking.checked import Checked, TensorParam
@@ -22,6 +24,8 @@ class Draw:
     seed: int = 0
     corners: bool = False  # scores lie exactly at the decisions of a mod
     scalars: tuple[tuple[str, int | float | bool], ...] = ()  # fixed values of some scalars
+    # fixed values of some tensors, which replace drawn ones and those of the specification's `inputs`
+    tensors: tuple[tuple[str, torch.Tensor], ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         seed = f", seed {self.seed}" if self.seed else ""

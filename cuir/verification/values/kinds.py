@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import torch
 
 from ...arguments.binding import TORCH
-from ...checking.checked import TensorParam
 from ...syntax.types import DType
 
 SHAPED = (
@@ -39,7 +38,7 @@ SMALL = (1e-5, 1e-12, 1e-3, 1.0, 1e-6, 1e-8)  # values of a scalar that keeps a 
 
 
 def draw_tensor(
-    t: TensorParam,
+    dtype: DType,
     shape: Sequence[int],
     kind: str,
     generator: torch.Generator,
@@ -48,7 +47,7 @@ def draw_tensor(
     turn: int = 0,
     top: int = LARGEST,
 ) -> torch.Tensor:
-    """Return floats of a kind, in the tensor's dtype.
+    """Return floats of a kind, in a dtype.
 
     chosen: the tensor is the one that kinds in SHAPED are about; others stay N(0, 1), so that products do not overflow.
     small: scalars of the problem that are added to something squared; faint rows are as small. turn: for kinds that
@@ -62,9 +61,9 @@ def draw_tensor(
     elif kind == "spikes":
         x = torch.where(torch.rand(x.shape, generator=generator) < 1 / 256, torch.sign(x) * 40, x * 0.1)
     elif chosen and x.dim():
-        x = _draw_shaped(x, kind, generator, t.dtype, small, turn, top)
-    largest = torch.finfo(TORCH[t.dtype]).max
-    return x.clamp(-largest, largest).to(TORCH[t.dtype])
+        x = _draw_shaped(x, kind, generator, dtype, small, turn, top)
+    largest = torch.finfo(TORCH[dtype]).max
+    return x.clamp(-largest, largest).to(TORCH[dtype])
 
 
 def _draw_shaped(

@@ -1,0 +1,140 @@
+"""assert_attention_matches: a rule of attention, forward and gradients, against PyTorch in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ..attn.verification.numeric import RATIO_ROW, compute_share, get_ratio
+from ..attn.verification.problems import Case, draw_attention_inputs
+from ..flex import create_block_mask, flex_attention
+from ..spec.gradients import forward
+from ..spec.specification import Lengths, Specification
+from ..text.diagnostics import CuirError, Diagnostic
+from .failure import MismatchError, make_failure
+from .session_settings import identify, run_once, session
+
+Mod = Callable[..., torch.Tensor]
+_INPUTS = ("query", "key", "value")
+
+
+def assert_attention_matches(
+    score_mod: Mod | None = None,
+    mask_mod: Mod | None = None,
+    *,
+    M: int,
+    N: int,
+    B: int = 1,
+    H: int = 2,
+    HK: int | None = None,
+    D: int = 64,
+    dtype: torch.dtype = torch.float16,
+    kind: str = "normal",
+    seed: int = 0,
+    gradients: bool = True,
+) -> None:
+    """Assert that `cuir.flex_attention` computes a rule as PyTorch's does, with its gradients.
+
+    The kernels run in the interpreter, with `--cuir-gpu` on the GPU. Results are compared with PyTorch's operators in
+    float64. Allowed are 1.2 times the error that these make in `dtype`, and the rounding of the result; in a row twice
+    each.
+
+    Args:
+        score_mod: score_mod(score, b, h, q_idx, kv_idx).
+        mask_mod: mask_mod(b, h, q_idx, kv_idx).
+        M: number of queries.
+        N: number of keys.
+        HK: number of key heads; H by default.
+        kind: how query, key and value are drawn (docs/testing.md).
+        seed: of what is drawn.
+        gradients: also compare the gradients of query, key and value.
+
+    Raises:
+        MismatchError: (an AssertionError) a result differs.
+        CuirError: the call or the rule is wrong.
+    """
+    __tracebackhide__ = True
+    shown = f"M={M}, N={N}, B={B}, H={H}, HK={HK or H}, D={D}, dtype={dtype}, kind={kind!r}, seed={seed}"
+    call = f"assert_attention_matches(score_mod, mask_mod, {shown})"
+
+    def check() -> MismatchError | None:
+        case = Case("one problem", Lengths(B, H, HK or H, M, N), kind, seed)  # type: ignore[arg-type]
+        inputs = [x.to(dtype) for x in draw_attention_inputs(case, (D, D), 128, D**-0.5, dtype)]
+        rule = _Rule(score_mod, mask_mod, gradients, seed)
+        results = rule.compute_ours(inputs), rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
+        return _compare(*results, dtype, call)
+
+    failure = run_once((identify(score_mod), identify(mask_mod), call, gradients), check)
+    if failure is not None:
+        raise failure from None
+
+
+class _Rule:
+    """A rule of attention: its results with these kernels, and by PyTorch's operators."""
+
+    def __init__(self, score_mod: Mod | None, mask_mod: Mod | None, gradients: bool, seed: int):
+        self.score_mod, self.mask_mod, self.gradients, self.seed = score_mod, mask_mod, gradients, seed
+
+    def compute_ours(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute output and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
+        device, backend = ("cuda", "auto") if session.gpu else ("cpu", "interpret")
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            mask = (
+                None if self.mask_mod is None else create_block_mask(self.mask_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[2], device)
+            )
+            is_grouped = q.shape[1] != k.shape[1]
+            output: torch.Tensor = flex_attention(q, k, v, self.score_mod, mask, enable_gqa=is_grouped, backend=backend, verify="off")
+            return output
+
+        return self._compute(attend, [x.to(device) for x in inputs])
+
+    def compute_pytorch(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute output and gradients by PyTorch's operators, in the dtype of the inputs."""
+        spec = Specification("the rule", mask_mod=self.mask_mod, score_mod=self.score_mod)
+        return self._compute(lambda q, k, v: forward(spec, q, k, v, q.shape[-1] ** -0.5)[0], inputs)
+
+    def _compute(self, attend: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        leaves = [x.detach().requires_grad_(self.gradients) for x in inputs]
+        output = attend(*leaves)
+        results = {"output": output.detach().cpu()}
+        if self.gradients:
+            upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1)).to(output)
+            found = torch.autograd.grad(output, leaves, upstream, allow_unused=True, materialize_grads=True)
+            results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, found)}
+        return results
+
+
+def _compare(
+    ours: Mapping[str, torch.Tensor],
+    exact: Mapping[str, torch.Tensor],
+    pytorch: Mapping[str, torch.Tensor],
+    dtype: torch.dtype,
+    call: str,
+) -> MismatchError | None:
+    """Return a failure for the first result that differs by more than is allowed."""
+    for name, expected in exact.items():
+        error, yardstick = (_measure(x[name].double(), expected) for x in (ours, pytorch))
+        rounding = torch.finfo(dtype).eps / 2
+        limits = get_ratio(dtype) * yardstick[0] + rounding, RATIO_ROW * yardstick[1] + 2 * rounding
+        if max(map(compute_share, error[:2], limits)) > 1:
+            text = (
+                f"{name} differs from float64 by {error[0]:.2e}, allowed {limits[0]:.2e} (PyTorch's own {yardstick[0]:.2e}); "
+                f"its worst row {error[2]} by {error[1]:.2e}, allowed {limits[1]:.2e}"
+            )
+            hint = "cuir.verify of the rule names the place in the kernel (docs/verification.md)"
+            return make_failure("`flex_attention` differs from PyTorch's", CuirError([Diagnostic("V301", text, None, (), hint)]), call)
+    return None
+
+
+def _measure(x: torch.Tensor, exact: torch.Tensor) -> tuple[float, float, list[int]]:
+    """Return the relative error in the norm, that of the worst row relative to the largest row, and the row."""
+    difference = torch.where((x == exact) | (x.isnan() & exact.isnan()), 0.0, x - exact)  # infinities of one sign are equal
+    if not difference.numel():
+        return 0.0, 0.0, []
+    rows, norms = difference.norm(dim=-1), exact.nan_to_num(0.0, 0.0, 0.0).norm(dim=-1)
+    scale = norms.norm().item() or 1.0
+    row = int(rows.nan_to_num(torch.inf).argmax())
+    place = [int(i) for i in torch.unravel_index(torch.tensor(row), rows.shape)]
+    return difference.norm().item() / scale, rows.flatten()[row].item() / (norms.max().item() or 1.0), place

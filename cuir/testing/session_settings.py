@@ -1,0 +1,88 @@
+"""Settings of a test session, which the pytest plug-in sets, and the time that shrinking may take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .failure import MismatchError
+
+SHRINKING = 10.0  # seconds after the first failure of a test in which further examples run
+
+
+@dataclass
+class SessionSettings:
+    """Number of schedules of each problem; whether kernels also run on a GPU."""
+
+    schedules: int = 3
+    gpu: bool = False
+
+
+@dataclass
+class TestClock:
+    """Failures of the test that runs, by problem, and the time of the first one.
+
+    Hypothesis shrinks for minutes. Once SHRINKING is over, problems that have not failed pass without a run, so that
+    it ends with the smallest failure found; a problem that has failed fails again.
+    """
+
+    __test__ = False  # no test class
+
+    began: float | None = None
+    failures: dict[object, Exception] = field(default_factory=dict)
+
+    def record(self, key: object, failure: Exception) -> None:
+        """Record a failure."""
+        if self.began is None:
+            self.began = time.monotonic()
+        self.failures[key] = failure
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further example is to run."""
+        return self.began is not None and time.monotonic() - self.began > SHRINKING
+
+
+session = SessionSettings()
+clock: list[TestClock | None] = [None]  # of the test that runs under the plug-in
+
+
+def is_within_hypothesis() -> bool:
+    """Return whether Hypothesis runs the test, and shrinks it itself."""
+    hypothesis = sys.modules.get("hypothesis")
+    return hypothesis is not None and bool(hypothesis.currently_in_test_context())
+
+
+def identify(function: object) -> object:
+    """Return a key by which a function that a test makes again for each example is known."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return id(function)
+    values = [c.cell_contents for c in getattr(function, "__closure__", None) or ()] + list(getattr(function, "__defaults__", None) or ())
+    return code, tuple(v if isinstance(v, (int, float, str, bool)) else id(v) for v in values)
+
+
+def run_once(key: object, check: Callable[[], MismatchError | None]) -> MismatchError | None:
+    """Run a check of the problem `key` and return its failure, or do as the clock of the test says.
+
+    Raises what the check raises, again for a problem for which it has.
+    """
+    current = clock[0] if is_within_hypothesis() else None
+    if current is None:
+        return check()
+    if key in current.failures:
+        if isinstance(known := current.failures[key], MismatchError):
+            return known
+        raise known
+    if current.is_over:
+        return None
+    try:
+        failure = check()
+    except Exception as error:
+        current.record(key, error)
+        raise
+    if failure is not None:
+        current.record(key, failure)
+    return failure

@@ -1,0 +1,93 @@
+"""assert_matches: right kernels pass, wrong ones fail with a short report, and wrong calls say what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import corpus
+import cuir
+from cuir.testing import MismatchError, assert_matches
+from cuir.text.diagnostics import CuirError
+from tests.testing.programs import SCALE, SECOND_TILE_WRONG
+
+
+def product(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+@pytest.mark.parametrize("kind", ["normal", "largest", "zero"])
+def test_a_right_kernel_passes(kind: str) -> None:
+    assert_matches(SCALE, product, M=65, kind=kind)
+    assert_matches(cuir.check(SCALE), product, M=1, schedules=1)
+
+
+@pytest.mark.parametrize(("rows", "is_wrong"), [(64, False), (65, True)])
+def test_the_second_tile_is_judged(rows: int, is_wrong: bool) -> None:
+    values = {"X": torch.randn(rows, 64).half(), "factor": 0.5}
+    if not is_wrong:
+        assert_matches(SECOND_TILE_WRONG, product, values)
+        return
+    with pytest.raises(MismatchError) as failure:
+        assert_matches(SECOND_TILE_WRONG, product, values)
+    assert failure.value.diagnostics[0].code == "V301" and "unit of work 1" in str(failure.value)
+    assert "again: assert_matches(scale, ..., values, schedules=('in_order',))" in str(failure.value)
+
+
+def test_values_of_the_caller_are_what_runs() -> None:
+    def only_ones(x: torch.Tensor, factor: float) -> torch.Tensor:
+        assert bool((x == 3).all()) and factor == 2.0
+        return x * factor
+
+    assert_matches(SCALE, only_ones, {"X": torch.full((5, 64), 3.0).half(), "factor": 2.0}, schedules=1)
+
+
+def test_a_failure_is_shrunk_outside_of_hypothesis() -> None:
+    with pytest.raises(MismatchError, match="the smallest problem found"):
+        assert_matches(SECOND_TILE_WRONG, product, M=200)
+
+
+def test_without_dims_it_verifies() -> None:
+    with pytest.raises(MismatchError, match="is wrong") as failure:
+        assert_matches(SECOND_TILE_WRONG, product)
+    assert len(str(failure.value).splitlines()) <= 30
+
+
+def test_a_missing_fence_is_a_failure() -> None:
+    text = corpus.programs()["gemm"].read_text(encoding="utf-8").replace("            fence_async()\n", "")
+
+    def gemm(a: torch.Tensor, bt: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        x = a @ bt.T + bias
+        return x * torch.sigmoid(1.702 * x)
+
+    with pytest.raises(MismatchError, match="fence_async") as failure:
+        assert_matches(cuir.parse(text), gemm, M=10, N=20, K=30, consts={"T": cuir.f16, "BM": 64, "BN": 64, "BK": 64})
+    assert failure.value.diagnostics[0].code == "R403"
+
+
+@pytest.mark.parametrize(
+    ("values", "named", "message"),
+    [
+        (None, {"MM": 3}, "has no dim MM"),
+        ({"factor": 1.0}, {}, "found none of M"),
+        ({"Z": 3}, {}, "has no parameter Z"),
+        ({"X": torch.zeros(3, 64)}, {}, "torch.float16 with 2 dims, found torch.float32"),
+        ({"X": torch.zeros(3, 63).half()}, {}, "64 is 64 by the kernel, and 63 by the shape of X"),
+        ({"X": torch.zeros(3, 64).half()}, {"M": 4}, "M is 4 by the argument, and 3 by the shape of X"),
+        ({"factor": torch.zeros(3)}, {"M": 4}, "is a scalar, found a tensor"),
+        (None, {"M": -1}, "an integer of at least 0, found -1"),
+        (None, {"M": 3, "kind": "no"}, "cannot be drawn of kind 'no'"),
+        (None, {"M": 3, "schedules": 0}, "at least 1"),
+        (None, {"M": 3, "schedules": ("no",)}, "no such schedule"),
+    ],
+)
+def test_a_wrong_call_is_an_error_and_no_failure(values: Any, named: dict[str, Any], message: str) -> None:
+    with pytest.raises(CuirError, match=message):
+        assert_matches(SCALE, product, values, **named)
+
+
+def test_a_function_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(CuirError, match="factr"):
+        assert_matches(SCALE, lambda x, factr: x * factr, M=3)
