@@ -49,6 +49,8 @@ from .needless_choices import needless_choice
 from .other_settings import make_smaller_tiles, other_setting
 from .sites import Places, Site, get_root
 from .trial import Trial
+from .unit_order import same_units
+from .unused_parts import unused_part
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
 _NAN = Binary("-", Name("inf"), Name("inf"))
@@ -417,5 +419,7 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     free_number,
     same_value,
     other_setting,
+    same_units,
+    unused_part,
     every_schedule,
 )
