@@ -14,7 +14,7 @@ from cuir.cli import run as run_command
 from cuir.cli.command_inputs import read_consts
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CHECKED = re.compile(r"<!-- check: (.*?) -->\n```python\n(.*?)```", re.S)
 LINK = re.compile(r"\]\(([^)#]+)")
 
@@ -87,6 +87,20 @@ def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     missing = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link and not (page.parent / link).exists()]
     assert not missing
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Anchors of a page: its headings as GitHub spells them, and its `<a id=...>`."""
+    text = page.read_text(encoding="utf-8")
+    headings = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", h) for h in re.findall(r"^#+ (.*)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_anchors_of_links_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s#]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    targets = [((page.parent / path).resolve() if path else page, anchor) for path, anchor in links if "://" not in path]
+    assert not [f"{path.name}#{anchor}" for path, anchor in targets if path.suffix == ".md" and anchor not in anchors_of(path)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])

@@ -46,7 +46,7 @@ SINGLE_BLOCK = 16  # keys of f32: the sizes of all blocks are multiples of it
 SMALLEST = 8  # least tokens of a copy by the copy engine
 # time to join the parts of a work item within a cluster, in blocks, by CTAs of the cluster
 JOIN = {1: 0, 2: 4, 4: 5, 6: 5.3, 8: 5.5}
-# CTAs that split a work item without a cluster; with clusters they were slower (docs/performance_trials.md)
+# CTAs that split a work item without a cluster; with clusters they were slower (docs/notes/performance_trials.md)
 SHARES = (2, 4, 8, 16, 32, 64)
 # time of the launch that joins the results of several clusters, in blocks, of 16 and of 8 bits
 JOIN_SHARES = {False: 11, True: 6}
@@ -217,7 +217,7 @@ def _rings_of_eight_bits(fixed: Mapping[str, Const], rows: int, many: bool) -> d
     warp_rows = rows if many else ROWS_OF_A_WARP  # a key is widened once for all of these
     groups = (4 if wide else 8) * warp_rows // rows  # of as many warps as registers have room for
     rounds = warp_rows // ROWS_OF_A_WARP  # shared memory holds the sums of one round of warps at a time
-    # as measured (docs/performance_trials.md)
+    # as measured (docs/notes/performance_trials.md)
     keys = (32 if not wide and (many or rows > ROWS_OF_A_WARP) else 16) * groups
     queries = 1 if wide else 2
     sums = groups * rows * (-(-DV // 32) * 32 * 4 // rounds + 3 * 4)  # of each warp, and three numbers a row

@@ -16,7 +16,7 @@ Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks
 _DESCENDING = Binary("-", cdiv(Name("M"), Name("BM")), Literal(1))
 
 # 48: a postponed tile fetches K and V once more; with fewer some CTAs still end early, more gain nothing
-# (docs/performance_trials.md).
+# (docs/notes/performance_trials.md).
 _IN_A_ROW = """\
 @func
 def tile(t):                             # t-th unit of work -> (b, h, m): the query tiles of a head in a row; the partly empty last ones of 48 heads at the end
