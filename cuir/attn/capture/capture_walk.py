@@ -120,11 +120,11 @@ class Walk:
         self.sizes: list[tuple[Any, int]] = []
         self.places: list[tuple[str, Path, Any]] = []
         self.comparable = True
-        self.attributes: list[dict[str, Any]] = []
+        self.attributes: list[Mapping[str, object]] = []
         self.names: set[str] = set()  # names that the code on the way reads, of any object
         self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
         # objects of a library's class: attributes that are read count
-        self.of_library: list[tuple[Any, dict[str, Any], Path]] = []
+        self.of_library: list[tuple[object, Mapping[str, object], Path]] = []
         self.called: set[int] = set()  # ids of classes that code holds as values, and may instantiate
         self.functions = 0  # number of the user's functions that were visited
 
@@ -288,6 +288,7 @@ class Walk:
             return cast(Hashable, value)
         if _read_by_name(value):
             attributes = attributes_of(value)
+            assert attributes is not None
             self.links += [(getattr, value, "__dict__", attributes), (_type_of, value, None, type(value))]
             self.attributes.append(attributes)
             self.of_library.append((value, attributes, path))

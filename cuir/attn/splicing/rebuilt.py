@@ -28,7 +28,7 @@ _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 def rebuild_mods(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
     """Return the same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
-    mods = [None if mod is None else rebuilder.capture("mod", mod) for mod in (spec.mask_mod, spec.score_mod)]
+    mods = [None if mod is None else rebuilder.callable(mod, "mod") for mod in (spec.mask_mod, spec.score_mod)]
     sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
     return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor), sink=sink)
 

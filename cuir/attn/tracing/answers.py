@@ -6,10 +6,9 @@ in proxy.py; trace.py decides when a trace begins anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...syntax.types import BOOL, F32, I32, DType
 from ...text.diagnostics import CuirError
@@ -22,11 +21,13 @@ class Tracing:
     """A trace that runs.
 
     Attributes:
+        apply: apply(name, args, kwargs) applies an operation to values of the mod.
         refused: errors that were raised in the mod, which may have caught them.
         rows: it works on rows or views of captured tensors.
         beyond: the current part is computed for pairs behind the last query and key, too.
     """
 
+    apply: Callable[[str, tuple[object, ...], Mapping[str, object]], object]
     refused: list[CuirError] = field(default_factory=list)
     rows: bool = False
     beyond: bool = False
@@ -88,12 +89,12 @@ class Answers:
     def __copy__(self) -> Answers:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Answers:
+    def __deepcopy__(self, memo: dict[int, object]) -> Answers:
         return self
 
 
-def _answer_for(name: str) -> Callable[..., Any]:
-    def answer(self: Answers, *operands: Any) -> Any:
+def _answer_for(name: str) -> Callable[..., object]:
+    def answer(self: Answers, *operands: object) -> object:
         return getattr(self.constant(f"{name}()"), f"__{name}__")(*operands)
 
     return answer

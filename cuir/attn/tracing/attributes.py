@@ -6,12 +6,12 @@ They are read without calling the objects' `__getattr__`.
 from __future__ import annotations
 
 import types
-from typing import Any
+from collections.abc import Mapping
 
 EMPTY = object()  # the value of a slot that was never set
 
 
-def slots_of(value: Any) -> list[tuple[str, Any]]:
+def slots_of(value: object) -> list[tuple[str, object]]:
     """Return the names and values of an object's slots, without those that were never set."""
     slots = ((n, slot_of(value, n)) for n in slot_names(type(value)))
     return [(n, v) for n, v in slots if v is not EMPTY]
@@ -22,7 +22,7 @@ def slot_names(cls: type) -> list[str]:
     return [n for c in classes for n, member in vars(c).items() if isinstance(member, types.MemberDescriptorType)]
 
 
-def slot_of(value: Any, name: str) -> Any:
+def slot_of(value: object, name: str) -> object:
     """Return a slot's value, or EMPTY if it was never set; the object's own `__getattr__` is not called."""
     try:
         return object.__getattribute__(value, name)
@@ -30,7 +30,7 @@ def slot_of(value: Any, name: str) -> Any:
         return EMPTY
 
 
-def attributes_of(value: Any) -> Any:
+def attributes_of(value: object) -> Mapping[str, object] | None:
     """Return `__dict__`, or None for an object that has none or whose class raises when asked for it."""
     try:
         return getattr(value, "__dict__", None)
@@ -38,7 +38,7 @@ def attributes_of(value: Any) -> Any:
         return None
 
 
-def has_attributes(value: Any) -> bool:
+def has_attributes(value: object) -> bool:
     """Return whether an object has attributes of its own, in `__dict__` or in slots."""
     return isinstance(attributes_of(value), dict) or bool(slots_of(value))
 

@@ -6,7 +6,6 @@ import functools
 import random
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -25,21 +24,21 @@ def _draws(name: str) -> bool:
     return any(torch.Tag.nondeterministic_seeded in getattr(packet, o).tags for o in overloads)
 
 
-def refuse_random(operation: Any) -> None:
+def refuse_random(operation: object) -> None:
     """Raise CuirError X120 for an operation of PyTorch that draws random numbers."""
     name = getattr(operation, "__name__", "")
     if name and _draws(name):
         refuse(f"`{name}` draws random numbers", WHY)
 
 
-def seeds_now() -> tuple[Any, ...]:
+def seeds_now() -> tuple[object, ...]:
     """Return the state of the global generators of Python and NumPy."""
     numpy = sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else ()
     return random.getstate(), tuple(x.tobytes() if hasattr(x, "tobytes") else x for x in state)
 
 
-def refuse_drawn(mod: Callable[..., Any], state_before: tuple[Any, ...]) -> None:
+def refuse_drawn(mod: Callable[..., object], state_before: tuple[object, ...]) -> None:
     """Raise CuirError X120 if the mod has drawn from them since `before`."""
     if seeds_now() != state_before:
         raise CuirError.of("X120", "the mod draws random numbers", function_span(mod), WHY)

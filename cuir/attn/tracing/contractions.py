@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
-from .arrays import MOST, Array, Index, array, fold_in_pairs, function, shaped
-from .proxy import call
+from .arrays import MOST, Array, array, fold_in_pairs, shaped
+from .element_indices import Index
+from .operation_table import function
+from .proxy import Scalar, TracedValue, apply, compute
 from .refusal import refuse
 
 
 @function("linear")
-def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(input: object, weight: object, bias: object = None) -> TracedValue:
     x, rows = array(input), array(weight)
     if not 1 <= rows.ndim <= 2 or not x.ndim or x.shape[-1] != rows.shape[-1]:
         refuse(f"a linear layer [{', '.join(map(str, rows.shape))}] of {list(x.shape)}", "the last dims are alike")
     product = _contract([x, rows], [_LETTERS[: x.ndim], ("y" if rows.ndim == 2 else "") + _LETTERS[x.ndim - 1]])
-    return product if bias is None else call("add", (product, bias), {})
+    return product if bias is None else apply("add", product, bias)
 
 
 @function("outer", "ger")
-def outer(input: Any, vec2: Any) -> Any:
+def outer(input: object, vec2: object) -> TracedValue:
     x, y = array(input), array(vec2)
     if (x.ndim, y.ndim) != (1, 1):
         refuse(f"an outer product of {list(x.shape)} and {list(y.shape)}", "it is of two rows")
@@ -29,7 +30,7 @@ def outer(input: Any, vec2: Any) -> Any:
 
 
 @function("einsum")
-def einsum(equation: Any, *operands: Any) -> Any:
+def einsum(equation: object, *operands: object) -> TracedValue:
     if not isinstance(equation, str):
         refuse("einsum with lists of dims", 'an equation: torch.einsum("d,d->", x, y)')
     inputs = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
@@ -48,7 +49,7 @@ def einsum(equation: Any, *operands: Any) -> Any:
 _LETTERS = "abcdefghijklmnopqrstuvw"
 
 
-def _contract(arrays: list[Array], labels: list[str], result: str | None = None) -> Any:
+def _contract(arrays: list[Array], labels: list[str], result: str | None = None) -> TracedValue:
     """Sum products of elements over labels that the result lacks; by default those that two operands have."""
     sizes: dict[str, int] = {}
     for x, letters in zip(arrays, labels, strict=True):
@@ -68,7 +69,7 @@ def _contract(arrays: list[Array], labels: list[str], result: str | None = None)
             f"{MOST} are the most: compute it before the mod, and index the result in the mod",
         )
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         places = dict(zip(result, index, strict=True))
         terms = []
         for inner in itertools.product(*(range(sizes[label]) for label in summed)):
@@ -76,8 +77,8 @@ def _contract(arrays: list[Array], labels: list[str], result: str | None = None)
             read = [
                 x.element(tuple(0 if n == 1 else at[label] for label, n in zip(letters, x.shape))) for x, letters in zip(arrays, labels)
             ]
-            terms.append(fold_in_pairs(read, lambda x, y: call("mul", (x, y), {})))
-        return fold_in_pairs(terms, lambda x, y: call("add", (x, y), {}))
+            terms.append(fold_in_pairs(read, lambda x, y: compute("mul", x, y)))
+        return fold_in_pairs(terms, lambda x, y: compute("add", x, y))
 
     return shaped([sizes[label] for label in result], element)
 

@@ -7,8 +7,7 @@ that are not large, need no look at the pairs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -18,7 +17,7 @@ from ...syntax.nodes import NOWHERE, Expr, IfExp, Literal, Name, Subscript
 from ...syntax.types import F32
 from ...syntax.walk import names_read, walk
 from ...text.diagnostics import CuirError
-from .mod_evaluator import evaluate
+from .mod_evaluator import Value, evaluate
 from .pairs import describe_pair
 from .traced import Traced
 
@@ -29,6 +28,8 @@ SCORES = (0.0, 1.0, -3.0)  # at which scores are compared
 MOST_PAIRS = 2**26  # limit of the compared pairs where only the device has the lengths
 _HINT = "take an offset off before the call, in float64 (times - times.min()), and capture the result in float32, or as integers of 32 bits"
 
+Pieces = Callable[[Lengths, set[str], torch.device], Iterable[dict[str, torch.Tensor]]]
+
 
 class Doubles:
     """Captured float64 tensors of a variant from `trace_without_clashes`."""
@@ -38,7 +39,7 @@ class Doubles:
         self.names = traced.own_names
         self.keep, self.score, self.factor, self.sink = traced.keep, traced.score, traced.factor, traced.sink
 
-    def check(self, values: Mapping[str, Any], at: Lengths | None, device: torch.device, pieces: Any) -> None:
+    def check(self, values: Mapping[str, Value], at: Lengths | None, device: torch.device, pieces: Pieces) -> None:
         """Compare masks and scores of float64 with those of a kernel, for all pairs where that is needed.
 
         Waits for the device once, and again for a look at the pairs.
@@ -94,7 +95,7 @@ class Doubles:
                 rounded[name] = most
         return rounded
 
-    def _matters(self, e: Expr, tensors: Mapping[str, Any], rounded: Mapping[str, float], numbers: set[str]) -> bool:
+    def _matters(self, e: Expr, tensors: Mapping[str, torch.Tensor], rounded: Mapping[str, float], numbers: set[str]) -> bool:
         """Return True if rounding may change an expression by more than arithmetic in f32 does."""
         read = names_read(e)
         if not read & (rounded.keys() | (numbers if read & tensors.keys() else set())):
@@ -104,12 +105,12 @@ class Doubles:
     def _compare(
         self,
         judged: list[Expr],
-        narrow: Mapping[str, Any],
-        wide: Mapping[str, Any],
+        narrow: Mapping[str, Value],
+        wide: Mapping[str, Value],
         place: Mapping[str, torch.Tensor],
         names: Iterable[str],
     ) -> None:
-        kept_pairs: Any = True
+        kept_pairs: bool | torch.Tensor = True
         if self.keep is not None:
             kept_pairs = torch.as_tensor(evaluate(self.keep, wide, double=True))
             if self.keep in judged and (pair := _first(kept_pairs != evaluate(self.keep, narrow), place)) is not None:
@@ -198,7 +199,7 @@ def _smooth(e: Expr, tensors: set[str]) -> bool:
     return any(smooth_traits) and all(_smooth(a, tensors) for a in args)
 
 
-def _reach(values: Iterable[Any], names: set[str]) -> Lengths | None:
+def _reach(values: Iterable[Value], names: set[str]) -> Lengths | None:
     """Return lengths that cover the elements of captured tensors.
 
     They are used where only the device has a call's lengths. None if these are too many pairs.

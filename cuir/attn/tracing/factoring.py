@@ -23,8 +23,8 @@ from ...syntax.walk import IdentityKey, NamesRead
 from ...text.diagnostics import CuirError
 from .marks import is_detached, marked_value
 from .mod_evaluator import CONSTANTS, evaluate
+from .number_literals import literal_of
 from .parameter import Parameter
-from .proxy import number
 
 VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")
@@ -113,7 +113,7 @@ class _Factoring:
         if left != right:
             return None
         try:
-            root: Expr = number(math.sqrt(evaluate(factor, {})))
+            root: Expr = literal_of(math.sqrt(evaluate(factor, {})))
         except CuirError:  # a captured number is among the factors
             root = build.sqrt(factor)
         y = self.whole(Binary("*", left, root))
@@ -168,6 +168,6 @@ def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
     """Combine two factors; None for literals whose product leaves the range of f32's normal numbers."""
     factor = fold(Binary(op, fold(a), fold(b)))
     if isinstance(factor, Literal):
-        return number(factor.value) if abs(factor.value) >= LEAST_NORMAL else None
+        return literal_of(factor.value) if abs(factor.value) >= LEAST_NORMAL else None
     literals = isinstance(fold(a), Literal) and isinstance(fold(b), Literal)
     return None if literals else Binary(op, a, b)

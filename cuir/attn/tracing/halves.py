@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ from ...ops.build_calls import cast, where
 from ...syntax.nodes import Binary, Expr, Name
 from ...syntax.types import BF16, F16, F32, I32, DType
 from ...syntax.walk import names_read
-from .proxy import PROMOTIONS, Proxy, lift, literal, promote, to
+from .proxy import Operands, Proxy, lift, literal, promote, to
 from .refusal import refuse
 
 HALVES = {torch.float16: F16, torch.bfloat16: BF16}
@@ -45,7 +44,7 @@ def in_f32(p: Proxy) -> Proxy:
     return number if number.precision is None else replace(number, precision=None)
 
 
-def kind_of(operands: tuple[Any, ...]) -> DType | None:
+def kind_of(operands: Operands) -> DType | None:
     """Return the half precision in which PyTorch computes an operation.
 
     It is the one that all floating-point tensors have.
@@ -54,7 +53,7 @@ def kind_of(operands: tuple[Any, ...]) -> DType | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def promote_operands(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def promote_operands(name: str, operands: Operands) -> Operands:
     """Promote operands as PyTorch does.
 
     Integers beside half precision become it, and so do numbers that are compared with it.
@@ -63,28 +62,26 @@ def promote_operands(name: str, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     if kind is None:
         return operands
 
-    def promote(o: Any) -> Any:
+    def promote(o: object) -> object:
         if isinstance(o, Proxy) and o.element == I32 and not o.number:
             return in_half(to(o, F32), kind)
-        compared = name in COMPARED and isinstance(o, (int, float)) and not isinstance(o, bool)
-        return float(torch.tensor(float(o), dtype=_TORCH[kind])) if compared else o
+        if name in COMPARED and isinstance(o, (int, float)) and not isinstance(o, bool):
+            return float(torch.tensor(float(o), dtype=_TORCH[kind]))
+        return o
 
     return tuple(map(promote, operands))
 
 
-def rounded_like(result: Any, operands: tuple[Any, ...]) -> Any:
+def rounded_like(result: Proxy, operands: Operands) -> Proxy:
     """Return the result of an operation in the dtype that PyTorch's promotion gives it."""
     kind = kind_of(operands)
-    if kind is None or not isinstance(result, Proxy) or result.element != F32 or result.precision is not None:
+    if kind is None or result.element != F32 or result.precision is not None:
         return result
     return in_half(result, kind)
 
 
-def unify_dtypes(*values: Any) -> list[Proxy]:
+def unify_dtypes(*values: object) -> list[Proxy]:
     """Return values in one dtype, as PyTorch promotes tensors that it joins."""
     ps = promote_operands("cat", tuple(map(lift, values)))
     kind = kind_of(ps)
     return [p if kind is not None or p.element != F32 else in_f32(p) for p in promote(*ps)]
-
-
-PROMOTIONS.append((promote_operands, rounded_like))

@@ -6,26 +6,27 @@ A computed index selects among the elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from ...syntax.types import I32
-from .arrays import MOST, Array, Index, array, function, shaped
+from .arrays import MOST, Array, array, shaped
+from .element_indices import Index
 from .halves import unify_dtypes
-from .proxy import Proxy, call, lift, literal
+from .operation_table import function
+from .proxy import Place, Proxy, Scalar, TracedValue, compute, lift, literal
 from .refusal import refuse
 
 
 @function("stack")
-def stack(tensors: Any, dim: int = 0) -> Any:
+def stack(tensors: object, dim: int = 0) -> TracedValue:
     parts = _parts(tensors, "stack")
     if any(p.shape != parts[0].shape for p in parts):
         refuse(f"stack of {_shapes(parts)}", "its tensors have one shape")
     at = parts[0].axis(dim, 1)
     like = unified_parts(parts)
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         rest = (*index[:at], *index[at + 1 :])
         return choose(index[at], [lambda part=part: part.element(rest) for part in like])  # type: ignore[misc]
 
@@ -33,7 +34,7 @@ def stack(tensors: Any, dim: int = 0) -> Any:
 
 
 @function("cat", "concat", "concatenate")
-def cat(tensors: Any, dim: int = 0) -> Any:
+def cat(tensors: object, dim: int = 0) -> Array:
     parts = _parts(tensors, "cat")
     if any(not p.ndim for p in parts):
         refuse("cat of a tensor without dims", "torch.stack joins numbers to a row")
@@ -46,35 +47,36 @@ def cat(tensors: Any, dim: int = 0) -> Any:
     like = unified_parts(parts)
     ends = [sum(p.shape[at] for p in parts[: n + 1]) for n in range(len(parts))]
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         place = constant(index[at])
         if isinstance(place, int):
             n = next(n for n, end in enumerate(ends) if place < end)
             return like[n].element((*index[:at], place - ends[n] + like[n].shape[at], *index[at + 1 :]))
         place = from_the_end(place, ends[-1])
-        result: Any = None
+        result: Scalar | None = None
         for part, end in reversed(list(zip(like, ends))):
             size = part.shape[at]
-            inner = call("clamp", (place - (end - size), 0, size - 1), {})  # so that no read is outside of its tensor
+            inner = compute("clamp", place - (end - size), 0, size - 1)  # so that no read is outside of its tensor
             mine = part.element((*index[:at], inner, *index[at + 1 :]))
-            result = mine if result is None else call("where", (place < end, mine, result), {})
+            result = mine if result is None else compute("where", place < end, mine, result)
+        assert result is not None
         return result
 
     return Array(torch.Size([*parts[0].shape[:at], ends[-1], *parts[0].shape[at + 1 :]]), element)
 
 
 @function("hstack")
-def hstack(tensors: Any) -> Any:
-    parts = [p if p.ndim else p.unsqueeze(0) for p in _parts(tensors, "hstack")]
+def hstack(tensors: object) -> Array:
+    parts = [p if p.ndim else array(p.unsqueeze(0)) for p in _parts(tensors, "hstack")]
     return cat(parts, min(1, parts[0].ndim - 1))
 
 
 @function("vstack", "row_stack")
-def vstack(tensors: Any) -> Any:
+def vstack(tensors: object) -> Array:
     return cat([p if p.ndim > 1 else p.reshape(1, -1) for p in _parts(tensors, "vstack")], 0)
 
 
-def _parts(tensors: Any, name: str) -> list[Array]:
+def _parts(tensors: object, name: str) -> list[Array]:
     if not isinstance(tensors, (list, tuple)) or not tensors:
         refuse(f"`{name}` takes a list or a tuple of tensors, found {type(tensors).__name__}", f"torch.{name}([x, y])")
     return [array(t) for t in tensors]
@@ -90,26 +92,26 @@ def unified_parts(parts: Sequence[Array]) -> list[Array]:
     if len({(f.element, f.precision) for f in firsts}) <= 1:
         return list(parts)
 
-    def convert(part: Array) -> Callable[[Index], Any]:
+    def convert(part: Array) -> Callable[[Index], Scalar]:
         return lambda index: unify_dtypes(part.element(index), *firsts)[0]
 
     return [Array(p.shape, convert(p), p.follows) for p in parts]
 
 
 # ---- elements at a place that may be computed
-def constant(place: Any) -> Any:
+def constant(place: Place) -> Place:
     """Return a place that is known while tracing as an int; others as they are."""
     return int(place.value) if isinstance(place, Proxy) and literal(place) and isinstance(place.value, int) else place
 
 
-def from_the_end(place: Any, size: int) -> Any:
+def from_the_end(place: Place, size: int) -> Proxy:
     """Return a computed place, of which a negative one counts from the end."""
     if (element := lift(place).element) != I32:
         refuse(f"a tensor is indexed by integers, found {element}", ".to(torch.int32) converts")
-    return call("where", (place < 0, place + size, place), {})
+    return compute("where", place < 0, place + size, place)
 
 
-def choose(place: Any, elements: Sequence[Callable[[], Any]]) -> Any:
+def choose(place: Place, elements: Sequence[Callable[[], Scalar]]) -> Scalar:
     """Return the element at a place.
 
     A computed place is compared with all places but the last.
@@ -122,7 +124,7 @@ def choose(place: Any, elements: Sequence[Callable[[], Any]]) -> Any:
     place = from_the_end(place, len(elements))
     result = elements[-1]()
     for n, element in reversed(list(enumerate(elements[:-1]))):
-        result = call("where", (place == n, element(), result), {})
+        result = compute("where", place == n, element(), result)
     return result
 
 

@@ -5,27 +5,29 @@ The reads are embedding, gather, index_select and take, the searches isin, bucke
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 from ...syntax.types import I32
-from .arrays import MOST, Array, Index, array, fold_in_pairs, function, shaped, whole
+from .arrays import MOST, Array, array, fold_in_pairs, shaped
+from .element_indices import Index, whole
 from .joins import constant
-from .proxy import Proxy, call, lift, without_gradient
+from .operation_table import function
+from .proxy import Place, Proxy, Scalar, TracedValue, compute, lift, without_gradient
 from .refusal import refuse
 
 
 # ---- reads
 @function("embedding")
 def embedding(
-    input: Any,
-    weight: Any,
-    padding_idx: Any = None,
-    max_norm: Any = None,
-    norm_type: Any = 2.0,
+    input: object,
+    weight: object,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Any:
+) -> TracedValue:
     if max_norm is not None:
         refuse(
             "embedding with max_norm writes to its table, and a kernel only reads what it captures", "renormalise the table before the call"
@@ -37,21 +39,19 @@ def embedding(
         refuse(f"an embedding is of a table of rows, found {list(table.shape)}", "table[idx] reads one element of a row")
     padding = None if padding_idx is None else whole(padding_idx, table.shape[0])
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         row = place(places.element(index[:-1]), table.shape[0])
-        element_read = table.element((row, index[-1]))
         if padding is None:
-            return element_read
-        element_read = lift(element_read)
-        return call(
-            "where", (call("eq", (row, padding), {}), without_gradient(element_read), element_read), {}
-        )  # the row of padding learns nothing
+            return table.element((row, index[-1]))
+        element_read = lift(table.element((row, index[-1])))
+        # the row of padding learns nothing
+        return compute("where", compute("eq", row, padding), without_gradient(element_read), element_read)
 
     return shaped([*places.shape, table.shape[1]], element, table.follows or places.follows)
 
 
 @function("gather")
-def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+def gather(input: object, dim: int, index: object, *, sparse_grad: bool = False) -> TracedValue:
     source, places = array(input), array(index)
     if max(source.ndim, 1) != max(places.ndim, 1):
         refuse(
@@ -68,7 +68,7 @@ def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> An
 
 
 @function("take_along_dim")
-def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
+def take_along_dim(input: object, indices: object, dim: int | None = None) -> TracedValue:
     source, places = array(input), array(indices)
     if dim is None:
         source, places = _flat(source), _flat(places)
@@ -87,12 +87,12 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
                 "other dims are alike, or one of them is 1",
             )
         shape.append(p if d == at or n == 1 else n)
-    wide = source.expand(*(n if d == at else s for d, (n, s) in enumerate(zip(source.shape, shape))))
-    return _along(wide, at, places.expand(*shape), shape)
+    wide = array(source.expand(*(n if d == at else s for d, (n, s) in enumerate(zip(source.shape, shape)))))
+    return _along(wide, at, array(places.expand(*shape)), shape)
 
 
 @function("index_select")
-def index_select(input: Any, dim: int, index: Any) -> Any:
+def index_select(input: object, dim: int, index: object) -> TracedValue:
     source, places = array(input), array(index)
     if places.ndim > 1:
         refuse(f"index_select at places of shape {list(places.shape)}", "a row of places, or one")
@@ -109,15 +109,15 @@ def index_select(input: Any, dim: int, index: Any) -> Any:
 
 
 @function("take")
-def take(input: Any, index: Any) -> Any:
+def take(input: object, index: object) -> TracedValue:
     source, places = _flat(array(input)), array(index)
     return shaped(places.shape, lambda i: source.element((whole(places.element(i), source.shape[0]),)), source.follows or places.follows)
 
 
-def _along(source: Array, at: int, places: Array, shape: Any) -> Any:
+def _along(source: Array, at: int, places: Array, shape: Sequence[int]) -> TracedValue:
     """Return the elements whose place along a dim is read from `places`."""
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         if not source.ndim:
             return source.element(())
         inner = index or (0,)  # a place without dims is of a row
@@ -130,7 +130,7 @@ def _flat(x: Array) -> Array:
     return x if x.ndim == 1 else array(x.unsqueeze(0) if not x.ndim else x.reshape(-1))
 
 
-def place(x: Any, size: int) -> Any:
+def place(x: object, size: int) -> Place:
     """Return a place for these functions, for which no place counts from the end, as in PyTorch."""
     index = lift(x)
     if index.element != I32:
@@ -141,21 +141,21 @@ def place(x: Any, size: int) -> Any:
 
 
 @function("one_hot")
-def one_hot(input: Any, num_classes: Any = -1) -> Any:
+def one_hot(input: object, num_classes: object = -1) -> TracedValue:
     places, classes = array(input), whole_number(num_classes)
     if classes < 1:
         refuse("one_hot whose number of classes depends on the data", "give num_classes")
-    return shaped([*places.shape, classes], lambda i: _int(call("eq", (places.element(i[:-1]), i[-1]), {})), places.follows)
+    return shaped([*places.shape, classes], lambda i: compute("int", compute("eq", places.element(i[:-1]), i[-1])), places.follows)
 
 
-def whole_number(x: Any) -> int:
+def whole_number(x: object) -> int:
     """Return a size, which is part of the program."""
-    return x.__index__() if hasattr(x, "__index__") else refuse(f"expected an integer, found {type(x).__name__}")
+    return x.__index__() if isinstance(x, SupportsIndex) else refuse(f"expected an integer, found {type(x).__name__}")
 
 
 # ---- searches
 @function("isin")
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+def isin(elements: object, test_elements: object, *, assume_unique: bool = False, invert: bool = False) -> TracedValue:
     candidates = _flat(array(test_elements))
     _few(
         candidates.shape[0],
@@ -164,16 +164,16 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
         "wanted = torch.isin(torch.arange(N), values) before the mod, and wanted[kv_idx] in it",
     )
 
-    def element(x: Any) -> Any:
-        equal = [call("eq", (x, candidates.element((n,))), {}) for n in range(candidates.shape[0])]
+    def element(x: Scalar) -> Proxy:
+        equal = [compute("eq", x, candidates.element((n,))) for n in range(candidates.shape[0])]
         result = _joined("or", equal, False)
-        return call("invert", (result,), {}) if invert else result
+        return compute("invert", result) if invert else result
 
     return _each(elements, element)
 
 
 @function("bucketize")
-def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: Any = False) -> Any:
+def bucketize(input: object, boundaries: object, *, out_int32: bool = False, right: object = False) -> TracedValue:
     row = array(boundaries)
     if row.ndim != 1:
         refuse(f"boundaries of shape {list(row.shape)}", "they are a row: torch.searchsorted searches one of several rows")
@@ -182,8 +182,14 @@ def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: An
 
 @function("searchsorted")
 def searchsorted(
-    sorted_sequence: Any, input: Any, *, out_int32: bool = False, right: Any = False, side: str | None = None, sorter: Any = None
-) -> Any:
+    sorted_sequence: object,
+    input: object,
+    *,
+    out_int32: bool = False,
+    right: object = False,
+    side: str | None = None,
+    sorter: object = None,
+) -> TracedValue:
     if side not in (None, "left", "right") or (side == "left" and right):
         refuse(f"searchsorted with side={side!r} and right={bool(right)}", '"left" or "right"')
     rows = array(sorted_sequence)
@@ -194,7 +200,7 @@ def searchsorted(
     return _searched(rows, input, side == "right" or bool(right), "searchsorted")
 
 
-def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
+def _searched(rows: Array, input: object, behind: bool, name: str) -> TracedValue:
     """Count the boundaries before each value; `behind` counts those that equal it, too."""
     _few(
         rows.shape[-1],
@@ -209,11 +215,11 @@ def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
             "all dims but the last are alike, or boundaries[b] is one row",
         )
 
-    def element(index: Index) -> Any:
+    def element(index: Index) -> Scalar:
         x = values.element(index)
         bounds = [rows.element((*(index[:-1] if rows.ndim > 1 else ()), n)) for n in range(rows.shape[-1])]
 
-        def search(first: int, end: int) -> Any:
+        def search(first: int, end: int) -> Scalar:
             """Halve the boundaries as PyTorch does.
 
             Its results for NaN and unordered boundaries follow from these steps.
@@ -221,8 +227,8 @@ def _searched(rows: Array, input: Any, behind: bool, name: str) -> Any:
             if first == end:
                 return first
             middle = first + (end - first) // 2
-            beyond = call("gt" if behind else "ge", (bounds[middle], x), {})
-            return call("where", (beyond, search(first, middle), search(middle + 1, end)), {})
+            beyond = compute("gt" if behind else "ge", bounds[middle], x)
+            return compute("where", beyond, search(first, middle), search(middle + 1, end))
 
         return lift(search(0, len(bounds)))
 
@@ -237,19 +243,13 @@ def _few(count: int, follows: bool, name: str, instead: str) -> None:
         )
 
 
-def _each(x: Any, element: Callable[[Any], Any]) -> Any:
+def _each(x: object, element: Callable[[Scalar], Scalar]) -> TracedValue:
     values = array(x)
     return shaped(values.shape, lambda index: element(values.element(index)), values.follows)
 
 
-def _joined(name: str, items: list[Any], empty: Any) -> Any:
-    return fold_in_pairs(items, lambda x, y: call(name, (x, y), {})) if items else lift(empty)
-
-
-def _int(x: Any) -> Proxy:
-    result = call("int", (x,), {})
-    assert isinstance(result, Proxy)
-    return result
+def _joined(name: str, items: Sequence[Proxy], empty: bool) -> Proxy:
+    return fold_in_pairs(items, lambda x, y: compute(name, x, y)) if items else lift(empty)
 
 
 __all__ = ["embedding", "gather", "searchsorted"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Callable
-from typing import Any
 
 from ...caching import memoize
 from ...text.diagnostics import CuirError
@@ -19,7 +18,9 @@ ASKED = frozenset({"isinstance", "type"})
 _FROM = "_cuir_traced_from"
 
 
-def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], foreign: Callable[[types.FunctionType], bool]) -> None:
+def with_traced_methods(
+    copy: object, traced: Callable[[types.FunctionType], Callable[..., object]], foreign: Callable[[types.FunctionType], bool]
+) -> None:
     """Give a copied object a subclass of its class with traced methods.
 
     Args:
@@ -28,13 +29,13 @@ def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], 
 
     Raises CuirError X120 where there can be no subclass.
     """
-    cls, methods = type(copy), dict[str, Any]()
-    metaclass: Any = type(cls)
+    cls, methods, functions = type(copy), dict[str, object](), dict[str, types.FunctionType]()
+    metaclass: Callable[..., type] = type(cls)
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             function = _function(member)
             if function is not None and not foreign(function) and ASKED & globals_read(function.__code__):
-                methods[name] = _as(member, traced(function))
+                methods[name], functions[name] = _as(member, traced(function)), function
             else:
                 methods.pop(name, None)
     if methods:
@@ -45,12 +46,12 @@ def with_traced_methods(copy: Any, traced: Callable[[types.FunctionType], Any], 
             raise CuirError.of(
                 "X120",
                 f"methods of `{cls.__name__}` ask for classes ({', '.join(sorted(methods))}), and a class derived from it fails: {error}",
-                function_span(next(iter(methods.values()))),
+                function_span(functions[next(iter(methods))]),
                 "ask in the mod itself, or in a function that it names",
             ) from error
 
 
-def class_of(x: Any) -> type:
+def class_of(x: object) -> type:
     """Return the class of the user's object."""
     cls = type(x)
     original: type = vars(cls).get(_FROM, cls)
@@ -68,12 +69,12 @@ def globals_read(code: types.CodeType) -> frozenset[str]:
     return frozenset(names)
 
 
-def _function(member: Any) -> types.FunctionType | None:
+def _function(member: object) -> types.FunctionType | None:
     inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
     return inner if isinstance(inner, types.FunctionType) else None
 
 
-def _as(member: Any, function: Any) -> Any:
+def _as(member: object, function: Callable[..., object]) -> object:
     if isinstance(member, property):
         return property(function, member.fset, member.fdel, member.__doc__)
     return type(member)(function) if isinstance(member, (staticmethod, classmethod)) else function

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -23,7 +23,7 @@ from .marks import extremes_of, extremum_of, is_detached, marked_value, partials
 
 # the transfer adds them to programs that lack them
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
-Value = Any  # a Python number or a tensor; they broadcast
+Value = int | float | torch.Tensor  # they broadcast
 
 
 def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]] | None = None, *, double: bool = False) -> Value:
@@ -125,17 +125,24 @@ class _Evaluation:
         raise CuirError.of("N101", f"`{e.id}` has no value here", e.span)
 
 
+class _Context(Protocol):
+    shapes: list[torch.Size]
+    saved_tensors: tuple[torch.Tensor, ...]
+
+    def save_for_backward(self, *tensors: torch.Tensor) -> None: ...
+
+
 class _WithPartials(torch.autograd.Function):
     """A gradient that is passed to operands, multiplied by derivatives; 0 where these are 0."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: _Context, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(*pairs[1::2])
         ctx.shapes = [x.shape for x in pairs[::2]]
         return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _Context, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients: list[torch.Tensor | None] = [None]
         for partial, shape in zip(ctx.saved_tensors, ctx.shapes, strict=True):
             product = torch.where(partial == 0, 0.0, grad * partial)
@@ -145,11 +152,11 @@ class _WithPartials(torch.autograd.Function):
 
 def _read(tensor: torch.Tensor, indices: list[Value]) -> torch.Tensor:
     """Read elements of a tensor, 0 outside of it."""
-    inside: Value = True
+    inside: bool | torch.Tensor = True
     safe = []
     for i, size in zip(indices, tensor.shape):
         inside = inside & ((i >= 0) & (i < size))
-        safe.append(i.clamp(0, max(0, size - 1)).long() if isinstance(i, torch.Tensor) else min(max(i, 0), max(0, size - 1)))
+        safe.append(i.clamp(0, max(0, size - 1)).long() if isinstance(i, torch.Tensor) else min(max(int(i), 0), max(0, size - 1)))
     if tensor.numel() == 0:
         shapes = [i.shape for i in indices if isinstance(i, torch.Tensor)]
         return torch.zeros(torch.broadcast_shapes(*shapes), dtype=tensor.dtype, device=tensor.device)

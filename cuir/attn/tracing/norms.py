@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NoReturn
 
-from .arrays import array, elementwise, fold_in_pairs, function, number
+import torch
+
+from .arrays import Dims, array, elementwise, fold_in_pairs, number
+from .operation_table import function
 from .partials import attach_partials
-from .proxy import Proxy, Rows, call, lift
+from .proxy import Proxy, Rows, Scalar, TracedValue, apply, compute, lift
+from .reductions import amax, amin
 from .refusal import refuse
 
-Dims = int | tuple[int, ...] | None
+Order = Scalar | Rows  # of a norm: a number that is known while tracing
 
 
 @function("norm")
-def norm(input: Any, p: Any = "fro", dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def norm(
+    input: object, p: Order | str | None = "fro", dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> TracedValue:
     if isinstance(p, str) and p != "fro":
         _refuse_matrix(p)
     return vector_norm(input, 2 if p is None or isinstance(p, str) else p, dim, keepdim, dtype=dtype)
 
 
 @function("linalg_norm")
-def linalg_norm(input: Any, ord: Any = None, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def linalg_norm(
+    input: object, ord: Order | str | None = None, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> TracedValue:
     x, dims = array(input), (dim,) if isinstance(dim, int) else dim
     if isinstance(ord, str) or (ord is not None and (x.ndim if dims is None else len(dims)) == 2):
         return matrix_norm(x, ord, (-2, -1) if dims is None else dims, keepdim, dtype=dtype)
@@ -30,7 +38,9 @@ def linalg_norm(input: Any, ord: Any = None, dim: Dims = None, keepdim: bool = F
 
 
 @function("linalg_matrix_norm")
-def matrix_norm(A: Any, ord: Any = "fro", dim: tuple[int, ...] = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Any:
+def matrix_norm(
+    A: object, ord: object = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> TracedValue:
     x = array(A)
     if x.ndim < 2:
         refuse(f"a matrix norm of an array of {x.ndim} dims", "torch.linalg.vector_norm is for rows")
@@ -41,105 +51,105 @@ def matrix_norm(A: Any, ord: Any = "fro", dim: tuple[int, ...] = (-2, -1), keepd
     rows, columns = (x.axis(d) for d in dim)
     summed, compared = (rows, columns) if abs(ord) == 1 else (columns, rows)
     sums = array(vector_norm(x, 1, summed, True, dtype=dtype))
-    result = array(sums.amax(compared, True) if ord > 0 else sums.amin(compared, True))
+    result = array(amax(sums, compared, True) if ord > 0 else amin(sums, compared, True))
     return result if keepdim else result.squeeze(rows, columns)
 
 
 @function("linalg_vector_norm", "vector_norm")
-def vector_norm(x: Any, ord: Any = 2, dim: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    x = array(x if dtype is None else call("to", (x, dtype), {}))
+def vector_norm(x: object, ord: Order = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TracedValue:
+    elements = array(x if dtype is None else apply("to", x, dtype))
     if isinstance(ord, (Proxy, Rows)):
         ord = float(lift(ord).known_value("the order of a norm"))
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         refuse(f"a norm of order {ord!r}", "a number: 2, 1 or math.inf")
     if ord == 2:
-        return x.folded(dim, keepdim, "summed", _euclidean, lift, 0.0)
+        return elements.folded(dim, keepdim, "summed", _euclidean, lift, 0.0)
     if ord == 0:
-        return call("float", (array(elementwise("ne", (x, 0), {})).sum(dim, keepdim),), {})
-    sizes = array(elementwise("abs", (x,), {}))
+        return apply("float", array(elementwise("ne", (elements, 0), {})).sum(dim, keepdim))
+    sizes = array(elementwise("abs", (elements,), {}))
     if ord == math.inf:
-        return sizes.amax(dim, keepdim)
+        return amax(sizes, dim, keepdim)
     if ord == -math.inf:
-        return sizes.amin(dim, keepdim)
+        return amin(sizes, dim, keepdim)
     if ord == 1:
-        return call("float", (sizes.sum(dim, keepdim),), {})
-    return x.folded(dim, keepdim, "summed", _of_order(float(ord)), lift, 0.0)
+        return apply("float", sizes.sum(dim, keepdim))
+    return elements.folded(dim, keepdim, "summed", _of_order(float(ord)), lift, 0.0)
 
 
-def _euclidean(items: Sequence[Any]) -> Any:
+def _euclidean(items: Sequence[Proxy]) -> Proxy:
     """Return the root of the sum of squares; its derivative is 0 where all elements are 0."""
-    root = call("sqrt", (_sum([number(call("mul", (x, x), {})) for x in items]),), {})
+    root = compute("sqrt", _sum([number(compute("mul", x, x)) for x in items]))
 
-    def partials(z: Any, *xs: Any) -> tuple[Any, ...]:
-        return tuple(_unless_zero(z, call("truediv", (x, z), {})) for x in xs)
+    def partials(z: Proxy, *xs: Proxy) -> tuple[Proxy, ...]:
+        return tuple(_unless_zero(z, compute("truediv", x, z)) for x in xs)
 
     return attach_partials(root, partials, *items)
 
 
-def _of_order(order: float) -> Callable[[Sequence[Any]], Any]:
+def _of_order(order: float) -> Callable[[Sequence[Proxy]], Proxy]:
     """Return the fold to a root of a sum of powers.
 
     Its derivative is 0 where all elements are 0, and for orders below 1 by each element that is 0.
     """
 
-    def fold(items: Sequence[Any]) -> Any:
-        total = _sum([call("pow", (call("float", (call("abs", (x,), {}),), {}), order), {}) for x in items])
+    def fold(items: Sequence[Proxy]) -> Proxy:
+        total = _sum([compute("pow", compute("float", compute("abs", x)), order) for x in items])
 
-        def partials(z: Any, *xs: Any) -> tuple[Any, ...]:
-            shares = [call("pow", (call("truediv", (call("abs", (x,), {}), z), {}), order - 1.0), {}) for x in xs]
-            signed = [call("mul", (call("sign", (x,), {}), share), {}) for x, share in zip(xs, shares, strict=True)]
+        def partials(z: Proxy, *xs: Proxy) -> tuple[Proxy, ...]:
+            shares = [compute("pow", compute("truediv", compute("abs", x), z), order - 1.0) for x in xs]
+            signed = [compute("mul", compute("sign", x), share) for x, share in zip(xs, shares, strict=True)]
             return tuple(_unless_zero(x if order < 1 else z, change) for x, change in zip(xs, signed, strict=True))
 
-        return attach_partials(call("pow", (total, 1.0 / order), {}), partials, *items)
+        return attach_partials(compute("pow", total, 1.0 / order), partials, *items)
 
     return fold
 
 
-def _sum(items: Sequence[Any]) -> Any:
-    return fold_in_pairs(items, lambda x, y: call("add", (x, y), {}))
+def _sum(items: Sequence[Proxy]) -> Proxy:
+    return fold_in_pairs(items, lambda x, y: compute("add", x, y))
 
 
-def _unless_zero(x: Any, change: Any) -> Any:
-    return call("where", (call("eq", (x, 0.0), {}), 0.0, change), {})
+def _unless_zero(x: Proxy, change: Proxy) -> Proxy:
+    return compute("where", compute("eq", x, 0.0), 0.0, change)
 
 
 @function("dist")
-def dist(input: Any, other: Any, p: Any = 2) -> Any:
-    return vector_norm(call("sub", (input, other), {}), p)
+def dist(input: object, other: object, p: Order = 2) -> TracedValue:
+    return vector_norm(apply("sub", input, other), p)
 
 
 @function("pairwise_distance")
-def pairwise_distance(x1: Any, x2: Any, p: Any = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
-    return vector_norm(call("add", (call("sub", (x1, x2), {}), eps), {}), p, -1, keepdim)
+def pairwise_distance(x1: object, x2: object, p: Order = 2.0, eps: float = 1e-6, keepdim: bool = False) -> TracedValue:
+    return vector_norm(apply("add", apply("sub", x1, x2), eps), p, -1, keepdim)
 
 
 @function("normalize")
-def normalize(input: Any, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
-    return call("div", (input, call("clamp_min", (vector_norm(input, p, dim, True), eps), {})), {})
+def normalize(input: object, p: Order = 2.0, dim: int = 1, eps: float = 1e-12) -> TracedValue:
+    return apply("div", input, apply("clamp_min", vector_norm(input, p, dim, True), eps))
 
 
 @function("cosine_similarity")
-def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+def cosine_similarity(x1: object, x2: object, dim: int = 1, eps: float = 1e-8) -> TracedValue:
     lengths = [array(x).folded(dim, False, "summed", _length_at_least(eps), lift, eps) for x in (x1, x2)]
-    return call("div", (vecdot(x1, x2, dim=dim), call("mul", tuple(lengths), {})), {})
+    return apply("div", vecdot(x1, x2, dim=dim), apply("mul", *lengths))
 
 
-def _length_at_least(eps: float) -> Callable[[Sequence[Any]], Any]:
+def _length_at_least(eps: float) -> Callable[[Sequence[Proxy]], Proxy]:
     """Return the fold to a length of eps or more; as in PyTorch, the bound stops no derivative."""
 
-    def fold(items: Sequence[Any]) -> Any:
-        length = lift(_euclidean(items))
-        return attach_partials(lift(call("clamp_min", (length, eps), {})), lambda z, n: (1.0,), length)
+    def fold(items: Sequence[Proxy]) -> Proxy:
+        length = _euclidean(items)
+        return attach_partials(compute("clamp_min", length, eps), lambda z, n: (1.0,), length)
 
     return fold
 
 
 @function("linalg_vecdot")
-def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    return array(call("mul", (x, y), {})).sum(dim)
+def vecdot(x: object, y: object, *, dim: int = -1) -> TracedValue:
+    return array(apply("mul", x, y)).sum(dim)
 
 
-def _refuse_matrix(order: Any) -> None:
+def _refuse_matrix(order: object) -> NoReturn:
     refuse(
         f"a matrix norm of order {order!r}", "singular values are none of a kernel's: compute it before the mod, or take the Frobenius norm"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -16,15 +15,16 @@ from ...syntax.printer import show
 from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
 from .answers import TRACE
 from .halves import HALVES, in_f32, in_half
+from .operation_table import handles
 from .partials import attach_partials
 from .proxy import (
     PRODUCTS,
     Handler,
     Proxy,
+    Scalar,
     TensorProxy,
     as_constants,
     exactly,
-    handles,
     lift,
     literal,
     make_proxy,
@@ -36,13 +36,13 @@ from .refusal import refuse
 
 
 @handles("add")
-def _add(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+def _add(x: object, y: object, *, alpha: Scalar = 1) -> Proxy:
     a, b = promote(x, y if alpha == 1 else _mul(y, alpha))
     return _made_or("|", a, b) if a.element == BOOL else make_proxy(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
 
 
 @handles("sub", "subtract")
-def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
+def _sub(x: object, y: object, *, alpha: Scalar = 1) -> Proxy:
     a, b = promote(x, y if alpha == 1 else _mul(y, alpha))
     if a.element == BOOL:
         refuse("a difference of two bools", "use ^ or & ~")
@@ -50,7 +50,7 @@ def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Proxy:
 
 
 @handles("mul", "multiply")
-def _mul(x: Any, y: Any) -> Proxy:
+def _mul(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element == BOOL:
         return _made_or("&", a, b)
@@ -58,7 +58,7 @@ def _mul(x: Any, y: Any) -> Proxy:
 
 
 @handles("truediv", "div", "divide", "true_divide")
-def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
+def _div(x: object, y: object, *, rounding_mode: str | None = None) -> Proxy:
     if rounding_mode == "floor":
         return _floordiv(x, y)
     if rounding_mode == "trunc":
@@ -70,7 +70,7 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Proxy:
 
 
 @handles("floordiv", "floor_divide")
-def _floordiv(x: Any, y: Any) -> Proxy:
+def _floordiv(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element != F32:
         return _whole("//", a, b, operator.floordiv)
@@ -82,7 +82,7 @@ def _floordiv(x: Any, y: Any) -> Proxy:
 
 
 @handles("mod", "remainder")
-def _mod(x: Any, y: Any) -> Proxy:
+def _mod(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element != F32:
         return _whole("%", a, b, operator.mod)
@@ -97,7 +97,7 @@ def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
 
 
 @handles("fmod")
-def _fmod(x: Any, y: Any) -> Proxy:
+def _fmod(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element == F32:
         return make_proxy(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
@@ -111,7 +111,7 @@ def _rounded_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
     return _made_or("&", unequal(rest, 0), unequal(less(a, 0), less(b, 0)))
 
 
-def _quotient_to_zero(x: Any, y: Any) -> Proxy:
+def _quotient_to_zero(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element == F32:
         return _trunc(_div(a, b))
@@ -119,7 +119,7 @@ def _quotient_to_zero(x: Any, y: Any) -> Proxy:
     return _add(quotient, to(_rounded_down(a, b, rest), I32))
 
 
-def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
+def _whole(sign: str, x: object, y: object, value: Callable[..., int | float]) -> Proxy:
     a, b = promote(x, y)
     if a.element != I32:
         refuse(f"`{sign}` is of numbers, found {a.element}", ".to(torch.int32) converts")
@@ -133,7 +133,7 @@ def _whole(sign: str, x: Any, y: Any, value: Callable[..., Any]) -> Proxy:
 
 
 @handles("pow")
-def _pow(x: Any, y: Any) -> Proxy:
+def _pow(x: object, y: object) -> Proxy:
     a, b = (to(p, I32) if p.element == BOOL else p for p in (lift(x), lift(y)))
     if a.value is not None and a.value <= 0:
         as_constants(a, b)  # no logarithm
@@ -181,7 +181,7 @@ def _whole_power(a: Proxy, b: Proxy) -> Proxy:
 
 
 @handles("neg", "negative")
-def _neg(x: Any) -> Proxy:
+def _neg(x: object) -> Proxy:
     a = lift(x)
     if a.element == BOOL:
         refuse("the negative of a bool", "~ negates it")
@@ -189,23 +189,23 @@ def _neg(x: Any) -> Proxy:
 
 
 @handles("pos", "positive", "contiguous", "clone")
-def _same(x: Any) -> Proxy:
+def _same(x: object) -> Proxy:
     return lift(x)
 
 
 @handles("detach", "item")  # item returns a number in PyTorch, which has no gradient
-def _detach(x: Any) -> Proxy:
+def _detach(x: object) -> Proxy:
     return without_gradient(lift(x))
 
 
 @handles("abs", "absolute")
-def _abs(x: Any) -> Proxy:
+def _abs(x: object) -> Proxy:
     a = lift(x)
     return make_proxy(build.magnitude(a.expr), a.element, a, value=abs)
 
 
 @handles("square")
-def _square(x: Any) -> Proxy:
+def _square(x: object) -> Proxy:
     return _pow(x, 2)
 
 
@@ -219,7 +219,7 @@ def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
 
 
 def _bitwise(sign: str) -> Handler:
-    def handle(x: Any, y: Any) -> Proxy:
+    def handle(x: object, y: object) -> Proxy:
         a, b = promote(x, y)
         if a.element == F32:
             refuse(f"`{sign}` is of bools and integers, found f32")
@@ -229,7 +229,7 @@ def _bitwise(sign: str) -> Handler:
 
 
 def _shift(name: str) -> Handler:
-    def handle(x: Any, y: Any) -> Proxy:
+    def handle(x: object, y: object) -> Proxy:
         a, b = lift(x), lift(y)
         as_constants(b)
         if a.element == I32 == b.element and not literal(b):
@@ -262,7 +262,7 @@ for _sign, _names in (("&", ("and", "bitwise_and")), ("|", ("or", "bitwise_or"))
 
 
 @handles("invert", "bitwise_not")
-def _invert(x: Any) -> Proxy:
+def _invert(x: object) -> Proxy:
     a = lift(x)
     if a.element == F32:
         refuse("`~` is of bools and integers, found f32")
@@ -270,12 +270,12 @@ def _invert(x: Any) -> Proxy:
 
 
 @handles("logical_not")
-def _logical_not(x: Any) -> Proxy:
+def _logical_not(x: object) -> Proxy:
     return _invert(to(lift(x), BOOL))
 
 
-def _comparison(sign: str, value: Callable[..., Any]) -> Handler:
-    def handle(x: Any, y: Any) -> Proxy:
+def _comparison(sign: str, value: Callable[..., int | float]) -> Handler:
+    def handle(x: object, y: object) -> Proxy:
         a, b = promote(x, y)
         if a.element == BOOL:
             op_traits = OPERATORS[sign].traits
@@ -302,7 +302,7 @@ for _sign, _short, _long in (
 
 
 @handles("where")
-def _where(cond: Any, x: Any, y: Any) -> Proxy:
+def _where(cond: object, x: object, y: object) -> Proxy:
     c = to(lift(cond), BOOL)
     if c.value is not None:
         return lift(x if bool(c) else y)
@@ -318,8 +318,8 @@ def _where(cond: Any, x: Any, y: Any) -> Proxy:
     return choice
 
 
-def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., Any]) -> Handler:
-    def handle(x: Any, y: Any) -> Proxy:
+def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., int | float]) -> Handler:
+    def handle(x: object, y: object) -> Proxy:
         a, b = promote(x, y)
         if a.element == BOOL:
             return _made_or(of_bools, a, b)
@@ -337,7 +337,7 @@ def _number_first(name: str, before: Handler, of_integers: Handler) -> None:
     """Define fmin or fmax: a NaN loses against a number; only of NaN `y != y` holds."""
 
     @handles(name)
-    def handle(x: Any, y: Any) -> Proxy:
+    def handle(x: object, y: object) -> Proxy:
         a, b = promote(x, y)
         if a.element != F32:
             return of_integers(a, b)
@@ -351,7 +351,7 @@ _number_first("fmax", _comparison(">=", operator.ge), _maximum)
 def function(call: Callable[[Expr], Call], value: Callable[[float], float]) -> Handler:
     """Return the handler of a function of floats."""
 
-    def handle(x: Any) -> Proxy:
+    def handle(x: object) -> Proxy:
         a = to(lift(x), F32)
         return make_proxy(call(a.expr), F32, a, value=value)
 
@@ -382,13 +382,13 @@ handles("floor")(_floor)
 
 
 @handles("trunc", "fix")
-def _trunc(x: Any) -> Proxy:
+def _trunc(x: object) -> Proxy:
     a = lift(x)
     return a if a.element != F32 else _where(_comparison("<", operator.lt)(a, 0), _neg(_floor(_neg(a))), _floor(a))
 
 
 @handles("round")
-def _round(x: Any, *, decimals: int = 0) -> Proxy:
+def _round(x: object, *, decimals: int = 0) -> Proxy:
     if not decimals:
         return _nearest(x)
     places = 10.0 ** abs(decimals)
@@ -400,50 +400,50 @@ def _constant(name: str) -> Proxy:
 
 
 @handles("exp")
-def _exp(x: Any) -> Proxy:
+def _exp(x: object) -> Proxy:
     return _exp2(_mul(x, _constant("LOG2E")))
 
 
 @handles("log")
-def _log(x: Any) -> Proxy:
+def _log(x: object) -> Proxy:
     return _mul(_log2(x), _constant("LN2"))
 
 
 @handles("rsqrt")
-def _rsqrt(x: Any) -> Proxy:
+def _rsqrt(x: object) -> Proxy:
     return _div(1.0, _sqrt(x))
 
 
 @handles("sigmoid")
-def _sigmoid(x: Any) -> Proxy:
+def _sigmoid(x: object) -> Proxy:
     value = _div(1.0, _add(1.0, _exp2(_neg(_mul(x, _constant("LOG2E"))))))
     return attach_partials(value, lambda z, x: (_mul(z, _sub(1.0, z)),), x)
 
 
 @handles("reciprocal")
-def _reciprocal(x: Any) -> Proxy:
+def _reciprocal(x: object) -> Proxy:
     return _div(1.0, x)
 
 
 @handles("log10")
-def _log10(x: Any) -> Proxy:
+def _log10(x: object) -> Proxy:
     return _mul(_log2(x), math.log10(2.0))
 
 
 @handles("sign", "sgn")
-def _signum(x: Any) -> Proxy:
+def _signum(x: object) -> Proxy:
     a = lift(x)
     value = to(_sub(to(_comparison(">", operator.gt)(a, 0), I32), to(_comparison("<", operator.lt)(a, 0), I32)), a.element)
     return attach_partials(value, lambda z, x: (0.0,), a)
 
 
 @handles("silu")
-def _silu(x: Any, inplace: bool = False) -> Proxy:
+def _silu(x: object, inplace: bool = False) -> Proxy:
     return _mul(x, _sigmoid(x))
 
 
 @handles("masked_fill")
-def _masked_fill(x: Any, mask: Any, value: Any) -> Proxy:
+def _masked_fill(x: object, mask: object, value: object) -> Proxy:
     return _where(mask, to(lift(value), lift(x).element), x)
 
 
@@ -457,7 +457,7 @@ _DTYPES = {
 
 
 @handles("to", "type")
-def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
+def _to(x: object, *args: object, **kwargs: object) -> Proxy:
     requested = [_dtype_of(a) for a in (*args, *kwargs.values())]
     dtypes = [a for a in requested if isinstance(a, (torch.dtype, DType))]
     if not dtypes:
@@ -470,7 +470,7 @@ def _to(x: Any, *args: Any, **kwargs: Any) -> Proxy:
     return in_f32(lift(x)) if dtype == F32 else to(lift(x), dtype)
 
 
-def _dtype_of(x: Any) -> Any:
+def _dtype_of(x: object) -> object:
     """Return the dtype that an argument of `to` or `type` requests.
 
     It may be given as such, by another tensor, or by the name or class of a kind of tensors.
@@ -496,32 +496,32 @@ _TENSORS = {
 
 
 @handles("float", "double")
-def _float(x: Any) -> Proxy:
+def _float(x: object) -> Proxy:
     return in_f32(lift(x))
 
 
 @handles("half")
-def _half(x: Any) -> Proxy:
+def _half(x: object) -> Proxy:
     return in_half(to(lift(x), F32), F16)
 
 
 @handles("bfloat16")
-def _bfloat16(x: Any) -> Proxy:
+def _bfloat16(x: object) -> Proxy:
     return in_half(to(lift(x), F32), BF16)
 
 
 @handles("int", "long")
-def _int(x: Any) -> Proxy:
+def _int(x: object) -> Proxy:
     return to(lift(x), I32)
 
 
 @handles("bool")
-def _bool(x: Any) -> Proxy:
+def _bool(x: object) -> Proxy:
     return to(lift(x), BOOL)
 
 
 @handles("type_as")
-def _type_as(x: Any, y: Any) -> Proxy:
+def _type_as(x: object, y: object) -> Proxy:
     like = lift(y)
     return in_half(to(lift(x), F32), like.precision) if like.precision is not None else to(in_f32(lift(x)), like.element)
 
@@ -532,7 +532,7 @@ def _filled(default: float | None) -> Handler:
     FlexAttention's and_masks calls `b.new_ones((), dtype=torch.bool)`.
     """
 
-    def handle(x: Any, *args: Any, dtype: torch.dtype | None = None, fill_value: Any = None, **kwargs: Any) -> Proxy:
+    def handle(x: object, *args: object, dtype: torch.dtype | None = None, fill_value: object = None, **kwargs: object) -> Proxy:
         sizes = [a for a in (*args, kwargs.get("size")) if isinstance(a, (tuple, list, torch.Size))]
         values = [a for a in args if isinstance(a, (bool, int, float, Proxy))]
         if any(len(s) for s in sizes) or (default is not None and values):
@@ -549,7 +549,9 @@ handles("new_full", "full_like")(_filled(None))
 
 
 @handles("new_tensor")
-def _new_tensor(x: Any, data: Any, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False) -> Any:
+def _new_tensor(
+    x: object, data: object, dtype: torch.dtype | None = None, device: object = None, requires_grad: bool = False
+) -> Proxy | torch.Tensor:
     element_dtype = lift(x).element if dtype is None else _DTYPES.get(dtype)
     if isinstance(data, (list, tuple)):
         return torch.tensor(data, dtype=lift(x).dtype if dtype is None else dtype)

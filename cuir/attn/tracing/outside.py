@@ -7,13 +7,14 @@ told apart from tensors that the mod makes itself. The tracer or the rebuilder s
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import FrameType
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-Standing = Callable[[torch.Tensor], Any]  # what stands for a tensor that the mod did not make
+Operation = Callable[..., object]  # of PyTorch
+Standing = Callable[[torch.Tensor], object]  # what stands for a tensor that the mod did not make
 
 
 class Outside(TorchFunctionMode):
@@ -25,9 +26,9 @@ class Outside(TorchFunctionMode):
     def __init__(
         self,
         standing: Standing,
-        inside: Iterable[Any] = (),
-        run: Callable[..., Any] | None = None,
-        observe: Callable[[Any], None] | None = None,
+        inside: Iterable[object] = (),
+        run: Callable[[Operation, list[object], dict[str, object]], object] | None = None,
+        observe: Callable[[Operation], None] | None = None,
     ):
         """Create a mode.
 
@@ -40,16 +41,18 @@ class Outside(TorchFunctionMode):
         self.standing, self.run, self.observe = standing, run, observe
         self.results = {id(x): x for x in inside}  # keeps them alive, as an id may be reused
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> object:
         """Return the stand-in of a value."""
         if isinstance(value, torch.Tensor):
             return value if id(value) in self.results else self.standing(value)
-        if type(value) in (tuple, list):
+        if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
             items = [self.of(v) for v in value]
             return value if all(item is v for item, v in zip(items, value)) else type(value)(items)
         return value
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Operation, types: Collection[type], args: tuple[object, ...] = (), kwargs: Mapping[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self.observe is not None:
             self.observe(func)
@@ -70,25 +73,25 @@ class Standin:
     `standing` returns x itself for a stand-in.
     """
 
-    def __init__(self, mod: Callable[..., Any], standing: Standing):
+    def __init__(self, mod: Callable[..., object], standing: Callable[[torch.Tensor], torch.Tensor]):
         self.mod, self.standing = mod, standing
 
     @property
-    def __wrapped__(self) -> Callable[..., Any]:
+    def __wrapped__(self) -> Callable[..., object]:
         """The mod, for its signature and its place in the user's file."""
         return self.mod
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with Outside(self.standing, [*args, *kwargs.values()]):
             return self.mod(*args, **kwargs)
 
 
-def attribute_read(func: Any) -> str | None:
+def attribute_read(func: object) -> str | None:
     """Return the attribute of `Tensor.shape.__get__` and the like; None for other operations."""
-    return func.__self__.__name__ if getattr(func, "__name__", "") == "__get__" else None
+    return getattr(getattr(func, "__self__", None), "__name__", None) if getattr(func, "__name__", "") == "__get__" else None
 
 
-def found_under(value: object, frame: Any) -> str | None:
+def found_under(value: object, frame: FrameType) -> str | None:
     """Return the last name on the path by which a function's code reaches a value.
 
     It is a variable, an attribute or an item; none of the user's code runs. For the result of a property or a call it
@@ -108,7 +111,7 @@ def found_under(value: object, frame: Any) -> str | None:
 _STEPS = 4  # `package.module.Class.tensor`
 
 
-def _with_items(namespace: Mapping[str, Any], depth: int = 3) -> Iterable[tuple[str, Any]]:
+def _with_items(namespace: Mapping[str, object], depth: int = 3) -> Iterable[tuple[str, object]]:
     for name, value in namespace.items():
         yield name, value
         items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
@@ -116,7 +119,7 @@ def _with_items(namespace: Mapping[str, Any], depth: int = 3) -> Iterable[tuple[
             yield from _with_items({f"{name}_{n}": x for n, x in items if isinstance(n, (str, int))}, depth - 1)
 
 
-def _members(value: Any, names: Iterable[str]) -> Iterable[tuple[str, Any]]:
+def _members(value: object, names: Iterable[str]) -> Iterable[tuple[str, object]]:
     holders = (value, *value.__mro__) if isinstance(value, type) else (value, *type(value).__mro__)
     for name in names:
         for holder in holders:

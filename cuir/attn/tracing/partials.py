@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from ...syntax.types import F32
 from .marks import mark_partials, mark_shared
-from .proxy import Proxy, lift, literal, to
+from .proxy import Proxy, Scalar, lift, literal, to
 
 
-def attach_partials(value: Proxy, partials: Callable[..., tuple[Any, ...]], *operands: Any) -> Proxy:
+def attach_partials(value: Proxy, partials: Callable[..., tuple[Scalar | None, ...]], *operands: object) -> Proxy:
     """Return the number with its derivatives.
 
     partials(value, *operands) returns one for each operand, None for 0.

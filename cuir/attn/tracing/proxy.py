@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, overload
 
+import numpy as np
 import torch
 
 from ...ops import build_calls as build
 from ...ops.meaning import convert, shortest
-from ...syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript, Unary
+from ...syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript
 from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from .answers import KINDS, TRACE, Answers, Constant, Tracing
 from .marks import is_detached, mark_detached, remove_marks
-from .mod_evaluator import evaluate
+from .mod_evaluator import Value, evaluate
+from .number_literals import literal_of
 from .refusal import refuse, user_place
-from .spelling import by_position, in_table, of_function, of_method
+from .spelling import of_function, of_method
 
-INF = Name("inf")
+Operands = tuple[object, ...]  # what a mod gives an operation: `lift` and `array` refuse all but numbers and tensors
+Options = Mapping[str, object]
+OUTLIVED = (
+    "what the mod computed in an earlier call lies where it keeps things, and a mod is called for tracing alone",
+    "compute it before the mod, or in each call",
+    "X122",
+)
 ELEMENTWISE = ("to", "type", "float", "double", "half", "bfloat16", "int", "long", "bool", "contiguous", "clone", "detach", "cuda", "cpu")
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 _DTYPES = {BOOL: torch.bool, I32: torch.int32, F32: torch.float32, F16: torch.float16, BF16: torch.bfloat16}
@@ -54,6 +62,17 @@ class Proxy(Answers):
     precision: DType | None = None  # f16 or bf16, to which it was rounded
     trace: Tracing | None = field(default_factory=TRACE.get)  # to which it belongs
 
+    if TYPE_CHECKING:  # set below, with all other operators
+
+        def __add__(self, other: Place) -> Proxy: ...
+        def __radd__(self, other: Place) -> Proxy: ...
+        def __sub__(self, other: Place) -> Proxy: ...
+        def __rsub__(self, other: Place) -> Proxy: ...
+        def __mul__(self, other: Place) -> Proxy: ...
+        def __floordiv__(self, other: Place) -> Proxy: ...
+        def __mod__(self, other: Place) -> Proxy: ...
+        def __lt__(self, other: Place) -> Proxy: ...
+
     # ---- what Python asks of a value
     def known_value(self, purpose: str) -> int | float | bool:
         self.of_this_trace()
@@ -70,11 +89,7 @@ class Proxy(Answers):
     def of_this_trace(self) -> None:
         """Refuse a proxy that a mod kept from an earlier trace: it has other parameters."""
         if self.trace is not (running := TRACE.get()) and running is not None:
-            refuse(
-                "what the mod computed in an earlier call lies where it keeps things, and a mod is called for tracing alone",
-                "compute it before the mod, or in each call",
-                "X122",
-            )
+            refuse(*OUTLIVED)
 
     def __bool__(self) -> bool:
         return bool(self.known_value("`if`, `and`, `or`, `not`, or a chained comparison"))
@@ -124,7 +139,7 @@ class Proxy(Answers):
         as_constants(self)
         return torch.device("cpu")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., object]:
         if name.startswith("__"):
             raise AttributeError(name)
         as_constants(self)
@@ -136,21 +151,23 @@ class Proxy(Answers):
             refuse(f"`{name}` changes its argument in place, and a kernel's values do not change", f"use the value of .{name.strip('_')}()")
         return lambda *args, **kwargs: call(name, *of_method(name, (self, *args), kwargs))
 
-    def __getitem__(self, item: object) -> Any:
+    def __getitem__(self, item: object) -> object:
         as_constants(self)
         if all(i is None or i is Ellipsis for i in (item if isinstance(item, tuple) else (item,))):
-            return of_rows("getitem", (self, item), {})
+            return call("getitem", (self, item), {})
         refuse("a score or an index is one number: it has no elements")
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Callable[..., object], types: Collection[type], args: Operands = (), kwargs: Options | None = None
+    ) -> object:
         return call(*of_function(func, args, kwargs or {}))
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         return of_numpy(ufunc, method, inputs, options)
 
 
-def of_numpy(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def of_numpy(ufunc: np.ufunc, method: str, inputs: Operands, options: Options) -> object:
     """Apply a function of NumPy, or an operator of one of its numbers.
 
     Of captured numbers alone it is NumPy's, with constants.
@@ -182,19 +199,19 @@ def exactly(*proxies: Proxy) -> None:
             raise Constant
 
 
-def _operator(name: str, swap: bool = False) -> Callable[..., Any]:
+def _operator(name: str, swap: bool = False) -> Callable[..., object]:
     if swap:
         return lambda self, operand: _operated(name, (operand, self))
     return lambda self, *operands: _operated(name, (self, *operands))
 
 
-def _operated(name: str, args: tuple[Any, ...]) -> Proxy:
+def _operated(name: str, args: Operands) -> object:
     """Apply an operator of Python.
 
     Of numbers it gives a number, and operators that no kernel has are applied to constants.
     """
     numbers = [x for x in args if isinstance(x, Proxy)]
-    if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, TensorProxy)) for x in args):
+    if not all(x.number for x in numbers) or any(isinstance(x, (torch.Tensor, Rows)) for x in args):
         return call(name, args, {})
     if name not in _COMPARISONS and any(x.element == BOOL for x in numbers):
         as_constants(*numbers)  # True + True is 2
@@ -225,7 +242,7 @@ class Rows:
 
     shape: torch.Size
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
         return of_numpy(ufunc, method, inputs, options)
 
 
@@ -238,7 +255,7 @@ class TensorProxy(Rows):
     shape: torch.Size
     element: DType
     boolean: bool
-    leading_indices: tuple[Any, ...] = ()
+    leading_indices: tuple[int | Proxy, ...] = ()
     into: DType | None = None  # dtype to which elements are converted
     follows: bool = False  # its shape follows the lengths: this one is a sample
     kind: type = torch.Tensor  # the tensor's class
@@ -246,14 +263,11 @@ class TensorProxy(Rows):
     dtype: torch.dtype = torch.float32  # the tensor's own
     place: Span | None = None  # of the read that gives this row, in the user's file
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: object) -> TracedValue:
         items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
         if any(i is None or i is Ellipsis or isinstance(i, (slice, Rows)) or (isinstance(i, torch.Tensor) and i.ndim) for i in items):
-            return of_rows("getitem", (self, items), {})
-        for i in items:
-            if not isinstance(i, (int, Proxy)) or isinstance(i, bool):
-                refuse(f"a captured tensor is indexed by integers, found {type(i).__name__}", "one index for each dim: doc[b, q_idx]")
-        indices = (*self.leading_indices, *items)
+            return traced(call("getitem", (self, items), {}))
+        indices = (*self.leading_indices, *map(_element_index, items))
         if len(indices) < len(self.shape):
             return replace(self, leading_indices=indices, place=user_place())
         if len(indices) > len(self.shape):
@@ -264,10 +278,10 @@ class TensorProxy(Rows):
                 refuse(f"a captured tensor is indexed by integers, found {p.element}", ".to(torch.int32) converts")
         read = Subscript(Name(self.name), tuple(remove_marks(p.expr) for p in places), span=user_place() or NOWHERE)
         stored = Proxy(read, self.element, any(p.varies for p in places))
-        element = call("ne", (stored, 0), {}) if self.boolean else without_gradient(stored) if self.constant else stored
+        element = compute("ne", stored, 0) if self.boolean else without_gradient(stored) if self.constant else stored
         return element if self.into is None else to(element, self.into)
 
-    def __setitem__(self, item: Any, value: Any) -> NoReturn:
+    def __setitem__(self, item: object, value: object) -> NoReturn:
         refuse(
             f"a mod writes to the captured tensor `{self.user_name}`", "a kernel only reads what it captures: write to it before the call"
         )
@@ -294,8 +308,10 @@ class TensorProxy(Rows):
             "X121",
         )
 
-    def __iter__(self) -> Any:
-        return iter(of_rows("unbind", (self,), {}))
+    def __iter__(self) -> Iterator[object]:
+        parts = call("unbind", (self,), {})
+        assert isinstance(parts, tuple)
+        return iter(parts)
 
     @property
     def ndim(self) -> int:
@@ -304,7 +320,11 @@ class TensorProxy(Rows):
     def dim(self) -> int:
         return self.ndim
 
-    def size(self, dim: int | None = None) -> Any:
+    @overload
+    def size(self) -> torch.Size: ...
+    @overload
+    def size(self, dim: int) -> int: ...
+    def size(self, dim: int | None = None) -> torch.Size | int:
         remaining = self.shape[len(self.leading_indices) :]
         return remaining if dim is None else remaining[dim]
 
@@ -315,7 +335,7 @@ class TensorProxy(Rows):
     def device(self) -> torch.device:
         return torch.device("cpu")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "detach":
@@ -330,28 +350,28 @@ class TensorProxy(Rows):
                 f"use the value of .{name.strip('_')}(), or write to the tensor before the call",
             )
         return (
-            (lambda *args, **kwargs: of_rows(name, *of_method(name, (self, *args), kwargs)))
-            if callable(member)
-            else of_rows(name, (self,), {})
+            (lambda *args, **kwargs: call(name, *of_method(name, (self, *args), kwargs))) if callable(member) else call(name, (self,), {})
         )
 
-    def _converted(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _converted(self, name: str, args: Operands, kwargs: Options) -> object:
         """Return the tensor with elements of another dtype.
 
         Elements of half precision are rounded, as those of a view are.
         """
-        element = call(name, (self._element(), *args), kwargs)
-        return replace(self, into=element.element) if element.precision is None else of_rows(name, (self, *args), kwargs)
+        element = lift(call(name, (self._element(), *args), kwargs))
+        return replace(self, into=element.element) if element.precision is None else call(name, (self, *args), kwargs)
 
     def _element(self) -> Proxy:
         return Proxy(Name(self.name), self.into or (BOOL if self.boolean else self.element), True)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        return of_rows(*of_function(func, args, kwargs or {}))
+    def __torch_function__(
+        cls, func: Callable[..., object], types: Collection[type], args: Operands = (), kwargs: Options | None = None
+    ) -> object:
+        return call(*of_function(func, args, kwargs or {}))
 
 
-def _plain_index(index: Any) -> Any:
+def _plain_index(index: object) -> object:
     """Return an integer of NumPy, or of a tensor that the mod made, as one of Python."""
     if isinstance(index, torch.Tensor) and index.ndim == 0 and not index.dtype.is_floating_point and index.dtype != torch.bool:
         return int(index)
@@ -359,23 +379,20 @@ def _plain_index(index: Any) -> Any:
     return operator.index(index) if not proxy and hasattr(index, "__index__") else index
 
 
-def _negative(index: Any) -> bool:
+def _element_index(index: object) -> int | Proxy:
+    if not isinstance(index, (int, Proxy)) or isinstance(index, bool):
+        refuse(f"a captured tensor is indexed by integers, found {type(index).__name__}", "one index for each dim: doc[b, q_idx]")
+    return index
+
+
+def _negative(index: object) -> bool:
     """Return True for a constant or a captured number below 0, which counts from the end."""
     value = index.value if isinstance(index, Proxy) else index
     return isinstance(value, int) and value < 0
 
 
-# `operation` of arrays.py, and its operations: registered to avoid a circular import
-ROWS: list[tuple[Callable[..., Any], Set[str]]] = []
-
-
-def of_rows(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Apply an operation that has an operand with dims, or makes dims of a number."""
-    return ROWS[0][0](name, args, kwargs)
-
-
-def _of_rows(name: str) -> Callable[..., Any]:
-    return lambda self, *operands: of_rows(name, (self, *operands), {})
+def _of_rows(name: str) -> Callable[..., object]:
+    return lambda self, *operands: call(name, (self, *operands), {})
 
 
 for _name in OPERATORS:  # Python's own == would compare the proxies
@@ -384,19 +401,23 @@ TensorProxy.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 # ---- values
-STANDING: ContextVar[Callable[[Any], Any]] = ContextVar("STANDING")  # of the trace that runs
+Scalar = Proxy | int | float  # a number of a mod
+Place = Proxy | int | torch.Tensor  # an index of one element; a tensor has no dims
+TracedValue = Scalar | Rows
+
+STANDING: ContextVar[Callable[[torch.Tensor], object]] = ContextVar("STANDING")  # of the trace that runs
 
 
-def standing(x: Any) -> Any:
+def standing(x: object) -> object:
     """Return the stand-in of a tensor that the mod did not make; other values are returned unchanged."""
     return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
 
 
-def _itself(x: Any) -> Any:
+def _itself(x: torch.Tensor) -> object:
     return x
 
 
-def lift(x: Any) -> Proxy:
+def lift(x: object) -> Proxy:
     """Return the proxy of a number or of a tensor with one element."""
     x = standing(x)
     if isinstance(x, Proxy):
@@ -414,31 +435,11 @@ def lift(x: Any) -> Proxy:
         return Proxy(Literal(x), BOOL, False, x, frozenset(), set())
     if isinstance(x, int):
         x = int.__int__(x)  # of a class of the user's, such as an enumeration, whose text is another one
-        return Proxy(number(x), I32, False, x, frozenset(), set())
+        return Proxy(literal_of(x), I32, False, x, frozenset(), set())
     if isinstance(x, float):
         x = float.__float__(x)
-        return Proxy(number(x), F32, False, x, frozenset(), set())
+        return Proxy(literal_of(x), F32, False, x, frozenset(), set())
     refuse(f"expected a number, found {type(x).__name__}")
-
-
-def holds(x: int | float) -> bool:
-    """Return True if a kernel can hold this finite number."""
-    return -(2**31) <= x < 2**31 if isinstance(x, int) else abs(x) <= torch.finfo(torch.float32).max
-
-
-def number(x: int | float) -> Expr:
-    if isinstance(x, float) and math.isnan(x):
-        refuse("a kernel has no use for NaN", code="U417")
-    if not holds(x) and not (isinstance(x, float) and math.isinf(x)):
-        kind, hint = (
-            ("integers of a kernel have 32 bits", f"{x}.0 is a float")
-            if isinstance(x, int)
-            else ("floats of a kernel are those of f32", f"{'-' * (x < 0)}math.inf")
-        )
-        refuse(f"{kind}, found {x}", hint, "U417")
-    if isinstance(x, float) and math.isinf(x):
-        return INF if x > 0 else Unary("-", INF)
-    return Literal(x) if x >= 0 else Unary("-", Literal(-x))
 
 
 def without_gradient(p: Proxy) -> Proxy:
@@ -462,14 +463,14 @@ def to(p: Proxy, dtype: DType) -> Proxy:
     return Proxy(build.cast(p.expr, dtype), dtype, p.varies, value, p.numbers, p.pins, doubles=p.doubles, size=p.size + 1)
 
 
-def promote(*xs: Any) -> list[Proxy]:
+def promote(*xs: object) -> list[Proxy]:
     """Return operands in their common dtype: bool < i32 < f32, as PyTorch's categories."""
     ps = [lift(x) for x in xs]
     top = max(ps, key=lambda p: _RANK[p.element]).element
     return [to(p, top) for p in ps]
 
 
-def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any] | None = None) -> Proxy:
+def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., int | float] | None = None) -> Proxy:
     """Return the proxy of an expression of its parts.
 
     `value` computes Python's result from captured numbers, for control flow.
@@ -500,78 +501,33 @@ def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., Any
     )
 
 
-def _shown(v: float | bool) -> float | bool:
+def _shown(v: Value) -> Value:
     return shortest(v) if isinstance(v, float) and math.isfinite(v) else v
 
 
 # ---- operations
-Handler = Callable[..., Any]
-HANDLERS: dict[str, Handler] = {}
-CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
-PROMOTIONS: list[
-    tuple[Callable[[str, tuple[Any, ...]], tuple[Any, ...]], Callable[[Any, tuple[Any, ...]], Any]]
-] = []  # of operands before an operation, and of its result (halves.py)
-MAX_SIZE = 2000
-_FACTORIES = frozenset({"arange", "range", "linspace", "logspace", "eye", "full", "ones", "zeros", "tril_indices", "triu_indices"})
-_ALIASES = {"special_expit": "sigmoid"}
+Handler = Callable[..., Proxy]
 PRODUCTS = (1, 2, 3, 4)  # exponents whose powers are written as products
 
 
-def call(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Apply an operation of PyTorch or Python by its name to proxies."""
-    plain = name.strip("_")
-    plain = _ALIASES.get(plain, plain)  # torch.special.expit and the like
-    plain = in_table(plain, HANDLERS) if not ROWS or plain not in ROWS[0][1] else plain
-    args, kwargs = by_position(plain, args, kwargs)
-    methods: Set[str] = ROWS[0][1] if ROWS else frozenset()
-    has_dims = any(isinstance(a, Rows) or (isinstance(a, torch.Tensor) and a.ndim) for a in (*args, *kwargs.values()))
-    if has_dims or (plain in methods and (plain not in HANDLERS or len(args) == 1)):
-        return of_rows(name, args, kwargs)
-    if plain not in HANDLERS and plain[:1] in "ri" and plain[1:] in HANDLERS:  # __radd__, __iadd__
-        args, plain = (args[::-1] if plain[0] == "r" else args), plain[1:]
-    handler = HANDLERS.get(plain)
-    if plain in _FACTORIES:
-        as_constants(*(x for x in (*args, *kwargs.values()) if isinstance(x, Proxy)))
-        refuse(
-            f"`{name}` whose size or values are only known when the kernel runs",
-            "a tensor that a mod makes is the same for each pair: torch.stack([x, y]) joins numbers to a row",
-        )
-    if handler is None:
-        refuse(f"`{name}` cannot become part of a kernel", f"what can: operators and {', '.join(_words())}")
-    promotions = PROMOTIONS if plain not in CONVERSIONS else ()
-    for before, _ in promotions:
-        args = before(plain, args)
-    try:
-        result = handler(*args, **kwargs)
-    except TypeError as error:
-        refuse(f"`{name}`: {error}")
-    for _, after in promotions:
-        result = after(result, args)
-    if not isinstance(result, Proxy):
-        return result
-    if not torch.is_grad_enabled():
-        result = without_gradient(result)
-    result.size = max(result.size, 1 + sum(a.size for a in args if isinstance(a, Proxy)))
-    if result.size > MAX_SIZE:
-        refuse(
-            f"the expression has more than {MAX_SIZE} operations when written out",
-            "a kernel evaluates it for every pair of query and key: make it simpler",
-        )
-    return result
+def call(name: str, args: Operands, kwargs: Options) -> object:
+    """Apply an operation of PyTorch or Python by its name to proxies, in the trace that runs."""
+    if (running := TRACE.get()) is None:
+        refuse(*OUTLIVED)
+    return running.apply(name, args, kwargs)
 
 
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    def enter(handler: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(names, handler))
-        return handler
-
-    return enter
+def compute(name: str, *operands: object) -> Proxy:
+    """Apply an operation to numbers."""
+    return lift(call(name, operands, {}))
 
 
-def _words() -> list[str]:
-    """Return the operations by one name each, without those that Python has a sign for."""
-    signs = {"truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "pow", "float", "int", "bool"}  # fmt: skip
-    first: dict[Handler, str] = {}
-    for name, handler in HANDLERS.items():
-        first.setdefault(handler, name)
-    return sorted(set(first.values()) - signs)
+def apply(name: str, *operands: object) -> TracedValue:
+    """Apply an operation to numbers, or to tensors element by element."""
+    return traced(call(name, operands, {}))
+
+
+def traced(x: object) -> TracedValue:
+    """Return the result of an operation that gives a number or a tensor."""
+    assert isinstance(x, (Proxy, Rows, int, float)), type(x)
+    return x

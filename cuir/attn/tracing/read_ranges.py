@@ -7,8 +7,8 @@ evaluated. The values of tensors are checked as well: integers must fit 32 bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
+import operator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -20,7 +20,7 @@ from ...syntax.types import I32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
 from .doubles import Doubles
-from .mod_evaluator import evaluate
+from .mod_evaluator import Value, evaluate
 from .names import reserved_in_expressions
 from .pairs import describe_pair
 from .parameter import Parameter
@@ -30,6 +30,7 @@ from .traced import Traced
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold integers that do not fit 32 bits
 PAIRS = 2**24  # evaluated at a time
 MOST_KNOWN = 256  # size limit of the caches of checked problems
+Pairs = bool | torch.Tensor  # a bool for each pair, or one for all
 _UNKNOWN = {"S", "scale"}  # a read may depend on these, but no index
 
 
@@ -53,10 +54,10 @@ class Reads:
         scalar_names = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= scalar_names for i in r.indices))
         self.doubles = Doubles(traced)
-        self._there: set[Any] = set()  # batches, heads, numbers and shapes for which they are inside
-        self._verdicts: dict[Any, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
+        self._there: set[Hashable] = set()  # batches, heads, numbers and shapes for which they are inside
+        self._verdicts: dict[Hashable, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
 
-    def check(self, values: list[Any], at: Lengths, device: torch.device) -> None:
+    def check(self, values: Sequence[Value], at: Lengths, device: torch.device) -> None:
         """Check that the captured values of a call, in the order of the parameters, fit this problem.
 
         Waits for the device where only data there decide an index, or whether an integer fits 32 bits. Raises CuirError
@@ -81,14 +82,14 @@ class Reads:
             self._look(doubtful, values_by_name, at, device)
         self.doubles.check(values_by_name, at, device, _pieces)
 
-    def check_doubles(self, values: list[Any], device: torch.device) -> None:
+    def check_doubles(self, values: Sequence[Value], device: torch.device) -> None:
         """Check captured float64 where only the device has the lengths.
 
         Raises CuirError U417.
         """
         self.doubles.check(dict(zip((p.name for p in self.parameters), values, strict=True)), None, device, _pieces)
 
-    def passes_for_all_data(self, values: list[Any], at: Lengths) -> bool:
+    def passes_for_all_data(self, values: Sequence[Value], at: Lengths) -> bool:
         """Return True if `check` passes for all values of tensors of these shapes."""
         problem = at, *[(v.dtype, v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values]
         verdict = self._verdicts.get(problem)
@@ -98,7 +99,7 @@ class Reads:
             verdict = self._verdicts[problem] = self._passes_for_all_data(values, at)
         return verdict
 
-    def _passes_for_all_data(self, values: list[Any], at: Lengths) -> bool:
+    def _passes_for_all_data(self, values: Sequence[Value], at: Lengths) -> bool:
         values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
         tensors = {name: value for name, value in values_by_name.items() if isinstance(value, torch.Tensor)}
         if any(value.dtype in (*WIDE, torch.float64) for value in tensors.values()) or any(
@@ -107,7 +108,7 @@ class Reads:
             return False
         return min(at.B, at.H, at.M, at.N) == 0 or not self._doubtful(values_by_name, _Extremes(values_by_name), at)
 
-    def check_heads(self, values: list[Any], at: Lengths) -> None:
+    def check_heads(self, values: Sequence[Value], at: Lengths) -> None:
         """Check reads by batch and head alone, which a kernel makes as scalars.
 
         Such a read gives no 0 outside of a tensor. No element of a tensor is needed. Raises CuirError U416.
@@ -123,7 +124,7 @@ class Reads:
             if bounds.inside(read):
                 continue
             outside = torch.zeros(at.B, at.H, dtype=torch.bool)
-            for index, size in zip(read.indices, values_by_name[read.value.id].shape):
+            for index, size in zip(read.indices, _tensor(values_by_name, read.value.id).shape):
                 position = torch.as_tensor(evaluate(index, {**values_by_name, **places}))  # type: ignore[arg-type]
                 outside |= (position < 0) | (position >= size)
             if outside.any():
@@ -143,12 +144,12 @@ class Reads:
         if doubtful := self._doubtful(arguments, _Extremes(arguments), at):
             self._look(doubtful, arguments, at, torch.device("cpu"), negative=True)
 
-    def _doubtful(self, values: Mapping[str, Any], extremes: _Extremes, at: Lengths) -> list[Subscript]:
+    def _doubtful(self, values: Mapping[str, Value], extremes: _Extremes, at: Lengths) -> list[Subscript]:
         bounds = _Bounds(values, extremes, at)
         return [r for r in self.reads if not bounds.inside(r)]
 
     def _look(
-        self, doubtful: list[Subscript], values: Mapping[str, Any], at: Lengths, device: torch.device, *, negative: bool = False
+        self, doubtful: list[Subscript], values: Mapping[str, Value], at: Lengths, device: torch.device, *, negative: bool = False
     ) -> None:
         """Evaluate every pair; if `negative`, only reads before a tensor's first element are refused."""
         kinds: dict[str, Parameter] = {p.name: p for p in self.parameters}
@@ -157,7 +158,7 @@ class Reads:
         for place in _pieces(at, names, device):
             poison = _Poison({**names_values, **place}, doubtful, negative)
             bad = poison.of(self.keep)
-            kept_pairs = evaluate(self.keep, poison.names)
+            kept_pairs = _condition(self.keep, poison.names)
             for e in self.rest:
                 bad = bad | (poison.of(e) & kept_pairs)
             if isinstance(bad, torch.Tensor) and not bool(bad.any()):
@@ -167,11 +168,11 @@ class Reads:
             pair = _first(bad, place)
             raise self._error(doubtful, {**names_values, **pair}, pair, negative)
 
-    def _error(self, doubtful: list[Subscript], values: Mapping[str, Any], pair: Mapping[str, int], only_negative: bool) -> CuirError:
+    def _error(self, doubtful: list[Subscript], values: Mapping[str, Value], pair: Mapping[str, int], only_negative: bool) -> CuirError:
         pair_text = describe_pair(pair)
         for read in doubtful:
             assert isinstance(read.value, Name)
-            shape = values[read.value.id].shape
+            shape = _tensor(values, read.value.id).shape
             for dim, (index, size) in enumerate(zip(read.indices, shape)):
                 position = int(evaluate(index, values))  # type: ignore[arg-type]
                 if position < 0 or (position >= size and not only_negative):
@@ -186,15 +187,26 @@ class Reads:
         return CuirError.of("U416", f"a captured tensor is read outside of it {pair_text}")
 
 
+def _tensor(values: Mapping[str, Value], name: str) -> torch.Tensor:
+    value = values[name]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _condition(e: Expr, names: Mapping[str, Value]) -> Pairs:
+    value = evaluate(e, names)
+    return value if isinstance(value, torch.Tensor) else bool(value)
+
+
 class _Extremes(dict[str, tuple[int, int]]):
     """The least and the largest element of captured integer tensors, computed on demand."""
 
-    def __init__(self, values: Mapping[str, Any]):
+    def __init__(self, values: Mapping[str, Value]):
         super().__init__()
         self.captured = values
 
     def __missing__(self, name: str) -> tuple[int, int]:
-        t = self.captured[name].detach()
+        t = _tensor(self.captured, name).detach()
         if t.dtype == torch.uint64:
             t = t.clamp(max=2**62) if t.device.type != "cpu" else torch.from_numpy(t.numpy().clip(max=2**62))
         low, high = torch.stack(torch.aminmax(t.to(torch.int64))).tolist()
@@ -205,7 +217,7 @@ class _Extremes(dict[str, tuple[int, int]]):
 class _Bounds:
     """Interval analysis of integer expressions, for the pairs of one problem."""
 
-    def __init__(self, values: Mapping[str, Any], extremes: _Extremes, at: Lengths):
+    def __init__(self, values: Mapping[str, Value], extremes: _Extremes, at: Lengths):
         self.captured, self.extremes = values, extremes
         self.names: dict[str, tuple[int, int]] = {n: (0, size - 1) for n, size in (("b", at.B), ("h", at.H), ("q", at.M), ("k", at.N))}
         self.names |= {n: (getattr(at, n), getattr(at, n)) for n in LENGTHS}
@@ -213,7 +225,7 @@ class _Bounds:
 
     def inside(self, read: Subscript) -> bool:
         assert isinstance(read.value, Name)
-        value = self.captured[read.value.id]
+        value = _tensor(self.captured, read.value.id)
         shape = value.shape if value.ndim else (1,)
         bounds = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
         return all(b is not None and b[0] >= 0 and b[1] < size for b, size in zip(bounds, shape))
@@ -224,7 +236,7 @@ class _Bounds:
         if isinstance(e, Name):
             return self.names.get(e.id)
         if isinstance(e, Subscript) and isinstance(e.value, Name):
-            value = self.captured[e.value.id]
+            value = _tensor(self.captured, e.value.id)
             return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
         match = operation(e)
         if match is None:
@@ -242,19 +254,19 @@ class _Poison:
     False & x, where(c, x, y).
     """
 
-    def __init__(self, names: Mapping[str, Any], doubtful: list[Subscript], negative: bool):
+    def __init__(self, names: Mapping[str, Value], doubtful: list[Subscript], negative: bool):
         self.names, self.negative = dict(names), negative
         self.doubtful = set(doubtful)
 
-    def value(self, e: Expr) -> Any:
+    def value(self, e: Expr) -> Pairs | None:
         """Return the value of a condition; None if it depends on the scores."""
-        return None if names_read(e) & _UNKNOWN else evaluate(e, self.names)
+        return None if names_read(e) & _UNKNOWN else _condition(e, self.names)
 
-    def of(self, e: Expr) -> Any:
+    def of(self, e: Expr) -> Pairs:
         if isinstance(e, Subscript) and isinstance(e.value, Name):
-            bad: Any = functools.reduce(lambda x, y: x | y, (self.of(i) for i in e.indices))  # type: ignore[arg-type]
+            bad: Pairs = functools.reduce(operator.or_, (self.of(i) for i in e.indices))  # type: ignore[arg-type]
             if e in self.doubtful:
-                for index, size in zip(e.indices, self.names[e.value.id].shape):
+                for index, size in zip(e.indices, _tensor(self.names, e.value.id).shape):
                     positions = evaluate(index, self.names)  # type: ignore[arg-type]
                     bad = bad | (positions < 0)
                     if not self.negative:
@@ -270,16 +282,16 @@ class _Poison:
         if isinstance(e, IfExp):
             return self._choice(e.cond, e.then, e.other)
         parts = {Unary: lambda: (e.operand,), Binary: lambda: (e.left, e.right), Call: lambda: e.args}.get(type(e), tuple)()  # type: ignore[union-attr]
-        return functools.reduce(lambda x, y: x | y, (self.of(p) for p in parts), False)
+        return functools.reduce(operator.or_, (self.of(p) for p in parts), False)
 
-    def _open(self, e: Expr, decided: bool) -> Any:
+    def _open(self, e: Expr, decided: bool) -> Pairs:
         """Return where an operand of a logical operation leaves the result to the other one."""
         value = self.value(e)
         if value is None:
             return True
         return value != decided
 
-    def _choice(self, cond: Expr, then: Expr, otherwise: Expr) -> Any:
+    def _choice(self, cond: Expr, then: Expr, otherwise: Expr) -> Pairs:
         first, second, unsure = self.of(then), self.of(otherwise), self.of(cond)
         if first is False and second is False:
             return unsure
@@ -309,7 +321,7 @@ def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict
                 yield {"b": ones * b, "h": ones * h, "q": q, "k": k}
 
 
-def _first(bad: Any, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def _first(bad: Pairs, place: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Return b, h, q, k of the first bad pair."""
     shape = torch.broadcast_shapes(*(x.shape for x in place.values()))
     first = torch.as_tensor(bad, device=place["q"].device).expand(shape).nonzero()[0].tolist()

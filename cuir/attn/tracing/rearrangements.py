@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
-from .arrays import Index, array, function, shaped
+from .arrays import Dims, Sizes, array, shaped
+from .element_indices import Index
 from .lookups import whole_number
-from .proxy import Proxy, Rows, call
+from .operation_table import function
+from .proxy import Proxy, Rows, Scalar, TracedValue, compute
 from .refusal import refuse
 
 
 @function("split")
-def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
+def split(tensor: object, split_size_or_sections: object, dim: int = 0) -> tuple[TracedValue, ...]:
     x = array(tensor)
     n = x.shape[at := x.axis(dim)]
     x.small([1], "split")
@@ -30,7 +31,7 @@ def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
 
 
 @function("chunk")
-def chunk(input: Any, chunks: int, dim: int = 0) -> Any:
+def chunk(input: object, chunks: int, dim: int = 0) -> tuple[TracedValue, ...]:
     x, count = array(input), whole_number(chunks)
     if count < 1:
         refuse(f"{count} chunks of a tensor", "1 or more")
@@ -38,7 +39,7 @@ def chunk(input: Any, chunks: int, dim: int = 0) -> Any:
 
 
 @function("roll")
-def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
+def roll(input: object, shifts: Sizes, dims: Dims = None) -> TracedValue:
     x = array(input)
     if dims is None or dims == ():
         return array(roll(x.reshape(-1), shifts, 0)).reshape(*x.shape)
@@ -53,17 +54,17 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
     return x.viewed(x.shape, source)
 
 
-def _each(x: Any) -> list[Any]:
+def _each(x: object) -> list[object]:
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
 @function("repeat")
-def repeat(input: Any, *repeats: Any) -> Any:
+def repeat(input: object, *repeats: Sizes) -> TracedValue:
     return tile(input, *repeats)
 
 
 @function("tile")
-def tile(input: Any, *dims: Any) -> Any:
+def tile(input: object, *dims: Sizes) -> TracedValue:
     x = array(input)
     counts = [whole_number(n) for n in (dims[0] if len(dims) == 1 and isinstance(dims[0], (list, tuple)) else dims)]
     counts = [1] * (x.ndim - len(counts)) + counts
@@ -77,7 +78,7 @@ def tile(input: Any, *dims: Any) -> Any:
 
 
 @function("repeat_interleave")
-def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, output_size: Any = None) -> Any:
+def repeat_interleave(input: object, repeats: object, dim: int | None = None, *, output_size: int | None = None) -> TracedValue:
     if isinstance(repeats, Rows) or (isinstance(repeats, Proxy) and repeats.value is None):
         refuse(
             "repeat_interleave by a tensor, whose result has no known length", "compute it before the mod, and index the result in the mod"
@@ -91,29 +92,29 @@ def repeat_interleave(input: Any, repeats: Any, dim: int | None = None, *, outpu
 
 
 @function("ravel")
-def ravel(input: Any) -> Any:
+def ravel(input: object) -> TracedValue:
     return array(input).reshape(-1)
 
 
 @function("tril")
-def tril(input: Any, diagonal: int = 0) -> Any:
+def tril(input: object, diagonal: int = 0) -> TracedValue:
     return _triangle(input, "le", diagonal)
 
 
 @function("triu")
-def triu(input: Any, diagonal: int = 0) -> Any:
+def triu(input: object, diagonal: int = 0) -> TracedValue:
     return _triangle(input, "ge", diagonal)
 
 
-def _triangle(input: Any, comparison: str, diagonal: Any) -> Any:
+def _triangle(input: object, comparison: str, diagonal: int) -> TracedValue:
     x = array(input)
     if x.ndim < 2:
         refuse(f"a triangle of a tensor of shape {list(x.shape)}", "two dims or more")
 
-    def element(index: Index) -> Any:
-        inside = call(comparison, (call("sub", (index[-1], index[-2]), {}), diagonal), {})
+    def element(index: Index) -> Scalar:
+        inside = compute(comparison, compute("sub", index[-1], index[-2]), diagonal)
         value = x.element(index)
-        return call("where", (inside, value, call("zeros_like", (value,), {})), {})
+        return compute("where", inside, value, compute("zeros_like", value))
 
     return shaped(x.shape, element, x.follows)
 

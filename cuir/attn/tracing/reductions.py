@@ -3,61 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import SupportsIndex, overload
 
 import torch
 
-from .arrays import array, elementwise, fold_in_pairs, function, number
+from .arrays import Dims, array, elementwise, fold_in_pairs, number
+from .operation_table import function
 from .partials import attach_partials, share_evenly
-from .proxy import Proxy, Rows, call, lift
+from .proxy import Proxy, Rows, Scalar, TracedValue, compute, lift
+
+DimOrTensor = int | Proxy | Rows | torch.Tensor | None  # of `max` and `min`: the other tensor, for one
 
 
-class Extreme(tuple[Any, Any]):
+class Extreme(tuple[object, object]):
     """The pair (values, indices) of `max` and `min` along a dim; the places are computed on demand."""
 
-    places: Callable[[], Any]
+    values: TracedValue
+    places: Callable[[], TracedValue]
 
-    def __new__(cls, values: Any, places: Callable[[], Any]) -> Extreme:
+    def __new__(cls, values: TracedValue, places: Callable[[], TracedValue]) -> Extreme:
         pair = super().__new__(cls, (values, None))
-        pair.places = places
+        pair.values, pair.places = values, places
         return pair
 
     @property
-    def values(self) -> Any:
-        return super().__getitem__(0)
-
-    @property
-    def indices(self) -> Any:
+    def indices(self) -> TracedValue:
         return self.places()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[TracedValue]:
         return iter((self.values, self.indices))
 
-    def __getitem__(self, item: Any) -> Any:
+    @overload
+    def __getitem__(self, item: SupportsIndex) -> TracedValue: ...
+    @overload
+    def __getitem__(self, item: slice) -> tuple[TracedValue, ...]: ...
+    def __getitem__(self, item: SupportsIndex | slice) -> TracedValue | tuple[TracedValue, ...]:
         return self.values if item in (0, -2) else (self.values, self.indices)[item]
 
 
 @function("amax")
-def amax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def amax(input: object, dim: Dims = None, keepdim: bool = False) -> TracedValue:
     return _extremum(input, "maximum", dim, keepdim)
 
 
 @function("amin")
-def amin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def amin(input: object, dim: Dims = None, keepdim: bool = False) -> TracedValue:
     return _extremum(input, "minimum", dim, keepdim)
 
 
 @function("max")
-def largest(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def largest(input: object, dim: DimOrTensor = None, keepdim: bool = False) -> TracedValue | Extreme:
     return _largest_or_smallest(input, "maximum", dim, keepdim)
 
 
 @function("min")
-def smallest(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def smallest(input: object, dim: DimOrTensor = None, keepdim: bool = False) -> TracedValue | Extreme:
     return _largest_or_smallest(input, "minimum", dim, keepdim)
 
 
-def _largest_or_smallest(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
+def _largest_or_smallest(input: object, name: str, dim: DimOrTensor, keepdim: bool) -> TracedValue | Extreme:
     if isinstance(dim, (Proxy, Rows, torch.Tensor)):  # of two tensors, element by element
         return elementwise(name, (input, dim), {})
     if dim is None:
@@ -65,21 +69,21 @@ def _largest_or_smallest(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
     return Extreme(_extremum(input, name, dim, keepdim, first=True), lambda: _place(input, name, dim, keepdim))
 
 
-def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = False) -> Any:
+def _extremum(input: object, name: str, dim: Dims, keepdim: bool, first: bool = False) -> TracedValue:
     """Return the extremum along dims.
 
     first: the first of equal elements has the derivative, as where PyTorch gives the place, too; else they share it evenly.
     """
 
-    def join(x: Any, y: Any) -> Any:
-        value = call(name, (x, y), {})
+    def join(x: Proxy, y: Proxy) -> Proxy:
+        value = compute(name, x, y)
         return attach_partials(value, partials, x, y) if first else value
 
-    def partials(z: Any, x: Any, y: Any) -> tuple[Any, ...]:
-        before = call("ge" if name == "maximum" else "le", (x, y), {})
-        return call("where", (before, 1.0, 0.0), {}), call("where", (before, 0.0, 1.0), {})
+    def partials(z: Proxy, x: Proxy, y: Proxy) -> tuple[Proxy, ...]:
+        before = compute("ge" if name == "maximum" else "le", x, y)
+        return compute("where", before, 1.0, 0.0), compute("where", before, 0.0, 1.0)
 
-    def fold(items: Sequence[Any]) -> Any:
+    def fold(items: Sequence[Proxy]) -> Proxy:
         value = fold_in_pairs(items, join)
         return value if first else share_evenly(value, items)
 
@@ -87,28 +91,29 @@ def _extremum(input: Any, name: str, dim: Any, keepdim: bool, first: bool = Fals
 
 
 @function("argmax")
-def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def argmax(input: object, dim: int | None = None, keepdim: bool = False) -> TracedValue:
     return _place(input, "maximum", dim, keepdim)
 
 
 @function("argmin")
-def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def argmin(input: object, dim: int | None = None, keepdim: bool = False) -> TracedValue:
     return _place(input, "minimum", dim, keepdim)
 
 
-def _place(input: Any, name: str, dim: Any, keepdim: bool) -> Any:
+def _place(input: object, name: str, dim: int | None, keepdim: bool) -> TracedValue:
     """Return the place of the first extremum along a dim; among all elements, if dim is None.
 
     A NaN is beyond every number.
     """
     before = "ge" if name == "maximum" else "le"
 
-    def join(x: tuple[Any, Any], y: tuple[Any, Any]) -> tuple[Any, Any]:
-        later = call("and", (call("invert", (call(before, (x[0], y[0]), {}),), {}), call("eq", (x[0], x[0]), {})), {})
-        return call(name, (x[0], y[0]), {}), call("where", (later, y[1], x[1]), {})
+    def join(x: tuple[Proxy, Scalar], y: tuple[Proxy, Scalar]) -> tuple[Proxy, Scalar]:
+        later = compute("and", compute("invert", compute(before, x[0], y[0])), compute("eq", x[0], x[0]))
+        return compute(name, x[0], y[0]), compute("where", later, y[1], x[1])
 
-    def fold(items: Sequence[Any]) -> Any:
-        return lift(fold_in_pairs([(x, n) for n, x in enumerate(items)], join)[1])
+    def fold(items: Sequence[Proxy]) -> Proxy:
+        numbered: list[tuple[Proxy, Scalar]] = [(x, n) for n, x in enumerate(items)]
+        return lift(fold_in_pairs(numbered, join)[1])
 
     return array(input).folded(dim, keepdim, "compared", fold, number, None)
 

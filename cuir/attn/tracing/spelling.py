@@ -5,8 +5,7 @@ It may be a function or a method, with operands by name.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Mapping
 
 import torch
 
@@ -31,7 +30,7 @@ _ALL_OF_NONE = ("sum", "mean", "amax", "amin", "count_nonzero", "norm", "linalg_
 _OPTIONS = ("out", "dtype")  # functions written in Python pass these on as None
 
 
-def by_position(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def by_position(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[tuple[object, ...], Mapping[str, object]]:
     """Return operands given by name at their positions, and dims by the names of torch's functions.
 
     Options that have no effect are dropped.
@@ -57,7 +56,7 @@ def in_table(name: str, table: Container[str]) -> str:
     return bare if bare in table else name
 
 
-def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def of_method(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[tuple[object, ...], Mapping[str, object]]:
     """Return the arguments of a tensor's method in the order of the function of its name.
 
     x.where(condition, y) is torch.where(condition, x, y); no other method has another order.
@@ -66,7 +65,9 @@ def of_method(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tu
     return ((operands["condition"], args[0], operands["other"]), {}) if name == _CHOICE and len(operands) == 2 else (args, kwargs)
 
 
-def of_function(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, tuple[Any, ...], Mapping[str, Any]]:
+def of_function(
+    func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[str, tuple[object, ...], Mapping[str, object]]:
     """Return the name and the arguments of a function of PyTorch that was called with proxies."""
     name = getattr(func, "__name__", str(func))
     if func is torch.embedding:  # which takes the table first

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -43,22 +43,26 @@ from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from . import traced_functions as traced_functions  # likewise
-from .answers import TRACE, Constant, Tracing
+from .answers import TRACE, Constant
 from .arrays import CONSTANT, Array, array
 from .attributes import attributes_of, has_attributes, slots_of
 from .chance import refuse_drawn, refuse_random, seeds_now
+from .dispatch import tracing
 from .factoring import factor_uniform
 from .marks import remove_marks
 from .methods import globals_read, with_traced_methods
 from .names import reserved_in_expressions
-from .outside import Outside, Standin, Standing, attribute_read, found_under
+from .number_literals import INF, holds
+from .outside import Operation, Outside, Standin, attribute_read, found_under
 from .parameter import Parameter
-from .proxy import INF, STANDING, Proxy, Rows, TensorProxy, call, holds, lift, to
+from .proxy import STANDING, Proxy, Rows, Scalar, TensorProxy, call, compute, lift, to
 from .refusal import refuse, user_frame
 from .spelling import of_function
 from .traced import Traced, fresh
 from .value_kinds import BUILTINS
 
+K = TypeVar("K")
+T = TypeVar("T")
 # for captured data that follow the lengths: only rank and dtype matter here
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)
 _OWN = f"{Path(__file__).parents[2]}/"  # this package
@@ -102,9 +106,9 @@ def _trace(spec: Specification, used_names: set[str]) -> Traced:
     pinned: set[str] = set()
     while True:
         tracer = _Tracer(spec, used_names, pinned)
-        entered = TRACE.set(Tracing())
         try:
-            traced = tracer.run()
+            with tracing():
+                traced = tracer.run()
             if tracer.pins <= pinned:
                 return traced
         except Constant:
@@ -112,8 +116,6 @@ def _trace(spec: Specification, used_names: set[str]) -> Traced:
         except CuirError:  # which a constant may not meet
             if tracer.pins <= pinned:
                 raise
-        finally:
-            TRACE.reset(entered)
         pinned |= tracer.pins
 
 
@@ -135,9 +137,9 @@ class _Tracer:
         self.names = set(reserved)  # names
         self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
         self.held: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
-        self.lifted: dict[int, Any] = {}
-        self.standing: Standing = lambda x: x  # for tensors from outside
-        self.alive: list[Any] = []  # keeps what `lifted` knows by id
+        self.lifted: dict[int, object] = {}
+        self.standing: Callable[[torch.Tensor], torch.Tensor] = lambda x: x  # for tensors from outside
+        self.alive: list[object] = []  # keeps what `lifted` knows by id
         self.constants = False  # numbers are not captured: those of a file
         self.at: Span | None = None  # place of the mod whose values are captured, before it runs
 
@@ -177,7 +179,7 @@ class _Tracer:
             mask = condition.expr
         keep = None
         for m in masks:
-            keep = m if keep is None else call("and", (keep, m), {})
+            keep = m if keep is None else compute("and", keep, m)
         keeps_all = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
         parameters_in_order = [p for p, _ in self.parameters.values()]
         (score, factor), *marked_logits = (
@@ -220,9 +222,9 @@ class _Tracer:
         captured = self.capture(SINK, value, key=SINK if callable(fixed) and not isinstance(fixed, torch.Tensor) else None)
         return to(lift(captured[h] if isinstance(captured, TensorProxy) else captured), F32).expr
 
-    def call(self, mod: Callable[..., Any], positional: tuple[Proxy, ...]) -> Proxy:
+    def call(self, mod: Callable[..., object], positional: tuple[Proxy, ...]) -> Proxy:
         values = self.spec.values(SAMPLE)
-        keywords: dict[str, Any] = {}
+        keywords: dict[str, object] = {}
         self.at = function_span(mod)
         lengths = requested_lengths(mod)
         for p in keyword_parameters(mod):
@@ -239,7 +241,7 @@ class _Tracer:
         seeds = seeds_now()
         entered, entered_constant = STANDING.set(outside.of), CONSTANT.set(self.constant)
         try:
-            traced_mod = self.function(mod)
+            traced_mod = self.callable(mod)
             self.at = None
             graded = (
                 contextlib.nullcontext() if _asks_for_gradients(mod) else torch.enable_grad()
@@ -272,29 +274,30 @@ class _Tracer:
         return lift(result)
 
     # ---- capturing
-    def capture(self, name: str, value: Any, key: str | None = None) -> Any:
+    def capture(self, name: str, value: object, key: str | None = None) -> object:
         """Return the stand-in of a captured value in a traced function.
 
         These are proxies for numbers and tensors, and rebuilt functions and containers.
         """
         if isinstance(value, (bool, Proxy, Rows)):
             return value
-        if type(value) in _NUMBERS:  # instances of a subclass, such as an enumeration's, have an identity
+        if (
+            isinstance(value, (int, float)) and type(value) in _NUMBERS
+        ):  # instances of a subclass, such as an enumeration's, have an identity
             return value if self.constants else self.number(name, value)
         if isinstance(value, torch.Tensor):
             return self.tensor(name, value, key)
-        if type(value) in (list, tuple, deque):
+        if isinstance(value, (list, tuple, deque)) and type(value) in (list, tuple, deque):
             return type(value)(self.capture(f"{name}_{i}", a) for i, a in enumerate(value))
-        if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
-            return tuple.__new__(type(value), [self.capture(n, a) for n, a in zip(value._fields, value)])  # type: ignore[attr-defined]
+        if isinstance(value, tuple) and isinstance(fields := getattr(value, "_fields", None), tuple):
+            return tuple.__new__(type(value), [self.capture(n, a) for n, a in zip(fields, value)])
         if isinstance(value, dict):
             return self.dictionary(value, {n: f"{name}_{n}" for n in value})
         return self.function(value, name)
 
-    def dictionary(self, value: dict[Any, Any], names: Mapping[Any, str]) -> dict[Any, Any]:
+    def dictionary(self, value: dict[K, object], names: Mapping[K, str]) -> object:
         if id(value) in self.lifted:
-            copied: dict[Any, Any] = self.lifted[id(value)]
-            return copied
+            return self.lifted[id(value)]
         new = {} if type(value) is dict else _copied(value)
         self.alive.append(value)
         self.lifted[id(value)] = new
@@ -305,7 +308,7 @@ class _Tracer:
                 self.attributes(value, new, "")
         return new
 
-    def number(self, name: str, value: int | float) -> Any:
+    def number(self, name: str, value: int | float) -> Scalar | TensorProxy:
         # no launch takes it, but a program may say `inf`
         if name in self.pinned or value in (math.inf, -math.inf) or not holds(value):
             return value
@@ -342,7 +345,7 @@ class _Tracer:
                 dtype=value.dtype,
             )
             # without dims: a number that lies on the device
-            self.parameters[place] = (p, proxy if value.ndim else proxy[0])
+            self.parameters[place] = (p, proxy if value.ndim else lift(proxy[0]))
         proxy_of_value = self.parameters[place][1]
         assert isinstance(proxy_of_value, (Proxy, TensorProxy))
         return proxy_of_value
@@ -372,7 +375,13 @@ class _Tracer:
                 self.tensor((frame and found_under(value, frame)) or "tensor", standin, None)
         return self.parameters[self.held[id(standin)]][1]
 
-    def function(self, value: Any, name: str = "") -> Any:
+    def callable(self, value: Callable[..., object], name: str = "") -> Callable[..., object]:
+        """Capture a function, or an object that is called."""
+        new = self.function(value, name)
+        assert callable(new)
+        return new
+
+    def function(self, value: object, name: str = "") -> object:
         """Capture a user's function: its closure, defaults, and globals that are tensors or functions.
 
         Other objects, those of methods too, become copies with captured attributes. `name` is the one under which it is
@@ -384,7 +393,7 @@ class _Tracer:
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.MethodType):
-            return types.MethodType(self.function(value.__func__), self.function(value.__self__))
+            return types.MethodType(self.callable(value.__func__), self.function(value.__self__))
         if not isinstance(value, (types.FunctionType, types.ModuleType, type)) and has_attributes(value):
             return self.thing(value, name)
         if not isinstance(value, types.FunctionType) or foreign(value):
@@ -417,7 +426,7 @@ class _Tracer:
         new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
         return new
 
-    def partial(self, value: functools.partial[Any], name: str) -> Any:
+    def partial(self, value: functools.partial[object], name: str) -> functools.partial[object]:
         """Capture a partial; arguments by position get the names of their parameters."""
         names = [f"{name or 'argument'}_{i}" for i in range(len(value.args))]
         with contextlib.suppress(TypeError, ValueError):
@@ -426,9 +435,9 @@ class _Tracer:
                 names[i] = p.name
         arguments = [self.capture(n, a) for n, a in zip(names, value.args)]
         keywords = {n: self.capture(n, a) for n, a in value.keywords.items()}
-        return functools.partial(self.function(value.func, name), *arguments, **keywords)
+        return functools.partial(self.callable(value.func, name), *arguments, **keywords)
 
-    def thing(self, value: Any, name: str) -> Any:
+    def thing(self, value: object, name: str) -> object:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         # without any, its identity is its value
@@ -437,10 +446,10 @@ class _Tracer:
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
             self.attributes(value, new, name)
-            with_traced_methods(new, self.function, foreign)
+            with_traced_methods(new, self.callable, foreign)
         return new
 
-    def attributes(self, value: Any, new: Any, name: str) -> None:
+    def attributes(self, value: object, new: object, name: str) -> None:
         """Capture the attributes of an object for its copy."""
         for n, v in (attributes_of(value) or {}).items():
             if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
@@ -457,7 +466,7 @@ class _Tracer:
         return new
 
 
-def _asks_for_gradients(mod: Any) -> bool:
+def _asks_for_gradients(mod: object) -> bool:
     """Return True if a mod's code reads whether gradients are enabled."""
     code = getattr(mod, "__code__", None)
     todo = [code] if code is not None else []
@@ -469,17 +478,17 @@ def _asks_for_gradients(mod: Any) -> bool:
     return False
 
 
-def _are_equal(x: Any, y: torch.Tensor) -> bool:
+def _are_equal(x: object, y: torch.Tensor) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
 
 
-def _shown(result: Any) -> str:
+def _shown(result: object) -> str:
     return f"elements of shape {list(result.shape)}" if isinstance(result, Rows) else type(result).__name__
 
 
-def leads_to_a_tensor(value: Any) -> bool:
+def leads_to_a_tensor(value: object) -> bool:
     """Return True for a container or an object with a tensor in it, at any depth."""
-    visited: dict[int, Any] = {}
+    visited: dict[int, object] = {}
     todo = [value]
     while todo:
         item = todo.pop()
@@ -512,7 +521,7 @@ def foreign_file(name: str) -> bool:
     return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: T) -> T:
     try:
         return copy.copy(value)
     except Exception:  # an object may refuse to be copied in any way: it stays what it is
@@ -523,7 +532,7 @@ _NUMBERS = (int, float, np.float64)
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
 
 
-def _replaced(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _replaced(func: Operation, args: list[object], kwargs: dict[str, object]) -> object:
     """Apply an operation of PyTorch with tensors that the tracer replaced."""
     first, name = args[0] if args else None, getattr(func, "__name__", str(func))
     attribute = attribute_read(func)
@@ -546,7 +555,7 @@ def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
         cond, x, y = result.expr.args
         if minus_inf not in (x, y):
             break
-        condition, score = (Proxy(cond, BOOL, True), x) if y == minus_inf else (call("invert", (Proxy(cond, BOOL, True),), {}), y)
+        condition, score = (Proxy(cond, BOOL, True), x) if y == minus_inf else (compute("invert", Proxy(cond, BOOL, True)), y)
         staying += [condition.expr] * (asks := _SCORE in names_read(cond))
         masks += [condition] * (not asks)
         result = Proxy(score, F32, True)

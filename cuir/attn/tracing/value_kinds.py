@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from types import UnionType
 
 import torch
 
@@ -11,20 +11,22 @@ from .answers import KINDS
 from .methods import class_of
 from .proxy import Proxy, Rows, TensorProxy
 
+Classes = type | UnionType | tuple["Classes", ...]  # as `isinstance` takes them
 
-def _kind(x: Any) -> type | None:
+
+def _kind(x: object) -> type | None:
     """Return the class that a proxy stands for; None for anything else."""
     if isinstance(x, Proxy):
         return KINDS[x.element] if x.number else torch.Tensor
     return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None
 
 
-def _isinstance(x: Any, classes: Any) -> bool:
+def _isinstance(x: object, classes: Classes) -> bool:
     kind, classes = _kind(x), type if classes is _type else classes
     return isinstance(x, classes) if kind is None else issubclass(kind, classes)
 
 
-def _type(*args: Any, **keywords: Any) -> Any:
+def _type(*args: object, **keywords: object) -> type:
     return (_kind(args[0]) or class_of(args[0])) if len(args) == 1 else type(*args, **keywords)
 
 

@@ -10,10 +10,13 @@ import torch
 
 import cuir.attn.tracing.trace  # noqa: F401  (enters the functions)
 from cuir.attn.splicing.derivative import differentiate
-from cuir.attn.tracing.arrays import METHODS, Array
+from cuir.attn.tracing.arrays import Array
+from cuir.attn.tracing.dispatch import tracing
 from cuir.attn.tracing.marks import remove_marks
 from cuir.attn.tracing.mod_evaluator import evaluate
-from cuir.attn.tracing.proxy import HANDLERS, Proxy, lift, to
+from cuir.attn.tracing.operation_table import FUNCTIONS as OPERATIONS_ON_ROWS
+from cuir.attn.tracing.operation_table import HANDLERS
+from cuir.attn.tracing.proxy import Proxy, lift, to
 from cuir.syntax.nodes import Name
 from cuir.syntax.types import F32
 
@@ -109,7 +112,7 @@ MORE_ROWS: dict[str, Callable[[Any], Any]] = {
 SIZES_AND_PLACES = {
     "ndim", "dim", "size", "numel", "device", "T", "mT", "unsqueeze", "squeeze", "permute", "transpose", "swapaxes", "swapdims", "t", "expand", "expand_as", "broadcast_to", "reshape", "view", "flatten", "unflatten",
     "select", "narrow", "flip", "unbind", "any", "all", "count_nonzero", "equal", "stack", "cat", "concat", "concatenate", "hstack", "vstack", "row_stack", "gather", "take", "take_along_dim", "index_select", "embedding",
-    "one_hot", "isin", "bucketize", "searchsorted", "argmax", "argmin", "split", "chunk", "roll", "repeat", "tile", "repeat_interleave", "ravel", "tril", "triu",
+    "one_hot", "isin", "bucketize", "searchsorted", "argmax", "argmin", "split", "chunk", "roll", "repeat", "tile", "repeat_interleave", "ravel", "tril", "triu", "getitem",
 }  # fmt: skip  # elements as they are, at other places, and numbers that are not differentiated
 
 
@@ -120,13 +123,13 @@ def like(row: Any, values: list[Any]) -> torch.Tensor:
 def test_every_function_is_tried() -> None:
     tried = {HANDLERS[n] for n in (*FUNCTIONS, *WITHOUT)}
     assert not {n for n, handler in HANDLERS.items() if handler not in tried}
-    assert not METHODS - ROWS.keys() - SIZES_AND_PLACES
+    assert not OPERATIONS_ON_ROWS.keys() - ROWS.keys() - SIZES_AND_PLACES
 
 
 def check(f: Callable[..., Any], varies: bool, several: bool, scalar: bool = False) -> None:
     """Compares derivatives by both operands with autograd in float64, or in float32 where intermediate numbers leave its range. several: f is made of functions, of which neither NaN nor what overflows on the way is asked. scalar: compare with PyTorch's scalar code."""
-    proxies = [Proxy(Name(n), F32, varies) for n in "xy"]
-    e = to(f(*proxies), F32).expr
+    with tracing():
+        e = to(f(*(Proxy(Name(n), F32, varies) for n in "xy")), F32).expr
     names = {"x": X, "y": Y, "k": torch.zeros((), dtype=torch.int32)}
     ours = [torch.as_tensor(evaluate(differentiate(e, Name(n)), names)).float().expand(X.shape) for n in "xy"]
     value = torch.as_tensor(evaluate(remove_marks(e), names)).float().expand(X.shape)
@@ -192,7 +195,8 @@ def test_the_evaluators_gradients_are_the_derivatives() -> None:
     finite = [t[:15, :15].contiguous() for t in (X, Y)]  # points but infinities and NaN
     wrong = []
     for name, f in (*FUNCTIONS.items(), *of_rows.items()):
-        e = to(f(*(Proxy(Name(n), F32, True) for n in "xy")), F32).expr
+        with tracing():
+            e = to(f(*(Proxy(Name(n), F32, True) for n in "xy")), F32).expr
         leaves = {n: t.clone().requires_grad_() for n, t in zip("xy", finite, strict=True)}
         value = torch.as_tensor(evaluate(e, leaves)).expand(15, 15)
         found = [torch.zeros(15, 15)] * 2
@@ -218,7 +222,8 @@ def test_a_root_behind_a_choice_has_derivative_0_where_pytorchs_is_nan(varies: b
     for f, at in roots:
         x = torch.tensor([at], dtype=torch.float64, requires_grad=True)
         (theirs,) = torch.autograd.grad(f(x).sum(), x)
-        e = to(f(Proxy(Name("x"), F32, varies)), F32).expr
+        with tracing():
+            e = to(f(Proxy(Name("x"), F32, varies)), F32).expr
         names = {"x": torch.tensor([at]), "k": torch.zeros((), dtype=torch.int32)}
         ours = torch.as_tensor(evaluate(differentiate(e, Name("x")), names))
         assert theirs.isnan().all() and not ours.any(), (theirs, ours)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import cuir.attn.tracing.trace  # noqa: F401  (enters the operations)
 from cuir.attn.masks.blocks import blocks
+from cuir.attn.tracing.dispatch import tracing
 from cuir.attn.tracing.mod_evaluator import evaluate
-from cuir.attn.tracing.proxy import HANDLERS, Proxy
+from cuir.attn.tracing.operation_table import HANDLERS
+from cuir.attn.tracing.proxy import Proxy
 from cuir.attn.tracing.trace import trace
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Name
@@ -94,8 +96,9 @@ def test_no_field_hides_an_operation() -> None:
 
 
 def traced(mod: Callable[..., Any], *names: str) -> torch.Tensor:
-    proxies = [Proxy(Name(n), F32 if n in "xy" else I32, True) for n in names]
-    return torch.as_tensor(evaluate(mod(*proxies).expr, TENSORS))
+    with tracing():
+        expression = mod(*(Proxy(Name(n), F32 if n in "xy" else I32, True) for n in names)).expr
+    return torch.as_tensor(evaluate(expression, TENSORS))
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -138,7 +141,9 @@ def test_formulas_keep_their_accuracy_over_all_magnitudes(name: str) -> None:
         MADE[name](values.double()) if name != "gelu" else values.double() / 2 * torch.erfc(-values.double() / math.sqrt(2.0))
     )  # PyTorch's cancels
     values, exact = values[(away := exact.abs() > 2.0**-119) | exact.isnan()], exact[away | exact.isnan()]
-    found = torch.as_tensor(evaluate(MADE[name](Proxy(Name("x"), F32, True)).expr, {"x": values}))
+    with tracing():
+        expression = MADE[name](Proxy(Name("x"), F32, True)).expr
+    found = torch.as_tensor(evaluate(expression, {"x": values}))
     torch.testing.assert_close(found, exact.float(), rtol=3e-5 if name in TAILS else 2e-6, atol=0, equal_nan=True)
 
 

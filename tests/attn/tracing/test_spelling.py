@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from cuir import CuirError
-from cuir.attn.tracing.arrays import METHODS
 from cuir.attn.tracing.mod_evaluator import evaluate
-from cuir.attn.tracing.proxy import HANDLERS
+from cuir.attn.tracing.operation_table import FUNCTIONS, HANDLERS
 from cuir.attn.tracing.trace import trace
 from cuir.spec.specification import Specification
 
@@ -85,7 +84,7 @@ POSITIVE = (
     "arcsin",
     "arccos",
 )
-TABLE = sorted(n for n in {*HANDLERS, *METHODS} if callable(getattr(torch, n, None)) and callable(getattr(torch.Tensor, n, None)))
+TABLE = sorted(n for n in {*HANDLERS, *FUNCTIONS} if callable(getattr(torch, n, None)) and callable(getattr(torch.Tensor, n, None)))
 
 
 @pytest.mark.parametrize("name", [n for n in TABLE if MORE.get(n, "") is not None])
