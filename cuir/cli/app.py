@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from .commands.bridge import bridge
 from .commands.cache import cache
 from .commands.check import check
 from .commands.corpus import corpus
+from .commands.doctor import doctor
 from .commands.eval import evaluate
 from .commands.explain import explain
 from .commands.lift import lift
@@ -48,6 +50,36 @@ def options(
     """CuIR: expert GPU kernels, changed to new attention variants, tested on a CPU under many schedules, compiled for Hopper."""
 
 
-for command in (check, show, ops, explain, corpus, verify, lower, run, bridge, transfer, lift, mutate, tune, bench, cache):
-    app.command()(command)
-app.command("eval")(evaluate)
+# panel of the help, its commands, and for each the line that the list shows: a screen of 80 columns holds all
+PANELS: dict[str, dict[Callable[..., object], str]] = {
+    "Write": {
+        check: "names, types, shapes, roles, limits of the architecture",
+        show: "print a program in canonical form, or a difference",
+        ops: "primitives and operators of the language",
+        explain: "explain the code of an error",
+    },
+    "Trust": {
+        verify: "test a program against its specification, on the CPU",
+        mutate: "make faulty programs; show those that verification passes",
+    },
+    "Adapt": {
+        corpus: "list expert kernels, programs, variants and functions",
+        bridge: "adapt an expert kernel to a variant, verify, compile, time",
+        transfer: "adapt a program to a specification, by rules or by a model",
+        lift: "lift expert CUDA to a CuIR program",
+        evaluate: "measure how often models adapt kernels rightly",
+    },
+    "Run": {
+        run: "run a kernel on random tensors, interpreted or on a GPU",
+        lower: "print or compile the CUDA of a program; show its passes",
+        tune: "find the fastest const parameters for a shape",
+        bench: "time kernels beside PyTorch, cuDNN, FlashAttention and others",
+    },
+    "Machine": {
+        doctor: "cards, driver, compiler, packages; what runs here; self-test",
+        cache: "show or clear the cache folder",
+    },
+}
+for panel, commands in PANELS.items():
+    for command, line in commands.items():
+        app.command("eval" if command is evaluate else None, rich_help_panel=panel, short_help=line)(command)

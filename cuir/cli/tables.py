@@ -67,7 +67,9 @@ def print_code(text: str) -> None:
         return
     from rich.syntax import Syntax
 
-    console.print(Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=False))
+    from ..integrations.highlighting import CuirLexer
+
+    console.print(Syntax(text, CuirLexer(), theme="ansi_dark", background_color="default", word_wrap=False))
 
 
 def unified(before: str, after: str, a: str, b: str) -> list[str]:

@@ -33,6 +33,7 @@ def assert_attention_matches(
     kind: str = "normal",
     seed: int = 0,
     gradients: bool = True,
+    gpu: bool | None = None,
 ) -> None:
     """Assert that `cuir.flex_attention` computes a rule as PyTorch's does, with its gradients.
 
@@ -49,6 +50,7 @@ def assert_attention_matches(
         kind: how query, key and value are drawn (docs/testing.md).
         seed: of what is drawn.
         gradients: also compare the gradients of query, key and value.
+        gpu: run on the GPU instead of the interpreter; as `--cuir-gpu` says by default.
 
     Raises:
         MismatchError: (an AssertionError) a result differs.
@@ -62,10 +64,11 @@ def assert_attention_matches(
         case = Case("one problem", Lengths(B, H, HK or H, M, N), kind, seed)  # type: ignore[arg-type]
         inputs = [x.to(dtype) for x in draw_attention_inputs(case, (D, D), 128, D**-0.5, dtype)]
         rule = _Rule(score_mod, mask_mod, gradients, seed)
-        results = rule.compute_ours(inputs), rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
+        device = "cuda" if (session.gpu if gpu is None else gpu) else "cpu"
+        results = rule.compute_ours(inputs, device), rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
         return _compare(*results, dtype, call)
 
-    failure = run_once((identify(score_mod), identify(mask_mod), call, gradients), check)
+    failure = run_once((identify(score_mod), identify(mask_mod), call, gradients, gpu), check)
     if failure is not None:
         raise failure from None
 
@@ -76,9 +79,9 @@ class _Rule:
     def __init__(self, score_mod: Mod | None, mask_mod: Mod | None, gradients: bool, seed: int):
         self.score_mod, self.mask_mod, self.gradients, self.seed = score_mod, mask_mod, gradients, seed
 
-    def compute_ours(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def compute_ours(self, inputs: Sequence[torch.Tensor], device: str) -> dict[str, torch.Tensor]:
         """Compute output and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
-        device, backend = ("cuda", "auto") if session.gpu else ("cpu", "interpret")
+        backend = "auto" if device == "cuda" else "interpret"
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             mask = (

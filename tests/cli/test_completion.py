@@ -31,7 +31,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "eval"}),
+        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
         ("cuir check ge", {"gemm", "gemm_clusters"}),
         ("cuir bridge pre", {"prefix_lm", "prefix_document"}),

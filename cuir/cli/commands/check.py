@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from ..options import Consts, File, Json, KernelName
-from ..output import print_json, stdout, styled
+from ..output import print_json, stderr, stdout, styled
+
+INTERVAL = 0.3  # seconds between looks at a watched file
 
 
-def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: Json = False) -> None:
+def check(
+    context: typer.Context,
+    file: File,
+    kernel: KernelName = None,
+    const: Consts = None,
+    watch: Annotated[bool, typer.Option("--watch", help="check again whenever the file changes, until Ctrl-C")] = False,
+    as_json: Json = False,
+) -> None:
     """Check a program: names, types, shapes, roles, what the architecture allows."""
+    from ..option_conflicts import not_beside
+
+    if not watch:
+        _check(file, kernel, const, as_json)
+        return
+    not_beside(context, "watch", "prints for people, again and again", "as_json")
+    _watch(file, kernel, const)
+
+
+def _check(file: str, kernel: str | None, const: list[str] | None, as_json: bool) -> None:
+    """Check the program once. Raises CuirError with its errors."""
     from ...arguments.requirements import describe_row_requirements
     from ...checking.checker import check as run_check
     from ...runtime.launchable import require_launchable
@@ -28,3 +54,32 @@ def check(file: File, kernel: KernelName = None, const: Consts = None, as_json: 
     console.print(styled(("ok", "bold green"), f"  {file}: kernel ", (checked.name, "bold"), f" ({checked.arch})"))
     for line in description["lines"]:
         console.print(f"    {line}", style="dim", soft_wrap=True)
+
+
+def _watch(file: str, kernel: str | None, const: list[str] | None) -> None:
+    """Check the program whenever its file changes. Raises CuirError U100 for what is no file."""
+    from ...text.diagnostics import CuirError
+
+    path = Path(file)
+    if not path.is_file():
+        raise CuirError.of("U100", f"--watch needs a file, found {file}", hint="the path of a .cuir or .py file")
+    latest: tuple[int, int] | None = None
+    while True:
+        current = _read_state(path)
+        if current != latest and current is not None:
+            stderr().print(f"{time.strftime('%H:%M:%S')}  {file}", style="dim", highlight=False)
+            try:
+                _check(file, kernel, const, False)
+            except CuirError as error:
+                stderr().print(str(error), markup=False, highlight=False, soft_wrap=True)
+        latest = current
+        time.sleep(INTERVAL)
+
+
+def _read_state(path: Path) -> tuple[int, int] | None:
+    """Return time of change and size of a file; None while an editor replaces it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

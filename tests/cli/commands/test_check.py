@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cli.programs import GOOD
 
 
@@ -28,3 +30,22 @@ def test_check_shows_errors_with_place_and_caret(cuir: Callable, tmp_path: Path)
     found = cuir("check", path, "-c", "T=f16", "--json")
     assert found.code == 1 and not found.err
     assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in found.json["diagnostics"]] == [("N105", 6, 47)]
+
+
+def test_watch_checks_again_after_each_change(cuir: Callable, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            good.write_text(GOOD.replace("load(", "laod("), encoding="utf-8")
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("cuir.cli.commands.check.time.sleep", wait)
+    shown = cuir("check", good, "-c", "T=f16", "--watch")
+    assert shown.code == 130 and shown.out.count("ok") == 1 and shown.err.count("error[N105]") == 1
+
+
+def test_watch_needs_a_file(cuir: Callable) -> None:
+    assert "--watch needs a file" in cuir("check", "flash_fwd", "--watch").err

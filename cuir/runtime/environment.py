@@ -1,0 +1,126 @@
+"""What kernels need of a machine: cards, driver, compiler, packages, cache; and what runs here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..caching import disk
+from ..ops.limits import TARGETS, runs
+from ..text.diagnostics import CuirError
+from .driver_api import driver
+from .nvcc import compiler_version, find_nvcc, include_dir
+
+# package, the extra that installs it, what it is for
+OPTIONAL = (
+    ("hypothesis", "testing", "strategies of cuir.testing"),
+    ("matplotlib", "bench", "plots and pictures of traces"),
+    ("transformers", "transformers", "attention of transformers' models"),
+    ("litellm", "llm", "asking models"),
+    ("pycuda", "pycuda", "the loader pycuda"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One property of the machine.
+
+    Attributes:
+        name: What was looked for.
+        value: What was found.
+        remedy: What to do about something missing; "" if nothing is.
+    """
+
+    name: str
+    value: str
+    remedy: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is missing."""
+        return not self.remedy
+
+
+def inspect_environment() -> list[Finding]:
+    """Inspect this machine. Nothing is compiled and no kernel runs."""
+    import torch
+
+    findings = [
+        Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"),
+        Finding("PyTorch", f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA")),
+        *_inspect_cards(),
+        _inspect("nvcc", lambda: f"{compiler_version(find_nvcc())} at {find_nvcc()}"),
+        _inspect("CuTe headers", include_dir),
+        _inspect("cuda-bindings", lambda: str(driver().__name__) and importlib.metadata.version("cuda-bindings")),
+        Finding("cache", f"{disk.cache_dir()}, at most {disk.size_limit() / 2**20:g} MiB"),
+    ]
+    return findings
+
+
+def inspect_packages() -> list[Finding]:
+    """List the optional packages. A missing one is no fault: `remedy` says how to get it."""
+    found = []
+    for package, extra, purpose in OPTIONAL:
+        try:
+            found.append(Finding(package, f"{importlib.metadata.version(package)}: {purpose}"))
+        except importlib.metadata.PackageNotFoundError:
+            found.append(Finding(package, f"none: {purpose}", f"pip install cubridge[{extra}]"))
+    return found
+
+
+def describe_reach(findings: list[Finding]) -> list[str]:
+    """Say what runs on this machine, a line each."""
+    import torch
+
+    missing = [f.name for f in findings if f.name in ("nvcc", "CuTe headers") and not f.ok]
+    lines = ["check, verify, mutate, bridge: yes, on the CPU"]
+    lines.append("compile kernels: yes" if not missing else f"compile kernels: no, without {' and '.join(missing)}")
+    cards = [torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    launch = all(f.ok for f in findings if f.name in ("nvcc", "CuTe headers", "cuda-bindings"))
+    for number, capability in enumerate(cards):
+        archs = [name for name, target in TARGETS.items() if target.runs_on(capability)]
+        attention = "flex_attention, serving and training too" if runs(capability, "wgmma") else "attention calls need a Hopper GPU"
+        names = ", ".join(archs) or "no architecture"
+        lines.append(f"launch on cuda:{number}: kernels of {names}; {attention}" if launch else f"launch on cuda:{number}: no, see above")
+    if not cards:
+        lines.append('launch: no GPU; attention calls run with backend="interpret", slowly')
+    return lines
+
+
+def _inspect_cards() -> list[Finding]:
+    import torch
+
+    if not torch.cuda.is_available():
+        remedy = "install PyTorch with CUDA" if not torch.version.cuda else "see nvidia-smi: a card and its driver"
+        return [Finding("GPU", "none that PyTorch can use", remedy)]
+    cards = []
+    for number in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(number)
+        cards.append(
+            Finding(
+                f"cuda:{number}",
+                f"{card.name}, compute capability {card.major}.{card.minor}, {card.multi_processor_count} multiprocessors, "
+                f"{card.total_memory / 2**30:.0f} GiB",
+            )
+        )
+    return [Finding("driver", f"CUDA {_read_driver_version()}"), *cards]
+
+
+def _read_driver_version() -> str:
+    """Return the newest version of CUDA that the driver supports."""
+    try:
+        version = int(driver().cuDriverGetVersion()[1])
+    except (CuirError, RuntimeError):
+        return "of unknown version"
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _inspect(name: str, find: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, find())
+    except CuirError as error:
+        first = error.diagnostics[0]
+        return Finding(name, "none", first.hint or first.message)

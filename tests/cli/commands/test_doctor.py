@@ -1,0 +1,49 @@
+"""`cuir doctor`: the machine, what is missing and how to get it, and a self-test whose failures are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cuir.cli import self_test
+from cuir.text.diagnostics import CuirError
+
+
+def test_the_machine_is_described(cuir: Callable) -> None:
+    shown = cuir("doctor")
+    assert shown.code == 0 and "PyTorch" in shown.out and "cache" in shown.out and "verify" in shown.out
+    data = cuir("doctor", "--json").json
+    assert data["ok"] and {"system", "nvcc", "CuTe headers"} <= {f["name"] for f in data["machine"]} and not data["self_test"]
+
+
+def test_what_is_missing_names_what_to_install(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise CuirError.of("U503", "no nvcc", hint="install a toolkit")
+
+    monkeypatch.setattr("cuir.runtime.environment.find_nvcc", missing)
+    data = cuir("doctor", "--json").json
+    assert next(f for f in data["machine"] if f["name"] == "nvcc")["remedy"] == "install a toolkit"
+    assert "compile kernels: no, without nvcc" in data["runs"]
+
+
+def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise AssertionError("numbers differ")
+
+    for name in ("_verify", "_interpret_attention", "_compile", "_launch", "_launch_attention"):
+        monkeypatch.setattr(self_test, name, lambda: "")
+    monkeypatch.setattr(self_test, "_verify", fail)
+    shown = cuir("doctor", "--self-test")
+    assert shown.code == 1 and "numbers differ" in shown.out and shown.out.count("passed") == 5
+
+
+@pytest.mark.parametrize("step", ["_find_fault", "_interpret_attention"])
+def test_steps_pass(step: str) -> None:
+    assert getattr(self_test, step)() == ""
+
+
+def test_a_verification_that_passes_everything_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cuir.testing.matching._run", lambda *arguments: None)
+    with pytest.raises(AssertionError, match="leaves out the last rows passes"):
+        self_test._find_fault()
