@@ -290,6 +290,17 @@ for _name, _ulps, _cost in (
     )(_type_unary_float)
 
 
+op(
+    "round_tf32",
+    "compute",
+    _X,
+    where="any",
+    doc="x as a product of f32 operands with parts=1 takes it: rounded to the 11 bits of TF32. What is computed of it agrees with such products; a number of TF32 stays as it is.",
+    evaluate=meaning("round_tf32"),
+    traits=arithmetic("x", cost=2),
+)(_type_unary_float)
+
+
 def _type_binary_float(cx: CallContext) -> Type:
     dtype_shape = unify_operands(cx, "x", "y")
     if dtype_shape is None:

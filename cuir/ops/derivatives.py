@@ -78,6 +78,7 @@ _RULES: dict[str, Rule] = {
     "fmod": lambda a, z, choose: (_ONE, Unary("-", _truncate_quotient(a[0], a[1], choose))),
     "floor": lambda a, z, choose: (None,),
     "round": lambda a, z, choose: (None,),
+    "round_tf32": lambda a, z, choose: (_ONE,),
 }
 
 

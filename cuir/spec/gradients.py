@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..ops.meaning.tiles import split_operands
+from ..ops.meaning.tiles import round_operand, split_operands
 from ..text.diagnostics import CuirError
 from .function_specification import FunctionSpecification
 from .specification import Lengths, Specification, lengths_of
@@ -35,7 +35,7 @@ def gradients(
     The kernel computes, for dO [B, H, M, DV]: dQ / scale [B, H, M, D] (accumulated; none with QUERIES=False), dK [B,
     HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False), and gradients of captured tensors (accumulated).
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and after the last, and DL =
-    row_sum(O * dO), both f32 [B, H, MP], MP the multiple of 128 from M on; with PREPARES=True it writes these, and
+    row_sum(O * dO), with PARTS=1 of dO rounded to TF32, both f32 [B, H, MP], MP the multiple of 128 from M on; with PREPARES=True it writes these, and
     reads FO, O in its dtype, and FL, LSE [B, H, M].
 
     Args:
@@ -88,7 +88,7 @@ def gradients(
         with torch.no_grad():  # as the forward pass stores it, with the same scores: of TF32, or almost exact
             product = _tf32_product if sizes.get("PARTS") == 1 else torch.matmul
             o, lse = forward(spec, q.double(), k.double(), v.double(), scale, product=product)
-        forward_values = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"])
+        forward_values = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"], sizes.get("PARTS", 0))
         return forward_values | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
     prefix = "query_" if queries_alone else "key_" if keys_alone else ""
@@ -110,11 +110,13 @@ def attention_rows() -> FunctionSpecification:
 
     The kernel computes L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] (not with QUERIES=False), from O and
     dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
-    is row_sum(O * dO), 0 there. MP is the multiple of 128 from M on.
+    is row_sum(O * dO), 0 there, with PARTS=1 of dO rounded to TF32. MP is the multiple of 128 from M on.
     """
 
-    def reference(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True) -> dict[str, torch.Tensor]:
-        return _rows(o, do, lse, MP) | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
+    def reference(
+        o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True, PARTS: int = 0
+    ) -> dict[str, torch.Tensor]:
+        return _rows(o, do, lse, MP, PARTS) | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
 
     return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
 
@@ -198,8 +200,14 @@ def rows_of(lse: torch.Tensor, rows: int) -> torch.Tensor:
     return _pad_rows(torch.where(lse > -torch.inf, lse / math.log(2.0), torch.inf), rows, math.inf)
 
 
-def _rows(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, rows: int) -> dict[str, torch.Tensor]:
-    return {"L": rows_of(lse, rows), "DL": _pad_rows((o * do).sum(-1), rows, 0.0)}
+def _rows(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, rows: int, parts: int = 0) -> dict[str, torch.Tensor]:
+    """Compute L and DL.
+
+    parts: 1 where dO V^T is a product in one number of TF32. Its errors by dO cancel in dO V^T - DL if DL has them, too: O is of
+    rounded values already.
+    """
+    factor = round_operand(do.float()).to(do.dtype) if parts == 1 else do
+    return {"L": rows_of(lse, rows), "DL": _pad_rows((o * factor).sum(-1), rows, 0.0)}
 
 
 def padded_rows(M: int) -> int:

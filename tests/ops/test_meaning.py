@@ -69,6 +69,11 @@ def power(x: float) -> float:
     return 0.0 if found < NORMAL else found
 
 
+def of_tf32(x: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(((np.float32(x) * np.float32(1 + 355 / 2**20)).view(np.int32) & np.int32(-(2**13))).view(np.float32))
+
+
 def either(ints: Callable[..., Any], floats: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *xs: of_f32(floats)(*xs) if isinstance(xs[0], float) else wrapped(ints(*xs))
 
@@ -88,7 +93,7 @@ ORACLE: dict[str, Callable[..., Any]] = {
     "exp2": of_double(power), "log2": of_double(math.log2), "tanh": of_double(math.tanh),
     "sqrt": of_f32(np.sqrt), "floor": of_f32(np.floor), "round": of_f32(np.rint), "sin": in_double(np.sin), "cos": in_double(np.cos),
     "atan": of_double(math.atan), "log1p": in_double(np.log1p), "erf": of_double(math.erf), "erfc": of_double(math.erfc), "power": in_double(lambda x, y: np.power([x, x], [y, y])[0]),
-    "fmod": of_f32(np.fmod), "bit": lambda a, i: bool((a % 2**32) >> (i % 32) & 1),
+    "fmod": of_f32(np.fmod), "round_tf32": of_tf32, "bit": lambda a, i: bool((a % 2**32) >> (i % 32) & 1),
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def where(site: Site) -> Evaluate:
     return run
 
 
-runs("exp2", "log2", "tanh", "abs", "sqrt", "floor", "round", "sin", "cos", "atan", "log1p", "erf", "erfc")(unary)
+runs("exp2", "log2", "tanh", "abs", "sqrt", "floor", "round", "sin", "cos", "atan", "log1p", "erf", "erfc", "round_tf32")(unary)
 runs("power", "fmod", "bit")(binary)
 
 

@@ -301,6 +301,7 @@ for _name, _function in (
     ("erfc", "erfcf"),
     ("power", "powf"),
     ("fmod", "fmodf"),
+    ("round_tf32", "cuir::round_tf32"),
 ):
     _library(_name, _function)
 

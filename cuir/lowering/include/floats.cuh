@@ -15,6 +15,10 @@ DEV float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"
 //@ part divide
 DEV float divide(float x, float y) { float z; asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y)); return z; }  // 2 units in the last place
 
+//@ part round_tf32
+// As the tensor core takes an operand in one number of TF32 (`as_tf32`), with what it cuts off gone
+DEV float round_tf32(float x) { return __uint_as_float(__float_as_uint(x * 1.00033855438232421875f) & 0xffffe000u); }  // 1 + 355 / 2^20
+
 //@ part one_over needs reciprocal, divide
 // 1 / x within 2 units in the last place: one instruction where neither x nor 1 / x is near an end of the range
 DEV bool far_from_ends(float x) { return 2u * unsigned(__float_as_int(x)) - 0x01000000u < 0xfc000000u; }

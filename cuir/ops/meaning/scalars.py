@@ -140,6 +140,16 @@ def _round_from_double(name: str) -> Function:
     return function
 
 
+def _round_operand(v: Any) -> Any:
+    """Round an f32 to TF32 as `tiles.round_operand` does."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        raised = np.asarray(v, np.float32) * np.float32(1 + 355 * 2.0**-20)
+        rounded = (raised.view(np.int32) & ~0x1FFF).view(np.float32)
+    return float(rounded) if v.__class__ in PLAIN else rounded
+
+
 def _round_from_torch(name: str) -> Function:
     """Make a function as `_round_from_double` does, by PyTorch.
 
@@ -220,4 +230,5 @@ SCALARS: dict[str, dict[DType, Function]] = {
     "erfc": {F32: _round_from_torch("erfc")},
     "power": {F32: _round_from_torch("pow")},
     "fmod": {F32: _round_from_double("fmod")},
+    "round_tf32": {F32: _round_operand},
 }

@@ -260,13 +260,18 @@ _LOW = 0x1FFF  # bits of an f32 that TF32 lacks
 _RAISED = 1 + 355 * 2.0**-20
 
 
+def round_operand(x: torch.Tensor) -> torch.Tensor:
+    """Return an f32 operand as a product in one number of TF32 takes it."""
+    return _truncate(x * _RAISED)
+
+
 def split_operands(a: torch.Tensor, b: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return operands [..., R, K] and [..., K, C] of f32 as the tensor core multiplies them in `parts`.
 
     Their product is that of operands taken in `parts` numbers of TF32: of two the small products come first.
     """
     if parts == 1:
-        return _truncate(a * _RAISED), _truncate(b * _RAISED)
+        return round_operand(a), round_operand(b)
     (x, y), (u, v) = _split(a), _split(b)
     return torch.cat([y, x, x], -1), torch.cat([u, v, u], -2)
 
@@ -333,6 +338,7 @@ TILES: dict[str, dict[DType, Function]] = {
     "erfc": {F32: _round_from_double(torch.erfc)},
     "power": {F32: _round_from_double(lambda x, y: torch.pow(x, torch.as_tensor(y, dtype=torch.float64, device=x.device)))},
     "fmod": {F32: _round_from_double(torch.fmod)},
+    "round_tf32": {F32: round_operand},
     "row_max": {F32: lambda x: x.amax(-1, keepdim=True)},
     "row_sum": {F32: _row_sum},
     "col_max": {F32: lambda x: x.amax(-2, keepdim=True)},

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import cuir
 from cuir import Specification, create_block_mask, flex_attention
 from cuir.attn.kernels.backward_kernels import RequestedGradients
+from cuir.ops.meaning.tiles import round_operand
 from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 from tests.strategies.effort import examples
@@ -81,6 +82,20 @@ def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
     found, rounded = gradients("highest", "high"), gradients("high", "highest")
     for x, y, z in zip(found, rounded, wanted, strict=True):
         assert off(x, z) < 3e-6 < 5e-5 < off(y, z) < 3e-3
+
+
+def test_tf32_of_keys_and_values_with_a_common_mean() -> None:
+    """Errors of dO in row_sum(O * dO) and in dO V^T cancel, as in PyTorch's eager gradients: the mean of V multiplies what is left, that of K once more."""
+    torch.set_float32_matmul_precision("high")
+    g = torch.Generator().manual_seed(0)
+    q, k, v = ((2.6 + 0.1 * torch.randn(1, 1, 192, 64, generator=g)).requires_grad_() for _ in range(3))
+    do = torch.randn(q.shape, generator=g)
+    found = torch.autograd.grad(flex_attention(q, k, v, backend="interpret", verify="off"), (q, k), do)  # type: ignore[arg-type]
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    dq, dk = torch.autograd.grad(dense(*exact, None, None)[0], exact[:2], do.double())
+    o, weights = dense(*exact, None, None)[0].detach(), (q @ k.mT * 64**-0.5).softmax(-1).detach().double()
+    apart = (o * (do - round_operand(do)).double()).sum(-1, keepdim=True) * (weights @ exact[1].detach()) * 64**-0.5  # if they did not
+    assert float((found[0].double() - dq).norm()) < 0.15 * float(apart.norm()) and off(found[1], dk) < 1e-2
 
 
 def test_an_infinite_slope_where_no_pair_is() -> None:
