@@ -233,7 +233,7 @@ WRONG_CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("argv", "code"), WRONG_CALLS, ids=[" ".join(a) for a, _ in WRONG_CALLS])
+@pytest.mark.parametrize(("argv", "code"), WRONG_CALLS, ids=[" ".join(Path(x).name for x in a) for a, _ in WRONG_CALLS])
 def test_wrong_calls(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], code: str) -> None:
     monkeypatch.chdir(tmp_path)
     shown = cuir(*argv, "--json")
