@@ -29,14 +29,14 @@ def checked_text(text: str, consts: Mapping[str, Any] | None = None) -> Checked:
 
 def tensors(checked: Checked, dims: Mapping[str, int] | None = None, **scalars: Any) -> dict[str, Any]:
     """Ones for what is read, zeros for what is written and for integers."""
-    made: dict[str, Any] = dict(scalars)
+    result: dict[str, Any] = dict(scalars)
     dims = dict(dims or {})
     if "SPLITS" in checked.consts:  # shares of each sequence
         dims["BS"] = dims["B"] * int(checked.consts["SPLITS"])  # type: ignore[arg-type]
     for t in checked.tensors:
         shape = [dims[d] if isinstance(d, str) else d for d in t.dims]
-        made[t.name] = (torch.zeros if t.written or t.dtype.name == "i32" else torch.ones)(shape, dtype=TORCH[t.dtype])
-    return made
+        result[t.name] = (torch.zeros if t.written or t.dtype.name == "i32" else torch.ones)(shape, dtype=TORCH[t.dtype])
+    return result
 
 
 def explored(program: str | Checked, dims: Mapping[str, int] | None = None, **options: Any) -> Exploration:
@@ -54,7 +54,7 @@ def fault(program: str | Checked, schedule: str | Schedule, dims: Mapping[str, i
     return ""
 
 
-def replayed(program: str | Checked, found: Exploration, dims: Mapping[str, int] | None = None) -> str:
+def replayed(program: str | Checked, result: Exploration, dims: Mapping[str, int] | None = None) -> str:
     """The code of the fault when the schedule that was found runs with data."""
-    assert found.schedule is not None
-    return fault(program, found.schedule.schedule("schedule.json"), dims, found.schedule.grid)
+    assert result.schedule is not None
+    return fault(program, result.schedule.schedule("schedule.json"), dims, result.schedule.grid)

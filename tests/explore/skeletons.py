@@ -18,10 +18,10 @@ BYTES = 64
 def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[Any, ...]]]) -> Skeleton:
     """Barriers as (count, named); workers as lists, each of a warp, of ("wait", bar, parity), ("arrive", bar, copies expected), ("copy", bar, region), ("sync", bar), ("named", bar),
     ("read", region), ("write", region), ("fence",), ("product", region), ("retire",). Regions are 64 bytes each, all defined."""
-    found = Skeleton(0, 1, None, False)
-    found.bars = [Bar(f"b{n}", count, count, HERE, named) for n, (count, named) in enumerate(bars)]
-    found.regions = [Region(0, ((BYTES * n, BYTES * n + BYTES),)) for n in range(3)]
-    found.aliases = {"x": ()}
+    result = Skeleton(0, 1, None, False)
+    result.bars = [Bar(f"b{n}", count, count, HERE, named) for n, (count, named) in enumerate(bars)]
+    result.regions = [Region(0, ((BYTES * n, BYTES * n + BYTES),)) for n in range(3)]
+    result.aliases = {"x": ()}
     for number, ops in enumerate(workers):
         trace, engines = Trace(f"w{number}", False, 1), 0
         late: list[int] = []
@@ -32,9 +32,9 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
             elif kind == "arrive":
                 trace.steps.append(Step("arrive", HERE, (op[1],), BYTES * op[2]))
             elif kind == "copy":
-                landing = Landing(len(found.landings), f"copy {len(found.landings)}", number, engines, op[1], BYTES, HERE)
+                landing = Landing(len(result.landings), f"copy {len(result.landings)}", number, engines, op[1], BYTES, HERE)
                 engines += 1
-                found.landings.append(landing)
+                result.landings.append(landing)
                 trace.steps.append(Step("copy", HERE, (), 0, (landing,), [_touch(op[2], "write", "async", landing.engine, True)]))
             elif kind == "sync":
                 trace.steps += [Step("join", HERE, (op[1],)), Step("pass", HERE, (op[1],))]
@@ -50,9 +50,9 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
                 trace.add_local(Retire(tuple(late)))
             else:
                 trace.add_local(_touch(op[1], kind, "generic", NOW, False))
-        found.workers.append(trace)
-    found.connect()
-    return found
+        result.workers.append(trace)
+    result.connect()
+    return result
 
 
 def _touch(region: int, mode: str, proxy: str, engine: int, point: bool) -> Touch:
@@ -61,7 +61,7 @@ def _touch(region: int, mode: str, proxy: str, engine: int, point: bool) -> Touc
 
 def interleavings(skeleton: Skeleton, most: int) -> Iterator[Execution] | None:
     """Every complete execution, in every order; None if there are more than `most`."""
-    found: list[Execution] = []
+    results: list[Execution] = []
     stack: list[tuple[int, ...]] = [()]
     while stack:
         path = stack.pop()
@@ -72,11 +72,11 @@ def interleavings(skeleton: Skeleton, most: int) -> Iterator[Execution] | None:
         if not able:
             if not run.stopped:
                 run.end()
-            found.append(run)
-            if len(found) > most:
+            results.append(run)
+            if len(results) > most:
                 return None
         stack.extend((*path, agent) for agent in able)
-    return iter(found)
+    return iter(results)
 
 
 _OPS = st.one_of(

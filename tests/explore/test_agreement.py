@@ -64,13 +64,13 @@ def program(counts: tuple[int, int], workers: list[list[str]]) -> str:
 def agree(text: str, seeds: range) -> str:
     """The exploration's verdict, with which the interpreter agrees."""
     checked = checked_text(text)
-    found = explored(checked, seconds=20)
-    if found.verdict == "clean":
+    result = explored(checked, seconds=20)
+    if result.verdict == "clean":
         tried = ["in_order", "adversarial:reverse", "adversarial:engines_first", *(f"random:{s}" for s in seeds)]
         assert {s: c for s in tried if (c := fault(checked, s))} == {}
-    elif found.verdict == "faulty":
-        assert replayed(checked, found) != ""
-    return found.verdict
+    elif result.verdict == "faulty":
+        assert replayed(checked, result) != ""
+    return result.verdict
 
 
 @examples(1.5)
@@ -96,13 +96,13 @@ def test_a_right_pipeline_with_a_line_more_or_less(data: st.DataObject) -> None:
 def test_the_pipeline_is_right_and_both_verdicts_occur() -> None:
     """So that the tests above compare something: a sample of the same kind has clean and faulty programs."""
     assert agree(program((1, 1), [PRODUCER, CONSUMER]), range(20)) == "clean"
-    rng, seen = random.Random(3), []
+    rng, observed = random.Random(3), []
     for _ in range(30):
         lines = [list(PRODUCER), list(CONSUMER)]
-        which = rng.randrange(2)
-        del lines[which][rng.randrange(len(lines[which]))]
-        seen.append(agree(program((1, 1), lines), range(3)))
-    assert seen.count("clean") >= 3 and seen.count("faulty") >= 3 and set(seen) == {"clean", "faulty"}
+        selector = rng.randrange(2)
+        del lines[selector][rng.randrange(len(lines[selector]))]
+        observed.append(agree(program((1, 1), lines), range(3)))
+    assert observed.count("clean") >= 3 and observed.count("faulty") >= 3 and set(observed) == {"clean", "faulty"}
 
 
 @pytest.mark.parametrize("seed", range(3))

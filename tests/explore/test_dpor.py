@@ -35,35 +35,35 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
     runs = interleavings(k, most)
     if runs is None:
         return 0, False
-    everything = list(runs)
-    found, classes = explored(k)
-    faulty = any(r.faults for r in everything)
-    assert (found.faulty is not None) == faulty
+    all_items = list(runs)
+    result, classes = explored(k)
+    faulty = any(r.faults for r in all_items)
+    assert (result.faulty is not None) == faulty
     if not faulty:
-        assert set(classes) == {frozenset(r.counted) for r in everything}
-        assert set(classes.values()) == {1} and found.counts.classes == len(classes)
+        assert set(classes) == {frozenset(r.counted) for r in all_items}
+        assert set(classes.values()) == {1} and result.counts.classes == len(classes)
     else:
-        assert found.faulty is not None
-        short = find_shortest(found.faulty, 5.0)
-        assert short.least and len(short.schedule) == min(steps_to_a_fault(r) for r in everything if r.faults)
-        for agents in (short.schedule, find_smallest(found.faulty)[1]):
-            again = Execution(k)
+        assert result.faulty is not None
+        short = find_shortest(result.faulty, 5.0)
+        assert short.least and len(short.schedule) == min(steps_to_a_fault(r) for r in all_items if r.faults)
+        for agents in (short.schedule, find_smallest(result.faulty)[1]):
+            repeated = Execution(k)
             for agent in agents:
-                assert again.is_enabled(agent) and not again.faults
-                again.step(agent)
-            if not again.faults:  # a deadlock, or a copy in flight at the end
-                again.end()
-            assert again.faults
+                assert repeated.is_enabled(agent) and not repeated.faults
+                repeated.step(agent)
+            if not repeated.faults:  # a deadlock, or a copy in flight at the end
+                repeated.end()
+            assert repeated.faults
     return len(classes), faulty
 
 
 def steps_to_a_fault(run: Execution) -> int:
     """How many steps of this execution it takes until a fault shows."""
-    again = Execution(run.skeleton)
-    for done, agent in enumerate(run.trace):
-        if again.faults:
-            return done
-        again.step(agent)
+    repeated = Execution(run.skeleton)
+    for finished, agent in enumerate(run.trace):
+        if repeated.faults:
+            return finished
+        repeated.step(agent)
     return len(run.trace)
 
 

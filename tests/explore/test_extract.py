@@ -23,10 +23,10 @@ def explored(body: str, **given: torch.Tensor) -> tuple[str, str]:
     """Verdict, and the code of the fault or of the refusal."""
     checked = checked_text(HEAD + body)
     try:
-        found = explore(checked, tensors(checked) | given)
+        exploration = explore(checked, tensors(checked) | given)
     except CuirError as error:
         return "refused", error.diagnostics[0].code
-    return found.verdict, found.diagnostics[0].code if found.diagnostics else ""
+    return exploration.verdict, exploration.diagnostics[0].code if exploration.diagnostics else ""
 
 
 FROM_AN_INPUT = """\
@@ -135,10 +135,10 @@ def test_boxes_as_intervals(shape: list[int], data: st.DataObject) -> None:
     """The intervals are the elements of the box that lie inside, and as few as there can be."""
     starts = [data.draw(st.integers(-3, n + 1)) for n in shape]
     sizes = [data.draw(st.integers(1, 5)) for _ in shape]
-    found = compute_box_intervals(shape, starts, sizes)
+    result = compute_box_intervals(shape, starts, sizes)
     mark = torch.zeros(shape, dtype=torch.bool)
     mark[tuple(slice(max(0, s), max(0, s + n)) for s, n in zip(starts, sizes))] = True
-    covered = [x for lo, hi in found for x in range(lo, hi)]
+    covered = [x for lo, hi in result for x in range(lo, hi)]
     assert covered == torch.nonzero(mark.reshape(-1)).reshape(-1).tolist()
-    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
-    assert found == compute_element_intervals(shape, compute_box_coordinates(starts, sizes), None)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(result))
+    assert result == compute_element_intervals(shape, compute_box_coordinates(starts, sizes), None)

@@ -17,9 +17,9 @@ ONE = Written("k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, (0, 3),
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     ONE.save(tmp_path / "new" / "s.json")
-    found = read_schedule(tmp_path / "new" / "s.json")
-    assert found == ONE
-    schedule = found.schedule("s.json")
+    result = read_schedule(tmp_path / "new" / "s.json")
+    assert result == ONE
+    schedule = result.schedule("s.json")
     assert schedule.steps == ONE.steps and schedule.cluster == 1 and schedule.policy == "lockstep" and schedule.units == (0, 3)
     assert schedule.replay_option == "--replay s.json"
 

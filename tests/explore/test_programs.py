@@ -52,10 +52,10 @@ def bound(problem: tuple[str, dict[str, Any], dict[str, int], dict[str, float], 
 
 def faulty(name: str) -> tuple[Checked, dict[str, Any]]:
     text = TEXTS[name]
-    found = RUN.search(text)
-    assert found is not None
+    match = RUN.search(text)
+    assert match is not None
     checked = check(parse(text, f"{name}.cuir"))
-    return checked, arguments(checked, {name: int(value) for name, value in (item.split("=") for item in found[1].split())})
+    return checked, arguments(checked, {name: int(value) for name, value in (item.split("=") for item in match[1].split())})
 
 
 SCHEDULED = [n for n in DYNAMIC if n[:4] in ("D401", "R401", "R402", "R403", "S401", "S402", "S403", "S406")]
@@ -63,27 +63,27 @@ SCHEDULED = [n for n in DYNAMIC if n[:4] in ("D401", "R401", "R402", "R403", "S4
 
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_every_faulty_program_is_found_and_replays(name: str) -> None:
-    checked, given = faulty(name)
-    found = explore(checked, given)
-    assert found.verdict == "faulty" and found.schedule is not None
-    code = found.diagnostics[0].code
+    checked, inputs = faulty(name)
+    exploration = explore(checked, inputs)
+    assert exploration.verdict == "faulty" and exploration.schedule is not None
+    code = exploration.diagnostics[0].code
     # a wait that is missing altogether shows first as a read of memory that nobody has written yet
     assert code == name[:4] or (code == "M401" and name[:4] == "R401")
     with pytest.raises(CuirError) as caught:
-        run(checked, given, schedule=found.schedule.schedule("s.json"), grid=found.schedule.grid)
+        run(checked, inputs, schedule=exploration.schedule.schedule("s.json"), grid=exploration.schedule.grid)
     assert caught.value.diagnostics[0].code == code
-    here = found.diagnostics[0].span
-    assert here is not None and here.source.name == f"{name}.cuir"
+    local = exploration.diagnostics[0].span
+    assert local is not None and local.source.name == f"{name}.cuir"
     named = {
         s for d in caught.value.diagnostics for s in (d.span, *(n.span for n in d.notes))
     }  # of a race the one party or the other comes first
-    assert here in named
+    assert local in named
 
 
 @pytest.mark.parametrize("name", [n for n in SCHEDULED if n[:4] not in ("D401", "R402")])
 def test_no_step_of_a_failing_schedule_can_be_left_out(name: str) -> None:
-    checked, given = faulty(name)
-    skeleton = next(iter(extract_skeletons(checked, given, 1))).at_once()
+    checked, inputs = faulty(name)
+    skeleton = next(iter(extract_skeletons(checked, inputs, 1))).at_once()
     run = search(skeleton, Budget()).faulty
     assert run is not None
     fault, schedule = find_smallest(run)
@@ -106,18 +106,20 @@ def shows(skeleton: Skeleton, agents: tuple[int, ...]) -> str:
 
 @pytest.mark.parametrize("name", [n for n in DYNAMIC if n.startswith("clean")])
 def test_the_right_ones_are_clean(name: str) -> None:
-    found = explore(*faulty(name))
-    assert found.verdict == "clean" and found.alike and found.classes == 1
+    exploration = explore(*faulty(name))
+    assert exploration.verdict == "clean" and exploration.alike and exploration.classes == 1
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
 def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) -> None:
-    checked, given, grid = bound(problem)
-    found = explore(checked, given, grid=grid)
-    assert found.verdict == "clean", found.diagnostics
+    checked, inputs, grid = bound(problem)
+    exploration = explore(checked, inputs, grid=grid)
+    assert exploration.verdict == "clean", exploration.diagnostics
     few = checked.tiles is not None and checked.tiles.dynamic and grid == 1  # two units: each set of them that a cluster may get
-    assert found.alike and found.classes == found.clusters == (4 if few else grid) and found.states > found.steps
+    assert (
+        exploration.alike and exploration.classes == exploration.clusters == (4 if few else grid) and exploration.states > exploration.steps
+    )
 
 
 PAGES = {"page": torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32), "len_k": torch.tensor([150, 190], dtype=torch.int32)}
@@ -277,20 +279,20 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
 @pytest.mark.sweep
 @pytest.mark.parametrize("problem", OTHERS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
 def test_other_programs_are_clean(problem: Any) -> None:
-    name, kernel, consts, dims, given, grid = problem
+    name, kernel, consts, dims, inputs, grid = problem
     place = {**corpus.kernels(), **corpus.programs()}[name]
     checked = check(parse(place.read_text(encoding="utf-8"), place.name), kernel, {"T": F16, **consts})
-    found = explore(checked, tensors(checked, dims) | given, grid=grid)
-    assert found.verdict == "clean" and found.alike and found.classes == grid, found.diagnostics
+    exploration = explore(checked, tensors(checked, dims) | inputs, grid=grid)
+    assert exploration.verdict == "clean" and exploration.alike and exploration.classes == grid, exploration.diagnostics
 
 
 def test_every_program_of_the_corpus_is_explored() -> None:
     assert {p[0] for p in PROBLEMS} | {p[0] for p in OTHERS} == set(corpus.kernels()) | set(corpus.programs())
 
 
-def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
+def random_steps(checked: Checked, inputs: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
     """A complete execution of the first cluster, every step drawn from the seed."""
-    whole = next(iter(extract_skeletons(checked, given, grid)))
+    whole = next(iter(extract_skeletons(checked, inputs, grid)))
     skeleton = whole if lockstep else whole.at_once()
     rng, execution, agents = random.Random(seed), Execution(skeleton), []
     while able := execution.agents():
@@ -306,27 +308,27 @@ def random_steps(checked: Checked, given: dict[str, Any], grid: int, lockstep: b
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
 def test_the_interpreter_follows_any_schedule(problem: Any, seed: int, lockstep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Points of the interpreter and steps of the exploration are the same, one by one, to the end."""
-    checked, given, grid = bound(problem)
-    steps = random_steps(checked, given, grid, lockstep, seed)
-    taken = []
+    checked, inputs, grid = bound(problem)
+    steps = random_steps(checked, inputs, grid, lockstep, seed)
+    selected = []
     replayed = Picker.replayed
 
     def counted(self: Picker, workers: Any, actions: Any) -> Any:
-        found = replayed(self, workers, actions)
-        taken.append(found)
-        return found
+        result = replayed(self, workers, actions)
+        selected.append(result)
+        return result
 
     monkeypatch.setattr(Picker, "replayed", counted)
-    run(checked, given, schedule=Schedule.replay(steps, 0, lockstep), grid=grid)
-    assert sum(t is not None for t in taken) == len(steps)
+    run(checked, inputs, schedule=Schedule.replay(steps, 0, lockstep), grid=grid)
+    assert sum(t is not None for t in selected) == len(steps)
 
 
 def test_a_schedule_of_another_program_does_not_fit() -> None:
-    checked, given, grid = bound(PROBLEMS[4])
+    checked, inputs, grid = bound(PROBLEMS[4])
     for steps in (("load[0]", "nobody[0]"), ("copy 1 by load[0]",), ("compute[0]",) * 40):
         with pytest.raises(CuirError) as caught:
-            run(checked, given, schedule=Schedule.replay(steps), grid=grid)
+            run(checked, inputs, schedule=Schedule.replay(steps), grid=grid)
         assert caught.value.diagnostics[0].code == "U124"
     with pytest.raises(CuirError) as caught:
-        run(checked, given, schedule=Schedule.replay((), cluster=7), grid=grid)
+        run(checked, inputs, schedule=Schedule.replay((), cluster=7), grid=grid)
     assert caught.value.diagnostics[0].code == "U111"

@@ -64,12 +64,12 @@ RARE = {"one arrival too few": ONE_ARRIVAL_TOO_FEW, "any two meet": ANY_TWO_MEET
 def test_found_though_the_run_in_order_is_clean(name: str) -> None:
     checked = checked_text(RARE[name])
     assert fault(checked, "in_order") == "" == fault(checked, "adversarial:engines_first")
-    found = explored(checked)
-    assert found.verdict == "faulty" and found.classes >= 1 and found.schedule is not None
-    code = found.diagnostics[0].code
-    assert code[0] in "DRSM" and found.schedule.code == code
-    assert replayed(checked, found) == code
-    assert found.diagnostics[0].span is not None and found.diagnostics[0].span.source.name == "k.cuir"
+    result = explored(checked)
+    assert result.verdict == "faulty" and result.classes >= 1 and result.schedule is not None
+    code = result.diagnostics[0].code
+    assert code[0] in "DRSM" and result.schedule.code == code
+    assert replayed(checked, result) == code
+    assert result.diagnostics[0].span is not None and result.diagnostics[0].span.source.name == "k.cuir"
 
 
 @pytest.mark.parametrize("name", ["one arrival too few", "any two meet"])
@@ -102,10 +102,10 @@ def k(X: Global[f16, 192, 64], Y: Global[f16, 192, 64]):
 def test_units_of_work_are_handed_out_in_every_way() -> None:
     checked = checked_text(PARITY_OF_THE_UNIT)
     assert fault(checked, "in_order", grid=1) == ""
-    found = explored(checked, grid=1)
-    assert found.verdict == "faulty" and found.schedule is not None
-    assert found.schedule.units in ((0, 2), (1,), (1, 2)) and "which gets the units of work" in str(found.diagnostics[0].notes)
-    assert replayed(checked, found) == found.schedule.code
+    result = explored(checked, grid=1)
+    assert result.verdict == "faulty" and result.schedule is not None
+    assert result.schedule.units in ((0, 2), (1,), (1, 2)) and "which gets the units of work" in str(result.diagnostics[0].notes)
+    assert replayed(checked, result) == result.schedule.code
     static = checked_text(PARITY_OF_THE_UNIT.replace(", dynamic=True", ""))
     assert explored(static, grid=1).ok and not explored(static, grid=2).ok  # units 0 and 2, then 1
 

@@ -156,11 +156,11 @@ TABLES: dict[str, tuple[str, Formula]] = {
 def subsets(text: str) -> list[tuple[set[str], str]]:
     """Each subset of the marked lines, and the text with these alone."""
     marks = re.findall(r"  #(\w)$", text, re.MULTILINE)
-    found = []
+    results = []
     for chosen in itertools.chain.from_iterable(itertools.combinations(marks, n) for n in range(len(marks) + 1)):
         lines = [line for line in text.split("\n") if not re.search(r"  #\w$", line) or line[-1] in chosen]
-        found.append((set(chosen), HEAD + "\n".join(re.sub(r"  #\w$", "", line) for line in lines)))
-    return found
+        results.append((set(chosen), HEAD + "\n".join(re.sub(r"  #\w$", "", line) for line in lines)))
+    return results
 
 
 @pytest.mark.parametrize("rule", TABLES)
@@ -172,8 +172,8 @@ def test_rule(rule: str) -> None:
     for chosen, program in table:
         right = formula(chosen)
         checked = checked_text(program)
-        found = explored(checked)
+        result = explored(checked)
         code = next((c for schedule in TRIED if (c := fault(checked, schedule))), "")
-        if found.ok != right or (not code) != right:
-            wrong.append((sorted(chosen), right, found.summary(), code))
+        if result.ok != right or (not code) != right:
+            wrong.append((sorted(chosen), right, result.summary(), code))
     assert not wrong

@@ -101,8 +101,8 @@ def execute() -> Runner:
         text: str, arguments: Mapping[str, Any], consts: Mapping[str, Any] | None = None, kernel: str | None = None, **options: Any
     ) -> Ran:
         ran = Ran(arguments=dict(arguments))
-        given = sorted((consts or {}).items())
-        checked = _checked(text, kernel, tuple((name, type(value), value) for name, value in given))
+        inputs = sorted((consts or {}).items())
+        checked = _checked(text, kernel, tuple((name, type(value), value) for name, value in inputs))
         try:
             ran.report = cuir.run(checked, ran.arguments, **options)
         except cuir.CuirError as error:

@@ -46,18 +46,18 @@ def line_faults(text: str) -> Iterator[LineFault]:
                 )
         if (m := CALL.match(line)) is None:
             continue
-        indent, name, stage, what, argument, _ = m.groups()
+        indent, name, stage, description, argument, _ = m.groups()
         put, at = f"{indent}{name}{{}}.{{}}({{}})", stage or ""
-        drop = with_line(f"drop {what}", i, "", name, _near(lines, i), True)
-        if what == "wait":
-            yield with_line("parity turned", i, put.format(at, what, f"{argument} ^ 1"), name)
+        drop = with_line(f"drop {description}", i, "", name, _near(lines, i), True)
+        if description == "wait":
+            yield with_line("parity turned", i, put.format(at, description, f"{argument} ^ 1"), name)
             yield drop
-        elif what == "expect":
+        elif description == "expect":
             partners = _partners(lines, i, name)
             yield drop
             for kind, bytes_ in (("halved", f"({argument}) // 2"), ("doubled", f"2 * ({argument})"), ("without bytes", "0")):
-                yield with_line(f"expect {kind}", i, put.format(at, what, bytes_), name, partners)
-        elif what == "arrive":
+                yield with_line(f"expect {kind}", i, put.format(at, description, bytes_), name, partners)
+        elif description == "arrive":
             yield drop
             for up in (1, 2, 4):
                 if i - up >= 0 and all(_indent(x) == len(indent) for x in lines[i - up : i]):
@@ -65,9 +65,11 @@ def line_faults(text: str) -> Iterator[LineFault]:
                     yield LineFault(f"arrive {up} earlier", "\n".join(moved), (i - up + 1,), name)
             yield with_line("arrive twice", i, f"{line}\n{line}", name, (i + 2,))
         if stage and "%" not in stage:
-            for other in ("[0]", f"[({stage[1:-1]} + 1) % STAGES]"):
+            for second in ("[0]", f"[({stage[1:-1]} + 1) % STAGES]"):
                 if name != "turn":
-                    yield with_line(f"{what} on stage {other}", i, put.format(other, what, argument), name, _partners(lines, i, name))
+                    yield with_line(
+                        f"{description} on stage {second}", i, put.format(second, description, argument), name, _partners(lines, i, name)
+                    )
 
 
 def _indent(line: str) -> int:

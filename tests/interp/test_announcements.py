@@ -76,9 +76,9 @@ def code(text: str, stages: int, schedule: str) -> str:
 
 def explored(text: str, stages: int) -> str:
     x = torch.zeros(320, 64).half()
-    found = explore(cuir.check(cuir.parse(text), consts={"STAGES": stages}), {"X": x, "Y": x.clone()}, grid=1)
-    assert found.verdict != "unknown"
-    return "" if found.ok else found.diagnostics[0].code
+    exploration = explore(cuir.check(cuir.parse(text), consts={"STAGES": stages}), {"X": x, "Y": x.clone()}, grid=1)
+    assert exploration.verdict != "unknown"
+    return "" if exploration.ok else exploration.diagnostics[0].code
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -92,8 +92,8 @@ def test_a_consumer_may_announce_before_the_copy_can_be_issued(name: str, stages
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_order_is_an_error_in_every_schedule(name: str, stages: int) -> None:
     text, expected = WRONG[name]
-    for found in [explored(text, stages), *(code(text, stages, s) for s in SCHEDULES)]:
-        assert found and found in expected, found
+    for actual in [explored(text, stages), *(code(text, stages, s) for s in SCHEDULES)]:
+        assert actual and actual in expected, actual
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -106,5 +106,5 @@ def test_the_report_of_an_early_announcement_says_behind_which_wait_it_stands() 
     x = torch.zeros(320, 64).half()
     with pytest.raises(CuirError) as caught:
         run(cuir.check(cuir.parse(AHEAD), consts={"STAGES": 2}), {"X": x, "Y": x.clone()}, grid=1, schedule="adversarial:engines_first")
-    (found,) = caught.value.diagnostics
-    assert "can still miss its bytes" in found.message and found.hint is not None and "or on `go`" in found.hint
+    (result,) = caught.value.diagnostics
+    assert "can still miss its bytes" in result.message and result.hint is not None and "or on `go`" in result.hint

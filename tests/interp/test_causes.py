@@ -49,12 +49,12 @@ def refused(fault: LineFault, name: str, consts: Mapping[str, Any], dims: Mappin
     return None
 
 
-def names(fault: LineFault, found: Diagnostic) -> bool:
+def names(fault: LineFault, result: Diagnostic) -> bool:
     """Whether the place or the first note is a line to blame; of something left out, the words may say what is missing where."""
-    spans = [found.span, *[n.span for n in found.notes if n.span is not None][:1]]
+    spans = [result.span, *[n.span for n in result.notes if n.span is not None][:1]]
     if any(s is not None and s.line in fault.lines for s in spans):
         return True
-    words = " ".join([found.message, found.hint or "", *(n.message for n in found.notes)])
+    words = " ".join([result.message, result.hint or "", *(n.message for n in result.notes)])
     return fault.left_out and re.search(rf"no (wait|arrival|statement)[^.]*`{fault.barrier}\b", words) is not None
 
 
@@ -67,15 +67,15 @@ def text_of(path: str) -> str:
 def judged(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
     path, consts, dims, every = KERNELS[kernel]
     faults = list(line_faults(text_of(path)))[::every]
-    return tuple((f, found) for f in faults if (found := refused(f, path, consts, dims)) is not None)
+    return tuple((f, result) for f in faults if (result := refused(f, path, consts, dims)) is not None)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_faulty_line_is_named(kernel: str) -> None:
-    found = judged(kernel)
-    other = [f"{fault}: {d.code} {d.span}" for fault, d in found if not names(fault, d)]
-    assert len(found) >= 5 and len(other) <= 0.1 * len(found), "\n".join(other)
+    result = judged(kernel)
+    second = [f"{fault}: {d.code} {d.span}" for fault, d in result if not names(fault, d)]
+    assert len(result) >= 5 and len(second) <= 0.1 * len(result), "\n".join(second)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -104,18 +104,18 @@ PIPE = text_of(KERNELS["pipeline"][0])
 )  # fmt: skip
 def test_the_report_says_the_cause(old: str, new: str, code: tuple[str, ...], says: str) -> None:
     assert old in PIPE
-    found = refused(LineFault("", PIPE.replace(old, new, 1), (0,), ""), "k.cuir", {}, {"M": 320})
-    assert found is not None and found.code in code and says in found.render(), found and found.render()
+    result = refused(LineFault("", PIPE.replace(old, new, 1), (0,), ""), "k.cuir", {}, {"M": 320})
+    assert result is not None and result.code in code and says in result.render(), result and result.render()
 
 
 def test_two_copies_where_one_is_announced() -> None:
     """The phase ends after the first copy: the expect's line, and both numbers."""
     halves = "copy_async(X[j * 64 : j * 64 + 32, :], sX[s, 0 : 32], full[s])\n                copy_async(X[j * 64 + 32 : j * 64 + 32 + 32, :], sX[s, 32 : 64], full[s])"
     text = PIPE.replace("copy_async(X[j * 64 : j * 64 + 64, :], sX[s], full[s])", halves).replace("nbytes(sX[s])", "nbytes(sX[s, 0 : 32])")
-    found = refused(LineFault("", text, (0,), ""), "k.cuir", {}, {"M": 320})
-    assert found is not None and "4,096 bytes" in found.render(), found and found.render()
-    note = next((n for n in found.notes if n.span is not None), None)
-    assert note is not None and note.span is not None and ".expect(" in note.span.text(), found.render()
+    result = refused(LineFault("", text, (0,), ""), "k.cuir", {}, {"M": 320})
+    assert result is not None and "4,096 bytes" in result.render(), result and result.render()
+    note = next((n for n in result.notes if n.span is not None), None)
+    assert note is not None and note.span is not None and ".expect(" in note.span.text(), result.render()
 
 
 def test_arguments_are_of_the_kernels() -> None:
@@ -156,9 +156,9 @@ def pairs(Y: Global[f32, 4, 64]):
 def test_pairs_that_share_a_named_barrier_are_told_to_take_one_each(text: str, seed: int) -> None:
     with pytest.raises(CuirError) as caught:
         cuir.run(cuir.check(cuir.parse(text)), {"Y": torch.zeros(4, 64)}, schedule=f"random:{seed}")
-    found = caught.value.diagnostics[0]
-    assert found.notes[0].message.startswith("2 groups of 2 workers share `meet`") and found.notes[0].span is not None
-    assert found.hint is not None and "named_barrier(2, stages=2)" in found.hint and "here 4" not in found.hint
+    result = caught.value.diagnostics[0]
+    assert result.notes[0].message.startswith("2 groups of 2 workers share `meet`") and result.notes[0].span is not None
+    assert result.hint is not None and "named_barrier(2, stages=2)" in result.hint and "here 4" not in result.hint
 
 
 def test_pairs_with_a_named_barrier_each_are_ordered() -> None:

@@ -67,19 +67,19 @@ SMALL_OPTIONS: dict[str, Any] = {"consts": SMALL, "grid": 3}
 def test_every_schedule_gives_the_same_bits(attention, in_order, any_schedule, full: bool) -> None:
     first, error, _ = in_order[full]
     assert first.error is None and error.max() < 1.5e-3
-    other, _, _ = attention(*SMALL_RUN, keep=None, changes=FULL if full else [], schedule=any_schedule, **SMALL_OPTIONS)
-    assert other.error is None, other.error
+    second, _, _ = attention(*SMALL_RUN, keep=None, changes=FULL if full else [], schedule=any_schedule, **SMALL_OPTIONS)
+    assert second.error is None, second.error
     for name in ("O", "LSE"):
-        assert torch.equal(first.arguments[name], other.arguments[name])
+        assert torch.equal(first.arguments[name], second.arguments[name])
 
 
 def test_the_words_for_clusters_mean_the_plain_thing_in_a_cluster_of_one(attention) -> None:
     plain = [(f"{x}.arrive(cluster=True)", f"{x}.arrive()") for x in ("k_empty[s]", "v_empty[u]")]
     without = [(", cluster=True)", ")"), (", cluster=CLUSTER", ""), *plain]
-    one, _, _ = attention(FLAGSHIP, 1, 2, 1, 200, 300)
-    other, _, _ = attention(FLAGSHIP, 1, 2, 1, 200, 300, changes=without)
-    assert one.report is not None and other.report is not None
-    assert one.report.events == other.report.events and torch.equal(one.arguments["O"], other.arguments["O"])
+    item, _, _ = attention(FLAGSHIP, 1, 2, 1, 200, 300)
+    second, _, _ = attention(FLAGSHIP, 1, 2, 1, 200, 300, changes=without)
+    assert item.report is not None and second.report is not None
+    assert item.report.events == second.report.events and torch.equal(item.arguments["O"], second.arguments["O"])
 
 
 Change = tuple[str, str]
@@ -134,31 +134,31 @@ def test_every_schedule_agrees_on_a_mutant_in_clusters(pipe_text: str, seed: int
         pipe_text = pipe_text.replace(old, new)
     lines, rng = pipe_text.split("\n"), random.Random(seed)
     if seed == 0:
-        what = "nothing"
+        description = "nothing"
     elif seed % 4 == 1:  # what is for the cluster stays in the CTA
         i = rng.choice([i for i, line in enumerate(lines) if "cluster=True" in line])
         lines[i] = lines[i].replace(", cluster=True", "").replace("cluster=True", "")
-        what = lines[i].strip()
+        description = lines[i].strip()
     else:
-        what = mutate(lines, rng)
-    found = outcomes("\n".join(lines))
-    codes = {code for code, _ in found}
-    assert "" not in codes or codes == {""}, (what, codes)
+        description = mutate(lines, rng)
+    result = outcomes("\n".join(lines))
+    codes = {code for code, _ in result}
+    assert "" not in codes or codes == {""}, (description, codes)
     assert seed != 0 or codes == {""}
     if codes == {""}:
-        assert all(torch.equal(found[0][1], y) for _, y in found), what
+        assert all(torch.equal(result[0][1], y) for _, y in result), description
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.data())
 def test_lines_of_a_cluster(x: int, y: int, data: st.DataObject) -> None:
     """Those along x and those along y part the cluster; the two of a CTA meet in it alone."""
-    own = data.draw(st.integers(0, x * y - 1))
+    ours = data.draw(st.integers(0, x * y - 1))
     lines = {along: [ctas_along(x * y, x, cta, along) for cta in range(x * y)] for along in ("x", "y")}
     for along, size in (("x", x), ("y", y)):
         parts = {tuple(line) for line in lines[along]}
         assert sorted(cta for part in parts for cta in part) == list(range(x * y)) and {len(part) for part in parts} == {size}
-    assert set(lines["x"][own]) & set(lines["y"][own]) == {own}
-    assert ctas_along(x * y, x, own, True) == list(range(x * y)) and ctas_along(x * y, x, own, False) == [own]
+    assert set(lines["x"][ours]) & set(lines["y"][ours]) == {ours}
+    assert ctas_along(x * y, x, ours, True) == list(range(x * y)) and ctas_along(x * y, x, ours, False) == [ours]
 
 
 LINES = {  # of a product in clusters of 2 x 2
@@ -175,14 +175,14 @@ LINES = {  # of a product in clusters of 2 x 2
 }
 
 
-@pytest.mark.parametrize("what", [None, *LINES])
+@pytest.mark.parametrize("description", [None, *LINES])
 @pytest.mark.parametrize("sides", [(2, 2), (1, 4), (4, 1), (2, 1)])
-def test_clusters_of_two_dims(what: str | None, sides: tuple[int, int]) -> None:
+def test_clusters_of_two_dims(description: str | None, sides: tuple[int, int]) -> None:
     """A product of matrices, and that each change which matters for clusters of these sides is seen."""
     text = corpus.programs()["gemm_clusters"].read_text(encoding="utf-8")
-    if what is not None:
-        assert LINES[what][0] in text
-        text = text.replace(*LINES[what])
+    if description is not None:
+        assert LINES[description][0] in text
+        text = text.replace(*LINES[description])
     checked = check(parse(text), "gemm", {"T": F16, "BM": 64, "BN": 64, "STAGES": 2, "CX": sides[0], "CY": sides[1]})
     g = torch.Generator().manual_seed(1)
     a, bt, bias = torch.randn(300, 200, generator=g).half(), torch.randn(304, 200, generator=g).half(), torch.randn(304, generator=g)
@@ -193,15 +193,15 @@ def test_clusters_of_two_dims(what: str | None, sides: tuple[int, int]) -> None:
         "those below are told of A": False, "all are told of Bt": x == 1,
     }  # fmt: skip
     arguments = {"A": a, "Bt": bt, "C": c, "bias": bias}
-    if what is not None and not harmless.get(what, False):
+    if description is not None and not harmless.get(description, False):
         with pytest.raises(CuirError) as caught:
             run(checked, arguments, grid=2)
         assert caught.value.diagnostics[0].code in ("D401", "R401", "S401", "S402", "S403"), str(caught.value)
         return
     run(checked, arguments, grid=2)
     exact = a.double() @ bt.double().T + bias.double()
-    wanted = exact * torch.sigmoid(1.702 * exact)
-    assert (c.double() - wanted).norm() < 1e-3 * wanted.norm()
+    expected = exact * torch.sigmoid(1.702 * exact)
+    assert (c.double() - expected).norm() < 1e-3 * expected.norm()
 
 
 def test_the_count_that_is_named_is_of_the_line() -> None:

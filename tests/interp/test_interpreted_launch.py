@@ -94,11 +94,11 @@ def test_lockstep_only_where_the_lowering_queues() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_tiles_are_the_calling_threads_and_the_callers_setting_comes_back(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process with many threads is no slower: small operations are not handed out."""
-    seen = list[int]()
+    observed = list[int]()
     finish = launch._finish
 
     def noted(machine: Machine) -> None:
-        seen.append(torch.get_num_threads())
+        observed.append(torch.get_num_threads())
         finish(machine)
 
     monkeypatch.setattr(launch, "_finish", noted)
@@ -108,6 +108,6 @@ def test_tiles_are_the_calling_threads_and_the_callers_setting_comes_back(fails:
         text = TEXT.replace("store(Y[i]", "store(Y[i // 2]") if fails else TEXT
         with pytest.raises(CuirError) if fails else contextlib.nullcontext():
             run(parse(text), {"X": torch.arange(40.0), "Y": torch.zeros(40)})
-        assert set(seen) == {1} and torch.get_num_threads() == 2
+        assert set(observed) == {1} and torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

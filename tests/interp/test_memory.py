@@ -38,10 +38,10 @@ def test_intervals_are_the_bytes_of_the_elements(data) -> None:
     alloc = data.draw(allocs)
     a, b = data.draw(views(alloc)), data.draw(views(alloc))
     for index in (a, b):
-        found = compute_view_intervals(alloc, index)
-        assert sum(hi - lo for lo, hi in found) == len(cells(alloc, index)) * alloc.dtype.itemsize
-        assert all(x[1] < y[0] for x, y in itertools.pairwise(found))
-        assert found[0][0] >= alloc.offset and found[-1][1] <= alloc.offset + alloc.nbytes
+        result = compute_view_intervals(alloc, index)
+        assert sum(hi - lo for lo, hi in result) == len(cells(alloc, index)) * alloc.dtype.itemsize
+        assert all(x[1] < y[0] for x, y in itertools.pairwise(result))
+        assert result[0][0] >= alloc.offset and result[-1][1] <= alloc.offset + alloc.nbytes
     ia, ib = compute_view_intervals(alloc, a), compute_view_intervals(alloc, b)
     assert is_overlapping(ia, ib) == bool(cells(alloc, a) & cells(alloc, b))
     assert covers(ia, ib) == (cells(alloc, a) >= cells(alloc, b))

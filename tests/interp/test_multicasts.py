@@ -53,32 +53,32 @@ def reported(text: str, schedule: str) -> Diagnostic | None:
     return None
 
 
-def writable(found: Diagnostic) -> bool:
+def writable(result: Diagnostic) -> bool:
     """Check that no words ask for a wait on a barrier of another CTA."""
-    words = " ".join([found.hint or "", *(n.message for n in found.notes)])
+    words = " ".join([result.hint or "", *(n.message for n in result.notes)])
     return re.search(r"no wait by \S+ of CTA (\d+) on `[^`]* of CTA (?!\1)\d+`", words) is None
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_in_one_cta_is_blamed(schedule: str) -> None:
-    found = reported(TEXT, schedule)
-    assert found is not None and found.code == "R401" and writable(found)
-    assert found.notes[0].span is not None and found.notes[0].span.text().strip().startswith("free[s].arrive()")
-    assert found.hint is not None and "arrive(cluster=True)" in found.hint and "mbarrier(2)" in found.hint
+    result = reported(TEXT, schedule)
+    assert result is not None and result.code == "R401" and writable(result)
+    assert result.notes[0].span is not None and result.notes[0].span.text().strip().startswith("free[s].arrive()")
+    assert result.hint is not None and "arrive(cluster=True)" in result.hint and "mbarrier(2)" in result.hint
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_along_the_other_line_is_blamed(schedule: str) -> None:
-    found = reported(LINES, schedule)
-    assert found is not None and found.code == "R401" and writable(found)
-    assert found.notes[0].span is not None and "arrive(cluster=" in found.notes[0].span.text()
-    assert found.hint is not None and 'arrive(cluster="x")' in found.hint
+    result = reported(LINES, schedule)
+    assert result is not None and result.code == "R401" and writable(result)
+    assert result.notes[0].span is not None and "arrive(cluster=" in result.notes[0].span.text()
+    assert result.hint is not None and 'arrive(cluster="x")' in result.hint
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_across_the_cluster_that_the_count_leaves_out_is_a_wrong_count(schedule: str) -> None:
-    found = reported(ACROSS, schedule)
-    assert found is not None and writable(found) and found.hint == "the count is the number of workers that arrive in a phase, here 2"
+    result = reported(ACROSS, schedule)
+    assert result is not None and writable(result) and result.hint == "the count is the number of workers that arrive in a phase, here 2"
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -86,12 +86,12 @@ def test_a_release_across_the_cluster_before_the_read_is_blamed(schedule: str) -
     early = RIGHT.replace("            free[s].arrive(cluster=True)\n", "").replace(
         "            x = load", "            free[s].arrive(cluster=True)\n            x = load"
     )
-    found = reported(early, schedule)
-    assert found is None or (
-        found.code == "R401" and writable(found) and found.notes[0].span is not None and "arrive" in found.notes[0].span.text()
+    result = reported(early, schedule)
+    assert result is None or (
+        result.code == "R401" and writable(result) and result.notes[0].span is not None and "arrive" in result.notes[0].span.text()
     )
     if schedule == "in_order":
-        assert found is not None
+        assert result is not None
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

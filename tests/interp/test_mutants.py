@@ -50,15 +50,15 @@ def outcomes(text: str) -> list[tuple[str, torch.Tensor]]:
         return []
     g = torch.Generator().manual_seed(1)
     x, w = (torch.randn(*shape, generator=g).to(torch.float16) for shape in ((5, 64, 64), (64, 64)))
-    found = []
+    results = []
     for schedule in SCHEDULES:
         y, code = torch.zeros(3, 128, 64, dtype=torch.float16), ""
         try:
             run(checked, {"X": x, "W": w, "Y": y}, grid=2, schedule=schedule)
         except cuir.CuirError as error:
             code = error.diagnostics[0].code
-        found.append((code, y))
-    return found
+        results.append((code, y))
+    return results
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -67,11 +67,11 @@ def test_every_schedule_agrees_on_a_mutant(pipe_text: str, seed: int) -> None:
     verdicts = []
     for _ in range(8):
         lines = pipe_text.split("\n")
-        done = [mutate(lines, rng) for _ in range(rng.choice([1, 1, 2]))]
-        found = outcomes("\n".join(lines))
-        codes = {code for code, _ in found}
-        assert "" not in codes or codes == {""}, f"{done}: {codes}"
+        finished = [mutate(lines, rng) for _ in range(rng.choice([1, 1, 2]))]
+        result = outcomes("\n".join(lines))
+        codes = {code for code, _ in result}
+        assert "" not in codes or codes == {""}, f"{finished}: {codes}"
         if codes == {""}:
-            assert all(torch.equal(y, found[0][1]) for _, y in found), done
+            assert all(torch.equal(y, result[0][1]) for _, y in result), finished
         verdicts += list(codes)
     assert any(verdicts), "no mutant was faulty"

@@ -45,9 +45,9 @@ def outputs(
     consts: Mapping[str, Const] | None = None,
 ) -> dict[str, torch.Tensor]:
     checked = check(program, kernel, consts)
-    given: dict[str, Any] = arguments(checked, {name: dims.get(name, 3) for name in checked.dims})
-    run(checked, given, schedule=schedule, lanes=lanes)
-    return {t.name: given[t.name] for t in checked.tensors if t.written}
+    inputs: dict[str, Any] = arguments(checked, {name: dims.get(name, 3) for name in checked.dims})
+    run(checked, inputs, schedule=schedule, lanes=lanes)
+    return {t.name: inputs[t.name] for t in checked.tensors if t.written}
 
 
 def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:

@@ -33,11 +33,11 @@ def two_workers(writer: list[str], reader: list[str]) -> str:
 
 def outcomes(execute, text: str) -> set[str]:
     """The codes over all schedules; "" for a clean run."""
-    found = set()
+    results = set()
     for schedule in SCHEDULES:
         arguments = {"X": torch.ones(64, 64, dtype=torch.float16), "Y": torch.zeros(64, 64)}
-        found.add(execute(text, arguments, grid=1, schedule=schedule).code)
-    return found
+        results.add(execute(text, arguments, grid=1, schedule=schedule).code)
+    return results
 
 
 WRITE, FENCE, ARRIVE, WAIT = "store(sA, x)", "fence_async()", "go.arrive()", "go.wait(0)"
@@ -54,15 +54,15 @@ LOAD = ["r = cast(load(sA), f32)"]
 def test_ordinary_write_then_read(execute, order: tuple[str, ...], waits: bool, fences: bool, read: list[str]) -> None:
     """Ordered iff write < arrive and the reader waits; an engine also needs the writer's own fence in between."""
     reader = [*([WAIT] if waits else []), *([FENCE] if fences else []), *read]
-    found = outcomes(execute, two_workers(list(order), reader))
+    result = outcomes(execute, two_workers(list(order), reader))
     ordered = waits and order.index(WRITE) < order.index(ARRIVE)
     fenced = FENCE in order and order.index(WRITE) < order.index(FENCE) < order.index(ARRIVE)
     if not ordered:
-        assert found <= {"R401", "M401"}, "a read that is not ordered is found in every schedule"
+        assert result <= {"R401", "M401"}, "a read that is not ordered is found in every schedule"
     elif read is PRODUCT and not fenced:
-        assert found == {"R403"}
+        assert result == {"R403"}
     else:
-        assert found == {""}
+        assert result == {""}
 
 
 @pytest.mark.parametrize("reader", list(itertools.permutations(["full.wait(0)", "r = mma_async(sA, sB.T)", "mma_wait(r)"])), ids=" < ".join)
@@ -70,11 +70,11 @@ def test_copy_then_product(execute, reader: tuple[str, ...]) -> None:
     """Only the wait on the copy's barrier orders a read after it; mma_wait before the product waits for nothing."""
     if reader.index("mma_wait(r)") < reader.index("r = mma_async(sA, sB.T)"):
         return  # the name is not bound yet: the checker's business
-    found = outcomes(execute, two_workers(["full.expect(nbytes(sA))", "copy_async(X[0 : 64, :], sA, full)"], list(reader)))
+    result = outcomes(execute, two_workers(["full.expect(nbytes(sA))", "copy_async(X[0 : 64, :], sA, full)"], list(reader)))
     if reader.index("full.wait(0)") < reader.index("r = mma_async(sA, sB.T)"):
-        assert found == {""}
+        assert result == {""}
     else:
-        assert found <= {"R401", "M401"}
+        assert result <= {"R401", "M401"}
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_product_then_overwrite(execute, release: tuple[str, ...], waits: bool, 
         over,
         *(["full.wait(0)"] if "copy" in over else []),
     ]
-    found = outcomes(execute, two_workers(writer, [WAIT, *release]))
+    result = outcomes(execute, two_workers(writer, [WAIT, *release]))
     if waits and release.index("mma_wait(r)") < release.index("back.arrive()"):
-        assert found == {""}
+        assert result == {""}
     else:
-        assert found <= {"R401", "R403"} and "" not in found
+        assert result <= {"R401", "R403"} and "" not in result
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -107,16 +107,16 @@ def test_bulk_store_then_overwrite(execute, place: int) -> None:
     """store_wait must lie between a bulk store and the next write of its source."""
     steps = ["store(sA, x)", "fence_async()", "store_async(sA, X[0 : 64, :])", "store(sA, x)"]
     steps.insert(place + 1, "store_wait()")
-    found = outcomes(execute, two_workers([*steps, "fence_async()", ARRIVE], [WAIT, *LOAD]))
-    assert found == ({""} if place == 2 else {"R401"})
+    result = outcomes(execute, two_workers([*steps, "fence_async()", ARRIVE], [WAIT, *LOAD]))
+    assert result == ({""} if place == 2 else {"R401"})
 
 
-@pytest.mark.parametrize(("commit", "wait", "found"), [(True, 0, {""}), (True, 1, {"R401"}), (False, 0, {"R401"}), (True, None, {"R401"})])
-def test_cp_async(execute, commit: bool, wait: int | None, found: set[str]) -> None:
+@pytest.mark.parametrize(("commit", "wait", "result"), [(True, 0, {""}), (True, 1, {"R401"}), (False, 0, {"R401"}), (True, None, {"R401"})])
+def test_cp_async(execute, commit: bool, wait: int | None, result: set[str]) -> None:
     """A cp.async copy is an ordinary write once its group is waited for."""
     steps = ["copy_async(X[0 : 64, :], sA)", *(["copy_commit()"] if commit else []), *([f"copy_wait({wait})"] if wait is not None else [])]
     tail = ["copy_commit()", "copy_wait(0)"]
-    assert outcomes(execute, two_workers([*steps, "y = load(sA)", *tail, ARRIVE], [WAIT, *LOAD])) == found
+    assert outcomes(execute, two_workers([*steps, "y = load(sA)", *tail, ARRIVE], [WAIT, *LOAD])) == result
     fenced = two_workers([*steps[:1], *tail, FENCE, ARRIVE], [WAIT, *PRODUCT])
     assert outcomes(execute, fenced) == {""}
     assert outcomes(execute, fenced.replace(f"        {FENCE}\n        {ARRIVE}", f"        {ARRIVE}")) == {"R403"}
@@ -128,12 +128,12 @@ def test_knowledge_is_transitive(execute, middle: bool) -> None:
     text = two_workers([WRITE, FENCE, ARRIVE], ["back.wait(0)", *PRODUCT])
     step = '    with role("middle", warps=1):\n' + ("        go.wait(0)\n" if middle else "") + "        back.arrive()\n"
     text = text.replace('    with role("reader"', step + '    with role("reader"')
-    found = outcomes(execute, text)
-    assert found == {""} if middle else found <= {"R401", "M401"}
+    result = outcomes(execute, text)
+    assert result == {""} if middle else result <= {"R401", "M401"}
 
 
-@pytest.mark.parametrize(("shift", "found"), [(0, {""}), (8, {"R401", "M401"})])
-def test_halves_of_an_array_are_apart(execute, shift: int, found: set[str]) -> None:
+@pytest.mark.parametrize(("shift", "result"), [(0, {""}), (8, {"R401", "M401"})])
+def test_halves_of_an_array_are_apart(execute, shift: int, result: set[str]) -> None:
     """Two workers on rows of their own need no barrier; eight rows further they do."""
     text = f"""\
 @kernel(arch="sm_90a")
@@ -145,7 +145,7 @@ def own(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
 """
     x, y = torch.randn(64, 64), torch.zeros(64, 64)
     codes = {execute(text, {"X": x, "Y": y}, grid=1, schedule=s).code for s in SCHEDULES}
-    assert codes <= found and (shift or torch.equal(x, y))
+    assert codes <= result and (shift or torch.equal(x, y))
 
 
 def test_named_barrier_orders_its_role(execute) -> None:

@@ -24,7 +24,7 @@ def test_the_arrival_that_released_is_named(name: str, line: int | None, says: s
     dtypes = {t.name: torch.float32 if str(t.dtype) == "f32" else torch.float16 for t in checked.tensors}
     with pytest.raises(CuirError) as caught:
         run(checked, {n: torch.zeros(shape, dtype=dtypes[n]) for n, shape in shapes.items()}, grid=1)
-    found = caught.value.diagnostics[0]
-    notes = [(n.span.line, n.message) for n in found.notes if n.span is not None and "arrives on" in n.message]
-    assert found.code == "R401" and [at for at, _ in notes] == ([line] if line else [])
+    result = caught.value.diagnostics[0]
+    notes = [(n.span.line, n.message) for n in result.notes if n.span is not None and "arrives on" in n.message]
+    assert result.code == "R401" and [at for at, _ in notes] == ([line] if line else [])
     assert all(says in message for _, message in notes)

@@ -41,26 +41,26 @@ def given_up(checked: Checked, n: int = 1, **options: float) -> Diagnostic:
 
 @pytest.mark.parametrize("turns", ["1000000000", "2147483647", "n * 1000000000", "0, 2147483647, 2", "2147483647, -2147483648, -1"])
 def test_a_loop_that_cannot_end_in_time_is_not_begun(turns: str) -> None:
-    found = given_up(kernel(f"for j in range({turns}):\n    i += 1"))
-    assert found.code == "D402" and found.span is not None and found.span.line == 7 and "none was begun" in found.message
+    result = given_up(kernel(f"for j in range({turns}):\n    i += 1"))
+    assert result.code == "D402" and result.span is not None and result.span.line == 7 and "none was begun" in result.message
 
 
 @pytest.mark.parametrize("count", ["1073741824", "n * 2000000000"])
 def test_units_of_work_that_cannot_end_in_time(count: str) -> None:
-    found = given_up(kernel("i += 1", count, END.replace("t * 64 : t * 64 + 64", "0 : 64")))  # t * 64 would leave 32 bits
-    assert found.code == "D402" and found.span is not None and found.span.line == 3 and "units of work" in found.message
+    result = given_up(kernel("i += 1", count, END.replace("t * 64 : t * 64 + 64", "0 : 64")))  # t * 64 would leave 32 bits
+    assert result.code == "D402" and result.span is not None and result.span.line == 3 and "units of work" in result.message
 
 
 def test_a_loop_is_given_up_at_its_pace() -> None:
     nested = kernel("for a in range(100000):\n    for b in range(100000):\n        i += 1")
-    found = given_up(nested, budget=2)
-    assert found.code == "D402" and found.span is not None and found.span.line == 7 and "of its 100,000 turns" in found.message
-    assert found.hint is not None and "--budget" in found.hint
+    result = given_up(nested, budget=2)
+    assert result.code == "D402" and result.span is not None and result.span.line == 7 and "of its 100,000 turns" in result.message
+    assert result.hint is not None and "--budget" in result.hint
 
 
 def test_a_run_over_its_time_ends() -> None:
-    found = given_up(kernel("for a in range(200000):\n    i += 1"), budget=0.2)
-    assert (found.code == "D402" and "0.2" in found.message) or "gave" in found.message
+    result = given_up(kernel("for a in range(200000):\n    i += 1"), budget=0.2)
+    assert (result.code == "D402" and "0.2" in result.message) or "gave" in result.message
 
 
 def test_more_time_is_allowed() -> None:

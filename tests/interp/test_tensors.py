@@ -85,19 +85,19 @@ def rule(first: str, second: str, how: str, fence: str) -> str:
 @pytest.mark.sweep
 @pytest.mark.parametrize("how", HOW)
 def test_every_pair_of_accesses(how: str) -> None:
-    wrong, found = [], set()
+    wrong, result = [], set()
     for first, second in itertools.product(KINDS, repeat=2):
         for fence in FENCES if how in ("same worker", "ordered", "CTA of the cluster, ordered") else FENCES[2:]:
             checked = checked_text(program(first, second, how, fence))
             want = rule(first, second, how, fence)
-            found.add(want)
+            result.add(want)
             codes = {fault(checked, schedule, grid=2 if how == "other CTA" else 1) for schedule in TRIED}
-            seen = explored(checked, grid=2 if how == "other CTA" else 1)
-            told = seen.diagnostics[0].code if seen.diagnostics else ""
-            if codes != {want} or told != want:
-                wrong.append((first, second, fence, want, codes, told))
+            observed = explored(checked, grid=2 if how == "other CTA" else 1)
+            text = observed.diagnostics[0].code if observed.diagnostics else ""
+            if codes != {want} or text != want:
+                wrong.append((first, second, fence, want, codes, text))
     assert not wrong
-    assert len(found) > 1
+    assert len(result) > 1
 
 
 # ---- more than two accesses: any unordered pair counts, whatever came between
@@ -124,8 +124,8 @@ class Some:
     def rows(self, shift: int = 0) -> frozenset[int]:
         return frozenset(shift + self.start + i * (1 if self.whole else 2) for i in range(self.n)) & frozenset(range(ROWS))
 
-    def conflicts(self, other: Some, shift: int = 0, theirs: int = 0) -> bool:
-        return {self.mode, other.mode} not in ({"read"}, {"add"}) and bool(self.rows(shift) & other.rows(theirs))
+    def conflicts(self, second: Some, shift: int = 0, theirs: int = 0) -> bool:
+        return {self.mode, second.mode} not in ({"read"}, {"add"}) and bool(self.rows(shift) & second.rows(theirs))
 
 
 SOME = st.builds(
@@ -139,19 +139,19 @@ SIGNAL = st.tuples(st.integers(0, WORKERS - 1), st.integers(0, WORKERS - 1))
 def test_any_unordered_pair_of_workers(events: list[tuple[int, Some | int]]) -> None:
     """Accesses of three workers, which signal one another: right if all that conflict are ordered by a path of signals."""
     texts: list[list[str]] = [[] for _ in range(WORKERS)]
-    known: list[set[int]] = [set() for _ in range(WORKERS)]  # accesses that happened before
-    done: list[Some] = []
+    expected_values: list[set[int]] = [set() for _ in range(WORKERS)]  # accesses that happened before
+    finished: list[Some] = []
     signals, right = 0, True
-    for w, what in events:
-        if isinstance(what, Some):
-            texts[w].append(what.text(str(w)))
-            right &= not any(what.conflicts(old) for n, old in enumerate(done) if n not in known[w])
-            known[w].add(len(done))
-            done.append(what)
-        elif what != w:
+    for w, description in events:
+        if isinstance(description, Some):
+            texts[w].append(description.text(str(w)))
+            right &= not any(description.conflicts(old) for n, old in enumerate(finished) if n not in expected_values[w])
+            expected_values[w].add(len(finished))
+            finished.append(description)
+        elif description != w:
             texts[w].append(f"go[{signals}].arrive()")
-            texts[what].append(f"go[{signals}].wait(0)")
-            known[what] |= known[w]
+            texts[description].append(f"go[{signals}].wait(0)")
+            expected_values[description] |= expected_values[w]
             signals += 1
     head = f'@kernel(arch="sm_90a")\ndef k(T: Global[f32, {ROWS}, 32], Y: Global[f32, {WORKERS}, 32, 32]):\n    go = mbarrier(1, stages={max(1, signals)})\n'
     body = "".join(block(8, f"if w == {w}", lines) for w, lines in enumerate(texts) if lines)
@@ -280,16 +280,16 @@ def test_a_written_tensor_shares_no_memory(execute: Runner) -> None:
 def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
     """Against the sets of addresses."""
     lengths = st.lists(st.integers(1, 4), min_size=1, max_size=3)
-    made, sets = [], []
+    result, sets = [], []
     for _ in range(2):
         shape = data.draw(lengths)
         strides = [data.draw(st.integers(0, 9)) for _ in shape]
         start = data.draw(st.integers(0, 12))
-        found = [start + sum(i * s for i, s in zip(index, strides)) for index in itertools.product(*map(range, shape))]
-        made.append(Place(4 * start, tuple(shape), tuple(strides), 4))
-        assert made[-1].overlaps_itself() == (len(set(found)) < len(found))
-        sets.append(set(found))
-    assert made[0].overlaps(made[1]) == made[1].overlaps(made[0]) == bool(sets[0] & sets[1])
+        results = [start + sum(i * s for i, s in zip(index, strides)) for index in itertools.product(*map(range, shape))]
+        result.append(Place(4 * start, tuple(shape), tuple(strides), 4))
+        assert result[-1].overlaps_itself() == (len(set(results)) < len(results))
+        sets.append(set(results))
+    assert result[0].overlaps(result[1]) == result[1].overlaps(result[0]) == bool(sets[0] & sets[1])
 
 
 # ---- subnormal numbers

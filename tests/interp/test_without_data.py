@@ -31,11 +31,11 @@ SCHEDULES = ["in_order", "random:1", "adversarial:2", "adversarial:engines_first
 OF_DATA = {"M402", "M414"}  # places of tensors that are only read are left out
 
 
-def verdict(checked: Checked, given: Mapping[str, Any], schedule: str, alone: bool, grid: int | None = None) -> tuple[Any, ...]:
+def verdict(checked: Checked, inputs: Mapping[str, Any], schedule: str, alone: bool, grid: int | None = None) -> tuple[Any, ...]:
     """Code, place and words of the fault, or what a run without one did."""
     try:
         runs = run_without_data if alone else run
-        report = runs(checked, given, schedule=Schedule.parse(schedule), grid=grid)
+        report = runs(checked, inputs, schedule=Schedule.parse(schedule), grid=grid)
     except CuirError as error:
         first = error.diagnostics[0]
         return first.code, first.span, first.message, first.notes
@@ -138,15 +138,15 @@ def k(X: Global[f32, 64, 64], F: Global[i32, N], Y: Global[f32, 64, 64]):
 @pytest.mark.parametrize(("condition", "inputs"), [("if X[0, 0] > 0.0:", {"X"}), ("if F[0] > 0:", {"F"}), ("if N > 0:", set())])
 def test_control_flow_that_inputs_decide(condition: str, inputs: set[str]) -> None:
     text = FLAG.format(condition=condition)
-    found = control_slice(check(parse(text, "k.cuir")))
-    assert found.refusal is None and found.inputs == inputs
+    result = control_slice(check(parse(text, "k.cuir")))
+    assert result.refusal is None and result.inputs == inputs
     assert agree(text, {"N": 4}, ["in_order"]) == {""}
 
 
 def test_control_flow_that_results_decide_is_refused() -> None:
     text = FLAG.format(condition="if F[0] > 0:").replace("store(Y[0:64, :], x)", "store(F[1], 2)")
-    found = control_slice(check(parse(text, "k.cuir")))
-    assert found.refusal is not None and found.refusal.code == "V202" and found.refusal.span.text() == "F[0] > 0"  # type: ignore[union-attr]
+    result = control_slice(check(parse(text, "k.cuir")))
+    assert result.refusal is not None and result.refusal.code == "V202" and result.refusal.span.text() == "F[0] > 0"  # type: ignore[union-attr]
     with pytest.raises(CuirError) as caught:
         run_without_data(check(parse(text, "k.cuir")), {"X": torch.ones(64, 64), "F": torch.ones(4).int(), "Y": torch.ones(64, 64)})
     assert caught.value.diagnostics[0].code == "V202"
@@ -159,9 +159,9 @@ def test_kernels_of_the_corpus_need_no_data_but_integers() -> None:
             dims = {p.name for p in tree.kernels()[kernel].params}
             consts = {n: v for n, v in {"T": F16, "D": 64, **computed.tested}.items() if n in dims}
             checked = check(tree, kernel, consts)
-            found = control_slice(checked)
-            assert found.refusal is None and not found.unwatched
-            assert all(t.dtype == I32 for t in checked.tensors if t.name in found.inputs)
+            result = control_slice(checked)
+            assert result.refusal is None and not result.unwatched
+            assert all(t.dtype == I32 for t in checked.tensors if t.name in result.inputs)
 
 
 def product(lengths: Mapping[str, int]) -> tuple[Checked, dict[str, Any]]:
@@ -173,27 +173,27 @@ def product(lengths: Mapping[str, int]) -> tuple[Checked, dict[str, Any]]:
 
 
 def test_long_launches_take_little_time_and_move_no_data() -> None:
-    checked, given = product({"M": 128, "N": 256, "K": 600 * 64})
-    given["C"].fill_(3.0)
-    report = run_without_data(checked, given, grid=1)
+    checked, inputs = product({"M": 128, "N": 256, "K": 600 * 64})
+    inputs["C"].fill_(3.0)
+    report = run_without_data(checked, inputs, grid=1)
     assert report.events["products"] == 1200 and report.seconds < 5
-    assert bool((given["C"] == 3.0).all())
+    assert bool((inputs["C"] == 3.0).all())
 
 
 def test_lines_are_not_counted_as_reached() -> None:
-    checked, given = product({"M": 130, "N": 256, "K": 64})
+    checked, inputs = product({"M": 130, "N": 256, "K": 64})
     forget_entered(checked)
-    run_without_data(checked, given)
+    run_without_data(checked, inputs)
     assert list_entered_blocks(checked) == []
 
 
 def test_a_fault_that_only_many_steps_show() -> None:
     """A release that stops after step 300: every wait behind it hangs."""
-    checked, given = product({"M": 128, "N": 256, "K": 600 * 64})
+    checked, inputs = product({"M": 128, "N": 256, "K": 600 * 64})
     text = checked.origin.span.source.text.replace(
         "if k > 0:\n                    empty", "if k > 0 and k < 300:\n                    empty"
     )
     faulty = check(parse(text, "gemm.cuir"), "gemm", {"T": F16})
     with pytest.raises(CuirError) as caught:
-        run_without_data(faulty, given, grid=1)
+        run_without_data(faulty, inputs, grid=1)
     assert caught.value.diagnostics[0].code == "D401"

@@ -94,7 +94,7 @@ simple = st.one_of(
 def nested(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
     body = st.lists(inner, min_size=1, max_size=4).map(lambda parts: ["    " + line for part in parts for line in part])
     loops = st.builds(lambda lines: ["for i in range(n):", *lines], body)
-    branches = st.builds(lambda k, then, other: [f"if n > {k}:", *then, "else:", *other], index, body, body)
+    branches = st.builds(lambda k, then, second: [f"if n > {k}:", *then, "else:", *second], index, body, body)
     return st.one_of(loops, branches)
 
 
@@ -122,15 +122,15 @@ def repaired(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
         try:
             return checked, [results(checked, n) for n in (2, 0)]
         except CuirError as error:
-            (found,) = error.diagnostics
-            span = found.span
+            (result,) = error.diagnostics
+            span = result.span
             while span is not None and span.via is not None:
                 span = span.via
-            assert span is not None and found.code in ("M405", "M406", "M408"), error
+            assert span is not None and result.code in ("M405", "M406", "M408"), error
             i = span.line - first
             indent = " " * (len(lines[i]) - len(lines[i].lstrip()))
             wait = f"{indent}mma_wait({', '.join(NAMES)})"
-            if found.code == "M408" or lines[i - 1] == wait:
+            if result.code == "M408" or lines[i - 1] == wait:
                 lines = [*lines[:i], f"{indent}D = D + 0.0" if "D = D" not in lines[i] else wait, *lines[i + 1 :]]
             else:
                 lines = [*lines[:i], wait, *lines[i:]]

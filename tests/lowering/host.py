@@ -215,10 +215,10 @@ def on_cpu(cuda: Cuda, folder: Path, contract: str = "off", noise: bool = False,
     kinds = [p.split() for p in params.split(",")]
 
     def call(*args: np.ndarray | float) -> None:
-        given = []
+        inputs = []
         for kind, x in zip(kinds, args, strict=True):
             ctype = ctypes.c_int64 if "int64_t" in kind else ctypes.c_int if "int" in kind else ctypes.c_float
-            given.append(ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctype(x))
-        run(*given)
+            inputs.append(ctypes.c_void_p(x.ctypes.data) if isinstance(x, np.ndarray) else ctype(x))
+        run(*inputs)
 
     return call

@@ -34,8 +34,8 @@ def test_every_kernel_of_the_corpus_has_a_name() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_kernel_gives_the_same_text(name: str) -> None:
     checked = corpus_kernel(name)
-    again = check(checked.program, checked.name, dict(checked.consts))
-    first, second = lower(checked), lower(again)
+    repeated = check(checked.program, checked.name, dict(checked.consts))
+    first, second = lower(checked), lower(repeated)
     assert first.source == second.source and first.digest == second.digest and first.maps == second.maps
 
 
@@ -77,8 +77,8 @@ def test_every_effect_is_marked_by_its_line(name: str) -> None:
 def test_the_line_map_leads_to_the_statement() -> None:
     cuda = lower(kernel("a = n % 3\nstore(I[0], a)\nstore(I[1], a * a)\nstore(Y[rows(64)], exp2(full(f32, [64, 1], scale)))"))
     for word, line in ((r"\b(const int )?a = ", 8), (r"I\[0\] = ", 9), (r"cuir::ex2\(", 11)):
-        found = [i for i, text in enumerate(cuda.source.split("\n"), 1) if re.search(word, text) and not re.search("DEV|//", text)]
-        assert found and all(cuda.line_map[i].line == line for i in found), word
+        results = [i for i, text in enumerate(cuda.source.split("\n"), 1) if re.search(word, text) and not re.search("DEV|//", text)]
+        assert results and all(cuda.line_map[i].line == line for i in results), word
 
 
 def test_threads_may_lower_at_once() -> None:
@@ -88,25 +88,25 @@ def test_threads_may_lower_at_once() -> None:
         "sys.setswitchinterval(1e-6); k = kernel('store(I[0], n % 3 + n // 2)');"
         "print(len({c.digest for c in ThreadPoolExecutor(8).map(lower, [k] * 8)}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.stdout.strip() == "1", done.stderr[-2000:]
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert finished.stdout.strip() == "1", finished.stderr[-2000:]
 
 
 # ---- names
 @given(st.lists(st.one_of(st.sampled_from(sorted(RESERVED)), st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)), unique=True))
 def test_identifiers_are_different_and_no_words_of_the_language(names: list[str]) -> None:
-    found = [identifier(n) for n in names]
-    assert len(set(found)) == len(found) and not set(found) & RESERVED
-    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", f) for f in found)
+    results = [identifier(n) for n in names]
+    assert len(set(results)) == len(results) and not set(results) & RESERVED
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", f) for f in results)
 
 
 # ---- what is refused
 def refused(body: str, head: str = HEAD) -> tuple[str, int]:
     with pytest.raises(CuirError) as caught:
         lower(kernel(body, head))
-    (found,) = caught.value.diagnostics
-    assert found.span is not None and found.render()
-    return found.code, found.span.line
+    (result,) = caught.value.diagnostics
+    assert result.span is not None and result.render()
+    return result.code, result.span.line
 
 
 def test_a_bulk_copy_of_a_tensor_of_six_dims() -> None:

@@ -22,19 +22,19 @@ from tests.strategies.arguments import arguments
 BODY = "x = cast(load(X[0 : 64, :]), f32)\nstore(Z[0 : 64, :], x * 0.5 + scale)"
 
 
-def applied(found: ops.Kernel, name: str) -> ops.Apply:
-    return next(op for op in found.roles[0].body.block.ops if isinstance(op, ops.Apply) and op.op == name)
+def applied(result: ops.Kernel, name: str) -> ops.Apply:
+    return next(op for op in result.roles[0].body.block.ops if isinstance(op, ops.Apply) and op.op == name)
 
 
-def nothing(found: ops.Kernel) -> None:
+def nothing(result: ops.Kernel) -> None:
     """A pass that changes nothing."""
 
 
 def factor(value: float) -> Callable[[ops.Kernel], None]:
     """A pass that multiplies by another number."""
 
-    def run(found: ops.Kernel) -> None:
-        multiply = applied(found, "*")
+    def run(result: ops.Kernel) -> None:
+        multiply = applied(result, "*")
         constant = ops.constant(value, F32)
         multiply.parent.insert_op_before(constant, multiply)  # type: ignore[union-attr]
         multiply.operands[1] = constant.result
@@ -42,9 +42,9 @@ def factor(value: float) -> Callable[[ops.Kernel], None]:
     return run
 
 
-def untyped(found: ops.Kernel) -> None:
+def untyped(result: ops.Kernel) -> None:
     """A pass that makes a name that the table does not have."""
-    applied(found, "*").properties["primitive"] = type(applied(found, "*").primitive)("times")
+    applied(result, "*").properties["primitive"] = type(applied(result, "*").primitive)("times")
 
 
 def a_pass(name: str, run: Callable[[ops.Kernel], None], **attributes: Any) -> SimpleNamespace:
@@ -53,8 +53,8 @@ def a_pass(name: str, run: Callable[[ops.Kernel], None], **attributes: Any) -> S
 
 def said(*passes: Any) -> str:
     checked = kernel(BODY)
-    found = validate(build(checked), passes, arguments(checked, {"M": 100}))
-    return "" if found is None else str(found)
+    result = validate(build(checked), passes, arguments(checked, {"M": 100}))
+    return "" if result is None else str(result)
 
 
 def test_the_first_pass_that_changes_a_result_is_named() -> None:
@@ -93,5 +93,5 @@ def test_random_arguments_run(name: str) -> None:
     assert validate(build(checked), [nothing], second) is None
     assert first.keys() == second.keys() and any(bool(first[t.name].isfinite().any()) for t in checked.tensors if t.written)
     lengths = dict.fromkeys(checked.dims, 3)
-    given = random_arguments(checked, torch.Generator().manual_seed(5), lengths)
-    assert all(n == 3 for t in checked.tensors for d, n in zip(t.dims, given[t.name].shape, strict=True) if isinstance(d, str))
+    inputs = random_arguments(checked, torch.Generator().manual_seed(5), lengths)
+    assert all(n == 3 for t in checked.tensors for d, n in zip(t.dims, inputs[t.name].shape, strict=True) if isinstance(d, str))

@@ -36,11 +36,11 @@ def test_boxes_stick_out(a: int, r: int, c: int, i: int, j: int, grid: int) -> N
     x, y = torch.randn(a, r, c), torch.full((a, r, c), -1.0)
     run(CHECKED, {"X": x, "Y": y, "i": i, "j": j}, grid=grid)
     want = torch.full((a, r, c), -1.0)
-    taken = pad(pad(x, 1, i, 16), 2, j, 32)
+    selected = pad(pad(x, 1, i, 16), 2, j, 32)
     rows, cols = slice(max(0, j), max(0, j + 16)), slice(max(0, i), max(0, i + 32))
     inside = want[:, rows, cols]
     if inside.numel():
-        inside.copy_(taken[:, max(0, -j) : max(0, -j) + inside.shape[1], max(0, -i) : max(0, -i) + inside.shape[2]])
+        inside.copy_(selected[:, max(0, -j) : max(0, -j) + inside.shape[1], max(0, -i) : max(0, -i) + inside.shape[2]])
     assert torch.equal(y, want)
 
 

@@ -22,7 +22,7 @@ def found(*lines: str) -> tuple[float, float]:
     return compute_float_range(stores[-1].arg("tile"))
 
 
-@pytest.mark.parametrize(("value", "wanted"), [
+@pytest.mark.parametrize(("value", "expected"), [
     ("S", EVERYTHING),
     ("exp2(S)", (0.0, 2.0**1000)),
     ("exp2(min(S, 3.0))", (0.0, 8.0)),
@@ -38,8 +38,8 @@ def found(*lines: str) -> tuple[float, float]:
     ("S * 0.0", EVERYTHING),
     ("S - S", EVERYTHING),
 ])  # fmt: skip
-def test_ranges(value: str, wanted: tuple[float, float]) -> None:
-    assert found(f"V = {value}") == wanted
+def test_ranges(value: str, expected: tuple[float, float]) -> None:
+    assert found(f"V = {value}") == expected
 
 
 def test_branches_give_what_either_region_gives() -> None:

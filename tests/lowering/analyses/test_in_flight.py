@@ -15,8 +15,8 @@ from tests.lowering.conftest import kernel
 def waits(body: str) -> list[int]:
     """The counts of the program's waits that wait for something, in order of the text."""
     checked = kernel("full[0].wait(0)\n" + body)
-    found = build(checked)
-    (role,) = found.roles
+    result = build(checked)
+    (role,) = result.roles
     flight, counts = InFlight(role.body.block), []
     for op in every(role):
         if isinstance(op, ops.Perform) and op.op == "mma_wait":
@@ -24,8 +24,8 @@ def waits(body: str) -> list[int]:
             counts.append(op.const("pending"))
             assert min((ages[v] for v in op.arguments if v in ages), default=counts[-1]) == counts[-1]
             assert all(age < counts[-1] for age in flight.after[op].values())
-    optimise(found)
-    behind = [op.const("pending") for op in every(found) if isinstance(op, ops.Perform) and op.op == "mma_wait"]
+    optimise(result)
+    behind = [op.const("pending") for op in every(result) if isinstance(op, ops.Perform) and op.op == "mma_wait"]
     assert behind == counts, "no pass adds a wait, or makes one longer"
     return counts
 
@@ -56,6 +56,6 @@ def test_registers_that_a_product_reads_stay_until_it_is_finished() -> None:
     (role,) = build(
         kernel("P = cast(rows(64) + cols(64), f16)\na = mma_async(P, s[1])\nb = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(b)")
     ).roles
-    found = InFlight(role.body.block, operands=True)
+    result = InFlight(role.body.block, operands=True)
     first, second = (op for op in every(role) if isinstance(op, ops.Perform) and op.op == "mma_wait")
-    assert [(v.name_hint, age) for v, age in found.before[first].items()] == [("P", 1)] and not found.before[second]
+    assert [(v.name_hint, age) for v, age in result.before[first].items()] == [("P", 1)] and not result.before[second]

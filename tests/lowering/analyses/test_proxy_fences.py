@@ -33,12 +33,12 @@ def fenced(*lines: str) -> list[bool]:
     """Whether a fence must come before the arrival of each line."""
     kernel = cleaned(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
     first = len(FRAME.splitlines()) + 1
-    met = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
-    return [first + i in met for i in range(len(lines))]
+    reached = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
+    return [first + i in reached for i in range(len(lines))]
 
 
 @pytest.mark.parametrize(
-    ("lines", "where"),
+    ("lines", "position"),
     [
         (("y = y + load(a)", "empty.arrive()"), [False, True]),
         (("y = y + load(over)", "empty.arrive()"), [False, True]),  # the same memory
@@ -55,8 +55,8 @@ def fenced(*lines: str) -> list[bool]:
         (("for i in range(n):", "    fence_async()", "y = y + load(a)", "for j in range(n):", "    empty.arrive()"), [False] * 4 + [True]),
     ],
 )  # fmt: skip
-def test_where(lines: tuple[str, ...], where: list[bool]) -> None:
-    assert fenced(*lines) == where
+def test_where(lines: tuple[str, ...], position: list[bool]) -> None:
+    assert fenced(*lines) == position
 
 
 LOOPS = 5  # at most: each may be entered or not, and all ways are tried
@@ -80,22 +80,22 @@ def test_every_path_from_a_read_has_a_fence(steps: list[str]) -> None:
         if step == "loop":
             depth += 1
             lines.append("    " * depth + "y = y + 1.0")
-    wanted = [False] * len(lines)
+    expected = [False] * len(lines)
     loops = [i for i, line in enumerate(lines) if line.lstrip().startswith("for")]
     for counts in itertools.product(*(range(4) if n < 3 else (0, 2) for n in range(len(loops)))):
         times = dict(zip(loops, counts, strict=True))
-        _run(lines, 0, len(lines), 0, times, [False], wanted)
-    assert fenced(*lines, "y = y * 2.0")[:-1] == wanted
+        _run(lines, 0, len(lines), 0, times, [False], expected)
+    assert fenced(*lines, "y = y * 2.0")[:-1] == expected
 
 
-def _run(lines: list[str], begin: int, end: int, depth: int, times: dict[int, int], unfenced: list[bool], wanted: list[bool]) -> None:
+def _run(lines: list[str], begin: int, end: int, depth: int, times: dict[int, int], unfenced: list[bool], expected: list[bool]) -> None:
     at = begin
     while at < end:
         line = lines[at].strip()
         if line.startswith("for"):
             last = next((j for j in range(at + 1, end) if len(lines[j]) - len(lines[j].lstrip()) <= 4 * depth), end)
             for _ in range(times[at]):
-                _run(lines, at + 1, last, depth + 1, times, unfenced, wanted)
+                _run(lines, at + 1, last, depth + 1, times, unfenced, expected)
             at = last
             continue
         if "load" in line:
@@ -103,7 +103,7 @@ def _run(lines: list[str], begin: int, end: int, depth: int, times: dict[int, in
         elif "fence" in line:
             unfenced[0] = False
         elif "arrive" in line:
-            wanted[at] |= unfenced[0]
+            expected[at] |= unfenced[0]
         at += 1
 
 

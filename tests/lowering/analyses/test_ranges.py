@@ -35,8 +35,8 @@ def kernel(body: str) -> Kernel:
     return parse(HEAD + body + TAIL)
 
 
-def named(found: Kernel, name: str) -> SSAValue:
-    for op in found.walk():
+def named(result: Kernel, name: str) -> SSAValue:
+    for op in result.walk():
         for value in [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]:
             if value.name_hint == name:
                 return value
@@ -48,8 +48,8 @@ def apply(op: str, *args: str, type: str = "scalar<i32>") -> str:
 
 
 def of(op: str, *args: str) -> tuple[Ranges, SSAValue]:
-    found = kernel(apply(op, *args))
-    return analyse_ranges(found), named(found, "y")
+    result = kernel(apply(op, *args))
+    return analyse_ranges(result), named(result, "y")
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def of(op: str, *args: str) -> tuple[Ranges, SSAValue]:
     ],
 )
 def test_bounds(op: str, args: str, least: int, most: int) -> None:
-    found, y = of(op, *args.split())
-    assert (found[y].least, found[y].most) == (least, most)
-    assert found.nonnegative(y) == (least >= 0)
+    result, y = of(op, *args.split())
+    assert (result[y].least, result[y].most) == (least, most)
+    assert result.nonnegative(y) == (least >= 0)
 
 
 def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
     for far in ("loaded", "n", "most"):
-        found, y = of("+", far, "one")
-        assert found.near_ends(y) and not found.fits(y)
+        result, y = of("+", far, "one")
+        assert result.near_ends(y) and not result.fits(y)
     for near in ("M", "j", "w"):
-        found, y = of("+", near, "one")
-        assert not found.near_ends(y) and found.fits(y)
+        result, y = of("+", near, "one")
+        assert not result.near_ends(y) and result.fits(y)
 
 
 @pytest.mark.parametrize(
@@ -100,41 +100,41 @@ def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
 )
 def test_lines(rows: str | None, least: int, most: int, near: bool) -> None:
     """rows + 1 * column, of eight columns."""
-    found = kernel(f"    %y = tile.line %one{f' from %{rows}' if rows else ''} : !tile.reg<i32, 1, 8>\n")
-    r, y = analyse_ranges(found), named(found, "y")
+    result = kernel(f"    %y = tile.line %one{f' from %{rows}' if rows else ''} : !tile.reg<i32, 1, 8>\n")
+    r, y = analyse_ranges(result), named(result, "y")
     assert (r[y].least, r[y].most) == (least, most) and r.near_ends(y) != near
 
 
 def test_limits_bring_a_value_near() -> None:
     text = apply("min", "loaded", "four").replace("%y", "%a") + apply("max", "a", "zero").replace("%y", "%b") + apply("-", "b", "five")
-    found = kernel(text)
-    r = analyse_ranges(found)
-    assert [r.near_ends(named(found, v)) for v in "aby"] == [True, False, False]
-    assert r.fits(named(found, "y")) and (r[named(found, "y")].least, r[named(found, "y")].most) == (-5, -1)
+    result = kernel(text)
+    r = analyse_ranges(result)
+    assert [r.near_ends(named(result, v)) for v in "aby"] == [True, False, False]
+    assert r.fits(named(result, "y")) and (r[named(result, "y")].least, r[named(result, "y")].most) == (-5, -1)
 
 
 def test_a_sum_that_wraps_is_near_neither_end_for_certain() -> None:
     """max(x, 0) + 1 may be -2^31, so that min(that, 5) - 4 may wrap too."""
     text = apply("max", "loaded", "zero").replace("%y", "%a") + apply("+", "a", "one").replace("%y", "%b")
-    found = kernel(text + apply("min", "b", "five").replace("%y", "%c") + apply("-", "c", "four"))
-    r = analyse_ranges(found)
-    assert not r.nonnegative(named(found, "b")) and r.near_ends(named(found, "c")) and not r.fits(named(found, "y"))
+    result = kernel(text + apply("min", "b", "five").replace("%y", "%c") + apply("-", "c", "four"))
+    r = analyse_ranges(result)
+    assert not r.nonnegative(named(result, "b")) and r.near_ends(named(result, "c")) and not r.fits(named(result, "y"))
 
 
 def test_a_product_fits_if_one_factor_is_known() -> None:
-    for other, fits in (("four", True), ("M", False)):
-        found, y = of("*", "M", other)
-        assert found.fits(y) == fits
+    for second, fits in (("four", True), ("M", False)):
+        result, y = of("*", "M", second)
+        assert result.fits(y) == fits
 
 
 def test_tiles_and_the_place_in_a_cluster() -> None:
-    found = kernel(apply("rows", type="reg<i32, 64, 1>") + apply("cta_rank").replace("%y", "%c"))
-    r = analyse_ranges(found)
-    assert (r[named(found, "y")].most, r[named(found, "c")].most) == (63, 1) and r.nonnegative(named(found, "y"))
+    result = kernel(apply("rows", type="reg<i32, 64, 1>") + apply("cta_rank").replace("%y", "%c"))
+    r = analyse_ranges(result)
+    assert (r[named(result, "y")].most, r[named(result, "c")].most) == (63, 1) and r.nonnegative(named(result, "y"))
 
 
 def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
-    found = kernel("""
+    result = kernel("""
     %a, %b, %c = tile.for_units %t in %work carrying (%u = %zero, %v = %zero, %d = %zero) {
       %u1 = tile.apply "+"(%u, %one) : !tile.scalar<i32>
       %v1 = tile.apply "^"(%v, %one) : !tile.scalar<i32>
@@ -145,22 +145,22 @@ def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
       tile.yield(%last, %v1, %d1)
     }
 """)
-    r = analyse_ranges(found)
-    assert all(r.nonnegative(named(found, v)) for v in ("a", "u", "t", "i", "z", "last"))
-    assert (r[named(found, "v")].least, r[named(found, "v")].most) == (0, 1)
-    assert (r[named(found, "d")].least, r[named(found, "d")].most) == (-INF, 0)
-    assert (r[named(found, "i")].least, r[named(found, "i")].most) == (0, 4)
-    assert not any(r.near_ends(named(found, v)) for v in "audti")
+    r = analyse_ranges(result)
+    assert all(r.nonnegative(named(result, v)) for v in ("a", "u", "t", "i", "z", "last"))
+    assert (r[named(result, "v")].least, r[named(result, "v")].most) == (0, 1)
+    assert (r[named(result, "d")].least, r[named(result, "d")].most) == (-INF, 0)
+    assert (r[named(result, "i")].least, r[named(result, "i")].most) == (0, 4)
+    assert not any(r.near_ends(named(result, v)) for v in "audti")
 
 
 def test_a_loop_that_counts_down() -> None:
-    found = kernel("    tile.for %i = %five to %zero step -1 {\n      tile.yield()\n    }\n")
-    r = analyse_ranges(found)
-    assert (r[named(found, "i")].least, r[named(found, "i")].most) == (1, 5)
+    result = kernel("    tile.for %i = %five to %zero step -1 {\n      tile.yield()\n    }\n")
+    r = analyse_ranges(result)
+    assert (r[named(result, "i")].least, r[named(result, "i")].most) == (1, 5)
 
 
 def test_a_branch_gives_either_side() -> None:
-    found = kernel("""
+    result = kernel("""
     %c = tile.apply "<"(%w, %four) : !tile.scalar<bool>
     %y = tile.if %c {
       tile.yield(%five)
@@ -168,5 +168,5 @@ def test_a_branch_gives_either_side() -> None:
       tile.yield(%minus)
     }
 """)
-    r = analyse_ranges(found)
-    assert (r[named(found, "y")].least, r[named(found, "y")].most) == (-3, 5)
+    r = analyse_ranges(result)
+    assert (r[named(result, "y")].least, r[named(result, "y")].most) == (-3, 5)

@@ -54,8 +54,8 @@ def test_rows_of_a_warps_own(body: str, by_warps: bool) -> None:
 
 
 def test_the_array_is_named() -> None:
-    found = find_warp_rows(cleaned(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
-    assert found is not None and found.symbol.data == "o"
+    result = find_warp_rows(cleaned(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
+    assert result is not None and result.symbol.data == "o"
 
 
 def test_a_warp_alone_has_no_others() -> None:

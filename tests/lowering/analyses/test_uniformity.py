@@ -40,10 +40,10 @@ def kernel(*roles: str) -> Kernel:
     return parse(HEAD + "".join(roles) + "  tile.yield()\n}\n")
 
 
-def values(found: Kernel) -> dict[str, SSAValue]:
+def values(result: Kernel) -> dict[str, SSAValue]:
     return {
         v.name_hint: v
-        for op in found.walk()
+        for op in result.walk()
         for v in [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]
         if v.name_hint
     }
@@ -73,8 +73,8 @@ UNITS = """
 
 
 def test_what_values_follow_from() -> None:
-    found = kernel(role(UNITS))
-    follow, v = analyse_uniformity(found), values(found)
+    actual = kernel(role(UNITS))
+    follow, v = analyse_uniformity(actual), values(actual)
     expected = {
         "M": Uniformity.LAUNCH, "d": Uniformity.LAUNCH, "f": Uniformity.LAUNCH, "e": Uniformity.CTA, "t": Uniformity.WORK_ITEM, "a": Uniformity.WORK_ITEM, "i": Uniformity.WORK_ITEM,
         "w": Uniformity.WORKER, "b": Uniformity.WORK_ITEM | Uniformity.WORKER, "c": Uniformity.VARYING, "r": Uniformity.VARYING, "g": Uniformity.VARYING, "h": Uniformity.VARYING,
@@ -83,13 +83,13 @@ def test_what_values_follow_from() -> None:
 
 
 def test_the_number_of_a_worker_alone_is_known() -> None:
-    found = kernel(role("", workers=1))
-    assert analyse_uniformity(found)[values(found)["w"]] == Uniformity.LAUNCH
+    result = kernel(role("", workers=1))
+    assert analyse_uniformity(result)[values(result)["w"]] == Uniformity.LAUNCH
 
 
 def test_equal_scalars_of_two_roles_have_one_number() -> None:
-    found = kernel(role(UNITS), role(re.sub(r"%([abft])\b", r"%\g<1>z", UNITS), name="q"))
-    numbers, v = Numbers(found), values(found)
+    result = kernel(role(UNITS), role(re.sub(r"%([abft])\b", r"%\g<1>z", UNITS), name="q"))
+    numbers, v = Numbers(result), values(result)
     assert numbers[v["a"]] == numbers[v["az"]] is not None and numbers[v["f"]] == numbers[v["fz"]] is not None
     assert numbers[v["b"]] != numbers[v["bz"]]  # of different workers
     assert all(numbers[v[n]] is None for n in "cghr")
@@ -99,8 +99,8 @@ def test_equal_scalars_of_two_roles_have_one_number() -> None:
 
 
 def test_a_branch_whose_sides_agree_is_their_value() -> None:
-    found = kernel(role(UNITS.replace("tile.yield(%d)", "tile.yield(%four)")))
-    numbers, v = Numbers(found), values(found)
+    result = kernel(role(UNITS.replace("tile.yield(%d)", "tile.yield(%four)")))
+    numbers, v = Numbers(result), values(result)
     assert numbers[v["i"]] == numbers[v["four"]]
 
 
@@ -125,5 +125,5 @@ def test_roles_on_one_lane(body: str, threads: int, single: bool) -> None:
 
 
 def test_no_role_of_sm_80_runs_on_one_lane() -> None:
-    found = parse((HEAD + role(UNITS) + "  tile.yield()\n}\n").replace("sm_90a", "sm_80"))
-    assert not runs_on_one_lane(found.roles[0])
+    program = parse((HEAD + role(UNITS) + "  tile.yield()\n}\n").replace("sm_90a", "sm_80"))
+    assert not runs_on_one_lane(program.roles[0])

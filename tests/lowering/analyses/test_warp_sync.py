@@ -37,15 +37,15 @@ def f(X: Global[f32, 64, 64], H: Global[f16, 64, 64], Y: Global[f32, 64, 64], R:
 def joins(*lines: str) -> list[bool]:
     """Whether the lanes meet before something of each line."""
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
-    found = find_warp_syncs(kernel.roles[0])
-    assert not found.inside, "what a store reads is read before it"
+    result = find_warp_syncs(kernel.roles[0])
+    assert not result.inside, "what a store reads is read before it"
     first = len(FRAME_OF_PROGRAMS.splitlines()) + 1
-    met = {op.location.line.data for op in found.before}  # type: ignore[union-attr]
-    return [first + i in met for i in range(len(lines))]
+    reached = {op.location.line.data for op in result.before}  # type: ignore[union-attr]
+    return [first + i in reached for i in range(len(lines))]
 
 
 @pytest.mark.parametrize(
-    ("lines", "where"),
+    ("lines", "position"),
     [
         (("store(a, x)", "y = load(a)", "store(Y[0:64, :], y)"), [False, True, False]),  # what others wrote
         (("store(a, x)", "y = load(b[0 : 64])", "store(Y[0:64, :], y)"), [False, False, False]),  # another array
@@ -67,8 +67,8 @@ def joins(*lines: str) -> list[bool]:
         (("q = I[rows(64)]", "store(R[q], row_max(x))", "store(I[rows(64)], rows(64) * 2)", "store(R[q], row_sum(x))"), [False, False, True, False]),
     ],
 )  # fmt: skip
-def test_lanes_meet_where_one_depends_on_another(lines: tuple[str, ...], where: list[bool]) -> None:
-    assert joins(*lines) == where
+def test_lanes_meet_where_one_depends_on_another(lines: tuple[str, ...], position: list[bool]) -> None:
+    assert joins(*lines) == position
 
 
 def test_the_end_of_a_loop_is_before_its_beginning() -> None:
@@ -110,10 +110,10 @@ def test_the_lanes_of_a_warp_meet_alone_where_rows_are_its_own(stored: str, left
         "    full = mbarrier(1)", "    tall, again = shared(f16, [128, 64]), shared(f16, [64, 64], over=h)\n    full = mbarrier(1)"
     )
     lines = [line.format(stored, left, right) for line in PRODUCT_ROWS]
-    found = find_warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
+    result = find_warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
     first = len(frame.splitlines()) + 1
-    met, warps = ({op.location.line.data - first for op in group} for group in (found.before, found.warps))  # type: ignore[union-attr]
-    assert (met, warps) == ((set(), {2, 4}) if alone else ({2, 4}, set()))
+    reached, warps = ({op.location.line.data - first for op in group} for group in (result.before, result.warps))  # type: ignore[union-attr]
+    assert (reached, warps) == ((set(), {2, 4}) if alone else ({2, 4}, set()))
 
 
 def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
@@ -128,9 +128,9 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
         "store(Y[0:64, :], p + y)",
     )
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
-    first, found = len(FRAME_OF_PROGRAMS.splitlines()) + 1, find_warp_syncs(kernel.roles[0])
-    assert {op.location.line.data - first for op in found.warps} == {3}  # type: ignore[union-attr]
-    assert {op.location.line.data - first for op in found.before} == {5}  # type: ignore[union-attr]
+    first, result = len(FRAME_OF_PROGRAMS.splitlines()) + 1, find_warp_syncs(kernel.roles[0])
+    assert {op.location.line.data - first for op in result.warps} == {3}  # type: ignore[union-attr]
+    assert {op.location.line.data - first for op in result.before} == {5}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
 )
 def test_all_is_read_before_anything_is_stored(line: str) -> None:
     kernel = cleaned(program(f"{FRAME_OF_PROGRAMS}        {line}\n"))
-    found = find_warp_syncs(kernel.roles[0])
-    assert [op.op for op in found.before if isinstance(op, ops.Perform)] == ["store"] and not found.inside
+    result = find_warp_syncs(kernel.roles[0])
+    assert [op.op for op in result.before if isinstance(op, ops.Perform)] == ["store"] and not result.inside
 
 
 def test_one_branch_is_enough() -> None:
@@ -186,12 +186,12 @@ def moves(*lines: str) -> list[bool]:
     moved_tiles.run(kernel)
     mark(kernel)
     first = len(MOVING.splitlines()) + 1
-    met = {op.location.line.data for op in find_warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]
-    return [first + i in met for i in range(len(lines))]
+    reached = {op.location.line.data for op in find_warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]
+    return [first + i in reached for i in range(len(lines))]
 
 
 @pytest.mark.parametrize(
-    ("lines", "where"),
+    ("lines", "position"),
     [
         (("store(w[t % 2], cast(load(s), f16))",), [False]),  # each lane has the same chunks of an array, in every turn
         (("store(v, cast(load(s), f16))", "store(over, cast(load(s), f16))"), [True, True]),  # another array in its place
@@ -199,13 +199,13 @@ def moves(*lines: str) -> list[bool]:
         (("store(v, cast(load(s), f16))", "store(v, cast(load(Y[:, :]), f16))"), [True, True]),  # as an accumulator lies
     ],
 )
-def test_chunks_keep_their_lanes(lines: tuple[str, ...], where: list[bool]) -> None:
-    assert moves(*lines) == where
+def test_chunks_keep_their_lanes(lines: tuple[str, ...], position: list[bool]) -> None:
+    assert moves(*lines) == position
 
 
 def test_a_join_in_a_loop_counts_once() -> None:
     """The store's join is there in each turn, so the first load of a turn needs none: nobody stores between."""
-    found = find_warp_syncs(
+    result = find_warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             "tile.for %i = %0 to %n {",
@@ -217,11 +217,11 @@ def test_a_join_in_a_loop_counts_once() -> None:
             "}",
         )
     )
-    assert not found.before
+    assert not result.before
 
 
 def test_a_branch_of_warps_has_no_join_inside() -> None:
-    found = find_warp_syncs(
+    result = find_warp_syncs(
         role(
             '%x = tile.apply "zeros"() : !tile.reg<f32, 64, 64>',
             '%v = tile.apply "zeros"() : !tile.reg<bool, 64, 1>',
@@ -234,21 +234,21 @@ def test_a_branch_of_warps_has_no_join_inside() -> None:
             "}",
         )
     )
-    assert [op.name for op in found.before] == ["tile.warp_if"]
+    assert [op.name for op in result.before] == ["tile.warp_if"]
 
 
 def test_a_store_that_works_out_what_it_reads() -> None:
     """No pass fuses a read of what a store writes into the store; if one did, all would be read before anything is stored."""
-    made = role(
+    created = role(
         '%r = tile.apply "rows"() : !tile.reg<i32, 64, 1>',
         "%p = tile.at %Y[%r, %0] : !tile.element<f32, 64, 1>",
         '%g = tile.perform "gather"(place: %p) : !tile.reg<f32, 64, 1>',
         'tile.perform "store"(place: %p, tile: %g)',
     )
-    gather = next(op for op in every(made) if isinstance(op, ops.Perform) and op.op == "gather")
+    gather = next(op for op in every(created) if isinstance(op, ops.Perform) and op.op == "gather")
     mark(gather)
-    found = find_warp_syncs(made)
-    assert [op.op for op in found.inside if isinstance(op, ops.Perform)] == ["store"] and not found.before
+    result = find_warp_syncs(created)
+    assert [op.op for op in result.inside if isinstance(op, ops.Perform)] == ["store"] and not result.before
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_the_expert_kernel_needs_none(consts: dict[str, int]) -> None:
 
 
 def test_the_program_of_the_gpu_test() -> None:
-    (made,) = cleaned(check(parse(TEXT))).roles
-    names = [op.op for op in every(made) if op in find_warp_syncs(made).before and isinstance(op, ops.Perform)]
+    (result,) = cleaned(check(parse(TEXT))).roles
+    names = [op.op for op in every(result) if op in find_warp_syncs(result).before and isinstance(op, ops.Perform)]
     assert names == ["store", "load", "store", "load", "load"]
 
 
@@ -302,7 +302,7 @@ def accessed(op: ops.Perform) -> tuple[str, bool, bool] | None:
 @given(body, st.randoms(use_true_random=False))
 def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
     numbers = itertools.count()
-    made = role(
+    created = role(
         "%c = tile.constant True : !tile.scalar<bool>",
         "%c8 = tile.constant 8 : !tile.scalar<i32>",
         "%c64 = tile.constant 64 : !tile.scalar<i32>",
@@ -312,22 +312,22 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
         "%y64 = tile.at %Y[%c64 : 64, : 64] : !tile.tensor<f32, 64, 64>",
         *re.sub("@", lambda _: f"_{next(numbers)}", text).splitlines(),
     )
-    found, own = find_warp_syncs(made), {array.symbol.data for array in arrays_by_warp(made) if isinstance(array, ops.Shared)}
+    result, ours = find_warp_syncs(created), {array.symbol.data for array in arrays_by_warp(created) if isinstance(array, ops.Shared)}
     since: list[tuple[str, bool, bool]] = []
 
     def visit(op: Operation) -> None:
-        if op in found.before or (isinstance(op, ops.Perform) and op.op == "sync"):
+        if op in result.before or (isinstance(op, ops.Perform) and op.op == "sync"):
             since.clear()
-        if op in found.warps:
-            since[:] = [touched for touched in since if touched[0] not in own]
+        if op in result.warps:
+            since[:] = [touched for touched in since if touched[0] not in ours]
         if isinstance(op, ops.For):
             for _ in range(chance.randrange(4)):  # type: ignore[attr-defined]
                 block(op.body.block)
         elif isinstance(op, ops.If):
             block(chance.choice(op.regions).block)  # type: ignore[attr-defined]
         elif isinstance(op, ops.Perform) and (now := accessed(op)) is not None:
-            for memory, wrote, kept in since:
-                alike = kept and now[2] and wrote and now[1]
+            for memory, wrote, retained in since:
+                alike = retained and now[2] and wrote and now[1]
                 assert memory != now[0] or not (wrote or now[1]) or alike
             since.append(now)
 
@@ -337,4 +337,4 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
 
     for _ in range(5):
         since.clear()
-        block(made.body.block)
+        block(created.body.block)

@@ -36,17 +36,17 @@ inside = (ROWS + COLS < 64) & (COLS >= 1)
     ("m = cast(n, f32)\nP = X[rows(64), cols(64)]\nx = P + row_sum(P) / m", X + X.sum(1, keepdims=True) / 5),
 ], ids=range(9))  # fmt: skip
 def test_elements(tmp_path: Path, body: str, expected: np.ndarray) -> None:
-    found = lower(kernel(body + "\nstore(Z[rows(64), cols(64)], x)", HEAD))
+    actual = lower(kernel(body + "\nstore(Z[rows(64), cols(64)], x)", HEAD))
     z = np.full((64, 64), np.nan, np.float32)
-    given = {"X": (X.copy(), 64), "Z": (z, 64)}
-    on_cpu(found, tmp_path, level="-O0")(*(a for name in found.tensors for a in given[name]), 5, 64)
+    inputs = {"X": (X.copy(), 64), "Z": (z, 64)}
+    on_cpu(actual, tmp_path, level="-O0")(*(a for name in actual.tensors for a in inputs[name]), 5, 64)
     assert np.allclose(z, expected, rtol=1e-6)
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 def test_what_lies_outside_is_not_written(tmp_path: Path) -> None:
-    found = lower(kernel("store(Z[rows(64) - n, cols(64) * 2], X[rows(64), cols(64)])", HEAD))
+    cuda = lower(kernel("store(Z[rows(64) - n, cols(64) * 2], X[rows(64), cols(64)])", HEAD))
     z = np.full((66, 64), np.nan, np.float32)  # with a row before the tensor, and one behind it
-    given = {"X": (X.copy(), 64), "Z": (z[1:65], 64)}
-    on_cpu(found, tmp_path, level="-O0")(*(a for name in found.tensors for a in given[name]), 5, 64)
+    inputs = {"X": (X.copy(), 64), "Z": (z[1:65], 64)}
+    on_cpu(cuda, tmp_path, level="-O0")(*(a for name in cuda.tensors for a in inputs[name]), 5, 64)
     assert (z[1:60, ::2] == X[5:, :32]).all() and np.isnan(z[:, 1::2]).all() and np.isnan(z[[0, *range(60, 66)]]).all()

@@ -18,11 +18,11 @@ def test_every_operation(tmp_path: Path, contract: str, noise: bool) -> None:
     checked = test_floats.kernel()
     call = on_cpu(lower(checked), tmp_path, contract, noise)
     for seed in range(3):
-        given, found = test_floats.inputs(seed), test_floats.outputs()
+        inputs, result = test_floats.inputs(seed), test_floats.outputs()
         arrays: list[np.ndarray | float | int] = []
         for t in checked.tensors:
-            x = {**given, **found}[t.name]
+            x = {**inputs, **result}[t.name]
             arrays += [x, x.shape[1]]
         arrays += [test_floats.NUMBERS[s.name] for s in checked.scalars]
-        call(*arrays, *(found["F"].shape[0], found["I"].shape[0], found["SF"].shape[0], found["SI"].shape[0]))
-        assert test_floats.wrong(given, found) == []
+        call(*arrays, *(result["F"].shape[0], result["I"].shape[0], result["SF"].shape[0], result["SI"].shape[0]))
+        assert test_floats.wrong(inputs, result) == []

@@ -77,11 +77,11 @@ def test_they_mean_what_they_say(seed: int, tmp_path: Path) -> None:
     lines = body(seed)
     run = on_cpu(lower(check(parse(HEAD.format(rows=PLACES) + "".join(f"        {line}\n" for line in lines)))), tmp_path)
     for n, m in ((3, 5), (5, 3), (0, 1), (7, 7)):
-        y, wanted = np.full(PLACES, -1, np.int32), dict[int, int]()
+        y, expected = np.full(PLACES, -1, np.int32), dict[int, int]()
         run(np.array([n, m], np.int32), y)
-        names = {"n": n, "m": m, "wanted": wanted}
+        names = {"n": n, "m": m, "wanted": expected}
         exec("\n".join(_python(line) for line in lines), names)
-        assert y.tolist() == [wanted[i] for i in range(PLACES)], (n, m)
+        assert y.tolist() == [expected[i] for i in range(PLACES)], (n, m)
 
 
 def _python(line: str) -> str:

@@ -49,10 +49,10 @@ def test_every_architecture_has_the_same_space() -> None:
 def test_too_many_tensor_maps_are_refused_at_the_one_that_does_not_fit() -> None:
     with pytest.raises(CuirError) as caught:
         lower(check(parse(with_maps(300))))
-    (found,) = caught.value.diagnostics
-    assert found.code == "L006" and "300 tensor maps of 128 bytes" in found.message and "at most 32,764" in found.message
+    (result,) = caught.value.diagnostics
+    assert result.code == "L006" and "300 tensor maps of 128 bytes" in result.message and "at most 32,764" in result.message
     fits = LIMIT // MAP_BYTES  # 255 maps, and A255 is the first that does not fit
-    assert found.span is not None and found.span.line == 2 + fits
+    assert result.span is not None and result.span.line == 2 + fits
     assert lower(check(parse(with_maps(40)))).maps
 
 

@@ -98,9 +98,9 @@ def test_parts_need_what_they_name(arch: str) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.parent.name}-{p.stem}")
 def test_files_include_what_they_need(path: Path) -> None:
-    here = {name for file in included(path) for name in parse_parts(file.read_text(encoding="utf-8"))}
+    local = {name for file in included(path) for name in parse_parts(file.read_text(encoding="utf-8"))}
     parts = parse_parts(path.read_text(encoding="utf-8"))
-    assert {n for part in parts.values() for n in part.needs} <= here
+    assert {n for part in parts.values() for n in part.needs} <= local
 
 
 @pytest.mark.nvcc
@@ -112,8 +112,8 @@ def test_every_file_compiles(folders: tuple[str, ...], tmp_path: Path) -> None:
     source = tmp_path / "all.cu"
     source.write_text("".join(f'#include "{p}"\n' for p in files), encoding="utf-8")
     command = ["nvcc", "-std=c++17", "-arch=sm_90a", "-ptx", "-I", include_dir(), "-o", tmp_path / "all.ptx", source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
 
 
 def test_common_functions_are_of_no_architecture() -> None:

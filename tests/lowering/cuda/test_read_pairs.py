@@ -36,12 +36,12 @@ def test_neighbours_are_read_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "inputs",
     [{"width": 41}, {"column": "first"}, {"column": "3"}, {"dtype": "f16"}],
     ids=["odd rows", "any column", "an odd column", "halves"],
 )
-def test_what_may_lie_otherwise_is_read_alone(given: dict[str, str]) -> None:
-    assert "read_pair" not in text(**given)  # type: ignore[arg-type]
+def test_what_may_lie_otherwise_is_read_alone(inputs: dict[str, str]) -> None:
+    assert "read_pair" not in text(**inputs)  # type: ignore[arg-type]
 
 
 def test_even_columns_that_a_number_gives() -> None:
@@ -50,15 +50,15 @@ def test_even_columns_that_a_number_gives() -> None:
 
 def test_only_scratch_is() -> None:
     """Of a tensor that a caller gives nobody knows the strides."""
-    made = lower(
+    result = lower(
         kernel(ROUND_TRIP.format(cols=16, column="8"), HEAD.format(dtype="f32", cols=16, width=40).replace("Scratch[", "Global["))
     ).source
-    assert "read_pair" not in made and "const int64_t S_stride0," in made
-    own = text()
+    assert "read_pair" not in result and "const int64_t S_stride0," in result
+    ours = text()
     assert (
-        "S_stride0," not in own.split("{")[0]
-        and "const int64_t S_stride1 = 40;" in own
-        and "const int64_t S_stride0 = M * S_stride1;" in own
+        "S_stride0," not in ours.split("{")[0]
+        and "const int64_t S_stride1 = 40;" in ours
+        and "const int64_t S_stride0 = M * S_stride1;" in ours
     )
 
 
@@ -69,8 +69,8 @@ def compiled(dtype: str, cols: int, width: int, column: str) -> Callable[..., No
     call = on_cpu(cuda, Path(mkdtemp()))
 
     def run(first: int, M: int, **arrays: np.ndarray) -> None:
-        given = [(arrays[name],) if name == "S" else (arrays[name], cols) for name in cuda.tensors]
-        call(*(x for pair in given for x in pair), first, M)
+        inputs = [(arrays[name],) if name == "S" else (arrays[name], cols) for name in cuda.tensors]
+        call(*(x for pair in inputs for x in pair), first, M)
 
     return run
 
@@ -89,5 +89,5 @@ def test_the_values(dtype: str, lie: tuple[int, int, str], M: int, first: int) -
     y, s = np.full_like(x, 7), np.zeros((3, M, width), x.dtype)
     compiled(dtype, *lie)(first, M, X=x, Y=y, S=s)
     at = 4 * first if "first" in column else int(column)
-    kept = np.arange(cols) + at < width
-    assert (y[:64] == np.where(kept, 2 * x[:64], 0)).all() and (y[64:] == 7).all()
+    retained = np.arange(cols) + at < width
+    assert (y[:64] == np.where(retained, 2 * x[:64], 0)).all() and (y[64:] == 7).all()

@@ -28,11 +28,11 @@ def body(text: str) -> str:
 
 
 def test_barriers_of_the_cluster_carry_its_scope_and_others_do_not() -> None:
-    found = body(source())
-    assert re.findall(r"cuir::release_cluster_warp\((\w+)", found) == ["there"] * 2 and "arrive_cluster(" not in found
-    assert re.findall(r"cuir::wait_cluster\((\w+)", found) == ["there"] * 2
-    assert re.findall(r"cuir::wait\((\w+)", found) == ["full", "own"]
-    assert re.findall(r"cuir::fence_proxy\(\)", found) == ["cuir::fence_proxy()"]
+    result = body(source())
+    assert re.findall(r"cuir::release_cluster_warp\((\w+)", result) == ["there"] * 2 and "arrive_cluster(" not in result
+    assert re.findall(r"cuir::wait_cluster\((\w+)", result) == ["there"] * 2
+    assert re.findall(r"cuir::wait\((\w+)", result) == ["full", "own"]
+    assert re.findall(r"cuir::fence_proxy\(\)", result) == ["cuir::fence_proxy()"]
     alone = body(source(CLUSTER=1))
     assert "_cluster" not in alone and "cuir::wait(there" in alone and "cuir::fence_proxy();" in alone
 
@@ -42,24 +42,24 @@ def test_a_single_lane_releases_at_each_cta() -> None:
         '    with role("w"',
         '    with role("signal", warps=1):\n        for t in work:\n            if X[t, 0, 0, 0] > T[t, 0, 0, 0]:\n                other.arrive(cluster=True)\n    with role("w"',
     ).replace("there, own, full = mbarrier(CLUSTER)", "other, there, own, full = mbarrier(1), mbarrier(CLUSTER)")
-    found = body(source(text))
-    assert "for (int cta = 0; cta < 2; ++cta) cuir::release_cluster(other, cta);" in found
-    assert re.search(r'asm volatile\("" ::: "memory"\);\s+for \(int cta', found)  # what the lane has read it has read
+    result = body(source(text))
+    assert "for (int cta = 0; cta < 2; ++cta) cuir::release_cluster(other, cta);" in result
+    assert re.search(r'asm volatile\("" ::: "memory"\);\s+for \(int cta', result)  # what the lane has read it has read
 
 
 def test_a_tensor_that_is_read_and_written_is_a_plain_pointer() -> None:
-    found = body(source())
-    assert "const float* __restrict__ X," in found and "float* __restrict__ Y," in found
-    assert re.search(r"^ +float\* T,", found, re.MULTILINE)
+    result = body(source())
+    assert "const float* __restrict__ X," in result and "float* __restrict__ Y," in result
+    assert re.search(r"^ +float\* T,", result, re.MULTILINE)
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_the_flagship_is_as_it_was(cluster: int) -> None:
     text = (corpus.kernels()["flash_fwd_sm90"]).read_text(encoding="utf-8")
-    found = source(text, T=F16, D=128, CLUSTER=cluster)  # type: ignore[arg-type]
+    result = source(text, T=F16, D=128, CLUSTER=cluster)  # type: ignore[arg-type]
     for word in ("release_cluster", "wait_cluster", "fence_proxy", 'asm volatile("" ::: "memory");\n'):
-        assert word not in body(found)
-    assert all("__restrict__" in line for line in body(found).split("\n") if re.match(r" +(const )?(float|__half)\* ", line))
+        assert word not in body(result)
+    assert all("__restrict__" in line for line in body(result).split("\n") if re.match(r" +(const )?(float|__half)\* ", line))
 
 
 def test_bulk_stores_over_what_warps_read_are_not_issued_by_warps() -> None:
@@ -79,8 +79,8 @@ def k(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 
 def test_watched_waits_of_both_kinds() -> None:
     cuda = lower(check(parse(EXCHANGE, "k.cuir")))
-    found = add_watchdog(cuda, 2.0).source
-    assert found.count("give_up(bar, parity, line, begin)") == 2 and len(found.splitlines()) == len(cuda.source.splitlines())
+    result = add_watchdog(cuda, 2.0).source
+    assert result.count("give_up(bar, parity, line, begin)") == 2 and len(result.splitlines()) == len(cuda.source.splitlines())
 
 
 @pytest.mark.nvcc
@@ -90,8 +90,8 @@ def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
     file, out = tmp_path / "k.cu", tmp_path / "k.ptx"
     file.write_text(cuda.source)
     command = [find_nvcc(), "-ptx", "-arch=sm_90a", "-std=c++17", "-I", include_dir(), "-o", str(out), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
     ptx = out.read_text()
     for instruction in (
         "mbarrier.arrive.release.cluster.shared::cluster.b64",

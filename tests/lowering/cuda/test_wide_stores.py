@@ -71,12 +71,12 @@ def test_each_element_and_nothing_else(
     def matrix(of: np.ndarray) -> np.ndarray:
         return of[begin : begin + rows * (length + padding)].reshape(rows, length + padding)[:, :length]
 
-    wanted, start = memory.copy(), STORES[kind][0]
+    expected, start = memory.copy(), STORES[kind][0]
     for r in range(max(0, -first), min(shape[0], rows - first)):
-        there = matrix(wanted)[first + r, start : start + shape[1]]
-        there[:] = x[r, : len(there)]
+        remote = matrix(expected)[first + r, start : start + shape[1]]
+        remote[:] = x[r, : len(remote)]
     compiled(kind, dtype, shape)(x, shape[1], matrix(memory), length + padding, first, *shape, rows, length)
-    assert (memory == wanted).all()
+    assert (memory == expected).all()
 
 
 @pytest.mark.parametrize(

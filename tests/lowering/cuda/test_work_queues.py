@@ -58,9 +58,9 @@ def test_values_of_each_dtype_keep_their_bits() -> None:
 def test_only_what_branches_follow_from_is_made_uniform_and_only_by_whole_warps() -> None:
     source = text(LOAD + COMPUTE.replace("store(I[place], first)", "if odd:\n                store(I[place], first)"))
     compute = part(source, "role compute")
-    made = re.findall(r"(unit__\d+\[\d\]) = __shfl_sync", compute)
+    matches = re.findall(r"(unit__\d+\[\d\]) = __shfl_sync", compute)
     odd = re.search(r"const bool \w+ = (unit__\d+\[\d\]) != 0", compute)
-    assert odd and made == [odd[1]]
+    assert odd and matches == [odd[1]]
     assert "__shfl_sync" not in part(source, "role load") and "take_ahead" in part(source, "role load")
 
 

@@ -88,12 +88,12 @@ def test_each_element_has_its_place_and_lanes_meet_in_no_bank(rows: int, columns
     subprocess.run([str(GXX), "-std=c++17", "-O1", "-Wno-unknown-pragmas", "-o", program, source], check=True)
     lines = [line.split() for line in subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()]
     assert ["differs"] not in lines
-    held = {int(place): float(value) for what, place, value in (x for x in lines if x[0] == "at")}
+    contents = {int(place): float(value) for description, place, value in (x for x in lines if x[0] == "at")}
     for row in range(rows):
         for col in range(columns):
             panel, byte = divmod(4 * col, 128)
             place = panel * rows * 128 + row * 128 + ((byte // 16 ^ row % 8) * 16 + byte % 16)
-            assert held[place] == row * 1000 + col
+            assert contents[place] == row * 1000 + col
     each = 8 if dealt else 16  # lanes that shared memory serves at a time: 128 bytes
     banks: dict[tuple[str, int, str], list[int]] = {}
     for _, warp, lane, at, place in (x for x in lines if x[0] == "store"):
@@ -121,8 +121,8 @@ def test_a_row_reaches_all_columns() -> None:
 
 def test_passes_keep_what_rows_give() -> None:
     checked = check(parse(ROW))
-    given = random_arguments(checked, torch.Generator().manual_seed(0), {"B": 2, "M": 128})
-    assert validate(build(checked), PASSES, given) is None
+    inputs = random_arguments(checked, torch.Generator().manual_seed(0), {"B": 2, "M": 128})
+    assert validate(build(checked), PASSES, inputs) is None
 
 
 @pytest.mark.parametrize(("change", "code"), [(("[2, 1, 64]", "[2, 4, 64]"), "T162"), ((": m * 64 + 64], s", ": m * 64 + 32], s"), "T125")])

@@ -51,8 +51,8 @@ def test_reductions_of_every_shape(workers: str, rows: int, cols: int, tmp_path:
     x[rows // 2, cols // 2] = np.nan
     on_cpu(lower(reductions(workers, rows, cols)), tmp_path, level="-O0")(x, 64, y, 128 * 64, 64)
     tile = x[:rows, :cols]
-    for found, wanted in zip(y[:, :rows, :cols], (tile.sum(1, keepdims=True), tile.max(1, keepdims=True), tile.sum(0, keepdims=True), tile.max(0, keepdims=True)), strict=True):  # fmt: skip
-        np.testing.assert_allclose(found, np.broadcast_to(wanted, tile.shape), rtol=1e-5, atol=1e-5)
+    for actual, expected in zip(y[:, :rows, :cols], (tile.sum(1, keepdims=True), tile.max(1, keepdims=True), tile.sum(0, keepdims=True), tile.max(0, keepdims=True)), strict=True):  # fmt: skip
+        np.testing.assert_allclose(actual, np.broadcast_to(expected, tile.shape), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_a_value_per_key_is_added_to_columns(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     q, k, y = (random.normal(size=(64, 64)).astype(np.float32) for _ in range(3))
     checked = check(parse(NORMS))
-    wanted = q + 2 * (k * k).sum(1) + k.max(1)
+    expected = q + 2 * (k * k).sum(1) + k.max(1)
     lowered = lower(checked)
     tensors = {"Q": q, "K": k, "Y": y}
     on_cpu(lowered, tmp_path)(*(a for name in lowered.tensors for a in (tensors[name], 64)))
-    np.testing.assert_allclose(y, wanted, rtol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-5)
     z = torch.zeros(64, 64)
     run(checked, {"Q": torch.from_numpy(q), "K": torch.from_numpy(k), "Y": z})
-    np.testing.assert_allclose(z.numpy(), wanted, rtol=1e-5)
+    np.testing.assert_allclose(z.numpy(), expected, rtol=1e-5)
 
 
 def test_warpgroups_exchange_columns_in_memory_of_their_own() -> None:

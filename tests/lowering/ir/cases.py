@@ -143,19 +143,19 @@ def program(name: str) -> Program:
 @functools.cache
 def case(name: str) -> Case:
     """A case by its name, one of NAMES."""
-    what, _, dtype_name = name.rpartition(" ")
+    description, _, dtype_name = name.rpartition(" ")
     dtype: DType = {"f16": F16, "bf16": BF16}[dtype_name]
-    if what.startswith("expert "):
-        consts, lengths = EXPERT[what.removeprefix("expert ")]
-        file, kernel, made, ctas = "flash_fwd_sm90", None, forward(TORCH[dtype], **lengths), 2
+    if description.startswith("expert "):
+        consts, lengths = EXPERT[description.removeprefix("expert ")]
+        file, kernel, result, ctas = "flash_fwd_sm90", None, forward(TORCH[dtype], **lengths), 2
     else:
-        file, kernel, consts, arguments, ctas = PROGRAMS[what]
-        made = arguments(TORCH[dtype])
+        file, kernel, consts, arguments, ctas = PROGRAMS[description]
+        result = arguments(TORCH[dtype])
     kernels = program(file).kernels()
     origin = kernels[kernel] if kernel else next(iter(kernels.values()))
     needed = {"T": dtype} if any(p.name == "T" for p in origin.params) else {}
-    checked = check(program(file), origin.name, dict(bind(origin, made, {**needed, **consts}).consts))
-    return Case(checked, made, ctas)
+    checked = check(program(file), origin.name, dict(bind(origin, result, {**needed, **consts}).consts))
+    return Case(checked, result, ctas)
 
 
 @functools.cache
@@ -163,9 +163,9 @@ def variant(name: str) -> Case:
     """The expert kernel of a variant."""
     result = transfer(program("flash_fwd_sm90"), as_specification(corpus.variant(name), name))
     consts: dict[str, Const] = {"T": F16, "D": 64, "BM": 128, "BN": 64}
-    made = forward(torch.float16, h=2, hk=1, m=130, n=130)
-    made |= result.arguments(Lengths(1, 2, 1, 130, 130), consts=consts)
-    return Case(check(parse(result.text, f"{name}.cuir"), result.kernel, consts), made)
+    created = forward(torch.float16, h=2, hk=1, m=130, n=130)
+    created |= result.arguments(Lengths(1, 2, 1, 130, 130), consts=consts)
+    return Case(check(parse(result.text, f"{name}.cuir"), result.kernel, consts), created)
 
 
 VARIANTS = sorted(corpus.variants())

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL
 
 def ran(body: str, threads: int = 128, before: str = "") -> torch.Tensor:
     """Y [128, 64] after a role of one worker."""
-    made = parse(f"""\
+    program = parse(f"""\
 tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {{
   %X = tile.tensor "X" : !tile.tensor<f16, 128, 64>
   %Y = tile.tensor "Y" written : !tile.tensor<f32, 128, 64>
@@ -34,7 +34,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {{
 }}
 """)
     y = torch.zeros(128, 64)
-    evaluate(made, {"X": torch.ones(128, 64, dtype=torch.float16), "Y": y})
+    evaluate(program, {"X": torch.ones(128, 64, dtype=torch.float16), "Y": y})
     return y
 
 
@@ -60,8 +60,8 @@ tile.perform "store"(place: %to, tile: %x)
 
 def test_each_warp_takes_the_branch_that_one_of_its_rows_votes_for() -> None:
     """Of 128 rows a warp of four has rows 16 w to 16 w + 15 of each 64; a single warp has them all."""
-    taken = ran(VOTE)[:, 0].reshape(8, 16)
-    assert torch.equal(taken, torch.tensor([1.0, 1, 1, 0, 1, 1, 1, 0]).reshape(8, 1).expand(8, 16)), "rows 0 to 19, and 100 of warp 2"
+    selected = ran(VOTE)[:, 0].reshape(8, 16)
+    assert torch.equal(selected, torch.tensor([1.0, 1, 1, 0, 1, 1, 1, 0]).reshape(8, 1).expand(8, 16)), "rows 0 to 19, and 100 of warp 2"
     assert (ran(VOTE, threads=32) == 1).all()
     assert not ran(VOTE.replace("constant 20", "constant 0").replace("constant 100", "constant 200")).any()
 

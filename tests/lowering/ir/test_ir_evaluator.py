@@ -32,25 +32,25 @@ from tests.strategies.typed import Case, kernels
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL's parser
 
 
-def same_bits(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+def same_bits(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Bit by bit, but for how a NaN looks."""
-    if not found.is_floating_point():
-        return torch.equal(found, wanted)
-    bits = {2: torch.int16, 4: torch.int32}[found.element_size()]
-    numbers = [x.masked_fill(x.isnan(), 0).view(bits) for x in (found, wanted)]
-    return torch.equal(found.isnan(), wanted.isnan()) and torch.equal(*numbers)
+    if not actual.is_floating_point():
+        return torch.equal(actual, expected)
+    bits = {2: torch.int16, 4: torch.int32}[actual.element_size()]
+    numbers = [x.masked_fill(x.isnan(), 0).view(bits) for x in (actual, expected)]
+    return torch.equal(actual.isnan(), expected.isnan()) and torch.equal(*numbers)
 
 
-def differing(checked: Checked, found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    return [t.name for t in checked.tensors if t.written and not same_bits(found[t.name], wanted[t.name])]
+def differing(checked: Checked, actual: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    return [t.name for t in checked.tensors if t.written and not same_bits(actual[t.name], expected[t.name])]
 
 
 def as_interpreted(case: cases.Case) -> None:
-    found, wanted = case.fresh(), case.fresh()
-    run(case.checked, wanted)
-    evaluate(case.built, found, ctas=case.ctas)
-    assert not differing(case.checked, found, wanted)
-    assert all(bool(wanted[name].isfinite().any()) for name in case.written)
+    actual, expected = case.fresh(), case.fresh()
+    run(case.checked, expected)
+    evaluate(case.built, actual, ctas=case.ctas)
+    assert not differing(case.checked, actual, expected)
+    assert all(bool(expected[name].isfinite().any()) for name in case.written)
 
 
 @pytest.mark.sweep
@@ -70,20 +70,20 @@ def test_the_expert_kernel_of_each_variant(name: str) -> None:
 def test_random_kernels(case: Case) -> None:
     """Of the IR that is read back from its text."""
     checked = check(parse(case.text))
-    found, wanted = (arguments(checked, dict.fromkeys(checked.dims, case.M)) for _ in range(2))
-    run(checked, wanted)
-    evaluate(parse_ir(show(build(checked))), found)
-    assert not differing(checked, found, wanted)
+    actual, expected = (arguments(checked, dict.fromkeys(checked.dims, case.M)) for _ in range(2))
+    run(checked, expected)
+    evaluate(parse_ir(show(build(checked))), actual)
+    assert not differing(checked, actual, expected)
 
 
 def ran(body: str, **given_: Any) -> dict[str, Any]:
     """What a role of this body writes, which is what it writes in the interpreter."""
     checked = kernel(body)
-    found, wanted = (arguments(checked, {"M": 100}) | given_ for _ in range(2))
-    run(checked, wanted)
-    evaluate(build(checked), found)
-    assert not differing(checked, found, wanted)
-    return found
+    actual, expected = (arguments(checked, {"M": 100}) | given_ for _ in range(2))
+    run(checked, expected)
+    evaluate(build(checked), actual)
+    assert not differing(checked, actual, expected)
+    return actual
 
 
 @pytest.mark.parametrize("body", [
@@ -112,9 +112,9 @@ def test_every_pure_primitive_has_a_meaning() -> None:
 def test_a_write_makes_poison_of_arrays_over_the_same_bytes() -> None:
     ring = SharedArray("v", F16, (2, 16, 128), 1024, [])  # two stages of 2 panels of 16 rows
     over = SharedArray("o", F32, (8, 64), 1024, [])  # 2 panels of 8 rows: the first half of stage 0
-    apart = SharedArray("x", F16, (8, 8), 0, [])
-    share_bytes([ring, over, apart])
-    assert ring.over == [over] and over.over == [ring] and not apart.over
+    difference = SharedArray("x", F16, (8, 8), 0, [])
+    share_bytes([ring, over, difference])
+    assert ring.over == [over] and over.over == [ring] and not difference.over
     for array in (ring, over):
         array.values.zero_()
     over.place((0, 0), (8, 64), False).write(torch.ones(8, 64))
@@ -194,16 +194,16 @@ def test_a_deadlock_names_the_waits() -> None:
         evaluate(build(checked), {"X": torch.zeros(64, 64, dtype=torch.float16)})
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ("full[0].arrive()\nfull[1].expect(8)\nfull[1].arrive()", r"all\[0\].*`mbarrier.arrive` at k.cuir:10: `full\[1\].*` has all 1 arrival of phase 0, and another one comes"),
     ("store(s[n], zeros(f16, [64, 64]))", r"`tile.at` at k.cuir:8: `s` has 2 elements in dim 0, and 1 from 2 on are reached for"),
     ("full[n].arrive()", "there is no barrier 2 in a ring of 2"),
     ("store(Y[M], scale)", "`Y` has no element 100 in dim 0, whose length is 100"),
     ("store(Y[0], cast(n // (n - 2), f32))", "`//` at k.cuir:8: DivisionByZero"),
 ])  # fmt: skip
-def test_faults_name_the_operation(body: str, said: str) -> None:
+def test_faults_name_the_operation(body: str, message: str) -> None:
     checked = kernel(body)
-    with pytest.raises(Fault, match=said):
+    with pytest.raises(Fault, match=message):
         evaluate(build(checked), arguments(checked, {"M": 100}))
 
 

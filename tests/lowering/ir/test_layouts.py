@@ -35,10 +35,10 @@ def swizzle_of_hardware(address: int) -> int:
 )
 def test_a_fragment_covers_its_tile_once_and_matches_the_accumulator(rows: int, cols: int, threads: int) -> None:
     f = Fragment(rows, cols, threads)
-    seen = {f.element(t, i): (t, i) for t in range(threads) for i in range(f.count)}
-    assert len(seen) == threads * f.count == rows * cols
-    assert set(seen) == set(product(range(rows), range(cols)))
-    for (r, c), (t, i) in seen.items():
+    observed = {f.element(t, i): (t, i) for t in range(threads) for i in range(f.count)}
+    assert len(observed) == threads * f.count == rows * cols
+    assert set(observed) == set(product(range(rows), range(cols)))
+    for (r, c), (t, i) in observed.items():
         # PTX ISA, m64nNk16 matrix D and m16n8k16 accumulator: rows of a warp, of a quad, of a thread
         within = r % f.slab
         assert t == within // 16 * 32 + within % 8 * 4 + c % 8 // 2
@@ -58,13 +58,13 @@ def test_an_accumulator_repacks_to_an_operand_in_place() -> None:
 
 @given(st.sampled_from([8, 64, 80, 128, 192]), st.integers(1, 4))
 def test_the_swizzle_is_that_of_the_copy_engine(rows: int, panels: int) -> None:
-    seen = set()
+    observed = set()
     for row in range(0, rows, 3):
         for byte in range(0, panels * 128, 2):
             place = swizzled(row, byte, rows)
             assert place == swizzle_of_hardware(byte // 128 * rows * 128 + row * 128 + byte % 128)
-            seen.add(place)
-    assert len(seen) == len(range(0, rows, 3)) * panels * 64 and max(seen) < rows * panels * 128
+            observed.add(place)
+    assert len(observed) == len(range(0, rows, 3)) * panels * 64 and max(observed) < rows * panels * 128
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])

@@ -48,8 +48,8 @@ def test_the_text_is_read_back() -> None:
 %k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>
 %v = tile.exchange(%k) : !tile.reg<f32, 1, 64>"""
     )
-    shown = show(parse(text))
-    assert show(parse(shown)) == shown
+    output = show(parse(text))
+    assert show(parse(output)) == output
     for name in (
         "line %f from",
         "line %one from %n near :",
@@ -61,7 +61,7 @@ def test_the_text_is_read_back() -> None:
         "read_columns",
         "exchange(%k)",
     ):
-        assert f"tile.{name}" in shown or name in shown
+        assert f"tile.{name}" in output or name in output
 
 
 @pytest.mark.parametrize("wrong", [
@@ -87,25 +87,25 @@ def test_what_makes_no_sense_is_refused(wrong: str) -> None:
 def test_a_line_is_rounded_once(start: float, slope: float) -> None:
     op = line(SLOPE, value(ROWS), FULL)
     rows = torch.tensor([[start], [0.0], [1.0], [-start]])
-    (found,) = op.evaluate(None, [slope, rows])
+    (result,) = op.evaluate(None, [slope, rows])
     exact = rows.double() + slope * torch.arange(32).double()
-    assert found.shape == (4, 32) and torch.equal(found, exact.float())
+    assert result.shape == (4, 32) and torch.equal(result, exact.float())
 
 
 def test_lines_without_rows_and_of_integers() -> None:
-    (found,) = line(SLOPE, None, COLUMNS).evaluate(None, [0.5])
-    assert torch.equal(found, torch.arange(32).reshape(1, 32) * 0.5)
-    one = ops.constant(1, I32).result
-    (found,) = line(one, one, tile(I32, 2, 32)).evaluate(None, [1, 2**31 - 2])
-    assert found.dtype == torch.int32 and found[1, :3].tolist() == [2**31 - 2, 2**31 - 1, -(2**31)]
+    (result,) = line(SLOPE, None, COLUMNS).evaluate(None, [0.5])
+    assert torch.equal(result, torch.arange(32).reshape(1, 32) * 0.5)
+    item = ops.constant(1, I32).result
+    (result,) = line(item, item, tile(I32, 2, 32)).evaluate(None, [1, 2**31 - 2])
+    assert result.dtype == torch.int32 and result[1, :3].tolist() == [2**31 - 2, 2**31 - 1, -(2**31)]
 
 
 def test_functions_of_rows() -> None:
     x = torch.tensor([[0.5], [0.0], [math.inf], [3.0]])
-    (found,) = by_rows("log2", value(ROWS)).evaluate(None, [x])
-    assert torch.equal(found, torch.log2(x))
-    (found,) = by_rows("one_over", value(ROWS)).evaluate(None, [x])
-    assert torch.equal(found, 1 / x)
+    (result,) = by_rows("log2", value(ROWS)).evaluate(None, [x])
+    assert torch.equal(result, torch.log2(x))
+    (result,) = by_rows("one_over", value(ROWS)).evaluate(None, [x])
+    assert torch.equal(result, 1 / x)
 
 
 def test_a_pinned_tile_and_a_late_number_are_themselves() -> None:
@@ -116,22 +116,22 @@ def test_a_pinned_tile_and_a_late_number_are_themselves() -> None:
 
 def test_a_quotient_is_a_product_with_a_reciprocal() -> None:
     x, y = torch.rand(4, 32), 1 + torch.rand(4, 32)
-    (found,) = by_reciprocal(value(FULL), value(FULL), FULL, shared=True).evaluate(None, [x, y])
-    assert torch.equal(found, x * (1 / y))
-    (found,) = by_reciprocal(None, value(FULL), FULL).evaluate(None, [y])
-    assert torch.equal(found, 1 / y)
+    (result,) = by_reciprocal(value(FULL), value(FULL), FULL, shared=True).evaluate(None, [x, y])
+    assert torch.equal(result, x * (1 / y))
+    (result,) = by_reciprocal(None, value(FULL), FULL).evaluate(None, [y])
+    assert torch.equal(result, 1 / y)
 
 
 def test_where_a_nan_goes() -> None:
     y = torch.ones(4, 32)
     y[2, 17] = math.nan
-    (found,) = by_reciprocal(None, value(FULL), FULL, shared=True).evaluate(None, [y])
-    assert found.isnan().nonzero().tolist() == [[2, 17]]
-    (found,) = by_reciprocal(None, value(FULL), FULL, shared=True, spreads=True).evaluate(None, [y])
-    assert found.isnan().nonzero().tolist() == [[2, 16], [2, 17], [2, 24], [2, 25]]  # a thread's columns of 16 to 31
+    (result,) = by_reciprocal(None, value(FULL), FULL, shared=True).evaluate(None, [y])
+    assert result.isnan().nonzero().tolist() == [[2, 17]]
+    (result,) = by_reciprocal(None, value(FULL), FULL, shared=True, spreads=True).evaluate(None, [y])
+    assert result.isnan().nonzero().tolist() == [[2, 16], [2, 17], [2, 24], [2, 25]]  # a thread's columns of 16 to 31
 
 
 def test_tanh_of_a_product() -> None:
     x = torch.randn(4, 32)
-    (found,) = shared_tanh(value(FULL), SLOPE).evaluate(None, [x, 0.25])
-    assert torch.equal(found, torch.tanh(x * 0.25))
+    (result,) = shared_tanh(value(FULL), SLOPE).evaluate(None, [x, 0.25])
+    assert torch.equal(result, torch.tanh(x * 0.25))

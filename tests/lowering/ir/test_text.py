@@ -25,12 +25,12 @@ def test_text_round_trip(name: str) -> None:
     """The same text again, and the same results."""
     case = cases.case(name)
     text = show(case.built)
-    again = parse(text)
-    assert show(again) == text
-    found, wanted = case.fresh(), case.fresh()
-    evaluate(case.built, wanted, ctas=case.ctas)
-    evaluate(again, found, ctas=case.ctas)
-    assert not differing(case.checked, found, wanted)
+    repeated = parse(text)
+    assert show(repeated) == text
+    actual, expected = case.fresh(), case.fresh()
+    evaluate(case.built, expected, ctas=case.ctas)
+    evaluate(repeated, actual, ctas=case.ctas)
+    assert not differing(case.checked, actual, expected)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [
@@ -71,7 +71,7 @@ def test_the_frame_of_these_is_valid() -> None:
     assert parse(WHOLE.replace("BODY", '%y = tile.apply "+"(%x, %x) exact : !tile.scalar<f32>')).roles
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ('%y = tile.apply "flip"(%x) : !tile.scalar<f32>', "there is no primitive `flip`"),
     ('tile.perform "flip"(place: %x)', "there is no primitive `flip`"),
     ("%y = tile.for %i = %n to %n carrying (%a = %x) {\n tile.yield(%i)\n }", "the yielded values of a loop have the types of what it carries: !tile.scalar<f32>"),
@@ -79,18 +79,18 @@ def test_the_frame_of_these_is_valid() -> None:
     ("tile.for %i = %n to %n {\n %z = tile.constant 1 : !tile.scalar<i32>\n }", "tile.constant terminates block in single-block region but is not a terminator"),
     ("%y = tile.if %n {\n tile.yield(%x)\n } else {\n tile.yield(%n)\n }", "both regions of a branch end with tile.yield of its results' types"),
 ])  # fmt: skip
-def test_broken_ir_is_refused(body: str, said: str) -> None:
-    with pytest.raises(VerifyException, match=said.replace("(", r"\(").replace(")", r"\)")):
+def test_broken_ir_is_refused(body: str, message: str) -> None:
+    with pytest.raises(VerifyException, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse(WHOLE.replace("BODY", body))
 
 
-@pytest.mark.parametrize(("body", "said"), [
+@pytest.mark.parametrize(("body", "message"), [
     ("%y = tile.constant 1 : !tile.scalar<i64>", "expected a dtype (f16, bf16, f8e4m3, f8e5m2, f32, i32, bool), found i64"),
     ('%y = tile.apply "+"(%x, %z) : !tile.scalar<f32>', "SSA value used before assignment"),
     ('%y = tile.apply "zeros"() : !tile.reg<f32, 64, 64, diagonal>', "expected a layout (full, rows, columns, one, partial, lanes, chunks), found diagonal"),
     ('%x = tile.constant 2.0 : !tile.scalar<f32>', "SSA value %x is already defined"),
 ])  # fmt: skip
-def test_broken_text_is_refused(body: str, said: str) -> None:
+def test_broken_text_is_refused(body: str, message: str) -> None:
     with pytest.raises(ParseError) as error:
         parse(WHOLE.replace("BODY", body))
-    assert said in str(error.value)
+    assert message in str(error.value)

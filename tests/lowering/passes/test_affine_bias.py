@@ -102,24 +102,24 @@ def test_spellings_that_mean_the_same_give_the_same_ir() -> None:
 
 
 def test_the_shift_goes_into_the_maximum_and_into_what_is_subtracted() -> None:
-    found = text(kernel(BEGIN + BIAS_LINE + STEP), BIAS)
-    top = re.search(r'(%\w+) = tile.apply "row_max"\(%\w+\)', found)
-    assert top is not None and re.search(rf'tile.apply "\+"\({top[1]}, %shift\) : !tile.reg<f32, 64, 1>', found)
-    scaled = re.search(r'(%\w+) = tile.apply "\*"\(%shift, %\w+\) : !tile.reg<f32, 64, 1>', found)
+    result = text(kernel(BEGIN + BIAS_LINE + STEP), BIAS)
+    top = re.search(r'(%\w+) = tile.apply "row_max"\(%\w+\)', result)
+    assert top is not None and re.search(rf'tile.apply "\+"\({top[1]}, %shift\) : !tile.reg<f32, 64, 1>', result)
+    scaled = re.search(r'(%\w+) = tile.apply "\*"\(%shift, %\w+\) : !tile.reg<f32, 64, 1>', result)
     assert scaled is not None
-    offset = re.search(rf'(%\w+) = tile.apply "-"\({scaled[1]}, %\w+\) : !tile.reg<f32, 64, 1>', found)
-    assert offset is not None and re.search(rf'tile.apply "\+"\(%\w+, {offset[1]}\) : !tile.reg<f32, 64, 64>', found)
+    offset = re.search(rf'(%\w+) = tile.apply "-"\({scaled[1]}, %\w+\) : !tile.reg<f32, 64, 1>', result)
+    assert offset is not None and re.search(rf'tile.apply "\+"\(%\w+, {offset[1]}\) : !tile.reg<f32, 64, 64>', result)
 
 
 def test_the_value_before_and_the_value_after_are_read_whole() -> None:
-    found = text(kernel(BEGIN + "m = row_max(S)\nstore(Y[rows(64)], m)\n" + BIAS_LINE + STEP + "S = zeros(f32, [64, 64])\nm = row_max(S)\nstore(Y[rows(64)], m)\n"), BIAS)  # fmt: skip
-    assert found.count('"row_max"') == 3 and found.count("%shift)") == 1
+    result = text(kernel(BEGIN + "m = row_max(S)\nstore(Y[rows(64)], m)\n" + BIAS_LINE + STEP + "S = zeros(f32, [64, 64])\nm = row_max(S)\nstore(Y[rows(64)], m)\n"), BIAS)  # fmt: skip
+    assert result.count('"row_max"') == 3 and result.count("%shift)") == 1
 
 
 def test_a_branch_does_not_see_the_other_one_s_shift() -> None:
     body = "if n > 0:\n    " + BIAS_LINE + "    m = row_max(S)\nelse:\n    m = row_max(S)\nstore(Y[rows(64)], m)"
-    found = text(kernel(BEGIN + body), BIAS)
-    assert len(re.findall(r'"\+"\(%\w+, %shift\)', found)) == 1 and found.index("%shift)") < found.index("} else {")
+    result = text(kernel(BEGIN + body), BIAS)
+    assert len(re.findall(r'"\+"\(%\w+, %shift\)', result)) == 1 and result.index("%shift)") < result.index("} else {")
 
 
 # ---- what is printed computes a softmax
@@ -150,9 +150,9 @@ store(L[rows(64)], total)
 @pytest.fixture(scope="module", params=[("+", "T * 1.5", 128), ("-", "1.5 * T", 232)], ids=["sum", "difference"])
 def softmax(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, Callable[..., None]]:
     sign, factors, registers = request.param
-    found = cuda(kernel(STEP_OF_SOFTMAX.replace("SIGN", sign).replace("FACTORS", factors), ATTENTION.replace("REGISTERS", str(registers))))
-    assert "pin(shift" in found.source and ("pin(products" in found.source) == (registers == 232)
-    return float(f"{sign}1"), on_cpu(found, tmp_path_factory.mktemp("host"))
+    result = cuda(kernel(STEP_OF_SOFTMAX.replace("SIGN", sign).replace("FACTORS", factors), ATTENTION.replace("REGISTERS", str(registers))))
+    assert "pin(shift" in result.source and ("pin(products" in result.source) == (registers == 232)
+    return float(f"{sign}1"), on_cpu(result, tmp_path_factory.mktemp("host"))
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
@@ -200,8 +200,8 @@ def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, const
     cuda = lower(check(parse(program.replace(plain, biased)), consts={"T": F16, **consts}))
     assert cuda.source.count("pin(shift") == 3  # a tile's first block after another tile and without, and the loop
     assert ("pin(products" in cuda.source) == (consts["D"] == 64)
-    found = compile_cuda(cuda).resources
-    assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
+    result = compile_cuda(cuda).resources
+    assert result.spill_stores + result.spill_loads + result.stack == 0 and result.warnings == ()
 
 
 @pytest.mark.nvcc

@@ -35,16 +35,16 @@ def after(condition: str) -> str:
     '%s = tile.apply "{0}"(%o, %a) : {1}\n%t = tile.apply "{0}"(%b, %o) : {1}\n%m = tile.apply "{0}"(%t, %s) : {1}',
 ])  # fmt: skip
 def test_upper_limits_become_one(body: str, name: str, choice: str) -> None:
-    found = after(body.format(name, FULL))
-    (one,) = re.findall(rf'(%\w+) = tile.apply "{choice}"\(%\w+, %\w+\) : !tile.reg<i32, 64, 1>', found)
-    assert len(re.findall(r'"<"\(%c, ', found)) == 1 and f'"<"(%c, {one}) : {FULL}' in found
+    result = after(body.format(name, FULL))
+    (item,) = re.findall(rf'(%\w+) = tile.apply "{choice}"\(%\w+, %\w+\) : !tile.reg<i32, 64, 1>', result)
+    assert len(re.findall(r'"<"\(%c, ', result)) == 1 and f'"<"(%c, {item}) : {FULL}' in result
 
 
 @pytest.mark.parametrize(("name", "choice"), [("&", "max"), ("|", "min")])
 def test_lower_limits_become_one(name: str, choice: str) -> None:
-    found = after(f'%m = tile.apply "{name}"(%d, %e) : {FULL}')
-    (one,) = re.findall(rf'(%\w+) = tile.apply "{choice}"\(%r, %n\) : !tile.reg<i32, 64, 1>', found)
-    assert f'"<="({one}, %c) : {FULL}' in found
+    result = after(f'%m = tile.apply "{name}"(%d, %e) : {FULL}')
+    (item,) = re.findall(rf'(%\w+) = tile.apply "{choice}"\(%r, %n\) : !tile.reg<i32, 64, 1>', result)
+    assert f'"<="({item}, %c) : {FULL}' in result
 
 
 @pytest.mark.parametrize("body", [
@@ -57,5 +57,5 @@ def test_other_limits_stay(body: str) -> None:
 
 def test_what_others_read_too_is_not_taken_apart() -> None:
     body = f'%s = tile.apply "&"(%a, %o) : {FULL}\n%m = tile.apply "&"(%s, %b) : {FULL}\n%y = tile.apply "where"(%s, %S, %g) : !tile.reg<f32, 64, 64>\ntile.perform "store"(place: %place, tile: %y)'
-    found = after(body)
-    assert '"min"' not in found and '"&"(%a, %o)' in found
+    result = after(body)
+    assert '"min"' not in result and '"&"(%a, %o)' in result

@@ -28,17 +28,17 @@ def shown(value: str) -> str:
     "cast(k - q, f32) * scale * scale + cast(q * q, f32)",
 ])  # fmt: skip
 def test_sums_and_products_are_one_line(value: str) -> None:
-    found = shown(value)
-    assert len(re.findall(r"tile\.line .*: !tile.reg<f32, 64, 64>", found)) == 1
-    assert not re.search(r'tile\.apply "[-+*]"\(.*\) : !tile.reg<f32, 64, 64>', found)
+    result = shown(value)
+    assert len(re.findall(r"tile\.line .*: !tile.reg<f32, 64, 64>", result)) == 1
+    assert not re.search(r'tile\.apply "[-+*]"\(.*\) : !tile.reg<f32, 64, 64>', result)
 
 
 def test_programs_that_mean_the_same_are_the_same_line() -> None:
-    first, *others = (
+    first, *rest = (
         re.search(r"tile\.line .*", shown(v)).group()  # type: ignore[union-attr]
         for v in ("cast(k - q, f32) * scale", "scale * cast(k - q, f32)", "cast(-q + k, f32) * scale")
     )
-    assert all(o == first for o in others)
+    assert all(o == first for o in rest)
 
 
 @pytest.mark.parametrize("value", [
@@ -63,17 +63,17 @@ CAST = '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%a = tile.apply "c
 
 
 def test_the_parts_of_a_line() -> None:
-    found = after(CAST)
-    base = re.search(r'(%\w+) = tile.apply "neg"\(%r\) : !tile.reg<i32, 64, 1>', found)
+    result = after(CAST)
+    base = re.search(r'(%\w+) = tile.apply "neg"\(%r\) : !tile.reg<i32, 64, 1>', result)
     assert base is not None
-    rows = re.search(rf'(%\w+) = tile.apply "cast"\({base[1]}\) : !tile.reg<f32, 64, 1>', found)
-    slope = re.search(r"(%\w+) = tile.constant 1.0 : !tile.scalar<f32>", found)
-    assert rows is not None and slope is not None and f"tile.line {slope[1]} from {rows[1]} : !tile.reg<f32, 64, 64>" in found
+    rows = re.search(rf'(%\w+) = tile.apply "cast"\({base[1]}\) : !tile.reg<f32, 64, 1>', result)
+    slope = re.search(r"(%\w+) = tile.constant 1.0 : !tile.scalar<f32>", result)
+    assert rows is not None and slope is not None and f"tile.line {slope[1]} from {rows[1]} : !tile.reg<f32, 64, 64>" in result
 
 
 def test_what_decides_is_computed_as_written() -> None:
-    found = after(CAST.replace('"cast"(%i)', '"cast"(%i) exact'))
-    assert 'tile.apply "cast"' in found and not re.search(r"tile\.line .*<f32", found)
+    result = after(CAST.replace('"cast"(%i)', '"cast"(%i) exact'))
+    assert 'tile.apply "cast"' in result and not re.search(r"tile\.line .*<f32", result)
     product = CAST.replace("%a =", "%b =") + '\n%a = tile.apply "*"(%b, %f) exact : !tile.reg<f32, 64, 64>'
     assert 'tile.apply "*"' in after(product)
 
@@ -84,28 +84,28 @@ def test_what_may_wrap_is_converted_element_by_element() -> None:
 
 def test_which_indices_are_near_is_asked() -> None:
     store = "store(Z[rows(64), cols(64)], A)"
-    for start, found in (("M", True), ("I[0]", False)):
+    for start, result in (("M", True), ("I[0]", False)):
         body = f"q, k = {start} + rows(64), cols(64)\nA = cast(k - q, f32)\n{store}"
-        assert bool(re.search(r"tile\.line .*<f32, 64, 64>", text(kernel(body), [affine_columns.run, affine_tiles.run]))) == found
+        assert bool(re.search(r"tile\.line .*<f32, 64, 64>", text(kernel(body), [affine_columns.run, affine_tiles.run]))) == result
 
 
 def test_integer_lines_wrap_and_need_no_such_care() -> None:
-    found = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=False)  # fmt: skip
-    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", found)
-    found = after(
+    result = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=False)  # fmt: skip
+    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", result)
+    result = after(
         '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "max"(%i, %n) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
     )
-    assert re.search(r"tile\.line %\w+ from %\w+ near : !tile.reg<i32, 64, 64>", found)
+    assert re.search(r"tile\.line %\w+ from %\w+ near : !tile.reg<i32, 64, 64>", result)
 
 
 def test_the_magnitude_of_an_index_tile_is_that_of_a_line_of_floats() -> None:
     body = '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'
-    found = after(body)
-    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<f32, 64, 64>", found) and re.search(
-        r'"abs"\(%\w+\) : !tile.reg<f32, 64, 64>', found
+    result = after(body)
+    assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<f32, 64, 64>", result) and re.search(
+        r'"abs"\(%\w+\) : !tile.reg<f32, 64, 64>', result
     )
 
 
 def test_a_limit_on_columns_stays_one() -> None:
-    found = text(kernel(f"q, k = n + rows(64), cols(64)\nA = where(k + 3 <= q, 1.0, zeros(f32, [64, 64]))\n{STORE}"), LINES)
-    assert "tile.line" not in found
+    result = text(kernel(f"q, k = n + rows(64), cols(64)\nA = where(k + 3 <= q, 1.0, zeros(f32, [64, 64]))\n{STORE}"), LINES)
+    assert "tile.line" not in result

@@ -34,15 +34,15 @@ def after(body: str, written: str = "") -> str:
 
 
 def test_a_word_for_each_32_columns_is_read_once_a_row() -> None:
-    found = after(TESTED + CHOSEN.format("%b"))
-    assert len(re.findall(r'"gather"\(place: %\w+\) : !tile.reg<i32, 64, 1>', found)) == 2
-    assert re.search(r"tile.bits\(%\w+, %\w+\) : !tile.reg<bool, 64, 64>", found) and '"bit"' not in found
+    result = after(TESTED + CHOSEN.format("%b"))
+    assert len(re.findall(r'"gather"\(place: %\w+\) : !tile.reg<i32, 64, 1>', result)) == 2
+    assert re.search(r"tile.bits\(%\w+, %\w+\) : !tile.reg<bool, 64, 64>", result) and '"bit"' not in result
 
 
 def test_a_limit_on_columns_clears_bits() -> None:
     limit = '%l = tile.apply "<"(%c, %n) : !tile.reg<bool, 1, 64>\n%m = tile.apply "&"(%b, %l) : !tile.reg<bool, 64, 64>\n'
-    found = after(TESTED + limit + CHOSEN.format("%m"))
-    assert re.search(r"tile.bits\(%\w+, %\w+\) below %n : !tile.reg<bool, 64, 64>", found) and '"<"' not in found
+    result = after(TESTED + limit + CHOSEN.format("%m"))
+    assert re.search(r"tile.bits\(%\w+, %\w+\) below %n : !tile.reg<bool, 64, 64>", result) and '"<"' not in result
 
 
 def test_other_words_stay() -> None:
@@ -58,5 +58,5 @@ def test_bits_mean_those_of_the_words() -> None:
     bit_words.run(ir)
     bits = next(o for o in every(ir) if isinstance(o, Bits))
     words = [torch.tensor([[5], [-(2**31)]], dtype=torch.int32).repeat(32, 1), torch.tensor([[0], [1]], dtype=torch.int32).repeat(32, 1)]
-    (found,) = bits.evaluate(None, words)
-    assert found[0].nonzero().flatten().tolist() == [0, 2] and found[1].nonzero().flatten().tolist() == [31, 32]
+    (result,) = bits.evaluate(None, words)
+    assert result[0].nonzero().flatten().tolist() == [0, 2] and result[1].nonzero().flatten().tolist() == [31, 32]

@@ -34,8 +34,8 @@ def test_a_quotient_is_that_of_the_first_index(size: int, by: int) -> None:
 
 
 def test_a_remainder_is_counted_from_that_of_the_first_index() -> None:
-    found = after(64, 128, "%")
-    assert re.search(r'"%"\(%start, %by\) : !tile.scalar<i32>', found) and re.search(r'"\+"\(%\d+, %r\) : !tile.reg<i32, 64, 1>', found)
+    result = after(64, 128, "%")
+    assert re.search(r'"%"\(%start, %by\) : !tile.scalar<i32>', result) and re.search(r'"\+"\(%\d+, %r\) : !tile.reg<i32, 64, 1>', result)
     assert re.search(r'%z = tile.apply "cast"\(%r\)', after(64, 64, "%"))  # which is 0
 
 

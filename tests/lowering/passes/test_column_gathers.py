@@ -27,9 +27,9 @@ def ir(condition: str) -> str:
     "condition", ["I[k] == I[q]", "(I[k] == I[q]) & (k < n)", "(I[k - 3] > 0) | (I[k] > q)", "I[n + cols(80)] == n", "I[cols(80)] == q"]
 )
 def test_a_warp_reads_each_column_once(condition: str) -> None:
-    found = ir(condition)
-    assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80, lanes>", found)) == len(re.findall(r"I\[[^q]", condition))
-    assert len(re.findall(r"tile\.at %I\[.*: 80\] : !tile.tensor<i32, 80>", found)) == len(re.findall(r"I\[[^q]", condition))
+    result = ir(condition)
+    assert len(re.findall(r"tile\.read_columns\(%\w+\) : !tile.reg<i32, 1, 80, lanes>", result)) == len(re.findall(r"I\[[^q]", condition))
+    assert len(re.findall(r"tile\.at %I\[.*: 80\] : !tile.tensor<i32, 80>", result)) == len(re.findall(r"I\[[^q]", condition))
 
 
 @pytest.mark.parametrize("condition", ["I[2 * k] == n", "I[k + q] == n", "I[k * k] == n", "I[q] == n", "I[-k] == n"])
@@ -38,8 +38,8 @@ def test_other_gathers_are_read_in_place(condition: str) -> None:
 
 
 def test_lines_are_seen_through() -> None:
-    found = text(kernel(BODY.format("I[k - 3] == q")), [affine_columns.run, affine_tiles.run, column_gathers.run])
-    assert "read_columns" in found
+    result = text(kernel(BODY.format("I[k - 3] == q")), [affine_columns.run, affine_tiles.run, column_gathers.run])
+    assert "read_columns" in result
 
 
 def test_a_tensor_that_the_kernel_writes_is_read_in_place() -> None:
@@ -49,8 +49,8 @@ def test_a_tensor_that_the_kernel_writes_is_read_in_place() -> None:
 
 def test_one_index_of_several_runs() -> None:
     head = HEAD.replace("I: Global[i32, M]", "I: Global[i32, 7, M]")
-    found = text(kernel(BODY.format("I[n, k] == n"), head), [column_gathers.run])
-    assert re.search(r"tile\.at %I\[%n, %\w+ : 80\] : !tile.tensor<i32, 80>", found)
+    result = text(kernel(BODY.format("I[n, k] == n"), head), [column_gathers.run])
+    assert re.search(r"tile\.at %I\[%n, %\w+ : 80\] : !tile.tensor<i32, 80>", result)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_one_index_of_several_runs() -> None:
     ],
 )
 def test_lanes_work_out_what_follows_from_what_they_read(body: str, by_lanes: int, exchanges: int) -> None:
-    found = text(
+    result = text(
         kernel(f"k = n * 80 + cols(80)\n{body}\nstore(Y[rows(64)], row_sum(zeros(f32, [64, 80]) + A))"),
         [affine_columns.run, column_gathers.run, *(p.run for p in CLEAN)],
     )
-    assert len(re.findall(r"tile\.apply .*, lanes>", found)) == by_lanes
-    assert found.count("tile.exchange") == exchanges
+    assert len(re.findall(r"tile\.apply .*, lanes>", result)) == by_lanes
+    assert result.count("tile.exchange") == exchanges
 
 
 def test_lanes_and_columns_meet() -> None:
@@ -82,28 +82,28 @@ def test_lanes_and_columns_meet() -> None:
         col = 2 * (lane % 4)
         for c in range(32):
             k = 8 * (c // 2) + c % 2
-            x, asked = k // 32, k % 32 + col
-            assert asked < 32 and 32 * x + asked == k + col
+            x, requests = k // 32, k % 32 + col
+            assert requests < 32 and 32 * x + requests == k + col
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 def test_what_is_printed_reads_the_columns(tmp_path_factory: pytest.TempPathFactory) -> None:
     head = '@kernel(arch="sm_90a")\ndef k(I: Global[i32, M], Z: Global[f32, R, 80], n: i32):\n    with role("all", warpgroups=1) as w:\n'
-    found = cuda(kernel("A = zeros(f32, [64, 80]) + cast(I[n + cols(80)], f32)\nstore(Z[rows(64), cols(80)], A)", head))
+    result = cuda(kernel("A = zeros(f32, [64, 80]) + cast(I[n + cols(80)], f32)\nstore(Z[rows(64), cols(80)], A)", head))
     assert (
-        len(re.findall(r"int \w+\[3\];", found.source)) == 1 and found.source.partition("// ---- role")[2].count("__shfl_sync(~0u, ") == 1
+        len(re.findall(r"int \w+\[3\];", result.source)) == 1 and result.source.partition("// ---- role")[2].count("__shfl_sync(~0u, ") == 1
     )
-    given, z = np.arange(100, 200, dtype=np.int32), np.full((64, 80), np.nan, np.float32)
-    _compare(found, given, z, lambda x: x, tmp_path_factory.mktemp("host"))
+    inputs, z = np.arange(100, 200, dtype=np.int32), np.full((64, 80), np.nan, np.float32)
+    _compare(result, inputs, z, lambda x: x, tmp_path_factory.mktemp("host"))
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 def test_what_lanes_work_out_is_right(tmp_path_factory: pytest.TempPathFactory) -> None:
     head = '@kernel(arch="sm_90a")\ndef k(I: Global[i32, M], Z: Global[f32, R, 80], n: i32):\n    with role("all", warpgroups=1) as w:\n'
-    found = cuda(kernel("A = zeros(f32, [64, 80]) + sqrt(cast(I[n + cols(80)], f32))\nstore(Z[rows(64), cols(80)], A)", head))
-    assert len(re.findall(r"\w+\[3\];", found.source)) == 2  # what was read, and its root
+    result = cuda(kernel("A = zeros(f32, [64, 80]) + sqrt(cast(I[n + cols(80)], f32))\nstore(Z[rows(64), cols(80)], A)", head))
+    assert len(re.findall(r"\w+\[3\];", result.source)) == 2  # what was read, and its root
     _compare(
-        found,
+        result,
         np.arange(100, 200, dtype=np.int32),
         np.full((64, 80), np.nan, np.float32),
         lambda x: np.sqrt(x.astype(np.float32)),
@@ -111,10 +111,10 @@ def test_what_lanes_work_out_is_right(tmp_path_factory: pytest.TempPathFactory) 
     )
 
 
-def _compare(found: Cuda, given: np.ndarray, z: np.ndarray, function: Callable[[np.ndarray], np.ndarray], folder: Path) -> None:
-    call = on_cpu(found, folder)
-    tensors = {"I": (given,), "Z": (z, 80)}
+def _compare(result: Cuda, inputs: np.ndarray, z: np.ndarray, function: Callable[[np.ndarray], np.ndarray], folder: Path) -> None:
+    call = on_cpu(result, folder)
+    tensors = {"I": (inputs,), "Z": (z, 80)}
     for n in (0, 15, 50, -30):
-        call(*[a for name in found.tensors for a in tensors[name]], n, 100, 64)
+        call(*[a for name in result.tensors for a in tensors[name]], n, 100, 64)
         at = n + np.arange(80)
-        assert (z == function(np.where((at >= 0) & (at < 100), given[np.clip(at, 0, 99)], 0))).all()
+        assert (z == function(np.where((at >= 0) & (at < 100), inputs[np.clip(at, 0, 99)], 0))).all()

@@ -49,13 +49,13 @@ def kernel(body: str, rows: int = 32, columns: int = 128) -> Checked:
 
 def dealt(ir: Kernel) -> tuple[int, int, int]:
     """Products whose sums are dealt, how many sums are put in order, and how many stores do that as they go."""
-    said = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
-    stores = sum("tile" in op.args for op in said)
-    return len(said) - stores, sum(isinstance(op, InOrder) for op in every(ir)), stores
+    messages = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
+    stores = sum("tile" in op.args for op in messages)
+    return len(messages) - stores, sum(isinstance(op, InOrder) for op in every(ir)), stores
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "found"), [
+@pytest.mark.parametrize(("body", "result"), [
     (f"{LOOP}\n{END}", (1, 1)),
     (f"{LOOP}\n    acc = acc * scale\n{END}", (1, 1)),
     (f"{LOOP}\n    f = cast(rows(ROWS) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}", (1, 1)),  # numbers a row; a branch of the warp
@@ -68,32 +68,32 @@ def dealt(ir: Kernel) -> tuple[int, int, int]:
     (f"{MORE}\n{END}", (0, 0)),  # no loop: the exchange would come as often as the product
     (f"for i in range(n):\n    acc = mma(a, sV[:, 0 : COLS])\n{END}", (1, 1)),
 ])  # fmt: skip
-def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, found: tuple[int, int], n: int) -> None:
+def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[int, int], n: int) -> None:
     checked = kernel(body)
     ir = build(checked)
     clean(ir)
     warp_branches.run(ir)
-    given = arguments(checked, {}) | {"n": n, "scale": 0.5}
-    assert validate(ir, [dealt_columns], given) is None
-    assert dealt(ir) == (*found, 0)
+    inputs = arguments(checked, {}) | {"n": n, "scale": 0.5}
+    assert validate(ir, [dealt_columns], inputs) is None
+    assert dealt(ir) == (*result, 0)
 
 
 @pytest.mark.parametrize("rows", [16, 32])
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "columns", "found"), [
+@pytest.mark.parametrize(("body", "columns", "result"), [
     (f"{LOOP}\n{PUT}\n{BACK}", 128, (1, 0, 1)),
     (f"{LOOP}\n    acc = acc * scale\n{PUT}\n{BACK}", 128, (1, 0, 1)),
     (f"{LOOP}\n{PUT}\n{BACK}\n{END}", 64, (1, 1, 1)),
     (f"{LOOP}\n{PUT}\n{BACK}", 48, (1, 1, 0)),  # no whole panels
     (f"{LOOP}\nstore(sZ[1], acc, mask=rows(ROWS) < 9)\nstore(sZ[0], acc)\n{BACK}", 128, (1, 1, 1)),
 ])  # fmt: skip
-def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, found: tuple[int, int, int], n: int, rows: int) -> None:
+def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, result: tuple[int, int, int], n: int, rows: int) -> None:
     checked = kernel(f"store(sZ[1], acc)\n{body}", rows, columns)
     ir = build(checked)
     clean(ir)
     assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
-    assert dealt(ir) == found
-    assert lower(checked).source.count("cuir::store_dealt<") == found[2]
+    assert dealt(ir) == result
+    assert lower(checked).source.count("cuir::store_dealt<") == result[2]
 
 
 STATEMENTS = [

@@ -19,15 +19,15 @@ ROW = "P = Z[rows(64), cols(64)] * 0.5\n"
 def kept(body: str) -> tuple[bool, int]:
     """Whether what `total` is when it is stored is the sum of parts; the additions over the threads of a row. What is computed stays, but for roundings."""
     checked = kernel(ROW + body + "\nstore(Y[rows(64)], total)")
-    found = build(checked)
-    clean(found)
+    result = build(checked)
+    clean(result)
     for n in (0, 2):
-        assert validate(found.clone(), [deferred_row_sums], arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}) is None
-    deferred_row_sums.run(found)
-    found.verify()
-    clean(found)
-    stored = [op.arg("tile").owner for op in every(found) if getattr(op, "op", "") == "store"]
-    return isinstance(stored[-1], QuadSum), sum(isinstance(op, QuadSum) for op in every(found))
+        assert validate(result.clone(), [deferred_row_sums], arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}) is None
+    deferred_row_sums.run(result)
+    result.verify()
+    clean(result)
+    stored = [op.arg("tile").owner for op in every(result) if getattr(op, "op", "") == "store"]
+    return isinstance(stored[-1], QuadSum), sum(isinstance(op, QuadSum) for op in every(result))
 
 
 @pytest.mark.parametrize(("body", "parts"), [

@@ -160,10 +160,10 @@ def test_a_divisor_that_is_a_quotient_is_hoisted_without_dividing_by_zero() -> N
     before, inside = divided(divisor + SIGNED.strip().replace("(%x, %n)", "(%x, %g)"))
     constants, used = before[:2], before[2:]
     assert sorted(c.split("tile.constant ")[1] for c in constants) == ["0 : !tile.scalar<i32>", "1 : !tile.scalar<i32>"]
-    zero, one = (next(c.split()[0] for c in constants if f"constant {n}" in c) for n in (0, 1))
+    zero, item = (next(c.split()[0] for c in constants if f"constant {n}" in c) for n in (0, 1))
     test, choice, quotient = (line.split(" = ")[0] for line in used[:3])
     assert used[0].startswith(f'{test} = tile.apply "=="(%n, {zero})')
-    assert used[1].startswith(f'{choice} = tile.apply "ifexp"({test}, {one}, %n)')
+    assert used[1].startswith(f'{choice} = tile.apply "ifexp"({test}, {item}, %n)')
     assert used[2].startswith(f'{quotient} = tile.apply "//"(%n, {choice})')
     assert used[-1].startswith("%inverse = tile.inverse(")
     assert sum("signed" in line for line in inside) == 2 and not any('"//"' in line for line in inside)

@@ -36,9 +36,9 @@ def after(body: str) -> list[str]:
 
 
 def place(lines: list[str], text: str) -> int:
-    found = [i for i, line in enumerate(lines) if re.search(text, line)]
-    assert found, text
-    return found[0]
+    results = [i for i, line in enumerate(lines) if re.search(text, line)]
+    assert results, text
+    return results[0]
 
 
 def test_numbers_a_row_are_read_before_the_wait() -> None:

@@ -48,7 +48,7 @@ def found(body: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "wanted"),
+    ("body", "expected"),
     [
         ("y = where(q * 0.1 - k_ * 0.1 >= 0.0, x, 0.0)", ["*", "*", "-", "cast", "cast"]),
         ("d = x * 0.5 + x\ny = where(d > 0.0, x * 3.0 + 1.0, 0.0)", ["*", "+"]),
@@ -82,8 +82,8 @@ def found(body: str) -> Counter[str]:
         ("y = where(min(x * 2.0, s, 1.0) > 0.0, x, 0.0)", ["min", "min", "*"]),
     ],
 )
-def test_what_is_exact(body: str, wanted: list[str]) -> None:
-    assert found(body) == Counter(wanted)
+def test_what_is_exact(body: str, expected: list[str]) -> None:
+    assert found(body) == Counter(expected)
 
 
 def test_scalars_of_the_frame_are_exact() -> None:
@@ -122,14 +122,14 @@ def decided(checked: Checked) -> Counter[tuple[int, str]]:
     out: Counter[tuple[int, str]] = Counter()
     for r in checked.roles:
         for e in expressions(r.body):
-            what = entry(checked, e) if e.decides else None
+            description = entry(checked, e) if e.decides else None
             if (
-                what is not None
-                and not what[0].reduces
-                and not what[0].effects.accesses
-                and not (what[0].name == "neg" and known(what[1][0]))
+                description is not None
+                and not description[0].reduces
+                and not description[0].effects.accesses
+                and not (description[0].name == "neg" and known(description[1][0]))
             ):
-                out[e.span.line, what[0].name] += 1
+                out[e.span.line, description[0].name] += 1
     return out
 
 

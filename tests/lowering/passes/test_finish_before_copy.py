@@ -54,7 +54,7 @@ def finishing(checked: Checked) -> list[str]:
 
 
 # ---- one value, whatever its names
-@pytest.mark.parametrize(("several", "one"), [
+@pytest.mark.parametrize(("several", "item"), [
     ("A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(S)" + stores("S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S")),
     ("A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(A)" + stores("A", "S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S", "S")),
     ("S = issue(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S")),
@@ -65,8 +65,8 @@ def finishing(checked: Checked) -> list[str]:
     ("if n > 0:\n    S = issue(a[0], b[0].T)\nelse:\n    S = issue(a[1], b[0].T)\nmma_wait(S)" + stores("S"),
      "if n > 0:\n    S = mma_async(a[0], b[0].T)\nelse:\n    S = mma_async(a[1], b[0].T)\nmma_wait(S)" + stores("S")),
 ], ids=["another name", "both are read", "a function's local", "chained on", "chained over iterations", "either branch"])  # fmt: skip
-def test_names_of_one_product_are_one(several: str, one: str) -> None:
-    assert unnamed(program(several)) == unnamed(program(one))
+def test_names_of_one_product_are_one(several: str, item: str) -> None:
+    assert unnamed(program(several)) == unnamed(program(item))
     assert not finishing(program(several)) and not re.search(COPY, lower(program(several)).source)
 
 
@@ -114,9 +114,9 @@ def test_what_is_in_flight_is_finished_before_it_is_copied(name: str, tmp_path: 
     body, waits = CASES[name]
     checked = program(body)
     assert len(finishing(checked)) == waits
-    found = on_core(lower(checked), tmp_path)
+    result = on_core(lower(checked), tmp_path)
     for n in (2, 0):
-        assert torch.equal(found(n), results(checked, n))
+        assert torch.equal(result(n), results(checked, n))
 
 
 @needs_gxx
@@ -163,9 +163,9 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
     assert (
         '%B_1 = tile.perform "mma_wait"(x0: %B) {pending=0}' in copied and "tile.yield(%B_1)" in copied and copied.count("tile.note") == 1
     )
-    again = parse_ir(copied)
-    finish_before_copy.run(again)
-    assert show(again) == copied
+    repeated = parse_ir(copied)
+    finish_before_copy.run(repeated)
+    assert show(repeated) == copied
 
 
 # ---- meaning
@@ -173,10 +173,10 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
 @examples(0.25)
 @given(bodies)
 def test_one_name_or_two_the_meaning_is_the_same(tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]) -> None:
-    checked, wanted = repaired(finished(parts))
-    found = on_core(lower(checked), tmp_path_factory.mktemp("core"))
-    for n, z in zip((2, 0), wanted, strict=True):
-        assert torch.equal(found(n), z), checked.origin.span.source.text
+    checked, expected = repaired(finished(parts))
+    actual = on_core(lower(checked), tmp_path_factory.mktemp("core"))
+    for n, z in zip((2, 0), expected, strict=True):
+        assert torch.equal(actual(n), z), checked.origin.span.source.text
 
 
 # ---- ptxas

@@ -26,18 +26,18 @@ def ir(condition: str, otherwise: str = "1.0") -> str:
     ["(I[k] == I[q]) & (k < n)", "(k < n) & (I[k] == I[q])", "(k <= n) & (I[k] == q)", "(I[k] == q) & (q < n) & (k < n)", "(k < n) & (k < 300) & (I[k] == q)"],
 )  # fmt: skip
 def test_it_stands_under_a_branch(condition: str) -> None:
-    found = ir(condition)
-    (branch,) = re.findall(r"tile\.if.*", found)
-    assert len(re.findall('tile.apply "where"', found)) == 2 and found.index('"where"') < found.index(branch) < found.rindex('"where"')
-    assert '"&"' not in found[found.index(branch) :]
+    result = ir(condition)
+    (branch,) = re.findall(r"tile\.if.*", result)
+    assert len(re.findall('tile.apply "where"', result)) == 2 and result.index('"where"') < result.index(branch) < result.rindex('"where"')
+    assert '"&"' not in result[result.index(branch) :]
 
 
 @pytest.mark.parametrize("first, second", [("k < n", "I[k] == I[q]"), ("I[k] == I[q]", "k < n"), ("(I[k] == q) & (q < n)", "k < n")])
-@pytest.mark.parametrize("others", [("1.0", "1.0"), ("1.0", "2.0")])
-def test_however_the_two_are_written(first: str, second: str, others: tuple[str, str]) -> None:
-    body = f"S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where({first}, S, {others[0]})\nS = where({second}, S, {others[1]})\nstore(Y[q], row_sum(S))"
-    found = text(kernel(body), [affine_columns.run, last_columns.run])
-    assert len(re.findall(r"tile\.if", found)) == 1 and len(re.findall('tile.apply "where"', found)) == 2
+@pytest.mark.parametrize("rest", [("1.0", "1.0"), ("1.0", "2.0")])
+def test_however_the_two_are_written(first: str, second: str, rest: tuple[str, str]) -> None:
+    body = f"S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where({first}, S, {rest[0]})\nS = where({second}, S, {rest[1]})\nstore(Y[q], row_sum(S))"
+    result = text(kernel(body), [affine_columns.run, last_columns.run])
+    assert len(re.findall(r"tile\.if", result)) == 1 and len(re.findall('tile.apply "where"', result)) == 2
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_a_number_that_a_limit_chooses_stays() -> None:
 def test_it_gives_the_same(otherwise: str, tmp_path: Path) -> None:
     """Printed and run, for blocks within, across and behind the end."""
     body = f"k = n * 80 + cols(80)\nq = rows(64)\nS = where((I[k] == I[q]) & (k < m), zeros(f32, [64, 80]) + cast(k, f32), {otherwise})\nstore(Z[q, cols(80)], S)"
-    found = cuda(kernel(body, HEAD), [affine_columns.run, last_columns.run])
-    assert " < 80;" in found.source
-    call = on_cpu(found, tmp_path)
+    result = cuda(kernel(body, HEAD), [affine_columns.run, last_columns.run])
+    assert " < 80;" in result.source
+    call = on_cpu(result, tmp_path)
     of, z = np.random.default_rng(3).integers(0, 3, 160).astype(np.int32), np.full((64, 80), np.nan, np.float32)
     for n, end in itertools.product((0, 1), (0, 1, 37, 79, 80, 81, 160, 2**31 - 1, -5)):
         arrays = {"I": (of,), "Z": (z, 80)}
-        call(*[a for name in found.tensors for a in arrays[name]], n, end, 160, 64)
+        call(*[a for name in result.tensors for a in arrays[name]], n, end, 160, 64)
         k, q = n * 80 + np.arange(80), np.arange(64)[:, None]
-        other = {"-inf": -np.inf, "2.0": 2.0}.get(otherwise, (q - k).astype(np.float32))
-        np.testing.assert_array_equal(z, np.where((of[k] == of[q]) & (k < end), k.astype(np.float32), other))
+        second = {"-inf": -np.inf, "2.0": 2.0}.get(otherwise, (q - k).astype(np.float32))
+        np.testing.assert_array_equal(z, np.where((of[k] == of[q]) & (k < end), k.astype(np.float32), second))

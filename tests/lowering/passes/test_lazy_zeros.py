@@ -18,7 +18,7 @@ PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[r
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "nothing"), [
+@pytest.mark.parametrize(("body", "empty"), [
     ("acc = zeros(f32, [64, 64])\n" + PRODUCT + END, 0),  # the product starts anew: there is no accumulator at all
     ("acc = zeros(f32, [64, 64])\nfor i in range(1, 3):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + END, 0),  # a loop may not run
     ("acc = zeros(f32, [64, 64])\nfor i in range(n):\n    before = acc\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(before)\nmma_wait(acc)\n" + END, 0),
@@ -32,10 +32,10 @@ PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[r
     ("acc = zeros(f32, [64, 64])\nb = acc\n" + PRODUCT + END + "\nstore(Z[rows(64), cols(64)], b)", 0),
     ("acc = zeros(f32, [64, 64])\nfor t in work:\n    " + PRODUCT.replace("\n", "\n    ") + END + "\n    acc = zeros(f32, [64, 64])", 2),
 ])  # fmt: skip
-def test_zeros_that_only_a_product_takes_over_are_not_written(body: str, nothing: int, n: int) -> None:
+def test_zeros_that_only_a_product_takes_over_are_not_written(body: str, empty: int, n: int) -> None:
     checked = kernel(FILL + body, HEAD)
-    given = arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}
-    found = build(checked)
-    clean(found)
-    assert validate(found, [lazy_zeros], given) is None  # registers that hold nothing are NaN to the evaluator
-    assert sum(isinstance(op, Nothing) for op in every(found)) == nothing
+    inputs = arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}
+    result = build(checked)
+    clean(result)
+    assert validate(result, [lazy_zeros], inputs) is None  # registers that hold nothing are NaN to the evaluator
+    assert sum(isinstance(op, Nothing) for op in every(result)) == empty

@@ -96,8 +96,8 @@ def test_what_meets_behind_the_next_product_counts_as_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("behind", "left"), [("O = O * m", True), ("O = where(warp_any(m != 1.0), O * m, O)", False), ("store(Y[0:64, :], O * m)", False)]
+    ("behind", "remaining"), [("O = O * m", True), ("O = where(warp_any(m != 1.0), O * m, O)", False), ("store(Y[0:64, :], O * m)", False)]
 )
-def test_beside_the_rescaling_of_every_block_they_are_left_to_the_compiler(behind: str, left: bool) -> None:
+def test_beside_the_rescaling_of_every_block_they_are_left_to_the_compiler(behind: str, remaining: bool) -> None:
     """The online softmax in a loop. Where a warp may skip the factors, or they are of what is stored, exponentials stay above the wait."""
-    assert (pinned_in(LOOP.format(behind=behind)) == []) == left
+    assert (pinned_in(LOOP.format(behind=behind)) == []) == remaining

@@ -27,10 +27,10 @@ from tests.strategies.arguments import arguments
 ])  # fmt: skip
 def test_counters_carry_their_stage_and_parity(body: str, carried: bool) -> None:
     checked = kernel(body)
-    found = build(checked)
-    clean(found)
-    before = len(re.findall(r'"%"|"//"', show(found)))
-    assert validate(found, [ring_indices], arguments(checked, {"M": 64 * 9}) | {"n": 4}) is None  # every stage comes twice and more
-    clean(found)
-    left = [line for line in show(found).split("\n") if re.search(r'"%"|"//"', line) and "%t" not in line]
-    assert (len(left) == 0) == carried and before > 0
+    result = build(checked)
+    clean(result)
+    before = len(re.findall(r'"%"|"//"', show(result)))
+    assert validate(result, [ring_indices], arguments(checked, {"M": 64 * 9}) | {"n": 4}) is None  # every stage comes twice and more
+    clean(result)
+    remaining = [line for line in show(result).split("\n") if re.search(r'"%"|"//"', line) and "%t" not in line]
+    assert (len(remaining) == 0) == carried and before > 0

@@ -19,14 +19,14 @@ def after(body: str) -> str:
     return show(ir)
 
 
-@pytest.mark.parametrize(("body", "wanted"), [
+@pytest.mark.parametrize(("body", "expected"), [
     ('%y = tile.apply "log2"(%x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
     ('%y = tile.apply "log2"(%x) exact : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
     ('%y = tile.apply "/"(%one, %x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "one_over"(%x) : !tile.reg<f32, 64, 1>'),
     ('%o = tile.apply "full"(%one) : !tile.reg<f32, 64, 1>\n%y = tile.apply "/"(%o, %x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "one_over"(%x)'),
 ])  # fmt: skip
-def test_what_a_warp_takes_a_branch_for(body: str, wanted: str) -> None:
-    assert wanted in after(body)
+def test_what_a_warp_takes_a_branch_for(body: str, expected: str) -> None:
+    assert expected in after(body)
 
 
 @pytest.mark.parametrize("body", [
@@ -45,18 +45,18 @@ def test_a_row_may_be_its_own_inverse(tmp_path_factory: pytest.TempPathFactory) 
     """The function reads its argument again where a row is near an end of the range."""
     head = HEAD.replace("X: Global[f16, M, 64]", "X: Global[f32, M]")
     head = head.split("    s = shared")[0] + '    with role("all", warpgroups=1) as w:\n'
-    found = cuda(
+    result = cuda(
         kernel(
             "x = X[rows(64)]\nfor i in range(n):\n    x = 1.0 / x\nstore(Y[rows(64)], x)\nstore(Z[rows(64), cols(64)], zeros(f32, [64, 64]))",
             head,
         )
     )
-    assert "cuir::one_over(" in found.source
+    assert "cuir::one_over(" in result.source
     x = np.linspace(0.5, 3, 64).astype(np.float32)
     x[3], x[60] = 1e-39, 2.0**127
     y = np.full(64, np.nan, np.float32)
-    given = {"X": (x,), "Y": (y,), "Z": (np.zeros((64, 64), np.float32), 64)}
-    call = on_cpu(found, tmp_path_factory.mktemp("host"))
-    call(*[a for name in found.tensors for a in given[name]], 1, 0.0, 64)
+    inputs = {"X": (x,), "Y": (y,), "Z": (np.zeros((64, 64), np.float32), 64)}
+    call = on_cpu(result, tmp_path_factory.mktemp("host"))
+    call(*[a for name in result.tensors for a in inputs[name]], 1, 0.0, 64)
     with np.errstate(over="ignore"):
         assert np.allclose(y, 1 / x, rtol=3e-7, atol=2.0**-126)

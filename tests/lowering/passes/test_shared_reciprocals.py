@@ -55,15 +55,15 @@ def ir(body: str, columns: int = 48) -> str:
     ("tanh(S) / (1.0 + E)", 2),
 ])  # fmt: skip
 def test_what_shares(division: str, shared: int) -> None:
-    found = ir(ONE_DIVISION.replace("E / (1.0 + E)", division))
-    assert len(re.findall(r"tile\.by_reciprocal\(.*\) shared|tile\.shared_tanh", found)) == shared
+    result = ir(ONE_DIVISION.replace("E / (1.0 + E)", division))
+    assert len(re.findall(r"tile\.by_reciprocal\(.*\) shared|tile\.shared_tanh", result)) == shared
 
 
 def test_an_odd_number_of_groups_shares_nothing() -> None:
     assert ") shared :" in ir(BODY, 80)
-    found = ir(BODY, 72)
-    assert ") shared :" not in found and "shared_tanh" not in found
-    assert "tile.by_reciprocal(" in found, "a divisor of a known range needs no care of the ends of the range"
+    result = ir(BODY, 72)
+    assert ") shared :" not in result and "shared_tanh" not in result
+    assert "tile.by_reciprocal(" in result, "a divisor of a known range needs no care of the ends of the range"
 
 
 def test_a_number_a_row_is_divided_by_alone() -> None:
@@ -84,9 +84,9 @@ DIVISION = """\
 
 
 def after(body: str, **facts: object) -> str:
-    found = parse(role(body, "%q"))
-    shared_reciprocals.run(found, **facts)  # type: ignore[arg-type]
-    return show(found)
+    program = parse(role(body, "%q"))
+    shared_reciprocals.run(program, **facts)  # type: ignore[arg-type]
+    return show(program)
 
 
 def test_nans_spread_where_they_spoil_the_row_anyway() -> None:
@@ -110,9 +110,9 @@ def test_a_scalar_factor_of_tanh_goes_into_that_of_the_exponential() -> None:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Callable[..., None]]:
     if GXX is None:
         pytest.skip("no g++ on the PATH")
-    found = cuda(checked(BODY, request.param))  # type: ignore[arg-type]
-    assert found.source.count("cuir::reciprocals<") == 2
-    return request.param, on_cpu(found, tmp_path_factory.mktemp("host"))
+    result = cuda(checked(BODY, request.param))  # type: ignore[arg-type]
+    assert result.source.count("cuir::reciprocals<") == 2
+    return request.param, on_cpu(result, tmp_path_factory.mktemp("host"))
 
 
 @given(st.integers(0, 2**31), st.sampled_from([1e-3, 1.0, 20.0, 1e4, 1e30]), st.floats(0.01, 50.0))
@@ -158,11 +158,11 @@ if cap > 0.0:
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 def test_several_divisions_share_in_one_loop_and_results_are_packed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    found = cuda(checked(SEVERAL, 32))  # type: ignore[arg-type]
-    assert found.source.count("cuir::reciprocals<") == 4 and "cuir::pack_f16(v__" in found.source
+    result = cuda(checked(SEVERAL, 32))  # type: ignore[arg-type]
+    assert result.source.count("cuir::reciprocals<") == 4 and "cuir::pack_f16(v__" in result.source
     x = (np.random.default_rng(1).standard_normal((64, 32)) * 5).astype(np.float32)
     y, z = np.full_like(x, np.nan), np.full_like(x, np.nan)
-    on_cpu(found, tmp_path_factory.mktemp("host"))(x, 32, y, 32, z, 32, 0.5, 1.5, 64)
+    on_cpu(result, tmp_path_factory.mktemp("host"))(x, 32, y, 32, z, 32, 0.5, 1.5, 64)
     wide = x.astype(np.float64)
     weights = 1 / (1 + np.exp2(-np.minimum(wide, 31)))
     assert np.allclose(y, np.tanh(np.tanh(wide * 0.5) * 1.5) + weights, rtol=2e-6, atol=2e-6)

@@ -22,7 +22,7 @@ def ir(*lines: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("item", "second"),
     [
         ("exp2(x) * X[rows(64) + n, cols(64)]", "X[rows(64) + n, cols(64)] * exp2(x)"),
         ("x * f", "f * x"),
@@ -31,12 +31,12 @@ def ir(*lines: str) -> str:
         ("where(~(x == f), x, f)", "where(x == f, f, x)"),
     ],
 )
-def test_operands_have_one_order(one: str, other: str) -> None:
+def test_operands_have_one_order(item: str, second: str) -> None:
     def counted(text: str) -> list[str]:
         kernel = cleaned(program(TEXT.replace("LINES", f"store(Z[0:64, :], {text})")))
         return [f"{op.op} of {[str(a.owner.name) for a in op.arguments]}" for op in every(kernel) if isinstance(op, ops.Apply)]  # type: ignore[union-attr]
 
-    assert sorted(counted(one)) == sorted(counted(other))
+    assert sorted(counted(item)) == sorted(counted(second))
 
 
 def test_a_loop_that_has_no_turn_goes() -> None:

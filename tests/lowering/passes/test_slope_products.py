@@ -27,7 +27,7 @@ def loop(*lines: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("body", "kept"), [
+@pytest.mark.parametrize(("body", "retained"), [
     (loop("T = S + cast(k - q, f32) * scale"), 1),
     (loop("T = S - cast(k - q, f32) * scale"), 1),
     (loop("T = S + cast(q - k, f32) * scale"), 1),
@@ -41,10 +41,10 @@ def loop(*lines: str) -> str:
     ("f = scale\n" + loop("T = S + cast(k, f32) * f", "f = f * 2.0"), 0),
     ("T = S + cast(k, f32) * scale\nm = row_max(T)\nstore(Y[rows(64)], m)", 0),  # nothing is computed twice
 ])  # fmt: skip
-def test_products_that_stay_the_same_are_kept_in_registers(body: str, kept: int) -> None:
-    found = ir(body)
-    assert len(re.findall(r"tile\.pin\(.*\) : !tile.reg<f32, 1, 64>", found)) == kept
-    assert kept or "tile.after" in found
+def test_products_that_stay_the_same_are_kept_in_registers(body: str, retained: int) -> None:
+    result = ir(body)
+    assert len(re.findall(r"tile\.pin\(.*\) : !tile.reg<f32, 1, 64>", result)) == retained
+    assert retained or "tile.after" in result
 
 
 def test_products_are_computed_as_soon_as_the_slope_is_known() -> None:
@@ -58,21 +58,23 @@ def test_products_are_computed_as_soon_as_the_slope_is_known() -> None:
 def test_a_role_without_room_computes_products_anew_and_late() -> None:
     body = loop("T = S + cast(k, f32) * scale")
     for head in (TIGHT, HEAD):
-        found = ir(body, head)
-        assert "tile.pin" not in found
-        late = re.search(r"(%\w+) = tile.after\(%scale, (%\w+)\) : !tile.scalar<f32>", found)
-        assert late is not None and f"tile.line {late[1]} :" in found
-        assert re.search(rf'"mma_wait"\(x0: %\w+\)|{late[2]} = tile.perform "mma_wait"', found)
+        result = ir(body, head)
+        assert "tile.pin" not in result
+        late = re.search(r"(%\w+) = tile.after\(%scale, (%\w+)\) : !tile.scalar<f32>", result)
+        assert late is not None and f"tile.line {late[1]} :" in result
+        assert re.search(rf'"mma_wait"\(x0: %\w+\)|{late[2]} = tile.perform "mma_wait"', result)
     assert "cuir::after(scale, " in cuda(kernel(BEGIN + body, TIGHT)).source
 
 
 def test_tiles_that_a_loop_keeps_take_room() -> None:
     assert "tile.reg<f32, 1, 64>" in ir(loop("T = S + cast(k, f32) * scale"))
-    held = "A = S * 2.0\nB = S * 3.0\nC = S * 5.0\n" + loop("T = S + cast(k, f32) * scale") + "\nstore(Z[rows(64), cols(64)], A * B * C)"
-    assert not re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(held, HEAD.replace("warpgroups=1)", "warpgroups=1, registers=168)")))
-    assert re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(held))
+    contents = (
+        "A = S * 2.0\nB = S * 3.0\nC = S * 5.0\n" + loop("T = S + cast(k, f32) * scale") + "\nstore(Z[rows(64), cols(64)], A * B * C)"
+    )
+    assert not re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(contents, HEAD.replace("warpgroups=1)", "warpgroups=1, registers=168)")))
+    assert re.search(r"tile\.pin\(.*<f32, 1, 64>", ir(contents))
 
 
 def test_the_choice_is_told() -> None:
-    found = cuda(kernel(BEGIN + loop("T = S + cast(k - q, f32) * scale"), ROOMY)).choices
-    assert any("as one number a row" in c for c in found) and any("registers" in c for c in found)
+    result = cuda(kernel(BEGIN + loop("T = S + cast(k - q, f32) * scale"), ROOMY)).choices
+    assert any("as one number a row" in c for c in result) and any("registers" in c for c in result)

@@ -82,29 +82,31 @@ class Run:
         return []
 
     def operation(self, op: Any) -> None:
-        known = self.known
+        expected_values = self.known
         if isinstance(op, ops.Parameter):
-            known[op.result] = self.parameters[op.symbol.data]
+            expected_values[op.result] = self.parameters[op.symbol.data]
         elif isinstance(op, ops.Constant):
-            known[op.result] = op.value
+            expected_values[op.result] = op.value
         elif isinstance(op, ops.Apply):
             assert op.entry.evaluate is not None
-            known[op.result] = op.entry.evaluate(*(known[a] for a in op.arguments))
+            expected_values[op.result] = op.entry.evaluate(*(expected_values[a] for a in op.arguments))
         elif isinstance(op, ops.Perform):
-            self.stored.append(known[op.arg("tile")])
+            self.stored.append(expected_values[op.arg("tile")])
         elif isinstance(op, ops.If):
-            known.update(zip(op.outputs, self.block((op.then if known[op.condition] else op.orelse).block), strict=True))
+            expected_values.update(
+                zip(op.outputs, self.block((op.then if expected_values[op.condition] else op.orelse).block), strict=True)
+            )
         elif isinstance(op, ops.For):
-            self.loop(op, range(known[op.start], known[op.stop], op.step.data))
+            self.loop(op, range(expected_values[op.start], expected_values[op.stop], op.step.data))
         elif isinstance(op, ops.Role):
-            known[op.body.block.args[0]] = self.worker
+            expected_values[op.body.block.args[0]] = self.worker
             self.block(op.body.block)
         elif isinstance(op, ops.ForUnits):
             self.loop(op, range(3))
         elif isinstance(op, machine.Queue):
             self.block(op.body.block)
         elif hasattr(op, "evaluate"):
-            known.update(zip(op.results, op.evaluate(None, [known[v] for v in op.operands]), strict=True))
+            expected_values.update(zip(op.results, op.evaluate(None, [expected_values[v] for v in op.operands]), strict=True))
 
     def loop(self, op: ops.For | ops.ForUnits, turns: range) -> None:
         carried = [self.known[v] for v in op.carried]

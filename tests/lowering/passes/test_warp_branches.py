@@ -60,12 +60,12 @@ def filled(text: str, columns: int = 48, factor: str = "scale", limit: str = "8.
 
 
 def branches(body: str = STEPS, **options: object) -> list[WarpIf]:
-    found = build(kernel(filled(body, **options), filled(HEAD, **options)))  # type: ignore[arg-type]
-    clean(found)
-    warp_branches.run(found)
-    found.verify()
-    clean(found)
-    return [op for op in every(found) if isinstance(op, WarpIf)]
+    result = build(kernel(filled(body, **options), filled(HEAD, **options)))  # type: ignore[arg-type]
+    clean(result)
+    warp_branches.run(result)
+    result.verify()
+    clean(result)
+    return [op for op in every(result) if isinstance(op, WarpIf)]
 
 
 def inside(branch: WarpIf) -> list[str]:
@@ -137,8 +137,8 @@ def test_reductions_that_join_warps_stay_outside() -> None:
 
 
 def test_the_maximum_of_a_single_row_is_asked_as_it_is() -> None:
-    one = STEPS.replace("row_max(S)", "row_max(X[n, cols(COLUMNS)])")
-    assert not any(isinstance(op, RowBound) for op in list(branches(one)[0].parent.ops))  # type: ignore[union-attr]
+    item = STEPS.replace("row_max(S)", "row_max(X[n, cols(COLUMNS)])")
+    assert not any(isinstance(op, RowBound) for op in list(branches(item)[0].parent.ops))  # type: ignore[union-attr]
 
 
 def test_choices_row_by_row_are_no_branches() -> None:
@@ -176,11 +176,11 @@ def test_a_branch_gives_what_the_choice_gives(test: str, f: float, rows: int) ->
     ir = build(check(parse(KERNEL.format(test=test, rows=rows))))
     simplify.run(ir)
     value_numbering.run(ir)
-    wanted = results(ir, f, rows)
+    expected = results(ir, f, rows)
     warp_branches.run(ir)
     ir.verify()
     assert any(isinstance(op, WarpIf) for op in ir.walk())
-    assert all(torch.equal(a, b) for a, b in zip(results(ir, f, rows), wanted, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(results(ir, f, rows), expected, strict=True))
 
 
 @pytest.mark.parametrize(("test", "parts"), [("top > -1.0", True), ("(top > 100.0) | (top < -9.0)", False), ("x > 2.5", False)])
@@ -199,9 +199,9 @@ Run = Callable[..., None]
 @pytest.fixture(scope="module", params=[(8, "scale", "0.0"), (48, "f", "8.0"), (80, "scale", "8.0")], ids=str)
 def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, bool, float, Run]:
     columns, factor, limit = request.param
-    found = lower(kernel(filled(STEPS, *request.param), filled(HEAD, columns)))
-    assert found.source.count("cuir::row_bound(") == 1
-    return columns, factor == "f", float(limit), on_cpu(found, tmp_path_factory.mktemp("host"))
+    cuda = lower(kernel(filled(STEPS, *request.param), filled(HEAD, columns)))
+    assert cuda.source.count("cuir::row_bound(") == 1
+    return columns, factor == "f", float(limit), on_cpu(cuda, tmp_path_factory.mktemp("host"))
 
 
 @np.errstate(invalid="ignore")  # infinities
@@ -257,8 +257,10 @@ def test_every_row_follows_the_rule(
     want_z, want_top, want_total = expected(x, factor, limit, columns)
     assert (top == want_top).all()
     assert np.allclose(total, want_total, rtol=1e-5, atol=1e-30, equal_nan=True)
-    known = ~np.isnan(want_total)  # a row with an infinity is NaN where its warp rescales it, and in some columns where it does not
-    assert np.allclose(z[known], want_z[known], rtol=1e-5, atol=1e-30)
+    expected_values = ~np.isnan(
+        want_total
+    )  # a row with an infinity is NaN where its warp rescales it, and in some columns where it does not
+    assert np.allclose(z[expected_values], want_z[expected_values], rtol=1e-5, atol=1e-30)
 
 
 # ---- the expert kernel
@@ -270,5 +272,5 @@ def test_the_expert_kernel_votes_by_parts_in_its_loop(consts: dict[str, int]) ->
     program = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
     cuda = lower(check(program, consts={"T": F16, **consts}))
     assert cuda.source.count("cuir::row_bound(") == 1  # a tile's first block always moves it
-    found = compile_cuda(cuda).resources
-    assert found.spill_stores + found.spill_loads + found.stack == 0 and found.warnings == ()
+    result = compile_cuda(cuda).resources
+    assert result.spill_stores + result.spill_loads + result.stack == 0 and result.warnings == ()

@@ -60,8 +60,8 @@ def travel(*bodies: str, **more: int) -> list[str | None]:
 
 
 def test_text_before_and_after() -> None:
-    found = run(role(apply("a", "//", "t", "n") + apply("b", "+", "a", "two") + use("b", "a")))
-    text = show(found)
+    result = run(role(apply("a", "//", "t", "n") + apply("b", "+", "a", "two") + use("b", "a")))
+    text = show(result)
     assert text[text.index("  %queue") : text.index("      %place_b")] == (
         """\
   %queue = tile.queue %work slots=1 words=4 spare=1 readers=1 ctas=1 ahead=0 dynamic {
@@ -137,8 +137,8 @@ def test_a_value_that_depends_on_the_worker_travels_for_each() -> None:
     body = apply("s", "+", "t", "w") + apply("a", "//", "s", "n") + apply("b", "//", "t", "n") + use("a", "b")
     kernel = run(role(body, workers=2))
     assert [v.name_hint for v in queue(kernel).hand_out.words] == ["a", "a", "b"]
-    ((word, _), (other, _)) = queue(kernel).loops[0].reads
-    assert (word.index, word.copies, other.index) == (1, 2, 3)
+    ((word, _), (second, _)) = queue(kernel).loops[0].reads
+    assert (word.index, word.copies, second.index) == (1, 2, 3)
     assert "reading (%a_2 = 1 of 2 : " in show(kernel)
     assert travel(apply("s", "*", "t", "n") + apply("a", "+", "s", "w") + use("a"), workers=2) == []  # cheap
     assert travel(apply("s", "//", "t", "n") + apply("a", "+", "s", "w") + use("a")) == ["a"]  # a worker alone is no other
@@ -199,8 +199,8 @@ def test_the_ir_sees_words_that_do_not_travel(wrong: tuple[str, str], message: s
 def test_kernels_of_the_corpus_stay_valid(name: str) -> None:
     checked = corpus_kernel(name)
     kernel = build(checked)
-    for one in (work_item_values, divisions):
-        one.run(kernel)
+    for item in (work_item_values, divisions):
+        item.run(kernel)
         kernel.verify()
         text = show(kernel)
         assert show(parse(text)) == text
@@ -210,20 +210,20 @@ def test_what_travels_in_the_flagship() -> None:
     """Batch, head, the first row (m * 128), the number of blocks, the head of K and V, the number of blocks with a mask; nothing else is left to divide."""
     kernel = build(corpus_kernel("flash_fwd_sm90.flash_fwd"))
     work_item_values.run(kernel)
-    found = queue(kernel)
-    names = [v.name_hint for v in found.hand_out.words]
+    result = queue(kernel)
+    names = [v.name_hint for v in result.hand_out.words]
     assert [n for n in names if n] == ["b", "h", "n", "hk", "partial"] and len(names) == 6
-    (row,) = (v for v in found.hand_out.words if not v.name_hint)
-    made = show(found)
-    assert re.search(r'%\w+ = tile.apply "\*"\(%m, ', made) and isinstance(row.owner, ops.Apply)
-    numbers = {name: found.properties[name].data for name in found.NUMBERS}  # type: ignore[attr-defined]
-    assert numbers == {"slots": 2, "words": 8, "spare": 2, "readers": 10, "ctas": 1, "ahead": 2} and found.dynamic is not None
-    reads = {loop.parent_op().symbol.data: [w.index for w, _ in loop.reads] for loop in found.loops}  # type: ignore[union-attr]
+    (row,) = (v for v in result.hand_out.words if not v.name_hint)
+    created = show(result)
+    assert re.search(r'%\w+ = tile.apply "\*"\(%m, ', created) and isinstance(row.owner, ops.Apply)
+    numbers = {name: result.properties[name].data for name in result.NUMBERS}  # type: ignore[attr-defined]
+    assert numbers == {"slots": 2, "words": 8, "spare": 2, "readers": 10, "ctas": 1, "ahead": 2} and result.dynamic is not None
+    reads = {loop.parent_op().symbol.data: [w.index for w, _ in loop.reads] for loop in result.loops}  # type: ignore[union-attr]
     assert reads == {"load_k": [1, 2, 3, 4, 5], "load_v": [1, 3, 4], "compute": [1, 2, 3, 5, 6]}
-    left = [
+    remaining = [
         op
         for r in kernel.roles
         for op in r.walk()
         if isinstance(op, ops.Apply) and op.op in ("//", "%") and not ops.constant_value(op.arguments[1])
     ]
-    assert not left
+    assert not remaining

@@ -36,17 +36,17 @@ needs_nvcc = pytest.mark.nvcc
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("shape", [(64, 64, 128), (100, 72, 256)])
 def test_products_in_the_interpreter(dtype: str, shape: tuple[int, int, int]) -> None:
-    given, wanted = operands(dtype, *shape, "cpu")
-    cuir.run(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}), given)
-    torch.testing.assert_close(given["C"], wanted.float(), rtol=1e-5, atol=1e-4)
+    inputs, expected = operands(dtype, *shape, "cpu")
+    cuir.run(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}), inputs)
+    torch.testing.assert_close(inputs["C"], expected.float(), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("case", BESIDE)
 def test_products_beside_halves_in_the_interpreter(case: tuple[int, int, int, int, str, str], dtype: str) -> None:
-    checked, given, wanted = beside(case, dtype, "cpu")
-    cuir.run(checked, given)
-    beside_is_right(case, dtype, given, wanted)
+    checked, inputs, expected = beside(case, dtype, "cpu")
+    cuir.run(checked, inputs)
+    beside_is_right(case, dtype, inputs, expected)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_casts_in_the_interpreter(dtype: str) -> None:
     x = numbers("cpu")
     y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
     cuir.run(cuir.check(cuir.parse(CASTS), consts={"T": DTYPES[dtype]}), {"X": x, "Y": y, "Z": z})
-    wanted = rounded(x, dtype).float()
-    torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+    expected = rounded(x, dtype).float()
+    torch.testing.assert_close(y.float(), expected, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(z, expected * 2, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

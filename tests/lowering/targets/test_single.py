@@ -41,8 +41,8 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 def test_products_in_the_interpreter(shape: tuple[int, int, int, int], parts: int, loaded: bool) -> None:
     arguments = operands(*shape, "cpu")
     cuir.run(checked(shape, parts, loaded), arguments)
-    wanted = exact(arguments["A"], arguments["B"].T, parts)
-    assert (arguments["S"] - wanted).norm() <= 3e-7 * wanted.norm()
+    expected = exact(arguments["A"], arguments["B"].T, parts)
+    assert (arguments["S"] - expected).norm() <= 3e-7 * expected.norm()
     plain = arguments["A"].double() @ arguments["B"].double().T
     off = float((arguments["S"] - plain).norm() / plain.norm())
     assert off < 3e-7 if parts == 2 else 5e-5 < off < 6e-4
@@ -59,10 +59,10 @@ def test_a_product_reads_the_tile_that_it_is_given_whatever_its_name(name: str) 
 @given(x=FLOATS)
 def test_one_part_is_a_number_of_tf32_near_the_operand(x: float) -> None:
     value = torch.tensor([[x]])
-    (one, _), (again, _) = split_operands(value, value, 1), split_operands(*split_operands(value, value, 1), 1)
-    assert not bits(one).any() and (torch.equal(one, again) or one.isnan().all()) and one.isnan().item() == value.isnan().item()
-    if value.isfinite().item() and one.isfinite().item():
-        assert abs(one.item() - x) <= 0.7 * 2.0**-10 * abs(x) + 2.0**-140
+    (item, _), (repeated, _) = split_operands(value, value, 1), split_operands(*split_operands(value, value, 1), 1)
+    assert not bits(item).any() and (torch.equal(item, repeated) or item.isnan().all()) and item.isnan().item() == value.isnan().item()
+    if value.isfinite().item() and item.isfinite().item():
+        assert abs(item.item() - x) <= 0.7 * 2.0**-10 * abs(x) + 2.0**-140
 
 
 @given(x=FLOATS)
@@ -80,10 +80,10 @@ def test_two_parts_are_the_operand_but_for_the_last_bit(x: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"), [("", "`parts`, which is not given"), (", parts=3", "1 or 2, found 3"), (", parts=0", "1 or 2, found 0")]
+    ("report_text", "message"), [("", "`parts`, which is not given"), (", parts=3", "1 or 2, found 3"), (", parts=0", "1 or 2, found 0")]
 )
-def test_operands_of_f32_say_their_parts(said: str, message: str) -> None:
-    text = PRODUCT.replace("sV[:, 0 : E], parts=PARTS)", f"sV[:, 0 : E]{said})")
+def test_operands_of_f32_say_their_parts(report_text: str, message: str) -> None:
+    text = PRODUCT.replace("sV[:, 0 : E], parts=PARTS)", f"sV[:, 0 : E]{report_text})")
     with pytest.raises(CuirError, match=message) as caught:
         cuir.check(cuir.parse(text), consts={"PARTS": 2, "K": 64, "E": 64})
     assert {d.code for d in caught.value.diagnostics} == {"T147"}
@@ -122,12 +122,12 @@ def test_whole_panels_are_read_16_bytes_at_a_time(shape: tuple[int, int, int, in
 def banks(rows: int) -> list[set[int]]:
     """Banks that eight lanes at a time touch when a warp reads its columns of two steps of eight rows, as `operand_places` gives the addresses."""
     place = lambda row, byte: row * 128 + ((byte >> 4 & 7) ^ (row & 7)) * 16 + byte % 16  # noqa: E731
-    found = []
+    results = []
     for h in range(2):
         for phase in range(4):
             starts = [place(lane // 4, 32 * (lane % 4) + 16 * h) for lane in range(8 * phase, 8 * phase + 8)]
-            found.append({(s // 4 + i) % 32 for s in starts for i in range(4)})
-    return found
+            results.append({(s // 4 + i) % 32 for s in starts for i in range(4)})
+    return results
 
 
 def test_lanes_meet_in_no_bank() -> None:
@@ -140,8 +140,8 @@ def test_lanes_meet_in_no_bank() -> None:
 @needs_nvcc
 def test_the_code_compiles() -> None:
     lowered = [lower(checked(SHAPES[1], parts, loaded)) for loaded in (False, True) for parts in (1, 2)]
-    found = compile_cuda(replace(lowered[0], source=one_file([cuda.source for cuda in lowered])))
-    assert found.cubin and not re.search("error", "".join(found.resources.warnings))
+    result = compile_cuda(replace(lowered[0], source=one_file([cuda.source for cuda in lowered])))
+    assert result.cubin and not re.search("error", "".join(result.resources.warnings))
 
 
 RING = """

@@ -79,8 +79,8 @@ def test_every_feature_is_needed_and_there() -> None:
 def test_an_unknown_architecture_is_told_which_there_are() -> None:
     with pytest.raises(CuirError) as caught:
         check(parse(PRODUCT.replace("ARCH", "sm_70")))
-    (found,) = caught.value.diagnostics
-    assert found.code == "S207" and all(arch in found.message for arch in TARGETS)
+    (result,) = caught.value.diagnostics
+    assert result.code == "S207" and all(arch in result.message for arch in TARGETS)
 
 
 @pytest.mark.parametrize("arch", TARGETS)
