@@ -12,7 +12,7 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, whatever the shell says: workers and the processes that tests start read it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test thorough peer-tests reports lint format docs picture bench clean
+.PHONY: help setup demo test thorough peer-tests reports lint format docs site picture bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -64,6 +64,12 @@ docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/error
 	@$(BIN)/cuir lower --passes --markdown > docs/.page && mv docs/.page docs/passes.md
 	@$(BIN)/python -m benchmarks.variants docs/variants.md docs/img/variants.png
 	@$(BIN)/python -m benchmarks.transcripts docs/models.md
+
+site: $(STAMP)   ## build the site in out/site; a broken link is an error
+	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
+		$(BIN)/python -m pip install --disable-pip-version-check --no-input -q -c constraints.txt -e '.[site]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@echo "out/site/index.html; $(BIN)/python -m http.server -d out/site serves it"
 
 picture: $(STAMP) ## draw the picture of the README from an interpreter trace
 	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png

@@ -33,12 +33,12 @@ def test_nothing_else_is_pinned() -> None:
 
 def test_the_distribution_and_its_extras() -> None:
     assert PROJECT["name"] == "cubridge" and PROJECT["requires-python"] == ">=3.11"
-    assert EXTRAS.keys() >= {"gpu", "llm", "dev"}
+    assert EXTRAS.keys() >= {"gpu", "pycuda", "llm", "testing", "bench", "transformers", "site", "dev"}
     assert {Requirement(r).name for r in EXTRAS["gpu"]} == {"cuda-bindings", "nvidia-cutlass"}
 
 
 @pytest.mark.parametrize(("target", "part"), [
-    ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("thorough", "--thorough=all"), ("lint", "ruff"), ("docs", "ops --markdown"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
+    ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("thorough", "--thorough=all"), ("lint", "ruff"), ("docs", "ops --markdown"), ("site", "mkdocs build"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
 ])  # fmt: skip
 def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -> None:
     shown = subprocess.run(["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
