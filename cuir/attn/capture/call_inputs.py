@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -30,10 +30,12 @@ IN_TRANSFORM = (
     "torch.autograd.grad for gradients, and dims of the batch for vmap",
 )
 KNOWN_SIGNATURES = 1024  # size limit of the cache of signatures that passed the checks
-_FITTING: set[Any] = set()
+_FITTING: set[Hashable] = set()
 _IS_WRAPPED: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 BACKENDS = ("auto", "interpret")
 LEVELS = ("quick", "full", "off")
+
+T = TypeVar("T")
 
 
 @at_tracing
@@ -55,7 +57,7 @@ def dtype_of(dtype: torch.dtype | DType | str) -> DType:
     return result
 
 
-def check_ranks(query: Any, key: Any, value: Any) -> None:
+def check_ranks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Raise CuirError U403 for no dense tensor, U405 for a wrong rank."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, torch.Tensor):
@@ -71,7 +73,7 @@ def check_ranks(query: Any, key: Any, value: Any) -> None:
             )
 
 
-def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
+def check_tensors(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
     """Check query [B, H, M, D], key [B or 1, HK, N, D] and value [B or 1, HK, N, DV], f16, bf16 or f32.
 
     Raises CuirError: U403 no tensor, U405 rank, U109 or U404 dtype, U407 device, U408 lengths, U110 head dim, U411
@@ -89,7 +91,7 @@ def check_tensors(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
             check_numbers(name, x)
 
 
-def _signature(query: Any, key: Any, value: Any, enable_gqa: bool) -> Any:
+def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> Hashable:
     """Return the properties that `check_tensors` depends on, without wrappers.
 
     None where a size may be a symbol.
@@ -114,7 +116,7 @@ def _signature(query: Any, key: Any, value: Any, enable_gqa: bool) -> Any:
     )
 
 
-def _check_each(query: Any, key: Any, value: Any, enable_gqa: bool) -> None:
+def _check_each(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> None:
     check_ranks(query, key, value)
     if torch.jit.is_tracing():
         wrong(
@@ -270,11 +272,11 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
         raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
 
 
-def _is_number(x: object) -> bool:
+def _is_number(x: object) -> TypeGuard[int | float]:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
-def plain_integer(x: Any) -> Any:
+def plain_integer(x: object) -> Any:  # of the type that the caller declares
     """Return an integer (NumPy's, an object with `__index__`) as a Python int.
 
     Anything else is returned unchanged, tensors included: reading one would wait for its device.
@@ -287,7 +289,7 @@ def plain_integer(x: Any) -> Any:
         return x
 
 
-def make_scale_positive(query: Any, scale: Any) -> tuple[Any, Any]:
+def make_scale_positive(query: torch.Tensor, scale: T) -> tuple[torch.Tensor, T | float]:
     """Return another query and scale of the same scores where scale is not positive or is 0 in float32.
 
     Kernels take the score of the largest product for the largest score. Unusable arguments are returned unchanged.
@@ -303,21 +305,21 @@ def make_scale_positive(query: Any, scale: Any) -> tuple[Any, Any]:
     return (-query, -scale) if scale <= -SCALES[0] else (query * 0.0, 1.0)
 
 
-def check_sink(weights: tuple[Any, ...], heads: int) -> None:
+def check_sink(weights: tuple[object, ...], heads: int) -> None:
     """Check that a sink that is a tensor has a logit for each query head.
 
     Raises CuirError U408.
 
     `weights` is (normalize, sink, ...), or empty.
     """
-    if weights and isinstance(weights[1], torch.Tensor) and weights[1].shape != (heads,):
-        wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(weights[1].shape)}")
+    if weights and isinstance(sink := weights[1], torch.Tensor) and sink.shape != (heads,):
+        wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(sink.shape)}")
 
 
 Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of its mask
 
 
-def prepare_dropout(p: Any, seed: Any, query: Any) -> Seeded | None:
+def prepare_dropout(p: object, seed: torch.Tensor | None, query: torch.Tensor) -> Seeded | None:
     """Check the options of dropout, and draw a seed by default; None where nothing is dropped.
 
     Raises CuirError U407, U413.

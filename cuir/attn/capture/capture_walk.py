@@ -17,11 +17,11 @@ import sys
 import types
 import weakref
 from collections import defaultdict, deque, namedtuple
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, cast
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,21 +35,27 @@ from ..tracing.trace import foreign, foreign_file
 
 FUNCTIONS = 1000  # of which a mod is compared with another one
 Path = tuple[tuple[str, str], ...]
-Link = tuple[Callable[[Any, Any], Any], Any, Any, Any]
+# plain tuples, as each call with new mods makes many: (get, holder, key, value) with `get(holder, key) is value`,
+# and (kind, path, value)
+Link = tuple[Callable[..., object], object, object, object]
+CapturedPlace = tuple[str, Path, object]
+Holder = type | types.ModuleType
+H = TypeVar("H")
+K = TypeVar("K")
 
 
-def _contents(cell: types.CellType, key: Any) -> Any:
+def _contents(cell: types.CellType, key: None) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not bound yet
         return _UNBOUND
 
 
-def _entry(mapping: Mapping[Any, Any], key: Any) -> Any:
+def _entry(mapping: Mapping[K, object], key: K) -> object:
     return mapping.get(key, _UNBOUND)
 
 
-def _in_order(container: Iterable[Any], previous: tuple[Any, ...]) -> bool:
+def _in_order(container: Iterable[object], previous: tuple[object, ...]) -> bool:
     """Return True if a container holds the same objects in the same order, of as many as it held before."""
     return all(map(operator.is_, container, previous))
 
@@ -62,7 +68,7 @@ def _has_members(cls: type, count: int) -> bool:
 _COPIED = "__slotnames__"
 
 
-def _type_of(value: Any, key: Any) -> type:
+def _type_of(value: object, key: None) -> type:
     return type(value)
 
 
@@ -117,18 +123,18 @@ class Walk:
         self.tensors: list[torch.Tensor] = []
         self.visited: dict[int, int] = {}  # functions and objects on the way, by id: they may be cyclic
         self.links: list[Link] = []
-        self.sizes: list[tuple[Any, int]] = []
-        self.places: list[tuple[str, Path, Any]] = []
+        self.sizes: list[tuple[Sized, int]] = []
+        self.places: list[CapturedPlace] = []
         self.comparable = True
         self.attributes: list[Mapping[str, object]] = []
         self.names: set[str] = set()  # names that the code on the way reads, of any object
-        self.holders: dict[int, tuple[Any, Path]] = {}  # classes and modules, by id
+        self.holders: dict[int, tuple[Holder, Path]] = {}  # classes and modules, by id
         # objects of a library's class: attributes that are read count
         self.of_library: list[tuple[object, Mapping[str, object], Path]] = []
         self.called: set[int] = set()  # ids of classes that code holds as values, and may instantiate
         self.functions = 0  # number of the user's functions that were visited
 
-    def visit(self, value: Any, path: Path) -> Hashable:
+    def visit(self, value: object, path: Path) -> Hashable:
         if isinstance(value, (Proxy, Rows)):  # that a mod kept; the trace refuses it where it is used
             self.comparable = False
             return "unknown", type(value)
@@ -208,22 +214,22 @@ class Walk:
             return value
         return self.visit_object(value, path)
 
-    def visit_linked(self, get: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any, path: Path) -> Hashable:
+    def visit_linked(self, get: Callable[[H, K], object], holder: H, key: K, value: object, path: Path) -> Hashable:
         self.links.append((get, holder, key, value))
         return self.visit(value, path)
 
-    def visit_key(self, key: Any, path: Path) -> Hashable:
+    def visit_key(self, key: object, path: Path) -> Hashable:
         """Visit a key of a dictionary."""
         return (type(key), key) if type(key) in (str, int, bool, bytes, type(None)) else self.visit_unguarded(key, path)
 
-    def visit_unguarded(self, value: Any, path: Path) -> Hashable:
+    def visit_unguarded(self, value: object, path: Path) -> Hashable:
         """Visit a value without a path that torch.compile could follow."""
         count = len(self.places)
         structure = self.visit(value, path)
         del self.places[count:]
         return structure
 
-    def visit_subclass_state(self, value: Any, path: Path) -> tuple[Hashable, ...]:
+    def visit_subclass_state(self, value: object, path: Path) -> tuple[Hashable, ...]:
         """Visit what a constant, number or set of a user's class holds besides its value."""
         if type(value) in _PLAIN:
             return ()
@@ -232,7 +238,7 @@ class Walk:
         self.visited[id(value)] = len(self.visited)
         return self.visit_instance_state(value, path)
 
-    def record_container(self, value: Any, path: Path) -> None:
+    def record_container(self, value: Sized, path: Path) -> None:
         self.visited[id(value)] = len(self.visited)
         self.sizes.append((value, len(value)))
         self.places.append(("length", path, len(value)))
@@ -280,12 +286,12 @@ class Walk:
             return "empty"
         return self.visit_linked(_contents, cell, None, value, path)
 
-    def visit_object(self, value: Any, path: Path) -> Hashable:
+    def visit_object(self, value: object, path: Path) -> Hashable:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
             self.names |= _REFLECTION_NAMES
         if isinstance(value, _DISPATCHED):
             self.places.append(("same", path, value))
-            return cast(Hashable, value)
+            return value
         if _read_by_name(value):
             attributes = attributes_of(value)
             assert attributes is not None
@@ -294,9 +300,10 @@ class Walk:
             self.of_library.append((value, attributes, path))
             self.places.append(("object", path, value))
             return "object", type(value), "by name"
-        contents, kind = self.visit_instance_state(value, path), cast(Hashable, type(value))
+        kind: type = type(value)
+        contents = self.visit_instance_state(value, path)
         if contents:
-            self.comparable = self.comparable and not _hides(type(value))
+            self.comparable = self.comparable and not _hides(kind)
             self.places.append(("object", path, value))
             return "object", kind, *contents
         try:
@@ -311,7 +318,7 @@ class Walk:
         self.places.append(("value" if isinstance(value, _OF_VALUE) else "object", path, value))
         return kind, value, repr(value) if isinstance(value, (np.generic, complex, Decimal)) else None  # -0.0
 
-    def visit_instance_state(self, value: Any, path: Path) -> tuple[Hashable, ...]:
+    def visit_instance_state(self, value: object, path: Path) -> tuple[Hashable, ...]:
         """Visit attributes and slots of an object, and record its class.
 
         Return nothing for an object without any.
@@ -339,7 +346,7 @@ class Walk:
         return (tuple(members),)
 
     # ---- classes and modules
-    def record_holder(self, value: Any, path: Path) -> None:
+    def record_holder(self, value: Holder, path: Path) -> None:
         if id(value) in self.holders:
             return
         if isinstance(value, types.ModuleType) or not foreign_class(value):
@@ -369,7 +376,8 @@ class Walk:
                 if isinstance(value, types.ModuleType) and foreign_module(value):
                     yield from self.visit_library(value, path, visited)
                     continue
-                for i, holder_class in enumerate(value.__mro__ if isinstance(value, type) else (value,)):
+                holder_classes: tuple[Holder, ...] = value.__mro__ if isinstance(value, type) else (value,)
+                for i, holder_class in enumerate(holder_classes):
                     if isinstance(holder_class, type) and foreign_class(holder_class):
                         continue
                     namespace = vars(holder_class)
@@ -393,7 +401,7 @@ class Walk:
                 if not isinstance(holder_class, type) and not foreign_module(holder_class)
             ]
 
-    def names_read_of(self, holder: Any, namespace: Mapping[str, Any], called: bool) -> set[str]:
+    def names_read_of(self, holder: Holder, namespace: Mapping[str, object], called: bool) -> set[str]:
         """Return names of a class or a module that the code on the way may read, absent ones too.
 
         `called` says that objects may be made of it.
@@ -431,7 +439,7 @@ class Walk:
             else:
                 yield module.__name__, name, self.visit_unguarded(value, (*path, ("attribute", name)))
 
-    def visit_member(self, value: Any, path: Path) -> Hashable:
+    def visit_member(self, value: object, path: Path) -> Hashable:
         """Visit a member of a class."""
         if isinstance(value, (staticmethod, classmethod)):
             inner = self.visit(value.__func__, path if isinstance(value, staticmethod) else (*path, ("attribute", "__func__")))
@@ -455,7 +463,7 @@ class Walk:
         return self.visit(value, path)
 
 
-def _way_to(holder: Any, path: Path, i: int, name: str) -> Path:
+def _way_to(holder: Holder, path: Path, i: int, name: str) -> Path:
     """Return the path of what the i-th class of a holder, or a module, has under a name.
 
     A property is taken from the dictionary of its class: only there does torch.compile guard it.
@@ -476,13 +484,13 @@ def foreign_class(cls: type) -> bool:
         return False
     if not cls.__flags__ & _MADE:
         return True
-    resolved: Any = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
+    resolved: object = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
     for part in cls.__qualname__.split("."):
         resolved = getattr(resolved, "__dict__", {}).get(part)
     return resolved is cls
 
 
-def _read_by_name(value: Any) -> bool:
+def _read_by_name(value: object) -> bool:
     """Return True if the names in code tell what it reads of an object.
 
     The object is of a library's class, of which only methods that are called by name run.
@@ -552,4 +560,4 @@ def _sorted_globals(code: types.CodeType) -> tuple[str, ...]:
     return tuple(sorted(globals_read(code)))
 
 
-__all__ = ["Link", "Path", "Walk"]
+__all__ = ["CapturedPlace", "Link", "Path", "Walk"]

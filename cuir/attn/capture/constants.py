@@ -7,14 +7,14 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from ...caching import Memo
 from .call_inputs import capturing
 
-_CACHE: Memo[tuple[Any, ...], torch.Tensor] = Memo(
+Key = tuple[Callable[..., torch.Tensor], tuple[int, ...], torch.dtype, torch.device]
+_CACHE: Memo[Key, torch.Tensor] = Memo(
     "flex.constants", key="function that makes it, sizes, dtype, device", invalidation="never: nobody writes to them", limit=128
 )
 

@@ -7,9 +7,10 @@ such a node to no input: `torch.autograd.grad(.., inputs)` never reaches it, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from ...text.diagnostics import CuirError
 
@@ -35,11 +36,13 @@ def differentiated_once(
 
 class _Once(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, grads: tuple[torch.Tensor | None, ...], *depends_on: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def forward(
+        ctx: FunctionCtx, grads: tuple[torch.Tensor | None, ...], *depends_on: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
         return grads
 
     @staticmethod
-    def backward(ctx: Any, *_: Any) -> NoReturn:
+    def backward(ctx: FunctionCtx, *_: torch.Tensor | None) -> NoReturn:
         raise GradientError.of(
             "U410",
             "attention has no second derivatives: a gradient that was made with create_graph=True is differentiated once more",

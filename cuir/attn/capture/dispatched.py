@@ -6,7 +6,6 @@ These are calls of fake and meta tensors, of tensor subclasses that wrap others,
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 from torch._subclasses import FakeTensor
@@ -21,7 +20,7 @@ _MODES = torch._C._len_torch_dispatch_stack
 _TRANSFORM = torch._C._functorch.maybe_current_level
 
 
-def is_dispatched(query: Any, key: Any, value: Any) -> bool:
+def is_dispatched(query: object, key: object, value: object) -> bool:
     """Return True if a call of these tensors goes to the dispatcher.
 
     Warm calls run this.
@@ -33,11 +32,11 @@ def is_dispatched(query: Any, key: Any, value: Any) -> bool:
     return any(type(x) not in _PLAIN and _wraps_tensors(x) for x in (query, key, value))
 
 
-def _wraps_tensors(x: Any) -> bool:
+def _wraps_tensors(x: object) -> bool:
     return isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def check_local(*tensors: Any) -> None:
+def check_local(*tensors: object) -> None:
     """Raise CuirError U403 for a DTensor, and within torch.func."""
     if torch.compiler.is_compiling():
         _check_transform()

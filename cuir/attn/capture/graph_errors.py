@@ -10,18 +10,19 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch._guards import CompileContext
 
 from ...text.diagnostics import CuirError, Diagnostic
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 _PACKAGES = tuple(str(Path(module.__file__).parent) for module in (torch, sys.modules["cuir"]) if module.__file__)
 
 
-def at_tracing(function: F) -> F:
+def at_tracing(function: Callable[P, R]) -> Callable[P, R]:
     """Have torch.compile run a function when it traces a call, and take the result for a constant.
 
     It runs with the values at that time, as under torch.compiler.assume_constant_result, which would import all of
@@ -32,7 +33,7 @@ def at_tracing(function: F) -> F:
     return passing
 
 
-def of_operator(shapes: F) -> F:
+def of_operator(shapes: Callable[P, R]) -> Callable[P, R]:
     """Let errors of an operator's shape function pass through PyTorch's wrappers.
 
     torch.compile calls that function when it traces a call of the operator.
@@ -40,9 +41,9 @@ def of_operator(shapes: F) -> F:
     return _passing(shapes, _of_operator)
 
 
-def _passing(function: F, kind: Callable[[], type[CuirError]]) -> F:
+def _passing(function: Callable[P, R], kind: Callable[[], type[CuirError]]) -> Callable[P, R]:
     @functools.wraps(function)
-    def passing(*args: Any, **kwargs: Any) -> Any:
+    def passing(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except CuirError as error:
@@ -50,7 +51,7 @@ def _passing(function: F, kind: Callable[[], type[CuirError]]) -> F:
                 raise
             raise kind()(error.diagnostics) from None
 
-    return passing  # type: ignore[return-value]
+    return passing
 
 
 class _InGraph(CuirError):

@@ -6,9 +6,10 @@ Diagnostics of a mod that became a graph point there, not at the text of the gra
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -17,15 +18,19 @@ from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ...text.user_code import line_span
 
+P = ParamSpec("P")
+R = TypeVar("R")
 # where the values of a graph come from, by their names
 _PLACES: Memo[str, dict[str, str]] = Memo(
     "flex.graph_places", key="file name of a graph's code", invalidation="a new graph of this file name", limit=256
 )
 
 
-def remember_places(graph: Any) -> None:
+def remember_places(graph: torch.fx.GraphModule) -> None:
     """Note where the values of a graph come from."""
-    _PLACES[graph.forward.__func__.__code__.co_filename] = {n.name: n.stack_trace for n in graph.graph.nodes if n.stack_trace}
+    forward = graph.forward
+    assert isinstance(forward, types.MethodType)
+    _PLACES[forward.__func__.__code__.co_filename] = {n.name: n.stack_trace for n in graph.graph.nodes if n.stack_trace}
 
 
 def name_in_code(placeholder: str) -> str:
@@ -34,10 +39,10 @@ def name_in_code(placeholder: str) -> str:
     return re.split(r"_(?:parameters|buffers|modules)_", name)[-1]
 
 
-def at_users_places(run: Callable[..., Any]) -> Callable[..., Any]:
+def at_users_places(run: Callable[P, R]) -> Callable[P, R]:
     """Wrap an operator's function such that its diagnostics point at users' code, not into a graph."""
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return run(*args, **kwargs)
         except CuirError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
+from ..tracing.parameter import Value
 from .call_inputs import capturing
 
 
@@ -32,13 +32,13 @@ class Counting:
         return float(self.here)
 
 
-class DeviceArguments(dict[str, Any]):
+class DeviceArguments(dict[str, Value]):
     """Captured values and block lists as a kernel takes them.
 
     Streams other than the one that made them wait for that one.
     """
 
-    def __init__(self, values: Mapping[str, Any], device: torch.device):
+    def __init__(self, values: Mapping[str, Value], device: torch.device):
         super().__init__(values)
         self.visited: float | None = None  # mean number of keys of a query, once counted
         self.counting: Counting | None = None
@@ -47,6 +47,11 @@ class DeviceArguments(dict[str, Any]):
         if self.index is not None:
             self.streams.add(torch._C._cuda_getCurrentRawStream(self.index))
             self.event = torch.cuda.current_stream(device).record_event()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        value = self[name]
+        assert isinstance(value, torch.Tensor)
+        return value
 
     def join(self) -> None:
         """Let the current stream use the values.

@@ -12,7 +12,7 @@ import types
 import warnings
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 
 from ...text.user_code import function_span
 from ..splicing.captured_arguments import memory_of, state_of, unchanged
-from .capture_walk import FUNCTIONS, Link, Path, TooMuchError, Walk
+from .capture_walk import FUNCTIONS, CapturedPlace, Link, Path, TooMuchError, Walk
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class CaptureKey:
     tensors: tuple[torch.Tensor, ...]
     comparable: bool = True
     links: tuple[Link, ...] = field(default=(), compare=False, repr=False)
-    sizes: tuple[tuple[Any, int], ...] = field(default=(), compare=False, repr=False)
-    places: tuple[tuple[str, Path, Any], ...] = field(default=(), compare=False, repr=False)
+    sizes: tuple[tuple[Sized, int], ...] = field(default=(), compare=False, repr=False)
+    places: tuple[CapturedPlace, ...] = field(default=(), compare=False, repr=False)
 
     def unwritten(self) -> bool:
         """Return True if everything that the walk went through is still there.
@@ -62,7 +62,7 @@ class CaptureKey:
         return hashlib.sha256(repr(_plain(self.structure)).encode()).hexdigest()
 
 
-def make_capture_key(*captured: Any) -> CaptureKey:
+def make_capture_key(*captured: object) -> CaptureKey:
     """Return the capture key of mods (functions, or None) and other captured values together.
 
     Mods that lead to more than is compared have no usable key: each call traces them.
@@ -71,14 +71,14 @@ def make_capture_key(*captured: Any) -> CaptureKey:
     try:
         structure = (*(walk.visit(c, (("root", str(i)),)) for i, c in enumerate(captured)), *walk.visit_members())
     except (TooMuchError, RecursionError):
-        _warn(next((c for c in captured if callable(c)), None))
+        _warn(next(filter(callable, captured), None))
         return CaptureKey(("too much",), (), (), comparable=False)
     return CaptureKey(
         structure, tuple(walk.values), tuple(walk.tensors), walk.comparable, tuple(walk.links), tuple(walk.sizes), tuple(walk.places)
     )
 
 
-def _warn(mod: Any) -> None:
+def _warn(mod: object) -> None:
     """Warn once for each place that a mod is traced in every call."""
     span = function_span(mod) if isinstance(mod, types.FunctionType) else None
     place = f"{span.source.name}:{span.line}: " if span is not None else ""
@@ -89,12 +89,12 @@ def _warn(mod: Any) -> None:
     )
 
 
-def follow(roots: tuple[Any, ...], path: Path) -> Any:
+def follow(roots: tuple[object, ...], path: Path) -> Any:
     """Return the value at a path of a capture key.
 
     The steps are plain ones that torch.compile can trace, so that the value becomes an input of the graph, or a guard.
     """
-    value: Any = roots
+    value: Any = roots  # each step leads to anything
     for step, key in path:
         if step == "cell":
             value = value.__closure__[int(key)].cell_contents
@@ -109,7 +109,7 @@ def follow(roots: tuple[Any, ...], path: Path) -> Any:
     return value
 
 
-def _plain(part: Any) -> Any:
+def _plain(part: Hashable) -> Hashable:
     """Return a part of a structure without anything that belongs to this process."""
     if isinstance(part, tuple):
         return tuple(_plain(p) for p in part)
@@ -130,7 +130,7 @@ class MutationGuard:
     Everything that the walk went through must be the same object, and no tensor may have changed.
     """
 
-    def __init__(self, capture_key: CaptureKey, mods: tuple[Any, ...], forget: Callable[[Any], object]):
+    def __init__(self, capture_key: CaptureKey, mods: tuple[object, ...], forget: Callable[[weakref.ref[object]], object]):
         """Record the links, sizes and tensors of a walk.
 
         `forget` is called when one of the mods dies. Raises TypeError for a mod that cannot be referred to weakly.
@@ -139,7 +139,7 @@ class MutationGuard:
         self.absent = tuple(i for i, m in enumerate(mods) if m is None)
         # ids are valid: the capture key keeps holders alive
         place_of = {id(m): i for i, m in enumerate(mods) if m is not None}
-        links, links_of_mods, functions = [], [], defaultdict[int, dict[str, Any]](dict)
+        links, links_of_mods, functions = [], [], defaultdict[int, dict[object, object]](dict)
         for link in capture_key.links:
             get, holder, name, value = link
             place = place_of.get(id(holder))
@@ -150,7 +150,7 @@ class MutationGuard:
             else:
                 links_of_mods.append((get, place, name, value))
         self.links, self.links_of_mods = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
-        self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
+        self.functions = tuple([(place, of["__code__"], of["__defaults__"], of["__kwdefaults__"]) for place, of in functions.items()])
         self.sizes = tuple([size for size in capture_key.sizes if id(size[0]) not in place_of])
         self.lengths = tuple([(place_of[id(container)], size) for container, size in capture_key.sizes if id(container) in place_of])
         tensors = [t for t in capture_key.tensors if id(t) not in place_of]
@@ -160,7 +160,7 @@ class MutationGuard:
         self.given = tuple([(i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor)])
 
     @staticmethod
-    def possible(capture_key: CaptureKey, mods: tuple[Any, ...]) -> bool:
+    def possible(capture_key: CaptureKey, mods: tuple[object, ...]) -> bool:
         """Return True if a guard can hold for these mods.
 
         A bound method is a new object on each access, and inference tensors do not count writes.

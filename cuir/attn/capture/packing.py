@@ -10,12 +10,14 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from ...arguments.requirements import COPY_ALIGNMENT
 from .symbolic_sizes import is_contiguous, is_known, order_from_outermost
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -45,16 +47,17 @@ def packed_copies() -> PackedCopies:
     return _COPIES
 
 
-def autocast(x: Any, device: str) -> Any:
+def autocast(x: T, device: str) -> T | torch.Tensor:
     """Cast a tensor to the dtype of torch.autocast for the device, where it would be cast.
 
     As PyTorch's own flex_attention: all floats but float64.
     """
-    cast = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64
-    return x.to(torch.get_autocast_dtype(device)) if cast else x
+    if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64:
+        return x.to(torch.get_autocast_dtype(device))
+    return x
 
 
-def autocasts(x: Any) -> bool:
+def autocasts(x: object) -> bool:
     """Return True if torch.autocast is enabled for a tensor's device."""
     return isinstance(x, torch.Tensor) and x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 

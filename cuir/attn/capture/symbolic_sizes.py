@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch._subclasses import FakeTensor
 
+Size = int | torch.SymInt
 
-def is_known(condition: Any) -> bool:
+
+def is_known(condition: bool | torch.SymBool) -> bool:
     """Return True if a condition on sizes is known to hold without data."""
     if condition is True or condition is False:
         return condition
@@ -19,7 +20,7 @@ def is_known(condition: Any) -> bool:
     return bool(guard_or_false(condition))
 
 
-def are_equal(a: Any, b: Any) -> bool:
+def are_equal(a: Size, b: Size) -> bool:
     """Compare two sizes; the graph checks those that depend on data when it runs."""
     if type(a) is int and type(b) is int:
         return a == b
@@ -33,7 +34,7 @@ def are_equal(a: Any, b: Any) -> bool:
     return same
 
 
-def have_equal_sizes(a: Iterable[Any], b: Iterable[Any]) -> bool:
+def have_equal_sizes(a: Iterable[Size], b: Iterable[Size]) -> bool:
     """Compare two shapes of one rank."""
     return all(are_equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -47,7 +48,7 @@ def is_contiguous(x: torch.Tensor) -> bool:
     return bool(is_contiguous_or_false(x))
 
 
-def order_from_outermost(strides: tuple[Any, ...]) -> list[int]:
+def order_from_outermost(strides: Sequence[int]) -> list[int]:
     """Return dims from the largest stride to the smallest, in plain order where strides are equal."""
     if not any(isinstance(s, torch.SymInt) for s in strides):
         return sorted(range(len(strides)), key=lambda d: (-strides[d], d))

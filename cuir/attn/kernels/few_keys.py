@@ -78,7 +78,7 @@ def mean_visited_keys(settings: Settings, data: TransferResult, device_arguments
         return previous
     if device_arguments.counting is None:
         need_warm("counting the blocks of a mask")
-        count, blocks = device_arguments[data.lists.count], device_arguments[data.lists.list].shape[-1]
+        count, blocks = device_arguments.tensor(data.lists.count), device_arguments.tensor(data.lists.list).shape[-1]
         device_arguments.counting = Counting(count[..., 1].float().mean() * (at.N / blocks))
     if previous is not None and not device_arguments.counting.has_arrived():
         return previous
