@@ -2,7 +2,8 @@
 
 torch.compile reads such a mod into a graph of its own, and lifts what it closes over to inputs; here that graph becomes
 a mod under a handle of the operator. Mods from outside enter as usual (operator.py). This works with the versions of
-PyTorch whose tracer has what FlexAttention's own operator uses; with others such mods are refused.
+PyTorch whose tracer has what FlexAttention's own operator uses; with others a call of such mods runs outside of the
+graph, and is refused where no call may (`fullgraph=True`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def read_mods(
     Raises CuirError U418 in code that becomes a graph.
     """
     if torch.compiler.is_compiling():
-        read = _READ if torch.compiler.is_dynamo_compiling() and readable() else _from_outside
+        read = _READ if torch.compiler.is_dynamo_compiling() and enter_tracer() else _from_outside
         captured, handle = read(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
         return list(captured), handle
     traced = is_traced()
@@ -81,20 +82,24 @@ def _from_outside(
 
 
 @at_tracing
+def enter_tracer() -> bool:
+    """Have torch.compile's tracer ask us about mods; return False where it cannot. Run when a graph is traced."""
+    try:
+        from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable, _hop_name_to_variable_class
+
+        if _NAME not in _hop_name_to_variable_class:
+            _hop_name_to_variable_class[_NAME] = _variable(FlexAttentionHigherOrderVariable)
+    except ImportError:
+        return False
+    return True
+
+
 def readable() -> bool:
-    """Return True if torch.compile can read mods; run when a graph is traced.
+    """Return True if torch.compile can read mods.
 
     Its tracer has no public interface for this, so the answer depends on the versions with which it was tried.
     """
-    if tuple(map(int, torch.__version__.split(".")[:2])) < TRIED:
-        return False
-    try:
-        from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable, _hop_name_to_variable_class
-    except ImportError:
-        return False
-    if _NAME not in _hop_name_to_variable_class:
-        _hop_name_to_variable_class[_NAME] = _variable(FlexAttentionHigherOrderVariable)
-    return True
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= TRIED
 
 
 def _variable(base: Any) -> Any:
@@ -122,6 +127,14 @@ def _variable(base: Any) -> Any:
         if isinstance(mod, functions.NestedUserFunctionVariable):
             return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _leads_on(mod)
         return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
+
+    def is_known(mod: Any) -> bool:
+        """Return True if the tracer knows all of a mod, so that it can be called outside of the graph."""
+        try:
+            mod.as_python_constant()
+        except (NotImplementedError, exc.Unsupported):
+            return False
+        return True
 
     def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of `new_empty` for an integer of a mod."""
@@ -155,6 +168,13 @@ def _variable(base: Any) -> Any:
             query, mask_mod, score_mod, *rest = args
             if not inside(tx, mask_mod) and not inside(tx, score_mod):
                 return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)
+            if not readable():
+                unread = next((n for n, mod in (("mask_mod", mask_mod), ("score_mod", score_mod)) if not is_known(mod)), None)
+                if unread is None:  # made of constants
+                    return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)
+                if tx.output.root_tx.one_graph:
+                    refuse_old_version(unread)
+                return VariableTracker.build(tx, torch._dynamo.graph_break).call_function(tx, [], {})
             mods: list[Any] = []
             captured: list[Any] = []
             for mod, kind in ((mask_mod, "mask_fn"), (score_mod, "score_mod")):
@@ -233,6 +253,18 @@ def refuse_unread(kind: str, reason: str, span: Span | None) -> NoReturn:
         f"torch.compile cannot read a {mod} that is made inside of a compiled function: {explanation}",
         span,
         "make it outside, where a call says what such a mod may not do",
+    )
+
+
+@at_tracing
+def refuse_old_version(mod: str) -> NoReturn:
+    """Raise CuirError X122 for a mod made inside that this version of PyTorch does not let us read."""
+    needed = ".".join(map(str, TRIED))
+    raise CuirError.of(
+        "X122",
+        f"a {mod} that is made inside of a compiled function can be read from PyTorch {needed} on, and this is {torch.__version__}",
+        None,
+        "make it outside, pass the tensors that it reads as captured ones, or leave out fullgraph=True: the call then runs outside of the graph",
     )
 
 

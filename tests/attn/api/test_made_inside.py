@@ -11,6 +11,7 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from cuir import CuirError, create_block_mask, flex_attention
+from cuir.attn.api import made_inside
 from cuir.flex import and_masks
 
 B, H, S, D = 1, 2, 40, 64
@@ -436,3 +437,34 @@ def test_numbers_that_data_decide_are_refused() -> None:
     torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_scalar_outputs=True), pytest.raises(CuirError, match=r"X122.*data decide"):
         torch.compile(attend, backend="eager", fullgraph=True)(torch.ones(7, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_version_of_pytorch_whose_tracer_is_not_ours_to_ask(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call leaves the graph, with gradients and without a graph a call; where it may not, the message names the versions."""
+    monkeypatch.setattr(made_inside, "TRIED", (99, 0))
+    torch._dynamo.reset()
+    table, graphs = torch.randn(S, S, generator=torch.Generator().manual_seed(5), requires_grad=True), []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        bias = torch.sin(table) + q.float().sum()
+        return attend(q, k, v, lambda s, b, h, i, j: s + bias[i, j])
+
+    f = torch.compile(forward, backend=keep, fullgraph=whole)
+    if whole:
+        with pytest.raises(CuirError, match=rf"X122.*a score_mod .* from PyTorch 99.0 on, and this is {torch.__version__.split('+')[0]}"):
+            f(*QKV)
+        return
+    for n in range(3):
+        q, k, v = (x.roll(n, 2) for x in QKV)
+        bias = torch.sin(table.double()) + q.float().sum()
+        exact = ((q.double() @ k.double().mT * D**-0.5 + bias).softmax(-1) @ v.double()).sum(-1)
+        o = f(q, k, v)
+        torch.testing.assert_close(o.double().sum(-1), exact, rtol=6e-3, atol=6e-2)
+        found, right = (torch.autograd.grad(x.square().sum(), table)[0] for x in (o.float().sum(-1), exact))
+        assert float((found - right).norm()) < 2e-2 * float(right.norm())
+    assert len(graphs) == 2
