@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ...attn.splicing.captured_arguments import captured_arguments
+from ...attn.splicing.captured_arguments import CapturedArguments
 from ...attn.tracing.names import STANDARD
 from ...attn.verification.problems import Case
 from ...checking.checked import Checked
@@ -41,6 +41,7 @@ class Cover:
         self.seconds = SYNCHRONISATION[level]
         self.rows: list[Mapping[str, Any]] = []
         self.runs = [0, 0]
+        self._captured: CapturedArguments | None = None  # traced when a condition reads them
 
     @property
     def coverage(self) -> Coverage:
@@ -54,7 +55,9 @@ class Cover:
         """
         if isinstance(self.spec, Specification) and isinstance(case, Case) and name not in STANDARD:
             require_memory(self.checked, asdict(case.lengths))
-            return captured_arguments(self.program, self.checked.origin, self.spec, case.lengths, consts=self.checked.consts)
+            if self._captured is None:
+                self._captured = CapturedArguments(self.program, self.checked.origin, self.spec)
+            return self._captured.values(case.lengths, consts=self.checked.consts)
         return prepare_launch(self.program, self.checked, self.spec, case).arguments()
 
     def run(self, progress: Callable[[str], None]) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...attn.verification.problems import Case
+from ...caching import Memo
 from ...checking.checked import Checked
 from ...spec.function_specification import AnySpecification, FunctionSpecification
 from ...syntax.types import I32
@@ -27,6 +29,7 @@ LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
 _LONG_TABLE = 64  # entries of a table of integers from which its places are lengthened
 _ELEMENTS = 400_000  # the largest number of elements of such a problem
+_KEPT, _SHORT = 4096, 4096  # inputs of problems that are kept, and elements of one
 LONGEST_ALONE = {"quick": 4_000, "full": 40_000}  # turns of a run without data
 
 
@@ -85,6 +88,9 @@ class Driver:
         self.effort = EFFORTS[level]
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
         self._arguments: tuple[str, Mapping[str, Any]] = "", {}  # inputs of the last problem
+        self._arrays: Memo[tuple[str, str], np.ndarray[Any, Any]] = Memo(
+            "verification.coverage.inputs", key="problem and name", invalidation="never: of one verification", limit=_KEPT
+        )
 
     def problems(self) -> Iterator[tuple[Solution, bool]]:
         """Yield problems to run, in the order of their cost per target, and whether to run with data.
@@ -180,20 +186,38 @@ class Driver:
         for c in {t.condition.number: t.condition for t in sides}.values():
             self.coverage.impossible[c.number] |= ranges.impossible(c)
 
-    def _read_tensors(self, problem: Problem) -> Callable[[str], Any]:
+    def _read_tensors(self, problem: Problem) -> Callable[[str], np.ndarray[Any, Any]]:
         """Return a function that returns the inputs of a problem by name."""
-        key = str(problem.case)
+        key, arrays = str(problem.case), dict[str, np.ndarray[Any, Any]]()
 
-        def read(name: str) -> torch.Tensor:
+        def read(name: str) -> np.ndarray[Any, Any]:
+            if name not in arrays:
+                arrays[name] = self._make_array(key, problem, name)
+            return arrays[name]
+
+        return read
+
+    def _make_array(self, key: str, problem: Problem, name: str) -> np.ndarray[Any, Any]:
+        """Return an input of a problem; short ones are kept, as searches for several conditions try the same problems."""
+        array: np.ndarray[Any, Any] | None = self._arrays.get((key, name))
+        if array is None:
             if self._arguments[0] != key or name not in self._arguments[1]:
                 try:
                     self._arguments = key, self.arguments_of(problem.case, name)
                 except CuirError:
                     self._arguments = key, {name: None}
-            tensor = self._arguments[1].get(name)
-            return tensor if isinstance(tensor, torch.Tensor) else torch.empty(0)
+            array = _convert_to_array(self._arguments[1].get(name))
+            if array.size <= _SHORT:
+                self._arrays[key, name] = array
+        return array
 
-        return read
+
+def _convert_to_array(value: Any) -> np.ndarray[Any, Any]:
+    """Convert a tensor to an array of the same numbers; another value to an empty one, of which nothing can be read."""
+    if not isinstance(value, torch.Tensor):
+        return np.empty(0)
+    value = value.detach()
+    return (value.float() if value.is_floating_point() and value.dtype != torch.float64 else value).numpy()
 
 
 __all__ = ["Coverage", "Driver", "Effort"]

@@ -105,7 +105,7 @@ class ScalarProgram:
     def evaluate(self, sizes: Mapping[str, Any], grid: int = 1, tensors: Callable[[str], Any] | None = None, turns: int = TURNS) -> Masks:
         """Evaluate the conditions of a launch.
 
-        sizes: dims and scalars. tensors: returns an input by name. Raises Unknown beyond `turns` loop turns.
+        sizes: dims and scalars. tensors: returns an input by name, as an array. Raises Unknown beyond `turns` loop turns.
         """
         masks = self.masks = Masks(len(self.masks.sides))
         self.tensors, self.turns_remaining = tensors or _no_tensors, turns
@@ -308,10 +308,11 @@ class ScalarProgram:
         indices = [self._compile(i) for i in e.indices]  # type: ignore[arg-type]
 
         def read(frame: Frame) -> Any:
-            tensor, at = self.tensors(name), tuple(int(i(frame)) for i in indices)
-            if any(not 0 <= i < n for i, n in zip(at, tensor.shape)):
-                raise Unknown
-            return tensor[at].item()
+            array, at = self.tensors(name), [int(i(frame)) for i in indices]
+            for i, n in zip(at, array.shape):
+                if not 0 <= i < n:
+                    raise Unknown
+            return array.item(*at)
 
         return read
 

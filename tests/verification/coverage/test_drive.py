@@ -1,10 +1,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 import cuir
+from cuir.spec.function_specification import FunctionSpecification
+from cuir.verification.coverage.drive import Driver
+from cuir.verification.coverage.observed import observe
 
-from .planted import doubled, text_of
+from .planted import checked_of, doubled, text_of
 
 FAULTS = [
     "f = 3.0 if t == 511 else 2.0",
@@ -22,14 +26,14 @@ FAULTS = [
 @pytest.mark.sweep
 @pytest.mark.parametrize("body", FAULTS)
 def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
-    report = cuir.verify(cuir.parse(text_of(body)), doubled, shrink=False)
+    report = cuir.verify(cuir.parse(text_of(body)), doubled, shrink=False, seeded=0)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
 def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
-    report = cuir.verify(cuir.parse(text_of(body)), doubled)
+    report = cuir.verify(cuir.parse(text_of(body)), doubled, seeded=0)
     assert report.ok and report.coverage.seen == report.coverage.sides > 0 and not report.coverage.one_sided
     assert f"onditions: {report.coverage.sides} of {report.coverage.sides} sides seen" in report.as_markdown()
     assert report.as_json()["coverage"]["seen"] == report.coverage.sides
@@ -37,11 +41,11 @@ def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> 
 
 def test_an_integer_that_is_given_is_driven_too() -> None:
     text = text_of("f = 3.0 if t == 30 and skip == 77 else 2.0", ", skip: i32")
-    assert not cuir.verify(cuir.parse(text), lambda x, skip: 2 * x, shrink=False).ok
+    assert not cuir.verify(cuir.parse(text), lambda x, skip: 2 * x, shrink=False, seeded=0).ok
 
 
 def test_a_side_that_nothing_takes_is_said() -> None:
-    report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled)
+    report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled, seeded=0)
     assert report.ok and report.coverage.seen == report.coverage.sides - 1
     (one,) = report.coverage.one_sided
     assert one.condition == "m * 16 >= M" and "is true" in one.side and f"line {one.line}" in report.left_open
@@ -55,7 +59,7 @@ def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
     text = Path("corpus/programs/flash_fwd.cuir").read_text()
     assert RESCALED in text
     faulty = text.replace(RESCALED, "                    if i != 40:\n                        acc = acc * alpha\n")
-    report = cuir.verify(cuir.parse(faulty), "corpus/variants/causal.py", consts={"D": 64}, shrink=False)
+    report = cuir.verify(cuir.parse(faulty), "corpus/variants/causal.py", consts={"D": 64}, shrink=False, seeded=0)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
@@ -64,5 +68,21 @@ def test_a_block_that_a_product_leaves_out_is_found() -> None:
     line = "                acc = mma_async(sA[s, wg * 64 : wg * 64 + 64], sB[s].T, acc)\n"
     assert line in text
     faulty = text.replace(line, f"                if k != 40:\n                    {line.strip()}\n")
-    report = cuir.verify(cuir.parse(faulty), "corpus/functions/gelu_gemm.py", shrink=False)
+    report = cuir.verify(cuir.parse(faulty), "corpus/functions/gelu_gemm.py", shrink=False, seeded=0)
     assert [d.code for d in report.diagnostics] == ["V301"]
+
+
+def test_inputs_of_a_problem_are_made_once_for_all_conditions() -> None:
+    checked = checked_of(
+        "f = (3.0 if L[b] > 5 else 2.0) + (1.0 if L[b] == 77 else 0.0) + (1.0 if L[0] < 3 else 0.0)", ", L: Global[i32, B]"
+    )
+    asked: list[str] = []
+
+    def make(case: object, name: str) -> dict[str, torch.Tensor]:
+        asked.append(str(case))
+        return {"L": torch.arange(case.sizes["B"], dtype=torch.int32)}  # type: ignore[attr-defined]
+
+    driver = Driver(checked, FunctionSpecification("doubled", doubled), observe(checked), "quick", make)
+    found = [solution.problem.case for solution, _ in driver.problems()]
+    assert len(asked) == len(set(asked)) > 10
+    assert any(case.sizes["B"] > 77 for case in found)  # the numbers that it has read are those of the tensors
