@@ -28,9 +28,10 @@ def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> t
     offset, inside = tensor.offsets(indices, tensor.strides)
     if not tensor.t.numel():
         return torch.zeros(offset.shape, dtype=tensor.held, device=tensor.t.device)
-    elements = tensor.flat[torch.where(inside, offset, 0)].to(tensor.held)
-    enter_elements(m, actor, tensor, indices, inside, "read", offset)
-    return elements.masked_fill_(~inside, 0)
+    whole = bool(inside.all())
+    elements = tensor.flat[offset if whole else torch.where(inside, offset, 0)].to(tensor.held)
+    enter_elements(m, actor, tensor, indices, inside, "read", offset, whole)
+    return elements if whole else elements.masked_fill_(~inside, 0)
 
 
 def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], values: Any, mask: torch.Tensor | None, add: bool) -> None:
@@ -43,11 +44,13 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     inside = (inside if mask is None else inside & mask).expand(shape)
     if not tensor.t.numel():
         return
-    enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset)
+    whole = bool(inside.all())
+    enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset, whole)
     if not m.launch.data:
         return
-    offsets = offset.expand(shape)[inside]
-    data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)[inside].to(tensor.flat.dtype)
+    data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)
+    offsets = offset.expand(shape).reshape(-1) if whole else offset.expand(shape)[inside]
+    data = (data.reshape(-1) if whole else data[inside]).to(tensor.flat.dtype)
     if add:
         add_at(tensor.flat, offsets, data)
     else:

@@ -50,11 +50,18 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
 
 
 def enter_elements(
-    m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], inside: torch.Tensor, mode: str, offset: torch.Tensor | None = None
+    m: Machine,
+    actor: Actor,
+    tensor: TensorArg,
+    indices: list[Any],
+    inside: torch.Tensor,
+    mode: str,
+    offset: torch.Tensor | None = None,
+    whole: bool = False,
 ) -> None:
     """Check an access of a worker to single elements, where `inside`, and enter it.
 
-    offset: where they lie in memory, if that is known.
+    offset: where they lie in memory, if that is known. whole: all are inside, which costs much less to enter.
     """
     shadow = tensor.shadow
     if shadow is None:
@@ -63,9 +70,13 @@ def enter_elements(
     if offset is None or shadow.strides != tensor.strides:
         offset, _ = tensor.offsets(indices, shadow.strides)
     shape = (lanes, *inside.shape[1:])
-    inside = inside.expand(shape)
-    positions = offset.expand(shape)[inside]
-    lane = torch.arange(lanes, device=positions.device).reshape(-1, 1, 1).expand(shape)[inside]
+    positions = offset.expand(shape)
+    lane = torch.arange(lanes, device=positions.device).reshape(-1, 1, 1).expand(shape)
+    if whole:
+        positions, lane = positions.reshape(-1), lane.reshape(-1)
+    else:
+        inside = inside.expand(shape)
+        positions, lane = positions[inside], lane[inside]
     access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
     _Entry(m, shadow, actor, access).enter_elements_of_lanes(positions, lane)
 

@@ -70,20 +70,24 @@ class TensorArg:
         Returns the offsets, and whether each is inside of the tensor.
         """
         base, fits = 0, True  # from indices equal for all elements: tensors for them would cost more than the rest
-        offset: Any = None
-        inside: Any = None
+        tiles: list[tuple[torch.Tensor, int, int]] = []
         for i, stride, size in zip(indices, strides, self.shape):
             if isinstance(i, np.ndarray):
                 i = torch.from_numpy(i).to(self.t.device).reshape(-1, 1, 1)
             if isinstance(i, torch.Tensor):
-                term, within = i.to(torch.int64) * stride, (i >= 0) & (i < size)
-                offset, inside = (term, within) if offset is None else (offset + term, inside & within)
+                tiles.append((i, stride, size))
             else:
                 base, fits = base + int(i) * stride, fits and bool(0 <= i < size)
+        offset: Any = None
+        inside: Any = None
+        for i, stride, size in tiles:
+            term, within = i.to(torch.int64) * stride, (i >= 0) & (i < size)
+            # the base goes to the first term, a row or a column, which is smaller than their sum
+            offset, inside = (term + base if base else term, within) if offset is None else (offset + term, inside & within)
         if offset is None or not fits:
             none = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
             inside = none if inside is None else inside & none
-        offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device) if offset is None else offset + base
+        offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device) if offset is None else offset
         offset, inside = torch.broadcast_tensors(offset, inside)
         return offset, inside
 
