@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..attn.kernels.decoding import ROWS
 from ..attn.kernels.kernels import Level
@@ -84,9 +84,17 @@ class Rules:
     They are made once a layer, as mods have capture keys by what they are.
     """
 
-    score_mod: Callable[..., Any] | None = None
-    mask_mod: Callable[..., Any] | None = None
+    score_mod: Callable[..., torch.Tensor] | None = None
+    mask_mod: Callable[..., torch.Tensor] | None = None
     sink: torch.Tensor | None = None
+
+
+@dataclass
+class CallOptions:
+    """The options of all calls, as for `attention_with_kv_cache`."""
+
+    backend: str = "auto"
+    verify: Level = "quick"
 
 
 def rules_of(
@@ -101,15 +109,19 @@ def rules_of(
         sink: f32 [H].
     """
 
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor, *, M: Tensor, N: Tensor) -> Tensor:
         if softcap:
             score = softcap * torch.tanh(score / softcap)
         return score if slopes is None else score + slopes[h] * (kv_idx - (q_idx + (N - M)))
 
-    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+    return Rules(score_mod if softcap or slopes is not None else None, None if window is None else _last(window), sink)
+
+
+def _last(window: int) -> Callable[..., Tensor]:
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor, *, M: Tensor, N: Tensor) -> Tensor:
         return kv_idx > q_idx + (N - M) - window
 
-    return Rules(score_mod if softcap or slopes is not None else None, None if window is None else mask_mod, sink)
+    return mask_mod
 
 
 def attend(
@@ -120,8 +132,7 @@ def attend(
     rules: Rules,
     scale: float,
     out: torch.Tensor,
-    backend: str,
-    verify: Level,
+    options: CallOptions,
 ) -> None:
     """Compute attention of a batch's queries [rows, H, D] over pages, into out [rows, H, DV].
 
@@ -144,10 +155,10 @@ def attend(
             causal=batch.causal,
             scale=scale,
             sink=rules.sink,
-            backend=backend,
-            verify=verify,
+            backend=options.backend,
+            verify=options.verify,
         )
         out[part.rows] = o if part.starts is not None else o.flatten(0, 1)
 
 
-__all__ = ["Batch", "Rules", "Some", "attend", "rules_of"]
+__all__ = ["Batch", "CallOptions", "Rules", "Some", "attend", "rules_of"]

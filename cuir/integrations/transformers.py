@@ -7,10 +7,11 @@ nothing; no tensor of all pairs is made.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypedDict, Unpack
 
 import torch
+from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..attn.capture.call_inputs import check_options, wrong
@@ -21,7 +22,18 @@ from ..text.diagnostics import CuirError
 
 NAME = "cuir"
 INSTALL = "pip install cubridge[transformers]"
-Mod = Callable[..., Any]
+Mod = Callable[..., Tensor]
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options of some models' layers, as transformers names them; others have no effect."""
+
+    softcap: float | None
+    s_aux: Tensor | None
+    position_bias: Tensor | None
+    is_causal: bool | None
+    output_attentions: bool | None
+    cache: object
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
@@ -57,14 +69,10 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: Any = None,
+        attention_mask: Tensor | BlockMask | None = None,
         scaling: float | None = None,
         dropout: float = 0.0,
-        softcap: float | None = None,
-        s_aux: torch.Tensor | None = None,
-        position_bias: torch.Tensor | None = None,
-        is_causal: bool | None = None,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> tuple[torch.Tensor, None]:
         """Compute attention of a model's layer; return O [B, M, H, D], and no weights.
 
@@ -73,21 +81,23 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
         _check(options)
         if options.get("output_attentions"):
             warn('attn_implementation="cuir" does not give attention weights: set it to "eager" for `output_attentions=True`')
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        causal, sink, bias = options.get("is_causal"), options.get("s_aux"), options.get("position_bias")
+        if causal is None:
+            causal = getattr(module, "is_causal", True)
         block_mask, biases = _masks(attention_mask, query, key, causal)
-        if position_bias is not None:
-            biases = (*biases, position_bias)
+        if bias is not None:
+            biases = (*biases, bias)
         o = flex_attention(
             query,
             key,
             value,
-            _score_mod(softcap, biases),
+            _score_mod(options.get("softcap"), biases),
             block_mask,
             scaling,
             enable_gqa=True,
             backend=backend,
             verify=verify,
-            sink=s_aux if s_aux is None or s_aux.dim() == 1 else s_aux.reshape(-1),
+            sink=sink if sink is None or sink.dim() == 1 else sink.reshape(-1),
             dropout_p=dropout if module.training else 0.0,
         )
         return o.transpose(1, 2).contiguous(), None
@@ -106,8 +116,8 @@ def mask_for(
     attention_mask: torch.Tensor | None = None,
     allow_is_causal_skip: bool = True,
     device: torch.device | str = "cpu",
-    **_: Any,
-) -> Any:
+    **_: object,
+) -> BlockMask:
     """Return the mask of one forward pass, for transformers' mask interface.
 
     It is a BlockMask [batch_size, 1, q_length, kv_length] that computes nothing.
@@ -159,7 +169,7 @@ def _padding(tokens: torch.Tensor, length: int, fixed: bool) -> Mod | None:
     return _listed(torch.nn.functional.pad(tokens, (0, max(0, length - n))))
 
 
-def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+def _causal(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
     return kv_idx <= q_idx
 
 
@@ -179,13 +189,13 @@ def _moved(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + queries, kv_idx + keys)
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(options: Mapping[str, object]) -> None:
     """Raise CuirError U413 for a cache in pages."""
     if options.get("cache") is not None:
         wrong("U413", "the pages of transformers' continuous batching are not read", 'attn_implementation="sdpa" for generate_batch')
 
 
-def _masks(mask: Any, query: torch.Tensor, key: torch.Tensor, causal: bool) -> tuple[Any, tuple[torch.Tensor, ...]]:
+def _masks(mask: object, query: torch.Tensor, key: torch.Tensor, causal: bool) -> tuple[BlockMask | None, tuple[torch.Tensor, ...]]:
     """Return (block_mask, biases that are added to scores) for a layer's mask.
 
     This is our mask, another BlockMask, a prepared tensor, or None.
@@ -221,7 +231,7 @@ def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod |
         return None if softcap is None else _capped(softcap)
     capped, read = _capped(softcap) if softcap is not None else None, tuple(_reading(x) for x in biases)
 
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         score = score if capped is None else capped(score, b, h, q_idx, kv_idx)
         for bias in read:
             score = score + bias(b, h, q_idx, kv_idx)

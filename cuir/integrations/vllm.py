@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from vllm.v1.attention.backend import (
@@ -25,11 +25,34 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ..attn.capture.call_inputs import check_options
 from ..attn.kernels.kernels import Level
-from .batches import Batch, attend, rules_of
+from .batches import Batch, CallOptions, attend, rules_of
 
 NAME = "CUIR"
 MOST_COLUMNS = 256  # of a head
-_OPTIONS: dict[str, Any] = {"backend": "auto", "verify": "quick"}
+_OPTIONS = CallOptions()
+
+
+# what vLLM gives, as far as it is read
+class _ModelConfig(Protocol):
+    def get_num_attention_heads(self, parallel_config: object, /) -> int: ...
+    def get_num_kv_heads(self, parallel_config: object, /) -> int: ...
+
+
+class _Config(Protocol):
+    @property
+    def model_config(self) -> _ModelConfig: ...
+    @property
+    def parallel_config(self) -> object: ...
+
+
+class _Capability(Protocol):
+    @property
+    def major(self) -> int: ...
+
+
+class _Layer(Protocol):
+    _k_scale: torch.Tensor
+    _v_scale: torch.Tensor
 
 
 def register(*, backend: str = "auto", verify: Level = "quick") -> None:
@@ -39,7 +62,7 @@ def register(*, backend: str = "auto", verify: Level = "quick") -> None:
     one. Raises CuirError U413.
     """
     check_options(None, backend, verify)
-    _OPTIONS.update(backend=backend, verify=verify)
+    _OPTIONS.backend, _OPTIONS.verify = backend, verify
     _enter()
 
 
@@ -74,7 +97,7 @@ class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
-    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device):
+    def __init__(self, kv_cache_spec: object, layer_names: list[str], vllm_config: _Config, device: torch.device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
@@ -109,7 +132,7 @@ class CuirAttentionBackend(AttentionBackend):
     """
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16"]
+    supported_kv_cache_dtypes: ClassVar[list[str]] = ["auto", "float16", "bfloat16"]
     forward_includes_kv_cache_update: bool = False
 
     @staticmethod
@@ -125,7 +148,7 @@ class CuirAttentionBackend(AttentionBackend):
         return CuirMetadataBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+    def get_supported_kernel_block_sizes(kv_cache_spec: object = None) -> list[int | MultipleOf]:
         return [MultipleOf(16)]  # others are right, too, and slower
 
     @classmethod
@@ -149,7 +172,7 @@ class CuirAttentionBackend(AttentionBackend):
         return False  # which sequences decode is settled on the host
 
     @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
+    def supports_compute_capability(cls, capability: _Capability) -> bool:
         return bool(capability.major == 9)
 
 
@@ -187,7 +210,7 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
 
     def forward(
         self,
-        layer: Any,
+        layer: _Layer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -209,11 +232,11 @@ class CuirAttentionImpl(AttentionImpl[CuirMetadata]):
             return output.fill_(0)
         self._on(query.device)
         keys, values = kv_cache[..., : self.head_size], kv_cache[..., self.head_size :]
-        attend(query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), **_OPTIONS)
+        attend(query, keys, values, attn_metadata.batch, self.rules, self.scale, output.view(len(output), self.num_heads, -1), _OPTIONS)
         return output
 
     def do_kv_cache_update(
-        self, layer: Any, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
+        self, layer: _Layer, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
     ) -> None:
         """Write key and value [rows, HK, D] to slots [rows] of kv_cache [pages, HK, page size, 2 D].
 

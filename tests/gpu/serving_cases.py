@@ -11,7 +11,7 @@ import torch
 
 from cuir import attention_with_kv_cache, create_block_mask, flex_attention, varlen_attention
 from cuir.attn.kernels.decoding import runs_on_decode_kernel
-from cuir.integrations.batches import Batch, attend, rules_of
+from cuir.integrations.batches import Batch, CallOptions, attend, rules_of
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
 MIXED: dict[str, tuple[int, torch.dtype]] = {
@@ -108,7 +108,9 @@ class Served:
         self.out = torch.zeros_like(self.q)
 
     def step(self) -> tuple[torch.Tensor]:
-        attend(self.q, self.pages[..., :D], self.pages[..., D:], self.batch, self.rules, D**-0.5, self.out, self.backend, "quick")
+        attend(
+            self.q, self.pages[..., :D], self.pages[..., D:], self.batch, self.rules, D**-0.5, self.out, CallOptions(self.backend, "quick")
+        )
         return (self.out,)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuir.integrations.batches import Batch, attend, rules_of
+from cuir.integrations.batches import Batch, CallOptions, attend, rules_of
 from tests.attn.serving.test_packed_cache import Problem
 
 H, HK = 4, 2
@@ -25,7 +25,7 @@ def batch_of(problem: Problem, rows: int | None = None, causal: bool = True) -> 
 def attended(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> torch.Tensor:
     q = torch.cat([*problem.q, torch.full((behind, H, 64), math.nan, dtype=torch.float16)])
     out = torch.full_like(q, 7.0)
-    attend(q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, "interpret", "off")  # type: ignore[arg-type]
+    attend(q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, CallOptions("interpret", "off"))  # type: ignore[arg-type]
     return out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from cuir.integrations.batches import CallOptions
 from tests.attn.serving.test_packed_cache import Problem
 
 backend = pytest.importorskip("vllm.v1.attention.backend", reason="vLLM cannot be imported", exc_type=ImportError)
@@ -117,7 +118,7 @@ def test_vllm_finds_the_backend(ours: Any) -> None:
 
 def test_the_plug_in_keeps_the_options_of_another_one(ours: Any) -> None:
     ours.plugin()
-    assert ours._OPTIONS == {"backend": "interpret", "verify": "off"}
+    assert CallOptions("interpret", "off") == ours._OPTIONS
 
 
 def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
