@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from ...syntax.nodes import Binary, Expr, GlobalType, Literal, Name, Param, Subs
 from ...syntax.rewrite import with_children
 from ...syntax.types import F32
 from ...syntax.walk import IdentityKey, children, names_read
-from ..tracing.mod_evaluator import evaluate
+from ..tracing.mod_evaluator import Value, evaluate
 from ..tracing.names import DISTANCES
 from ..tracing.parameter import Parameter
 from .costs import DISTANCE_READ
@@ -59,7 +58,7 @@ class Table:
         b, h = self.leading
         return Param(self.name, GlobalType("f32", ("B" if b == "b" else 1, "H" if h == "h" else 1, self.size)))
 
-    def value(self, captured: Mapping[str, Any], at: Lengths, device: torch.device | str) -> torch.Tensor:
+    def value(self, captured: Mapping[str, Value], at: Lengths, device: torch.device | str) -> torch.Tensor:
         """Compute the table.
 
         `captured` has the values of the names that the term reads besides indices and lengths, on the device.

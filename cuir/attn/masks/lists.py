@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -17,7 +17,7 @@ from ...spec.specification import LENGTHS, Lengths
 from ...syntax.nodes import Expr, GlobalType, Param
 from ...syntax.rewrite import rename_names
 from ...syntax.walk import names_read, walk
-from ..tracing.mod_evaluator import evaluate
+from ..tracing.mod_evaluator import Value, evaluate
 from ..tracing.names import BITS, LISTS
 from .blocks import ALL_ROWS_ALIKE
 from .costs import divides
@@ -103,7 +103,7 @@ def kv_block(b, h, m, i):                # which key block is the i-th
         }
         return tuple(Param(name, GlobalType("i32", dims)) for name, dims in shapes.items() if name)
 
-    def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
+    def values(self, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Return the lists for a problem, by parameter.
 
         `captured` has the values of the names that `keep` reads besides indices and lengths, on the device.
@@ -135,7 +135,7 @@ class ColumnLists:
 
     exchanged: Lists
 
-    def values(self, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, Any]:
+    def values(self, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str) -> dict[str, torch.Tensor]:
         """Return the lists for a problem, by parameter, as `Lists.values` does."""
         return self.exchanged.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
 
@@ -158,7 +158,7 @@ def column_lists_for(keep: Expr, fresh: Callable[[str], str]) -> ColumnLists:
 
 
 def block_lists(
-    keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu"
+    keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str = "cpu"
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return count and list of a predicate of b, h, q, k, as in `Lists`.
 
@@ -187,7 +187,7 @@ EMPTY, WHOLE = 0, 1  # slots of the blocks that keep no pair, or all
 
 
 def block_bits(
-    keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, count: torch.Tensor, blocks: torch.Tensor
+    keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, count: torch.Tensor, blocks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return bits and slot of `Lists`, for the lists of `block_lists`.
 
@@ -224,7 +224,7 @@ def block_bits(
     return bits, slot
 
 
-def kept_pairs(keep: Expr, captured: Mapping[str, Any], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
+def kept_pairs(keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
     """Return how many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks].
 
     There is at least one tile and one block.
