@@ -30,9 +30,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, *argv: str) -> str:
-    shown = subprocess.run([sys.executable, *argv], cwd=place, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    return shown.stdout
+    output = subprocess.run([sys.executable, *argv], cwd=place, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stderr
+    return output.stdout
 
 
 def test_the_page_has_its_steps() -> None:
@@ -59,8 +59,8 @@ def said(copy: Path) -> list[str]:
 
 
 def test_the_entry_is_complete(copy: Path, said: list[str]) -> None:
-    shown = run(copy, "-m", "cuir", "ops", "rsqrt")
-    assert "interpreter: cuir/interp/ops/compute.py" in shown and "lowering: cuir/lowering/cuda/operator_text.py" in shown
+    output = run(copy, "-m", "cuir", "ops", "rsqrt")
+    assert "interpreter: cuir/interp/ops/compute.py" in output and "lowering: cuir/lowering/cuda/operator_text.py" in output
     assert said[0] == "False"
 
 

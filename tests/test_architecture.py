@@ -53,15 +53,15 @@ def nodes(path: Path) -> tuple[ast.Module, list[ast.AST]]:
 def imports(path: Path) -> set[str]:
     """Absolute names of all modules that a file imports, anywhere in it; of `from m import n` both m and m.n."""
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
-    found = set()
+    results = set()
     for node in nodes(path)[1]:
         if isinstance(node, ast.Import):
-            found |= {a.name for a in node.names}
+            results |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            found |= {module} | {f"{module}.{a.name}" for a in node.names}
-    return found
+            results |= {module} | {f"{module}.{a.name}" for a in node.names}
+    return results
 
 
 def within(module: str, package: str) -> bool:
@@ -110,9 +110,9 @@ def test_cuir_imports_neither_llm_nor_corpus() -> None:
     assert all(name.startswith(front_doors) for name in importers("corpus", "cuir"))
 
 
-@pytest.mark.parametrize(("one", "other"), [("interp", "lowering"), ("lowering", "interp")])
-def test_interpreter_and_lowering_never_meet(one: str, other: str) -> None:
-    assert not importers(f"cuir.{other}", f"cuir/{one}")
+@pytest.mark.parametrize(("item", "second"), [("interp", "lowering"), ("lowering", "interp")])
+def test_interpreter_and_lowering_never_meet(item: str, second: str) -> None:
+    assert not importers(f"cuir.{second}", f"cuir/{item}")
 
 
 def room_of(module: str) -> str | None:
@@ -130,8 +130,8 @@ def test_rooms_import_only_what_is_above_them() -> None:
     }
     assert rooms == set(ROOMS)
     wrong = {name_of(p): m for p in sources("cuir") for m in imports(p)
-             if (here := room_of(".".join(p.relative_to(ROOT).with_suffix("").parts))) and (there := room_of(m))
-             and ROOMS.index(there) > ROOMS.index(here)}  # fmt: skip
+             if (local := room_of(".".join(p.relative_to(ROOT).with_suffix("").parts))) and (remote := room_of(m))
+             and ROOMS.index(remote) > ROOMS.index(local)}  # fmt: skip
     assert not wrong
 
 
@@ -155,7 +155,7 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    results: list[list[str]] = []
 
     def visit(v: str) -> None:
         index[v] = low[v] = len(index)
@@ -167,13 +167,13 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
                 low[v] = min(low[v], low[w])
         if low[v] == index[v]:
             at = stack.index(v)
-            found.append(stack[at:])
+            results.append(stack[at:])
             del stack[at:]
 
     for v in sorted(graph):
         if v not in index:
             visit(v)
-    return found
+    return results
 
 
 def test_one_importer_of_lark_and_litellm() -> None:
@@ -221,22 +221,22 @@ def test_an_architecture_is_known_by_its_name_in_its_folder_alone() -> None:
 
 
 def test_nothing_that_a_program_says_is_evaluated() -> None:
-    found = []
+    results = []
     for path in sources(*PACKAGES):
         tree = nodes(path)[1]
-        own = {a.asname or a.name for n in tree if isinstance(n, ast.ImportFrom) for a in n.names}
-        own |= {n.name for n in tree if isinstance(n, ast.FunctionDef)} | {n.arg for n in tree if isinstance(n, ast.arg)}
+        ours = {a.asname or a.name for n in tree if isinstance(n, ast.ImportFrom) for a in n.names}
+        ours |= {n.name for n in tree if isinstance(n, ast.FunctionDef)} | {n.arg for n in tree if isinstance(n, ast.arg)}
         for node in tree:
             if not isinstance(node, ast.Call):
                 continue
             called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if isinstance(node.func, ast.Name) and called in {"eval", "exec", "compile", "__import__"} - own:
-                found.append(f"{name_of(path)}:{node.lineno} {called}")
+            if isinstance(node.func, ast.Name) and called in {"eval", "exec", "compile", "__import__"} - ours:
+                results.append(f"{name_of(path)}:{node.lineno} {called}")
             if called == "import_module" and name_of(path) not in COMPUTED_IMPORTS:
-                found.append(f"{name_of(path)}:{node.lineno} {called}")
+                results.append(f"{name_of(path)}:{node.lineno} {called}")
             if called in {"exec_module", "spec_from_file_location", "run_path"} and name_of(path) not in USER_IMPORTS:
-                found.append(f"{name_of(path)}:{node.lineno} {called}")
-    assert not found
+                results.append(f"{name_of(path)}:{node.lineno} {called}")
+    assert not results
 
 
 def tracked() -> list[Path]:

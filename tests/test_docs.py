@@ -38,11 +38,11 @@ def test_the_python_of_the_language_page_runs(tmp_path: Path) -> None:
     assert code
     path = tmp_path / "example.py"
     path.write_text(code.group(1), encoding="utf-8")
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}
     )
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout == cuir.show(cuir.load(path)) + "\n"
+    assert output.returncode == 0, output.stderr
+    assert output.stdout == cuir.show(cuir.load(path)) + "\n"
 
 
 @pytest.mark.sweep
@@ -79,8 +79,8 @@ def test_the_python_of_the_readme_runs_up_to_the_gpu() -> None:
     before = "import torch\nq, k, v = (torch.randn(1, 1, 130, 128).half() for _ in range(3)); o = torch.zeros_like(q); lse = torch.zeros(1, 1, 130)\n"
     after = "torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=2e-3, rtol=2e-3)"
     upto = code.group(1).partition("kernel = cuir.compile")[0]
-    shown = subprocess.run([sys.executable, "-c", before + upto + after], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
+    output = subprocess.run([sys.executable, "-c", before + upto + after], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
@@ -155,8 +155,8 @@ def test_what_is_sampled_is_called_tested(capsys: pytest.CaptureFixture[str]) ->
     for command in ("", *COMMANDS):
         assert run_command([*command.split(), "--help"]) == 0
         texts[f"cuir {command} --help"] = capsys.readouterr().out
-    found = {name: word.findall(text) for name, text in texts.items() if word.search(text)}
-    assert not found
+    results = {name: word.findall(text) for name, text in texts.items() if word.search(text)}
+    assert not results
 
 
 def test_reports_say_in_how_many_runs_schedules_were_tested() -> None:

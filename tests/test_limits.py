@@ -65,8 +65,8 @@ def fails(text: str, consts: dict[str, int] | None = None) -> tuple[str, int | N
 def test_numbers_fit_their_dtypes(body: str, code: str) -> None:
     text = kernel(body + "\nstore(X[0 : 64, :], zeros(f32, [64, 64]))")
     if code:
-        found, line, _ = fails(text)
-        assert found == code and line in (4, 5)  # where it is written, or where its value is used
+        result, line, _ = fails(text)
+        assert result == code and line in (4, 5)  # where it is written, or where its value is used
     else:
         check(parse(text))
 

@@ -39,11 +39,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.thorough
 def test_the_wheel_holds_every_tracked_file_of_the_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = {n for n in archive.namelist() if n.startswith(tuple(f"{p}/" for p in PACKAGES))}
+        contents = {n for n in archive.namelist() if n.startswith(tuple(f"{p}/" for p in PACKAGES))}
     tracked = subprocess.run(["git", "ls-files", "-z", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     needed = {n for n in tracked if n and (ROOT / n).exists() and not n.startswith("llm/transcripts/")}  # these are results
-    assert needed == held
-    assert {f"{p}/py.typed" for p in PACKAGES} <= held
+    assert needed == contents
+    assert {f"{p}/py.typed" for p in PACKAGES} <= contents
 
 
 @pytest.mark.thorough
@@ -57,8 +57,8 @@ def test_the_wheel_adapts_a_kernel_without_the_checkout(wheel: Path, tmp_path: P
     ).stdout  # fmt: skip
     assert place.startswith(str(site)) and place.split()[1] in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     command = [sys.executable, "-m", "cuir", "bridge", "prefix_lm", "--out", str(tmp_path / "out")]
-    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
+    output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stdout + output.stderr
 
 
 def test_entry_points_lead_to_objects() -> None:
@@ -68,8 +68,8 @@ def test_entry_points_lead_to_objects() -> None:
         module, _, name = value.partition(":")
         assert importlib.util.find_spec(module) is not None
         if module != "cuir.integrations.vllm":  # imports vLLM
-            found = importlib.import_module(module)
-            assert not name or callable(getattr(found, name))
+            result = importlib.import_module(module)
+            assert not name or callable(getattr(result, name))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

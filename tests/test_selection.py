@@ -39,7 +39,7 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
     )
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(CASES)
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "pytest", "-v", *args],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -47,7 +47,7 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
         text=True,
         check=False,
     )
-    return shown.returncode, shown.stdout + shown.stderr
+    return output.returncode, output.stdout + output.stderr
 
 
 def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_test_that_is_named_runs(tmp_path: Path) -> None:
 
 def test_every_case_of_a_sweep_is_taken_under_some_seed() -> None:
     ids = [f"case {i}" for i in range(31)]
-    taken = [choose_cases(ids, seed) for seed in range(40)]
-    assert all(len(t) == -(-31 // SHARE) for t in taken) and set().union(*taken) == set(ids)
+    selected = [choose_cases(ids, seed) for seed in range(40)]
+    assert all(len(t) == -(-31 // SHARE) for t in selected) and set().union(*selected) == set(ids)
     assert choose_cases(ids, 1) == choose_cases(reversed(ids), 1) != choose_cases(ids, 2)
     assert choose_cases(["alone"], 5) == {"alone"}

@@ -23,8 +23,8 @@ def pins() -> dict[str, str]:
 
 @pytest.mark.parametrize("text", REQUIREMENTS)
 def test_every_requirement_is_pinned(text: str) -> None:
-    wanted = Requirement(text)
-    assert wanted.specifier.contains(pins()[wanted.name])
+    expected = Requirement(text)
+    assert expected.specifier.contains(pins()[expected.name])
 
 
 def test_nothing_else_is_pinned() -> None:
@@ -41,25 +41,29 @@ def test_the_distribution_and_its_extras() -> None:
     ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("thorough", "--thorough=all"), ("lint", "ruff"), ("docs", "ops --markdown"), ("site", "mkdocs build"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
 ])  # fmt: skip
 def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -> None:
-    shown = subprocess.run(["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert part in shown and "-c constraints.txt" in shown and shown.index("pip install") < shown.index(part)
+    output = subprocess.run(
+        ["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert part in output and "-c constraints.txt" in output and output.index("pip install") < output.index(part)
 
 
 def test_setting_up_shows_its_progress(tmp_path: Path) -> None:
-    shown = subprocess.run(
+    output = subprocess.run(
         ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    (line,) = (line for line in shown.splitlines() if "-m pip install" in line)
+    (line,) = (line for line in output.splitlines() if "-m pip install" in line)
     assert not {"-q", "-qq", "-qqq", "--quiet"} & set(line.split()) and "progress-bar" not in line
-    assert shown.index("1 of 2") < shown.index("2 of 2") < shown.index("-m pip install")
+    assert output.index("1 of 2") < output.index("2 of 2") < output.index("-m pip install")
 
 
 def test_a_second_set_up_does_nothing(tmp_path: Path) -> None:
     stamp = tmp_path / "venv" / ".installed"
     stamp.parent.mkdir()
     stamp.touch()
-    shown = subprocess.run(["make", "-n", "test", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "pip install" not in shown and "pytest" in shown
+    output = subprocess.run(
+        ["make", "-n", "test", f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "pip install" not in output and "pytest" in output
 
 
 def test_ci_runs_tests_and_lint() -> None:

@@ -59,9 +59,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, *argv: str) -> str:
-    shown = subprocess.run([sys.executable, "-m", *argv], cwd=place, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    return shown.stdout
+    output = subprocess.run([sys.executable, "-m", *argv], cwd=place, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stdout + output.stderr
+    return output.stdout
 
 
 def test_the_test_of_the_pass_passes(copy: Path) -> None:
@@ -70,5 +70,5 @@ def test_the_test_of_the_pass_passes(copy: Path) -> None:
 
 
 def test_the_pass_is_one_of_the_pipeline(copy: Path) -> None:
-    shown = run(copy, "cuir", "lower", "gemm", "-c", "T=f16", "-d", "M=70,N=72,K=64", "--validate")
-    assert re.search(r"^04 same_extremum +unchanged +[\d.]+ +same", shown, re.M)
+    output = run(copy, "cuir", "lower", "gemm", "-c", "T=f16", "-d", "M=70,N=72,K=64", "--validate")
+    assert re.search(r"^04 same_extremum +unchanged +[\d.]+ +same", output, re.M)

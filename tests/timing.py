@@ -18,11 +18,11 @@ IDLE = 0.0075  # seconds that `_yardstick` takes on an idle core of the two-core
 
 def _yardstick() -> None:
     """Small frozen objects, dicts and calls, as compilers in Python are made of."""
-    seen: dict[str, _Item] = {}
+    observed: dict[str, _Item] = {}
     for i in range(6000):
         item = _Item(f"n{i % 512}", i)
-        if seen.setdefault(item.name, item) != item and isinstance(item.number, int):
-            seen[item.name] = item
+        if observed.setdefault(item.name, item) != item and isinstance(item.number, int):
+            observed[item.name] = item
 
 
 def idle_seconds(call: Callable[[int], object], tries: int = 5) -> float:

@@ -19,7 +19,7 @@ def test_what_is_apart_shares_no_memory(tensors: list[tuple[Place, bool]]) -> No
     reaches = [(0 if 0 in p.shape else p.reach, written) for p, written in tensors]
     if are_disjoint(reaches, [p.address for p, _ in tensors]):
         for i, (place, written) in enumerate(tensors):
-            assert not (written and any(place.overlaps(other) for j, (other, _) in enumerate(tensors) if j != i))
+            assert not (written and any(place.overlaps(second) for j, (second, _) in enumerate(tensors) if j != i))
 
 
 def test_only_what_is_written_must_be_apart() -> None:

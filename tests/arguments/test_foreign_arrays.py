@@ -35,9 +35,9 @@ def array(dtype: Any, shape: tuple[int, ...] = (8, 64), strides: tuple[int, ...]
 def test_an_array_of_each_dtype_is_bound_as_a_tensor(dtype: DType) -> None:
     kernel = checked(dtype)
     param = kernel.tensors[0]
-    given = array(numpy_dtype(dtype))
-    view = view_array(param, given, 0)
-    assert isinstance(view, ArrayView) and view.array is given and view.dtype == TORCH[dtype]
+    inputs = array(numpy_dtype(dtype))
+    view = view_array(param, inputs, 0)
+    assert isinstance(view, ArrayView) and view.array is inputs and view.dtype == TORCH[dtype]
     assert Place.of(view) == Place(4096, (8, 64), (64, 1), dtype.itemsize)
     bound = bind(kernel.origin, {"X": view, "Y": make_view(None, 8192, (8, 64), None, TORCH[dtype], 0)}, kernel.consts)
     assert bound.dims == {"M": 8} and bound.device == torch.device("cuda", 0)
@@ -70,5 +70,5 @@ def test_layouts_that_copies_cannot_reach_are_refused_as_those_of_tensors() -> N
 def test_a_dtype_that_no_tensor_has_is_refused_with_the_one_to_take() -> None:
     with pytest.raises(CuirError) as caught:
         view_array(checked(BF16).tensors[0], array("U1"), 0)
-    (found,) = caught.value.diagnostics
-    assert found.code == "U404" and "uint16" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U404" and "uint16" in (result.hint or "")

@@ -95,18 +95,18 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
     kernel, launches, examined = CompiledKernel.__new__(CompiledKernel), Launches(), []
     kernel._known, kernel._repeats = {}, ()
 
-    def examine(args: Any, named: Any, outs: Any, given: tuple[Any, ...]) -> CallRecord:
-        examined.append(given[0].shape)
-        result = (tuple(given[0].shape), given[0].stride(), given[0].dtype)
-        return CallRecord(f"plan of {given[0].shape[0]}", launches, (0, result), (1,), torch.device("cpu"))
+    def examine(args: Any, named: Any, outs: Any, inputs: tuple[Any, ...]) -> CallRecord:
+        examined.append(inputs[0].shape)
+        result = (tuple(inputs[0].shape), inputs[0].stride(), inputs[0].dtype)
+        return CallRecord(f"plan of {inputs[0].shape[0]}", launches, (0, result), (1,), torch.device("cpu"))
 
     monkeypatch.setattr(kernel, "_examine", examine)
     for _ in range(3):
         for n in range(1, 7):
-            given = torch.zeros(n, 4)
-            made = kernel(X=given, factor=0.5)
-            assert made.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (given.data_ptr(), made.data_ptr()))
-            kernel(X=given, factor=0.5)
+            inputs = torch.zeros(n, 4)
+            created = kernel(X=inputs, factor=0.5)
+            assert created.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (inputs.data_ptr(), created.data_ptr()))
+            kernel(X=inputs, factor=0.5)
     assert len(examined) == 6 and all(isinstance(repeat, CallGuard) for repeat, _ in kernel._repeats)
 
 
@@ -115,13 +115,13 @@ def test_calls_in_another_mode_are_recognised_too(mode: Any, monkeypatch: pytest
     kernel, launches = CompiledKernel.__new__(CompiledKernel), Launches()
     kernel._known, kernel._repeats = {}, ()
     monkeypatch.setattr(kernel, "_examine", lambda *call: CallRecord("plan", launches, (0,), (0,), torch.device("cpu")))
-    given = torch.zeros(3, 4)
-    kernel(X=given)
+    inputs = torch.zeros(3, 4)
+    kernel(X=inputs)
     with mode():
-        kernel(X=given)
-        assert kernel._repeated((0, "X", 0), (given,)) is not None
-        made = torch.zeros(3, 4)
-        kernel(X=made)
-        assert kernel._repeated((0, "X", 0), (made,)) is not None
-    kernel(X=given)
-    assert kernel._repeated((0, "X", 0), (given,)) is not None
+        kernel(X=inputs)
+        assert kernel._repeated((0, "X", 0), (inputs,)) is not None
+        result = torch.zeros(3, 4)
+        kernel(X=result)
+        assert kernel._repeated((0, "X", 0), (result,)) is not None
+    kernel(X=inputs)
+    assert kernel._repeated((0, "X", 0), (inputs,)) is not None

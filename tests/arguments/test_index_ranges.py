@@ -34,10 +34,10 @@ def flat(X: Global[f32, L], Y: Global[f32, M, N], first: i32, *, ROWS: const = 1
 """
 
 
-def refused(where: str, dims: Mapping[str, int], **scalars: int) -> str:
+def refused(position: str, dims: Mapping[str, int], **scalars: int) -> str:
     """What is said of such a launch, without its tensors."""
     try:
-        require_index_ranges(check(parse(FLAT.replace("WHERE", where), "flat.cuir")), {"L": 1000, **dims}, {"first": 0, **scalars})
+        require_index_ranges(check(parse(FLAT.replace("WHERE", position), "flat.cuir")), {"L": 1000, **dims}, {"first": 0, **scalars})
     except CuirError as error:
         assert error.diagnostics[0].code == "U420" and error.diagnostics[0].hint
         return error.diagnostics[0].message
@@ -45,7 +45,7 @@ def refused(where: str, dims: Mapping[str, int], **scalars: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("where", "dims", "says"),
+    ("position", "dims", "says"),
     [
         ("q * N + c", {"M": 60_000, "N": 40_000}, "`q * N` may be 2,399,960,000"),
         ("q * N + c", {"M": 40_000, "N": 40_000}, ""),
@@ -63,9 +63,9 @@ def refused(where: str, dims: Mapping[str, int], **scalars: int) -> str:
         ("q * 0 + c", {"M": 0, "N": LONGEST}, ""),
     ],
 )
-def test_launches_are_refused_where_an_index_may_wrap(where: str, dims: Mapping[str, int], says: str) -> None:
-    found = refused(where, dims)
-    assert (says in found and found) if says else not found, found
+def test_launches_are_refused_where_an_index_may_wrap(position: str, dims: Mapping[str, int], says: str) -> None:
+    result = refused(position, dims)
+    assert (says in result and result) if says else not result, result
 
 
 def test_scalars_count_with_their_values() -> None:

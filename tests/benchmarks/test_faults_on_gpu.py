@@ -52,23 +52,23 @@ class Spoiled:
 
 
 def test_the_original_is_right_also_where_rows_are_padded() -> None:
-    seen: list[Any] = []
+    observed: list[Any] = []
 
     def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
         assert arguments["C"].isnan().all() and grid == 2
         assert all(s % 8 == 0 for x in ("A", "Bt", "C") for s in arguments[x].stride()[:-1])
         interpreted(arguments, grid)
-        seen.append(arguments["C"].clone())
+        observed.append(arguments["C"].clone())
 
-    found = observe(*gemm(), [ONE], launching, "cpu")
-    assert found["outcome"] == RIGHT and found["launches"] == 4
-    assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])  # inputs take turns
+    result = observe(*gemm(), [ONE], launching, "cpu")
+    assert result["outcome"] == RIGHT and result["launches"] == 4
+    assert torch.equal(observed[0], observed[2]) and not torch.equal(observed[0], observed[1])  # inputs take turns
 
 
 @pytest.mark.parametrize(("numbers", "outcome", "says"), [((0, 1, 2, 3), WRONG, "V301"), ((2,), DIFFERS, "1 of 2 launches right")])
 def test_wrong_results_are_seen(numbers: tuple[int, ...], outcome: str, says: str) -> None:
-    found = observe(*gemm(), [ONE, ONE], Spoiled(*numbers), "cpu")
-    assert found["outcome"] == outcome and says in found["says"] and found["launches"] == 4 and "small" in found["problem"]
+    result = observe(*gemm(), [ONE, ONE], Spoiled(*numbers), "cpu")
+    assert result["outcome"] == outcome and says in result["says"] and result["launches"] == 4 and "small" in result["problem"]
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_launches_that_do_not_end_well(error: Exception, outcome: str) -> None:
     def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
         raise error
 
-    found = observe(*gemm(), [ONE], launching, "cpu")
-    assert found["outcome"] == outcome and found["launches"] == 1 and found["says"]
+    result = observe(*gemm(), [ONE], launching, "cpu")
+    assert result["outcome"] == outcome and result["launches"] == 1 and result["says"]
 
 
 def test_padding_keeps_what_is_aligned() -> None:
@@ -147,21 +147,21 @@ def counting(calls: list[tuple[str, str, bool]], outcomes: Mapping[tuple[str, st
 
 def test_results_come_first_and_a_tool_knows_what_hangs() -> None:
     calls: list[tuple[str, str, bool]] = []
-    kept: list[dict[str, Any]] = []
-    run_all(FAULTS, {}, [RESULTS, *TOOLS], counting(calls, {("f1", RESULTS): HANGS}), 1, Clock(60), kept.append)
+    retained: list[dict[str, Any]] = []
+    run_all(FAULTS, {}, [RESULTS, *TOOLS], counting(calls, {("f1", RESULTS): HANGS}), 1, Clock(60), retained.append)
     assert [c[:2] for c in calls[:6]] == [(f.id, RESULTS) for f in FAULTS]
     assert [c[:2] for c in calls[6:9]] == [("f0", t) for t in TOOLS]
-    assert calls[-3:] == [("f1", t, True) for t in TOOLS] and {c[0] for c in calls if c[2]} == {"f1"} and len(kept) == 24
+    assert calls[-3:] == [("f1", t, True) for t in TOOLS] and {c[0] for c in calls if c[2]} == {"f1"} and len(retained) == 24
 
 
 def test_a_run_goes_on_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     lines = [{"machine": "H"}, {"id": "f1", "under": RESULTS, "outcome": HANGS}, {"id": "f0", "under": "racecheck", "outcome": NOT_RUN}]
     path.write_text("\n".join(json.dumps(x) for x in lines) + '\n{"id": "f0", "und')
-    known = read_outcomes(path)
-    assert known == {("f1", RESULTS): HANGS}
+    expected_values = read_outcomes(path)
+    assert expected_values == {("f1", RESULTS): HANGS}
     calls: list[tuple[str, str, bool]] = []
-    run_all(FAULTS[:2], known, ["racecheck"], counting(calls, {}), 2, Clock(60), lambda record: None)
+    run_all(FAULTS[:2], expected_values, ["racecheck"], counting(calls, {}), 2, Clock(60), lambda record: None)
     assert sorted(calls) == [("f0", "racecheck", False), ("f1", "racecheck", True)]
     path.write_text('{"id": 1}\n')
     with pytest.raises(ValueError, match="line 1"):
@@ -170,12 +170,12 @@ def test_a_run_goes_on_from_its_file(tmp_path: Path) -> None:
 
 def test_nothing_begins_after_the_limit_and_what_is_cut_off_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, str, bool]] = []
-    kept: list[dict[str, Any]] = []
-    run_all(FAULTS, {}, [RESULTS], counting(calls, {}), 2, Clock(0), kept.append)
-    assert not calls and not kept
+    retained: list[dict[str, Any]] = []
+    run_all(FAULTS, {}, [RESULTS], counting(calls, {}), 2, Clock(0), retained.append)
+    assert not calls and not retained
     monkeypatch.setattr(Clock, "over", False)
-    run_all(FAULTS[:2], {}, [RESULTS], counting(calls, {("f0", RESULTS): HANGS}), 2, Clock(-100), kept.append)
-    assert [k["id"] for k in kept] == ["f1"] and Clock(-100).at_most(50) < 1
+    run_all(FAULTS[:2], {}, [RESULTS], counting(calls, {("f0", RESULTS): HANGS}), 2, Clock(-100), retained.append)
+    assert [k["id"] for k in retained] == ["f1"] and Clock(-100).at_most(50) < 1
 
 
 # ---- processes and logs
@@ -215,16 +215,16 @@ RACE = """========= COMPUTE-SANITIZER
 @pytest.mark.parametrize(("how", "outcome"), [(RIGHT, RIGHT), ("ends", ERROR), ("hangs", HANGS)])
 def test_the_process_is_asked_and_may_be_lost(how: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_on_gpu, "RESULTS_LIMIT", 1.0 if how == "hangs" else 60.0)
-    found = launched(FAULTS[1], RESULTS, False, Clock(60), command=[sys.executable, "-c", WORKER, how])
-    assert found["outcome"] == outcome and found["says"]
+    result = launched(FAULTS[1], RESULTS, False, Clock(60), command=[sys.executable, "-c", WORKER, how])
+    assert result["outcome"] == outcome and result["says"]
 
 
 def test_a_tool_around_the_process(tmp_path: Path) -> None:
     sanitizer = tmp_path / "compute-sanitizer"
     sanitizer.write_text(SANITIZER.format(python=sys.executable))
     sanitizer.chmod(0o755)
-    found = launched(FAULTS[1], "synccheck", False, Clock(60), str(sanitizer), [sys.executable, "-c", WORKER, ENDED])
-    assert found["outcome"] == SILENT and found["launches"] == 3
+    result = launched(FAULTS[1], "synccheck", False, Clock(60), str(sanitizer), [sys.executable, "-c", WORKER, ENDED])
+    assert result["outcome"] == SILENT and result["launches"] == 3
 
 
 def test_what_a_log_means() -> None:
@@ -232,12 +232,12 @@ def test_what_a_log_means() -> None:
     ended, hung, failed = ({"outcome": o, "problem": "", "says": "x", "launches": 1} for o in (ENDED, HANGS, ERROR))
     none = "========= ERROR SUMMARY: 0 errors\n"
     assert [told(fault, a, none, False)["outcome"] for a in (ended, failed)] == [SILENT, ERROR]
-    assert [told(fault, hung, "", known)["outcome"] for known in (True, False)] == [HANGS, TIME_OUT]
+    assert [told(fault, hung, "", expected_values)["outcome"] for expected_values in (True, False)] == [HANGS, TIME_OUT]
     assert told(fault, ended, "", False)["outcome"] == NOT_RUN
     stuck = told(fault, hung, "========= COMPUTE-SANITIZER\n========= Error: Deadlock detected in gemm\n", True)
     assert stuck["outcome"] == REPORTS and "Deadlock" in stuck["says"]
-    found = told(fault, ended, RACE.format(line=1), False)
-    assert found["outcome"] == REPORTS and found["reports"] == 1 and "Race reported" in found["says"]
+    result = told(fault, ended, RACE.format(line=1), False)
+    assert result["outcome"] == REPORTS and result["reports"] == 1 and "Race reported" in result["says"]
 
 
 # ---- the table
@@ -253,8 +253,8 @@ def test_the_table_counts_what_was_seen_by_what() -> None:
     lines = markdown(FAULTS, outcomes).splitlines()
     assert len(lines) == 6 and len({line.count("|") for line in lines}) == 1
     assert lines[2].startswith("| 1 | 2 | 1 |") and "schedules 4" in lines[4] and lines[5].startswith("| none | 2 |")
-    said = summary(FAULTS, outcomes)
-    assert "Of 4 faults that ran, results showed 2" in said and "1 of which a tool reports" in said
+    message = summary(FAULTS, outcomes)
+    assert "Of 4 faults that ran, results showed 2" in message and "1 of which a tool reports" in message
     assert [line.split(":")[0] for line in unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
     assert "Of 0 faults" in summary([], {}) and markdown([], {})
 
@@ -276,8 +276,8 @@ def test_a_report_that_the_original_has_too_says_nothing_of_a_fault() -> None:
     lines = [line("same", 1, "gemm", 2, race), line("control", 0, "gemm", 2, race), line("fewer", 1, "gemm", 1, race), line("more", 1, "gemm", 3, race),
              line("other", 1, "gemm", 2, deadlock), line("both", 1, "gemm", 2, f"{race}\n{deadlock}"), line("elsewhere", 1, "flash_fwd", 2, race),
              {**line("silent", 1, "gemm", 0, ""), "outcome": SILENT}]  # fmt: skip
-    found = {name: outcome for (name, _), outcome in outcomes_of(lines).items()}
-    assert found == {"same": AS_ORIGINAL, "control": REPORTS, "fewer": AS_ORIGINAL, "more": REPORTS, "other": REPORTS, "both": REPORTS,
+    results = {name: outcome for (name, _), outcome in outcomes_of(lines).items()}
+    assert results == {"same": AS_ORIGINAL, "control": REPORTS, "fewer": AS_ORIGINAL, "more": REPORTS, "other": REPORTS, "both": REPORTS,
                      "elsewhere": REPORTS, "silent": SILENT}  # fmt: skip
 
 
@@ -287,15 +287,15 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     path.write_text("\n".join(map(json.dumps, [head, {"id": "control-gemm", "under": RESULTS, "outcome": RIGHT}])))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path)])
     assert faults_on_gpu.main() == 0
-    shown = capsys.readouterr().out
-    assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in shown and "| none | 1 |" in shown
+    output = capsys.readouterr().out
+    assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in output and "| none | 1 |" in output
     page = tmp_path / "page.md"
     page.write_text((Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path), "--page", str(page)])
     assert faults_on_gpu.main() == faults_on_gpu.main() == 0
     assert page.read_text().count("| none | 1 |") == 1 and "# Verification" in page.read_text()
     page.write_text("nothing")
-    for words, said in (
+    for words, message in (
         (["--table", str(tmp_path / "absent")], "No such file"),
         (["--table", str(path), "--page", str(page)], "lacks the lines"),
         (["--out", str(path), "--jobs", "0"], "at least 1, found 0"),
@@ -304,4 +304,4 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         monkeypatch.setattr(sys, "argv", ["faults_on_gpu", *words])
         with pytest.raises(SystemExit) as stop:
             faults_on_gpu.main()
-        assert stop.value.code == 2 and said in capsys.readouterr().err
+        assert stop.value.code == 2 and message in capsys.readouterr().err

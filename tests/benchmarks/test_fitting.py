@@ -27,8 +27,8 @@ from cuir.performance.timing.problem import Shape
 times = st.dictionaries(st.sampled_from("abc"), st.floats(1.0, 1.5), min_size=3)
 
 
-def of(n: int, taken: dict[str, float], variant: str = "causal", D: int = 64) -> Measured:
-    return Measured(Cell(variant, Shape(max(1, 16384 // n), 32, 32, n, n, D)), taken)
+def of(n: int, selected: dict[str, float], variant: str = "causal", D: int = 64) -> Measured:
+    return Measured(Cell(variant, Shape(max(1, 16384 // n), 32, 32, n, n, D)), selected)
 
 
 def lost(path: list[str], by_keys: dict[float, list[Measured]]) -> float:
@@ -39,31 +39,31 @@ def lost(path: list[str], by_keys: dict[float, list[Measured]]) -> float:
 @given(st.lists(times, min_size=1, max_size=5))
 def test_runs_lose_least(figures: list[dict[str, float]]) -> None:
     """Less than any other way, found by trying all."""
-    by_keys = {1024.0 * 2**i: [of(1024 << i, taken)] for i, taken in enumerate(figures)}
-    found = [name for name, keys in runs(by_keys) for _ in keys]
+    by_keys = {1024.0 * 2**i: [of(1024 << i, selected)] for i, selected in enumerate(figures)}
+    results = [name for name, keys in runs(by_keys) for _ in keys]
     assert [k for _, keys in runs(by_keys) for k in keys] == list(by_keys)
     best = min(lost(list(path), by_keys) for path in itertools.product("abc", repeat=len(figures)))
-    assert lost(found, by_keys) == pytest.approx(best)
+    assert lost(results, by_keys) == pytest.approx(best)
 
 
 def test_noise_makes_no_row_of_its_own() -> None:
     figures = [of(1024, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.1}), of(4096, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0}),
                of(8192, {"BM=128,BN=128": 0.99, "BM=192,BN=128": 1.0}), of(16384, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0})]  # fmt: skip
-    made = table_of(figures, 132)
-    assert [(r.setting["BM"], r.least < 600, r.most > 8000) for r in made] == [(128, True, False), (192, False, True)]
+    result = table_of(figures, 132)
+    assert [(r.setting["BM"], r.least < 600, r.most > 8000) for r in result] == [(128, True, False), (192, False, True)]
     few = table_of([*figures, Measured(Cell("causal", Shape(1, 1, 1, 2048, 2048, 64)), {"BM=64,BN=64": 0.1, "BM=128,BN=128": 1.0})], 132)
-    assert few == made, "few tiles are the model's"
+    assert few == result, "few tiles are the model's"
 
 
 def test_runs_of_another_day_come_to_one_pace(tmp_path: Path) -> None:
     cell = of(1024, {}).cell
     first = {**cell.as_json(), "ms": {"BM=128,BN=128": [1.0, 1.0, 1.0], "BM=192,BN=128": [2.0]}}
-    again = {**cell.as_json(), "ms": {"BM=128,BN=128": [1.1, 1.1, 1.1], "BM=192,BN=96": [1.21]}}
-    for name, row in (("a", first), ("b", again)):
+    repeated = {**cell.as_json(), "ms": {"BM=128,BN=128": [1.1, 1.1, 1.1], "BM=192,BN=96": [1.21]}}
+    for name, row in (("a", first), ("b", repeated)):
         (tmp_path / name).write_text(json.dumps({"device": "NVIDIA H200 sm_90 132"}) + "\n" + json.dumps(row) + "\n", encoding="utf-8")
-    device, (found,) = read([tmp_path / "a", tmp_path / "b"])
-    assert device.endswith("132") and found.cell == cell
-    assert found.times == pytest.approx({"BM=128,BN=128": 1.0, "BM=192,BN=128": 2.0, "BM=192,BN=96": 1.1})
+    device, (result,) = read([tmp_path / "a", tmp_path / "b"])
+    assert device.endswith("132") and result.cell == cell
+    assert result.times == pytest.approx({"BM=128,BN=128": 1.0, "BM=192,BN=128": 2.0, "BM=192,BN=96": 1.1})
 
 
 def test_the_models_numbers_are_found_again() -> None:
@@ -79,18 +79,18 @@ def test_the_models_numbers_are_found_again() -> None:
                 for BM, BN in ((64, 64), (128, 64), (128, 128), (192, 64), (192, 80)):
                     t = cost.Terms.of(work, cell.shape, dict(numbers), {"BM": BM, "BN": BN}, 132)
                     figures.append((t, cost.predict_milliseconds(t, hidden) * float(np.exp(rng.normal(0, 0.01))), 1.0))
-    found = fitted(figures)
-    off = [abs(math.log(cost.predict_milliseconds(t, found) / cost.predict_milliseconds(t, hidden))) for t, _, _ in figures]
-    before = [abs(math.log(cost.predict_milliseconds(t, cost.Coefficients()) / taken)) for t, taken, _ in figures]
+    result = fitted(figures)
+    off = [abs(math.log(cost.predict_milliseconds(t, result) / cost.predict_milliseconds(t, hidden))) for t, _, _ in figures]
+    before = [abs(math.log(cost.predict_milliseconds(t, cost.Coefficients()) / selected)) for t, selected, _ in figures]
     assert max(off) < 0.02 < max(before)
 
 
 def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
     """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")
-    device, found = read([path])
-    grid = {cell for cell, _ in cells(defaults.GRID)} | {m.cell for m in found if m.cell.shape.D == 192}
-    ratios = {m.cell: r for r, m, _ in fitting.report([m for m in found if m.cell in grid], device, "table") if r == r}
+    device, result = read([path])
+    grid = {cell for cell, _ in cells(defaults.GRID)} | {m.cell for m in result if m.cell.shape.D == 192}
+    ratios = {m.cell: r for r, m, _ in fitting.report([m for m in result if m.cell in grid], device, "table") if r == r}
     assert set(ratios) == grid and any(cell.shape.D == 192 for cell in grid)
     assert min(ratios.values()) >= 0.97, min(ratios, key=lambda c: ratios[c])
 
@@ -104,16 +104,16 @@ def test_a_cell_that_loses_by_sharing_has_a_row_of_its_own() -> None:
         Measured(grouped, many, {"BM=192,BN=128": 24}),
         *(of(n, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.05}) for n in (4096, 8192)),
     ]
-    shared, own = table_of(figures, 132)
+    shared, ours = table_of(figures, 132)
     assert shared.setting["BM"] == 128 and shared.heads is None
-    assert own.setting["BM"] == 192 and (own.heads, own.spilled, own.least) == (8, 24, own.most)
+    assert ours.setting["BM"] == 192 and (ours.heads, ours.spilled, ours.least) == (8, 24, ours.most)
 
 
 def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:
     """Launches of one to four waves, of which no table has rows: most get a setting within 3 % of the best that was measured."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")
-    device, found = read([path])
-    few = [m for m in found if table.count_waves(m.cell.shape, 132) < table.MIN_WAVES]
+    device, result = read([path])
+    few = [m for m in result if table.count_waves(m.cell.shape, 132) < table.MIN_WAVES]
     ratios = [r for r, _, _ in fitting.report(few, device, "model") if r == r]
     assert len(ratios) == len(few) == 24 and statistics.mean(ratios) >= 0.98 and sum(r < 0.97 for r in ratios) <= 3
 
@@ -121,16 +121,16 @@ def test_the_model_knows_how_few_tiles_divide_among_multiprocessors() -> None:
 def test_rows_of_one_short_run_are_near_the_best_on_average() -> None:
     """Its figures move by 3 %, and the fastest of ten that move is faster than any setting is."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h100-*.jsonl.xz")
-    device, found = read([path])
-    ratios = [r for r, _, _ in fitting.report(found, device, "table")]
+    device, result = read([path])
+    ratios = [r for r, _, _ in fitting.report(result, device, "table")]
     assert len(ratios) == 140 and statistics.mean(ratios) >= 0.99 and sum(r < 0.97 for r in ratios) <= 8
 
 
 @pytest.mark.parametrize("D", sorted(defaults.SETTINGS))
 def test_the_checker_takes_what_is_measured(D: int) -> None:
-    made = defaults.of_cell(of(1024, {}, "full", D).cell)
+    result = defaults.of_cell(of(1024, {}, "full", D).cell)
     for setting in defaults.SETTINGS[D]:
-        assert find_violation(made.program, made.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
+        assert find_violation(result.program, result.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
 
 
 def test_the_grid_is_the_issues(tmp_path: Path) -> None:
@@ -145,15 +145,15 @@ def test_the_grid_is_the_issues(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_held_out_is_in_the_grid() -> None:
-    held, grid = defaults.held_out(), {cell for cell, _ in cells(defaults.GRID)}
-    assert not grid & {cell for cell, _ in held}
-    for cell, settings in held:
-        made = defaults.of_cell(cell)
-        assert settings and find_violation(made.program, made.kernel, whole(settings[0], cell.shape.D)) is None
+    contents, grid = defaults.held_out(), {cell for cell, _ in cells(defaults.GRID)}
+    assert not grid & {cell for cell, _ in contents}
+    for cell, settings in contents:
+        result = defaults.of_cell(cell)
+        assert settings and find_violation(result.program, result.kernel, whole(settings[0], cell.shape.D)) is None
 
 
 def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(made: Any, name: str, consts: Any) -> Callable[..., None]:
+    def fake(created: Any, name: str, consts: Any) -> Callable[..., None]:
         def launch(**given: torch.Tensor) -> None:
             if "BN=96" in name:
                 raise ValueError("no such kernel")
@@ -163,8 +163,8 @@ def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(defaults, "compiled", fake)
     monkeypatch.setattr(defaults, "time_calls", lambda call, n: [0.5 if n == 1 else 0.4] * n)
-    found = measured(
+    result = measured(
         Cell("document", Shape(1, 2, 1, 256, 256, 64)), [parsed(s) for s in ("BM=128,BN=128", "BM=128,BN=64", "BM=192,BN=96")], device="cpu"
     )
-    assert found["ms"] == {"BM=128,BN=128": [0.4, 0.4, 0.4]}
-    assert found["wrong"].keys() == {"BM=128,BN=64", "BM=192,BN=96"} and "off by" in found["wrong"]["BM=128,BN=64"]
+    assert result["ms"] == {"BM=128,BN=128": [0.4, 0.4, 0.4]}
+    assert result["wrong"].keys() == {"BM=128,BN=64", "BM=192,BN=96"} and "off by" in result["wrong"]["BM=128,BN=64"]

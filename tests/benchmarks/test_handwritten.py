@@ -39,9 +39,9 @@ def test_what_was_judged_wrongly_at_first(name: str, capsys: pytest.CaptureFixtu
     e = ENTRIES[name]
     consts = [x for n, v in e["consts"].items() for x in ("-c", f"{n}={v}")]
     code = run(["verify", str(e["folder"] / e["file"]), "--against", str(e["folder"] / e["against"]), *consts, "--json"])
-    said = json.loads(capsys.readouterr().out)
-    assert code == (0 if e["right"] else 1), said
-    assert not any(d["code"].startswith("U9") for d in said.get("diagnostics", []))
+    message = json.loads(capsys.readouterr().out)
+    assert code == (0 if e["right"] else 1), message
+    assert not any(d["code"].startswith("U9") for d in message.get("diagnostics", []))
 
 
 def test_the_table_counts_what_is_refused() -> None:
@@ -61,11 +61,11 @@ def test_nothing_is_judged_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     from benchmarks.handwritten import judge
 
     out = tmp_path / "verdicts.jsonl"
-    known = [
+    expected_values = [
         {"program": f"{e['folder'].name}/{e['file']}", "class": e["class"], "right": e["right"], "level": "quick", "verdict": "refused"}
         for e in ENTRIES.values()
     ]
-    out.write_text("\n".join(map(json.dumps, known)) + "\n")
+    out.write_text("\n".join(map(json.dumps, expected_values)) + "\n")
     monkeypatch.setattr("sys.argv", ["judge", "--out", str(out)])
     monkeypatch.setattr(judge, "judge", lambda *given: pytest.fail("judged again"))
     judge.main()

@@ -16,8 +16,8 @@ def test_operations_of_a_product_are_counted() -> None:
         shapes.append(call().shape)
         return 0.5
 
-    found = dict(matrix_rate.rates("cpu", (16, 32), torch.float32, measure))
-    assert found == {16: 2 * 16**3 / 0.5 / 1e9, 32: 2 * 32**3 / 0.5 / 1e9} and shapes == [(16, 16), (32, 32)]
+    results = dict(matrix_rate.rates("cpu", (16, 32), torch.float32, measure))
+    assert results == {16: 2 * 16**3 / 0.5 / 1e9, 32: 2 * 32**3 / 0.5 / 1e9} and shapes == [(16, 16), (32, 32)]
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ def test_accepted_programs_take_what_the_variants_of_the_suite_capture(folder: s
         program, cell = cuir.parse(text, variant), cells[variant]
         (kernel,) = program.kernels().values()
         consts = check(program, None, CONSTS).consts
-        given = captured_arguments(program, kernel, read_variant(variant, cell.arguments), cell.shape.lengths, consts=consts)
-        assert set(given) <= {p.name for p in kernel.params}
+        inputs = captured_arguments(program, kernel, read_variant(variant, cell.arguments), cell.shape.lengths, consts=consts)
+        assert set(inputs) <= {p.name for p in kernel.params}
 
 
 def test_a_sample_that_no_attempt_was_right_of_has_no_program(tmp_path: Path) -> None:

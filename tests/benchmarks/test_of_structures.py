@@ -44,9 +44,9 @@ def test_accepted_programs_are_right_for_its_inputs_and_others_are_not(to: str) 
     problem, call = problem_of(to, TEXTS["fa3"][to])
     error, why = problem.judge(call())
     assert why == "" and 0 < error < 2e-2
-    found = {n: x.clone() for n, x in call().items()}
-    found["O"][0, 0, :64] *= 1.1
-    assert "O is off by" in problem.judge(found)[1]
+    results = {n: x.clone() for n, x in call().items()}
+    results["O"][0, 0, :64] *= 1.1
+    assert "O is off by" in problem.judge(results)[1]
 
 
 def test_both_origins_programs_take_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,9 +61,9 @@ def test_the_formula_is_asked_by_its_own_names(monkeypatch: pytest.MonkeyPatch) 
     right = 0
     for to in FUNCTIONS:
         problem, _ = problem_of(to, TEXTS["fa3"][to])
-        found = problem.formula()()
-        assert set(problem.outputs) <= set(found)
-        right += problem.judge(found)[1] == ""
+        result = problem.formula()()
+        assert set(problem.outputs) <= set(result)
+        right += problem.judge(result)[1] == ""
     assert right >= len(FUNCTIONS) - 2  # squares of scores overflow in half precision
 
 
@@ -78,6 +78,6 @@ def test_the_table() -> None:
         {"variant": "a", "contenders": {"cuir": {"tflops": 600.0}, "flex": {"tflops": 300.0}, "compiled": {"failed": "no memory"}, "fa3": {"tflops": 450.0}}},
         {"variant": "b", "contenders": {"cuir": {"tflops": 600.0}, "flex": {"tflops": 300.0}, "compiled": {"tflops": 30.0}, "fa3": {"wrong": "O is off"}}},
     ]  # fmt: skip
-    shown = table(rows)
-    assert "| a | 600.0 | 300.0 | no memory | 450.0 |" in shown and "| b | 600.0 | 300.0 | 30.0 | O is off |" in shown
-    assert "fa3 / flex: 1.50 in the geometric mean of 1 structures, smallest 1.50" in shown and "fa3 / compiled" not in shown
+    output = table(rows)
+    assert "| a | 600.0 | 300.0 | no memory | 450.0 |" in output and "| b | 600.0 | 300.0 | 30.0 | O is off |" in output
+    assert "fa3 / flex: 1.50 in the geometric mean of 1 structures, smallest 1.50" in output and "fa3 / compiled" not in output

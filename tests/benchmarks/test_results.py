@@ -23,8 +23,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def kept(suite: str) -> Path:
-    (found,) = RESULTS.glob(f"{suite}-h200-*.jsonl")
-    return found
+    (result,) = RESULTS.glob(f"{suite}-h200-*.jsonl")
+    return result
 
 
 def test_each_suite_has_one_run() -> None:
@@ -50,20 +50,20 @@ def test_a_table_has_a_row_for_each_cell(tmp_path: Path) -> None:
                                            ("-bf16", {"fa3": "FlashAttention-3", "cudnn": "cuDNN"})])  # fmt: skip
 def test_the_page_shows_the_means_of_full_and_causal(suffix: str, peers: dict[str, str]) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-    found = medians([kept(f"flash{suffix}"), kept(f"models{suffix}")])
+    result = medians([kept(f"flash{suffix}"), kept(f"models{suffix}")])
     for peer, word in peers.items():
-        shares = [of[f"ours / {peer}"] for of in found.values()]
+        shares = [of[f"ours / {peer}"] for of in result.values()]
         assert f"| {len(shares)} | {word} | {geometric_mean(shares):.3f} ({min(shares):.3f}) |" in page
 
 
 @pytest.mark.parametrize("suite", ["masks", "paper", "variants", "smoke"])
 def test_the_page_shows_the_means_of_masks(suite: str) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-    found = means(read(kept(suite))[1])
-    every: Mean = found["all"]["flex"]
+    result = means(read(kept(suite))[1])
+    every: Mean = result["all"]["flex"]
     assert f"| {every.count} | FlexAttention | {every.text} |" in page
     if suite in ("masks", "paper"):
         (line,) = (x for x in page.splitlines() if x.startswith(f"| `{suite}`, FlexAttention |"))
         head = page.splitlines()[page.splitlines().index(line) - 2]
         shown_means = dict(zip(head.strip("| ").split(" | "), line.strip("| ").split(" | ")[1:], strict=True))
-        assert shown_means == {name: of["flex"].text for name, of in found.items() if name in shown_means} and len(shown_means) > 7
+        assert shown_means == {name: of["flex"].text for name, of in result.items() if name in shown_means} and len(shown_means) > 7

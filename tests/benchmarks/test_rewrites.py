@@ -47,50 +47,50 @@ def test_rows_beyond_the_limit_are_marked(now: Measured | None, beyond: bool) ->
 
 def test_the_table_names_every_kind(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    found = [
+    results = [
         ROW,
         replace(ROW, kind="name", now=replace(ORIGINAL, turns=(200, 320))),
         replace(ROW, kind="copy", now=None, refused="L002 no"),
     ]
-    path.write_text("".join(tool.json.dumps(tool.as_json(r)) + "\n" for r in found))
-    assert tool.read(path) == found
-    lines = tool.table(found)
+    path.write_text("".join(tool.json.dumps(tool.as_json(r)) + "\n" for r in results))
+    assert tool.read(path) == results
+    lines = tool.table(results)
     assert all(any(line.startswith(f"{kind} ") for line in lines) for kind in KINDS)
     assert sum("not measured" in line for line in lines) == len(KINDS) - 3
     assert lines[-1] == "3 rows, 2 beyond 2%; kinds that hold: commute; that do not: name, copy"
 
 
 def test_subjects_are_the_corpus_in_all_settings() -> None:
-    found = list(tool.subjects(["flash_fwd_sm90", "gemm", "flash_bwd", "variant:alibi"], ["f16", "bf16"], [64, 128]))
-    assert len({s.name for s in found}) == len(found) == 4 + 2 + 8 + 6
+    results = list(tool.subjects(["flash_fwd_sm90", "gemm", "flash_bwd", "variant:alibi"], ["f16", "bf16"], [64, 128]))
+    assert len({s.name for s in results}) == len(results) == 4 + 2 + 8 + 6
     assert set(tool.everything()) > {"flash_fwd_sm90", "decode_paged", "variant:causal"}
-    for s in found[:1] + found[-1:]:
+    for s in results[:1] + results[-1:]:
         assert check(s.program, s.kernel, s.consts).consts["T"] == s.consts["T"]
 
 
 def test_spellings_are_those_of_the_lazy_rescale() -> None:
     subject = next(tool.subjects(["flash_fwd_sm90"], ["f16"], [64]))
-    found = list(tool.spelled(subject))
-    assert len(found) == len(SPELLINGS) and len({show(program) for _, program, _, _ in found}) == len(found)
-    assert all(check(program, subject.kernel, subject.consts).roles for _, program, _, _ in found)
+    results = list(tool.spelled(subject))
+    assert len(results) == len(SPELLINGS) and len({show(program) for _, program, _, _ in results}) == len(results)
+    assert all(check(program, subject.kernel, subject.consts).roles for _, program, _, _ in results)
     assert not list(tool.spelled(replace(subject, program=read_program("gemm"), kernel="gemm")))
 
 
 def test_what_the_compiler_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     program = parse(TEXT)
 
-    def measured(given: object, of: Subject) -> tuple[str, Measured]:
-        if given is program:
+    def measured(inputs: object, of: Subject) -> tuple[str, Measured]:
+        if inputs is program:
             return "text", ORIGINAL
         raise CuirError.of("L002", "not lowered")
 
     monkeypatch.setattr(tool, "measured", measured)
     subject = Subject("small", program, "k", {})
-    found = list(tool.rows(subject, Draw(chains=1, length=3)))
-    assert {r.kind for r in found} == {*KINDS, tool.CHAIN}
-    assert all(r.beyond and r.refused == "L002 not lowered" for r in found)
-    found = list(tool.rows(subject, Draw(count=99, chains=0, within=("scaled",))))
-    assert len(found) > 9 and all(r.line in range(3, 8) for r in found)
+    results = list(tool.rows(subject, Draw(chains=1, length=3)))
+    assert {r.kind for r in results} == {*KINDS, tool.CHAIN}
+    assert all(r.beyond and r.refused == "L002 not lowered" for r in results)
+    results = list(tool.rows(subject, Draw(count=99, chains=0, within=("scaled",))))
+    assert len(results) > 9 and all(r.line in range(3, 8) for r in results)
 
 
 # ---- compiled

@@ -26,48 +26,50 @@ def called(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str
         name.lower(): dims_of.replace(",", "")
         for name, dims_of in re.findall(r"(\w+): Global\[\w+, ([^\]]+)\]", str(spec.parameters or ""))
     }
-    asked = spec.reference.__code__.co_varnames[: spec.reference.__code__.co_argcount]
-    given = {
+    requests = spec.reference.__code__.co_varnames[: spec.reference.__code__.co_argcount]
+    inputs = {
         name: torch.randn([dims[d] for d in shape.split()], generator=g, dtype=torch.float64)
         for name, shape in shapes.items()
-        if name in asked
+        if name in requests
     }
-    numbers = {name: 0.4 for name in asked if name not in given}
-    return spec.reference(**given, **numbers), given
+    numbers = {name: 0.4 for name in requests if name not in inputs}
+    return spec.reference(**inputs, **numbers), inputs
 
 
 @pytest.mark.parametrize("structure", NAMES)
 def test_outputs_have_the_shapes_of_queries(structure: str) -> None:
     for n in (7, 0):
-        found, _ = called(structure, N=n)
-        for name, x in found.items():
+        result, _ = called(structure, N=n)
+        for name, x in result.items():
             assert x.shape == ((2, 4, 5, 8) if name.startswith("O") else (2, 4, 5)), name
             assert not x.isnan().any() or (name == "ENT" and n == 0), name
 
 
-def plain(given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Scores, weights and values of plain attention."""
-    k, v = (given[n].repeat_interleave(2, 1) for n in "kv")
-    s = given["q"] @ k.mT * 0.4
+    k, v = (inputs[n].repeat_interleave(2, 1) for n in "kv")
+    s = inputs["q"] @ k.mT * 0.4
     return s, s.softmax(-1), v
 
 
 def test_they_are_what_their_names_say() -> None:
     """Against plain attention by other means."""
-    found, given = called("two_values")
-    _, p, v = plain(given)
-    assert torch.allclose(found["O"], p @ v) and torch.allclose(found["O2"], p @ given["v2"].repeat_interleave(2, 1))
-    found, given = called("row_entropy")
-    _, p, _ = plain(given)
-    assert torch.allclose(found["ENT"], torch.distributions.Categorical(p).entropy())
-    found, given = called("largest_weight")
-    _, p, _ = plain(given)
-    assert torch.equal(found["TOP"], p.max(-1).values)
-    found, given = called("joint_attention", L=0)
-    _, p, v = plain(given)
-    assert torch.allclose(found["O"], p @ v)
-    found, given = called("retention", N=5)
-    s, _, v = plain(given)
-    assert torch.allclose(found["O"][:, :, 0], s[:, :, 0, :1] * v[:, :, 0]), "the first query sees the first key alone, which has not faded"
-    found, given = called("normed_output")
-    assert torch.allclose((found["O"] / given["w"][:, None]).square().mean(-1), torch.ones(()).double(), atol=1e-2)
+    result, inputs = called("two_values")
+    _, p, v = plain(inputs)
+    assert torch.allclose(result["O"], p @ v) and torch.allclose(result["O2"], p @ inputs["v2"].repeat_interleave(2, 1))
+    result, inputs = called("row_entropy")
+    _, p, _ = plain(inputs)
+    assert torch.allclose(result["ENT"], torch.distributions.Categorical(p).entropy())
+    result, inputs = called("largest_weight")
+    _, p, _ = plain(inputs)
+    assert torch.equal(result["TOP"], p.max(-1).values)
+    result, inputs = called("joint_attention", L=0)
+    _, p, v = plain(inputs)
+    assert torch.allclose(result["O"], p @ v)
+    result, inputs = called("retention", N=5)
+    s, _, v = plain(inputs)
+    assert torch.allclose(result["O"][:, :, 0], s[:, :, 0, :1] * v[:, :, 0]), (
+        "the first query sees the first key alone, which has not faded"
+    )
+    result, inputs = called("normed_output")
+    assert torch.allclose((result["O"] / inputs["w"][:, None]).square().mean(-1), torch.ones(()).double(), atol=1e-2)

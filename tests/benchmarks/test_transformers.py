@@ -21,8 +21,8 @@ def test_models_have_their_known_sizes(name: str, billions: float) -> None:
 
 def test_it_runs_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.jsonl"
-    given = "--tiny --backend interpret --device cpu --layers 1 --batch 2 --new 2 --models llama --work padded dynamic --beside sdpa nothing --rounds 1 --out"
-    assert benchmark.main([*given.split(), str(out)]) == 0
+    inputs = "--tiny --backend interpret --device cpu --layers 1 --batch 2 --new 2 --models llama --work padded dynamic --beside sdpa nothing --rounds 1 --out"
+    assert benchmark.main([*inputs.split(), str(out)]) == 0
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [row["work"] for row in rows] == ["padded", "dynamic"]
     for row in rows:

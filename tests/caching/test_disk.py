@@ -43,11 +43,11 @@ def test_eviction_leaves_the_most_recently_used(sizes: list[tuple[int, int]], li
         files = [(age, fill((KERNELS, VERDICTS, RESULTS)[i % 3], f"{i:032d}", size, age), size) for i, (size, age) in enumerate(sizes)]
         before = sum(size for *_, size in files)
         evict()
-        left = [f for f in files if f[1].exists()]
-        assert (len(left) == len(files)) == (before <= limit)
-        assert sum(size for *_, size in left) <= limit
+        remaining = [f for f in files if f[1].exists()]
+        assert (len(remaining) == len(files)) == (before <= limit)
+        assert sum(size for *_, size in remaining) <= limit
         gone = [f for f in files if not f[1].exists()]
-        assert not gone or min(age for age, *_ in gone) >= max((age for age, *_ in left), default=0)
+        assert not gone or min(age for age, *_ in gone) >= max((age for age, *_ in remaining), default=0)
 
 
 def test_writing_evicts_what_is_old_but_neither_tuning_nor_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def test_the_folder_is_looked_at_again_after_many_bytes(monkeypatch: pytest.Monk
 
 def test_use_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_CACHE_LIMIT", "1")
-    used, other = fill(KERNELS, "used", MIB // 2, 1000), fill(KERNELS, "other", MIB * 3 // 4, 10)
+    used, second = fill(KERNELS, "used", MIB // 2, 1000), fill(KERNELS, "other", MIB * 3 // 4, 10)
     mark_used(used)
-    assert evict() == 1 and used.exists() and not other.exists()
+    assert evict() == 1 and used.exists() and not second.exists()
 
 
 @pytest.mark.parametrize(

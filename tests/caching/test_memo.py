@@ -15,8 +15,8 @@ def make(limit: int = 3) -> Memo[int, int]:
 
 
 def statistics(name: str) -> object:
-    (found,) = [row for row in collect_statistics() if row.name == name]
-    return found
+    (result,) = [row for row in collect_statistics() if row.name == name]
+    return result
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=60), st.integers(1, 5))
@@ -36,12 +36,12 @@ def test_a_table_is_a_bounded_dictionary(steps: list[tuple[bool, int]], limit: i
 
 
 def test_statistics_add_up_tables_of_one_name_and_forget_dead_ones() -> None:
-    one, other = make(), make()
-    one[1], other[2] = 1, 2
-    one.get(1), other.get(1)
-    found = statistics("tests.table")
-    assert (found.tables, found.entries, found.hits, found.misses, found.limit) == (2, 2, 1, 1, 3)  # type: ignore[attr-defined]
-    del other
+    item, second = make(), make()
+    item[1], second[2] = 1, 2
+    item.get(1), second.get(1)
+    result = statistics("tests.table")
+    assert (result.tables, result.entries, result.hits, result.misses, result.limit) == (2, 2, 1, 1, 3)  # type: ignore[attr-defined]
+    del second
     assert statistics("tests.table").tables == 1  # type: ignore[attr-defined]
 
 
@@ -67,8 +67,8 @@ def test_functions_are_listed_by_their_module() -> None:
         return 2 * x
 
     assert [double(x) for x in (1, 1, 2, 3, 1)] == [2, 2, 4, 6, 2] and calls == [1, 2, 3, 1]
-    found = next(row for row in collect_statistics() if row.name.endswith("double"))
-    assert (found.hits, found.misses, found.entries, found.evictions) == (1, 4, 2, 2)
+    item = next(row for row in collect_statistics() if row.name.endswith("double"))
+    assert (item.hits, item.misses, item.entries, item.evictions) == (1, 4, 2, 2)
 
 
 def test_every_table_has_its_own_name_and_a_line_in_the_page() -> None:

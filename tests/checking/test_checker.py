@@ -52,8 +52,8 @@ def errors(body: str, **kw: str) -> list[tuple[str, int, int]]:
 def test_corpus_checks(path: Path) -> None:
     program = parse(path.read_text(), path.name)
     for name, k in program.kernels().items():
-        given = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
-        checked = check(program, name, assume_consts(k, given))
+        inputs = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
+        checked = check(program, name, assume_consts(k, inputs))
         assert checked.roles and checked.threads % 128 == 0
         for role in checked.roles:
             for stmt in role.body:
@@ -65,8 +65,8 @@ def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path)
     program = parse(path.read_text(), path.name)
     before = pickle.dumps(program)
     for name, k in program.kernels().items():
-        given = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
-        checked = check(program, name, assume_consts(k, given))
+        inputs = {"decode": EXTRA["decode"], "flash_fwd": EXTRA["global"] if "global" in path.stem else {}}.get(name, {})
+        checked = check(program, name, assume_consts(k, inputs))
         flat = [n for s in (*checked.declarations, *(s for r in checked.roles for s in r.body)) for n in walk(s)]
         assert len({id(n) for n in flat}) == len(flat)
         assert all(checked.find_call(n) is not None for n in flat if isinstance(n, Call) and n.func != Name("range"))
@@ -328,7 +328,7 @@ def test_dtypes_by_any_name_and_a_short_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "given", "size"),
+    ("written", "inputs", "size"),
     [
         ("C", {}, 4),
         ("C", {"C": 1}, 1),
@@ -338,10 +338,10 @@ def test_dtypes_by_any_name_and_a_short_repr() -> None:
         ("PAIR", {}, 2),
     ],
 )
-def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: dict[str, int], size: int) -> None:
+def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, inputs: dict[str, int], size: int) -> None:
     head = HEAD.replace('"sm_90a"', f'"sm_90a", cluster={written}')
     program = parse("PAIR = 2\n" + head + '    with role("all", warps=1):\n        one.arrive(cluster=True)\n')
-    assert check(program, consts=given).cluster == size
+    assert check(program, consts=inputs).cluster == size
     assert parse(show(program)) == program and f"cluster={written}" in show(program)
 
 
@@ -357,9 +357,9 @@ def test_the_size_of_a_cluster_is_an_expression_of_consts(written: str, given: d
 def test_a_shape_that_registers_do_not_have_is_told_the_next_one(workers: str, shape: str, code: str, nearest: str) -> None:
     with pytest.raises(CuirError) as caught:
         check(parse(f'@kernel(arch="sm_90a")\ndef f():\n    with role("a", {workers}=1):\n        x = zeros(f32, [{shape}])\n'))
-    (found,) = caught.value.diagnostics
-    assert found.code == code and found.hint is not None
-    assert "rows of a tile are 1 or a multiple of 64" in found.hint and found.hint.endswith(f"the next larger one is {nearest}")
+    (result,) = caught.value.diagnostics
+    assert result.code == code and result.hint is not None
+    assert "rows of a tile are 1 or a multiple of 64" in result.hint and result.hint.endswith(f"the next larger one is {nearest}")
 
 
 @pytest.mark.parametrize(("consts", "code", "hint"), [
@@ -371,5 +371,5 @@ def test_consts_that_give_unusable_sizes_are_one_error_that_names_them(consts: d
 
     with pytest.raises(CuirError) as caught:
         check(parse(kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")), None, {"T": "f16", "D": 128, **consts})
-    (found,) = caught.value.diagnostics
-    assert (found.code, found.hint) == (code, hint)
+    (result,) = caught.value.diagnostics
+    assert (result.code, result.hint) == (code, hint)

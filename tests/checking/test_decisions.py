@@ -36,7 +36,7 @@ def found(checked: Checked) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "wanted"),
+    ("body", "expected"),
     [
         (
             "y = where(q * 0.1 - k_ * 0.1 >= 0.0, x, 0.0)",
@@ -72,8 +72,8 @@ def found(checked: Checked) -> set[str]:
         ("y = where(x >= row_sum(x) / 48.0, x, 0.0)", {"row_sum(x)", "row_sum(x) / 48.0"}),
     ],
 )
-def test_what_decides(body: str, wanted: set[str]) -> None:
-    assert found(kernel(f"{body}\nstore(Y[rows(64), cols(64)], y)")) == wanted
+def test_what_decides(body: str, expected: set[str]) -> None:
+    assert found(kernel(f"{body}\nstore(Y[rows(64), cols(64)], y)")) == expected
 
 
 def test_through_functions() -> None:
@@ -83,13 +83,13 @@ def test_through_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [("floor(x)", True), ("round(x)", True), ("fmod(x, s)", True), ("cast(x, i32)", True), ("x + 12582912.0", True), ("cast(x, bool)", False), ("x > 0.0", False), ("abs(x)", False), ("sqrt(x)", False)],
 )  # fmt: skip
-def test_what_jumps(text: str, wanted: bool) -> None:
+def test_what_jumps(text: str, expected: bool) -> None:
     checked = kernel(f"store(Y[rows(64), cols(64)], cast({text}, f32))")
     (e,) = (e for r in checked.roles for e in expressions(r.body) if show(e) == text)
-    assert jumps(checked, e) is wanted
+    assert jumps(checked, e) is expected
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def value(e: Expr, env: dict[str, int]) -> int:
     if isinstance(e, Unary):
         return -value(e.operand, env) if e.op == "-" else not value(e.operand, env)
     if isinstance(e, Binary) and e.op in ("and", "or"):
-        left = value(e.left, env)
-        return value(e.right, env) if bool(left) == (e.op == "and") else left
+        remaining = value(e.left, env)
+        return value(e.right, env) if bool(remaining) == (e.op == "and") else remaining
     if isinstance(e, Binary):
         return OPS[e.op](value(e.left, env), value(e.right, env))
     assert isinstance(e, IfExp), e
@@ -193,8 +193,8 @@ for i in range(skip):
 store(X[0], x + skip)
 """
     assert not any(isinstance(s, For) for s in flat(text)) and stored(text, a=5, b=7) == [7]
-    taken = text.replace("C > 2", "C > 3")
-    assert any(isinstance(s, For) for s in flat(taken)) and stored(taken, a=5, b=7) == [7 + 0 + 1 + 2]
+    selected = text.replace("C > 2", "C > 3")
+    assert any(isinstance(s, For) for s in flat(selected)) and stored(selected, a=5, b=7) == [7 + 0 + 1 + 2]
     assert stored(text.replace("C > 2", "a > 2"), a=5, b=7) == [7]  # for the run to decide
 
 
@@ -206,8 +206,8 @@ def test_a_constant_on_the_right_decides_too() -> None:
         == flat("if a < b:\n    store(X[0], 1)")
         == flat("if a < b and C > 2:\n    store(X[0], 1)")
     )
-    for left in ("a // b > 0", "X[a] > 0"):  # what may fail is worked out
-        assert any(isinstance(s, If) for s in flat(f"if {left} or C > 2:\n    store(X[0], 1)"))
+    for remaining in ("a // b > 0", "X[a] > 0"):  # what may fail is worked out
+        assert any(isinstance(s, If) for s in flat(f"if {remaining} or C > 2:\n    store(X[0], 1)"))
 
 
 @pytest.mark.parametrize("ends", ["0", "-1", "3, 3", "C, 2"])

@@ -32,8 +32,8 @@ def attention(program: Program) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_softmax_is_there_and_is_the_same() -> None:
-    own, borrowed = attention(parse(TEXT)), attention(without_softmax())
-    assert all(torch.equal(a, b) for a, b in zip(own, borrowed, strict=True)) and not own[0].isnan().any()
+    ours, borrowed = attention(parse(TEXT)), attention(without_softmax())
+    assert all(torch.equal(a, b) for a, b in zip(ours, borrowed, strict=True)) and not ours[0].isnan().any()
 
 
 def test_a_program_replaces_it() -> None:

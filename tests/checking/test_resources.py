@@ -29,15 +29,15 @@ def allocate(lines: list[str]) -> dict[str, tuple[int, int, bool]]:
     )
 )
 def test_arrays_lie_apart_and_aligned(arrays: list[tuple[str, int, int]]) -> None:
-    found = allocate([f"a{i} = shared({d}, [{r}, {c}])" for i, (d, r, c) in enumerate(arrays)])
-    spans = sorted((offset, offset + size) for offset, size, _ in found.values())
+    result = allocate([f"a{i} = shared({d}, [{r}, {c}])" for i, (d, r, c) in enumerate(arrays)])
+    spans = sorted((offset, offset + size) for offset, size, _ in result.values())
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    assert all(offset % (1024 if panelled else 16) == 0 for offset, _, panelled in found.values())
+    assert all(offset % (1024 if panelled else 16) == 0 for offset, _, panelled in result.values())
 
 
 def test_over_shares_bytes() -> None:
-    found = allocate(["a = shared(f16, [2, 64, 64])", "b = shared(f16, [64, 64], over=a)", "c = shared(f16, [8, 64])"])
-    assert found["b"][0] == found["a"][0] and found["c"][0] >= found["a"][1]
+    result = allocate(["a = shared(f16, [2, 64, 64])", "b = shared(f16, [64, 64], over=a)", "c = shared(f16, [8, 64])"])
+    assert result["b"][0] == result["a"][0] and result["c"][0] >= result["a"][1]
 
 
 @pytest.mark.parametrize("line", ["b = shared(f16, [128, 64], over=a)", "b = shared(f16, [8, 64], over=c)"])
@@ -125,6 +125,6 @@ def test_eight_bits_need_an_architecture_that_converts_them(dtype: str, place: i
         check(parse(text.replace("ARCH", arch)))
     with pytest.raises(CuirError) as caught:
         check(parse(text.replace("ARCH", "sm_80")))
-    (found,) = caught.value.diagnostics
-    assert found.code == "S217" and dtype in found.message and found.span is not None
-    assert found.span.line == (2, 3, 5)[place]
+    (result,) = caught.value.diagnostics
+    assert result.code == "S217" and dtype in result.message and result.span is not None
+    assert result.span.line == (2, 3, 5)[place]

@@ -38,8 +38,8 @@ def test_each_composition_computes_its_function(name: str) -> None:
     y, z, out = torch.linspace(-1, 0.5, 50), torch.linspace(0.6, 2, 50), torch.empty(50)
     program = parse(TEXT.replace("WHAT", COMPOSITIONS[name]))
     run(program, {"X": x, "Y": y, "Z": z, "OUT": out})
-    asked = {n: v for n, v in zip("xyz", (x, y, z)) if n in COMPOSITIONS[name].replace("max", "").replace("exp", "")}
-    torch.testing.assert_close(out, MEANT.get(name, getattr(torch, name, None))(*asked.values()), rtol=1e-5, atol=1e-5)  # type: ignore[misc]
+    requests = {n: v for n, v in zip("xyz", (x, y, z)) if n in COMPOSITIONS[name].replace("max", "").replace("exp", "")}
+    torch.testing.assert_close(out, MEANT.get(name, getattr(torch, name, None))(*requests.values()), rtol=1e-5, atol=1e-5)  # type: ignore[misc]
     assert name not in TABLE, "there is a primitive for it"
 
 
@@ -59,8 +59,8 @@ def test_each_composition_computes_its_function(name: str) -> None:
 def test_what_to_write_is_said_where_the_function_is_called(call: str, code: str, says: str) -> None:
     with pytest.raises(CuirError) as caught:
         check(parse(TEXT.replace("WHAT", call)), "composed", {})
-    (found,) = caught.value.diagnostics
-    assert (found.code, found.hint) == (code, says)
+    (result,) = caught.value.diagnostics
+    assert (result.code, result.hint) == (code, says)
 
 
 def test_a_function_of_the_file_takes_precedence() -> None:

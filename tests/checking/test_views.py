@@ -40,11 +40,11 @@ def test_view_of() -> None:
 
 @st.composite
 def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int | slice, ...]:
-    found: list[int | slice] = []
+    results: list[int | slice] = []
     for n in shape[: draw(st.integers(0, len(shape)))]:
         start = draw(st.integers(0, n - 1))
-        found.append(draw(st.sampled_from([start, slice(start, start + draw(st.integers(1, n - start))), slice(None)])))
-    return tuple(found)
+        results.append(draw(st.sampled_from([start, slice(start, start + draw(st.integers(1, n - start))), slice(None)])))
+    return tuple(results)
 
 
 def tree(index: int | slice) -> Expr | Slice:

@@ -22,8 +22,8 @@ class Shown:
 
     @property
     def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.out)
-        return found
+        data: dict[str, Any] = json.loads(self.out)
+        return data
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     def call(*argv: str) -> Shown:
         capsys.readouterr()
         code = run_command([str(a) for a in argv])
-        shown = Shown(code, *capsys.readouterr())
-        assert "Traceback" not in shown.out + shown.err
-        assert code != 70, shown.err
-        return shown
+        output = Shown(code, *capsys.readouterr())
+        assert "Traceback" not in output.out + output.err
+        assert code != 70, output.err
+        return output
 
     return call
 

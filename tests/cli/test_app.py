@@ -25,15 +25,15 @@ COMMANDS = ("check", "show", "ops", "explain", "corpus", "verify", "lower", "run
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_json(cuir: Callable, command: str) -> None:
-    shown = cuir(command, "--help")
-    assert shown.code == 0 and "--json" in shown.out
+    output = cuir(command, "--help")
+    assert output.code == 0 and "--json" in output.out
 
 
 @pytest.mark.parametrize("command", ["check", "show", "verify", "lower", "run", "bridge"])
 def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
-    shown = cuir(command, "nothing_of_this_name", "--json")
-    assert shown.code == 2 and not shown.err
-    assert shown.json["ok"] is False and shown.json["diagnostics"][0]["code"].startswith("U")
+    output = cuir(command, "nothing_of_this_name", "--json")
+    assert output.code == 2 and not output.err
+    assert output.json["ok"] is False and output.json["diagnostics"][0]["code"].startswith("U")
 
 
 @pytest.mark.parametrize(("argv", "part", "hint"), [
@@ -48,22 +48,22 @@ def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
     (["ops", "--json=3"], "does not take a value", "`cuir ops --help` lists what it takes"),
 ])  # fmt: skip
 def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str, hint: str) -> None:
-    shown = cuir(*argv)
-    assert shown.code == 2 and part in shown.err.lower() and "error[U100]" in shown.err and hint in shown.err
+    output = cuir(*argv)
+    assert output.code == 2 and part in output.err.lower() and "error[U100]" in output.err and hint in output.err
 
 
 @pytest.mark.parametrize("option", ["--no", "--x", "--level2", "-z"])
 def test_an_unknown_option_names_no_far_ones(cuir: Callable, option: str) -> None:
-    shown = cuir("check", "gemm", option)
-    assert shown.code == 2 and "--json" not in shown.err and "--kernel" not in shown.err
+    output = cuir("check", "gemm", option)
+    assert output.code == 2 and "--json" not in output.err and "--kernel" not in output.err
 
 
 @pytest.mark.parametrize("command", ["check", "show", "lower", "verify"])
 def test_a_closed_standard_input_is_a_fault_of_the_call(command: str) -> None:
     besides = ["--against", "causal"] if command == "verify" else []
     line = f"{sys.executable} -m cuir {command} - {' '.join(besides)} --json <&-"
-    shown = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert shown.returncode == 2 and "standard input is closed" in json.loads(shown.stdout)["diagnostics"][0]["message"]
+    output = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert output.returncode == 2 and "standard input is closed" in json.loads(output.stdout)["diagnostics"][0]["message"]
 
 
 def test_programs_come_from_standard_input(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,24 +73,24 @@ def test_programs_come_from_standard_input(cuir: Callable, monkeypatch: pytest.M
     given(GOOD.encode())
     assert cuir("check", "-").code == 0
     given(GOOD.replace("load(", "laod(").encode())
-    shown = cuir("check", "-")
-    assert shown.code == 1 and "<stdin>:6:47: error[N105]" in shown.err
+    output = cuir("check", "-")
+    assert output.code == 1 and "<stdin>:6:47: error[N105]" in output.err
     given(b"\xff\xfe")
-    shown = cuir("check", "-")
-    assert shown.code == 2 and "no UTF-8 text" in shown.err
+    output = cuir("check", "-")
+    assert output.code == 2 and "no UTF-8 text" in output.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_no_fault_of_ours() -> None:
-    shown = subprocess.run(
+    output = subprocess.run(
         f"{sys.executable} -m cuir check gemm > /dev/full", shell=True, capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert shown.returncode == 2 and "No space left" in shown.stderr and "Traceback" not in shown.stderr
+    assert output.returncode == 2 and "No space left" in output.stderr and "Traceback" not in output.stderr
 
 
 def test_without_arguments_there_is_help(cuir: Callable) -> None:
-    shown = cuir()
-    assert shown.code == 0 and "bridge" in shown.out
+    output = cuir()
+    assert output.code == 0 and "bridge" in output.out
 
 
 def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +108,8 @@ def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_module_and_closed_pipe() -> None:
-    shown = subprocess.run(f"{sys.executable} -m cuir ops | head -1", shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert shown.returncode == 0 and "Traceback" not in shown.stderr
+    output = subprocess.run(f"{sys.executable} -m cuir ops | head -1", shell=True, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert output.returncode == 0 and "Traceback" not in output.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -153,25 +153,25 @@ INTERRUPTED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("argv", "where", "step"), INTERRUPTED, ids=[" ".join(a) for a, _, _ in INTERRUPTED])
+@pytest.mark.parametrize(("argv", "position", "step"), INTERRUPTED, ids=[" ".join(a) for a, _, _ in INTERRUPTED])
 def test_the_running_step_reads_interrupted(
-    cuir: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], where: str, step: str
+    cuir: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, argv: tuple[str, ...], position: str, step: str
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    module, _, name = where.rpartition(".")
+    module, _, name = position.rpartition(".")
     importlib.import_module(module)
     monkeypatch.setattr(f"{module}.{name}", interrupt)
     words = [str(tmp_path) if word == "OUT" else word for word in argv]
-    shown = cuir(*words)
-    assert shown.code == 130 and shown.err.endswith("interrupted\n") and "error[" not in shown.err
+    display = cuir(*words)
+    assert display.code == 130 and display.err.endswith("interrupted\n") and "error[" not in display.err
     if step:
         assert any(
-            line.split()[:2] == [step, "interrupted"] or line.strip().startswith("interrupted after") for line in shown.err.splitlines()
+            line.split()[:2] == [step, "interrupted"] or line.strip().startswith("interrupted after") for line in display.err.splitlines()
         )
-    found = cuir(*words, "--json")
-    assert found.code == 130 and found.json["interrupted"] is True and found.json["ok"] is False and (found.json["step"] or "") == step
+    output = cuir(*words, "--json")
+    assert output.code == 130 and output.json["interrupted"] is True and output.json["ok"] is False and (output.json["step"] or "") == step
 
 
 def test_every_command_has_a_file_of_its_name() -> None:

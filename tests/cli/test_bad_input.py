@@ -62,8 +62,8 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
     return make
 
 
-def first(shown: object) -> tuple[str, int, int]:
-    d = shown.json["diagnostics"][0]  # type: ignore[attr-defined]
+def first(output: object) -> tuple[str, int, int]:
+    d = output.json["diagnostics"][0]  # type: ignore[attr-defined]
     return d["code"], d["span"]["line"], d["span"]["column"]
 
 
@@ -83,8 +83,8 @@ STATIC = [
 @pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in STATIC], ids=[c[0] for c in STATIC])
 def test_check_finds(cuir: Callable, write: Callable, old: str, new: str, code: str, line: int, column: int) -> None:
     path = write(old, new)
-    shown = cuir("check", path, *CONSTS, "--json")
-    assert shown.code == 1 and first(shown) == (code, line, column)
+    output = cuir("check", path, *CONSTS, "--json")
+    assert output.code == 1 and first(output) == (code, line, column)
     text = cuir("check", path, *CONSTS)
     assert text.code == 1 and f"{path}:{line}:{column}: error[{code}]" in text.err and "^" in text.err
 
@@ -102,16 +102,18 @@ FAULTS = [
 @pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in FAULTS], ids=[c[0] for c in FAULTS])
 def test_run_finds(cuir: Callable, write: Callable, old: str, new: str, code: str, line: int, column: int) -> None:
     path = write(old, new)
-    shown = cuir("run", path, *CONSTS, *PROBLEM, "--grid", "2", "--json")
-    found = [(d["code"], d["span"]["line"], d["span"]["column"]) for d in shown.json["diagnostics"]]
-    assert shown.code == 1 and {c for c, _, _ in found} == {code} and (code, line, column) in found  # a deadlock has one for each worker
-    assert all(d["hint"] for d in shown.json["diagnostics"])
+    output = cuir("run", path, *CONSTS, *PROBLEM, "--grid", "2", "--json")
+    results = [(d["code"], d["span"]["line"], d["span"]["column"]) for d in output.json["diagnostics"]]
+    assert (
+        output.code == 1 and {c for c, _, _ in results} == {code} and (code, line, column) in results
+    )  # a deadlock has one for each worker
+    assert all(d["hint"] for d in output.json["diagnostics"])
 
 
 def test_the_good_program_is_good(cuir: Callable, write: Callable) -> None:
     for schedule in ("in_order", "random:3", "adversarial:1", "adversarial:engines_first"):
-        shown = cuir("run", write("", ""), *CONSTS, *PROBLEM, "--schedule", schedule, "--json")
-        assert shown.code == 0 and shown.json["outputs"][0]["not_finite"] == 0
+        output = cuir("run", write("", ""), *CONSTS, *PROBLEM, "--schedule", schedule, "--json")
+        assert output.code == 0 and output.json["outputs"][0]["not_finite"] == 0
 
 
 # ---- tensors of a call
@@ -135,14 +137,14 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "code", "line", "column", "hint"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
-def test_arguments(given: dict[str, object], code: str, line: int, column: int, hint: str) -> None:
+@pytest.mark.parametrize(("inputs", "code", "line", "column", "hint"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
+def test_arguments(inputs: dict[str, object], code: str, line: int, column: int, hint: str) -> None:
     from cuir.cli.output import exit_code
     from cuir.syntax.types import F16
 
     checked = check(parse(GOOD, "program.cuir"), consts={"T": F16, "D": 64})
     with pytest.raises(CuirError) as caught:
-        interpret(checked, {**arguments(), **given})  # type: ignore[dict-item]
+        interpret(checked, {**arguments(), **inputs})  # type: ignore[dict-item]
     d = caught.value.diagnostics[0]
     assert d.span is not None and (d.code, d.span.line, d.span.column) == (code, line, column)
     assert hint in (d.hint or "") and exit_code(caught.value.diagnostics) == 2
@@ -151,10 +153,10 @@ def test_arguments(given: dict[str, object], code: str, line: int, column: int, 
 def test_a_missing_argument() -> None:
     from cuir.syntax.types import F16
 
-    given = arguments()
-    del given["scale"]
+    inputs = arguments()
+    del inputs["scale"]
     with pytest.raises(CuirError) as caught:
-        interpret(check(parse(GOOD), consts={"T": F16, "D": 64}), given)  # type: ignore[arg-type]
+        interpret(check(parse(GOOD), consts={"T": F16, "D": 64}), inputs)  # type: ignore[arg-type]
     assert [d.code for d in caught.value.diagnostics] == ["U402"]
 
 
@@ -236,8 +238,8 @@ WRONG_CALLS = [
 @pytest.mark.parametrize(("argv", "code"), WRONG_CALLS, ids=[" ".join(Path(x).name for x in a) for a, _ in WRONG_CALLS])
 def test_wrong_calls(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], code: str) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = cuir(*argv, "--json")
-    assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]][:1] == [code]
+    output = cuir(*argv, "--json")
+    assert output.code == 2 and [d["code"] for d in output.json["diagnostics"]][:1] == [code]
     text = cuir(*argv)
     assert text.code == 2 and f"error[{code}]" in text.err
 
@@ -264,8 +266,8 @@ def test_nothing_is_written_over_a_program(cuir: Callable, tmp_path: Path, monke
         ("transfer", "causal.cuir", "--to", "causal", "--out", "."),
         ("transfer", "flash_fwd", "--to", "gelu_gemm", "--replay", "t", "--record", "t", "--out", "o"),
     ):
-        shown = cuir(*argv)
-        assert shown.code == 2 and "error[U108]" in shown.err, argv
+        output = cuir(*argv)
+        assert output.code == 2 and "error[U108]" in output.err, argv
         assert {n: Path(n).read_text() for n in texts} == texts, argv
     for argv in (("bridge", "causal", "-k", "nothing"), ("bridge", "causal", "-c", "NOPE=1")):  # an earlier result stays what it is
         assert cuir(*argv).code == 2 and not Path("out").exists()
@@ -287,22 +289,22 @@ def test_no_gpu(cuir: Callable, tmp_path: Path) -> None:
         ("--on gpu", ("run", "gemm", "-c", "T=f16", "-d", "M=64,N=64,K=64", "--on", "gpu")),
         ("--gpu", ("verify", "gemm", "--gpu")),
     ):
-        shown = cuir(*argv, "--json")
-        (found,) = shown.json["diagnostics"]
-        assert shown.code == 2 and found["code"] == "U501" and f"leave out {typed} " in found["hint"]
+        output = cuir(*argv, "--json")
+        (result,) = output.json["diagnostics"]
+        assert output.code == 2 and result["code"] == "U501" and f"leave out {typed} " in result["hint"]
 
 
 def test_no_nvcc(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    shown = cuir("bridge", "causal", "--compile", "--out", tmp_path, "--json")
-    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U503" and "CUDA toolkit" in shown.json["diagnostics"][0]["hint"]
+    output = cuir("bridge", "causal", "--compile", "--out", tmp_path, "--json")
+    assert output.code == 2 and output.json["diagnostics"][0]["code"] == "U503" and "CUDA toolkit" in output.json["diagnostics"][0]["hint"]
 
 
 def test_an_output_folder_that_cannot_be_made(cuir: Callable, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    shown = cuir("bridge", "causal", "--out", tmp_path / "file" / "out", "--json")
-    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "U108"
+    output = cuir("bridge", "causal", "--out", tmp_path / "file" / "out", "--json")
+    assert output.code == 2 and output.json["diagnostics"][0]["code"] == "U108"
 
 
 # ---- specifications
@@ -317,16 +319,16 @@ SPECIFICATIONS = [
 def test_specifications_that_cannot_be_traced(cuir: Callable, tmp_path: Path, text: str, line: int) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
-    d = shown.json["diagnostics"][0]
-    assert shown.code == 2 and d["code"].startswith("X") and d["span"]["file"] == str(path) and d["span"]["line"] == line
+    output = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
+    d = output.json["diagnostics"][0]
+    assert output.code == 2 and d["code"].startswith("X") and d["span"]["file"] == str(path) and d["span"]["line"] == line
 
 
 def test_a_specification_file_with_a_fault(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def keep(b, h, q, k:\n    return q > k\n", encoding="utf-8")
-    shown = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
-    assert shown.code == 2 and shown.json["diagnostics"][0]["code"] == "X113" and shown.json["diagnostics"][0]["span"]["line"] == 1
+    output = cuir("bridge", f"{path}:keep", "--out", tmp_path / "out", "--json")
+    assert output.code == 2 and output.json["diagnostics"][0]["code"] == "X113" and output.json["diagnostics"][0]["span"]["line"] == 1
     path.write_text("x = 1\n", encoding="utf-8")
     assert cuir("bridge", f"{path}:keep", "--json").json["diagnostics"][0]["code"] == "X112"
     assert cuir("bridge", f"{path}:x", "--json").json["diagnostics"][0]["code"] == "X115"
@@ -340,12 +342,12 @@ def test_check_says_what_a_launch_asks_for_and_what_the_lowering_would_refuse(
         columns.read_text().replace("X: Global[T, M, D]", "X: Global[T, M, W]").replace("64 + 64, :], buf", "64 + 64, 0 : 64], buf"),
         encoding="utf-8",
     )
-    shown = cuir("check", columns, *CONSTS)
-    assert "20 f16 of 40 bytes, must lie further apart" in shown.out and shown.code == 0  # type: ignore[attr-defined]
+    output = cuir("check", columns, *CONSTS)
+    assert "20 f16 of 40 bytes, must lie further apart" in output.out and output.code == 0  # type: ignore[attr-defined]
     ranks = write("X: Global[T, M, D]", "X: Global[T, A, B, C, E, M, D]")
     ranks.write_text(ranks.read_text().replace("X[t * 64", "X[0, 0, 0, 0, t * 64"), encoding="utf-8")
-    shown = cuir("check", ranks, *CONSTS)
-    assert "L003" in shown.err and shown.code == 1  # type: ignore[attr-defined]
+    output = cuir("check", ranks, *CONSTS)
+    assert "L003" in output.err and output.code == 1  # type: ignore[attr-defined]
 
 
 def test_a_loop_without_end_is_given_up_in_its_budget(write: Callable[[str, str], Path], cuir: Callable[..., object]) -> None:
@@ -353,8 +355,8 @@ def test_a_loop_without_end_is_given_up_in_its_budget(write: Callable[[str, str]
         "            free[s].arrive()\n", "            for j in range(2000000000):\n                i += 0\n            free[s].arrive()\n"
     )
     assert cuir("check", path, *CONSTS).code == 0  # type: ignore[attr-defined]
-    shown = cuir("run", path, *CONSTS, *PROBLEM)
-    assert shown.code == 1 and "D402" in shown.err and "--budget" in shown.err and "range(2000000000)" in shown.err  # type: ignore[attr-defined]
+    output = cuir("run", path, *CONSTS, *PROBLEM)
+    assert output.code == 1 and "D402" in output.err and "--budget" in output.err and "range(2000000000)" in output.err  # type: ignore[attr-defined]
     more = write(
         "            free[s].arrive()\n", "            for j in range(3000):\n                i += 0\n            free[s].arrive()\n"
     )
@@ -366,5 +368,5 @@ def test_a_loop_without_end_is_given_up_in_its_budget(write: Callable[[str, str]
 def test_consts_that_nothing_can_have(write: Callable[[str, str], Path], cuir: Callable[..., object], consts: str) -> None:
     path = write("i = 0", "i = 0")
     for command in (("check",), ("run", *PROBLEM), ("lower",)):
-        shown = cuir(command[0], path, *command[1:], "-c", consts)
-        assert shown.code in (1, 2) and "error[" in shown.err  # type: ignore[attr-defined]
+        output = cuir(command[0], path, *command[1:], "-c", consts)
+        assert output.code in (1, 2) and "error[" in output.err  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [
         ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
@@ -47,10 +47,10 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ],
 )  # fmt: skip
 def test_bash_completes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, wanted: set[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, expected: set[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert complete(monkeypatch, capsys, line) == wanted
+    assert complete(monkeypatch, capsys, line) == expected
 
 
 def test_files_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_other_shells_show_the_help_of_candidates(
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
     monkeypatch.setenv(words, "cuir explain T111")
     assert run_command([]) == 0
-    shown = capsys.readouterr().out
-    assert "T111" in shown and CODES["T111"].title in shown
+    output = capsys.readouterr().out
+    assert "T111" in output and CODES["T111"].title in output
 
 
 def test_suites_are_those_of_the_benchmarks() -> None:
@@ -88,7 +88,7 @@ def test_completion_is_installed(tmp_path: Path) -> None:
     # bash runs another command behind it, so that it stays the parent, by which the shell is known
     line = f"{sys.executable} -m cuir --install-completion; echo code $?"
     env = {**os.environ, "HOME": str(tmp_path)}
-    shown = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, check=False)
-    assert "code 0" in shown.stdout, shown.stderr
+    output = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=env, check=False)
+    assert "code 0" in output.stdout, output.stderr
     script = (tmp_path / ".bash_completions" / "cuir.sh").read_text(encoding="utf-8")
     assert "_CUIR_COMPLETE=complete_bash" in script

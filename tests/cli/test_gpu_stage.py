@@ -91,17 +91,17 @@ def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
 )
 def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: str, code: str, words: str) -> None:
     stage = asked(worker(how))
-    (found,) = stage.diagnostics
+    (result,) = stage.diagnostics
     assert stage.verdict == "failed" and len(stage.rows) == 1
-    assert found.code == code and words in found.message and found.span == verified().checked.origin.span and found.hint
+    assert result.code == code and words in result.message and result.span == verified().checked.origin.span and result.hint
     if code == "V403":
-        assert str(verified().cases[1]) in found.message and "flash_fwd" in found.message
+        assert str(verified().cases[1]) in result.message and "flash_fwd" in result.message
 
 
 def test_the_wait_that_hangs_is_named(worker: Callable[[str], list[str]]) -> None:
     line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if ".wait(" in s.source.line(s.line))
-    (found,) = asked([*worker("hang"), str(line)]).diagnostics
-    assert found.code == "V403" and found.span == span and "parity 1" in found.notes[0].message and "CTA 3" in found.notes[0].message
+    (result,) = asked([*worker("hang"), str(line)]).diagnostics
+    assert result.code == "V403" and result.span == span and "parity 1" in result.notes[0].message and "CTA 3" in result.notes[0].message
 
 
 def made_up(tmp_path: Path, report: str) -> str:
@@ -130,10 +130,10 @@ def test_a_sanitizer_that_says_nothing_is_no_pass(worker: Callable[[str], list[s
 
 
 def test_what_is_missing_is_said(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = cuir("verify", "causal", "--gpu", "--head-dim", "64")
-    assert shown.code == 2 and "U501" in shown.err
-    shown = cuir("verify", "causal", "--sanitizer", "memcheck")
-    assert shown.code == 2 and "--gpu --sanitizer memcheck" in shown.err
+    output = cuir("verify", "causal", "--gpu", "--head-dim", "64")
+    assert output.code == 2 and "U501" in output.err
+    output = cuir("verify", "causal", "--sanitizer", "memcheck")
+    assert output.code == 2 and "--gpu --sanitizer memcheck" in output.err
     with pytest.raises(CuirError, match="memcheck or racecheck"):
         find_sanitizer("initcheck")
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
@@ -142,8 +142,8 @@ def test_what_is_missing_is_said(cuir: Callable, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_survives_the_way_to_the_other_process() -> None:
-    again = Verified.from_json(verified().as_json())
-    assert again == verified() and again.cases == verified().cases and again.specification.name == "causal"
+    repeated = Verified.from_json(verified().as_json())
+    assert repeated == verified() and repeated.cases == verified().cases and repeated.specification.name == "causal"
 
 
 def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:

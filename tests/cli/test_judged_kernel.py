@@ -38,22 +38,22 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_errors_of_programs_name_the_consts(cuir: Callable, files: tuple[Path, Path, Path], call: tuple[str, ...]) -> None:
     faulty, _, spec = files
     words = [call[0], faulty, *(str(spec) if w == "{spec}" else w for w in call[1:]), "-c", "SPARE=5"]
-    shown = cuir(*words, "--json")
-    assert shown.code == 1 and not shown.json["ok"]
-    assert (shown.json["kernel"], shown.json["consts"]) == ("double", {"D": 32, "SPARE": 5})
+    output = cuir(*words, "--json")
+    assert output.code == 1 and not output.json["ok"]
+    assert (output.json["kernel"], output.json["consts"]) == ("double", {"D": 32, "SPARE": 5})
     assert "kernel double with D=32, SPARE=5" in cuir(*words).err
 
 
 def test_a_wrong_original_of_mutants_names_its_consts(cuir: Callable, files: tuple[Path, Path, Path]) -> None:
     _, wrong, spec = files
-    shown = cuir("mutate", wrong, "--against", spec, "--limit", "1", "--jobs", "1", "-c", "D=16", "--json")
-    assert shown.code == 1 and shown.json["diagnostics"][0]["code"] == "V301" and shown.json["consts"] == {"D": 16, "SPARE": 3}
+    output = cuir("mutate", wrong, "--against", spec, "--limit", "1", "--jobs", "1", "-c", "D=16", "--json")
+    assert output.code == 1 and output.json["diagnostics"][0]["code"] == "V301" and output.json["consts"] == {"D": 16, "SPARE": 3}
 
 
 def test_one_problem_that_is_wrong_names_its_consts(cuir: Callable, files: tuple[Path, Path, Path]) -> None:
     _, wrong, spec = files
-    shown = cuir("verify", wrong, "--against", spec, "--problem", "M=5", "--json")
-    assert shown.code == 1 and shown.json["consts"] == {"D": 32, "SPARE": 3}
+    output = cuir("verify", wrong, "--against", spec, "--problem", "M=5", "--json")
+    assert output.code == 1 and output.json["consts"] == {"D": 32, "SPARE": 3}
 
 
 def test_nothing_is_said_of_an_earlier_command(cuir: Callable, files: tuple[Path, Path, Path]) -> None:

@@ -41,11 +41,11 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     data = cuir("verify", "gemm", "--spec", good, *SMALL, "--json").json["verification"]
     assert data["ok"] and data["variant"] == "good" and all("K=70" in r["case"] or "K=" in r["case"] for r in data["stages"][4]["rows"])
     assert not any(int(r["case"].rsplit("K=", 1)[1].split(",")[0]) > 70 for r in data["stages"][4]["rows"])
-    shown = cuir("verify", "gemm", "--against", f"{bad}:reference", *SMALL)
-    assert shown.code == 1 and "error[V301]" in shown.err
-    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: " in line)
-    again = cuir(*shlex.split(command)[1:])
-    assert again.code == 1 and "error[V301]" in again.err and "--problem" in command
+    output = cuir("verify", "gemm", "--against", f"{bad}:reference", *SMALL)
+    assert output.code == 1 and "error[V301]" in output.err
+    command = next(line.split("replay: ")[1] for line in output.err.splitlines() if "replay: " in line)
+    repeated = cuir(*shlex.split(command)[1:])
+    assert repeated.code == 1 and "error[V301]" in repeated.err and "--problem" in command
 
 
 @pytest.mark.parametrize(
@@ -65,28 +65,28 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
 def test_wrong_functions_are_told_with_their_place(cuir: Callable, tmp_path: Path, text: str, code: str, says: str) -> None:
     path = tmp_path / "wrong.py"
     path.write_text(text)
-    shown = cuir("verify", "gemm", "--against", path, *SMALL)
-    assert shown.code == 2 and f"[{code}]" in shown.err and says in shown.err, shown.err
+    output = cuir("verify", "gemm", "--against", path, *SMALL)
+    assert output.code == 2 and f"[{code}]" in output.err and says in output.err, output.err
     if code == "X106":  # names and shapes are compared before anything runs
-        assert " runs under different schedules" not in shown.out
+        assert " runs under different schedules" not in output.out
 
 
 def test_the_only_function_of_a_file_is_a_mod_only_for_attention(cuir: Callable, tmp_path: Path) -> None:
     """Where there is no attention a function can only be one of the inputs; beside Q, K and V it is asked what it is."""
     path = tmp_path / "other.py"
     path.write_text("def other(a):\n    return a\n")
-    shown = cuir("verify", "flash_fwd_sm90", "--against", path)
-    assert shown.code in (1, 2) and "[X116]" in shown.err and "a function of the inputs is called `reference`" in shown.err, shown.err
+    output = cuir("verify", "flash_fwd_sm90", "--against", path)
+    assert output.code in (1, 2) and "[X116]" in output.err and "a function of the inputs is called `reference`" in output.err, output.err
     assert "[V301]" in cuir("verify", "gemm", "--against", path, *SMALL).err
 
 
 def test_a_race_is_shown_again(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "race.cuir"
     path.write_text(GEMM.replace("                mma_wait(before)\n", ""))
-    shown = cuir("verify", path, "--against", "gelu_gemm", *SMALL, "--json").json["diagnostics"][0]
-    (command,) = [n["message"].removeprefix("replay: ") for n in shown["notes"] if n["message"].startswith("replay: ")]
-    again = cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]
-    assert again["code"] == shown["code"] == "R401" and again["span"] == shown["span"]
+    output = cuir("verify", path, "--against", "gelu_gemm", *SMALL, "--json").json["diagnostics"][0]
+    (command,) = [n["message"].removeprefix("replay: ") for n in output["notes"] if n["message"].startswith("replay: ")]
+    repeated = cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]
+    assert repeated["code"] == output["code"] == "R401" and repeated["span"] == output["span"]
 
 
 def test_one_problem(cuir: Callable) -> None:
@@ -113,8 +113,8 @@ def test_one_problem(cuir: Callable) -> None:
     ],
 )
 def test_a_wrong_problem_is_told_in_full(cuir: Callable, problem: str, says: str) -> None:
-    shown = cuir("verify", "flash_fwd", "--problem", problem)
-    assert shown.code == 2 and says in shown.err and "B=...,H=...,HK=...,M=...,N=..." in shown.err
+    output = cuir("verify", "flash_fwd", "--problem", problem)
+    assert output.code == 2 and says in output.err and "B=...,H=...,HK=...,M=...,N=..." in output.err
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_memory_that_runs_out_all_the_same_is_told(cuir: Callable, monkeypatch: 
         raise failure
 
     monkeypatch.setattr("cuir.cli.kernel_run.run_kernel", runs_out)
-    shown = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
-    assert shown.code == 2 and "error[U125]" in shown.err
+    output = cuir("run", "gemm", "-c", "T=f16", "-d", "M=1,N=1,K=1")
+    assert output.code == 2 and "error[U125]" in output.err
 
 
 SKIPPING = """
@@ -147,10 +147,10 @@ def test_a_fault_that_a_scalar_shows_is_shown_again(cuir: Callable, tmp_path: Pa
     path, spec = tmp_path / "skipping.cuir", tmp_path / "double.py"
     path.write_text(SKIPPING)
     spec.write_text("def reference(x, skip):\n    return 2 * x\n")
-    shown = cuir("verify", path, "--against", spec, "--json").json["diagnostics"][0]
-    (command,) = [n["message"].removeprefix("replay: ") for n in shown["notes"] if n["message"].startswith("replay: ")]
+    output = cuir("verify", path, "--against", spec, "--json").json["diagnostics"][0]
+    (command,) = [n["message"].removeprefix("replay: ") for n in output["notes"] if n["message"].startswith("replay: ")]
     assert "skip=-7" in command
-    assert cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]["code"] == shown["code"] == "V301"
+    assert cuir(*shlex.split(command)[1:], "--json").json["diagnostics"][0]["code"] == output["code"] == "V301"
     assert cuir("verify", path, "--against", spec, "--problem", "M=64,skip=6").code == 0
     for value, says in (("2.5", "of type i32"), ("true", "of type i32"), (str(2**31), "of 32 bits")):
         wrong = cuir("verify", path, "--against", spec, "--problem", f"M=64,skip={value}")
@@ -160,16 +160,16 @@ def test_a_fault_that_a_scalar_shows_is_shown_again(cuir: Callable, tmp_path: Pa
 def test_the_command_names_the_consts_of_the_kernel_that_failed() -> None:
     notes = (Note("in the case largest 0: M=2, N=126, largest inputs"), Note("found with -c T=bf16"))
     verified = Verified("k.cuir", "mine.py", (), "", None, {}, "full")
-    (found,) = replayed([Diagnostic("V302", "NaN", None, notes)], verified, {"D": 64, "T": "f16"})
-    assert found.notes[-1].message.endswith("-c D=64,T=bf16 --problem M=2,N=126 --inputs largest")
+    (result,) = replayed([Diagnostic("V302", "NaN", None, notes)], verified, {"D": 64, "T": "f16"})
+    assert result.notes[-1].message.endswith("-c D=64,T=bf16 --problem M=2,N=126 --inputs largest")
 
 
 def test_one_problem_names_what_is_not_compared(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     path.write_text("def reference(q, k, v, scale):\n    return (q @ k.mT * scale).softmax(-1) @ v\n")
     command = ("verify", "flash_fwd", "--head-dim", "64", "--against", path, "--problem", "B=1,H=2,HK=1,M=1,N=1")
-    shown = cuir(*command)
-    assert shown.code == 1 and "error[V307]" in shown.err and "writes LSE" in shown.err
+    output = cuir(*command)
+    assert output.code == 1 and "error[V307]" in output.err and "writes LSE" in output.err
     assert [d["code"] for d in cuir(*command, "--json").json["diagnostics"]] == ["V307"]
     path.write_text(path.read_text().replace("return ", "return {'LSE': None, 'O': ").replace("@ v", "@ v}"))
     assert cuir(*command).code == 0
@@ -184,23 +184,25 @@ def test_inputs_that_do_not_apply_are_refused(cuir: Callable) -> None:
         ("strided", "more dims"),
         ("edges", "no scalar is drawn"),
     ):
-        shown = cuir("verify", "gemm", *SMALL, *problem, "--inputs", kind)
-        assert shown.code == 2 and "error[U100]" in shown.err and says in " ".join(shown.err.split()) and "these do: normal" in shown.err
+        output = cuir("verify", "gemm", *SMALL, *problem, "--inputs", kind)
+        assert (
+            output.code == 2 and "error[U100]" in output.err and says in " ".join(output.err.split()) and "these do: normal" in output.err
+        )
     assert cuir("verify", "gemm", *SMALL, *problem, "--inputs", "near", "--data-seed", "1").code == 0
     for kind in ("faint", "hidden"):
-        shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
-        assert shown.code == 2 and "error[U100]" in shown.err
+        output = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
+        assert output.code == 2 and "error[U100]" in output.err
 
 
 def test_every_kind_of_inputs_is_given_to_an_attention(cuir: Callable) -> None:
     for kind in ("largest", "ties", "onehot"):
-        shown = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
-        assert shown.code == 0 and f"{kind} inputs" in shown.out and "allowed" in shown.out
+        output = cuir("verify", "flash_fwd", "--head-dim", "64", "--problem", "B=1,H=2,HK=1,M=3,N=20", "--inputs", kind)
+        assert output.code == 0 and f"{kind} inputs" in output.out and "allowed" in output.out
 
 
 def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
-    shown = cuir("verify", "gemm", *SMALL, "--exhaustive")
-    assert shown.code == 0 and "not asked: contracts, mask and numbers" in " ".join(shown.out.split())
+    output = cuir("verify", "gemm", *SMALL, "--exhaustive")
+    assert output.code == 0 and "not asked: contracts, mask and numbers" in " ".join(output.out.split())
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -209,5 +211,5 @@ def test_the_function_of_the_page_is_verified(cuir: Callable, tmp_path: Path) ->
     text = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", page, re.S)
     assert text and "cuir verify flash_fwd --against mine.py" in page
     (tmp_path / "mine.py").write_text(text.group(1))
-    shown = cuir("verify", "flash_fwd", "--against", tmp_path / "mine.py", "--head-dim", "64", *SMALL, "--json").json["verification"]
-    assert shown["ok"] and [s["verdict"] for s in shown["stages"]] == ["passed"] * 5
+    output = cuir("verify", "flash_fwd", "--against", tmp_path / "mine.py", "--head-dim", "64", *SMALL, "--json").json["verification"]
+    assert output["ok"] and [s["verdict"] for s in output["stages"]] == ["passed"] * 5

@@ -95,39 +95,39 @@ def scripted(path: Path, *answers: str) -> Path:
 
 def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
     path = scripted(bench / "t.jsonl", EARLY_TILE, STAGES, "nothing more", "really")
-    shown = cuir(*CALL, "--replay", path, "--attempts", "2", "--json")
-    assert shown.code == 0 and not shown.err
-    found = shown.json
-    assert found["faster"] and found["speedup"] == pytest.approx(2.0 / 1.5, abs=1e-4) and found["model"] == "a script"
-    assert [e["status"] for e in found["entries"]] == ["slower", "faster"] and found["entries"][1]["registers"] == 168
-    written = Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
+    output = cuir(*CALL, "--replay", path, "--attempts", "2", "--json")
+    assert output.code == 0 and not output.err
+    result = output.json
+    assert result["faster"] and result["speedup"] == pytest.approx(2.0 / 1.5, abs=1e-4) and result["model"] == "a script"
+    assert [e["status"] for e in result["entries"]] == ["slower", "faster"] and result["entries"][1]["registers"] == 168
+    written = Path(result["files"]["tuned.cuir"]).read_text(encoding="utf-8")
     assert "STAGES: const = 3" in written and written.startswith("# Verified against causal for T=f16,D=64,BM=64,BN=32,STAGES=3;")
-    assert [len(r["attempts"]) for r in found["rounds"]] == [2, 2]
+    assert [len(r["attempts"]) for r in result["rounds"]] == [2, 2]
 
 
 def test_settings_that_were_timed_are_in_the_request(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a journal that hold what `-c` gives here."""
     monkeypatch.setenv("CUIR_CACHE", str(bench / "cache"))
-    made = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
-    journal = Journal.of(Key.of("a formula", made.program, "f16", at := Shape(1, 4, 4, 512, 512, 64)), at)
+    variant = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
+    journal = Journal.of(Key.of("a formula", variant.program, "f16", at := Shape(1, 4, 4, 512, 512, 64)), at)
     for block, stages in ((32, 2), (32, 3), (64, 3)):
         journal.write({"T": F16, "D": 64, "BM": 64, "BN": block, "STAGES": stages}, {"status": "timed", "why": "", "milliseconds": [1.5]})
     recorded = bench / "r.jsonl"
     cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES), "--record", recorded, "--attempts", "1")
-    asked = recorded.read_text(encoding="utf-8")
-    assert "has timed 2 settings" in asked and "* STAGES=3: 1.5000 ms" in asked and "BN=64" not in asked
+    requests = recorded.read_text(encoding="utf-8")
+    assert "has timed 2 settings" in requests and "* STAGES=3: 1.5000 ms" in requests and "BN=64" not in requests
 
 
 def test_a_limit_of_time_ends_it(cuir: Callable, bench: Path) -> None:
-    found = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", EARLY_TILE), "--limit", "0", "--json")
-    assert found.code == 1 and not found.json["entries"] and "the time is over" in found.json["why"]
+    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", EARLY_TILE), "--limit", "0", "--json")
+    assert output.code == 1 and not output.json["entries"] and "the time is over" in output.json["why"]
 
 
 def test_what_people_see(cuir: Callable, bench: Path) -> None:
-    shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
-    assert shown.code == 0 and "1.333 x the start" in shown.out and "1: faster" in shown.out and "STAGES=3" in shown.out
-    assert "A001" in shown.out, "an answer that was refused is listed"
-    assert "asking" in shown.err and "tokens" in shown.err
+    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
+    assert output.code == 0 and "1.333 x the start" in output.out and "1: faster" in output.out and "STAGES=3" in output.out
+    assert "A001" in output.out, "an answer that was refused is listed"
+    assert "asking" in output.err and "tokens" in output.err
 
 
 def test_a_proposal_from_a_file_and_no_model(cuir: Callable, bench: Path) -> None:
@@ -135,11 +135,11 @@ def test_a_proposal_from_a_file_and_no_model(cuir: Callable, bench: Path) -> Non
         (bench / f"{name}.cuir").write_text(answer.split("```cuir\n")[1].split("```")[0], encoding="utf-8")
     (bench / "wrong.cuir").write_text(STAGES.split("```cuir\n")[1].split("```")[0].replace("flash_fwd", "other"), encoding="utf-8")
     words = [word for name in ("slow", "fast", "wrong") for word in ("--proposal", f"{name}.cuir")]
-    found = cuir(*CALL, *words, "--json").json
-    assert found["ok"] and [e["status"] for e in found["entries"]] == ["slower", "faster"] and found["model"] is None
-    assert [p["stage"] for p in found["proposals"]] == ["speed", "passed", "check"]
-    shown = cuir(*CALL, "--proposal", "wrong.cuir")
-    assert shown.code == 1 and "V501" in shown.err and "wrong.cuir is refused (check)" in shown.err
+    result = cuir(*CALL, *words, "--json").json
+    assert result["ok"] and [e["status"] for e in result["entries"]] == ["slower", "faster"] and result["model"] is None
+    assert [p["stage"] for p in result["proposals"]] == ["speed", "passed", "check"]
+    output = cuir(*CALL, "--proposal", "wrong.cuir")
+    assert output.code == 1 and "V501" in output.err and "wrong.cuir is refused (check)" in output.err
 
 
 def test_a_proposal_is_told_by_its_file(cuir: Callable, bench: Path) -> None:
@@ -147,28 +147,28 @@ def test_a_proposal_is_told_by_its_file(cuir: Callable, bench: Path) -> None:
     text = STAGES.split("```cuir\n")[1].split("```")[0]
     text = f"# a line of my own\n\n\n{text.replace('v_empty[u].arrive()', 'v_emty[u].arrive()')}"
     (bench / "wrong.cuir").write_text(text, encoding="utf-8")
-    line, written = next((n, one) for n, one in enumerate(text.splitlines(), 1) if "v_emty" in one)
-    shown = cuir(*CALL, "--proposal", "wrong.cuir")
-    assert shown.code == 1 and "answer.cuir" not in shown.err
-    assert f"\nwrong.cuir:{line}:{written.index('v_emty') + 1}: error[N101]" in shown.err
+    line, written = next((n, item) for n, item in enumerate(text.splitlines(), 1) if "v_emty" in item)
+    output = cuir(*CALL, "--proposal", "wrong.cuir")
+    assert output.code == 1 and "answer.cuir" not in output.err
+    assert f"\nwrong.cuir:{line}:{written.index('v_emty') + 1}: error[N101]" in output.err
     (bench / "same.cuir").write_text(made_for_causal(), encoding="utf-8")
     same = cuir(*CALL, "--proposal", "same.cuir")
     assert same.code == 0 and "same.cuir is the same program as the start: not timed" in same.out
 
 
 def made_for_causal() -> str:
-    made = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
-    return show(with_defaults(made.program, made.kernel, {"STAGES": 2, "T": F16, "D": 64, "BM": 64, "BN": 32}))
+    variant = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
+    return show(with_defaults(variant.program, variant.kernel, {"STAGES": 2, "T": F16, "D": 64, "BM": 64, "BN": 32}))
 
 
 def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
-    shown = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES))
+    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES))
     assert (
-        shown.code == 0
-        and "not ranked" in shown.out
-        and "--proposal out/proposal-1.cuir" in shown.out
-        and "faster" not in shown.out.split("not ranked")[0]
+        output.code == 0
+        and "not ranked" in output.out
+        and "--proposal out/proposal-1.cuir" in output.out
+        and "faster" not in output.out.split("not ranked")[0]
     )
     assert (bench / "out" / "proposal-1.cuir").exists() and not (bench / "out" / "tuned.cuir").exists()
 
@@ -183,5 +183,5 @@ def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Calla
 ])  # fmt: skip
 def test_calls_that_are_wrong(cuir: Callable, bench: Path, words: tuple[str, ...], code: str) -> None:
     scripted(bench / "t.jsonl", STAGES)
-    shown = cuir(*[w for w in CALL if code != "U100" or "--record" not in words or w not in ("--out", "out")], *words, "--json")
-    assert shown.code == 2 and json.loads(shown.out)["diagnostics"][0]["code"] == code
+    output = cuir(*[w for w in CALL if code != "U100" or "--record" not in words or w not in ("--out", "out")], *words, "--json")
+    assert output.code == 2 and json.loads(output.out)["diagnostics"][0]["code"] == code

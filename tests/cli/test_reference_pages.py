@@ -38,9 +38,9 @@ def test_every_entry_names_the_places_of_its_meaning(name: str) -> None:
 
 
 def test_entries_that_are_written_alike_are_told_apart() -> None:
-    shown = [reference.spelling(op) + reference.receiver(op) for op in reference.entries().values()]
-    assert len(set(shown)) == len(shown)
-    assert {"bar.arrive() of a named_barrier", "bar.wait(parity) of an mbarrier"} <= set(shown)
+    output = [reference.spelling(op) + reference.receiver(op) for op in reference.entries().values()]
+    assert len(set(output)) == len(output)
+    assert {"bar.arrive() of a named_barrier", "bar.wait(parity) of an mbarrier"} <= set(output)
 
 
 def test_places_in_the_interpreter_are_those_that_run() -> None:
@@ -55,7 +55,7 @@ def _without_spaces(text: str) -> str:
 
 @pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
 def test_the_printed_entry_holds_its_words_and_brackets(cuir: Callable, name: str) -> None:
-    shown, op = _without_spaces(cuir("ops", name).out), reference.entries()[name]
+    output, op = _without_spaces(cuir("ops", name).out), reference.entries()[name]
     for part in (
         reference.spelling(op),
         op.doc,
@@ -63,7 +63,7 @@ def test_the_printed_entry_holds_its_words_and_brackets(cuir: Callable, name: st
         *(p.default for p in op.params),
         *reference.effects(op),
     ):
-        assert _without_spaces(part) in shown
+        assert _without_spaces(part) in output
 
 
 def test_every_printed_explanation_holds_its_words_and_brackets(cuir: Callable) -> None:
@@ -89,6 +89,6 @@ def test_no_command_prints_markup() -> None:
     ],
 )
 def test_a_word_is_near_to_the_part_of_a_name_behind_the_dot(cuir: Callable, word: str, near: str) -> None:
-    shown = cuir("ops", word)
-    assert shown.code == 2 and f"did you mean `{near}`?" in shown.err
+    output = cuir("ops", word)
+    assert output.code == 2 and f"did you mean `{near}`?" in output.err
     assert cuir("ops", near).code == 0

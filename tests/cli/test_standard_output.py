@@ -58,26 +58,26 @@ def verify(tmp_path: Path, cuir: Callable[..., Any]) -> Callable[..., Any]:
     ],
 )
 def test_a_specification_that_is_none_is_a_wrong_call(verify: Callable[..., Any], text: str, code: str, line: int | None) -> None:
-    shown = verify(text, "--json", "--budget", "0.3")
-    found = shown.json["diagnostics"][0]
-    assert shown.code == 2 and not shown.json["ok"] and found["code"] == code
-    assert line is None or found["span"]["line"] == line
-    shown = verify(text, "--budget", "0.3")
-    assert shown.code == 2 and f"error[{code}]" in shown.err
+    report = verify(text, "--json", "--budget", "0.3")
+    result = report.json["diagnostics"][0]
+    assert report.code == 2 and not report.json["ok"] and result["code"] == code
+    assert line is None or result["span"]["line"] == line
+    report = verify(text, "--budget", "0.3")
+    assert report.code == 2 and f"error[{code}]" in report.err
 
 
 def test_what_a_specification_prints_is_on_stderr(verify: Callable[..., Any]) -> None:
     text = "print('at import')\ndef reference(x):\n    print('in a call')\n    return x * 2\n"
-    shown = verify(text, "--json")
-    assert shown.code == 0 and shown.json["ok"] and "at import" in shown.err and "in a call" in shown.err
-    shown = verify(text)
-    assert shown.code == 0 and "in a call" not in shown.out and "in a call" in shown.err
+    report = verify(text, "--json")
+    assert report.code == 0 and report.json["ok"] and "at import" in report.err and "in a call" in report.err
+    report = verify(text)
+    assert report.code == 0 and "in a call" not in report.out and "in a call" in report.err
 
 
 def test_a_single_length_is_in_every_verdict(verify: Callable[..., Any]) -> None:
     text = "def reference(x): return x * 2\n\ndef sizes(drawn): return {'M': 48}\n"
-    shown = verify(text, "--json")
-    assert shown.code == 0 and "M=48" in shown.json["verification"]["warnings"][0]
+    report = verify(text, "--json")
+    assert report.code == 0 and "M=48" in report.json["verification"]["warnings"][0]
     assert "M=48" in " ".join(verify(text).out.split())
 
 
@@ -118,4 +118,4 @@ def test_a_process_prints_one_object_and_ends(tmp_path: Path, text: str, code: i
     if code:
         assert "X125" in ended.stdout
     else:
-        assert all(f"by {what}" in ended.stderr for what in ("print", "descriptor", "the first stdout", "a child"))
+        assert all(f"by {description}" in ended.stderr for description in ("print", "descriptor", "the first stdout", "a child"))

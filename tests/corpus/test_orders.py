@@ -39,13 +39,13 @@ def order(name: str, B: int, H: int, HK: int, M: int, N: int, D: int, DV: int, B
 def groups(heads: np.ndarray) -> list[int]:
     """How many heads the groups have: a group ends where all heads that came have come equally often for good."""
     last = {h: t for t, h in enumerate(heads)}
-    sizes, seen, end = [], set(), -1
+    sizes, observed, end = [], set(), -1
     for t, h in enumerate(heads):
-        seen.add(h)
+        observed.add(h)
         end = max(end, last[h])
         if t == end:
-            sizes.append(len(seen))
-            seen = set()
+            sizes.append(len(observed))
+            observed = set()
     return sizes
 
 
@@ -66,14 +66,14 @@ def test_groups_are_alike_and_fit(name: str, B: int, HK: int, share: int, M: int
     heads = HK * share if name in QUERIES else HK
     tiles = len(got) // (B * heads)
     assert len(np.unique(got, axis=0)) == len(got) and got.min() >= 0 and (got.max(0) <= (B - 1, heads - 1, tiles - 1)).all()
-    found = groups(got[:, 0] * heads + got[:, 1])
-    if tiles == 1 and len(found) > 1:  # one unit a head: where a group ends cannot be seen
+    result = groups(got[:, 0] * heads + got[:, 1])
+    if tiles == 1 and len(result) > 1:  # one unit a head: where a group ends cannot be seen
         return
-    held = BYTES[name] * (D + DV) * N if name in QUERIES else (4 * (D + DV) if "f32" in name else 8 * D) * M * share
-    fitting, unit = max(1, L2 // held), share if name in QUERIES else 1
+    contents = BYTES[name] * (D + DV) * N if name in QUERIES else (4 * (D + DV) if "f32" in name else 8 * D) * M * share
+    fitting, unit = max(1, L2 // contents), share if name in QUERIES else 1
     key_heads = B * HK
-    assert len(found) == -(-key_heads // fitting) and all(size % unit == 0 and size <= fitting * unit for size in found)
-    assert max(found) - min(found) <= unit
+    assert len(result) == -(-key_heads // fitting) and all(size % unit == 0 and size <= fitting * unit for size in result)
+    assert max(result) - min(result) <= unit
 
 
 @pytest.mark.parametrize("name", ["flash_fwd_sm90", "flash_bwd_dq_sm90"])

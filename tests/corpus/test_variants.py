@@ -61,8 +61,8 @@ def test_mask_is_the_definition(name: str) -> None:
     parameters, rule = RULES[name]
     spec = as_specification(corpus.variant(name), name, parameters)
     for M, N in ((13, 13), (11, 17), (17, 11), (1, 9)):
-        found = spec.mask(Lengths(1, 2, 1, M, N))[0, 1]
-        assert found.tolist() == [[rule(q, k, M, N) for k in range(N)] for q in range(M)]
+        result = spec.mask(Lengths(1, 2, 1, M, N))[0, 1]
+        assert result.tolist() == [[rule(q, k, M, N) for k in range(N)] for q in range(M)]
     assert spec.name == name and spec.doc
 
 
@@ -104,9 +104,9 @@ def test_no_block_is_visited_in_vain(name: str) -> None:
     partial, n = (
         np.broadcast_to(np.asarray(x), (tiles,)) for x in Evaluator(result.program, names).call("kv_count", 0, 0, np.arange(tiles))
     )
-    kept = np.zeros((at.M, blocks * BN), bool)
-    kept[:, : at.N] = spec.mask(at)[0, 0].numpy()
-    pairs = kept.reshape(tiles, BM, blocks, BN).sum((1, 3))
+    retained = np.zeros((at.M, blocks * BN), bool)
+    retained[:, : at.N] = spec.mask(at)[0, 0].numpy()
+    pairs = retained.reshape(tiles, BM, blocks, BN).sum((1, 3))
     needed, whole = (pairs > 0).sum(1), (pairs == BM * BN).sum(1)
     assert (n == needed).all()
     # a tile with queries before and behind the last global one: its bounds are those of both kinds

@@ -28,5 +28,5 @@ def test_without_pycuda_it_says_what_to_install(absent: None, capsys: pytest.Cap
 
 def test_the_attention_that_it_compares_with_is_that_of_pytorch() -> None:
     q, k, v = (np.random.default_rng(i).standard_normal((1, 2, 7, 4)) for i in range(3))
-    wanted = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), is_causal=True, scale=0.5)
-    np.testing.assert_allclose(attend(q, k, v, 0.5), wanted.numpy(), atol=1e-12)
+    expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.from_numpy, (q, k, v)), is_causal=True, scale=0.5)
+    np.testing.assert_allclose(attend(q, k, v, 0.5), expected.numpy(), atol=1e-12)

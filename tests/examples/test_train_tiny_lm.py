@@ -31,8 +31,8 @@ def test_the_loss_curves_lie_on_one_another(tmp_path: Path) -> None:
     theirs, mine = (torch.tensor(c.losses) for c in curves.values())
     assert list(curves) == ["PyTorch, dense", "cuir"] and (theirs - mine).abs().max() < NEAR
     assert mine[-1] < mine[0] - 0.5
-    other = torch.tensor(train(with_a_wrong_gradient, text, SIZES, "cpu").losses)
-    assert other[0] == theirs[0] and (other - theirs).abs().max() > 2 * NEAR
+    second = torch.tensor(train(with_a_wrong_gradient, text, SIZES, "cpu").losses)
+    assert second[0] == theirs[0] and (second - theirs).abs().max() > 2 * NEAR
     assert f"the last are {theirs[-1]:.4f} and {mine[-1]:.4f}" in report(curves)
     plot(curves, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 0

@@ -74,14 +74,14 @@ class Problem:
         self.block_mask = create_block_mask(self.mask, None, None, M, N, device=device) if self.mask is not None else None
         self.options = {"enable_gqa": H != HK, "backend": "auto" if device == "cuda" else "interpret", "verify": "off"}
 
-    def leaves(self, asked: str = "qkv") -> list[torch.Tensor]:
-        return [x.detach().clone().requires_grad_(n in asked) for n, x in zip("qkv", self.given, strict=True)]
+    def leaves(self, requests: str = "qkv") -> list[torch.Tensor]:
+        return [x.detach().clone().requires_grad_(n in requests) for n, x in zip("qkv", self.given, strict=True)]
 
     def call(self, *given: torch.Tensor) -> torch.Tensor:
         return flex_attention(*given, self.score, self.block_mask, **self.options)  # type: ignore[arg-type, return-value]
 
-    def gradients(self, asked: str = "qkv") -> tuple[torch.Tensor, ...]:
-        leaves = self.leaves(asked)
+    def gradients(self, requests: str = "qkv") -> tuple[torch.Tensor, ...]:
+        leaves = self.leaves(requests)
         return torch.autograd.grad(self.call(*leaves), [x for x in leaves if x.requires_grad], self.do)
 
     def theirs(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
@@ -90,11 +90,11 @@ class Problem:
         o, _ = forward(Specification("wanted", self.mask, self.score), *leaves, self.scale)
         return torch.autograd.grad(o, leaves, self.do.to(o.dtype))
 
-    def judge(self, found: tuple[torch.Tensor, ...], asked: str = "qkv") -> None:
+    def judge(self, actual: tuple[torch.Tensor, ...], requests: str = "qkv") -> None:
         """Against float64, beside the error that PyTorch has in the dtype of the inputs."""
         ratio, slack = BOUNDS[self.do.dtype]
-        wanted = zip(("dQ", "dK", "dV"), self.theirs(torch.float64), self.theirs(self.do.dtype), strict=True)
-        for x, (name, exact, half) in zip(found, (w for n, w in zip("qkv", wanted, strict=True) if n in asked), strict=True):
+        expected = zip(("dQ", "dK", "dV"), self.theirs(torch.float64), self.theirs(self.do.dtype), strict=True)
+        for x, (name, exact, half) in zip(actual, (w for n, w in zip("qkv", expected, strict=True) if n in requests), strict=True):
             error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
             assert x.shape == exact.shape and error <= ratio * allowed + slack * float(exact.norm()), (name, error, allowed)
 
@@ -106,17 +106,17 @@ def numbers(device: str, name: str, length: int, dim: int, dtype: str) -> None:
     problem.judge(problem.gradients())
 
 
-def some(device: str, name: str, length: int, dim: int, asked: str, dtype: str = "float16") -> None:
+def some(device: str, name: str, length: int, dim: int, requests: str, dtype: str = "float16") -> None:
     """Gradients of these inputs alone beside float64; asked: letters of q, k, v. On a GPU that of Q alone takes no other tensor of its size."""
     problem = Problem(name, device, length, dim, dtype)
-    found = problem.gradients(asked)
-    problem.judge(found, asked)
-    if device == "cuda" and asked == "q":
-        leaves = problem.leaves(asked)
+    result = problem.gradients(requests)
+    problem.judge(result, requests)
+    if device == "cuda" and requests == "q":
+        leaves = problem.leaves(requests)
         o = problem.call(*leaves)
-        taken = taken_by(lambda: torch.autograd.grad(o, leaves[0], problem.do))
+        selected = taken_by(lambda: torch.autograd.grad(o, leaves[0], problem.do))
         rows = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
-        assert taken <= problem.do.nbytes + 8 * rows + 2**17, taken
+        assert selected <= problem.do.nbytes + 8 * rows + 2**17, selected
 
 
 def deterministic(device: str, name: str, length: int, dim: int, dtype: str, times: int = 3) -> None:
@@ -128,11 +128,11 @@ def deterministic(device: str, name: str, length: int, dim: int, dtype: str, tim
 def checkpointed(device: str, length: int, dim: int) -> None:
     """The same gradients where the forward pass runs again inside of the backward pass; on a GPU up to the order in which dQ is added up."""
     problem = Problem("documents, soft cap", device, length, dim, "float16")
-    wanted = problem.gradients()
+    expected = problem.gradients()
     for reentrant in (False, True):
         leaves = problem.leaves()
         o = checkpoint(problem.call, *leaves, use_reentrant=reentrant)
-        alike(torch.autograd.grad(o, leaves, problem.do) if not reentrant else backward(o, leaves, problem.do), wanted)
+        alike(torch.autograd.grad(o, leaves, problem.do) if not reentrant else backward(o, leaves, problem.do), expected)
 
 
 def compiled(device: str, length: int, dim: int, compiler: str) -> None:
@@ -162,13 +162,13 @@ def captured(length: int, dim: int, dtype: str = "float16") -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        result = step()
     with torch.no_grad():
         for x in (*leaves, problem.do):
             x.copy_(x.roll(1, 2))
     problem.given = [x.detach().clone() for x in leaves]
     graph.replay()
-    alike(found, problem.gradients())
+    alike(result, problem.gradients())
 
 
 def repeated(name: str, length: int, dim: int, dtype: str = "float16") -> None:
@@ -192,11 +192,11 @@ def memory(length: int, dim: int, dtype: str = "float16") -> None:
     problem.gradients()  # prepares kernels and lists
     leaves = problem.leaves()
     o = problem.call(*leaves)
-    taken, queries = taken_by(lambda: torch.autograd.grad(o, leaves, problem.do)), problem.do.numel()
+    selected, queries = taken_by(lambda: torch.autograd.grad(o, leaves, problem.do)), problem.do.numel()
     padded = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
     sums = 0 if dtype == "float32" else 4 * queries
     bound = sums + 2 * 4 * padded + sum(x.nbytes for x in leaves) + 2**20
-    assert taken <= bound, (taken, bound)
+    assert selected <= bound, (selected, bound)
 
 
 def taken_by(call: Callable[[], object]) -> int:
@@ -204,10 +204,10 @@ def taken_by(call: Callable[[], object]) -> int:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_stats()["requested_bytes.all.current"]
-    kept = call()
-    taken: int = torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
-    del kept
-    return taken
+    retained = call()
+    selected: int = torch.cuda.memory_stats()["requested_bytes.all.peak"] - before
+    del retained
+    return selected
 
 
 def backward(o: torch.Tensor, leaves: list[torch.Tensor], do: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -216,8 +216,8 @@ def backward(o: torch.Tensor, leaves: list[torch.Tensor], do: torch.Tensor) -> t
     return tuple(x.grad for x in leaves if x.grad is not None)
 
 
-def alike(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
+def alike(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
     """dQ up to the order of its additions, dK and dV bit for bit."""
-    assert len(found) == 3
-    torch.testing.assert_close(found[0], wanted[0], atol=2e-3, rtol=2e-3)
-    assert torch.equal(found[1], wanted[1]) and torch.equal(found[2], wanted[2])
+    assert len(actual) == 3
+    torch.testing.assert_close(actual[0], expected[0], atol=2e-3, rtol=2e-3)
+    assert torch.equal(actual[1], expected[1]) and torch.equal(actual[2], expected[2])

@@ -162,7 +162,7 @@ def graphs() -> None:
     torch.cuda.synchronize()
     assert right(o, p)
     expected = o.clone()
-    made = []
+    result = []
     capture = torch.cuda.Stream()
     for _ in range(3):
         mine = torch.full_like(o, torch.nan)
@@ -170,17 +170,17 @@ def graphs() -> None:
         with torch.cuda.graph(graph, stream=capture):
             for _ in range(3):
                 f(**p, O=mine, LSE=torch.empty_like(lse))
-        made.append((graph, mine, torch.cuda.Stream()))
+        result.append((graph, mine, torch.cuda.Stream()))
     for _ in range(20):
-        for _, mine, _ in made:
+        for _, mine, _ in result:
             mine.fill_(torch.nan)
         torch.cuda.synchronize()
-        for graph, _, stream in made:
+        for graph, _, stream in result:
             with torch.cuda.stream(stream):
                 graph.replay()
         eager, _ = f(**p)
         torch.cuda.synchronize()
-        assert all(torch.equal(mine, expected) for _, mine, _ in made) and torch.equal(eager, expected)
+        assert all(torch.equal(mine, expected) for _, mine, _ in result) and torch.equal(eager, expected)
     new = problem(1000, 1000, 8, seed=7)
     for x in "QKV":
         p[x].copy_(new[x])  # a graph reads what lies at its addresses when it is replayed

@@ -11,8 +11,8 @@ def run_deterministically(run: Callable[[], Sequence[torch.Tensor]], times: int)
     """Run so many times, require the same bits of all runs, and return the first one's tensors."""
     torch.use_deterministic_algorithms(True)
     try:
-        first, *others = (run() for _ in range(times))
+        first, *rest = (run() for _ in range(times))
     finally:
         torch.use_deterministic_algorithms(False)
-    assert others and all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
+    assert rest and all(torch.equal(x, y) for second in rest for x, y in zip(first, second, strict=True))
     return first

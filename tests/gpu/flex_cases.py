@@ -63,13 +63,13 @@ def check(
     wanted_score = for_all_pairs(score) if pairwise and score is not None else score
     spec, scale = Specification("wanted", mask, wanted_score), options.get("scale") or q.shape[3] ** -0.5
     block_mask = mine if mine is not None else create_block_mask(mask, None, None, q.shape[2], k.shape[2]) if mask else None
-    found = flex_attention(q, k, v, score, block_mask, return_lse=True, **{"verify": "off", **options})
-    assert isinstance(found, tuple)
+    actual = flex_attention(q, k, v, score, block_mask, return_lse=True, **{"verify": "off", **options})
+    assert isinstance(actual, tuple)
     k, v = (x.expand(q.shape[0], -1, -1, -1) for x in (k, v))
-    wanted, lse = spec.reference(q, k, v, scale)
-    own = (spec.half(q, k, v, scale)[0].double() - wanted).norm()
-    assert (found[0].double() - wanted).norm() <= 1.5 * own + SLACK * wanted.norm()
-    torch.testing.assert_close(found[1].double(), lse, atol=2e-3, rtol=1e-4)
+    expected, lse = spec.reference(q, k, v, scale)
+    ours = (spec.half(q, k, v, scale)[0].double() - expected).norm()
+    assert (actual[0].double() - expected).norm() <= 1.5 * ours + SLACK * expected.norm()
+    torch.testing.assert_close(actual[1].double(), lse, atol=2e-3, rtol=1e-4)
 
 
 def numbers() -> None:
@@ -182,15 +182,15 @@ def compiled() -> None:
     for seed in range(3):
         score, mask = alibi(4), create_block_mask(documents(seed, 512), None, None, 512, 512)
         with torch.no_grad():
-            wanted = block(q, k, v, score, mask)
-            torch.testing.assert_close(call(q, k, v, score, mask), wanted, atol=1e-2, rtol=1e-2)
+            expected = block(q, k, v, score, mask)
+            torch.testing.assert_close(call(q, k, v, score, mask), expected, atol=1e-2, rtol=1e-2)
     assert len(graphs) == 1
     overhead = torch.compile(block, fullgraph=True, mode="reduce-overhead")
     mask = create_block_mask(causal, None, None, 512, 512)
     with torch.no_grad():
-        wanted = block(q, k, v, None, mask)
+        expected = block(q, k, v, None, mask)
         for _ in range(4):
-            torch.testing.assert_close(overhead(q, k, v, None, mask), wanted, atol=1e-2, rtol=1e-2)
+            torch.testing.assert_close(overhead(q, k, v, None, mask), expected, atol=1e-2, rtol=1e-2)
 
 
 def learned() -> None:
@@ -213,7 +213,7 @@ def gradients_of_all(dim: int, dtype: torch.dtype, bound: float) -> None:
     leaves = (q, k, v, *t.values())
     outputs = flex_attention(q, k, v, score, mask, enable_gqa=True, return_lse=True, sink=sink)
     ends = [torch.randn(x.shape, device="cuda", generator=g).to(x.dtype) for x in outputs]
-    found = torch.autograd.grad(outputs, leaves, ends)
+    result = torch.autograd.grad(outputs, leaves, ends)
     wide = [x.detach().double().requires_grad_() for x in leaves]
     q, k, v, pairs, line, keys, gate, sink = wide
     at = [torch.arange(n, device="cuda").view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((2, 4, 300, 300))]
@@ -221,7 +221,7 @@ def gradients_of_all(dim: int, dtype: torch.dtype, bound: float) -> None:
     s = score(q @ k.mT * dim**-0.5, *at).masked_fill(at[2] < at[3], -torch.inf)
     lse = torch.logaddexp(s.logsumexp(-1), sink[:, None])
     exact = torch.autograd.grad(((s - lse[..., None]).exp() @ v, lse), wide, [x.double() for x in ends])
-    for name, x, y in zip(("q", "k", "v", *t), found, exact, strict=True):
+    for name, x, y in zip(("q", "k", "v", *t), result, exact, strict=True):
         assert (x.double() - y).norm() <= bound * (5 if name == "sink" else 1) * y.norm(), name
 
 
@@ -249,8 +249,8 @@ def captured() -> None:
         o.zero_()
         graph.replay()
         torch.cuda.synchronize()
-        again, again_lse = flex_attention(q, k, v, None, mask, return_lse=True, verify="off")  # type: ignore[misc]
-        assert torch.equal(o, again) and torch.equal(lse, again_lse)
+        repeated, again_lse = flex_attention(q, k, v, None, mask, return_lse=True, verify="off")  # type: ignore[misc]
+        assert torch.equal(o, repeated) and torch.equal(lse, again_lse)
 
 
 def side_streams() -> None:
@@ -266,9 +266,9 @@ def side_streams() -> None:
             results.append((q, k, v, flex_attention(q, k, v, None, mask, verify="off")))
     torch.cuda.synchronize()
     for q, k, v, o in results:
-        wanted = spec.reference(q, k, v, 0.125)[0]
-        own = (spec.half(q, k, v, 0.125)[0].double() - wanted).norm()
-        assert (o.double() - wanted).norm() <= 1.5 * own + SLACK * wanted.norm()  # type: ignore[union-attr]
+        expected = spec.reference(q, k, v, 0.125)[0]
+        ours = (spec.half(q, k, v, 0.125)[0].double() - expected).norm()
+        assert (o.double() - expected).norm() <= 1.5 * ours + SLACK * expected.norm()  # type: ignore[union-attr]
 
 
 def warm_calls() -> None:
@@ -355,29 +355,29 @@ class Packed:
 
     def close(self, o: torch.Tensor, first: int, n: int) -> None:
         q, k, v = (x[first : first + n].transpose(0, 1)[None].double() for x in (self.q, self.k, self.v))
-        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
-        torch.testing.assert_close(o[first : first + n].double(), wanted, atol=4e-3, rtol=1e-2)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        torch.testing.assert_close(o[first : first + n].double(), expected, atol=4e-3, rtol=1e-2)
 
 
 def packed_sequences() -> None:
-    made = Packed()
-    o = made.call()
-    for first, n in zip(made.cu.tolist(), made.lengths):
-        made.close(o, first, n)
+    result = Packed()
+    o = result.call()
+    for first, n in zip(result.cu.tolist(), result.lengths):
+        result.close(o, first, n)
 
 
 def packed_sequences_in_a_graph() -> None:
     """Lengths that are written in place; NaN and infinities in other sequences change no bit."""
-    made = Packed()
-    made.call()
+    result = Packed()
+    result.call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        o = made.call()
-    made.cu.copy_(torch.tensor([0, 40, 40, 900, 1000, 1001, 1600, sum(made.lengths)]))
+        o = result.call()
+    result.cu.copy_(torch.tensor([0, 40, 40, 900, 1000, 1001, 1600, sum(result.lengths)]))
     graph.replay()
-    made.close(o, 40, 860)
+    result.close(o, 40, 860)
     before = o[40:900].clone()
-    for x in (made.q, made.k, made.v):
+    for x in (result.q, result.k, result.v):
         x[:40], x[900:] = torch.nan, torch.inf
     graph.replay()
     assert torch.equal(before, o[40:900])
@@ -411,10 +411,10 @@ def captured_names() -> None:
 
     learned = (step, self, out, asm, int32_t, threadIdx, x, x_d0)
     o = flex_attention(q, k, v, score)
-    found = torch.autograd.grad(o.double().square().sum(), (q, *learned))  # type: ignore[union-attr]
+    result = torch.autograd.grad(o.double().square().sum(), (q, *learned))  # type: ignore[union-attr]
     bias: torch.Tensor = sum(learned).double()  # type: ignore[union-attr, assignment]
     w = (q.double() @ k.double().mT / 8 + bias).softmax(-1) @ v.double()
-    for a, b in zip(found, torch.autograd.grad(w.square().sum(), (q, *learned)), strict=True):
+    for a, b in zip(result, torch.autograd.grad(w.square().sum(), (q, *learned)), strict=True):
         torch.testing.assert_close(a.double(), b.double(), atol=2e-2 * float(b.abs().max()), rtol=2e-2)
 
 
@@ -436,11 +436,11 @@ def nested_made_apart() -> None:
     o = flex_attention(q, k, v)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        again = flex_attention(q, k, v)
+        repeated = flex_attention(q, k, v)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(o._values, again._values)  # type: ignore[union-attr]
-    for part, found in zip(parts, o.transpose(1, 2).unbind(), strict=True):  # type: ignore[union-attr]
+    assert torch.equal(o._values, repeated._values)  # type: ignore[union-attr]
+    for part, actual in zip(parts, o.transpose(1, 2).unbind(), strict=True):  # type: ignore[union-attr]
         x = part.transpose(0, 1).double()
-        wanted = (x @ x.mT / 8).softmax(-1) @ x
-        torch.testing.assert_close(found.transpose(0, 1).double(), wanted, atol=4e-3, rtol=1e-2)
+        expected = (x @ x.mT / 8).softmax(-1) @ x
+        torch.testing.assert_close(actual.transpose(0, 1).double(), expected, atol=4e-3, rtol=1e-2)

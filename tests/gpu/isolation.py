@@ -41,8 +41,8 @@ def main() -> None:
 
     torch.set_num_threads(2)  # several such processes run at once
     module, function, args = sys.argv[1:]
-    found = getattr(importlib.import_module(module), function)(*json.loads(args))
-    print(f"\n{MARK}{json.dumps(found)}", flush=True)
+    result = getattr(importlib.import_module(module), function)(*json.loads(args))
+    print(f"\n{MARK}{json.dumps(result)}", flush=True)
     os._exit(0)  # an interpreter that ends while a thread of autograd lets go of Python objects aborts
 
 

@@ -47,16 +47,16 @@ def same_bits(name: str) -> None:
     program = parse(corpus.programs()[name].read_text(encoding="utf-8"), f"{name}.cuir")
     for problem in PROGRAMS[name](torch.float16):
         lowered = cuir.lower(check(program, problem.kernel, consts_of(program, problem)))
-        found = []
+        actual = []
         for kernel in (cuir.compile(lowered), by_pycuda(lowered)):
             arguments = dict(problem.arguments)
             arguments |= {x: torch.full_like(arguments[x], 0.0 if x in problem.summed else torch.nan) for x in problem.wanted}
             kernel(**arguments)
             torch.cuda.synchronize()
-            found.append({x: arguments[x] for x in problem.wanted})
-        for x, wanted in problem.wanted.items():
-            default, ours = found[0][x], found[1][x]
-            assert distance(ours, wanted) <= 1.5e-3, (name, x)
+            actual.append({x: arguments[x] for x in problem.wanted})
+        for x, expected in problem.wanted.items():
+            default, ours = actual[0][x], actual[1][x]
+            assert distance(ours, expected) <= 1.5e-3, (name, x)
             bits = torch.equal(ours.view(torch.uint8), default.view(torch.uint8))
             assert bits or (x in problem.summed and distance(ours, default) <= 1e-5), (name, x)
 
@@ -78,8 +78,8 @@ def scalars_and_scratch() -> None:
 def streams_of_torch() -> None:
     """Calls keep the order of torch's current stream; overlapping streams have counters of their own."""
     kernel, p = by_pycuda(expert()), call_cases.problem(1024, 1024)
-    wanted, _ = kernel(**p)
-    assert call_cases.right(wanted, p)
+    expected, _ = kernel(**p)
+    assert call_cases.right(expected, p)
     streams = [torch.cuda.Stream() for _ in range(3)]
     torch.cuda.synchronize()
     results = []
@@ -93,16 +93,16 @@ def streams_of_torch() -> None:
                 results.append(o.clone())
                 o.zero_()
     torch.cuda.synchronize()
-    assert all(torch.equal(r, wanted) for r in results)
+    assert all(torch.equal(r, expected) for r in results)
 
 
 def graphs_of_torch() -> None:
     """A captured call is replayed with new data, the first one of a kernel too."""
-    kernel, p, other = by_pycuda(expert()), call_cases.problem(), call_cases.problem(seed=1)
+    kernel, p, second = by_pycuda(expert()), call_cases.problem(), call_cases.problem(seed=1)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         o, _ = kernel(**p)
-    for new in (call_cases.problem(), other):
+    for new in (call_cases.problem(), second):
         for x in "QKV":
             p[x].copy_(new[x])
         graph.replay()
@@ -119,8 +119,8 @@ def prepared() -> None:
     import pycuda.driver as drv
     from pycuda import gpuarray
 
-    wanted, wanted_lse = cuir.compile(lowered)(**p)
-    mine, lse = torch.full_like(wanted, torch.nan), torch.full_like(wanted_lse, torch.nan)
+    expected, wanted_lse = cuir.compile(lowered)(**p)
+    mine, lse = torch.full_like(expected, torch.nan), torch.full_like(wanted_lse, torch.nan)
     launch = kernel.prepare(**p, O=mine, LSE=lse)
     stream = drv.Stream()
 
@@ -132,11 +132,11 @@ def prepared() -> None:
         torch.cuda.synchronize()
         start()
         drv.Context.synchronize()
-        assert torch.equal(mine, wanted) and torch.equal(lse, wanted_lse)
+        assert torch.equal(mine, expected) and torch.equal(lse, wanted_lse)
     assert isinstance(launch.function, drv.Function) and launch.function.num_regs == kernel.compiled.resources.registers
     q = gpuarray.to_gpu(p["Q"].cpu().numpy())  # in one context arrays and tensors go together
     o, _ = kernel(**{**p, "Q": q})
-    assert isinstance(o, gpuarray.GPUArray) and np.array_equal(o.get(), wanted.cpu().numpy())
+    assert isinstance(o, gpuarray.GPUArray) and np.array_equal(o.get(), expected.cpu().numpy())
 
 
 def numpy_problem() -> dict[str, np.ndarray]:
@@ -145,8 +145,8 @@ def numpy_problem() -> dict[str, np.ndarray]:
 
 
 def default_digest() -> str:
-    given = {x: torch.from_numpy(v).cuda() for x, v in numpy_problem().items()}
-    o, lse = cuir.compile(expert())(**given, scale=call_cases.SCALE)
+    inputs = {x: torch.from_numpy(v).cuda() for x, v in numpy_problem().items()}
+    o, lse = cuir.compile(expert())(**inputs, scale=call_cases.SCALE)
     return digest(o.cpu().numpy(), lse.cpu().numpy())
 
 
@@ -158,21 +158,21 @@ def own_context_digest() -> str:
     import pycuda.driver as drv
     from pycuda import gpuarray
 
-    given: dict[str, Any] = {x: gpuarray.to_gpu(v) for x, v in numpy_problem().items()}
-    o, lse = kernel(**given, scale=np.float32(call_cases.SCALE))
-    found = {digest(o.get(), lse.get())}
+    inputs: dict[str, Any] = {x: gpuarray.to_gpu(v) for x, v in numpy_problem().items()}
+    o, lse = kernel(**inputs, scale=np.float32(call_cases.SCALE))
+    results = {digest(o.get(), lse.get())}
     memory, stream = drv.mem_alloc(o.nbytes), drv.Stream()
-    launch = kernel.prepare(**given, O=memory, LSE=lse, scale=call_cases.SCALE)
+    launch = kernel.prepare(**inputs, O=memory, LSE=lse, scale=call_cases.SCALE)
     for s in (None, stream):
         drv.memset_d8(lse.gpudata, 0, lse.nbytes)
         drv.Context.synchronize()
         launch(s)
         drv.Context.synchronize()
-        again = np.empty_like(o.get())
-        drv.memcpy_dtoh(again, memory)
-        found.add(digest(again, lse.get()))
-    assert len(found) == 1
-    return found.pop()
+        repeated = np.empty_like(o.get())
+        drv.memcpy_dtoh(repeated, memory)
+        results.add(digest(repeated, lse.get()))
+    assert len(results) == 1
+    return results.pop()
 
 
 def digest(*arrays: np.ndarray) -> str:
@@ -215,8 +215,8 @@ def refusals() -> None:
     for load in (cuir.compile, lambda cuda: cuda.pycuda()):
         with pytest.raises(CuirError) as caught:
             load(broken)
-        (found,) = caught.value.diagnostics
-        assert found.code == "L010" and "nonsense" in found.message and found.span == lowered.line_map[line]
+        (result,) = caught.value.diagnostics
+        assert result.code == "L010" and "nonsense" in result.message and result.span == lowered.line_map[line]
     kernel = by_pycuda(lowered)
     with pytest.raises(CuirError) as caught:
         PyCudaKernel(replace(kernel.compiled, cubin=b"no cubin"))(**call_cases.problem())
@@ -227,7 +227,7 @@ def command_line() -> None:
     """`cuir run` writes the same results by both loaders."""
     import json
 
-    found = []
+    results = []
     for loader in ("driver", "pycuda"):
         command = [
             "-m",
@@ -244,10 +244,10 @@ def command_line() -> None:
             loader,
             "--json",
         ]
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        found.append(json.loads(done.stdout))
-    assert found[0]["outputs"] == found[1]["outputs"] and f"--loader {loader}" in found[1]["replay"] and found[1]["on"] == "gpu"
+        finished = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        results.append(json.loads(finished.stdout))
+    assert results[0]["outputs"] == results[1]["outputs"] and f"--loader {loader}" in results[1]["replay"] and results[1]["on"] == "gpu"
 
 
 def page(name: str) -> None:
@@ -255,10 +255,10 @@ def page(name: str) -> None:
     text = (ROOT / "docs" / "pycuda.md").read_text(encoding="utf-8")
     code = re.search(rf"<!-- file: {name} -->\n```python\n(.*?)```", text, re.S)
     assert code is not None
-    found = "from cuir.runtime.pycuda_loader import import_pycuda\nimport_pycuda()\n"  # libraries of CUDA that lie in torch's packages
-    done = subprocess.run([sys.executable, "-c", found + code[1]], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert name != "launch.py" or done.stdout.strip() == "2.0"
+    result = "from cuir.runtime.pycuda_loader import import_pycuda\nimport_pycuda()\n"  # libraries of CUDA that lie in torch's packages
+    finished = subprocess.run([sys.executable, "-c", result + code[1]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert name != "launch.py" or finished.stdout.strip() == "2.0"
 
 
 def example() -> None:

@@ -169,7 +169,7 @@ class Few:
 
 
 def _made(kind: str, device: str = DEVICE) -> Any:
-    others = {
+    rest = {
         "packed": Packed,
         "packed, 32 bits": partial(Packed, dtype=torch.float32),
         "few": Few,
@@ -180,7 +180,7 @@ def _made(kind: str, device: str = DEVICE) -> Any:
         "server decoding": partial(Served, False),
         **{kind: partial(Mixed, page, dtype=dtype) for kind, (page, dtype) in MIXED.items()},
     }
-    return others[kind](device) if kind in others else Cache(kind, device)
+    return rest[kind](device) if kind in rest else Cache(kind, device)
 
 
 def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
@@ -196,84 +196,84 @@ def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
 
 def packed_gradients(dtype: str = "float16", bound: float = 3e-3, device: str = DEVICE, compiler: str | None = None) -> None:
     """Compare gradients of packed sequences with float64 of each alone. compiler: of torch.compile, for a call in a graph."""
-    made = Packed(device, getattr(torch, dtype))
-    leaves = tuple(x.requires_grad_() for x in (made.q, made.k, made.v))
-    step: Callable[[], Any] = made.step if compiler is None else torch.compile(made.step, fullgraph=True, backend=compiler)
+    created = Packed(device, getattr(torch, dtype))
+    leaves = tuple(x.requires_grad_() for x in (created.q, created.k, created.v))
+    step: Callable[[], Any] = created.step if compiler is None else torch.compile(created.step, fullgraph=True, backend=compiler)
     o, lse = step()
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(8)).to(device)
-    found = torch.autograd.grad((o.float() * do).sum() + lse.sum(), leaves)
+    result = torch.autograd.grad((o.float() * do).sum() + lse.sum(), leaves)
     exact = tuple(x.detach().double().requires_grad_() for x in leaves)
-    total, places = torch.zeros((), dtype=torch.float64, device=device), made.cu.tolist()
+    total, places = torch.zeros((), dtype=torch.float64, device=device), created.cu.tolist()
     for a, b in itertools.pairwise(places):
         q, k, v = (x[a:b].transpose(0, 1) for x in exact)
         k, v = (x.repeat_interleave(H // HK, 0) for x in (k, v))
         s = (q @ k.mT * D**-0.5).masked_fill(torch.ones(b - a, b - a, dtype=torch.bool, device=device).triu(1), -torch.inf)
         total = total + ((s.softmax(-1) @ v).transpose(0, 1) * do[a:b].double()).sum() + s.logsumexp(-1).sum()
-    for x, y in zip(found, torch.autograd.grad(total, exact)):
+    for x, y in zip(result, torch.autograd.grad(total, exact)):
         assert (x.double() - y).norm() <= bound * y.norm()
 
 
 def same_bits(kind: str, device: str = DEVICE, times: int = 50) -> None:
-    made = _made(kind, device)
-    first = [x.clone() for x in made.step()]
+    result = _made(kind, device)
+    first = [x.clone() for x in result.step()]
     for _ in range(times):
-        assert all(torch.equal(x, y) for x, y in zip(made.step(), first))
+        assert all(torch.equal(x, y) for x, y in zip(result.step(), first))
 
 
 def without_synchronisation(kind: str) -> None:
-    made = _made(kind)
-    made.step()
+    result = _made(kind)
+    result.step()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        made.step()
+        result.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 def in_a_graph(kind: str) -> None:
     """Lengths that grow, and pages that are added, are other data of one graph."""
-    made, eager = _made(kind), _made(kind)
-    made.step()
+    result, eager = _made(kind), _made(kind)
+    result.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = made.step()
+        outputs = result.step()
     for turn in range(4):
-        for one in (made, eager):
-            one.lengths.copy_(torch.tensor([150 + turn, turn, 37 + 30 * turn], dtype=torch.int32))
-            one.table.copy_(one.table.roll(turn, 0))
+        for item in (result, eager):
+            item.lengths.copy_(torch.tensor([150 + turn, turn, 37 + 30 * turn], dtype=torch.int32))
+            item.table.copy_(item.table.roll(turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), turn
 
 
 def served_in_a_graph() -> None:
     """A step of sequences that decode, with others' lengths and pages at each replay."""
-    made, eager = Served(False), Served(False)
-    made.step()
+    result, eager = Served(False), Served(False)
+    result.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made.step()
+        result.step()
     for turn in range(3):
-        for one in (made, eager):
-            one.lengths.copy_(torch.tensor([150 + turn, 333 - 100 * turn, 16, 1 if turn == 2 else 0], dtype=torch.int32))
-            one.table.copy_(one.table.roll(turn, 0))
+        for item in (result, eager):
+            item.lengths.copy_(torch.tensor([150 + turn, 333 - 100 * turn, 16, 1 if turn == 2 else 0], dtype=torch.int32))
+            item.table.copy_(item.table.roll(turn, 0))
         graph.replay()
-        assert torch.equal(made.out, eager.step()[0]), turn
+        assert torch.equal(result.out, eager.step()[0]), turn
 
 
 def other_places_in_a_graph() -> None:
     """Other numbers of queries, in other pages, within what the graph was captured with."""
-    made, eager = Mixed(16), Mixed(16)
-    made.step()
+    result, eager = Mixed(16), Mixed(16)
+    result.step()
     eager.step()  # both have written what a first step writes
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = made.step()
+        outputs = result.step()
     for queries, past in (([1, 120, 70, 4], [7, 0, 260, 340]), ([0, 0, 60, 130], [1, 0, 0, 222])):
-        for one in (made, eager):
-            one.starts.copy_(torch.tensor([0, *queries]).cumsum(0))
-            one.lengths.copy_(torch.tensor(past))
-            one.table.copy_(one.table.roll(1, 0))
+        for item in (result, eager):
+            item.starts.copy_(torch.tensor([0, *queries]).cumsum(0))
+            item.lengths.copy_(torch.tensor(past))
+            item.table.copy_(item.table.roll(1, 0))
         graph.replay()
         rows = sum(queries)
         o, lse = eager.step()
@@ -282,35 +282,35 @@ def other_places_in_a_graph() -> None:
 
 def other_orders_in_a_graph() -> None:
     """Lengths of which others are the longest, at each replay; and calls of two layers share the order."""
-    made, eager = Many(), Many()
-    made.step()
+    result, eager = Many(), Many()
+    result.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = [*made.step(), *made.step()]
+        outputs = [*result.step(), *result.step()]
     for turn in range(4):
-        for one in (made, eager):
-            one.lengths.copy_(one.lengths.roll(1 + turn, 0))
+        for item in (result, eager):
+            item.lengths.copy_(item.lengths.roll(1 + turn, 0))
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, 2 * eager.step())), turn
 
 
 def other_lengths_of_shares_in_a_graph() -> None:
     """Most of the shares have no key, or all have many."""
-    made, eager = Shared(False), Shared(False)
-    made.step()
+    result, eager = Shared(False), Shared(False)
+    result.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = made.step()
+        outputs = result.step()
     for length in (9000, 3, 0, 32768):
-        for one in (made, eager):
-            one.lengths.fill_(length)
+        for item in (result, eager):
+            item.lengths.fill_(length)
         graph.replay()
         assert all(torch.equal(x, y) for x, y in zip(outputs, eager.step())), length
 
 
 def compiled(kind: str, device: str = DEVICE, backend: str = "inductor") -> None:
     """The bits of the call outside of a graph, without a break in it."""
-    made, eager = _made(kind, device), _made(kind, device)
-    step: Callable[[], Any] = torch.compile(made.step, fullgraph=True, backend=backend)
+    result, eager = _made(kind, device), _made(kind, device)
+    step: Callable[[], Any] = torch.compile(result.step, fullgraph=True, backend=backend)
     for _ in range(2):
         assert all(torch.equal(x, y) for x, y in zip(step(), eager.step()))

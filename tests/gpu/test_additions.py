@@ -57,14 +57,14 @@ SUMMED = ([1e-40] * 4, [LEAST / 2] * 4, [LEAST, LEAST], [1.5 * LEAST, -LEAST], [
 
 def differences(dtype: str) -> list[str]:
     """Collect the sums whose bits on the GPU differ from the interpreter's."""
-    found = []
+    results = []
     for how in FORMS:
         for addends in SUMMED:
             for before in (0.0, 1e-40, -1.0):
-                here, there = summed(how, dtype, list(addends), before), summed(how, dtype, list(addends), before, "cuda")
-                if here != there:
-                    found.append(f"{how} {dtype} {addends} on {before}: {there.item()} on the GPU, {here.item()} in the interpreter")
-    return found
+                local, remote = summed(how, dtype, list(addends), before), summed(how, dtype, list(addends), before, "cuda")
+                if local != remote:
+                    results.append(f"{how} {dtype} {addends} on {before}: {remote.item()} on the GPU, {local.item()} in the interpreter")
+    return results
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

@@ -29,10 +29,10 @@ def test_other_head_dims(dim: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("asked", ["q", "kv", "k"])
+@pytest.mark.parametrize("requests", ["q", "kv", "k"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_some(asked: str, dim: int, dtype: str) -> None:
-    isolated(cases.some, "cuda", "documents, soft cap", 2000, dim, asked, dtype, seconds=300)
+def test_some(requests: str, dim: int, dtype: str) -> None:
+    isolated(cases.some, "cuda", "documents, soft cap", 2000, dim, requests, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -24,7 +24,7 @@ def test_compare(monkeypatch: pytest.MonkeyPatch, variant: str, peers: set[str])
     monkeypatch.setattr(module, "HEADS", 4)
     origin = parse((files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8"))
     transferred = transfer(origin, as_specification(corpus.variant(variant), variant))
-    found = module.compare(check(transferred.program, consts={"T": F16, "D": 128}), transferred)
-    assert {r["what"] for r in found["rows"]} == {"this kernel"} | peers
-    assert all(r["milliseconds"] > 0 and r["tflops"] > 0 for r in found["rows"])
-    assert found["error"] <= 1.5 * found["yardstick"] + 2e-5
+    result = module.compare(check(transferred.program, consts={"T": F16, "D": 128}), transferred)
+    assert {r["what"] for r in result["rows"]} == {"this kernel"} | peers
+    assert all(r["milliseconds"] > 0 and r["tflops"] > 0 for r in result["rows"])
+    assert result["error"] <= 1.5 * result["yardstick"] + 2e-5

@@ -65,18 +65,18 @@ def lifted_program(name: str) -> Program:
 def beside(name: str) -> dict[str, Any]:
     """The lifted kernel and its source on the same inputs: every problem agrees. Returns their speeds."""
     source = read_expert_source(corpus.launch_of(name))
-    found = beside_source(lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
-    print(found["summary"], found["cases"], flush=True)
-    assert not found["diagnostics"], found["diagnostics"]
-    return {"speed": found["speed"]}
+    result = beside_source(lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
+    print(result["summary"], result["cases"], flush=True)
+    assert not result["diagnostics"], result["diagnostics"]
+    return {"speed": result["speed"]}
 
 
 def told_apart(name: str) -> int:
     """How many problems differ if the program's factor of the scores is off by a hundredth: none would mean that nothing is compared."""
     source = read_expert_source(corpus.launch_of(name))
     text = show(lifted_program(name)).replace("scale * LOG2E", "scale * LOG2E * 1.01")
-    found = beside_source(parse(text, "wrong.cuir"), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
-    return len(found["diagnostics"])
+    result = beside_source(parse(text, "wrong.cuir"), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
+    return len(result["diagnostics"])
 
 
 SPEED = {"flash_fwd_sm80": 100, "flash_fwd_sm90": 250}  # TFLOP/s at 8k, D 128: half of what such kernels reach
@@ -92,8 +92,8 @@ def test_every_source_has_a_launch_description() -> None:
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_compiles_without_a_warning(name: str) -> None:
-    image, said = compile_source(read_expert_source(corpus.launch_of(name)), 64)
-    assert len(image) > 1000 and not said
+    image, message = compile_source(read_expert_source(corpus.launch_of(name)), 64)
+    assert len(image) > 1000 and not message
 
 
 @pytest.mark.gpu

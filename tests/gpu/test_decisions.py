@@ -103,37 +103,37 @@ def inputs(kind: str, rows: int = ROWS) -> dict[str, torch.Tensor]:
     return {"X": x, "Z": z, "T": torch.arange(512) * 3.0}
 
 
-def wrong(given: Mapping[str, torch.Tensor], found: torch.Tensor) -> list[str]:
+def wrong(inputs: Mapping[str, torch.Tensor], actual: torch.Tensor) -> list[str]:
     """Each case that gave other bits than PyTorch, with the first such element. Zeros are equal."""
-    values = {**given, **{n: torch.tensor(x) for n, x in SCALARS.items()}}
-    said = []
-    for case, got in zip(CASES, found, strict=True):
-        wanted = case.wanted(values)
-        bad = (got != wanted) & ~(got.isnan() & wanted.isnan())
+    values = {**inputs, **{n: torch.tensor(x) for n, x in SCALARS.items()}}
+    messages = []
+    for case, got in zip(CASES, actual, strict=True):
+        expected = case.wanted(values)
+        bad = (got != expected) & ~(got.isnan() & expected.isnan())
         if bad.any():
             at = tuple(torch.nonzero(bad)[0].tolist())
-            operands = {n: given[n][at].item() for n in ("X", "Z")}
-            said.append(
-                f"{case.text!r}: {int(bad.sum())} of {bad.numel()}; {got[at].item()!r} instead of {wanted[at].item()!r}, of {operands}"
+            operands = {n: inputs[n][at].item() for n in ("X", "Z")}
+            messages.append(
+                f"{case.text!r}: {int(bad.sum())} of {bad.numel()}; {got[at].item()!r} instead of {expected[at].item()!r}, of {operands}"
             )
-    return said
+    return messages
 
 
 def by_interpreter(kind: str, rows: int) -> list[str]:
-    given = inputs(kind, rows)
-    found = torch.full((len(CASES), rows, COLUMNS), torch.nan)
-    run(kernel(), {**given, **SCALARS, "Y": found})
-    return wrong(given, found)
+    arguments = inputs(kind, rows)
+    result = torch.full((len(CASES), rows, COLUMNS), torch.nan)
+    run(kernel(), {**arguments, **SCALARS, "Y": result})
+    return wrong(arguments, result)
 
 
 def on_gpu(kind: str) -> list[str]:
     """Collect the differences between the compiled kernel and PyTorch on a CPU, of 262,144 elements."""
     from cuir.runtime.compiled import compile
 
-    given = inputs(kind)
-    found = torch.full((len(CASES), ROWS, COLUMNS), torch.nan, device="cuda")
-    compile(kernel())(**{n: x.cuda() for n, x in given.items()}, **SCALARS, Y=found)
-    return wrong(given, found.cpu())
+    arguments = inputs(kind)
+    result = torch.full((len(CASES), ROWS, COLUMNS), torch.nan, device="cuda")
+    compile(kernel())(**{n: x.cuda() for n, x in arguments.items()}, **SCALARS, Y=result)
+    return wrong(arguments, result.cpu())
 
 
 def mods_on_gpu() -> list[str]:
@@ -166,7 +166,7 @@ def mods_on_gpu() -> list[str]:
     Q, K = (torch.randint(-3, 4, (B, H, M, D), generator=generator).half() for _ in range(2))
     V = torch.randn(B, H, M, D, generator=generator).half()
     q, k = torch.arange(M)[:, None], torch.arange(M)
-    said = []
+    messages = []
     for mod in (floored, divided, rounded, remainder, truncated):
         mod_as_given = mod
         name, mod_as_given.__name__ = mod.__name__, "score_mod"
@@ -177,11 +177,11 @@ def mods_on_gpu() -> list[str]:
         tensors = {n: x.cuda() for n, x in {"Q": Q, "K": K, "V": V, "O": out, "LSE": lse}.items()}
         compile(checked)(**tensors, scale=0.125)
         scores = mod(Q.float() @ K.float().mT * 0.125, torch.zeros(()), torch.zeros(()), q, k)
-        wanted = scores.double().softmax(-1) @ V.double()
-        off = (tensors["O"].cpu().double() - wanted).abs().max().item()
+        expected = scores.double().softmax(-1) @ V.double()
+        off = (tensors["O"].cpu().double() - expected).abs().max().item()
         if not off < 4e-3:
-            said.append(f"{name}: O is off by {off:.1e}")
-    return said
+            messages.append(f"{name}: O is off by {off:.1e}")
+    return messages
 
 
 KINDS = ("pairs", "steps", "random")
@@ -195,12 +195,12 @@ def test_the_interpreter_gives_the_bits_of_float32(kind: str) -> None:
 def test_wrong_bits_are_found() -> None:
     import torch
 
-    given = inputs("pairs", 64)
-    approximate = given["X"] * (1 / given["Z"])
-    found = torch.stack([case.wanted({**given, **SCALARS}) for case in CASES])
-    found[0] = approximate.floor()
-    (said,) = wrong(given, found)
-    assert "floor(x / z)" in said
+    arguments = inputs("pairs", 64)
+    approximate = arguments["X"] * (1 / arguments["Z"])
+    result = torch.stack([case.wanted({**arguments, **SCALARS}) for case in CASES])
+    result[0] = approximate.floor()
+    (message,) = wrong(arguments, result)
+    assert "floor(x / z)" in message
 
 
 @pytest.mark.gpu

@@ -48,11 +48,11 @@ class Dropped(Problem):
         o, _ = forward(spec, *leaves, self.scale)
         return o.detach(), *torch.autograd.grad(o, leaves, self.do.to(o.dtype))
 
-    def compare(self, found: tuple[torch.Tensor, ...]) -> None:
+    def compare(self, result: tuple[torch.Tensor, ...]) -> None:
         """Against float64, beside the error that PyTorch has in the dtype of the inputs."""
         ratio, slack = BOUNDS[self.do.dtype]
         for name, x, exact, half in zip(
-            ("O", "dQ", "dK", "dV"), found, self.replayed(torch.float64), self.replayed(self.do.dtype), strict=True
+            ("O", "dQ", "dK", "dV"), result, self.replayed(torch.float64), self.replayed(self.do.dtype), strict=True
         ):
             error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
             assert error <= ratio * allowed + slack * float(exact.norm()), (name, error, allowed)
@@ -132,12 +132,12 @@ def captured(length: int, dim: int) -> None:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = step()
+        result = step()
     seeds = []
     for _ in range(3):
         graph.replay()
-        problem.seed = found[0].clone()
-        problem.compare(tuple(x.clone() for x in found[1:]))
+        problem.seed = result[0].clone()
+        problem.compare(tuple(x.clone() for x in result[1:]))
         seeds.append(tuple(problem.seed.tolist()))
     assert len(set(seeds)) == 3
 
@@ -157,8 +157,8 @@ def far(length: int, dim: int) -> None:
     assert isinstance(o, torch.Tensor)
     first = length - 64
     mask = dropout_mask(seed, 0.5, 1, 1, 64, length, query_start=first)
-    wanted = ((q[:, :, first:].double() @ k.double().mT * dim**-0.5).softmax(-1) * mask * 2) @ v.double()
-    error = float((o[:, :, first:].double() - wanted).norm() / wanted.norm())
+    expected = ((q[:, :, first:].double() @ k.double().mT * dim**-0.5).softmax(-1) * mask * 2) @ v.double()
+    error = float((o[:, :, first:].double() - expected).norm() / expected.norm())
     assert error < 2e-3, error
 
 

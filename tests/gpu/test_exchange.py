@@ -56,14 +56,14 @@ def right() -> None:
         checked = check(parse(EXCHANGE, "exchange.cuir"), None, {"ROUNDS": rounds})
         kernel = compile(checked)
         for _ in range(3):
-            given = arguments(units, "cuda")
-            kernel(**given)
+            inputs = arguments(units, "cuda")
+            kernel(**inputs)
             torch.cuda.synchronize()
-            assert torch.equal(given["Y"], wanted(given["X"], rounds)), (rounds, units)
+            assert torch.equal(inputs["Y"], wanted(inputs["X"], rounds)), (rounds, units)
         if units <= 3:
             simulated = {n: t.cpu() for n, t in arguments(units, "cuda").items()}
             run(checked, simulated)
-            assert torch.equal(simulated["Y"], given["Y"].cpu())
+            assert torch.equal(simulated["Y"], inputs["Y"].cpu())
 
 
 @pytest.mark.gpu
@@ -73,6 +73,6 @@ def test_exchange() -> None:
 
 @pytest.mark.parametrize("schedule", ["in_order", "adversarial:reverse", "random:1"])
 def test_it_is_right_in_the_interpreter(schedule: str) -> None:
-    given = arguments(3, "cpu")
-    run(check(parse(EXCHANGE, "exchange.cuir")), given, schedule=schedule)
-    assert given["Y"].equal(wanted(given["X"], 5))
+    inputs = arguments(3, "cpu")
+    run(check(parse(EXCHANGE, "exchange.cuir")), inputs, schedule=schedule)
+    assert inputs["Y"].equal(wanted(inputs["X"], 5))

@@ -48,17 +48,17 @@ def differences(dtype: str) -> dict[str, float]:
     """The largest difference between GPU and interpreter for each expression."""
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(150, 64, generator=generator).to({"f16": torch.float16, "bf16": torch.bfloat16}[dtype])
-    found = {}
+    actual = {}
     for expression in EXPRESSIONS:
         checked = kernel(expression, dtype)
-        wanted, y = torch.full((150, 64), torch.nan), torch.full((150, 64), torch.nan, device="cuda")
-        run(checked, {"X": x, "Y": wanted})
+        expected, y = torch.full((150, 64), torch.nan), torch.full((150, 64), torch.nan, device="cuda")
+        run(checked, {"X": x, "Y": expected})
         compile(checked)(X=x.cuda(), Y=y)
-        found[expression] = float((y.cpu() - wanted).abs().nan_to_num(nan=1e9).max())
-    return found
+        actual[expression] = float((y.cpu() - expected).abs().nan_to_num(nan=1e9).max())
+    return actual
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_expressions(dtype: str) -> None:
-    found = isolated(differences, dtype)
-    assert {e: d for e, d in found.items() if d > 1e-4} == {}
+    result = isolated(differences, dtype)
+    assert {e: d for e, d in result.items() if d > 1e-4} == {}

@@ -51,12 +51,12 @@ def exact(a: torch.Tensor, b: torch.Tensor, parts: int) -> torch.Tensor:
 
 def product_is_right(parts: int, rows: int, keys: int, k: int, e: int, loaded: bool) -> None:
     """The operands are rounded as in the interpreter: what is left is the sums' error, which cut off 22 bits behind the first, and not that of another rounding."""
-    given = operands(rows, keys, k, e, "cuda")
+    inputs = operands(rows, keys, k, e, "cuda")
     consts = {"PARTS": parts, "K": k, "E": e, "R": rows, "BN": keys, "LOADED": loaded}
-    compile(cuir.parse(PRODUCT), consts=consts)(**given)
+    compile(cuir.parse(PRODUCT), consts=consts)(**inputs)
     torch.cuda.synchronize()
-    for found, a, b in ((given["S"], given["A"], given["B"].T), (given["C"], given["S"], given["V"])):
-        off = (found.cpu().double() - exact(a, b, parts)).norm() / exact(a, b, parts).norm()
+    for result, a, b in ((inputs["S"], inputs["A"], inputs["B"].T), (inputs["C"], inputs["S"], inputs["V"])):
+        off = (result.cpu().double() - exact(a, b, parts)).norm() / exact(a, b, parts).norm()
         assert off < 1e-6, float(off)
 
 
@@ -67,18 +67,18 @@ def attention_is_right(parts: int, dim: int, value_dim: int, m: int, n: int) -> 
     attention = cuir.attention(
         lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, dtype=F32, head_dim=dim, value_dim=value_dim, consts={"PARTS": parts}, verify="off"
     )
-    found = [attention(q, k, v, return_lse=True) for _ in range(10)]
+    actual = [attention(q, k, v, return_lse=True) for _ in range(10)]
     keys, values = (x.repeat_interleave(2, 1) for x in (k, v))
     mask = torch.ones(m, n, device="cuda", dtype=torch.bool).tril()
 
     def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return torch.softmax((q @ k.mT * dim**-0.5).masked_fill(~mask, -torch.inf), -1) @ v
 
-    wanted = plain(q.double(), keys.double(), values.double())
-    own = (plain(q, keys, values) - wanted).norm() / wanted.norm()
-    off = (found[0][0] - wanted).norm() / wanted.norm()
-    assert off <= (2 * own + 2.0**-22 if parts == 2 else 6e-4), (float(off), float(own))
-    assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(found[0], other, strict=True))
+    expected = plain(q.double(), keys.double(), values.double())
+    ours = (plain(q, keys, values) - expected).norm() / expected.norm()
+    off = (actual[0][0] - expected).norm() / expected.norm()
+    assert off <= (2 * ours + 2.0**-22 if parts == 2 else 6e-4), (float(off), float(ours))
+    assert all(torch.equal(x, y) for second in actual[1:] for x, y in zip(actual[0], second, strict=True))
 
 
 @pytest.mark.gpu

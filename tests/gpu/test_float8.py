@@ -150,10 +150,10 @@ def widened_are_right(dtype: str) -> None:
 def product_is_right(dtype: str) -> None:
     """Hopper's tensor core sums 8-bit products with some 14 bits (DeepSeek-V3's report, section 3.3.2): see `narrow_sum_error`."""
     for m, n, k in ((64, 64, 128), (200, 100, 1024)):
-        given, wanted = operands(dtype, m, n, k, "cuda")
-        compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**given)
-        error = (given["C"].cpu().double() - wanted).abs().max()
-        limit = narrow_sum_error(k) * wanted.abs().max()
+        inputs, expected = operands(dtype, m, n, k, "cuda")
+        compile(cuir.check(cuir.parse(PRODUCT), consts={"T": DTYPES[dtype]}))(**inputs)
+        error = (inputs["C"].cpu().double() - expected).abs().max()
+        limit = narrow_sum_error(k) * expected.abs().max()
         print(f"{dtype} {m}x{n}x{k}: largest error {float(error):.4g}, limit {float(limit):.4g}")
         assert error <= limit, (m, n, k, float(error), float(limit))
 
@@ -163,9 +163,9 @@ def casts_are_right(dtype: str) -> None:
     for text, x in ((CASTS, numbers("cuda")), (PANELS, numbers("cuda").repeat(1, 2))):
         y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
         compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
-        wanted = rounded(x, dtype).float()
-        torch.testing.assert_close(y.float(), wanted, rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(z, wanted * 2, rtol=0, atol=0, equal_nan=True)
+        expected = rounded(x, dtype).float()
+        torch.testing.assert_close(y.float(), expected, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(z, expected * 2, rtol=0, atol=0, equal_nan=True)
 
 
 def beside(
@@ -178,27 +178,27 @@ def beside(
     a, b, v = torch.randn(rows, k, generator=g).to(t), torch.randn(c, k, generator=g).to(narrow), torch.randn(c, n, generator=g).to(narrow)
     consts = {"T": DTYPES[half], "W": DTYPES[dtype], "R": rows, "C": c, "K": k, "N": n, "SLAB": 16 if workers.startswith("warps") else 64}
     checked = cuir.check(cuir.parse(BESIDE_HALVES.replace("WORKERS", workers)), consts=consts)
-    given = {name: _in_wide_rows(x, device) for name, x in (("A", a), ("B", b), ("V", v))}
+    inputs = {name: _in_wide_rows(x, device) for name, x in (("A", a), ("B", b), ("V", v))}
     s = a.double() @ b.double().T
     o = (2 * s).to(torch.float32).to(t).double() @ v.double()
-    wanted = {"X": s, "Y": s, "Z": 2 * s, "O": o, "P": 1.75 * o}
-    return checked, given | {name: torch.empty(x.shape, device=device) for name, x in wanted.items()}, wanted
+    expected = {"X": s, "Y": s, "Z": 2 * s, "O": o, "P": 1.75 * o}
+    return checked, inputs | {name: torch.empty(x.shape, device=device) for name, x in expected.items()}, expected
 
 
 def beside_is_right(
-    case: tuple[int, int, int, int, str, str], dtype: str, given: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]
+    case: tuple[int, int, int, int, str, str], dtype: str, inputs: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
 ) -> None:
-    for name, x in wanted.items():
-        error = float((given[name].cpu().double() - x).norm() / x.norm())
+    for name, x in expected.items():
+        error = float((inputs[name].cpu().double() - x).norm() / x.norm())
         assert error < (1e-5 if name in "XYZ" else 1e-3 if case[4] == "f16" else 6e-3), (name, case, dtype, error)
 
 
 def beside_halves(dtype: str) -> None:
     """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
     for case in BESIDE:
-        checked, given, wanted = beside(case, dtype, "cuda")
-        compile(checked)(**given)
-        beside_is_right(case, dtype, given, wanted)
+        checked, inputs, expected = beside(case, dtype, "cuda")
+        compile(checked)(**inputs)
+        beside_is_right(case, dtype, inputs, expected)
 
 
 def _in_wide_rows(x: torch.Tensor, device: str) -> torch.Tensor:

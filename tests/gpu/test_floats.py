@@ -247,42 +247,42 @@ def outputs() -> dict[str, np.ndarray]:
 NUMBERS = {"third": float(np.float32(1 / 3)), "one": 1.0, "far": 2**31 - 1}
 
 
-def wrong(given: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> list[str]:
+def wrong(inputs: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> list[str]:
     """Each case that gave what it must not, with the first such element."""
-    flat = {k: x.reshape(-1)[:SCALARS] for k, x in given.items()}
-    parts = [(c, found["F"][64 * i : 64 * i + 64], given) for i, c in enumerate(FLOATS)] + [
-        (c, found["I"][64 * i : 64 * i + 64], given) for i, c in enumerate(INTS)
+    flat = {k: x.reshape(-1)[:SCALARS] for k, x in inputs.items()}
+    parts = [(c, actual["F"][64 * i : 64 * i + 64], inputs) for i, c in enumerate(FLOATS)] + [
+        (c, actual["I"][64 * i : 64 * i + 64], inputs) for i, c in enumerate(INTS)
     ]
-    parts += [(c, found["SF"][i], flat) for i, c in enumerate(SCALAR_FLOATS)] + [
-        (c, found["SI"][i], flat) for i, c in enumerate(SCALAR_INTS)
+    parts += [(c, actual["SF"][i], flat) for i, c in enumerate(SCALAR_FLOATS)] + [
+        (c, actual["SI"][i], flat) for i, c in enumerate(SCALAR_INTS)
     ]
-    said = []
+    messages = []
     for case, got, values in parts:
         with np.errstate(all="ignore"):
             bad = _differs(case, np.asarray(got), np.broadcast_to(case.wanted(values), got.shape))
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])
             with np.errstate(all="ignore"):
-                wanted = np.broadcast_to(case.wanted(values), got.shape)[at]
+                expected = np.broadcast_to(case.wanted(values), got.shape)[at]
             operands = {
                 k: x[at]
                 for k, x in values.items()
                 if k.lower() in case.text.lower().replace("max", "").replace("abs", "") and x.shape == got.shape
             }
-            said.append(
-                f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {got[at]!r} ({_hex(got[at])}) instead of {wanted!r}, of {operands}"
+            messages.append(
+                f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {got[at]!r} ({_hex(got[at])}) instead of {expected!r}, of {operands}"
             )
-    return said
+    return messages
 
 
 def _hex(x: Any) -> str:
     return struct.pack(">f", x).hex() if isinstance(x, np.float32) else hex(int(x))
 
 
-def _differs(case: Case, got: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _differs(case: Case, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     if got.dtype != np.float32:
-        return got != wanted
-    exact, nearest = wanted.astype(np.float64), wanted.astype(np.float32)
+        return got != expected
+    exact, nearest = expected.astype(np.float64), expected.astype(np.float32)
     same = (got == nearest) & ((np.signbit(got) == np.signbit(nearest)) | bool(EITHER_ZERO.match(case.text))) | (
         np.isnan(got) & np.isnan(nearest)
     )
@@ -302,13 +302,13 @@ def on_gpu(seeds: int) -> list[str]:
 
     from cuir.runtime.compiled import compile
 
-    run, said = compile(kernel()), []
+    run, message = compile(kernel()), []
     for seed in range(seeds):
-        given, found = inputs(seed), outputs()
-        tensors = {k: torch.from_numpy(x).cuda() for k, x in {**given, **found}.items()}
+        arguments, result = inputs(seed), outputs()
+        tensors = {k: torch.from_numpy(x).cuda() for k, x in {**arguments, **result}.items()}
         run(**tensors, **NUMBERS)
-        said += [f"seed {seed}: {text}" for text in wrong(given, {k: tensors[k].cpu().numpy() for k in found})]
-    return said
+        message += [f"seed {seed}: {text}" for text in wrong(arguments, {k: tensors[k].cpu().numpy() for k in result})]
+    return message
 
 
 def test_every_operation() -> None:

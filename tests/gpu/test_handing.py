@@ -49,10 +49,10 @@ def agree(number: int, count: int) -> int:
         built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))
     for checked, kernel in zip(kernels, built, strict=True):
         for n in TRIPS:
-            wanted, z = results(checked, n), torch.full((4, 64, 8), 0.25).cuda()
+            expected, z = results(checked, n), torch.full((4, 64, 8), 0.25).cuda()
             kernel(Z=z, n=n)
             torch.testing.assert_close(
-                z.cpu(), wanted, rtol=1e-4, atol=1e-3, msg=lambda m, c=checked, n=n: f"n={n}: {m}\n{c.origin.span.source.text}"
+                z.cpu(), expected, rtol=1e-4, atol=1e-3, msg=lambda m, c=checked, n=n: f"n={n}: {m}\n{c.origin.span.source.text}"
             )
     return len(kernels)
 

@@ -31,13 +31,13 @@ def judged(file: str) -> int:
     assert isinstance(spec, FunctionSpecification)
     kernel, cases = compile(checked), make_draws(checked, spec, "quick")
     for case in cases:
-        given = make_function_launch(checked, spec, case)
-        there = {n: _placed(x) if isinstance(x, torch.Tensor) else x for n, x in given.arguments().items()}
-        kernel(**there)
+        inputs = make_function_launch(checked, spec, case)
+        remote = {n: _placed(x) if isinstance(x, torch.Tensor) else x for n, x in inputs.arguments().items()}
+        kernel(**remote)
         torch.cuda.synchronize()
-        for name, x in given.outputs.items():
-            x.copy_(there[name])
-        judge_function(checked, spec, given, case)
+        for name, x in inputs.outputs.items():
+            x.copy_(remote[name])
+        judge_function(checked, spec, inputs, case)
     return len(cases)
 
 

@@ -36,9 +36,9 @@ def stuck(name: str) -> list[int]:
     """Lines of the program where warps wait for ever on the GPU."""
     checked = faulty(name)
     lengths = {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
-    given = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, lengths, seed=0).items()}
+    inputs = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, lengths, seed=0).items()}
     cuda = lower(checked)
-    return sorted({cuda.line_map[s.line].line for s in find_hang(cuda, given, 0.5)})
+    return sorted({cuda.line_map[s.line].line for s in find_hang(cuda, inputs, 0.5)})
 
 
 @pytest.mark.gpu

@@ -58,25 +58,25 @@ def rows() -> None:
     """Rows of shared memory that each warp writes and the tensor core reads for it: bit by bit, 20 times. G moves columns, so that all numbers are whole and small."""
     checked = check(parse(ROWS, "chained.cuir"))
     x = torch.randint(-9, 10, (4096, 64), generator=torch.Generator().manual_seed(0)).half()
-    given = {"X": x, "G": torch.eye(64, dtype=torch.float16).roll(3, 1), "Y": torch.zeros(4096, 64), "n": 50}
-    run(checked, given)
+    inputs = {"X": x, "G": torch.eye(64, dtype=torch.float16).roll(3, 1), "Y": torch.zeros(4096, 64), "n": 50}
+    run(checked, inputs)
     kernel = cuir.compile(checked)
     for _ in range(20):
-        y = kernel(X=x.cuda(), G=given["G"].cuda(), n=50)
-        assert torch.equal(y.cpu(), given["Y"])
+        y = kernel(X=x.cuda(), G=inputs["G"].cuda(), n=50)
+        assert torch.equal(y.cpu(), inputs["Y"])
 
 
 def agree() -> None:
     """Bit by bit, 20 times."""
     checked = check(parse(TEXT, "shifted.cuir"))
     x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(0))
-    given = {"X": x, "Y": torch.zeros_like(x), "Z": torch.zeros_like(x)}
-    run(checked, given)
+    inputs = {"X": x, "Y": torch.zeros_like(x), "Z": torch.zeros_like(x)}
+    run(checked, inputs)
     kernel = cuir.compile(checked)
     for _ in range(20):
         y, z = torch.full_like(x, torch.nan).cuda(), torch.zeros_like(x).cuda()
         kernel(X=x.cuda(), Y=y, Z=z)
-        assert torch.equal(y.cpu(), given["Y"]) and torch.equal(z.cpu(), given["Z"])
+        assert torch.equal(y.cpu(), inputs["Y"]) and torch.equal(z.cpu(), inputs["Z"])
 
 
 @pytest.mark.gpu

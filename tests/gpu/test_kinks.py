@@ -28,8 +28,8 @@ def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callabl
     return score_mod(q @ k.mT / q.shape[3] ** 0.5, *places).softmax(-1) @ v
 
 
-def close(found: torch.Tensor, exact: torch.Tensor, bound: float = 1e-3) -> bool:
-    return bool((found - exact).norm() <= bound * exact.norm()) and bool(exact.norm() > 1e-3)
+def close(result: torch.Tensor, exact: torch.Tensor, bound: float = 1e-3) -> bool:
+    return bool((result - exact).norm() <= bound * exact.norm()) and bool(exact.norm() > 1e-3)
 
 
 def begin_at_0(device: str, name: str, dtype: str, length: int) -> None:
@@ -41,11 +41,11 @@ def begin_at_0(device: str, name: str, dtype: str, length: int) -> None:
     def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return s + f(heads[h]) * (i - j) / 64 + f(rows[i]) * (j / length)
 
-    own = [x.clone().requires_grad_() for x in (q, k, v)]  # dQ, dK and dV are asked as well
-    o = flex_attention(*own, score_mod=mod, backend="interpret" if device == "cpu" else "auto", verify="off")
-    found = torch.autograd.grad((o * q).float().sum(), (heads, rows, *own))[:2]
+    ours = [x.clone().requires_grad_() for x in (q, k, v)]  # dQ, dK and dV are asked as well
+    o = flex_attention(*ours, score_mod=mod, backend="interpret" if device == "cpu" else "auto", verify="off")
+    result = torch.autograd.grad((o * q).float().sum(), (heads, rows, *ours))[:2]
     exact = torch.autograd.grad((theirs(q.double(), k.double(), v.double(), mod) * q).sum(), (heads, rows))
-    for x, y in zip(found, exact, strict=True):
+    for x, y in zip(result, exact, strict=True):
         assert close(x, y, 0.02), (name, x, y)
 
 

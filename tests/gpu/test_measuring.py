@@ -55,18 +55,18 @@ def test_programs_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     Path("wrong.cuir").write_text(text.replace("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)"), encoding="utf-8")
     words = [w for name in ("flash_fwd_sm90", "slow.cuir", "wrong.cuir") for w in ("--proposal", name)]
     assert command(["tune", "causal", "--shape", "2,16,16,4096,4096,128", "--space", "space.json", *words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [e["status"] for e in found["entries"]] == ["faster", "slower"] and found["speedup"] > 1.1
-    assert [p["stage"] for p in found["proposals"]] == ["passed", "speed", "schedules"]
-    assert "BM: const = 128" in Path(found["files"]["tuned.cuir"]).read_text(encoding="utf-8")
+    data = json.loads(capsys.readouterr().out)
+    assert [e["status"] for e in data["entries"]] == ["faster", "slower"] and data["speedup"] > 1.1
+    assert [p["stage"] for p in data["proposals"]] == ["passed", "speed", "schedules"]
+    assert "BM: const = 128" in Path(data["files"]["tuned.cuir"]).read_text(encoding="utf-8")
 
 
 def test_a_wrong_candidate_is_seen() -> None:
-    right, other = made("causal"), made("full")
+    right, second = made("causal"), made("full")
     assert LocalDevice(right, None, SHAPE, "f16").check(SETTING) == ("right", "")
 
     device = LocalDevice(right, None, SHAPE, "f16")
-    device.transferred = other
+    device.transferred = second
     status, why = device.check(SETTING)
     assert status == "wrong" and "relative error" in why
 

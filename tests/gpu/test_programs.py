@@ -129,7 +129,7 @@ def _backward(dtype: torch.dtype) -> Iterator[Problem]:
         q, k, v = (x.double().repeat_interleave(h // x.shape[1], 1).requires_grad_() for x in (a["Q"], a["K"], a["V"]))
         o, lse = attention(q, k, v, a["scale"], causal(m, n))
         grad = generator(i + 100)(b, h, m, d).to(dtype)
-        wanted = torch.autograd.grad(o, (q, k, v), grad.double())
+        expected = torch.autograd.grad(o, (q, k, v), grad.double())
         o16 = o.detach().to(dtype)
         delta = (o16.double() * grad.double()).sum(-1)
         yield Problem({"O": o16, "dO": grad, "DL": torch.empty(b, h, m, device="cuda")}, {"DL": delta}, "delta")
@@ -138,7 +138,7 @@ def _backward(dtype: torch.dtype) -> Iterator[Problem]:
             "dQ": torch.empty(b, h, m, d, device="cuda"),
             **{x: torch.empty(b, h, n, d, device="cuda", dtype=dtype) for x in ("dK", "dV")},
         }
-        yield Problem(arguments, dict(zip(("dQ", "dK", "dV"), wanted, strict=True)), "flash_bwd", summed=("dQ",))
+        yield Problem(arguments, dict(zip(("dQ", "dK", "dV"), expected, strict=True)), "flash_bwd", summed=("dQ",))
 
 
 def _decode(dtype: torch.dtype) -> Iterator[Problem]:
@@ -157,17 +157,17 @@ def _decode(dtype: torch.dtype) -> Iterator[Problem]:
         k, v = (random(count, hk, page_size, d).to(dtype) for _ in range(2))
         part, part_lse = torch.empty(splits, b, h, m, d, device="cuda"), torch.empty(splits, b, h, m, device="cuda")
         o, lse = torch.empty(b, h, m, d, device="cuda", dtype=torch.float64), torch.empty(b, h, m, device="cuda", dtype=torch.float64)
-        wanted, wanted_lse = torch.zeros_like(part, dtype=torch.float64), torch.zeros_like(part_lse, dtype=torch.float64)
+        expected, wanted_lse = torch.zeros_like(part, dtype=torch.float64), torch.zeros_like(part_lse, dtype=torch.float64)
         for x in range(b):
             n = int(lengths[x])
-            own = table[x, : pages[x]].cuda().long()
-            kx, vx = (y[own].transpose(0, 1).reshape(1, hk, -1, d)[:, :, :n] for y in (k, v))
+            ours = table[x, : pages[x]].cuda().long()
+            kx, vx = (y[ours].transpose(0, 1).reshape(1, hk, -1, d)[:, :, :n] for y in (k, v))
             o[x : x + 1], lse[x : x + 1] = attention(q[x : x + 1], kx, vx, d**-0.5, causal(m, n))
             blocks = -(-n // 64)
             for s in range(splits):
                 mine = torch.zeros(n, dtype=torch.bool, device="cuda")
                 mine[blocks * s // splits * 64 : blocks * (s + 1) // splits * 64] = True
-                wanted[s, x], wanted_lse[s, x] = (y[0] for y in attention(q[x : x + 1], kx, vx, d**-0.5, causal(m, n) & mine))
+                expected[s, x], wanted_lse[s, x] = (y[0] for y in attention(q[x : x + 1], kx, vx, d**-0.5, causal(m, n) & mine))
         arguments = {
             "Q": q,
             "K": k,
@@ -178,8 +178,8 @@ def _decode(dtype: torch.dtype) -> Iterator[Problem]:
             "LS": part_lse,
             "scale": d**-0.5,
         }
-        yield Problem(arguments, {"OS": wanted, "LS": wanted_lse}, "decode", {"G": group})
-        arguments = {"OS": wanted.float(), "LS": wanted_lse.float(), "O": torch.empty_like(q)}
+        yield Problem(arguments, {"OS": expected, "LS": wanted_lse}, "decode", {"G": group})
+        arguments = {"OS": expected.float(), "LS": wanted_lse.float(), "O": torch.empty_like(q)}
         yield Problem(arguments, {"O": o}, "combine", {"T": F16 if dtype == torch.float16 else BF16})
 
 
@@ -189,9 +189,9 @@ PROGRAMS: Mapping[str, Callable[[torch.dtype], Iterator[Problem]]] = {
 }  # fmt: skip
 
 
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Relative, in the Euclidean norm; infinite where infinities or NaNs differ."""
-    f, w = found.double(), wanted.double()
+    f, w = actual.double(), expected.double()
     finite = torch.isfinite(w)
     if not torch.equal(torch.isfinite(f), finite) or not torch.equal(f[~finite], w[~finite]):
         return float("inf")
@@ -237,9 +237,9 @@ def right(name: str, dtype_name: str) -> int:
         for x, w in problem.wanted.items():
             far = distance(results[0][x], w)
             same = distance(results[0][x], results[1][x]) <= (1e-5 if x in problem.summed else 0.0)
-            apart = distance(results[0][x].cpu(), interpreted[x]) if interpreted else 0.0
-            good = far <= limit and same and apart <= limit
-            line = f"{checked.name} {x} {list(w.shape)} from float64 {far:.1e} from the interpreter {apart:.1e} repeatable {same}"
+            difference = distance(results[0][x].cpu(), interpreted[x]) if interpreted else 0.0
+            good = far <= limit and same and difference <= limit
+            line = f"{checked.name} {x} {list(w.shape)} from float64 {far:.1e} from the interpreter {difference:.1e} repeatable {same}"
             print("ok  " if good else "FAIL", line, flush=True)
             wrong += [] if good else [line]
     assert not wrong, "\n".join(wrong)

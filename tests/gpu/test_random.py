@@ -39,9 +39,9 @@ def cases(number: int, count: int) -> list[Case]:
     return found
 
 
-def differing(found: torch.Tensor, wanted: torch.Tensor) -> float:
+def differing(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Share of the elements that differ."""
-    f, w = found.double(), wanted.double()
+    f, w = actual.double(), expected.double()
     same = (f == w) | (f.isnan() & w.isnan())
     scale = w.abs().where(w.isfinite(), 0).amax(-1, keepdim=True)
     same |= (f - w).abs() <= CLOSE * torch.maximum(w.abs(), 0.05 * scale) + 1e-6
@@ -50,18 +50,18 @@ def differing(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def lowered(number: int, count: int) -> list[tuple[Case, Cuda]]:
     """The first `count` kernels of a seed that lower to different texts; of those that do not it is asked that they are refused with a message."""
-    found: dict[str, tuple[Case, Cuda]] = {}  # by their texts: some differ in what nobody reads
+    results: dict[str, tuple[Case, Cuda]] = {}  # by their texts: some differ in what nobody reads
     for case in cases(number, 4 * count):
-        if len(found) == count:
+        if len(results) == count:
             break
         try:
             cuda = lower(check(parse(case.text)))
-            found.setdefault(cuda.digest, (case, cuda))
+            results.setdefault(cuda.digest, (case, cuda))
         except CuirError as error:
             codes = [d.code for d in error.diagnostics]
             assert all(c.startswith("L00") for c in codes), str(error)
             print("refused", codes, error.diagnostics[0].message, flush=True)
-    return list(found.values())
+    return list(results.values())
 
 
 def agree(number: int, count: int) -> int:
@@ -72,12 +72,12 @@ def agree(number: int, count: int) -> int:
     agreed, wrong = 0, []
     for (case, _), kernel in zip(drawn, built, strict=True):
         lengths = dict.fromkeys(kernel.checked.dims, case.M)
-        given: dict[str, Any] = arguments(kernel.checked, lengths, seed=number)
-        there = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
-        run(kernel.checked, given)
-        kernel(**there)
+        inputs: dict[str, Any] = arguments(kernel.checked, lengths, seed=number)
+        remote = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in inputs.items()}
+        run(kernel.checked, inputs)
+        kernel(**remote)
         torch.cuda.synchronize()
-        shares = {t.name: differing(there[t.name].cpu(), given[t.name]) for t in kernel.checked.tensors if t.written}
+        shares = {t.name: differing(remote[t.name].cpu(), inputs[t.name]) for t in kernel.checked.tensors if t.written}
         if max(shares.values()) > SHARE:
             print(f"FAIL M={case.M} {shares}\n{case.text}", flush=True)
             wrong.append(shares)

@@ -59,18 +59,18 @@ def reductions(workers: str, rows: int, cols: int) -> Checked:
 
 def reduced() -> dict[str, float]:
     """The largest difference from the interpreter for each shape."""
-    generator, found = torch.Generator().manual_seed(3), {}
+    generator, actual = torch.Generator().manual_seed(3), {}
     for workers, shapes in SHAPES.items():
         count = int(workers[-1])
         x = torch.randn(count, 128, 256, generator=generator)
         for rows, cols in shapes:
             checked = reductions(workers, rows, cols)
-            wanted = torch.zeros(count, len(REDUCTIONS), 128, 256)
-            y = wanted.cuda()
-            run(checked, {"X": x, "Y": wanted}, grid=1)
+            expected = torch.zeros(count, len(REDUCTIONS), 128, 256)
+            y = expected.cuda()
+            run(checked, {"X": x, "Y": expected}, grid=1)
             compile(checked)(X=x.cuda(), Y=y)
-            found[f"{workers} [{rows}, {cols}]"] = float((y.cpu() - wanted).abs().max())
-    return found
+            actual[f"{workers} [{rows}, {cols}]"] = float((y.cpu() - expected).abs().max())
+    return actual
 
 
 def transposed(dtype: str) -> tuple[bool, bool]:
@@ -93,8 +93,8 @@ def distances() -> float:
     q, k = (torch.randn(n, 64, generator=generator).half().cuda() for n in (64, 128))
     y = torch.zeros(64, 128, device="cuda")
     compile(check(parse(NORMS)))(Q=q, K=k, Y=y)
-    wanted = torch.cdist(q.double(), k.double()) ** 2
-    return float((y - wanted).abs().max() / wanted.max())
+    expected = torch.cdist(q.double(), k.double()) ** 2
+    return float((y - expected).abs().max() / expected.max())
 
 
 def test_reductions_of_every_shape() -> None:

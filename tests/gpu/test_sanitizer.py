@@ -65,8 +65,8 @@ def test_memcheck() -> None:
     ]
     # without torch's pools each tensor is an allocation of its own, with bounds that memcheck knows
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0 and "ERROR SUMMARY: 0 errors" in done.stdout, (done.stdout + done.stderr)[-4000:]
+    finished = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == 0 and "ERROR SUMMARY: 0 errors" in finished.stdout, (finished.stdout + finished.stderr)[-4000:]
 
 
 @pytest.mark.gpu
@@ -79,8 +79,8 @@ def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
         command, cwd=ROOT, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, timeout=300, check=False
     )
     text = log.read_text()
-    found = make_diagnostics(text, cuda.line_map)
-    assert found and all(d.code == "V404" and d.span == span for d in found), text[:4000]
+    result = make_diagnostics(text, cuda.line_map)
+    assert result and all(d.code == "V404" and d.span == span for d in result), text[:4000]
 
 
 @pytest.mark.gpu
@@ -89,9 +89,9 @@ def test_verify_on_the_gpu(more: tuple[str, ...]) -> None:
     if more and SANITIZER is None:
         pytest.skip("no compute-sanitizer on the PATH")
     command = [sys.executable, "-m", "cuir", "verify", "flash_fwd", "--against", "causal", "--head-dim", "64", "--gpu", *more, "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    (stage,) = [s for s in json.loads(done.stdout)["verification"]["stages"] if s["name"] == "gpu"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+    assert finished.returncode == 0, finished.stdout[-4000:] + finished.stderr[-4000:]
+    (stage,) = [s for s in json.loads(finished.stdout)["verification"]["stages"] if s["name"] == "gpu"]
     assert stage["verdict"] == "passed" and stage["rows"]
 
 

@@ -42,8 +42,8 @@ def compiled() -> None:
         score: Mod = EXAMPLES["soft_cap"]()[0]  # type: ignore[assignment]
         q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))
         mask = create_block_mask(_causal, None, None, S, S, device="cuda")
-        found = torch.compile(flex_attention, dynamic=False)(q, k, v, score, mask, verify="off")
-        torch.testing.assert_close(found, flex_attention(q, k, v, score, mask, verify="off"))
+        result = torch.compile(flex_attention, dynamic=False)(q, k, v, score, mask, verify="off")
+        torch.testing.assert_close(result, flex_attention(q, k, v, score, mask, verify="off"))
 
 
 def _causal(b: object, h: object, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ def attended(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> t
 
 
 @pytest.mark.parametrize(
-    ("queries", "each", "others"),
+    ("queries", "each", "rest"),
     [
         ([1, 1, 1], [1], 0),  # all decode
         ([1, 1, 40, 7], [1], 2),  # then prompts
@@ -39,24 +39,24 @@ def attended(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> t
         ([33, 33], [], 2),  # too many queries for the kernel of few
     ],
 )
-def test_who_decodes(queries: list[int], each: list[int], others: int) -> None:
+def test_who_decodes(queries: list[int], each: list[int], rest: int) -> None:
     problem = Problem(queries, [n + 20 for n in queries], 16, (H, HK))
     batch = batch_of(problem)
     assert [part.each for part in batch.parts if part.starts is None] == each
-    assert sum(len(part.lengths) for part in batch.parts if part.starts is not None) == others
-    wanted, _ = problem.wanted(causal=True)
-    assert torch.allclose(attended(problem, batch).double(), wanted, atol=4e-3)
+    assert sum(len(part.lengths) for part in batch.parts if part.starts is not None) == rest
+    expected, _ = problem.wanted(causal=True)
+    assert torch.allclose(attended(problem, batch).double(), expected, atol=4e-3)
 
 
 def test_sequences_that_pad_a_batch() -> None:
     """Of a CUDA graph: without queries, with rows behind the others'; outside of a graph without rows."""
     problem = Problem([1, 1, 0, 0], [30, 20, 0, 0], 16, (H, HK))
-    wanted, _ = problem.wanted(causal=True)
+    expected, _ = problem.wanted(causal=True)
     for rows, sequences in ((4, 4), (2, 2)):
         batch = batch_of(problem, rows)
         assert [len(part.lengths) for part in batch.parts] == [sequences]
         out = attended(problem, batch, rows - 2)
-        assert torch.allclose(out[:2].double(), wanted, atol=4e-3) and bool((out[2:] == 0).all())
+        assert torch.allclose(out[:2].double(), expected, atol=4e-3) and bool((out[2:] == 0).all())
     assert not Batch.of(torch.zeros(3, dtype=torch.int32), [0, 0], torch.zeros(2), torch.zeros(2, 1), 0, 2).parts
 
 
@@ -73,12 +73,12 @@ def test_rules() -> None:
         return k > q + N - M - window
 
     out = attended(problem, batch_of(problem), softcap=cap, slopes=slopes, window=window)
-    wanted, _ = problem.wanted(score, mask, causal=True)
-    assert torch.allclose(out.double(), wanted, atol=4e-3)
+    expected, _ = problem.wanted(score, mask, causal=True)
+    assert torch.allclose(out.double(), expected, atol=4e-3)
 
 
 def test_sinks() -> None:
     problem, sink = Problem([1, 25], [40, 25], 16, (H, HK)), torch.tensor([0.5, -1.0, 2.0, 0.0])
-    wanted, lse = problem.wanted(causal=True)
+    expected, lse = problem.wanted(causal=True)
     share = 1 / (1 + (sink[:, None] - lse).exp())
-    assert torch.allclose(attended(problem, batch_of(problem), sink=sink).double(), wanted * share.T[..., None], atol=4e-3)
+    assert torch.allclose(attended(problem, batch_of(problem), sink=sink).double(), expected * share.T[..., None], atol=4e-3)

@@ -70,19 +70,19 @@ def test_a_layer_of_a_step(queries: list[int], order: str, ours: Any) -> None:
     rows = [torch.cat([x[n:] for x, n in zip(tokens, problem.past)]) for tokens in (problem.k, problem.v)]
     padded = [torch.cat([x, torch.full((1, *x.shape[1:]), math.nan, dtype=x.dtype)]) for x in (torch.cat(problem.q), *rows)]
     layer.do_kv_cache_update(None, *padded[1:], cache, slots(problem))
-    made = builder(ours).build(0, metadata(problem))
+    kernel = builder(ours).build(0, metadata(problem))
     out = torch.zeros(len(padded[0]), H, D, dtype=torch.float16)
-    assert layer.forward(None, *padded, cache, made, out) is out
-    wanted, _ = problem.wanted(causal=True)
-    assert torch.allclose(out[:-1].double(), wanted, atol=4e-3)
+    assert layer.forward(None, *padded, cache, kernel, out) is out
+    expected, _ = problem.wanted(causal=True)
+    assert torch.allclose(out[:-1].double(), expected, atol=4e-3)
 
 
 def test_what_layers_ask_for(ours: Any) -> None:
     problem = Problem([1, 25], [40, 30], PAGE, (H, HK))
     sinks, slopes = torch.tensor([0.5, -1.0, 2.0, 0.0]), [0.5, 0.2, 0.1, 0.05]
     layer = ours.CuirAttentionImpl(H, D, 0.1, HK, slopes, 9, "auto", 3.0, sinks=sinks)
-    made, out = builder(ours).build(0, metadata(problem)), torch.zeros(26, H * D, dtype=torch.float16)
-    layer.forward(None, torch.cat(problem.q), None, None, pages(problem), made, out)
+    result, out = builder(ours).build(0, metadata(problem)), torch.zeros(26, H * D, dtype=torch.float16)
+    layer.forward(None, torch.cat(problem.q), None, None, pages(problem), result, out)
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         M, N = (lengths[b] for lengths in problem.lengths)
@@ -92,15 +92,15 @@ def test_what_layers_ask_for(ours: Any) -> None:
         M, N = (lengths[b] for lengths in problem.lengths)
         return k > q + N - M - 9
 
-    wanted, lse = problem.wanted(score, mask, causal=True)
-    assert torch.allclose(out.view(26, H, D).double(), wanted / (1 + (sinks[:, None] - lse).exp()).T[..., None], atol=4e-3)
+    expected, lse = problem.wanted(score, mask, causal=True)
+    assert torch.allclose(out.view(26, H, D).double(), expected / (1 + (sinks[:, None] - lse).exp()).T[..., None], atol=4e-3)
     assert layer.forward(None, torch.cat(problem.q), None, None, pages(problem), None, out).abs().sum() == 0  # a run that measures memory
 
 
 def test_queries_that_see_all(ours: Any) -> None:
     problem = Problem([3, 20], [40, 30], PAGE, (H, HK))
-    made, out = builder(ours).build(0, metadata(problem, causal=False)), torch.zeros(23, H, D, dtype=torch.float16)
-    ours.CuirAttentionImpl(H, D, D**-0.5, HK).forward(None, torch.cat(problem.q), None, None, pages(problem), made, out)
+    result, out = builder(ours).build(0, metadata(problem, causal=False)), torch.zeros(23, H, D, dtype=torch.float16)
+    ours.CuirAttentionImpl(H, D, D**-0.5, HK).forward(None, torch.cat(problem.q), None, None, pages(problem), result, out)
     assert torch.allclose(out.double(), problem.wanted()[0], atol=4e-3)
     with pytest.raises(NotImplementedError, match="some sequences"):
         builder(ours).build(0, metadata(problem, causal=torch.tensor([True, False])))
@@ -109,10 +109,12 @@ def test_queries_that_see_all(ours: Any) -> None:
 def test_vllm_finds_the_backend(ours: Any) -> None:
     from vllm.config.attention import AttentionConfig
 
-    found = AttentionConfig(backend="cuir").backend.get_class()  # type: ignore[arg-type, union-attr]  # as `--attention-backend cuir`
-    assert found is ours.CuirAttentionBackend and found.get_name() == "CUIR"
-    assert issubclass(found.get_impl_cls(), backend.AttentionImpl) and issubclass(found.get_builder_cls(), backend.AttentionMetadataBuilder)
-    assert found.get_builder_cls()._cudagraph_support is backend.AttentionCGSupport.UNIFORM_BATCH
+    result = AttentionConfig(backend="cuir").backend.get_class()  # type: ignore[arg-type, union-attr]  # as `--attention-backend cuir`
+    assert result is ours.CuirAttentionBackend and result.get_name() == "CUIR"
+    assert issubclass(result.get_impl_cls(), backend.AttentionImpl) and issubclass(
+        result.get_builder_cls(), backend.AttentionMetadataBuilder
+    )
+    assert result.get_builder_cls()._cudagraph_support is backend.AttentionCGSupport.UNIFORM_BATCH
     assert builder(ours).reorder_batch_threshold == 1 and builder(ours, drafts=4).reorder_batch_threshold == 5
 
 
@@ -132,7 +134,7 @@ def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "reasons"),
+    ("requests", "reasons"),
     [
         ({}, []),
         ({"head_size": 256, "has_sink": True, "has_sliding_window": True, "use_non_causal": True}, []),
@@ -145,13 +147,13 @@ def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: 
         ({"device_capability": SimpleNamespace(major=8)}, ["compute capability"]),
     ],
 )
-def test_vllm_is_told_what_it_takes(asked: dict[str, Any], reasons: list[str], ours: Any) -> None:
-    given = {
+def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str], ours: Any) -> None:
+    inputs = {
         "head_size": 128, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False, "has_sink": False, "use_sparse": False,
         "use_mm_prefix": False, "use_per_head_quant_scales": False, "device_capability": SimpleNamespace(major=9), "attn_type": "decoder",
     }  # fmt: skip
-    found = ours.CuirAttentionBackend.validate_configuration(**{**given, **asked})
-    assert len(found) == len(reasons) and all(word in text for word, text in zip(reasons, found))
+    result = ours.CuirAttentionBackend.validate_configuration(**{**inputs, **requests})
+    assert len(result) == len(reasons) and all(word in text for word, text in zip(reasons, result))
 
 
 def test_what_a_layer_does_not_take_is_refused(ours: Any) -> None:

@@ -55,20 +55,20 @@ def endpoint(*script: Reply) -> Iterator[Endpoint]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            said = state.next(body, self.headers.get("Authorization", ""))
-            time.sleep(said.pause_s)
-            payload: dict[str, Any] = {"error": {"message": said.text, "type": "test", "code": said.status}}
-            if said.status == 200:
-                message = {"role": "assistant", "content": said.text if said.content else None}
-                asked, told = said.tokens
+            text = state.next(body, self.headers.get("Authorization", ""))
+            time.sleep(text.pause_s)
+            payload: dict[str, Any] = {"error": {"message": text.text, "type": "test", "code": text.status}}
+            if text.status == 200:
+                message = {"role": "assistant", "content": text.text if text.content else None}
+                requests, description = text.tokens
                 payload = {
                     "id": "reply", "object": "chat.completion", "created": 0, "model": body["model"],
-                    "choices": [{"index": 0, "finish_reason": said.finish, "message": message}],
-                    "usage": {"prompt_tokens": asked, "completion_tokens": told, "total_tokens": asked + told},
+                    "choices": [{"index": 0, "finish_reason": text.finish, "message": message}],
+                    "usage": {"prompt_tokens": requests, "completion_tokens": description, "total_tokens": requests + description},
                 }  # fmt: skip
             data = json.dumps(payload).encode()
             try:
-                self.send_response(said.status)
+                self.send_response(text.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

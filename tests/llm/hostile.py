@@ -8,17 +8,17 @@ from typing import Any
 from cuir.text.diagnostics import CuirError
 
 
-def hostile(what: str) -> Any:
+def hostile(description: str) -> Any:
     """Does it, and gives `what` back if it is nothing bad."""
-    if what == "loop":
+    if description == "loop":
         while True:
             pass
-    if what == "memory":
+    if description == "memory":
         return len(bytearray(64 << 30))
-    if what == "end":
+    if description == "end":
         os._exit(3)
-    if what == "keys":
+    if description == "keys":
         return sorted(n for n in os.environ if "API_KEY" in n or "TOKEN" in n)
-    if what == "raise":
+    if description == "raise":
         raise CuirError.of("P001", "no")
-    return what
+    return description

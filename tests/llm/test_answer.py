@@ -88,9 +88,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["```", "```cuir", "~~~", "````", "@func", "x", "", "  ```", "@kernel"]), max_size=12))
 def test_blocks_hold_no_fence_that_ends_them(lines: list[str]) -> None:
-    found = blocks("\n".join(lines))
-    assert all(b.closed for b in found[:-1])
-    assert sum(len(b.text.split("\n")) for b in found if b.text) <= len(lines)
+    result = blocks("\n".join(lines))
+    assert all(b.closed for b in result[:-1])
+    assert sum(len(b.text.split("\n")) for b in result if b.text) <= len(lines)
 
 
 def test_the_longest_kernel_is_within_the_limits() -> None:

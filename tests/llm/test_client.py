@@ -37,9 +37,9 @@ def test_an_answer_with_its_cost() -> None:
         answer = client(server.address, temperature=0.3, max_tokens=50).ask(ASKED, 0)
     assert (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.finish) == ("the first", 120, 7, "length")
     assert answer.cost_usd is None and not answer.cached and answer.seconds > 0  # nobody knows the price of `scripted`
-    sent = server.requests[0]
-    assert [m["role"] for m in sent["messages"]] == ["system", "user"] and sent["temperature"] == 0.3
-    assert sent.get("max_tokens", sent.get("max_completion_tokens")) == 50
+    requests = server.requests[0]
+    assert [m["role"] for m in requests["messages"]] == ["system", "user"] and requests["temperature"] == 0.3
+    assert requests.get("max_tokens", requests.get("max_completion_tokens")) == 50
     assert server.keys == [f"Bearer {KEY}"]
 
 
@@ -97,10 +97,10 @@ def test_no_content_is_an_empty_answer() -> None:
 def test_the_cache_asks_once(tmp_path: Path) -> None:
     with endpoint(Say("one"), Say("two"), Say("three")) as server:
         asks = client(server.address, cache=tmp_path / "answers")
-        first, again, other = asks.ask(ASKED, 0), asks.ask(ASKED, 0), asks.ask(ASKED, 1)
+        first, repeated, second = asks.ask(ASKED, 0), asks.ask(ASKED, 0), asks.ask(ASKED, 1)
         warmer = client(server.address, cache=tmp_path / "answers", temperature=1.0).ask(ASKED, 0)
-    assert (first.text, again.text, other.text, warmer.text) == ("one", "one", "two", "three")
-    assert not first.cached and again.cached and again.seconds == 0.0
+    assert (first.text, repeated.text, second.text, warmer.text) == ("one", "one", "two", "three")
+    assert not first.cached and repeated.cached and repeated.seconds == 0.0
     assert not any(KEY in f.read_text() for f in (tmp_path / "answers").iterdir())
 
 
@@ -115,8 +115,8 @@ def test_a_broken_file_of_the_cache_is_asked_again(tmp_path: Path) -> None:
 
 def test_secrets_are_removed_from_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_PROVIDER_TOKEN", "hunter2hunter2")
-    told = scrubbed(f"key {KEY} and hunter2hunter2, Authorization: Bearer abcdefgh, a sk-proj-ABCDEFGH123")
-    assert KEY not in told and "hunter2" not in told and "abcdefgh" not in told and "ABCDEFGH123" not in told
+    text = scrubbed(f"key {KEY} and hunter2hunter2, Authorization: Bearer abcdefgh, a sk-proj-ABCDEFGH123")
+    assert KEY not in text and "hunter2" not in text and "abcdefgh" not in text and "ABCDEFGH123" not in text
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # of a service that asks for none
     assert scrubbed("none of the blocks") == "none of the blocks"
     assert scrubbed("the kernel's key block k_full[s] of token 12") == "the kernel's key block k_full[s] of token 12"

@@ -59,8 +59,8 @@ def test_blanking_keeps_places_and_no_text_makes_the_reader_fail(text: str) -> N
 
 
 def test_comments_and_strings_hide_what_they_hold() -> None:
-    found = kernel('// __syncthreads();\n/* __syncthreads(); */ printf("__syncthreads();");\n__syncthreads();')
-    assert [found.cuda.line(c.at) for c in found.calls if c.kind == "sync"] == [5]  # the string is printf's argument
+    result = kernel('// __syncthreads();\n/* __syncthreads(); */ printf("__syncthreads();");\n__syncthreads();')
+    assert [result.cuda.line(c.at) for c in result.calls if c.kind == "sync"] == [5]  # the string is printf's argument
 
 
 def test_conditionals_and_constants_follow_what_is_defined() -> None:
@@ -75,13 +75,13 @@ def test_arguments_know_brackets() -> None:
 
 # ---- calls and threads
 def test_threads_of_a_condition_are_counted() -> None:
-    found = kernel(
+    result = kernel(
         "const int w = threadIdx.x / 32, lane = threadIdx.x % 32;\n"
         "if (w == 1 && lane < n) __syncwarp();\n"
         "if (w == 0) { asm volatile(\"bar.sync 1, 64;\"); return; } else if (lane == 0) __syncthreads();\n"
         "__syncthreads();"
     )  # fmt: skip
-    counted = {(c.kind, found.cuda.line(c.at)): c.threads.bit_count() for c in found.calls}
+    counted = {(c.kind, result.cuda.line(c.at)): c.threads.bit_count() for c in result.calls}
     assert counted == {("warp_sync", 4): 32, ("named_sync", 5): 32, ("sync", 5): 3, ("sync", 6): 96}
 
 
@@ -93,8 +93,8 @@ def test_calls_are_found_through_macros_functions_and_templates() -> None:
         "#define BOTH(b) do { wait_for(&(b), 0); __syncwarp(); } while (0)\n"
         "struct S { uint64_t full[4]; };"
     )  # fmt: skip
-    found = kernel("S& s = *(S*)0;\nwait_copies<3>();\nBOTH(s.full[n]);", before)
-    calls = [(c.kind, c.number, c.objects, c.via) for c in found.calls]
+    result = kernel("S& s = *(S*)0;\nwait_copies<3>();\nBOTH(s.full[n]);", before)
+    calls = [(c.kind, c.number, c.objects, c.via) for c in result.calls]
     assert calls == [
         ("cp_wait", 3, (), ("wait_copies",)),
         ("wait", None, ("full",), ("BOTH", "wait_for")),
@@ -162,13 +162,13 @@ def test_counts_of_threads_become_counts_of_workers(guard: str, count: int, work
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_annotated_source_is_the_source_with_comments(name: str) -> None:
-    found = source(name)
-    text = explained(found)
+    result = source(name)
+    text = explained(result)
     assert [line for line in text.split("\n") if "// CuIR: " not in line and not line.startswith("//   role")][
         -50:
-    ] == found.cuda.text.split("\n")[-50:]
+    ] == result.cuda.text.split("\n")[-50:]
     assert text.count("// CuIR: ") >= 20 and "Orchestration of flash_fwd" in text
-    called = {c.kind for c in found.calls}
+    called = {c.kind for c in result.calls}
     for word, kind in (
         ("cp_async_wait", "cp_wait"),
         ("Barrier::init", "init"),
@@ -176,15 +176,15 @@ def test_the_annotated_source_is_the_source_with_comments(name: str) -> None:
         ("warpgroup_wait", "wgmma_wait"),
         ("LDSM", "ldmatrix"),
     ):
-        assert (word in re.sub(r"//.*", "", found.cuda.text)) == (kind in called)
+        assert (word in re.sub(r"//.*", "", result.cuda.text)) == (kind in called)
 
 
 def test_every_source_of_the_corpus_is_annotated_as_it_is_launched() -> None:
     for name in corpus.cuda():
         launch = read_expert_source(corpus.launch_of(name))
         for dim in (64, 128):
-            found = annotate(launch.text, name, launch.defined(dim), launch.kernel)
-            assert found.threads == evaluate(launch.threads, launch.constants(dim))
+            result = annotate(launch.text, name, launch.defined(dim), launch.kernel)
+            assert result.threads == evaluate(launch.threads, launch.constants(dim))
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ class Judge:
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         stage, _, code = text.partition(" ")
-        found = (Diagnostic(code, "wrong"),) if code else ()
-        return Verdict(stage == "passed", stage, found, None, text)  # type: ignore[arg-type]
+        result = (Diagnostic(code, "wrong"),) if code else ()
+        return Verdict(stage == "passed", stage, result, None, text)  # type: ignore[arg-type]
 
     def feedback(self, verdict: Verdict) -> Message:
         return Message("user", f"not {verdict.stage}")
@@ -70,10 +70,10 @@ class _Asks:
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
         assert sample == self.cell.sample
         self.script.asked += 1
-        left = self.script.left[self.cell.variant, sample]
-        if not left:
+        remaining = self.script.left[self.cell.variant, sample]
+        if not remaining:
             raise CuirError.of("U604", "no answer")
-        return Answer(left.pop(0), 900, 100, self.script.cost, 0.0, False, "stop", self.model)
+        return Answer(remaining.pop(0), 900, 100, self.script.cost, 0.0, False, "stop", self.model)
 
 
 CELLS = [Cell(v, "m", s) for v in ("a", "b") for s in range(3)]
@@ -107,13 +107,13 @@ def run(tmp_path: Path, answers: dict = ANSWERS, **options: object) -> Rows:
 
 
 def test_the_figures_of_a_model(tmp_path: Path) -> None:
-    (found,) = scores(run(tmp_path).rows)
-    assert (found.variants, found.samples, found.right, found.incomplete) == (2, 6, 3, 0)
-    assert found.at[1] == pytest.approx((2 / 3 + 1 / 3) / 2) and found.at[3] == 1.0 and found.at[5] is None
-    assert found.first[1] == pytest.approx((1 / 3 + 0) / 2), "only one sample is right at once"
-    assert found.attempts == pytest.approx((1 + 2 + 3 + 3 + 3 + 3) / 6)
-    assert found.tokens == 15 * 1000 and found.usd == pytest.approx(0.15)
-    assert found.reasons == {
+    (result,) = scores(run(tmp_path).rows)
+    assert (result.variants, result.samples, result.right, result.incomplete) == (2, 6, 3, 0)
+    assert result.at[1] == pytest.approx((2 / 3 + 1 / 3) / 2) and result.at[3] == 1.0 and result.at[5] is None
+    assert result.first[1] == pytest.approx((1 / 3 + 0) / 2), "only one sample is right at once"
+    assert result.attempts == pytest.approx((1 + 2 + 3 + 3 + 3 + 3) / 6)
+    assert result.tokens == 15 * 1000 and result.usd == pytest.approx(0.15)
+    assert result.reasons == {
         "parse": 2,
         "types": 1,
         "structure": 1,
@@ -124,7 +124,7 @@ def test_the_figures_of_a_model(tmp_path: Path) -> None:
         "no program": 1,
         "contracts": 1,
     }
-    assert found.codes["V301"] == 4 and found.codes["P001"] == 2
+    assert result.codes["V301"] == 4 and result.codes["P001"] == 2
 
 
 @pytest.mark.parametrize(("stage", "codes", "name"), [
@@ -174,8 +174,8 @@ def test_what_gets_no_answer_is_cut_short_and_asked_again(tmp_path: Path) -> Non
     rows = run(tmp_path, {**ANSWERS, ("a", 1): ["parse P001"], ("b", 2): []})
     short = {(r["variant"], r["sample"]): len(r["attempts"]) for r in rows.rows if "incomplete" in r}
     assert short == {("a", 1): 1, ("b", 2): 0}
-    (found,) = scores(rows.rows)
-    assert (found.samples, found.incomplete) == (4, 2)
+    (result,) = scores(rows.rows)
+    assert (result.samples, result.incomplete) == (4, 2)
     assert [str(c) for c in rows.missing(CELLS)] == ["a m #1", "b m #2"]
 
 
@@ -186,12 +186,12 @@ def test_a_budget_ends_it_and_what_it_cut_is_not_written(tmp_path: Path) -> None
 
 
 def test_side_by_side_comes_to_the_same(tmp_path: Path) -> None:
-    told: list[Told] = []
+    text: list[Told] = []
     rows = Rows(tmp_path / "other.jsonl", HEAD)
-    assert evaluate(CELLS, Script(ANSWERS), rows, Budget(), jobs=4, tell=told.append)
+    assert evaluate(CELLS, Script(ANSWERS), rows, Budget(), jobs=4, tell=text.append)
     assert scores(rows.rows)[0].reasons == scores(run(tmp_path).rows)[0].reasons
-    done = [t.done for t in told if t.row is not None]
-    assert done == [1, 2, 3, 4, 5, 6] and all(t.of == 6 for t in told)
+    finished = [t.done for t in text if t.row is not None]
+    assert finished == [1, 2, 3, 4, 5, 6] and all(t.of == 6 for t in text)
 
 
 def test_a_fault_of_the_call_ends_it(tmp_path: Path) -> None:
@@ -219,11 +219,11 @@ def test_the_plot(tmp_path: Path) -> None:
     plot(scores(right), tmp_path / "right.svg")
     assert (tmp_path / "right.svg").exists()
 
-    found = scores([*run(tmp_path).rows, *({**r, "model": "other"} for r in run(tmp_path).rows)])
-    plot(found, tmp_path / "eval.svg")
+    result = scores([*run(tmp_path).rows, *({**r, "model": "other"} for r in run(tmp_path).rows)])
+    plot(result, tmp_path / "eval.svg")
     assert (tmp_path / "eval.svg").read_text(encoding="utf-8").count("<path") > 20
     with pytest.raises(CuirError) as error:
-        plot(found, tmp_path / "eval.nonsense")
+        plot(result, tmp_path / "eval.nonsense")
     assert error.value.diagnostics[0].code == "U108"
 
 
@@ -244,10 +244,10 @@ def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, transcr
         return Judge()
 
     recorded = Recorded(open_transcripts(transcripts), "transfer", judged)
-    found = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
+    results = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
     assert rows
     for row in rows:
-        asked = row["variant"] if head["replayed"] else f"{row['variant']} from {head['origin']}"
-        transcript, number = found[cell_of({**row, "variant": asked})]
+        requests = row["variant"] if head["replayed"] else f"{row['variant']} from {head['origin']}"
+        transcript, number = results[cell_of({**row, "variant": requests})]
         stages = [e.verdict["stage"] for e in transcript.exchanges if e.sample == number]
         assert row["right_at"] == next(i for i, stage in enumerate(stages, 1) if stage in RIGHT), row["variant"]

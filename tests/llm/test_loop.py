@@ -41,10 +41,10 @@ class Scripted:
             number = sum(s == sample for s, _ in self.asked)
             self.asked.append((sample, tuple(messages)))
         time.sleep(self.pause_s * sample)
-        said = self.script[sample][min(number, len(self.script[sample]) - 1)]
-        if isinstance(said, Exception):
-            raise said
-        return answer(said, self.tokens, self.cost)
+        message = self.script[sample][min(number, len(self.script[sample]) - 1)]
+        if isinstance(message, Exception):
+            raise message
+        return answer(message, self.tokens, self.cost)
 
 
 class Stages:
@@ -59,8 +59,8 @@ class Stages:
         stage, _, count = text.partition(" ")
         assert stage in STAGES
         named: Stage = stage  # type: ignore[assignment]
-        found = tuple(Diagnostic("V301", f"wrong {i} in {text}", hint="mend it") for i in range(int(count or 1)))
-        return Verdict(named == "passed", named, () if named == "passed" else found, text=f"program {text}")
+        result = tuple(Diagnostic("V301", f"wrong {i} in {text}", hint="mend it") for i in range(int(count or 1)))
+        return Verdict(named == "passed", named, () if named == "passed" else result, text=f"program {text}")
 
     def feedback(self, verdict: Verdict) -> Message:
         return Message("user", f"stage {verdict.stage}: {verdict.diagnostics[0].message}")
@@ -153,8 +153,8 @@ def test_progress_is_told_in_order() -> None:
 
 def test_what_is_cached_costs_nothing_and_what_has_no_price_is_told() -> None:
     budget = Budget(usd=1.0)
-    for one in (answer("x", cached=True), answer("x", cost=None), answer("x", cost=0.25)):
-        budget.spend(one)
+    for item in (answer("x", cached=True), answer("x", cost=None), answer("x", cost=0.25)):
+        budget.spend(item)
     assert (budget.requests, budget.spent_tokens, budget.unpriced) == (3, 200, 1)
     assert budget.summary().startswith("2 requests, 200 tokens, at least $0.2500, 1 answer replayed (100 tokens on record), ")
     budget = Budget()
@@ -171,8 +171,8 @@ def test_a_transcript_replays(tmp_path: Path) -> None:
     read = read_transcript(path)
     assert (read.model, read.task, len(read.exchanges)) == ("scripted", {"pass": "stages"}, 6)
     assert read.versions == versions() and read.outcome is not None and not read.outcome["ok"]
-    again = Replayed(path, exact=True)
-    second = improve(Stages(), again, Budget(), 2, attempts=3)
+    repeated = Replayed(path, exact=True)
+    second = improve(Stages(), repeated, Budget(), 2, attempts=3)
     stages = [[a.verdict.stage for a in s.attempts] for s in first.samples]
     assert [[a.verdict.stage for a in s.attempts] for s in second.samples] == stages and second.spent["tokens"] == 0
     texts = [line for line in path.read_text().splitlines() if json.loads(line)["kind"] == "message"]
@@ -207,8 +207,8 @@ def test_a_replay_of_another_task_says_which(tmp_path: Path) -> None:
         "attempts": 5,
     }
     improve(Stages(), Scripted({0: ["parse", "passed"]}), Budget(), recorder=Recorder(path, task, "scripted"))
-    other = {**task, "to": "sigmoid", "consts": {"D": 64, "T": "f16"}, "from": "causal", "attempts": 2}
-    replayed = Replayed(path, task=other)
+    second = {**task, "to": "sigmoid", "consts": {"D": 64, "T": "f16"}, "from": "causal", "attempts": 2}
+    replayed = Replayed(path, task=second)
     assert not replayed.drift()
     replayed.ask([Message("user", "another task")], 0)
     assert replayed.drift() == (
@@ -219,7 +219,7 @@ def test_a_replay_of_another_task_says_which(tmp_path: Path) -> None:
     same.ask([Message("user", "other words")], 0)
     assert same.drift().endswith("prompts, reports or the language have changed since")
     with pytest.raises(CuirError, match="U607") as error:
-        Replayed(path, exact=True, task=other).ask([Message("user", "another task")], 0)
+        Replayed(path, exact=True, task=second).ask([Message("user", "another task")], 0)
     assert "to: full then, sigmoid now" in (error.value.diagnostics[0].hint or "")
 
 
@@ -259,9 +259,9 @@ def test_a_transcript_that_was_cut_short(tmp_path: Path) -> None:
 def test_of_requests_that_hold_text_of_others_only_hashes_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     improve(Stages(), Scripted({0: ["parse", "passed"]}), Budget(), recorder=Recorder(path, {}, "scripted", withheld=True))
-    kept = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [m for m in kept if m["kind"] == "message"] and all(
-        ("text" in m) == (m["role"] == "system") for m in kept if m["kind"] == "message"
+    retained = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [m for m in retained if m["kind"] == "message"] and all(
+        ("text" in m) == (m["role"] == "system") for m in retained if m["kind"] == "message"
     )
     asks = Replayed(path, exact=True)
     assert improve(Stages(), asks, Budget()).ok and not asks.drifted

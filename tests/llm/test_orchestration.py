@@ -42,9 +42,9 @@ def test_equal_orchestrations_give_no_difference(dim: int) -> None:
 
 
 def test_other_tiles_and_other_overlap_are_all_that_differs_for_sm80() -> None:
-    found = differences("flash_fwd_sm80")
-    assert [(d.code, d.message.split(" must")[0]) for d in found[:1]] == [("O108", "shared array `sQ` (the source's `q`)")]
-    assert [d.code for d in found] == ["O108", "O109"]
+    result = differences("flash_fwd_sm80")
+    assert [(d.code, d.message.split(" must")[0]) for d in result[:1]] == [("O108", "shared array `sQ` (the source's `q`)")]
+    assert [d.code for d in result] == ["O108", "O109"]
     assert [d.code for d in differences("flash_fwd_sm80", BM=64)] == ["O109"]
 
 
@@ -65,9 +65,9 @@ FAULTS_OF_THE_PROGRAM = [
 
 @pytest.mark.parametrize(("code", "name", "change"), FAULTS_OF_THE_PROGRAM)
 def test_one_fault_of_the_program_is_found_by_name(code: str, name: str, change: tuple[str, str]) -> None:
-    found = differences("flash_fwd_sm90", program=change)
-    assert [d.code for d in found] == [code] and name in found[0].message
-    assert found[0].span is not None and found[0].span.source.name == "lifted.cuir"
+    result = differences("flash_fwd_sm90", program=change)
+    assert [d.code for d in result] == [code] and name in result[0].message
+    assert result[0].span is not None and result[0].span.source.name == "lifted.cuir"
 
 
 FAULTS_OF_THE_SOURCE = [
@@ -81,15 +81,15 @@ FAULTS_OF_THE_SOURCE = [
 
 @pytest.mark.parametrize(("code", "name", "line", "change"), FAULTS_OF_THE_SOURCE)
 def test_one_fault_of_the_source_is_found_with_its_line(code: str, name: str, line: str, change: tuple[str, str]) -> None:
-    found = differences("flash_fwd_sm90", source=change)
-    assert code in [d.code for d in found] and any(name in d.message for d in found)
-    places = [n.span for d in found for n in d.notes if n.span is not None]
+    result = differences("flash_fwd_sm90", source=change)
+    assert code in [d.code for d in result] and any(name in d.message for d in result)
+    places = [n.span for d in result for n in d.notes if n.span is not None]
     assert any(line in p.source.line(p.line) for p in places)
 
 
 def test_stages_of_the_source_are_compared_with_the_programs() -> None:
-    found = differences("flash_fwd_sm90", STAGES=1)
-    assert {d.code for d in found} == {"O105", "O108"} and sum(d.code == "O105" for d in found) == 4
+    result = differences("flash_fwd_sm90", STAGES=1)
+    assert {d.code for d in result} == {"O105", "O108"} and sum(d.code == "O105" for d in result) == 4
 
 
 def test_a_missing_role_is_named() -> None:
@@ -101,6 +101,6 @@ def test_a_missing_role_is_named() -> None:
     assert any(d.code == "O102" and "role load" in d.message for d in compare(without, ours, checked.origin.span))
 
 
-@pytest.mark.parametrize(("one", "other"), [("sK", "k"), ("kFull", "full_k"), ("smem_q", "sQ"), ("bar_k_empty", "kEmpty")])
-def test_names_are_compared_by_their_words(one: str, other: str) -> None:
-    assert words(one) == words(other)
+@pytest.mark.parametrize(("item", "second"), [("sK", "k"), ("kFull", "full_k"), ("smem_q", "sQ"), ("bar_k_empty", "kEmpty")])
+def test_names_are_compared_by_their_words(item: str, second: str) -> None:
+    assert words(item) == words(second)

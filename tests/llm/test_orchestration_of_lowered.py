@@ -21,8 +21,8 @@ def facts(name: str) -> tuple[Orchestration, Orchestration]:
     place = {**corpus.programs(), **corpus.kernels()}[name]
     program = parse(place.read_text(encoding="utf-8"), f"{name}.cuir")
     kernel = list(program.kernels().values())[-1]
-    known = {"T": DTYPES["f16"], "D": 128}
-    checked = check(program, kernel.name, {n: v for n, v in known.items() if n in {p.name for p in kernel.params}})
+    expected_values = {"T": DTYPES["f16"], "D": 128}
+    checked = check(program, kernel.name, {n: v for n, v in expected_values.items() if n in {p.name for p in kernel.params}})
     return of_source(annotate(lower(checked).source, f"{name}.cu")), of_program(checked)
 
 

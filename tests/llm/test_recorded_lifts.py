@@ -52,8 +52,8 @@ def test_what_was_lifted_from_other_sources_is_what_it_was(path: Path) -> None:
             if n in {p.name for k in program.kernels().values() for p in k.params}
         },
     )
-    told = last.verdict["extra"]["orchestration"]
-    assert checked.arch == task["arch"] and of_program(checked).lines() == told["program"]
+    text = last.verdict["extra"]["orchestration"]
+    assert checked.arch == task["arch"] and of_program(checked).lines() == text["program"]
     spec = prepare_specification(read_specification(task["spec"], tuple(task["parameters"])), checked.origin, program, checked.consts)
     assert check_case(program, checked, spec, make_number_cases(checked, spec, [], "quick")[0])
 
@@ -88,17 +88,17 @@ def job(transcript: Transcript) -> LiftJob:
     task = transcript.task
     name = Path(task["source"]).stem
     expert = read_expert_source(corpus.launch_of(name))
-    found = annotate(expert.text, expert.path.name, expert.defined(task["consts"]["D"]), expert.kernel)
+    result = annotate(expert.text, expert.path.name, expert.defined(task["consts"]["D"]), expert.kernel)
     consts = {"T": DTYPES[task["consts"]["T"]], "D": task["consts"]["D"]}
     return job_of(
-        found, task["source"], task["arch"], partial(read_specification, task["spec"], tuple(task["parameters"])), consts, task["level"]
+        result, task["source"], task["arch"], partial(read_specification, task["spec"], tuple(task["parameters"])), consts, task["level"]
     )
 
 
 def of_steps(transcript: Transcript, names: list[str]) -> list[tuple[tuple[str, ...], Exchange]]:
     """Each exchange with the roles that its answer was to have. A step ends where an attempt passes."""
-    step, found = 1, []
+    step, result = 1, []
     for exchange in transcript.exchanges:
-        found.append((tuple(names[:step]), exchange))
+        result.append((tuple(names[:step]), exchange))
         step += exchange.verdict["ok"]
-    return found
+    return result

@@ -32,18 +32,18 @@ def judged(e: Exchange) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_replays_and_is_judged_alike(path: Path) -> None:
-    told = read_transcript(path)
-    assert told.exchanges and told.model and told.outcome is not None and {"cubridge", "litellm", "prompts"} <= told.versions.keys()
+    text = read_transcript(path)
+    assert text.exchanges and text.model and text.outcome is not None and {"cubridge", "litellm", "prompts"} <= text.versions.keys()
     asks = Replayed(path, exact=True)
-    for e in told.exchanges:
+    for e in text.exchanges:
         assert asks.ask(e.request, e.sample).text == e.answer.text
         stage = e.verdict["stage"]
         assert judged(e) == (stage if stage in ("answer", "parse") else "program"), f"sample {e.sample}, attempt {e.attempt}"
         if stage in ("numbers", "speed", "passed"):  # it was well-formed, and is
             program = parse(e.verdict["text"])
             assert show(program) == e.verdict["text"]
-            check(program, consts=from_plain(told.task["consts"]))
-    assert told.outcome["ok"] == any(e.verdict["stage"] in ("speed", "passed") for e in told.exchanges)
+            check(program, consts=from_plain(text.task["consts"]))
+    assert text.outcome["ok"] == any(e.verdict["stage"] in ("speed", "passed") for e in text.exchanges)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -124,8 +124,8 @@ def test_definitions_alone_are_an_answer() -> None:
     ],
 )
 def test_wrong_answers(target: str, text: str, stage: str, codes: list[str]) -> None:
-    found, seen = stage_of(target, text)
-    assert (found, sorted(set(seen))) == (stage, codes)
+    result, observed = stage_of(target, text)
+    assert (result, sorted(set(observed))) == (stage, codes)
 
 
 def altered(text: str, name: str, body: str) -> str:
@@ -134,11 +134,11 @@ def altered(text: str, name: str, body: str) -> str:
 
 
 def test_blocks_visited_in_vain_and_masked_in_vain() -> None:
-    everything = altered(
+    all_items = altered(
         altered(WINDOW, "kv_count", "(b, h, m):\n    return cdiv(N, BN), cdiv(N, BN)"), "kv_block", "(b, h, m, i):\n    return i"
     )
     narrow = replace(job("sliding_window"), load=partial(corpus.specification("sliding_window"), 16))
-    verdict = judged(narrow, block(everything), "stop")
+    verdict = judged(narrow, block(all_items), "stop")
     assert verdict.stage == "speed" and verdict.right and not verdict.ok
     assert [d.code for d in verdict.diagnostics] == ["A101", "A102"] and "36 blocks" in verdict.diagnostics[0].message
 
@@ -157,8 +157,8 @@ def test_a_pipeline_that_is_gone() -> None:
     from llm.speed import _asynchronous
 
     plain = origin("flash_fwd_sm80")
-    found = _asynchronous(origin(), plain, next(iter(plain.kernels().values())))
-    assert {d.code for d in found} == {"A103"} and any("mma_async" in d.message for d in found)
+    result = _asynchronous(origin(), plain, next(iter(plain.kernels().values())))
+    assert {d.code for d in result} == {"A103"} and any("mma_async" in d.message for d in result)
     assert not _asynchronous(plain, origin(), origin().kernels()["flash_fwd"])
 
 
@@ -174,8 +174,8 @@ def test_a_verdict_crosses_processes(apart: Apart) -> None:
     task = Transfer(job("sliding_window"), specification("causal"), apart, seconds=60)
     verdict = task.judge(block("@func\ndef keep(b, h, q, k):\n    return k <= q + (N - M)"))
     assert verdict.stage == "contracts" and verdict.program is not None
-    told = task.feedback(verdict).text
-    assert "V107" in told and "return k <= q + (N - M)" in told and "the whole program" in told
+    text = task.feedback(verdict).text
+    assert "V107" in text and "return k <= q + (N - M)" in text and "the whole program" in text
 
 
 def test_judgements_are_ended_when_they_take_too_long(apart: Apart) -> None:
@@ -223,14 +223,14 @@ def test_no_example_is_the_target() -> None:
 
 def test_examples_are_near_to_the_target() -> None:
     """A search where tables decide, weights that are no softmax where the target's are none."""
-    for target, shown in (
+    for target, output in (
         ("softcap", ("local", "prefix_lm")),
         ("share_question", ("time_stamps", "local")),
         ("combo", ("relu", "local")),
         ("relative_position_table", ("local", "prefix_lm")),
     ):
         text = examples(origin("flash_fwd_sm90"), "flash_fwd", specification(target))
-        assert re.findall(r"`(\w+)`, from the origin", text) == list(shown)
+        assert re.findall(r"`(\w+)`, from the origin", text) == list(output)
 
 
 def test_the_example_with_a_search_is_right() -> None:
@@ -274,9 +274,9 @@ def test_captured_values_that_cannot_be_traced_have_their_types() -> None:
     assert {p.name for p, _ in further(origin(), spec)} == {"width", "slope", "table"}
     program = merged(origin(), "flash_fwd", parse("@func\ndef keep(b, h, q, k):\n    return (k <= q + width) & (table[q, k] < slope)"))
     kernel = supplied(program, "flash_fwd", origin(), spec).kernels()["flash_fwd"]
-    found = {p.name: p.type for p in kernel.params}
-    assert (found["width"], found["slope"]) == (ScalarType("i32"), ScalarType("f32"))
-    assert found["table"] == GlobalType("f32", ("table_d0", "table_d1"))
+    results = {p.name: p.type for p in kernel.params}
+    assert (results["width"], results["slope"]) == (ScalarType("i32"), ScalarType("f32"))
+    assert results["table"] == GlobalType("f32", ("table_d0", "table_d1"))
 
 
 def test_a_specification_cannot_end_its_fence() -> None:
@@ -292,15 +292,15 @@ def test_a_specification_cannot_end_its_fence() -> None:
 def test_specifications_are_described_by_their_sources() -> None:
     assert "def mask_mod" in described(specification("sliding_window")) and "tanh" in described(specification("softcap_causal"))
     assert "lam * second" in (differential := described(specification("differential_attention")))
-    said = "every query with every key; Q2 is of the shape of Q"
-    assert differential.count(said) == 1, "the source has the docstring"
+    message = "every query with every key; Q2 is of the shape of Q"
+    assert differential.count(message) == 1, "the source has the docstring"
     assert "`differential_attention`: Other words." in described(replace(specification("differential_attention"), doc="Other words."))
 
 
 def test_the_prelude_is_told_where_the_program_does_not_have_its_functions_itself() -> None:
-    heading, own = "# Functions that every program has", origin("flash_fwd_sm90")
-    assert heading in language() and heading not in language(own)
-    assert heading in language(replace(own, items=tuple(i for i in own.items if i.name != "softmax_end")))
+    heading, ours = "# Functions that every program has", origin("flash_fwd_sm90")
+    assert heading in language() and heading not in language(ours)
+    assert heading in language(replace(ours, items=tuple(i for i in ours.items if i.name != "softmax_end")))
 
 
 def test_functions_of_other_files_that_a_specification_uses_are_shown() -> None:

@@ -84,29 +84,29 @@ def here(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """verify() finds nothing; the numbers of schedules that it was asked for."""
-    asked: list[int | None] = []
+    requests: list[int | None] = []
 
     def found(*of: Any, seeded: int | None = None, **options: Any) -> Any:
-        asked.append(seeded)
+        requests.append(seeded)
         return type("Report", (), {"stages": []})()
 
     monkeypatch.setattr(tune_pass, "verify", found)
-    return asked
+    return requests
 
 
-def tuning(device: Device | None = None, apart: Any = here, compile: Any = None, settings: tuple[Outcome, ...] = ()) -> Tuning:
+def tuning(device: Device | None = None, difference: Any = here, compile: Any = None, settings: tuple[Outcome, ...] = ()) -> Tuning:
     target = Target(parse(TEXT), "flash_fwd", causal, FIXED, "causal attention", "a formula", settings)
-    return Tuning.of(target, SETTING, device, compile, apart)
+    return Tuning.of(target, SETTING, device, compile, difference)
 
 
 def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -> None:
     script = Script([STAGES, EARLY_TILE, "no program at all"])
-    found = tune(tuning(Device()), script, Budget(), attempts=2)
-    assert found.faster and found.best.consts["STAGES"] == 3 and found.speedup == pytest.approx(2.0 / 1.5)
-    assert [e.status for e in found.entries] == ["faster", "slower"] and len(found.outcomes) == 2
+    result = tune(tuning(Device()), script, Budget(), attempts=2)
+    assert result.faster and result.best.consts["STAGES"] == 3 and result.speedup == pytest.approx(2.0 / 1.5)
+    assert [e.status for e in result.entries] == ["faster", "slower"] and len(result.outcomes) == 2
     assert unverified == [None, tune_pass.SEEDED, None], "what is kept is proven under more schedules"
-    again = script.asked[1][-1].text
-    assert "STAGES: const = 3" in again and "took 2.0000 ms" in again and "-    " in again, (
+    repeated = script.asked[1][-1].text
+    assert "STAGES: const = 3" in repeated and "took 2.0000 ms" in repeated and "-    " in repeated, (
         "the second round starts from the best, and knows what was tried"
     )
 
@@ -114,7 +114,7 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
 def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
     built = BuildResult(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
-    found = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
+    result = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
     feedback = script.asked[1][-1].text
     assert (
         "V502" in feedback
@@ -124,25 +124,25 @@ def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     )
     assert "ptxas of its products: (C7514) a loss" in feedback
     assert "bytes of shared memory" in feedback and "waits for products: 0, 64, 8" in feedback
-    assert found.faster and found.why.startswith("the requests are spent")
+    assert result.faster and result.why.startswith("the requests are spent")
 
 
 def test_settings_that_a_search_has_timed_are_told_in_every_round(unverified: list) -> None:
-    known = {**FIXED, **SETTING, "STAGES": 2}
-    settings = (Outcome(known, "timed", "", [2.0]), Outcome({**known, "BN": 64}, "timed", "", [2.5]))
+    expected_values = {**FIXED, **SETTING, "STAGES": 2}
+    settings = (Outcome(expected_values, "timed", "", [2.0]), Outcome({**expected_values, "BN": 64}, "timed", "", [2.5]))
     script = Script([STAGES, "no program at all"])
     tune(tuning(Device(), settings=settings), script, Budget(), attempts=1)
     assert len(script.asked) == 2
-    for asked in script.asked:
-        assert "* the first program as it is: 2.0000 ms\n* BN=64: 2.5000 ms" in asked[-1].text
-    assert "A search over consts" not in tune_pass.TunePass(one := tuning(Device()), one.contest.best).opening()[-1].text
+    for requests in script.asked:
+        assert "* the first program as it is: 2.0000 ms\n* BN=64: 2.5000 ms" in requests[-1].text
+    assert "A search over consts" not in tune_pass.TunePass(item := tuning(Device()), item.contest.best).opening()[-1].text
 
 
 @pytest.mark.parametrize(("status", "code"), [("wrong", "V401"), ("hangs", "V403"), ("fault", "V403")])
 def test_what_is_wrong_on_the_gpu_is_not_kept(unverified: list, status: str, code: str) -> None:
     script = Script([STAGES, STAGES])
-    found = tune(tuning(Device(status)), script, Budget(), attempts=2)
-    assert not found.faster and found.best.consts["STAGES"] == 2 and found.speedup == 1.0
+    result = tune(tuning(Device(status)), script, Budget(), attempts=2)
+    assert not result.faster and result.best.consts["STAGES"] == 2 and result.speedup == 1.0
     assert code in script.asked[1][-1].text
 
 
@@ -158,9 +158,9 @@ def test_what_does_not_compile_is_told(unverified: list) -> None:
 
 
 def test_without_a_gpu_one_round_ranks_nothing_and_keeps_nothing(unverified: list) -> None:
-    found = tune(tuning(), Script([STAGES, EARLY_TILE], [EARLY_TILE]), Budget(), k=2)
-    assert not found.faster and found.best.consts["STAGES"] == 2 and len(found.outcomes) == 1
-    assert {e.status for e in found.entries} == {"unranked"} and not found.start.milliseconds
+    result = tune(tuning(), Script([STAGES, EARLY_TILE], [EARLY_TILE]), Budget(), k=2)
+    assert not result.faster and result.best.consts["STAGES"] == 2 and len(result.outcomes) == 1
+    assert {e.status for e in result.entries} == {"unranked"} and not result.start.milliseconds
 
 
 @pytest.mark.parametrize(("answer", "stage", "code"), [
@@ -173,9 +173,9 @@ def test_without_a_gpu_one_round_ranks_nothing_and_keeps_nothing(unverified: lis
     (kernel(), "speed", "V502"),
 ])  # fmt: skip
 def test_answers_that_get_no_further(unverified: list, answer: str, stage: str, code: str) -> None:
-    one = tuning(Device())
-    verdict = one.consider(one.contest.best.text, answer)
-    assert (verdict.stage, verdict.ok, [d.code for d in verdict.diagnostics][:1]) == (stage, False, [code]) and not one.contest.entries
+    item = tuning(Device())
+    verdict = item.consider(item.contest.best.text, answer)
+    assert (verdict.stage, verdict.ok, [d.code for d in verdict.diagnostics][:1]) == (stage, False, [code]) and not item.contest.entries
 
 
 def test_time_is_limited_and_the_end_of_a_process_is_no_end(unverified: list) -> None:
@@ -185,8 +185,8 @@ def test_time_is_limited_and_the_end_of_a_process_is_no_end(unverified: list) ->
     def dead(*of: Any, seconds: float) -> Any:
         raise tune_pass.Died("ended by signal 9")
 
-    for apart, code in ((late, "A006"), (dead, "A007")):
-        verdict = tuning(Device(), apart).consider(TEXT, STAGES)
+    for difference, code in ((late, "A006"), (dead, "A007")):
+        verdict = tuning(Device(), difference).consider(TEXT, STAGES)
         assert verdict.stage == "time" and verdict.diagnostics[0].code == code
 
 
@@ -198,11 +198,11 @@ def test_a_program_that_does_not_fit_is_no_start() -> None:
 
 
 def test_proposals_are_proven_in_a_process_of_their_own() -> None:
-    with Apart() as apart:
-        one = tuning(Device(), apart)
-        one.target = Target(one.target.program, "flash_fwd", functools.partial(corpus.variant("causal")), FIXED, "", "")
-        wrong = one.consider(one.contest.best.text, LATE)
+    with Apart() as difference:
+        item = tuning(Device(), difference)
+        item.target = Target(item.target.program, "flash_fwd", functools.partial(corpus.variant("causal")), FIXED, "", "")
+        wrong = item.consider(item.contest.best.text, LATE)
         assert wrong.stage == "schedules" and wrong.diagnostics[0].code == "R401", "a stage is given back before its product is done"
-        assert "v_empty[u].arrive()" in wrong.text and not one.contest.entries
-        right = one.prove(one.contest.best.text, EARLY_TILE)
+        assert "v_empty[u].arrive()" in wrong.text and not item.contest.entries
+        right = item.prove(item.contest.best.text, EARLY_TILE)
         assert right.stage == "speed" and "t // (H * B)" in right.text

@@ -33,11 +33,11 @@ def test_what_is_told_of_a_search_adds_up(outcomes: list[Outcome]) -> None:
     head, *lines = text.splitlines()
     times = sorted(o.milliseconds[0] for o in outcomes if o.status == "timed")
     assert f"has timed {len(times)} settings" in head and "T " not in head and "D 64" not in head
-    told = [line for line in lines if line.endswith(" ms")]
-    assert [line.rsplit(": ", 1)[1] for line in told[:FASTEST]] == [f"{t:.4f} ms" for t in times[:FASTEST]]
+    description = [line for line in lines if line.endswith(" ms")]
+    assert [line.rsplit(": ", 1)[1] for line in description[:FASTEST]] == [f"{t:.4f} ms" for t in times[:FASTEST]]
     rest = len(times) - FASTEST
-    assert told[FASTEST:] == ([f"* the other {rest}: {times[FASTEST]:.4f} to {times[-1]:.4f} ms"] if rest > 0 else [])
-    lines = lines[len(told) :]
+    assert description[FASTEST:] == ([f"* the other {rest}: {times[FASTEST]:.4f} to {times[-1]:.4f} ms"] if rest > 0 else [])
+    lines = lines[len(description) :]
     assert len(lines) <= REASONS + 1 and all(len(line) < REASON + 80 for line in lines)
     counted = [re.search(r"^\* (\d+) more failed|and (\d+) more: not timed", line) for line in lines]
     of_them = sum(int(m[1] or 0) + int(m[2] or 0) + (m[1] is None) if m else 1 for m in counted)

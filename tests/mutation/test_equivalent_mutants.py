@@ -34,17 +34,17 @@ def trial(old: str, new: str, text: str = TEXT) -> Trial:
 
 def small(program: Program, mutant: Program) -> Trial:
     """With few problems."""
-    found = Trial(program, mutant, SPEC, "flash_fwd", CONSTS, "quick")
+    result = Trial(program, mutant, SPEC, "flash_fwd", CONSTS, "quick")
     growing, many = Case("growing", Lengths(1, 2, 2, 70, 260), "growing"), Case("many", Lengths(1, 3, 1, 137, 140))
-    found.problems = [(growing, None), (Case("more queries", Lengths(1, 1, 1, 100, 40)), None), (many, 1)]
-    return found
+    result.problems = [(growing, None), (Case("more queries", Lengths(1, 1, 1, 100, 40)), None), (many, 1)]
+    return result
 
 
 def swapped(first: str, second: str) -> Trial:
     """Two neighbouring lines in the other order."""
     lines = TEXT.split("\n")
-    found = [i for i in range(len(lines) - 1) if lines[i].strip().startswith(first) and lines[i + 1].strip().startswith(second)]
-    i = found[0]
+    results = [i for i in range(len(lines) - 1) if lines[i].strip().startswith(first) and lines[i + 1].strip().startswith(second)]
+    i = results[0]
     lines[i], lines[i + 1] = lines[i + 1], lines[i]
     return small(ORIGINAL, parse("\n".join(lines)))
 

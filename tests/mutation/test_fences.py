@@ -9,8 +9,8 @@ from tests.gpu.test_exchange import EXCHANGE, arguments
 
 
 def test_a_fence_of_shared_memory_alone() -> None:
-    found = [m for m in mutants(parse(EXCHANGE, "k.cuir"), "exchange") if m.operator == "fence of shared memory alone"]
-    assert [m.fault for m in found] == [5] and "fence_async()" in found[0].text and not found[0].equivalent
+    results = [m for m in mutants(parse(EXCHANGE, "k.cuir"), "exchange") if m.operator == "fence of shared memory alone"]
+    assert [m.fault for m in results] == [5] and "fence_async()" in results[0].text and not results[0].equivalent
     dims = dict(zip("U", arguments(1, "cpu")["X"].shape))
-    assert fault(checked_text(found[0].text), "in_order", dims) == "R403"
+    assert fault(checked_text(results[0].text), "in_order", dims) == "R403"
     assert fault(checked_text(EXCHANGE), "in_order", dims) == ""

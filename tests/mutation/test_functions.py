@@ -34,24 +34,24 @@ def made(program: str, kernel: str, consts: dict[str, Const]) -> tuple[Program, 
     ],
 )
 def test_mutants_of_a_matrix_product(operator: str, verdict: str, stage: str) -> None:
-    program, found, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
-    chosen = [m for m in found if m.operator == operator and not m.equivalent]
+    program, result, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
+    chosen = [m for m in result if m.operator == operator and not m.equivalent]
     verdicts = [judge(m.text, show(program), job.load(), job) for m in chosen[:1]]
-    assert [v[:2] for v in verdicts] == [(verdict, stage)], (verdicts, sorted({m.operator for m in found}))
+    assert [v[:2] for v in verdicts] == [(verdict, stage)], (verdicts, sorted({m.operator for m in result}))
 
 
 def test_trips_that_leave_out_a_part() -> None:
     """Only parts far above the others tell: exp2 of the difference overflows."""
-    program, found, job = made("decode_paged", "combine", {"D": 64})
-    less = [m for m in found if "SP - 1" in m.what]
+    program, result, job = made("decode_paged", "combine", {"D": 64})
+    less = [m for m in result if "SP - 1" in m.what]
     assert len(less) >= 2
     for m in less:
         assert judge(m.text, show(program), job.load(), job)[:2] == ("killed", "numbers"), m.what
 
 
 def test_launches_are_those_of_the_signature() -> None:
-    program, found, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
-    trial = Trial(program, found[0].program, job.load(), "gemm", job.consts, "quick")
+    program, result, job = made("gemm", "gemm", {"BM": 64, "BN": 64})
+    trial = Trial(program, result[0].program, job.load(), "gemm", job.consts, "quick")
     assert {grid for _, grid in trial.launches} == {1, 2} and "long K" in trial.extent
     assert len(trial.problems) > 8 and trial.has_same_bits(program)
 
@@ -65,8 +65,8 @@ def test_sums_in_any_order_are_compared_as_numbers() -> None:
 
 def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:
     """Decisive inputs are made from a kernel's text; the number of a row that has kept no key decides nothing."""
-    program, found, job = made("decode_paged", "decode", {"D": 64})
-    (mutant,) = (m for m in found if m.operator == "number" and m.place == (22, 30))
+    program, result, job = made("decode_paged", "decode", {"D": 64})
+    (mutant,) = (m for m in result if m.operator == "number" and m.place == (22, 30))
     trial = Trial(program, mutant.program, job.load(), "decode", job.consts, "quick")
     trial.problems = [(case, grid) for case, grid in trial.problems if "decisive 0" in str(case)]
     assert len(trial.problems) == 1 and trial.has_same_bits(mutant.program)

@@ -36,8 +36,8 @@ def verdict(m: Mutant, job: Job = JOB) -> tuple[str, str, str, str]:
     return judge(m.text, show(PROGRAM), causal(), job)
 
 
-def named(operator: str, what: str = "") -> Mutant:
-    return next(m for m in ALL if m.operator == operator and what in m.what)
+def named(operator: str, description: str = "") -> Mutant:
+    return next(m for m in ALL if m.operator == operator and description in m.what)
 
 
 KILLED = {
@@ -59,11 +59,11 @@ KILLED = {
 
 @pytest.mark.parametrize("fault", KILLED)
 def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
-    operator, what, stage = KILLED[fault]
-    m = named(operator, what)
+    operator, description, stage = KILLED[fault]
+    m = named(operator, description)
     assert m.fault == fault and not m.equivalent
-    found = verdict(m)
-    assert found[:2] == ("killed", stage) and found[2] and found[3], m.diff(show(PROGRAM))
+    result = verdict(m)
+    assert result[:2] == ("killed", stage) and result[2] and result[3], m.diff(show(PROGRAM))
 
 
 def test_no_mutant_of_any_class_survives() -> None:
@@ -81,20 +81,20 @@ def test_no_mutant_of_any_class_survives() -> None:
 
 
 def test_survivors_are_in_the_report_with_their_difference() -> None:
-    one = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "survived", "", "", "", 1.0, "--- original")
-    same = replace(one, id="2", verdict="same result", reason="nobody waits", what="`z` twice")
-    report = MutateReport([one, same, replace(one, id="3", verdict="killed", stage="every schedule", code="R401")])
+    item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "survived", "", "", "", 1.0, "--- original")
+    same = replace(item, id="2", verdict="same result", reason="nobody waits", what="`z` twice")
+    report = MutateReport([item, same, replace(item, id="3", verdict="killed", stage="every schedule", code="R401")])
     assert report.score(report.results) == (1, 2) and "1 shown to give the same result" in report.summary()
     text = report.as_markdown()
     assert "`x` before `y` (survived)" in text and "`z` twice" not in text.split("refused")[1].split("(survived)")[0]
 
 
 def test_a_class_without_a_fault_has_no_score() -> None:
-    one = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "equivalent", "", "", "nobody waits", 1.0, "")
-    rows = MutateReport([one, replace(one, id="2", fault=4, verdict="killed")]).rows()
+    item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "equivalent", "", "", "nobody waits", 1.0, "")
+    rows = MutateReport([item, replace(item, id="2", fault=4, verdict="killed")]).rows()
     score = HEAD.index("score")
-    assert [row[score] for row in rows] == ["-", "1/1", "1/1"] and MutateReport([one]).rows()[-1][score] == "-"
-    assert "%" not in MutateReport([one]).summary()
+    assert [row[score] for row in rows] == ["-", "1/1", "1/1"] and MutateReport([item]).rows()[-1][score] == "-"
+    assert "%" not in MutateReport([item]).summary()
 
 
 @pytest.mark.sweep
@@ -107,24 +107,24 @@ def test_harmless_mutants_are_verified(argument: str) -> None:
 
 def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
     program = read_program("flash_fwd_sm90")
-    found = {m.what: m for m in mutants(program)}
+    results = {m.what: m for m in mutants(program)}
     job = replace(JOB, kernel="flash_fwd")
-    for what in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[y].arrive()` twice"):
-        got = judge(found[what].text, show(program), causal(), job)
-        assert got[0] == ("killed" if "q_empty" in what else "equivalent"), (what, got)
-    one = next(m for m in found.values() if m.operator == "own CTA alone")
-    assert judge(one.text, show(program), causal(), job)[0] == "equivalent"
+    for description in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[y].arrive()` twice"):
+        got = judge(results[description].text, show(program), causal(), job)
+        assert got[0] == ("killed" if "q_empty" in description else "equivalent"), (description, got)
+    item = next(m for m in results.values() if m.operator == "own CTA alone")
+    assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
     pair = replace(job, consts={**job.consts, "CLUSTER": 2, "BM": 128})
-    assert judge(one.text, show(program), causal(), pair)[0] == "killed"
+    assert judge(item.text, show(program), causal(), pair)[0] == "killed"
 
 
 # ---- what can go wrong
 def test_a_quotient_by_one_is_the_product_with_one() -> None:
     """Sigmoid attention rescales nothing: its factor is 1.0, and x / 1.0 is x * 1.0 to the bit."""
     program = read_program("sigmoid")
-    one = next(m for m in mutants(program) if m.operator == "rescaled by the inverse")
+    item = next(m for m in mutants(program) if m.operator == "rescaled by the inverse")
     job = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
-    assert judge(one.text, show(program), causal(), job)[0] == "equivalent"
+    assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
     assert verdict(named("rescaled by the inverse"))[0] == "killed"
 
 
@@ -134,8 +134,8 @@ def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr("cuir.mutation.judging.verify", endless)
-    found = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.1))
-    assert found == ("out of time", "", "", "no verdict within 0.1 s")
+    result = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.1))
+    assert result == ("out of time", "", "", "no verdict within 0.1 s")
 
 
 def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,9 +154,9 @@ def test_a_program_that_is_wrong_is_not_mutated() -> None:
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, some = tmp_path / "new" / "mutants.jsonl", chosen(ALL, [4, 14], 6, seed=1)
-    told: list[tuple[int, int]] = []
-    first = run(PROGRAM, some[:5], JOB, out, progress=lambda done, total, one: told.append((done, total)))
-    assert told == [(i, 5) for i in range(1, 6)] and [r.id for r in first] == [m.id for m in some[:5]]
+    description: list[tuple[int, int]] = []
+    first = run(PROGRAM, some[:5], JOB, out, progress=lambda finished, total, item: description.append((finished, total)))
+    assert description == [(i, 5) for i in range(1, 6)] and [r.id for r in first] == [m.id for m in some[:5]]
     lost = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])["id"]
     out.write_text(out.read_text(encoding="utf-8")[:-40], encoding="utf-8")  # the last line was cut short
     judged: list[str] = []
@@ -166,11 +166,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return judge(text, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr("cuir.mutation.judging.judge", counting)
-    again = run(PROGRAM, some, JOB, out)
-    assert [r for r in again[:5] if r.id != lost] == [r for r in first if r.id != lost]
+    repeated = run(PROGRAM, some, JOB, out)
+    assert [r for r in repeated[:5] if r.id != lost] == [r for r in first if r.id != lost]
     assert len(judged) == sum(not m.equivalent for m in some if m.id == lost or m is some[5])
-    assert run(PROGRAM, some, JOB, out) == again
-    assert Judged.from_json(json.loads(out.read_text(encoding="utf-8").splitlines()[-1])) in again
+    assert run(PROGRAM, some, JOB, out) == repeated
+    assert Judged.from_json(json.loads(out.read_text(encoding="utf-8").splitlines()[-1])) in repeated
 
 
 def other_consts(path: Path) -> Job:
@@ -214,18 +214,18 @@ def test_results_of_something_else_are_refused(change: Callable[[Path], Job], wo
     before = out.read_bytes()
     with pytest.raises(CuirError) as caught:
         run(PROGRAM, [named("registers not by 8")], job, out)
-    found = caught.value.diagnostics[0]
-    assert found.code == "U122" and word in found.message and "--out" in (found.hint or "") and out.read_bytes() == before
+    result = caught.value.diagnostics[0]
+    assert result.code == "U122" and word in result.message and "--out" in (result.hint or "") and out.read_bytes() == before
 
 
 def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (out := tmp_path / "mutants.jsonl").touch()
-    asked: list[object] = []
+    requests: list[object] = []
     monkeypatch.setattr(
-        "cuir.mutation.judging.verify", lambda *job: asked.append(job) or VerifyReport("", "", "", {}, [Stage("", "", "passed")])
+        "cuir.mutation.judging.verify", lambda *job: requests.append(job) or VerifyReport("", "", "", {}, [Stage("", "", "passed")])
     )
     run(PROGRAM, [], JOB, out)
-    assert asked and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
+    assert requests and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
 
 
 def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:

@@ -29,26 +29,26 @@ def of(name: str) -> tuple[Program, list[Mutant]]:
 
 @pytest.mark.parametrize("name", [EXPERT, "flash_fwd_sm80", "gemm"])
 def test_mutants_print_and_parse_and_differ(name: str) -> None:
-    program, found = of(name)
+    program, result = of(name)
     original = show(program)
     lines = original.count("\n")
-    assert len({m.id for m in found}) == len({m.text for m in found}) == len(found) > 40
-    assert all(m.program != program for m in found)
-    assert all(isinstance(f.body[-1], Return) for m in found for f in m.program.items if isinstance(f, Func))
-    for m in chosen(found, limit=20):
+    assert len({m.id for m in result}) == len({m.text for m in result}) == len(result) > 40
+    assert all(m.program != program for m in result)
+    assert all(isinstance(f.body[-1], Return) for m in result for f in m.program.items if isinstance(f, Func))
+    for m in chosen(result, limit=20):
         assert m.diff(original).count("\n") >= 3 and m.what and m.fault in FAULTS
         assert 1 <= m.place[0] <= lines + 40 and m.place[1] >= 1
     assert show(program) == original
 
 
 def test_every_class_is_there_for_the_expert_kernel() -> None:
-    _, found = of(EXPERT)
-    counts = Counter(m.fault for m in found if not m.equivalent)
+    _, result = of(EXPERT)
+    counts = Counter(m.fault for m in result if not m.equivalent)
     assert set(counts) == set(FAULTS) and min(counts.values()) >= 3
 
 
 @pytest.mark.parametrize(
-    ("operator", "fault", "what"),
+    ("operator", "fault", "description"),
     [
         ("wait at the end", 1, "k_full[s].wait(phase)"),
         ("some workers wait", 10, "v_full[u].wait(uphase)` only if `wg > 0"),
@@ -58,8 +58,8 @@ def test_every_class_is_there_for_the_expert_kernel() -> None:
         ("arguments exchanged", 11, "keep(b, h, k, q)"),
     ],
 )
-def test_operators_make_what_they_say(operator: str, fault: int, what: str) -> None:
-    some = [m for m in of("flash_fwd")[1] if m.operator == operator and what in m.what]
+def test_operators_make_what_they_say(operator: str, fault: int, description: str) -> None:
+    some = [m for m in of("flash_fwd")[1] if m.operator == operator and description in m.what]
     assert some and all(m.fault == fault and not m.equivalent for m in some)
 
 
@@ -75,9 +75,9 @@ def test_barriers_that_are_given_to_a_function_are_seen() -> None:
 
 
 def test_a_place_is_that_of_the_faulty_node() -> None:
-    program, found = of(EXPERT)
+    program, result = of(EXPERT)
     lines = corpus.kernels()[EXPERT].read_text(encoding="utf-8").split("\n")
-    fences = [m for m in found if m.operator == "drop fence_async"]
+    fences = [m for m in result if m.operator == "drop fence_async"]
     assert len(fences) == 1 and lines[fences[0].place[0] - 1][fences[0].place[1] - 1 :].startswith("fence_async()")
     assert [line for line in fences[0].diff(show(program)).split("\n")[2:] if line.startswith(("-", "+"))] == ["-        fence_async()"]
 
@@ -87,7 +87,7 @@ def test_only_the_named_kernel_is_changed() -> None:
     names = list(program.kernels())
     assert len(names) > 1
     for m in mutants(program, names[-1]):
-        assert all(m.program.kernels()[other] == program.kernels()[other] for other in names[:-1])
+        assert all(m.program.kernels()[second] == program.kernels()[second] for second in names[:-1])
     with pytest.raises(CuirError) as caught:
         mutants(program)
     assert caught.value.diagnostics[0].code == "N109"
@@ -95,21 +95,21 @@ def test_only_the_named_kernel_is_changed() -> None:
 
 # ---- the choice
 def test_a_choice_is_the_same_for_a_seed_and_of_all_classes() -> None:
-    _, found = of("flash_fwd")
-    some = chosen(found, limit=45, seed=3)
-    assert [m.id for m in some] == [m.id for m in chosen(found, limit=45, seed=3)] != [m.id for m in chosen(found, limit=45, seed=4)]
+    _, result = of("flash_fwd")
+    some = chosen(result, limit=45, seed=3)
+    assert [m.id for m in some] == [m.id for m in chosen(result, limit=45, seed=3)] != [m.id for m in chosen(result, limit=45, seed=4)]
     assert Counter(m.fault for m in some) == dict.fromkeys(FAULTS, 3)
-    assert {m.id for m in chosen(found)} == {m.id for m in found}
-    assert {m.fault for m in chosen(found, [5, 8])} == {5, 8} and not chosen(found, [5], limit=0)
+    assert {m.id for m in chosen(result)} == {m.id for m in result}
+    assert {m.fault for m in chosen(result, [5, 8])} == {5, 8} and not chosen(result, [5], limit=0)
 
 
 @examples(0.5)
 @given(st.data())
 def test_edits_stay_in_their_place(data: st.DataObject) -> None:
     program = of("gemm")[0]
-    found = list(list_sites(program))
-    assert [s.node for s in found] == list(walk(program))
-    site = data.draw(st.sampled_from(found[1:]))
+    results = list(list_sites(program))
+    assert [s.node for s in results] == list(walk(program))
+    site = data.draw(st.sampled_from(results[1:]))
     assert replace_node(program, site.path, site.node) == program
     if isinstance(site.node, Name):
         changed = replace_node(program, site.path, Name("other_name"))
@@ -121,12 +121,12 @@ def test_edits_stay_in_their_place(data: st.DataObject) -> None:
 
 # ---- harmless ones
 def test_harmless_mutants_carry_their_argument() -> None:
-    program, found = of("flash_fwd")
-    harmless = {m.what: m.equivalent for m in found if m.equivalent}
+    program, result = of("flash_fwd")
+    harmless = {m.what: m.equivalent for m in result if m.equivalent}
     assert "nothing is left to wait for" in str(harmless["`store_wait()` twice"])
     assert "retires all products" in str(harmless.get("`mma_wait(S)` waits for `acc`"))
     assert any("may land before the expect" in str(why) for why in harmless.values())
     assert any("registers alone" in str(why) for why in harmless.values())
     places = Places(program, program.kernels()["flash_fwd"])
     assert {"k_full", "v_full", "q_full"} == places.filled and places.parities == {"ring"}
-    assert not any(m.equivalent for m in found if m.operator.startswith(("drop", "parity", "wrong bytes", "one arrival")))
+    assert not any(m.equivalent for m in result if m.operator.startswith(("drop", "parity", "wrong bytes", "one arrival")))

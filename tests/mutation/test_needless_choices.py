@@ -31,9 +31,9 @@ SPEC = FunctionSpecification("step", lambda x, y: x)
 
 def trial(choice: str, chosen: str, before: str = "new = where(some, where(moves, x, y), y)", ends: str = "") -> Trial:
     original, mutant = (parse(KERNEL.format(choice=c, before=before, ends=ends)) for c in (choice, chosen))
-    found = Trial(original, mutant, SPEC, "k", {}, "quick")
-    found.problems = [(Draw("one", {"M": 40}), None)]
-    return found
+    result = Trial(original, mutant, SPEC, "k", {}, "quick")
+    result.problems = [(Draw("one", {"M": 40}), None)]
+    return result
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,13 @@ def test_no_result_lies_outside(data: st.DataObject, name: str) -> None:
         lo, hi = data.draw(_ENDS)
         values.append(data.draw(st.booleans()) if condition else data.draw(st.integers(lo, hi)))
         given_bounds.append(None if condition or data.draw(st.integers(0, 4)) == 0 else (lo, hi))
-    found, way = op.evaluate.interval(*given_bounds), op.evaluate.on_the_way(*given_bounds)
+    actual, way = op.evaluate.interval(*given_bounds), op.evaluate.on_the_way(*given_bounds)
     try:
         result = run(*values)
     except DivisionByZero:
         return
-    assert found is None or found[0] <= result <= found[1]
-    assert is_half_open(found) <= (None in given_bounds)
+    assert actual is None or actual[0] <= result <= actual[1]
+    assert is_half_open(actual) <= (None in given_bounds)
     if way is not None:
         a, b = values
         assert way[0] <= a + b - 1 <= way[1]

@@ -56,17 +56,17 @@ def in_double(function: Callable[..., Any]) -> Callable[..., Any]:
 def of_double(function: Callable[[float], float]) -> Callable[..., Any]:
     def run(x: float) -> float:
         try:
-            found = function(x)
+            result = function(x)
         except (OverflowError, ValueError):
-            found = -math.inf if x == 0 else math.inf if x > 0 else math.nan
-        return float(np.float32(found))
+            result = -math.inf if x == 0 else math.inf if x > 0 else math.nan
+        return float(np.float32(result))
 
     return run
 
 
 def power(x: float) -> float:
-    found = 2.0**x if x <= 1000 else math.inf if x == x else x
-    return 0.0 if found < NORMAL else found
+    result = 2.0**x if x <= 1000 else math.inf if x == x else x
+    return 0.0 if result < NORMAL else result
 
 
 def of_tf32(x: float) -> float:
@@ -139,17 +139,17 @@ def named(name: str) -> Expr:
 
 def columns(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> dict[str, list[Any]]:
     """c, x, y of each pair that the operation takes."""
-    kept = [(x, y) for x, y in pairs if not (OPS[name].divides and y == 0)]
-    return {"c": [bool(i % 2) for i in range(len(kept))], "x": [x for x, _ in kept], "y": [y for _, y in kept]}
+    retained = [(x, y) for x, y in pairs if not (OPS[name].divides and y == 0)]
+    return {"c": [bool(i % 2) for i in range(len(retained))], "x": [x for x, _ in retained], "y": [y for _, y in retained]}
 
 
-def wanted(name: str, given: dict[str, list[Any]]) -> list[Any]:
+def wanted(name: str, inputs: dict[str, list[Any]]) -> list[Any]:
     n = arity(name)
     with np.errstate(all="ignore"):
         return (
-            [ORACLE[name](*row) for row in zip(*(given[k] for k in ("x", "y", "c")[:n]))]
+            [ORACLE[name](*row) for row in zip(*(inputs[k] for k in ("x", "y", "c")[:n]))]
             if n < 3
-            else [ORACLE[name](*r) for r in zip(*given.values())]
+            else [ORACLE[name](*r) for r in zip(*inputs.values())]
         )
 
 
@@ -160,17 +160,17 @@ def distance(a: float, b: float) -> float:
     return abs(a - b) / max(float(np.spacing(np.float32(abs(b)))), SMALLEST) if math.isfinite(a) and math.isfinite(b) else math.inf
 
 
-def agree(name: str, found: list[Any], want: list[Any], given: dict[str, list[Any]], who: str) -> None:
-    assert len(found) == len(want)
-    rows = list(zip(*given.values()))
-    for f, w, row in zip(found, want, rows):
+def agree(name: str, result: list[Any], want: list[Any], inputs: dict[str, list[Any]], owner: str) -> None:
+    assert len(result) == len(want)
+    rows = list(zip(*inputs.values()))
+    for f, w, row in zip(result, want, rows):
         if isinstance(w, float) and not OPS[name].rounded:
-            assert distance(f, w) <= OPS[name].ulps, (who, name, row, f, w)
+            assert distance(f, w) <= OPS[name].ulps, (owner, name, row, f, w)
             continue
-        assert type(f) is type(w), (who, name, row, f, w)
-        assert f == w or (f != f and w != w), (who, name, row, f, w)
+        assert type(f) is type(w), (owner, name, row, f, w)
+        assert f == w or (f != f and w != w), (owner, name, row, f, w)
         if isinstance(w, float) and name not in ("min", "max") and w == w:
-            assert math.copysign(1, f) == math.copysign(1, w), (who, name, row, f, w)
+            assert math.copysign(1, f) == math.copysign(1, w), (owner, name, row, f, w)
 
 
 def lanes(dtype: DType, values: list[Any]) -> np.ndarray:
@@ -179,17 +179,17 @@ def lanes(dtype: DType, values: list[Any]) -> np.ndarray:
 
 def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
     """Folding, the functions on numbers and lanes, masks of tensors and of numbers, contracts on arrays and on numbers."""
-    given = columns(name, dtype, pairs)
-    want = wanted(name, given)
-    say = functools.partial(agree, name, want=want, given=given)
+    inputs = columns(name, dtype, pairs)
+    want = wanted(name, inputs)
+    say = functools.partial(agree, name, want=want, given=inputs)
     e, n = named(name), arity(name)
-    rows = list(zip(*given.values()))
+    rows = list(zip(*inputs.values()))
     scalar = OPS[name].scalar(dtype)
     assert scalar is not None
     operands = [r if n == 3 else r[1 : n + 1] for r in rows]
     say([scalar(*r) for r in operands], who="numbers")
-    arrays = {k: lanes(BOOL if k == "c" else dtype, v) for k, v in given.items()}
-    tensors = {k: torch.tensor(v, dtype=torch.bool if k == "c" else STORED[dtype]) for k, v in given.items()}
+    arrays = {k: lanes(BOOL if k == "c" else dtype, v) for k, v in inputs.items()}
+    tensors = {k: torch.tensor(v, dtype=torch.bool if k == "c" else STORED[dtype]) for k, v in inputs.items()}
     with np.errstate(all="ignore"):
         say(scalar(*(arrays[k] for k in ("c", "x", "y")[0 if n == 3 else 1 : 1 + n if n < 3 else 3])).tolist(), who="lanes")
     say(evaluate(e, tensors).tolist(), who="masks of tensors")
@@ -248,7 +248,7 @@ def scalars_of(C: Global[i32, N], X: Global[T, N], Y: Global[T, N], Z: Global[OU
 
 
 def interpreted(
-    text: str, name: str, dtype: DType, given: dict[str, list[Any]], want: list[Any], shape: tuple[int, ...], **options: Any
+    text: str, name: str, dtype: DType, inputs: dict[str, list[Any]], want: list[Any], shape: tuple[int, ...], **options: Any
 ) -> torch.Tensor:
     """What a kernel of this operation stores; bools as i32, as no tensor holds them."""
     memory, out = (I32 if dtype == BOOL else dtype), (F32 if isinstance(want[0], float) else I32)
@@ -267,9 +267,14 @@ def interpreted(
         return torch.tensor((values * (full // len(values) + 1))[:full], dtype=stored[kind]).reshape(shape)
 
     z = torch.zeros(shape, dtype=stored[out])
-    arguments = {"C": tensor([int(v) for v in given["c"]], I32), "X": tensor(given["x"], memory), "Y": tensor(given["y"], memory), "Z": z}
+    arguments = {
+        "C": tensor([int(v) for v in inputs["c"]], I32),
+        "X": tensor(inputs["x"], memory),
+        "Y": tensor(inputs["y"], memory),
+        "Z": z,
+    }
     cuir.run(cuir.check(cuir.parse(text.replace("EXPRESSION", body)), consts={"T": memory, "OUT": out}), arguments, **options)
-    return z.reshape(-1)[: len(given["x"])]
+    return z.reshape(-1)[: len(inputs["x"])]
 
 
 def pairs_of(name: str, dtype: DType) -> list[tuple[Any, Any]]:
@@ -281,10 +286,10 @@ def pairs_of(name: str, dtype: DType) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize(("name", "dtype"), [c for c in CASES if c[0] not in OF_SCALARS], ids=str)
 def test_tiles_of_the_interpreter(name: str, dtype: DType) -> None:
-    given = columns(name, dtype, pairs_of(name, dtype))
-    want = wanted(name, given)
-    found = interpreted(TILE, name, dtype, {**given, "y": given["y"]}, want, (-(-len(want) // 512) * 16, 32)).tolist()
-    agree(name, [type(w)(f) for f, w in zip(found, want)], want, given, "tiles")
+    inputs = columns(name, dtype, pairs_of(name, dtype))
+    want = wanted(name, inputs)
+    actual = interpreted(TILE, name, dtype, {**inputs, "y": inputs["y"]}, want, (-(-len(want) // 512) * 16, 32)).tolist()
+    agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "tiles")
 
 
 @pytest.mark.parametrize("lanes_", [1, 8])
@@ -292,11 +297,11 @@ def test_tiles_of_the_interpreter(name: str, dtype: DType) -> None:
 def test_scalars_of_the_interpreter(name: str, dtype: DType, lanes_: int) -> None:
     """One value of a batch, and another in each lane."""
     pairs = pairs_of(name, dtype)
-    given = columns(name, dtype, pairs if len(pairs) <= 64 else pairs[:: len(pairs) // 64])
-    want = wanted(name, given)
+    inputs = columns(name, dtype, pairs if len(pairs) <= 64 else pairs[:: len(pairs) // 64])
+    want = wanted(name, inputs)
     n = len(want) if lanes_ == 1 else -(-len(want) // lanes_) * lanes_
-    found = interpreted(SCALAR, name, dtype, given, want, (n,), grid=lanes_, lanes=lanes_).tolist()
-    agree(name, [type(w)(f) for f, w in zip(found, want)], want, given, "scalars")
+    actual = interpreted(SCALAR, name, dtype, inputs, want, (n,), grid=lanes_, lanes=lanes_).tolist()
+    agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "scalars")
 
 
 OF_F32 = [n for n, o in ENTRIES.items() if o.params and o.params[0].description.startswith("f32")]
@@ -311,10 +316,10 @@ def test_half_precision_rounds_once(name: str, dtype: DType) -> None:
     """Computed in f32 and rounded to the dtype, as PyTorch does."""
     kind = torch.float16 if dtype == F16 else torch.bfloat16
     narrow = [tuple(torch.tensor(p).to(kind).float().tolist()) for p in pairs_of(name, F32)]
-    given = columns(name, F32, narrow)
-    want = [float(torch.tensor(w).to(kind)) for w in wanted(name, given)]
-    found = interpreted(TILE, name, dtype, given, want, (-(-len(want) // 512) * 16, 32)).float().tolist()
-    agree(name, found, want, given, str(dtype))
+    inputs = columns(name, F32, narrow)
+    want = [float(torch.tensor(w).to(kind)) for w in wanted(name, inputs)]
+    actual = interpreted(TILE, name, dtype, inputs, want, (-(-len(want) // 512) * 16, 32)).float().tolist()
+    agree(name, actual, want, inputs, str(dtype))
 
 
 # ---- conversions and rows
@@ -369,9 +374,9 @@ def test_columns_with_a_nan() -> None:
     x = torch.randn(2, 16, 32)
     x[0, 3, 5], x[0, :, 4], x[1, 0, 5], x[1, :, 6] = torch.nan, torch.nan, torch.inf, -torch.inf
     for line, row in zip(LINES, ROWS, strict=True):
-        found, wanted = OPS[line].tile(F32), OPS[row].tile(F32)
-        assert found is not None and wanted is not None
-        torch.testing.assert_close(found(x), wanted(x.mT).mT, equal_nan=True)
+        actual, expected = OPS[line].tile(F32), OPS[row].tile(F32)
+        assert actual is not None and expected is not None
+        torch.testing.assert_close(actual(x), expected(x.mT).mT, equal_nan=True)
 
 
 EXACTLY = {
@@ -399,9 +404,9 @@ def test_bounds_hold_for_tiles(name: str) -> None:
         want = np.where(np.abs(exact) < NORMAL, 0, exact) if name == "exp2" else exact
         tile = OPS[name].tile(F32)
         assert tile is not None
-        found = tile(torch.from_numpy(x)).numpy().astype(np.float64)
+        result = tile(torch.from_numpy(x)).numpy().astype(np.float64)
         unit = np.maximum(np.spacing(np.abs(want).astype(np.float32)).astype(np.float64), SMALLEST)
-        error = np.where((found == want.astype(np.float32)) | (np.isnan(found) & np.isnan(want)), 0, np.abs(found - want) / unit)
+        error = np.where((result == want.astype(np.float32)) | (np.isnan(result) & np.isnan(want)), 0, np.abs(result - want) / unit)
     assert float(np.max(error)) <= OPS[name].ulps
 
 
@@ -411,10 +416,10 @@ def test_bits_do_not_depend_on_layout_or_on_what_is_computed_with_them(name: str
     function = tiles.TILES[name][F32]
     x = torch.randn(8, *shape[1:], generator=torch.Generator().manual_seed(sum(shape))).abs() + 0.01
     lanes = shape[0]
-    wanted = function(x.clone())
+    expected = function(x.clone())
     part = function(x[:lanes].clone())
     turned = function(x[:lanes].mT.contiguous().mT)
-    assert torch.equal(part, wanted[:lanes]) and torch.equal(turned, wanted[:lanes])
+    assert torch.equal(part, expected[:lanes]) and torch.equal(turned, expected[:lanes])
 
 
 @pytest.mark.parametrize("rows", [1, 16, 24, 64])
@@ -422,8 +427,8 @@ def test_a_vote_holds_for_the_sixteen_rows_of_a_warp(rows: int) -> None:
     x = torch.rand(2, rows, 5, generator=torch.Generator().manual_seed(rows)) > 0.98
     function = OPS["warp_any"].tile(BOOL)
     assert function is not None
-    found = function(x)
-    assert found.shape == (2, rows, 1)
+    result = function(x)
+    assert result.shape == (2, rows, 1)
     for lane in range(2):
         for r in range(rows):
-            assert bool(found[lane, r]) == bool(x[lane, r // 16 * 16 : r // 16 * 16 + 16].any())
+            assert bool(result[lane, r]) == bool(x[lane, r // 16 * 16 : r // 16 * 16 + 16].any())

@@ -54,45 +54,49 @@ def words(e: ast.AST | None) -> list[str]:
 
 def compared(node: ast.Compare) -> list[str]:
     sides = [node.left, *node.comparators]
-    found = [w for side in sides for w in words(side) if w in NAMES]
-    others = {last(side) for side in sides}
+    results = [w for side in sides for w in words(side) if w in NAMES]
+    rest = {last(side) for side in sides}
     substring = isinstance(node.ops[0], (ast.In, ast.NotIn)) and isinstance(node.left, ast.Constant)  # "/" in a path
-    if "attr" not in others:
-        found = [w for w in found if w != TRANSPOSE]
-    if others & PRIMITIVE or (others & CALLED and not substring):
-        return found
-    return [w for w in found if w not in WORDS | SIGNS]
+    if "attr" not in rest:
+        results = [w for w in results if w != TRANSPOSE]
+    if rest & PRIMITIVE or (rest & CALLED and not substring):
+        return results
+    return [w for w in results if w not in WORDS | SIGNS]
 
 
-def keys(found: list[ast.expr | None]) -> list[str]:
+def keys(result: list[ast.expr | None]) -> list[str]:
     """The names among the keys of a dict or the items of a set. Ordinary words are none if there are keys of other kinds, or if it is the only key."""
-    said = [w for e in found for w in words(e)]
-    alone = len(said) == len(found) and all(w in NAMES for w in said) and (len(said) > 1 or said[0] in SIGNS) if said else False
-    return [w for w in said if w in NAMES and (alone or w not in WORDS | SIGNS)]
+    messages = [w for e in result for w in words(e)]
+    alone = (
+        len(messages) == len(result) and all(w in NAMES for w in messages) and (len(messages) > 1 or messages[0] in SIGNS)
+        if messages
+        else False
+    )
+    return [w for w in messages if w in NAMES and (alone or w not in WORDS | SIGNS)]
 
 
 def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Lines at which a primitive is known by its name."""
     for node in ast.walk(tree):
-        found: list[str] = []
+        results: list[str] = []
         if isinstance(node, ast.Compare):
-            found = compared(node)
+            results = compared(node)
         elif isinstance(node, ast.Dict):
-            found = keys(node.keys)
+            results = keys(node.keys)
         elif isinstance(node, ast.Set):
-            found = keys(list(node.elts))
+            results = keys(list(node.elts))
         elif isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) > 1:
-            said = [e.value for e in node.elts if isinstance(e, ast.Constant)]
-            found = [w for w in said if w in NAMES] if len(said) == len(node.elts) and all(w in NAMES for w in said) else []
+            messages = [e.value for e in node.elts if isinstance(e, ast.Constant)]
+            results = [w for w in messages if w in NAMES] if len(messages) == len(node.elts) and all(w in NAMES for w in messages) else []
         elif isinstance(node, ast.Call) and last(node.func) in MADE and node.args:
-            found = [w for w in words(node.args[0]) if w in NAMES]
+            results = [w for w in words(node.args[0]) if w in NAMES]
         elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             table, key = (node.value, node.slice) if isinstance(node, ast.Subscript) else (node.func.value, node.args[0])  # type: ignore[attr-defined]
             begins = isinstance(node, ast.Call) and last(node.func) in ("startswith", "endswith")  # op.name.startswith("mbarrier")
-            found = [w for w in words(key) if w in NAMES and (last(table) in TABLES or (begins and w not in SIGNS))]
+            results = [w for w in words(key) if w in NAMES and (last(table) in TABLES or (begins and w not in SIGNS))]
         elif isinstance(node, ast.MatchValue):
-            found = [w for w in words(node.value) if w in NAMES]
-        yield from ((node.lineno, w) for w in found)  # type: ignore[attr-defined]
+            results = [w for w in words(node.value) if w in NAMES]
+        yield from ((node.lineno, w) for w in results)  # type: ignore[attr-defined]
 
 
 def files(room: str) -> Iterator[tuple[str, ast.AST]]:

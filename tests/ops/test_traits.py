@@ -57,44 +57,44 @@ def test_algebra_is_what_the_operation_gives(op: Op, dtype: DType) -> None:
     of, t, run = op.evaluate, op.traits, op.evaluate.scalar(dtype)
     assert run is not None
     for xs in operands(op, dtype):
-        found, x = run(*xs), xs[0]
+        result, x = run(*xs), xs[0]
         y = xs[1] if len(xs) > 1 else None
         if t.commutative and len(xs) == 2:
-            assert found == run(y, x)
+            assert result == run(y, x)
         if t.linear:
-            assert found == sum(map(operator.mul, t.linear, xs))
+            assert result == sum(map(operator.mul, t.linear, xs))
         if t.multiplies:
-            assert found == math.prod(xs)
+            assert result == math.prod(xs)
         if t.exponential:
-            assert found == pytest.approx(float(t.exponential) ** x, rel=1e-6)
+            assert result == pytest.approx(float(t.exponential) ** x, rel=1e-6)
         if t.logarithm and x > 0:
-            assert found == pytest.approx(math.log(x, t.logarithm), rel=1e-6)
+            assert result == pytest.approx(math.log(x, t.logarithm), rel=1e-6)
         if t.root and x >= 0:
-            assert found**t.root == pytest.approx(x, rel=1e-6)
+            assert result**t.root == pytest.approx(x, rel=1e-6)
         if t.quarters is not None:
-            assert found == pytest.approx(math.sin(x + t.quarters * math.pi / 2), abs=1e-6)
+            assert result == pytest.approx(math.sin(x + t.quarters * math.pi / 2), abs=1e-6)
         if t.logistic:
-            assert found == pytest.approx(2 / (1 + 2 ** (-t.logistic * x)) - 1, rel=1e-6)
+            assert result == pytest.approx(2 / (1 + 2 ** (-t.logistic * x)) - 1, rel=1e-6)
         if t.compares and dtype != BOOL:
-            assert found == ((x > y) - (x < y) in t.compares)
+            assert result == ((x > y) - (x < y) in t.compares)
         if t.decided_by is not None and dtype == BOOL:
-            assert found is t.decided_by if t.decided_by in xs else found is not t.decided_by
+            assert result is t.decided_by if t.decided_by in xs else result is not t.decided_by
         if t.involutive:
-            assert run(found, *xs[1:]) == x
+            assert run(result, *xs[1:]) == x
         if t.complements and dtype == BOOL:
-            assert found is not x
+            assert result is not x
         if t.extremum:
-            assert found == (min if t.extremum == "min" else max)(xs)
+            assert result == (min if t.extremum == "min" else max)(xs)
         if t.magnitude:
-            assert found == max(x, -x)
+            assert result == max(x, -x)
         if t.rounds or t.remainder:
             down = x // y
-            assert found == (x - down * y if t.remainder else down if t.rounds == "down" else -(-x // y))
+            assert result == (x - down * y if t.remainder else down if t.rounds == "down" else -(-x // y))
         for i, p in enumerate(op.params):
             if p.name in t.factors and dtype == F32:
-                assert run(*(2 * v if j == i else v for j, v in enumerate(xs))) == 2 * found
+                assert run(*(2 * v if j == i else v for j, v in enumerate(xs))) == 2 * result
         if t.chooses:
-            assert found == of(*xs) == (xs[1] if x else xs[2])
+            assert result == of(*xs) == (xs[1] if x else xs[2])
 
 
 def test_every_comparison_is_known_by_its_signs() -> None:
@@ -150,7 +150,7 @@ def test_turned_and_opposite_comparisons(signs: Signs) -> None:
 def test_named_entries_do_what_their_words_say() -> None:
     run = {word: getattr(entries, word).evaluate for word in entries.__all__ if isinstance(getattr(entries, word), Op)}
     x, y = 7, -2
-    said = {
+    messages = {
         "ADD": 5,
         "SUBTRACT": 9,
         "MULTIPLY": -14,
@@ -163,7 +163,7 @@ def test_named_entries_do_what_their_words_say() -> None:
         "LEAST": -2,
         "GREATEST": 7,
     }
-    assert {word: run[word](x, y) for word in said} == said
+    assert {word: run[word](x, y) for word in messages} == messages
     assert (
         run["NEGATE"](x) == -7 and run["DIVIDE"](7.0, 2.0) == 3.5 and run["CHOOSE"](True, x, y) == run["CHOOSE_BY_ELEMENT"](True, x, y) == 7
     )
@@ -183,8 +183,8 @@ X, Y, C = Name("x"), Name("y"), Name("c")
     (IfExp(C, X, Y), "ifexp"),
 ])  # fmt: skip
 def test_what_is_built_is_read_as_the_same(built: Any, name: str) -> None:
-    found = operation(built)
-    assert found is not None and found[0] is ENTRIES[name] and traits(built) is ENTRIES[name].traits
+    result = operation(built)
+    assert result is not None and result[0] is ENTRIES[name] and traits(built) is ENTRIES[name].traits
     assert is_where(built) == (name == "where")
 
 
@@ -199,7 +199,7 @@ def test_of_two_that_are_written_alike_the_arguments_tell() -> None:
 
 
 def test_declarations_and_methods_are_found_by_what_they_do() -> None:
-    assert [get_declaration(what).name for what in ("array", "units", "workers")] == ["shared", "tiles", "role"]
+    assert [get_declaration(description).name for description in ("array", "units", "workers")] == ["shared", "tiles", "role"]
     assert method("mbarrier", "wait") is TABLE["mbarrier.wait"] and method("named_barrier", "wait") is None
     assert [op.name for op in TABLE.values() if op.effects.expects] == ["mbarrier.expect"]
     assert [op.name for op in TABLE.values() if op.effects.releases] == ["mbarrier.arrive", "named_barrier.arrive"]

@@ -46,12 +46,12 @@ def graph(t: Trial, n: int, b: int = 2) -> torch.Tensor:
 def distances(edges: torch.Tensor, most: int) -> torch.Tensor:
     """Steps between nodes, most + 1 where there are more: i32 [B, N, N]."""
     n = edges.shape[1]
-    found = torch.full(edges.shape, most + 1, dtype=torch.int32, device=edges.device)
+    result = torch.full(edges.shape, most + 1, dtype=torch.int32, device=edges.device)
     reached = torch.eye(n, dtype=torch.bool, device=edges.device).expand_as(edges)
     for steps in range(most + 1):
-        found = torch.where(reached & (found > steps), torch.full_like(found, steps), found)
+        result = torch.where(reached & (result > steps), torch.full_like(result, steps), result)
         reached = reached | (reached.float() @ edges.float() > 0)
-    return found
+    return result
 
 
 def graph_distance(t: Trial) -> Mod:
@@ -86,8 +86,8 @@ def latent(t: Trial) -> Mod:
 def sandwich(t: Trial) -> Mod:
     pairs = 64
     rates = 10000.0 ** (-torch.arange(pairs, device=t.device) / pairs)
-    apart = torch.arange(1.0 - S, S, device=t.device)
-    bias = torch.cos(apart.abs()[:, None] * rates).sum(-1)
+    difference = torch.arange(1.0 - S, S, device=t.device)
+    bias = torch.cos(difference.abs()[:, None] * rates).sum(-1)
     of_head = H / (8.0 * torch.arange(1.0, H + 1, device=t.device))
     return lambda score, b, h, q, kv: score + bias[q - kv + S - 1] * of_head[h]
 
@@ -208,10 +208,10 @@ def sandwich_flex_matches_sdpa_with_grads(t: Trial) -> None:
     t.judge(attention(sandwich(t), block_mask(t, causal_mask, None, None, S, S)), t.qkv((2, H, S, 64)))
 
 
-def merged(one: Any, one_lse: Any, other: Any, other_lse: Any) -> Any:
+def merged(item: Any, one_lse: Any, second: Any, other_lse: Any) -> Any:
     most = torch.maximum(one_lse, other_lse)
     a, b = (torch.exp(lse - most)[..., None] for lse in (one_lse, other_lse))
-    return (one * a + other * b) / (a + b)
+    return (item * a + second * b) / (a + b)
 
 
 @scenario(GYM, "tests")
@@ -243,10 +243,10 @@ def causal_by_blocks(api: Any, b: int, h: int, m: int, n: int, size: int, device
     full = row.clamp(max=columns) + whole_too.int()
     partial = (on_diagonal & ~whole_too).int()
     if separate:
-        kept = torch.where(column < full[:, None], column, 0)
+        retained = torch.where(column < full[:, None], column, 0)
         diagonal = torch.zeros(rows, columns, dtype=torch.int32, device=device)
         diagonal[:, 0] = torch.where(partial > 0, row, 0)
-        lists = (partial, diagonal, full, kept)
+        lists = (partial, diagonal, full, retained)
     else:
         total = row.clamp(max=columns) + on_diagonal.int()
         lists = (total, torch.where(column < total[:, None], column, 0))
@@ -256,10 +256,10 @@ def causal_by_blocks(api: Any, b: int, h: int, m: int, n: int, size: int, device
 
 def compare_causal(t: Trial, b: int, h: int, m: int, n: int, size: int) -> None:
     by_hand = causal_by_blocks(t.ours, b, h, m, n, size, t.device)
-    made = t.ours.create_block_mask(causal_mask, b, h, m, n, device=t.device, BLOCK_SIZE=size)
-    same_tensor(by_hand.to_dense(), made.to_dense(), "to_dense()")
-    expect(by_hand.sparsity() == made.sparsity(), f"sparsity() is {by_hand.sparsity()} and {made.sparsity()}")
-    expect(by_hand.shape == made.shape, f"the shapes are {by_hand.shape} and {made.shape}")
+    result = t.ours.create_block_mask(causal_mask, b, h, m, n, device=t.device, BLOCK_SIZE=size)
+    same_tensor(by_hand.to_dense(), result.to_dense(), "to_dense()")
+    expect(by_hand.sparsity() == result.sparsity(), f"sparsity() is {by_hand.sparsity()} and {result.sparsity()}")
+    expect(by_hand.shape == result.shape, f"the shapes are {by_hand.shape} and {result.shape}")
 
 
 @scenario(GYM, "causal block masks", seq_len=(128, 256, 512, 232), block_size=(64, 128), batch_size=(1, 2), num_heads=(1, 4))
@@ -351,13 +351,13 @@ def vsa_flex_attention_backward_cuda_matches_dense_reference(t: Trial) -> None:
 @scenario(GYM, "tests")
 def create_vsa_block_mask_matches_mask_mod_blocks(t: Trial) -> None:
     tiles = chosen(t, 1, 2, 4)
-    kept = torch.zeros(1, 1, 4, 4, dtype=torch.int32, device=t.device).scatter_(-1, tiles.long(), 1)
-    same_tensor(of_chosen_tiles(t, tiles, 4, 2)(t.ours).to_dense(), kept, "to_dense() of blocks")
+    retained = torch.zeros(1, 1, 4, 4, dtype=torch.int32, device=t.device).scatter_(-1, tiles.long(), 1)
+    same_tensor(of_chosen_tiles(t, tiles, 4, 2)(t.ours).to_dense(), retained, "to_dense() of blocks")
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
         return (tiles[b, h, q // 2] == (kv // 2).unsqueeze(-1)).any(dim=-1)
 
-    same_tensor(t.ours.create_block_mask(mod, 1, 1, 8, 8, device=t.device, BLOCK_SIZE=2).to_dense(), kept, "to_dense() of a mask_mod")
+    same_tensor(t.ours.create_block_mask(mod, 1, 1, 8, 8, device=t.device, BLOCK_SIZE=2).to_dense(), retained, "to_dense() of a mask_mod")
 
 
 # ---- its examples that are more than a mask or a mod
@@ -386,8 +386,8 @@ def mla(t: Trial) -> None:
 @scenario(GYM, "examples", name="examples/debug_score_mod")
 def debug_score_mod(t: Trial) -> None:
     def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
-        apart = q - kv
-        return torch.where(apart <= 4, score - 1.0, score + apart)
+        difference = q - kv
+        return torch.where(difference <= 4, score - 1.0, score + difference)
 
     t.judge(attention(mod), t.qkv((1, 1, 16, 16)), compiled=False)
 

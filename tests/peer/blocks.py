@@ -28,8 +28,8 @@ def alike(t: Trial, make: Callable[[Any], Any], names: tuple[str, ...] = OF_KEYS
     return ours
 
 
-def same(ours: Any, theirs: Any, what: str) -> None:
-    expect(ours == theirs, f"{what} is {ours!r}, PyTorch has {theirs!r}")
+def same(ours: Any, theirs: Any, description: str) -> None:
+    expect(ours == theirs, f"{description} is {ours!r}, PyTorch has {theirs!r}")
 
 
 def shifted_causal(t: Trial, offsets: torch.Tensor | None = None) -> Callable[..., Any]:
@@ -171,13 +171,13 @@ def pytree_mask(t: Trial) -> Any:
 @scenario(ATTENTION, FIELDS)
 def pytree_flatten_unflatten(t: Trial) -> None:
     mask = pytree_mask(t)
-    again = t.ours.BlockMask._unflatten(*mask._flatten())
-    same(again.shape, mask.shape, "shape")
-    same(again.sparsity(), mask.sparsity(), "sparsity()")
+    repeated = t.ours.BlockMask._unflatten(*mask._flatten())
+    same(repeated.shape, mask.shape, "shape")
+    same(repeated.sparsity(), mask.sparsity(), "sparsity()")
     for name in t.ours.BlockMask._TENSOR_ATTRS:
-        same_tensor(getattr(again, name), getattr(mask, name), name)
+        same_tensor(getattr(repeated, name), getattr(mask, name), name)
     for name in t.ours.BlockMask._CONTEXT_ATTRS:
-        same(getattr(again, name), getattr(mask, name), name)
+        same(getattr(repeated, name), getattr(mask, name), name)
 
 
 def flattened(t: Trial, method: str) -> tuple[Any, Any]:
@@ -200,13 +200,13 @@ def pytree_flatten_with_keys(t: Trial) -> None:
 
 @scenario(ATTENTION, FIELDS)
 def pytree_preserves_new_attributes(t: Trial) -> None:
-    mask, again = pytree_mask(t), t.ours.BlockMask._unflatten(*flattened(t, "_flatten"))
+    mask, repeated = pytree_mask(t), t.ours.BlockMask._unflatten(*flattened(t, "_flatten"))
     for name in (*mask._TENSOR_ATTRS, *mask._CONTEXT_ATTRS):
-        one, other = getattr(again, name), getattr(mask, name)
-        if isinstance(other, torch.Tensor):
-            same_tensor(one, other, name)
+        item, second = getattr(repeated, name), getattr(mask, name)
+        if isinstance(second, torch.Tensor):
+            same_tensor(item, second, name)
         else:
-            same(one, other, name)
+            same(item, second, name)
 
 
 # ---- masks that are built of blocks
@@ -248,8 +248,8 @@ def custom_block_mask_generator(t: Trial) -> None:
         indices = torch.arange(blocks, device=t.device).expand(blocks, blocks)[None, None]
         return api.BlockMask.from_kv_blocks(counts, indices, BLOCK_SIZE=128, mask_mod=causal_mask)
 
-    made = t.ours.create_block_mask(causal_mask, 1, 1, S, S, device=t.device)
-    same_tensor(by_hand(t.ours).to_dense(), made.to_dense(), "to_dense()")
+    result = t.ours.create_block_mask(causal_mask, 1, 1, S, S, device=t.device)
+    same_tensor(by_hand(t.ours).to_dense(), result.to_dense(), "to_dense()")
 
 
 def four_blocks(t: Trial) -> Callable[[Any], Any]:
@@ -324,12 +324,12 @@ def mask_mod_combiners(t: Trial) -> None:
     make = block_mask(t, both, 1, 1, n, n)
     same(*(int(make(api).kv_num_blocks.sum()) for api in (t.ours, t.theirs)), "the number of partly kept blocks")
     t.judge(attention(mask=make), t.qkv((B, H, n, D), dtype=torch.float16))
-    nothing, all_of_it, everything = (
+    empty, all_of_it, all_items = (
         t.ours.create_block_mask(mod, 1, 1, n, n, device=t.device)
         for mod in (t.ours.and_masks(causal_mask, later), t.ours.or_masks(causal_mask, later), noop_mask)
     )
-    same(int(nothing.kv_num_blocks.sum()), 0, "the number of blocks of a mask of nothing")
-    same(all_of_it.sparsity(), everything.sparsity(), "sparsity()")
+    same(int(empty.kv_num_blocks.sum()), 0, "the number of blocks of a mask of nothing")
+    same(all_of_it.sparsity(), all_items.sparsity(), "sparsity()")
 
 
 @scenario(ATTENTION, MASKED)

@@ -146,9 +146,9 @@ def custom_score_mod_layout_freeze(t: Trial) -> None:
     relative = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), -1).reshape(-1, 2) / (side - 1)
     relative = (relative.sign() * relative.abs().log1p()).to(t.device)
     cells = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")).flatten(1)
-    apart = cells[:, :, None] - cells[:, None, :] + side - 1
+    difference = cells[:, :, None] - cells[:, None, :] + side - 1
     index = torch.zeros(n, n, dtype=torch.long)
-    index[first:, first:] = apart[0] * (2 * side - 1) + apart[1]
+    index[first:, first:] = difference[0] * (2 * side - 1) + difference[1]
     index = index.to(t.device)
     start = torch.tensor(first, device=t.device)
     network = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, heads, bias=False)).to(t.device).requires_grad_(False)

@@ -124,15 +124,15 @@ def run_windowed(t: Trial, score_mod: bool, mask: bool, pages: bool) -> None:
     n = t.length(S)
     window = t.part(1000, S)
     mod = windowed(window) if score_mod else None
-    made = block_mask(t, lambda b, h, q, kv: kv <= q + window, B if pages else 1, 1, 8, n) if mask else None
+    result = block_mask(t, lambda b, h, q, kv: kv <= q + window, B if pages else 1, 1, 8, n) if mask else None
     tensors = t.qkv((B, 16, 8, D), (B, 16, n, D), torch.float16)
     kept = torch.ones(n, n, dtype=torch.bool, device=t.device).tril()[window : window + 8]
 
     def reference(api: Any) -> Callable[..., Any]:
         return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=kept)
 
-    everything = block_mask(t, noop_mask, B, 1, 8, n)
-    ours = paged(mod, made or everything, *tensors[1:]) if pages else attention(mod, made)
+    all_items = block_mask(t, noop_mask, B, 1, 8, n)
+    ours = paged(mod, result or all_items, *tensors[1:]) if pages else attention(mod, result)
     t.judge(reference, tensors, ours=ours, paged=pages)
 
 

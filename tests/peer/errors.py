@@ -99,11 +99,11 @@ def raises_assertion(make: Any) -> None:
     raise Wrong("a block mask with counts and without indices was made")
 
 
-def mismatched(t: Trial, which: str) -> None:
+def mismatched(t: Trial, selector: str) -> None:
     counts = torch.tensor([[[1]]], dtype=torch.int32, device=t.device)
     indices = torch.tensor([[[[1, -1]]]], dtype=torch.int32, device=t.device)
-    fields = {f"{kind}_{what}": None for kind in ("full_kv", "full_q") for what in ("num_blocks", "indices")} | {
-        f"{which}_num_blocks": counts
+    fields = {f"{kind}_{description}": None for kind in ("full_kv", "full_q") for description in ("num_blocks", "indices")} | {
+        f"{selector}_num_blocks": counts
     }
     raises_assertion(
         lambda: t.ours.BlockMask(
@@ -147,9 +147,9 @@ def quantised(t: Trial, heads: int, dims: tuple[int, ...] | None) -> None:
         return score * (of_head[b, h] if dims else of_head)
 
     options = {"kernel_options": {"BACKEND": "TRITON_DECODE"}}
-    found = t.compile(attention(mod, **options)(t.ours), fullgraph=True)(q, small_k, small_v) * v_scale
+    actual = t.compile(attention(mod, **options)(t.ours), fullgraph=True)(q, small_k, small_v) * v_scale
     expected = t.theirs.flex_attention(q, k, v)
-    ratio = 20 * torch.log10(expected.float().norm() / (found.float() - expected.float()).norm())
+    ratio = 20 * torch.log10(expected.float().norm() / (actual.float() - expected.float()).norm())
     if not ratio > 10:
         raise Wrong(f"the signal is {ratio:.1f} dB over the noise, and not 10")
 

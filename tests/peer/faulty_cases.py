@@ -88,5 +88,5 @@ EXPECTED = {
 
 def load() -> dict[str, Any]:
     cases = [Case(ATTENTION, f.__name__, "", "faulty", "", False, f) for f in EXPECTED]
-    again = Case(ATTENTION, "right_again", "", "faulty", "backward", False, right)  # after those that ended their process
-    return {case.name: case for case in (*cases, again)}
+    repeated = Case(ATTENTION, "right_again", "", "faulty", "backward", False, right)  # after those that ended their process
+    return {case.name: case for case in (*cases, repeated)}

@@ -119,12 +119,12 @@ def return_aux(t: Trial, dtype: torch.dtype, score_mod: Any) -> None:
     alone = call(q, k, v, score_mod)
     expect(isinstance(alone, torch.Tensor), f"a call that asks for nothing gives a {type(alone).__name__}")
     lse = None
-    for what in ({"lse": True}, {"max_scores": True}, {"lse": True, "max_scores": True}, {}):
-        _, aux = call(q, k, v, score_mod, return_aux=t.ours.AuxRequest(**what))
+    for description in ({"lse": True}, {"max_scores": True}, {"lse": True, "max_scores": True}, {}):
+        _, aux = call(q, k, v, score_mod, return_aux=t.ours.AuxRequest(**description))
         expect(isinstance(aux, t.ours.AuxOutput), f"it gives a {type(aux).__name__}")
         for name in ("lse", "max_scores"):
             x = getattr(aux, name)
-            expect((x is not None) == (name in what), f"{name} is {'missing' if x is None else 'there'}, asked for {what}")
+            expect((x is not None) == (name in description), f"{name} is {'missing' if x is None else 'there'}, asked for {description}")
             expect(x is None or (x.shape == (2, 2, 243) and x.dtype == torch.float32), f"{name} is not f32 [2, 2, 243]")
         lse = aux.lse if lse is None else lse
     o, legacy = t.compile(t.ours.flex_attention)(q, k, v, score_mod, return_lse=True)
@@ -185,8 +185,8 @@ def differentiable_logsumexp_compiled(t: Trial) -> None:
         for call in (t.compile(t.ours.flex_attention), t.theirs.flex_attention):
             o, lse = call(*tensors, return_lse=True)
             losses.append(torch.autograd.grad(o.mean() + (lse * weights).sum(), tensors))
-        for name, one, other in zip(("dQ", "dK", "dV"), *losses):
-            close(one, other, 0.1, name)
+        for name, item, second in zip(("dQ", "dK", "dV"), *losses):
+            close(item, second, 0.1, name)
 
 
 @scenario(ATTENTION, "precision", gradients=BACKWARD)

@@ -48,18 +48,18 @@ def block_diffusion(t: Trial) -> tuple[Mod, Lengths]:
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
         q_noised, kv_noised = q < n, kv < n
         q_block, kv_block = q % n // size, kv % n // size
-        own = (q_block == kv_block) & (q_noised == kv_noised)
+        ours = (q_block == kv_block) & (q_noised == kv_noised)
         before = (q_block > kv_block) & q_noised & ~kv_noised
         clean = (q_block >= kv_block) & ~q_noised & ~kv_noised
-        return own | before | clean
+        return ours | before | clean
 
     return mod, (2 * n, 2 * n)
 
 
 def dilated(t: Trial) -> tuple[Mod, Lengths]:
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        apart = torch.abs(q - kv)
-        return (apart <= 40) & (apart % 4 == 0)
+        difference = torch.abs(q - kv)
+        return (difference <= 40) & (difference % 4 == 0)
 
     return mod, (S, S)
 
@@ -120,8 +120,8 @@ def tree_training(t: Trial) -> tuple[Mod, Lengths]:
     prefix, size, blocks = 96, 16, 6
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        own = kv - prefix
-        same = (kv >= prefix) & (q // size == own // size) & (own % size <= q % size)
+        ours = kv - prefix
+        same = (kv >= prefix) & (q // size == ours // size) & (ours % size <= q % size)
         return (kv < prefix) | same
 
     return mod, (size * blocks, prefix + size * blocks)
@@ -141,10 +141,10 @@ def shared_prefix(t: Trial) -> tuple[Mod, Lengths]:
     prefix = torch.tensor([0, 0, 0, 3, 3, 3], device=t.device)
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        own = ids[q]
-        shared = prefix[own]
-        inside = (kv >= starts[own]) & causal_mask(b, h, q, kv)
-        return inside | ((own != shared) & (kv >= starts[shared]) & (kv < starts[shared + 1]))
+        ours = ids[q]
+        shared = prefix[ours]
+        inside = (kv >= starts[ours]) & causal_mask(b, h, q, kv)
+        return inside | ((ours != shared) & (kv >= starts[shared]) & (kv < starts[shared + 1]))
 
     return mod, (S, S)
 
@@ -155,8 +155,8 @@ def window(t: Trial) -> tuple[Mod, Lengths]:
 
 def sliding_tiles(t: Trial, canvas: tuple[int, ...], kernel: tuple[int, ...], tile: tuple[int, ...], text: int) -> tuple[Mod, Lengths]:
     """In two dimensions or three; the text follows the canvas."""
-    seen = math.prod(canvas)
-    return near_tiles(canvas, kernel, tile, seen, text), (seen + text, seen + text)
+    observed = math.prod(canvas)
+    return near_tiles(canvas, kernel, tile, observed, text), (observed + text, observed + text)
 
 
 def spatial(t: Trial, sink: bool) -> tuple[Mod, Lengths]:
@@ -171,8 +171,8 @@ def temporal(t: Trial) -> tuple[Mod, Lengths]:
     wide = 2 * tokens // frames
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        apart = (q - prompt) % tokens - (kv - prompt) % tokens
-        return (kv < prompt) | (q < prompt) | (torch.abs(apart) < wide)
+        difference = (q - prompt) % tokens - (kv - prompt) % tokens
+        return (kv < prompt) | (q < prompt) | (torch.abs(difference) < wide)
 
     return mod, (prompt + frames * tokens,) * 2
 
@@ -191,8 +191,8 @@ def vsa(t: Trial, sizes: Sequence[int] | None, top: int = 2) -> tuple[Mod, Lengt
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
         tile = kv // VSA_TILE
-        kept = (tiles[b, h, q // VSA_TILE] == tile.unsqueeze(-1)).any(dim=-1)
-        return kept if real is None else kept & (kv % VSA_TILE < real[tile])
+        retained = (tiles[b, h, q // VSA_TILE] == tile.unsqueeze(-1)).any(dim=-1)
+        return retained if real is None else retained & (kv % VSA_TILE < real[tile])
 
     return mod, (n, n)
 

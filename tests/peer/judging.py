@@ -17,19 +17,19 @@ class Differs(AssertionError):
     """The numbers may be right; a dtype, strides, an attribute, or how often something was compiled is not as PyTorch has it."""
 
 
-def expect(holds: Any, what: str) -> None:
+def expect(holds: Any, description: str) -> None:
     if not bool(holds):
-        raise Differs(what)
+        raise Differs(description)
 
 
-def same_tensor(ours: Any, theirs: Any, what: str) -> None:
+def same_tensor(ours: Any, theirs: Any, description: str) -> None:
     """Integers and booleans that have to be equal, or None for None."""
     if theirs is None or ours is None:
-        expect(theirs is None and ours is None, f"{what}: {_brief(ours)}, PyTorch has {_brief(theirs)}")
+        expect(theirs is None and ours is None, f"{description}: {_brief(ours)}, PyTorch has {_brief(theirs)}")
         return
-    expect(ours.shape == theirs.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
+    expect(ours.shape == theirs.shape, f"{description} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
     if not torch.equal(ours.to(theirs.dtype), theirs):
-        raise Wrong(f"{what} is not PyTorch's: {_brief(ours)} instead of {_brief(theirs)}")
+        raise Wrong(f"{description} is not PyTorch's: {_brief(ours)} instead of {_brief(theirs)}")
 
 
 def tf32(x: torch.Tensor) -> torch.Tensor:
@@ -72,13 +72,13 @@ def judge(
         raise Wrong(f"{what} is off by {error:.3g} on average, PyTorch by {yardstick:.3g}; {allowed:.3g} is allowed")
 
 
-def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, what: str = "O") -> None:
+def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, description: str = "O") -> None:
     """For the tests that compare within a tolerance. Raises Wrong, Differs."""
-    expect(ours.shape == theirs.shape, f"{what} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
+    expect(ours.shape == theirs.shape, f"{description} has shape {list(ours.shape)}, PyTorch's {list(theirs.shape)}")
     try:
         torch.testing.assert_close(ours.double(), theirs.double(), atol=tolerance, rtol=tolerance)
     except AssertionError as error:
-        raise Wrong(f"{what}: {' '.join(str(error).split())}") from None
+        raise Wrong(f"{description}: {' '.join(str(error).split())}") from None
 
 
 def _brief(x: Any) -> str:

@@ -83,9 +83,9 @@ def convert_logical_block_mask(t: Trial) -> None:
         mask = api.create_block_mask(causal_mask, 2, 1, 512, 512, device=t.device)
         return cache.convert_logical_block_mask(mask, kv_len=torch.full((2,), 512, device=t.device))
 
-    found, expected = converted(t.ours), converted(t.theirs)
+    actual, expected = converted(t.ours), converted(t.theirs)
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"):
-        same_tensor(getattr(found, name), getattr(expected, name), name)
+        same_tensor(getattr(actual, name), getattr(expected, name), name)
 
 
 @scenario(ATTENTION, "paged attention", dtype=DTYPES, score_mod=SCORE_MODS)

@@ -66,8 +66,8 @@ def codes(outcomes: Sequence[Outcome], tests: int = 4) -> str:
     """For each code of a refusal: how many cases, an example of its message, and tests that meet it."""
     lines = ["| code | cases | for example | in |", "|---|--:|---|---|"]
     for code, n in Counter(o.code for o in outcomes if o.outcome == REFUSED).most_common():
-        met = [o for o in outcomes if o.outcome == REFUSED and o.code == code]
-        lines.append(f"| {code} | {n} | {_cell(met[0].message)} | {_tests(met, tests)} |")
+        reached = [o for o in outcomes if o.outcome == REFUSED and o.code == code]
+        lines.append(f"| {code} | {n} | {_cell(reached[0].message)} | {_tests(reached, tests)} |")
     return "\n".join(lines)
 
 
@@ -77,9 +77,9 @@ def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for o in sorted((o for o in outcomes if o.outcome in BAD), key=lambda o: BAD.index(o.outcome)):
         groups.setdefault((o.outcome, o.code, _said(o.message)), []).append(o)
-    for (kind, code, said), met in sorted(groups.items(), key=lambda group: (BAD.index(group[0][0]), -len(group[1]))):
+    for (kind, code, message), reached in sorted(groups.items(), key=lambda group: (BAD.index(group[0][0]), -len(group[1]))):
         lines.append(
-            f"| {kind}{f', {code}' if code else ''} | {_cell(said)} | {len(met)} | {_tests(met, tests)} | `{_short(met[0].name)}` |"
+            f"| {kind}{f', {code}' if code else ''} | {_cell(message)} | {len(reached)} | {_tests(reached, tests)} | `{_short(reached[0].name)}` |"
         )
     return "\n".join(lines) if groups else "None is wrong, differs, crashed or hung."
 
@@ -91,8 +91,8 @@ def _said(message: str) -> str:
 
 def _tests(outcomes: Sequence[Outcome], most: int) -> str:
     counts = Counter(_short(o.name).partition("[")[0] for o in outcomes).most_common()
-    shown = [f"{name} ({n})" if n > 1 else name for name, n in counts[:most]]
-    return ", ".join(shown) + (f" and {len(counts) - most} more tests" if len(counts) > most else "")
+    output = [f"{name} ({n})" if n > 1 else name for name, n in counts[:most]]
+    return ", ".join(output) + (f" and {len(counts) - most} more tests" if len(counts) > most else "")
 
 
 def asides() -> str:

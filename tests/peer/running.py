@@ -166,14 +166,14 @@ def run(
 
     load: what gives the cases by name in another process. Raises RuntimeError if workers do not start.
     """
-    left = deque(cases)
+    remaining = deque(cases)
     by_name = {case.name: case for case in cases}
-    crew = [Worker(load, setting) for _ in range(min(workers, len(left)))]
+    crew = [Worker(load, setting) for _ in range(min(workers, len(remaining)))]
     try:
-        while any(worker.name for worker in crew) or left:
+        while any(worker.name for worker in crew) or remaining:
             for worker in crew:
-                if worker.ready and worker.name is None and left:
-                    worker.give(left.popleft().name)
+                if worker.ready and worker.name is None and remaining:
+                    worker.give(remaining.popleft().name)
             wait([worker.pipe for worker in crew], timeout=0.5)
             gone: list[Worker] = []
             for worker in crew:
@@ -185,7 +185,7 @@ def run(
                     worker.end()
                     gone.append(worker)
             crew = [worker for worker in crew if worker not in gone]
-            crew += [Worker(load, setting) for _ in range(min(workers - len(crew), len(left)))]
+            crew += [Worker(load, setting) for _ in range(min(workers - len(crew), len(remaining)))]
     finally:
         for worker in crew:
             worker.dismiss()

@@ -32,8 +32,8 @@ def run_test(
     """The check that most tests are: under a mask of everything if none is given; paged: over the pages of a cache, too."""
     tensors = t.qkv(q, kv, dtype, v_dim)
     key = tensors[1].shape
-    everything = mask or block_mask(t, noop_mask, q[0], q[1], q[2], key[2])
-    t.judge(attention(score_mod, everything, enable_gqa=q[1] != key[1]), tensors, learned=learned)
+    all_items = mask or block_mask(t, noop_mask, q[0], q[1], q[2], key[2])
+    t.judge(attention(score_mod, all_items, enable_gqa=q[1] != key[1]), tensors, learned=learned)
     if paged:
         judge_paged(t, score_mod, t.qkv(q, kv, dtype, v_dim), mask)
 

@@ -29,9 +29,9 @@ SAMPLE = (
 
 
 def test_each_end_is_counted_as_what_it_is() -> None:
-    found = list(faulty_cases.load().values())
-    outcomes = {o.name: o for o in run(found, faulty_cases.load, Setting(), workers=2, limit=4)}
-    assert set(outcomes) == {case.name for case in found}
+    results = list(faulty_cases.load().values())
+    outcomes = {o.name: o for o in run(results, faulty_cases.load, Setting(), workers=2, limit=4)}
+    assert set(outcomes) == {case.name for case in results}
     for function, end in faulty_cases.EXPECTED.items():
         o = outcomes[f"{cases.ATTENTION}::{function.__name__}"]
         assert (o.outcome, o.code) == end, o
@@ -62,9 +62,9 @@ def test_the_yardstick_is_the_error_of_pytorch(off: float, is_wrong: bool) -> No
 def test_where_pytorch_is_infinite_ours_has_to_be() -> None:
     golden = torch.tensor([1.0, -torch.inf, 2.0], dtype=torch.float64)
     judge(golden, golden.float(), golden.float())
-    for other in ([1.0, 0.0, 2.0], [-torch.inf, -torch.inf, 2.0], [1.0, torch.inf, 2.0], [1.0, torch.nan, 2.0]):
+    for second in ([1.0, 0.0, 2.0], [-torch.inf, -torch.inf, 2.0], [1.0, torch.inf, 2.0], [1.0, torch.nan, 2.0]):
         with pytest.raises(Wrong):
-            judge(golden, golden.float(), torch.tensor(other))
+            judge(golden, golden.float(), torch.tensor(second))
 
 
 def test_where_pytorch_has_no_number_nothing_is_asked() -> None:
@@ -119,11 +119,11 @@ def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end:
 
 
 def test_shrunk_lengths_stay_ragged_and_of_several_blocks() -> None:
-    here, there = Trial(), Trial.__new__(Trial)
-    there.native = True
-    assert [here.length(n) for n in (1, 256, 512, 1023, 1024, 1025, 2045, 4096)] == [1, 256, 512, 511, 512, 385, 509, 512]
-    assert (here.part(1000, 2048), here.part(512, 2048), here.part(40, 256), here.batch(22720)) == (250, 128, 40, 16)
-    assert (there.length(2045), there.part(1000, 2048), there.batch(22720)) == (2045, 1000, 22720)
+    local, remote = Trial(), Trial.__new__(Trial)
+    remote.native = True
+    assert [local.length(n) for n in (1, 256, 512, 1023, 1024, 1025, 2045, 4096)] == [1, 256, 512, 511, 512, 385, 509, 512]
+    assert (local.part(1000, 2048), local.part(512, 2048), local.part(40, 256), local.batch(22720)) == (250, 128, 40, 16)
+    assert (remote.length(2045), remote.part(1000, 2048), remote.batch(22720)) == (2045, 1000, 22720)
 
 
 def test_tables_count_outcomes_by_file_and_theme_and_code() -> None:
@@ -147,8 +147,10 @@ def test_tables_count_outcomes_by_file_and_theme_and_code() -> None:
 
 def test_tables_stand_between_the_marks_of_a_page() -> None:
     page = f"before\n{report.BEGIN}old\n{report.END}after\n"
-    found = report.with_tables(page, [Outcome(f"{cases.GYM}::one", "pass", file=cases.GYM, theme="a theme")])
-    assert found.startswith(f"before\n{report.BEGIN}\n1 of 1 cases pass") and found.endswith(f"{report.END}after\n") and "old" not in found
+    result = report.with_tables(page, [Outcome(f"{cases.GYM}::one", "pass", file=cases.GYM, theme="a theme")])
+    assert (
+        result.startswith(f"before\n{report.BEGIN}\n1 of 1 cases pass") and result.endswith(f"{report.END}after\n") and "old" not in result
+    )
     with pytest.raises(ValueError, match="the page has no lines"):
         report.with_tables("before\n", [])
 

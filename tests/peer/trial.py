@@ -131,24 +131,24 @@ class Trial:
         double = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
         golden = as_tuple(reference(*double))
         result = call(*tensors)
-        found = as_tuple(result)
-        expect(len(found) == len(golden), f"{len(found)} results instead of {len(golden)}")
+        actual = as_tuple(result)
+        expect(len(actual) == len(golden), f"{len(actual)} results instead of {len(golden)}")
         coarse = as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
-        judged = [(golden, eager, found, coarse)]
-        for others in _draws(tensors, golden[0].numel()) if drawn else ():
-            one, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in others)), reference(*others), call(*others)))
-            judged.append((one, two, three, as_tuple(reference(*map(tf32, others))) if self.tf32 else two))
+        judged = [(golden, eager, actual, coarse)]
+        for rest in _draws(tensors, golden[0].numel()) if drawn else ():
+            item, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in rest)), reference(*rest), call(*rest)))
+            judged.append((item, two, three, as_tuple(reference(*map(tf32, rest))) if self.tf32 else two))
         for i, name in enumerate(what[: len(golden)]):
             a, b, c, d = (side[0][i] if len(side) == 1 else torch.cat([x[i] for x in side]) for side in zip(*judged))
             judge(a, b, c, name, paged=paged, coarse=d)
         if self.gradients and any(x.requires_grad for x in (*tensors, *learned)):
-            self._judge_gradients(golden, eager, found, double, tensors, learned)
+            self._judge_gradients(golden, eager, actual, double, tensors, learned)
         return result
 
-    def _judge_gradients(self, golden: Any, eager: Any, found: Any, double: Any, tensors: Any, learned: Any) -> None:
+    def _judge_gradients(self, golden: Any, eager: Any, result: Any, double: Any, tensors: Any, learned: Any) -> None:
         up = torch.randn_like(golden[0])
         names = [*("dQ", "dK", "dV")[: len(tensors)], *(f"d(bias {i})" for i in range(len(learned)))]
-        sides = [(golden, double, up), (eager, tensors, up.to(eager[0].dtype)), (found, tensors, up.to(eager[0].dtype))]
+        sides = [(golden, double, up), (eager, tensors, up.to(eager[0].dtype)), (result, tensors, up.to(eager[0].dtype))]
         grads = [
             torch.autograd.grad(o[0], [x for x in (*leaves, *learned) if x.requires_grad], g, retain_graph=True) for o, leaves, g in sides
         ]
@@ -173,7 +173,7 @@ class Trial:
             close(a, b, tolerance, name)
         return result
 
-    def refused(self, call: Callable[[], Any], what: str) -> None:
+    def refused(self, call: Callable[[], Any], description: str) -> None:
         """The original wants an error here, of a text that is PyTorch's own: any of ours that is meant for people will do."""
         try:
             call()
@@ -181,7 +181,7 @@ class Trial:
             if not self._for_people(error):
                 raise
             return
-        raise Differs(f"no error: {what}")
+        raise Differs(f"no error: {description}")
 
     @contextlib.contextmanager
     def either(self) -> Iterator[None]:
@@ -224,9 +224,9 @@ def attention(score_mod: Any = None, mask: Callable[[Any], Any] | None = None, *
 
 def refusal(error: BaseException | None) -> CuirError | None:
     """The error of ours in a chain of causes, as torch.compile wraps what it meets."""
-    met: set[int] = set()
-    while error is not None and id(error) not in met:
-        met.add(id(error))
+    reached: set[int] = set()
+    while error is not None and id(error) not in reached:
+        reached.add(id(error))
         if isinstance(error, CuirError):
             return error
         error = error.__cause__ or error.__context__

@@ -58,11 +58,11 @@ Bits = dict[str, torch.Tensor]
 def bits(program: Program, dims: Mapping[str, int], consts: Mapping[str, Const] | None = None, schedule: str = "in_order") -> Bits:
     """What a program writes on the tensors of `arguments`."""
     checked = check(program, consts=consts or {})
-    given = arguments(checked, dims)
-    run(checked, given, schedule=schedule)
-    return {t.name: given[t.name] for t in checked.tensors if t.written}
+    inputs = arguments(checked, dims)
+    run(checked, inputs, schedule=schedule)
+    return {t.name: inputs[t.name] for t in checked.tensors if t.written}
 
 
-def same(one: Bits, other: Bits) -> bool:
+def same(item: Bits, second: Bits) -> bool:
     """Whether two runs gave the same bits, whatever their NaNs look like."""
-    return one.keys() == other.keys() and all(torch.equal(one[n].nan_to_num(7e4), other[n].nan_to_num(7e4)) for n in one)
+    return item.keys() == second.keys() and all(torch.equal(item[n].nan_to_num(7e4), second[n].nan_to_num(7e4)) for n in item)

@@ -50,13 +50,13 @@ def written(r: Rewrite) -> Program:
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rewrite_of_a_kind_gives_the_same_bits(kind: str) -> None:
-    found, wanted = of_small()
-    some = [r for r in found if r.kind == kind]
+    actual, expected = of_small()
+    some = [r for r in actual if r.kind == kind]
     assert some, f"no place for {kind} in the small kernel"
     for r in some:
         program = written(r)
         assert program != SMALL and r.line >= 1 and r.before != r.after
-        assert same(bits(program, LENGTHS), wanted), r
+        assert same(bits(program, LENGTHS), expected), r
 
 
 MADE = [
@@ -139,8 +139,8 @@ def test_what_would_not_be_the_same_is_left(kind: str, body: str) -> None:
 
 
 def test_what_need_not_be_evaluated_is_not_evaluated_before() -> None:
-    found = changed("name", "if n > 0 and m // n > m - 1:\n    store(I[0], 1)")
-    assert {f.split("\n")[0] for f in found} == {"part = n > 0 and m // n > m - 1", "part = n > 0", "part = m - 1"}
+    result = changed("name", "if n > 0 and m // n > m - 1:\n    store(I[0], 1)")
+    assert {f.split("\n")[0] for f in result} == {"part = n > 0 and m // n > m - 1", "part = n > 0", "part = m - 1"}
 
 
 def test_operands_of_a_product_keep_their_names() -> None:
@@ -150,8 +150,8 @@ def test_operands_of_a_product_keep_their_names() -> None:
 
 def test_a_primitive_keeps_its_name_where_a_value_is_called_like_it() -> None:
     text = PRIMITIVE.replace("NAME", "rows")
-    (made,) = [r.program for r in rewrites(parse(text), kinds=["rename"]) if r.before == "rows"]
-    assert made == parse(PRIMITIVE.replace("NAME", "a_rows"))
+    (result,) = [r.program for r in rewrites(parse(text), kinds=["rename"]) if r.before == "rows"]
+    assert result == parse(PRIMITIVE.replace("NAME", "a_rows"))
 
 
 PRIMITIVE = """@kernel(arch="sm_90a")
@@ -167,15 +167,15 @@ def k(I: Global[i32, M], n: i32):
 @examples(0.5)
 def test_chains_of_random_kernels_give_the_same_bits(case: Case, seed: int) -> None:
     program = parse(case.text)
-    wanted = bits(program, {"M": case.M})
+    expected = bits(program, {"M": case.M})
     for r in chain(program, random.Random(seed), 4):
-        assert same(bits(written(r), {"M": case.M}), wanted), f"{r}\n{show(r.program)}"
+        assert same(bits(written(r), {"M": case.M}), expected), f"{r}\n{show(r.program)}"
 
 
 def test_chains_are_the_same_for_the_same_seed() -> None:
-    one, other = (chain(SMALL, random.Random(3), 4) for _ in range(2))
-    assert [str(r) for r in one] == [str(r) for r in other] and len(one) == 4
-    assert apply(SMALL, random.Random(3), 4) == parse(show(one[-1].program)) and apply(SMALL, random.Random(3), 0) == SMALL
+    item, second = (chain(SMALL, random.Random(3), 4) for _ in range(2))
+    assert [str(r) for r in item] == [str(r) for r in second] and len(item) == 4
+    assert apply(SMALL, random.Random(3), 4) == parse(show(item[-1].program)) and apply(SMALL, random.Random(3), 0) == SMALL
 
 
 def settings_of(name: str, kernel: str) -> dict[str, Const]:
@@ -196,21 +196,21 @@ def of_corpus(name: str, kernel: str) -> tuple[Program, dict[str, Const], AnySpe
 
 def outputs(program: Program, kernel: str, consts: dict[str, Const], spec: AnySpecification, cases: list[AnyCase]) -> list[Bits]:
     checked = check(program, kernel, consts)
-    found = []
+    results = []
     for case in cases:
-        given = prepare_launch(program, checked, spec, case)
-        run(checked, given.arguments(), schedule=Schedule.parse("adversarial:lockstep"))
-        found.append({n: x.float() for n, x in given.outputs.items()})
-    return found
+        inputs = prepare_launch(program, checked, spec, case)
+        run(checked, inputs.arguments(), schedule=Schedule.parse("adversarial:lockstep"))
+        results.append({n: x.float() for n, x in inputs.outputs.items()})
+    return results
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, ks in COMPUTES.items() for k in ks])
 def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None:
-    program, consts, spec, cases, wanted = of_corpus(name, kernel)
-    done = chain(program, random.Random(f"{name} {kernel}"), 4, kernel, consts)
-    assert len(done) == 4
-    assert all(map(same, outputs(written(done[-1]), kernel, consts, spec, cases), wanted)), [str(r) for r in done]
+    program, consts, spec, cases, expected = of_corpus(name, kernel)
+    finished = chain(program, random.Random(f"{name} {kernel}"), 4, kernel, consts)
+    assert len(finished) == 4
+    assert all(map(same, outputs(written(finished[-1]), kernel, consts, spec, cases), expected)), [str(r) for r in finished]
 
 
 @pytest.mark.sweep
@@ -223,8 +223,8 @@ def test_rewrites_of_the_corpus_check(name: str) -> None:
     for r in rewrites(read_program(name), kernel, consts):
         by_kind.setdefault(r.kind, []).append(r)
     assert len(by_kind) >= 12
-    for found in by_kind.values():
-        for r in random.Random(0).sample(found, 1):
+    for result in by_kind.values():
+        for r in random.Random(0).sample(result, 1):
             assert check(written(r), kernel, consts).roles
 
 
@@ -233,15 +233,20 @@ def test_every_schedule_stays_what_it_was(name: str) -> None:
     """The explorer finds the same states: accesses and synchronisation are the same, in the same order."""
     program = cuir.parse(corpus.faulty()[name], name)
     checked = check(program)
-    wanted = explore(checked, arguments(checked, {"M": 192}), grid=1)
+    expected = explore(checked, arguments(checked, {"M": 192}), grid=1)
     for r in (chain(program, random.Random(seed), 8)[-1] for seed in range(3)):
         checked = check(written(r))
-        found = explore(checked, arguments(checked, {"M": 192}), grid=1)
-        assert (found.verdict, found.states, found.transitions, found.steps) == ("clean", wanted.states, wanted.transitions, wanted.steps)
+        actual = explore(checked, arguments(checked, {"M": 192}), grid=1)
+        assert (actual.verdict, actual.states, actual.transitions, actual.steps) == (
+            "clean",
+            expected.states,
+            expected.transitions,
+            expected.steps,
+        )
 
 
 def test_other_kernels_of_the_file_are_left() -> None:
     program = read_program("flash_bwd")
-    found = rewrites(program, "delta", settings_of("flash_bwd", "delta"))
-    assert Counter(r.kind for r in found)["commute"] > 3
-    assert all(r.program.kernels()["flash_bwd"] == program.kernels()["flash_bwd"] for r in found)
+    result = rewrites(program, "delta", settings_of("flash_bwd", "delta"))
+    assert Counter(r.kind for r in result)["commute"] > 3
+    assert all(r.program.kernels()["flash_bwd"] == program.kernels()["flash_bwd"] for r in result)

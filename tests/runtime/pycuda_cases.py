@@ -141,8 +141,8 @@ class External:
     def __init__(self, handle: int, device: Any):
         self.handle = handle
 
-    def wait_stream(self, other: External) -> None:
-        self.waits.append((self.handle, other.handle))
+    def wait_stream(self, second: External) -> None:
+        self.waits.append((self.handle, second.handle))
 
 
 def tensors_of_torch() -> None:
@@ -163,10 +163,10 @@ def tensors_of_torch() -> None:
     stream = 77
     for _ in range(2):
         kernel(**call)
-    found = launches()
-    assert {one["context"] for one in found} == {"1000"} and len({one["params"] for one in found}) == 1
-    (mine,) = {one["stream"] for one in found[2:]}
-    assert [one["stream"] for one in found[:2]] == ["0", "0"] and External.waits == 2 * [(int(mine, 16), 77), (77, int(mine, 16))]
+    result = launches()
+    assert {item["context"] for item in result} == {"1000"} and len({item["params"] for item in result}) == 1
+    (mine,) = {item["stream"] for item in result[2:]}
+    assert [item["stream"] for item in result[:2]] == ["0", "0"] and External.waits == 2 * [(int(mine, 16), 77), (77, int(mine, 16))]
     context = drv.Device(0).make_context()
     with pytest.raises(CuirError, match="U511"):
         kernel(**{**call, "f": 0.5})
@@ -211,16 +211,16 @@ def refused_by_the_driver() -> None:
     kernel = load(lowered("mixed"))
     with pytest.raises(CuirError) as caught:
         kernel(**arrays(SHAPES), **NUMBERS)
-    (found,) = caught.value.diagnostics
-    assert found.code == "L011" and "device kernel image is invalid" in found.message
+    (result,) = caught.value.diagnostics
+    assert result.code == "L011" and "device kernel image is invalid" in result.message
     assert int(driver().cuCtxGetCurrent()[1]) == pycuda.autoinit.context.handle
 
 
 def refused_by_the_compiler() -> None:
     with pytest.raises(CuirError) as caught:
         load(lowered("mixed"))
-    (found,) = caught.value.diagnostics
-    assert found.code == "L010" and "expected a monkey" in found.message
+    (result,) = caught.value.diagnostics
+    assert result.code == "L010" and "expected a monkey" in result.message
 
 
 def compiled_as_on_the_default_way() -> None:
@@ -239,7 +239,7 @@ def page() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pycuda.md").read_text(encoding="utf-8")
     code = re.search(r"<!-- file: launch.py -->\n```python\n(.*?)```", text, re.S)
     assert code is not None
-    done = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    finished = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
     first, second = launches()
     assert first["params"] == second["params"] and first["grid"] == second["grid"] == "8"

@@ -44,15 +44,15 @@ def lowered(name: str) -> Cuda:
 def offsets_of_signature(cuda: Cuda) -> list[tuple[str, int, int]]:
     """Parameters of the CUDA text with offset and size, as its ABI lays them out: each at a multiple of its alignment."""
     (signature,) = re.findall(r"__launch_bounds__\(\d+, 1\)\s+\w+\((.*?)\) \{", cuda.source, re.S)
-    found, at = [], 0
+    result, at = [], 0
     for parameter in signature.split(",\n"):
         kind, name = re.sub(r"\b(const|__restrict__|__grid_constant__)\b", "", parameter).strip().rsplit(None, 1)
         size = 8 if kind.rstrip().endswith("*") else SIZES[kind.strip()]
         alignment = MAP_ALIGNMENT if size == MAP_BYTES else size
         at = (at + alignment - 1) // alignment * alignment
-        found.append((name, at, size))
+        result.append((name, at, size))
         at += size
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", ["mixed", "flash_fwd_sm90", "flash_bwd_sm90:flash_bwd", "flash_fwd_cluster"])

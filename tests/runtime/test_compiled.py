@@ -68,8 +68,8 @@ def test_bad_calls(kernel: CompiledKernel, code: str, call: Callable[[CompiledKe
 def test_a_good_call_without_a_gpu(kernel: CompiledKernel) -> None:
     with pytest.raises(CuirError) as caught:
         kernel(X=x(), factor=1.0)
-    (found,) = caught.value.diagnostics
-    assert found.code == "U501" and "interpreter" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U501" and "interpreter" in (result.hint or "")
 
 
 def test_a_signature_tells_apart_what_the_checks_depend_on() -> None:
@@ -80,12 +80,12 @@ def test_a_signature_tells_apart_what_the_checks_depend_on() -> None:
         (base, 1.0), (base, 1), (base, True), (base, 2.0), (base, 0.0), (base, -0.0), (x(9, 64), 1.0), (wide, 1.0), (odd, 1.0), (base.bfloat16(), 1.0),
         (base.clone().requires_grad_(), 1.0), (base,), (base[None], 1.0), (base.to("meta"), 1.0),
     ]  # fmt: skip
-    found = [_signature(a, ("X", "factor")) for a in arguments]
-    assert None not in found and len(set(found)) == len(found)
+    results = [_signature(a, ("X", "factor")) for a in arguments]
+    assert None not in results and len(set(results)) == len(results)
     assert _signature((base, 1.0), ("X", "factor")) == _signature((base.clone(), 1.0), ("X", "factor"))  # addresses are no part of it
     assert _signature((base, 1.0), ("X", "factor")) != _signature((base, 1.0), ("X", "other"))
     with torch.no_grad():
-        assert _signature((base, 1.0), ("X", "factor")) not in found
+        assert _signature((base, 1.0), ("X", "factor")) not in results
 
 
 @pytest.mark.parametrize("value", ["1", None, [1.0], x().to_sparse(), 1j])
@@ -118,17 +118,17 @@ def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeyp
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
     monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
     first, out = x(), torch.zeros(8, 80, dtype=torch.float16)[:, :64]
-    again = kernel.make_replay({"X": first}, {"X": first, "Y": out, "factor": 2.0})
-    assert again is not None
-    other = x()
-    assert again(x(9, 64)) is None and again(x(dtype=torch.bfloat16)) is None
-    assert again(x(9 * 64)[4 : 4 + 8 * 64].view(8, 64)) is None  # another alignment
+    repeated = kernel.make_replay({"X": first}, {"X": first, "Y": out, "factor": 2.0})
+    assert repeated is not None
+    second = x()
+    assert repeated(x(9, 64)) is None and repeated(x(dtype=torch.bfloat16)) is None
+    assert repeated(x(9 * 64)[4 : 4 + 8 * 64].view(8, 64)) is None  # another alignment
     assert not launches.made
-    given = again(other)
-    assert given is not None
-    y, s = given
+    inputs = repeated(second)
+    assert inputs is not None
+    y, s = inputs
     assert y.shape == (8, 64) and y.stride() == out.stride() and s.shape == (8,) and s.dtype == torch.float32
-    assert launches.made[-1] == (other.data_ptr(), y.data_ptr(), s.data_ptr())
+    assert launches.made[-1] == (second.data_ptr(), y.data_ptr(), s.data_ptr())
     assert kernel.make_replay({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
 
 
@@ -138,25 +138,25 @@ def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkey
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
     monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
     first, sums = x(), x()
-    again = kernel.make_replay({"Y": sums, "X": first}, {"X": first, "Y": sums, "factor": 2.0})
-    assert again is not None
-    other, begun = x(), x()
-    given = again(begun, other)
-    assert given is not None and len(given) == 1
-    assert launches.made[-1] == (other.data_ptr(), begun.data_ptr(), given[0].data_ptr())
+    repeated = kernel.make_replay({"Y": sums, "X": first}, {"X": first, "Y": sums, "factor": 2.0})
+    assert repeated is not None
+    second, begun = x(), x()
+    inputs = repeated(begun, second)
+    assert inputs is not None and len(inputs) == 1
+    assert launches.made[-1] == (second.data_ptr(), begun.data_ptr(), inputs[0].data_ptr())
 
 
 def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
     monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)
-    kept = x()
-    again = kernel.make_replay({}, {"X": kept, "factor": 2.0})
-    assert again is not None
-    given = again()
-    assert given is not None
-    y, s = given
-    assert launches.made[-1] == (kept.data_ptr(), y.data_ptr(), s.data_ptr())
+    retained = x()
+    repeated = kernel.make_replay({}, {"X": retained, "factor": 2.0})
+    assert repeated is not None
+    inputs = repeated()
+    assert inputs is not None
+    y, s = inputs
+    assert launches.made[-1] == (retained.data_ptr(), y.data_ptr(), s.data_ptr())
 
 
 class Driverless(Launcher):
@@ -193,16 +193,16 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 def test_launches_of_the_same_addresses_are_packed_once(stream: Callable[[int], None]) -> None:
     launcher = Driverless()
-    one, other = (PLAN.make_replay((0, 2), always, (2, 0, 1)) for always in ((64,), (80,)))
+    item, second = (PLAN.make_replay((0, 2), always, (2, 0, 1)) for always in ((64,), (80,)))
     for _ in range(2):
-        assert launcher.launch(one, (16, 34), captured=False) and launcher.launch(other, (16, 34), captured=False)
+        assert launcher.launch(item, (16, 34), captured=False) and launcher.launch(second, (16, 34), captured=False)
         assert launcher.launch(PLAN, (16, 34), captured=False)
     assert launcher.started == 2 * [((64, 16, 34), 7, 1), ((80, 16, 34), 7, 1), ((16, 34), 7, 1)] and len(launcher.made) == 3
-    assert launcher.launch(one, (32, 18), captured=False) and launcher.started[-1] == ((64, 32, 18), 7, 1)
+    assert launcher.launch(item, (32, 18), captured=False) and launcher.started[-1] == ((64, 32, 18), 7, 1)
     stream(8)
-    assert launcher.launch(one, (16, 34), captured=False) and launcher.started[-1] == ((64, 16, 34), 8, 2)
+    assert launcher.launch(item, (16, 34), captured=False) and launcher.started[-1] == ((64, 16, 34), 8, 2)
     for _ in range(2):  # replays may overlap, so each captured launch has a counter
-        assert launcher.launch(one, (16, 34), captured=True)
+        assert launcher.launch(item, (16, 34), captured=True)
     assert launcher.started[-2:] == [((64, 16, 34), 8, 3), ((64, 16, 34), 8, 4)]
 
 

@@ -40,12 +40,14 @@ def spread(X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(("groups", "fits"), [(1, True), (8, False)])
 def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:
     text = WIDE.replace("ROWS", str(groups * 64)).replace("GROUPS", str(groups))
-    said = find_spills(require_launchable(check(parse(text))), compile=True)
-    assert (said == "") == fits, said
+    message = find_spills(require_launchable(check(parse(text))), compile=True)
+    assert (message == "") == fits, message
     if not fits:
-        assert "`spread`: tiles do not fit the registers" in said and "with 64 registers a thread" in said and "smaller tiles" in said
+        assert (
+            "`spread`: tiles do not fit the registers" in message and "with 64 registers a thread" in message and "smaller tiles" in message
+        )
         report = verify(parse(text), spread)  # known from the compilation before
-        assert report.ok and report.spills == said and said in report.left_open
+        assert report.ok and report.spills == message and message in report.left_open
 
 
 @pytest.mark.nvcc
@@ -58,8 +60,8 @@ def test_compile_and_lower_warn_of_spills(tmp_path: Path, capsys: pytest.Capture
         warnings.simplefilter("error")
         compile(path)  # the search of settings
     assert run_command(["lower", str(path), "--cubin", str(tmp_path / "k.cubin"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["resources"]["spill_loads"] > 0 and "`spread`" in found["warnings"][0]
+    data = json.loads(capsys.readouterr().out)
+    assert data["resources"]["spill_loads"] > 0 and "`spread`" in data["warnings"][0]
     assert run_command(["lower", str(path), "--cubin", str(tmp_path / "k.cubin")]) == 0
     assert "warning: `spread`: tiles do not fit" in capsys.readouterr().err
     assert run_command(["lower", "gemm", "--json"]) == 0 and json.loads(capsys.readouterr().out)["warnings"] == []

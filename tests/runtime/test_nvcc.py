@@ -96,9 +96,9 @@ def test_a_full_disk_leaves_no_half_entry(cuda: Cuda, pretend: Pretend, monkeypa
 
 def test_without_nvcc_a_cached_cubin_serves(cuda: Cuda, pretend: Pretend, request: pytest.FixtureRequest) -> None:
     pretend()
-    made = compile_cuda(cuda)
+    result = compile_cuda(cuda)
     request.getfixturevalue("no_nvcc")
-    assert compile_cuda(cuda).cubin == made.cubin
+    assert compile_cuda(cuda).cubin == result.cubin
 
 
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_no_nvcc(cuda: Cuda, no_nvcc: None) -> None:
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
-    (found,) = caught.value.diagnostics
-    assert found.code == "U503" and "CUDA_HOME" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U503" and "CUDA_HOME" in (result.hint or "")
 
 
 @pytest.mark.parametrize("how", ["not installed", "a folder without them"])
@@ -125,8 +125,8 @@ def test_no_headers(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("CUTLASS_INCLUDE", str(tmp_path))
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
-    (found,) = caught.value.diagnostics
-    assert found.code == "U504" and "nvidia-cutlass" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U504" and "nvidia-cutlass" in (result.hint or "")
 
 
 def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend) -> None:
@@ -135,8 +135,8 @@ def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend
     calls = pretend(f'echo "k.cu({number}): error: expected a monkey" >&2; exit 2')
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
-    (found,) = caught.value.diagnostics
-    assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message
+    (result,) = caught.value.diagnostics
+    assert result.code == "L010" and result.span and result.span.line == 9 and "expected a monkey" in result.message
     assert calls() <= 2, "once with the headers that the text names, once with all of them"
     assert not list(cache_dir().glob("*")) if cache_dir().exists() else True
 
@@ -164,8 +164,8 @@ def test_resources(cuda: Cuda, pretend: Pretend) -> None:
     ("(C7519) warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA in function 'k'", False),
 ])  # fmt: skip
 def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: str, costs: bool) -> None:
-    said = f'echo "ptxas info    : {word}" >&2\n'
-    pretend("".join(said if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
+    message = f'echo "ptxas info    : {word}" >&2\n'
+    pretend("".join(message if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
     text = HEAD + "        store(Y[rows(64)], zeros(f32, [64, 1]))\n"
     r, built = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
     assert r.warnings == built.warnings == (word,) and r.serialised == (r.warnings if costs else ())
@@ -197,9 +197,9 @@ def test_targets(arch: str, options: tuple[str, str, str]) -> None:
 @pytest.mark.parametrize("consts", [{}, {"CLUSTER": 2, "BM": 384, "BN": 80}], ids=["alone", "in clusters"])
 def test_the_expert_kernel_compiles_without_spills(consts: dict[str, int]) -> None:
     checked = corpus_kernel("flash_fwd_sm90.flash_fwd")
-    found = compile_cuda(lower(check(checked.program, None, {**checked.consts, **consts})))
-    r = found.resources
-    assert found.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
+    result = compile_cuda(lower(check(checked.program, None, {**checked.consts, **consts})))
+    r = result.resources
+    assert result.cubin[:4] == b"\x7fELF" and r.spill_stores + r.spill_loads + r.stack == 0 and r.warnings == ()
 
 
 @needs_nvcc
@@ -239,8 +239,8 @@ def test_the_corpus_random_kernels_and_hard_names_compile(part: int, tmp_path: P
     sources.append(lower(kernel(with_names([n for n in HARD if n != "INFINITY"]))).source)
     path = tmp_path / "all.cu"
     path.write_text(one_file(sources), encoding="utf-8")
-    known = subprocess.run([NVCC or "nvcc", "--help"], capture_output=True, text=True, check=True).stdout
-    quick = "-Ofc=max" if "--Ofast-compile" in known else "-Xcicc=-O0"  # the one takes half the time, and is not in nvcc 12.3
+    expected_values = subprocess.run([NVCC or "nvcc", "--help"], capture_output=True, text=True, check=True).stdout
+    quick = "-Ofc=max" if "--Ofast-compile" in expected_values else "-Xcicc=-O0"  # the one takes half the time, and is not in nvcc 12.3
     options = [
         "-std=c++17",
         "--expt-relaxed-constexpr",
@@ -251,7 +251,9 @@ def test_the_corpus_random_kernels_and_hard_names_compile(part: int, tmp_path: P
         "-o",
         str(tmp_path / "all.ptx"),
     ]
-    done = subprocess.run([NVCC or "nvcc", "-ptx", "-arch=compute_90a", *options, str(path)], capture_output=True, text=True, check=False)
-    errors = [line for line in (done.stdout + done.stderr).split("\n") if "error" in line]
-    assert done.returncode == 0 and not errors, errors[:5]
+    finished = subprocess.run(
+        [NVCC or "nvcc", "-ptx", "-arch=compute_90a", *options, str(path)], capture_output=True, text=True, check=False
+    )
+    errors = [line for line in (finished.stdout + finished.stderr).split("\n") if "error" in line]
+    assert finished.returncode == 0 and not errors, errors[:5]
     assert (tmp_path / "all.ptx").read_text().count(".entry") == len(sources)

@@ -37,8 +37,8 @@ def test_without_pycuda_a_call_says_what_to_install(absent: None, cuda: Cuda) ->
     for load in (cuda.pycuda, lambda: cuir.compile(cuda.checked, loader="pycuda")):
         with pytest.raises(CuirError) as caught:
             load()
-        (found,) = caught.value.diagnostics
-        assert found.code == "U510" and "cubridge[pycuda]" in (found.hint or "") and "nvcc" in (found.hint or "")
+        (result,) = caught.value.diagnostics
+        assert result.code == "U510" and "cubridge[pycuda]" in (result.hint or "") and "nvcc" in (result.hint or "")
 
 
 def test_a_library_that_pycuda_links_and_nobody_finds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,15 +49,15 @@ def test_a_library_that_pycuda_links_and_nobody_finds_is_named(monkeypatch: pyte
     monkeypatch.setattr(pycuda_loader, "_import_driver", broken)
     with pytest.raises(CuirError) as caught:
         import_pycuda()
-    (found,) = caught.value.diagnostics
-    assert found.code == "U510" and "libcurand.so.10" in found.message and "LD_LIBRARY_PATH" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U510" and "libcurand.so.10" in result.message and "LD_LIBRARY_PATH" in (result.hint or "")
 
 
 def test_an_unknown_loader_is_refused_with_those_there_are(cuda: Cuda) -> None:
     with pytest.raises(CuirError) as caught:
         cuir.compile(cuda, loader="cupy")
-    (found,) = caught.value.diagnostics
-    assert found.code == "U512" and "pycuda" in (found.hint or "")
+    (result,) = caught.value.diagnostics
+    assert result.code == "U512" and "pycuda" in (result.hint or "")
 
 
 # ---- clusters
@@ -126,8 +126,8 @@ class External:
     def __init__(self, handle: int, device: Any):
         self.handle = handle
 
-    def wait_stream(self, other: External) -> None:
-        self.calls.append(("wait", self.handle, other.handle))
+    def wait_stream(self, second: External) -> None:
+        self.calls.append(("wait", self.handle, second.handle))
 
 
 @pytest.fixture
@@ -200,8 +200,8 @@ def test_an_error_of_loading_is_that_of_the_default_loader(cuda: Cuda, recorder:
     recorder.refuses = {refused}
     with pytest.raises(CuirError) as caught:
         load(cuda, recorder)
-    (found,) = caught.value.diagnostics
-    assert found.code == "L011" and "invalid argument" in found.message and found.span is not None
+    (result,) = caught.value.diagnostics
+    assert result.code == "L011" and "invalid argument" in result.message and result.span is not None
     assert recorder.calls[-1] == "pop"
 
 
@@ -229,10 +229,10 @@ def compile_with(monkeypatch: pytest.MonkeyPatch, compile_source: Any) -> None:
 def test_the_compiler_gets_the_flags_of_the_default_way(monkeypatch: pytest.MonkeyPatch, pretend: Any) -> None:
     import warnings
 
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def compile_source(source: str, nvcc: str, options: list[str], **named: Any) -> bytes:
-        asked.append((source, options, named))
+        requests.append((source, options, named))
         warnings.warn("The CUDA compiler succeeded, but said the following:\nptxas info : Used 40 registers, used 1 barriers", stacklevel=2)
         return b"cubin"
 
@@ -240,8 +240,8 @@ def test_the_compiler_gets_the_flags_of_the_default_way(monkeypatch: pytest.Monk
     compile_with(monkeypatch, compile_source)
     cuda = lowered("flash_fwd_cluster")
     first = pycuda_loader.compile_with_pycuda(cuda)
-    assert pycuda_loader.compile_with_pycuda(cuda).cubin == first.cubin == b"cubin" and len(asked) == 1  # the cache has it
-    source, options, named = asked[0]
+    assert pycuda_loader.compile_with_pycuda(cuda).cubin == first.cubin == b"cubin" and len(requests) == 1  # the cache has it
+    source, options, named = requests[0]
     assert source == cuda.with_cluster_dims().source and options == list(pycuda_loader.FLAGS) and first.resources.registers == 40
     assert named["no_extern_c"] and named["target"] == "cubin" and named["arch"].startswith("compute_") and named["code"].startswith("sm_")
 
@@ -257,8 +257,8 @@ def test_a_message_of_the_compiler_is_that_of_the_default_way(monkeypatch: pytes
     compile_with(monkeypatch, compile_source)
     with pytest.raises(CuirError) as caught:
         pycuda_loader.compile_with_pycuda(cuda)
-    (found,) = caught.value.diagnostics
-    assert found.code == "L010" and found.span and found.span.line == 9 and "expected a monkey" in found.message
+    (result,) = caught.value.diagnostics
+    assert result.code == "L010" and result.span and result.span.line == 9 and "expected a monkey" in result.message
 
 
 def test_registers_that_spill_are_warned_of_as_on_the_default_way(monkeypatch: pytest.MonkeyPatch, pretend: Any, cuda: Cuda) -> None:

@@ -23,26 +23,26 @@ SPAN = Span(Source("a.cuir", "text"), 1, 2, 3, 4)
 @pytest.fixture
 def ask() -> tuple[Callable[..., Span], list[int]]:
     """A function that asks for a result, and the times that it was made."""
-    made: list[int] = []
+    result: list[int] = []
 
     def ask(*key: str, kind: str = "spans") -> Span:
         def make() -> Span:
-            made.append(len(made))
+            result.append(len(result))
             return SPAN
 
         return remember(kind, key, Span, make)
 
-    return ask, made
+    return ask, result
 
 
 def test_a_result_is_made_once(ask: tuple[Callable[..., Span], list[int]]) -> None:
-    call, made = ask
-    assert call("a", "b") == call("a", "b") == SPAN and made == [0]
+    call, result = ask
+    assert call("a", "b") == call("a", "b") == SPAN and result == [0]
 
 
 @pytest.mark.parametrize("change", ["part", "order", "joined", "kind", "package", "python"])
 def test_another_key_is_another_result(ask: tuple[Callable[..., Span], list[int]], monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    call, made = ask
+    call, result = ask
     call("a", "b")
     if change == "package":
         monkeypatch.setattr(result_cache, "describe_package", lambda: "another version")
@@ -50,7 +50,7 @@ def test_another_key_is_another_result(ask: tuple[Callable[..., Span], list[int]
         monkeypatch.setattr(result_cache.sys.implementation, "cache_tag", "another")  # type: ignore[attr-defined]
     key = {"part": ("a", "c"), "order": ("b", "a"), "joined": ("a\0b",)}.get(change, ("a", "b"))
     call(*key, kind="others" if change == "kind" else "spans")
-    assert made == [0, 1]
+    assert result == [0, 1]
 
 
 @pytest.mark.parametrize("damage", [
@@ -58,11 +58,11 @@ def test_another_key_is_another_result(ask: tuple[Callable[..., Span], list[int]
     lambda whole: bytes([*whole[:-1], whole[-1] ^ 1]), lambda whole: zlib.compress(dump("a text")), lambda whole: zlib.compress(pickle.dumps(os.path.join)),
 ], ids=["empty", "foreign", "end cut off", "half", "one bit", "another class", "a function"])  # fmt: skip
 def test_a_damaged_entry_is_made_anew(ask: tuple[Callable[..., Span], list[int]], damage: Callable[[bytes], bytes]) -> None:
-    call, made = ask
+    call, result = ask
     call("a")
     entry = make_entry_path("spans", ["a"])
     entry.write_bytes(damage(entry.read_bytes()))
-    assert call("a") == SPAN == call("a") and made == [0, 1]
+    assert call("a") == SPAN == call("a") and result == [0, 1]
 
 
 class Foreign:
@@ -71,11 +71,11 @@ class Foreign:
 
 
 def test_a_foreign_entry_runs_nothing(ask: tuple[Callable[..., Span], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call, made = ask
+    call, result = ask
     monkeypatch.chdir(tmp_path)
     call("a")
     make_entry_path("spans", ["a"]).write_bytes(zlib.compress(pickle.dumps(Foreign())))
-    assert call("a") == SPAN and made == [0, 1] and not (tmp_path / "ran").exists()
+    assert call("a") == SPAN and result == [0, 1] and not (tmp_path / "ran").exists()
     with pytest.raises(pickle.UnpicklingError, match=r"mkdir does not belong"):
         restore(pickle.dumps(Foreign()))
 
@@ -83,10 +83,10 @@ def test_a_foreign_entry_runs_nothing(ask: tuple[Callable[..., Span], list[int]]
 def test_a_folder_that_cannot_be_written_is_no_error(
     ask: tuple[Callable[..., Span], list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call, made = ask
+    call, result = ask
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(result_cache, "RESULTS", replace(RESULTS, folder=str(tmp_path / "file")))
-    assert call("a") == call("a") == SPAN and made == [0, 1]
+    assert call("a") == call("a") == SPAN and result == [0, 1]
 
 
 def test_a_use_counts_for_eviction(ask: tuple[Callable[..., Span], list[int]]) -> None:

@@ -55,8 +55,8 @@ struct MMA_64x16x16_TWO
 def test_structs_that_a_text_does_not_name_are_left_out(tmp_path: Path) -> None:
     tree, out = make_tree(tmp_path / "theirs", HEADER), tmp_path / "slim"
     assert slim_headers.write_slim_headers("GMMA::MMA_64x16x16_TWO::fma(x);", tree, out)
-    kept = (out / "cute/arch/mma_sm90_gmma.hpp").read_text(encoding="utf-8")
-    assert "warpgroup_wait" in kept and "MMA_64x16x16_TWO" in kept and "ONE" not in kept and "Major" not in kept
+    retained = (out / "cute/arch/mma_sm90_gmma.hpp").read_text(encoding="utf-8")
+    assert "warpgroup_wait" in retained and "MMA_64x16x16_TWO" in retained and "ONE" not in retained and "Major" not in retained
     assert "void synclog_emit_product(T const&...) {}" in (out / "cutlass/arch/synclog.hpp").read_text(encoding="utf-8")
 
 
@@ -85,6 +85,6 @@ def test_what_slim_headers_do_not_do_is_compiled_with_all(monkeypatch: pytest.Mo
 def test_a_compiler_that_was_stopped_starts_nothing() -> None:
     compiler = Nvcc()
     compiler.stop()
-    with pytest.raises(CuirError) as told:
+    with pytest.raises(CuirError) as text:
         compiler(lowered("decode_sm90", D=64), "/nowhere/nvcc")
-    assert told.value.diagnostics[0].code == "L010" and not compiler.begun.is_set()
+    assert text.value.diagnostics[0].code == "L010" and not compiler.begun.is_set()

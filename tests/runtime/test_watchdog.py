@@ -35,16 +35,16 @@ def test_waits_are_told_by_line_and_parity_the_most_frequent_first() -> None:
     cuda = flash_fwd()
     (a, span_a), (b, span_b) = [(n, s) for n, s in cuda.line_map.items() if ".wait(" in s.source.line(s.line)][:2]
     otherwise = cuda.checked.origin.span
-    found = describe_stuck(
+    result = describe_stuck(
         [Stuck(a, 3, 0, 1, 5), *(Stuck(b, i, 128, 0, 7) for i in range(4)), Stuck(1, 0, 96, 0, 0)], cuda.line_map, otherwise
     )
-    assert [span for _, span in found] == [span_b, span_a, otherwise]
+    assert [span for _, span in result] == [span_b, span_a, otherwise]
     assert (
-        found[0][0].startswith("4 warps wait here")
-        and "threads from 128 on in CTA 0" in found[0][0]
-        and "0x0000000000000007" in found[0][0]
+        result[0][0].startswith("4 warps wait here")
+        and "threads from 128 on in CTA 0" in result[0][0]
+        and "0x0000000000000007" in result[0][0]
     )
-    assert "parity 1" in found[1][0] and "for the next tile" in found[2][0]
+    assert "parity 1" in result[1][0] and "for the next tile" in result[2][0]
 
 
 def test_a_kernel_without_barriers_is_refused() -> None:

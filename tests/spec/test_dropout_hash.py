@@ -51,9 +51,9 @@ def test_bits_of_a_head_are_uncorrelated(words: tuple[int, int], p: float) -> No
         assert abs((parts / 768**0.5).var() - 1) < 5 * (2 / 768) ** 0.5
     blocks = x.view(96, 8, 96, 8).sum((1, 3)) / 8
     assert abs(blocks.var() - 1) < 5 * (2 / 96**2) ** 0.5
-    found = correlations(x, x)
-    found[0, 0] = 0.0
-    assert found.abs().max() < SIGMAS
+    result = correlations(x, x)
+    result[0, 0] = 0.0
+    assert result.abs().max() < SIGMAS
 
 
 def test_heads_batches_and_seeds_are_uncorrelated() -> None:
@@ -61,9 +61,9 @@ def test_heads_batches_and_seeds_are_uncorrelated() -> None:
         return standardised(dropout_mask(seed(*words), 0.5, 2, 3, 512, 512)[b, h], 0.5)
 
     base = bits((7, 9))
-    others = [bits((7, 9), h=1), bits((7, 9), h=2), bits((7, 9), b=1), bits((8, 9)), bits((7, 10)), bits((9, 7)), bits((7 + 2**16, 9))]
-    for other in others:
-        assert correlations(base, other).abs().max() < SIGMAS
+    rest = [bits((7, 9), h=1), bits((7, 9), h=2), bits((7, 9), b=1), bits((8, 9)), bits((7, 10)), bits((9, 7)), bits((7 + 2**16, 9))]
+    for second in rest:
+        assert correlations(base, second).abs().max() < SIGMAS
 
 
 def test_each_bit_of_the_seed_changes_half_of_the_mask() -> None:
@@ -72,10 +72,10 @@ def test_each_bit_of_the_seed_changes_half_of_the_mask() -> None:
     base = dropout_mask(seed(*words), 0.5, 1, 1, 64, 64)
     for word in range(2):
         for bit in range(32):
-            other = list(words)
-            flipped = (other[word] & 0xFFFFFFFF) ^ (1 << bit)
-            other[word] = flipped - ((flipped >> 31) << 32)
-            changed = (dropout_mask(seed(*other), 0.5, 1, 1, 64, 64) != base)[0, 0].double()
+            second = list(words)
+            flipped = (second[word] & 0xFFFFFFFF) ^ (1 << bit)
+            second[word] = flipped - ((flipped >> 31) << 32)
+            changed = (dropout_mask(seed(*second), 0.5, 1, 1, 64, 64) != base)[0, 0].double()
             assert abs(changed.mean() - 0.5) < 5 * 0.5 / 64
             assert (changed.mean(1) - 0.5).abs().max() < 6 * 0.5 / 8 and (changed.mean(0) - 0.5).abs().max() < 6 * 0.5 / 8
 
@@ -127,15 +127,15 @@ def test_a_seed_is_of_the_default_generator() -> None:
     assert torch.equal(draw_dropout_seed("cpu"), first)
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"p": -0.5}, "from 0 to 1"), ({"p": math.nan}, "from 0 to 1"), ({"p": True}, "from 0 to 1"), ({"p": "half"}, "found 'half'"),
     ({"seed": torch.zeros(2)}, r"found float32 \[2\]"), ({"seed": torch.zeros(1, dtype=torch.int32)}, r"found int32 \[1\]"),
 ])  # fmt: skip
-def test_malformed_dropout_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(CuirError, match=said) as caught:
+def test_malformed_dropout_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CuirError, match=message) as caught:
         Dropout(**options)
     assert caught.value.diagnostics[0].code == "X103"
-    with pytest.raises(CuirError, match=said) as caught:
+    with pytest.raises(CuirError, match=message) as caught:
         dropout_mask(**{"seed": seed(1, 2), "p": 0.5, **options}, B=1, H=1, M=2, N=2)
     assert caught.value.diagnostics[0].code == "U413"
 

@@ -14,9 +14,9 @@ def test_a_product_is_a_sum_in_float32_rounded_once(function) -> None:  # type: 
     a, b = torch.randn(5, 40, generator=drawn).half(), torch.randn(40, 5, generator=drawn).half()
     plain = function(a, b)
     with HalfProducts():
-        found = function(a, b)
-    assert found.dtype == torch.float16 and torch.equal(found, function(a.float(), b.float()).half())
-    assert (found - plain).abs().max() <= torch.finfo(torch.float16).eps * plain.abs().max()
+        result = function(a, b)
+    assert result.dtype == torch.float16 and torch.equal(result, function(a.float(), b.float()).half())
+    assert (result - plain).abs().max() <= torch.finfo(torch.float16).eps * plain.abs().max()
 
 
 def test_a_sum_beyond_f16_is_infinite_and_other_dtypes_are_left() -> None:

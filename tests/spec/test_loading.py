@@ -93,12 +93,12 @@ def test_what_a_name_may_hold(path: Path) -> None:
 def test_errors(path: Path, reference: str, parameters: dict[str, str], code: str, says: str) -> None:
     with pytest.raises(CuirError) as caught:
         load_specification(reference.format(path=path, folder=path.parent), parameters)
-    found = caught.value.diagnostics[0]
-    assert found.code == code and says in found.message
+    result = caught.value.diagnostics[0]
+    assert result.code == code and says in result.message
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("def any_name(b, h, q_idx, kv_idx):\n    return q_idx >= kv_idx\n", "any_name"),
         (
@@ -110,11 +110,11 @@ def test_errors(path: Path, reference: str, parameters: dict[str, str], code: st
         ("def two(b, h, q, k):\n    return q > k\n\ndef three(b, h, q, k):\n    return q\n", ""),
     ],
 )
-def test_a_file_stands_for_its_reference_the_function_of_its_name_or_its_only_one(tmp_path: Path, text: str, found: str) -> None:
+def test_a_file_stands_for_its_reference_the_function_of_its_name_or_its_only_one(tmp_path: Path, text: str, result: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(text)
-    if found:
-        assert load_any(str(file)).name == found and isinstance(load_any(str(file)), FunctionSpecification) == ("reference" in text)
+    if result:
+        assert load_any(str(file)).name == result and isinstance(load_any(str(file)), FunctionSpecification) == ("reference" in text)
         return
     with pytest.raises(CuirError, match="X112") as caught:
         load_any(str(file))
@@ -132,8 +132,8 @@ def test_a_file_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(CuirError) as caught:
             load_specification(f"{file}:f")
-        found = caught.value.diagnostics[0]
-        assert found.code == "X113" and found.span is not None and found.span.line == line and found.span.source.name == str(file)
+        result = caught.value.diagnostics[0]
+        assert result.code == "X113" and result.span is not None and result.span.line == line and result.span.source.name == str(file)
 
 
 def test_functions_stand_for_specifications() -> None:
@@ -145,8 +145,8 @@ def test_functions_stand_for_specifications() -> None:
     origin = cuir.load(str(Path(corpus.__file__).parent / "programs" / "flash_fwd_cluster.cuir"))
     assert "k <= q" in cuir.transfer(origin, behind).text
     consts = {"T": cuir.f16, "D": 64}
-    found = cuir.verify(origin, behind, consts=consts, shrink=False).diagnostics[0]
-    assert found.code == "V107" and "does not attend" not in found.message
+    result = cuir.verify(origin, behind, consts=consts, shrink=False).diagnostics[0]
+    assert result.code == "V107" and "does not attend" not in result.message
     for call in (lambda: cuir.transfer(origin, 3), lambda: cuir.verify(origin, 3, consts=consts)):
         with pytest.raises(cuir.CuirError) as caught:
             call()
@@ -163,8 +163,8 @@ ATTENTION = parse("@kernel(arch=\"sm_90a\")\ndef k(Q: Global[f16, B, H, M, 64], 
 def test_a_function_of_any_name_and_arity_specifies_a_kernel_without_mods(tmp_path: Path, arity: int, by_name: bool) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{BESIDE}def layer_norm({', '.join(f'a{i}' for i in range(arity))}, c=1.0):\n    return norm(a0, (64,))\n")
-    found = load_any(f"{file}:layer_norm" if by_name else str(file), kernel=PLAIN)
-    assert isinstance(found, FunctionSpecification) and found.name == "layer_norm"
+    result = load_any(f"{file}:layer_norm" if by_name else str(file), kernel=PLAIN)
+    assert isinstance(result, FunctionSpecification) and result.name == "layer_norm"
 
 
 def test_inputs_and_sizes_go_with_the_only_function(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ def test_inputs_and_sizes_go_with_the_only_function(tmp_path: Path) -> None:
     file.write_text(
         f"{BESIDE}def rows(x, w, b, eps):\n    return x\n\ndef sizes(drawn):\n    return None\n\ndef inputs(sizes, generator):\n    return {{}}\n"
     )
-    found = load_any(str(file), kernel=PLAIN)
-    assert isinstance(found, FunctionSpecification) and found.sizes is not None and found.inputs is not None
+    result = load_any(str(file), kernel=PLAIN)
+    assert isinstance(result, FunctionSpecification) and result.sizes is not None and result.inputs is not None
 
 
 def test_mods_stay_mods_for_an_attention(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def near(batch, head, i, j):\n    return i >= j\n")
     for kernel in (None, ATTENTION):
-        found = load_any(str(file), kernel=kernel)
-        assert isinstance(found, Specification) and found.mask_mod is not None
+        result = load_any(str(file), kernel=kernel)
+        assert isinstance(result, Specification) and result.mask_mod is not None
     assert isinstance(load_any(str(file), kernel=PLAIN), FunctionSpecification)
 
 
@@ -190,10 +190,10 @@ def test_several_functions_are_told(tmp_path: Path) -> None:
     file.write_text("def one(x):\n    return x\n\ndef two(x):\n    return x\n")
     with pytest.raises(CuirError) as error:
         load_any(str(file), kernel=PLAIN)
-    found = error.value.diagnostics[0]
+    result = error.value.diagnostics[0]
     assert (
-        found.code == "X112"
-        and "2 other functions" in found.message
-        and "mine.py:one" in (found.hint or "")
-        and "one, two" in (found.hint or "")
+        result.code == "X112"
+        and "2 other functions" in result.message
+        and "mine.py:one" in (result.hint or "")
+        and "one, two" in (result.hint or "")
     )

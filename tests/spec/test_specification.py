@@ -21,10 +21,10 @@ EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encod
 def test_reference_agrees_with_scaled_dot_product_attention() -> None:
     q, k, v = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
     o, lse = Specification("causal", lambda b, h, q_idx, kv_idx: kv_idx <= q_idx).reference(q, k, v, 0.3)
-    wanted = torch.nn.functional.scaled_dot_product_attention(
+    expected = torch.nn.functional.scaled_dot_product_attention(
         q.double(), k.double(), v.double(), is_causal=True, scale=0.3, enable_gqa=True
     )
-    torch.testing.assert_close(o, wanted)
+    torch.testing.assert_close(o, expected)
     s = (q.double() @ k.repeat_interleave(2, 1).double().mT * 0.3).masked_fill(torch.ones(9, 9).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(lse, s.logsumexp(-1))
 
@@ -87,9 +87,9 @@ def test_weights_without_a_softmax() -> None:
         spec = Specification("some", lambda b, h, q_idx, kv_idx: kv_idx < q_idx - 1, normalize=normalize)  # type: ignore[arg-type]
         for o, lse in (spec.reference(q, k, k, 1.0), spec.half(q, k, k, 1.0)):
             assert (o[:, :, :2] == 0).all() and (lse == 0).all() and not o.isnan().any()
-        wanted = torch.sigmoid((q.double() @ k.double().mT)[0, 0, 2, 0]) * k[0, 0, 0].double()
+        expected = torch.sigmoid((q.double() @ k.double().mT)[0, 0, 2, 0]) * k[0, 0, 0].double()
         if normalize == "sigmoid":
-            torch.testing.assert_close(spec.reference(q, k, k, 1.0)[0][0, 0, 2], wanted)
+            torch.testing.assert_close(spec.reference(q, k, k, 1.0)[0][0, 0, 2], expected)
         assert (spec.reference(q, k[:, :, :0], k[:, :, :0], 1.0)[0] == 0).all()
 
 
@@ -102,8 +102,8 @@ def test_a_sink_enters_the_sum() -> None:
     assert lse[0, 0, 0] == 0.5 and (o[0, 0, 0] == 0).all()
     torch.testing.assert_close(o[0, 0, 1:], plain[0, 0, 1:] * torch.sigmoid(plain_lse[0, 0, 1:] - 0.5)[:, None])
     torch.testing.assert_close(lse[0, 0], torch.logaddexp(plain_lse[0, 0], torch.tensor(0.5, dtype=torch.float64)))
-    for other in (0.5, lambda at: torch.full((at.H,), 0.5)):
-        assert torch.equal(Specification("s", lambda b, h, q, k: k < q, sink=other).reference(q, k, v, 1.0)[0][0, 0], o[0, 0])
+    for second in (0.5, lambda at: torch.full((at.H,), 0.5)):
+        assert torch.equal(Specification("s", lambda b, h, q, k: k < q, sink=second).reference(q, k, v, 1.0)[0][0, 0], o[0, 0])
     with pytest.raises(CuirError) as caught:
         Specification("few", sink=torch.zeros(1)).reference(q, k, v, 1.0)
     assert caught.value.diagnostics[0].code == "X104"
@@ -112,10 +112,10 @@ def test_a_sink_enters_the_sum() -> None:
 @pytest.mark.parametrize("mod", [lambda *args: args[0] * 2, lambda s, *rest: s * 2, lambda s, b, h, q, k, *none: s * 2])
 def test_arguments_by_position_may_be_taken_together(mod: Callable[..., Any]) -> None:
     q, k, v = (torch.randn(1, 1, 5, 8, dtype=torch.float64) for _ in range(3))
-    for found, wanted in zip(
+    for actual, expected in zip(
         Specification("taken", score_mod=mod).reference(q, k, v, 0.5), Specification("plain").reference(q, k, v, 1.0), strict=True
     ):
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(actual, expected)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def leave(how: str) -> Callable[[], object]:
 def test_what_ends_the_process_is_refused_with_its_line(how: str) -> None:
     with pytest.raises(CuirError) as caught:
         call(leave(how))
-    found = caught.value.diagnostics[0]
-    assert found.code == "X119" and found.span is not None and found.span.source.name == __file__
+    result = caught.value.diagnostics[0]
+    assert result.code == "X119" and result.span is not None and result.span.source.name == __file__
 
 
 def test_an_end_that_is_swallowed_is_refused_too() -> None:
@@ -97,8 +97,8 @@ def test_an_import_that_exits_is_refused(tmp_path: Path) -> None:
     path.write_text("import sys\n\nsys.exit(0)\n")
     with pytest.raises(CuirError) as caught:
         import_file(path)
-    found = caught.value.diagnostics[0]
-    assert found.code == "X119" and found.span is not None and found.span.line == 3
+    result = caught.value.diagnostics[0]
+    assert result.code == "X119" and result.span is not None and result.span.line == 3
 
 
 @pytest.mark.parametrize("function", [spin, spin_and_swallow, lambda: time.sleep(60)])
@@ -120,8 +120,8 @@ def test_what_does_not_end_is_given_up(function: Callable[[], None], in_thread: 
         thread.join(30)
     else:
         attempt()
-    found = errors[0].diagnostics[0]
-    assert found.code == "X125" and found.span is not None and found.span.source.name == __file__
+    result = errors[0].diagnostics[0]
+    assert result.code == "X125" and result.span is not None and result.span.source.name == __file__
 
 
 def test_a_function_that_was_given_up_is_not_called_again() -> None:
@@ -191,9 +191,9 @@ def test_state_is_put_back(tmp_path: Path) -> None:
 
 
 def test_global_generators_that_are_drawn_from_are_named() -> None:
-    with user_call("the function") as made:
+    with user_call("the function") as result:
         torch.rand(1), random.random(), np.random.rand()
-    assert made.drawn == ("torch's global generator", "Python's `random`", "NumPy's `random`")
+    assert result.drawn == ("torch's global generator", "Python's `random`", "NumPy's `random`")
     with user_call("the function") as quiet:
         torch.rand(1, generator=torch.Generator())
     assert quiet.drawn == ()

@@ -36,9 +36,9 @@ def test_overlapping_calls_restore_stdout(first_out: str) -> None:
 def test_other_threads_print_to_stdout_meanwhile(capsys: pytest.CaptureFixture[str]) -> None:
     with redirect_prints():
         print("a user's function")
-        other = threading.Thread(target=print, args=("a server",))
-        other.start()
-        other.join()
+        second = threading.Thread(target=print, args=("a server",))
+        second.start()
+        second.join()
     assert capsys.readouterr() == ("a server\n", "a user's function\n")
 
 

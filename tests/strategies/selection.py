@@ -34,17 +34,17 @@ def find_left_out(items: list[pytest.Item], seed: int) -> dict[str, str]:
         elif item.get_closest_marker("sweep"):
             sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
     for ids in sweeps.values():
-        kept = choose_cases(ids, seed)
+        retained = choose_cases(ids, seed)
         reasons.update(
-            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), {ELSEWHERE} all") for name in ids if name not in kept
+            (name, f"a sweep: a case in {SHARE} runs (--sweep-seed={seed}), {ELSEWHERE} all") for name in ids if name not in retained
         )
     return reasons
 
 
 def get_left_out_reason(report: object) -> str:
     """The reason why a plain run has left a test out; "" for another report."""
-    where = getattr(report, "longrepr", None)
-    reason = where[2].removeprefix("Skipped: ") if getattr(report, "skipped", False) and isinstance(where, tuple) else ""
+    position = getattr(report, "longrepr", None)
+    reason = position[2].removeprefix("Skipped: ") if getattr(report, "skipped", False) and isinstance(position, tuple) else ""
     return reason if ELSEWHERE in reason else ""
 
 

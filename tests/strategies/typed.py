@@ -94,10 +94,10 @@ class Writer:
 
     # ---- tiles
     def tile(self, dtype: str, rows: int, cols: int, depth: int = 2) -> str:
-        known = [n for n, t in self.tiles.items() if t == (dtype, rows, cols)]
+        expected_values = [n for n, t in self.tiles.items() if t == (dtype, rows, cols)]
         if not depth or self.chance(20):
-            if known and self.chance(80):
-                return str(self.pick(known))
+            if expected_values and self.chance(80):
+                return str(self.pick(expected_values))
             if dtype == "i32" and cols == 1:
                 return f"rows({rows})"
             if dtype == "i32" and rows == 1:
@@ -265,16 +265,16 @@ def mutants(draw: st.DrawFn, program: Program) -> Program:
 
 
 def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program:
-    wanted = {"integer": Literal, "name": Name, "operator": Binary, "argument": Call}[kind]
-    found = [n for n in walk(program) if isinstance(n, wanted) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
-    if not found:
+    expected = {"integer": Literal, "name": Name, "operator": Binary, "argument": Call}[kind]
+    actual = [n for n in walk(program) if isinstance(n, expected) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
+    if not actual:
         return program
-    chosen = found[draw(st.integers(0, 1000)) % len(found)]
+    chosen = actual[draw(st.integers(0, 1000)) % len(actual)]
     new: Node = chosen
     if isinstance(chosen, Literal):
         new = replace(chosen, value=draw(st.sampled_from([0, 1, 2, 3, 5, 8, 16, 63, 64, 65, 128])))
     elif isinstance(chosen, Name):
-        new = replace(chosen, id=draw(st.sampled_from(sorted({n.id for n in found if isinstance(n, Name)}))))
+        new = replace(chosen, id=draw(st.sampled_from(sorted({n.id for n in actual if isinstance(n, Name)}))))
     elif isinstance(chosen, Binary):
         new = replace(chosen, op=draw(st.sampled_from(["+", "-", "*", "/", "//", "%", "&", "|", "^", "<", "==", ">=", "and", "or"])))
     elif isinstance(chosen, Call):

@@ -218,8 +218,8 @@ def test_files_that_cannot_be_read(tmp_path, name, content, code):
         path.mkdir()
     elif content is not None:
         path.write_bytes(content)
-    found = code_of(lambda: load(path))
-    assert found == code if name != "nul.py" else found in ("U204", "P001")  # Python 3.12 calls it a syntax error
+    result = code_of(lambda: load(path))
+    assert result == code if name != "nul.py" else result in ("U204", "P001")  # Python 3.12 calls it a syntax error
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
@@ -235,20 +235,20 @@ def test_functions_take_a_program_or_the_path_of_one(tmp_path: Path) -> None:
     x = torch.ones(64, 64)
     cuir.run(path, {"X": x})
     assert not x.any()
-    for given in (str(path), path, cuir.load(path)):
-        assert cuir.check(given).name == "k" and cuir.show(given) == cuir.show(cuir.parse(text)) and "k_u(" in cuir.lower(given).source
+    for inputs in (str(path), path, cuir.load(path)):
+        assert cuir.check(inputs).name == "k" and cuir.show(inputs) == cuir.show(cuir.parse(text)) and "k_u(" in cuir.lower(inputs).source
 
 
-@pytest.mark.parametrize("given", [3, None, "gemm", b"x", ["k.cuir"], "@kernel\ndef k():\n    x = 1\n"])
-def test_what_is_no_program_is_said(given: Any) -> None:
+@pytest.mark.parametrize("inputs", [3, None, "gemm", b"x", ["k.cuir"], "@kernel\ndef k():\n    x = 1\n"])
+def test_what_is_no_program_is_said(inputs: Any) -> None:
     calls: list[Callable[[], Any]] = [
-        lambda: cuir.check(given),
-        lambda: cuir.run(given, {}),
-        lambda: cuir.lower(given),
-        lambda: cuir.compile(given),
-        lambda: cuir.show(given),
-        lambda: cuir.verify(given, lambda b, h, q, k: q >= k),
-        lambda: cuir.transfer(given, lambda b, h, q, k: q >= k),
+        lambda: cuir.check(inputs),
+        lambda: cuir.run(inputs, {}),
+        lambda: cuir.lower(inputs),
+        lambda: cuir.compile(inputs),
+        lambda: cuir.show(inputs),
+        lambda: cuir.verify(inputs, lambda b, h, q, k: q >= k),
+        lambda: cuir.transfer(inputs, lambda b, h, q, k: q >= k),
     ]
     for call in calls:
         with pytest.raises(CuirError) as error:

@@ -135,9 +135,9 @@ def test_kinds_of_literals_differ():
 def test_statements():
     text = 'for i in work:\n    if i > 0:\n        b, _ = i, 1\n    elif b: c = 1\n    else:\n        c += 2\nwith role("x", warps=1) as w:\n    sync()'
     loop, role, _ = parse(body(text)).funcs()["f"].body
-    i, one = Name("i"), Literal(1)
-    inner = If(b, (Assign(("c",), one),), (AugAssign("c", "+", Literal(2)),))
-    assert loop == For("i", Name("work"), (If(Binary(">", i, Literal(0)), (Assign(("b", "_"), Tuple((i, one))),), (inner,)),))
+    i, item = Name("i"), Literal(1)
+    inner = If(b, (Assign(("c",), item),), (AugAssign("c", "+", Literal(2)),))
+    assert loop == For("i", Name("work"), (If(Binary(">", i, Literal(0)), (Assign(("b", "_"), Tuple((i, item))),), (inner,)),))
     assert isinstance(role, With) and role.name == "w" and role.call.args == (Str("x"),)
 
 

@@ -26,10 +26,10 @@ def expression(text: str):
 @given(programs())
 def test_parse_of_show_is_the_program_with_its_comments(program):
     text = show(program)
-    again = parse(text)
-    assert again == program
-    assert show(again) == text
-    assert _comments(again) == _comments(program)
+    repeated = parse(text)
+    assert repeated == program
+    assert show(repeated) == text
+    assert _comments(repeated) == _comments(program)
 
 
 @examples(8)
@@ -118,20 +118,20 @@ def test_blank_lines_between_definitions_and_before_roles():
 
 def _comments(node) -> Counter:
     """Every comment of a tree with what it is attached to."""
-    found: Counter = Counter()
+    counts: Counter = Counter()
     stack = [node]
     while stack:
         n = stack.pop()
         c = getattr(n, "comments", None)
         if c is not None:
-            found.update(("lead", type(n).__name__, line) for line in c.lead)
-            found.update([("trail", type(n).__name__, c.trail)] if c.trail else [])
-        found.update(("tail", line) for line in getattr(n, "tail", ()))
+            counts.update(("lead", type(n).__name__, line) for line in c.lead)
+            counts.update([("trail", type(n).__name__, c.trail)] if c.trail else [])
+        counts.update(("tail", line) for line in getattr(n, "tail", ()))
         for value in vars(n).values():
             for child in value if isinstance(value, tuple) else (value,):
                 if hasattr(child, "span"):
                     stack.append(child)
-    return found
+    return counts
 
 
 def _comment_lines(text: str) -> list[str]:

@@ -62,20 +62,20 @@ def test_a_copy_is_equal_and_shares_no_node(path: Path) -> None:
 
 
 def test_children_come_first_and_what_stays_is_shared() -> None:
-    seen: list[str] = []
+    observed: list[str] = []
 
     def double(node: Node) -> Node:
         if isinstance(node, Literal):
-            seen.append(show(node))
+            observed.append(show(node))
             return Literal(node.value * 2, span=node.span)
         if isinstance(node, Binary):
-            seen.append(show(node))
+            observed.append(show(node))
         return node
 
     left, right = Binary("-", Name("x"), Name("y")), Binary("*", Literal(3), Name("z"))
-    found = rewrite(Binary("+", left, right), double)
-    assert show(found) == "x - y + 6 * z" and found.left is left
-    assert seen == ["x - y", "3", "6 * z", "x - y + 6 * z"]
+    result = rewrite(Binary("+", left, right), double)
+    assert show(result) == "x - y + 6 * z" and result.left is left
+    assert observed == ["x - y", "3", "6 * z", "x - y + 6 * z"]
 
 
 def test_several_nodes_or_none_in_the_place_of_one() -> None:
@@ -92,9 +92,9 @@ def test_statements_are_rewritten_from_the_inside_and_expressions_stay() -> None
             return s.body
         return () if isinstance(s, ExprStmt) and show(s).strip() == "full.arrive()" else s
 
-    found = rewrite_block(role.body, without_arrivals)
-    assert [show(s).split("\n")[0] for s in found] == ["full.wait(n % 2)", "for i in range(n):"]
-    loop, old = found[1], role.body[1]
+    result = rewrite_block(role.body, without_arrivals)
+    assert [show(s).split("\n")[0] for s in result] == ["full.wait(n % 2)", "for i in range(n):"]
+    loop, old = result[1], role.body[1]
     assert isinstance(loop, For) and isinstance(old, For) and loop.iter is old.iter
     assert [show(s).strip() for s in loop.body] == ["j = max(i, n) + 1", "full.wait(j % 2)"]
 
@@ -114,8 +114,8 @@ def test_names_of_shared_trees_are_names_read() -> None:
 
 def test_a_name_for_a_name_stands_where_that_one_stood() -> None:
     tree = Binary("+", Name("a", span=program().span), Literal(1))
-    found = substitute(tree, {"a": Name("b")})
-    assert found == Binary("+", Name("b"), Literal(1)) and found.left.span is tree.left.span
+    result = substitute(tree, {"a": Name("b")})
+    assert result == Binary("+", Name("b"), Literal(1)) and result.left.span is tree.left.span
 
 
 def test_new_nodes_have_the_types_and_the_arguments_of_those_whose_place_they_take() -> None:
@@ -144,7 +144,7 @@ def test_a_call_with_fewer_operands_is_no_longer_bound() -> None:
 def test_an_edit_along_a_path() -> None:
     tree = program()
     path = (("items", 0), ("body", 2), ("body", 1), ("body", 0), ("body", 0))
-    found = replace_node(tree, path, (Assign(("a",), Literal(1)), Assign(("b",), Literal(2))))
-    assert "                a = 1\n                b = 2\n                full.arrive()" in show(found)
+    result = replace_node(tree, path, (Assign(("a",), Literal(1)), Assign(("b",), Literal(2))))
+    assert "                a = 1\n                b = 2\n                full.arrive()" in show(result)
     assert replace_node(tree, path, ()).items[0].body[0] is tree.items[0].body[0]  # type: ignore[union-attr]
     assert "j = " not in show(replace_node(tree, path, ())).split("else")[0]

@@ -29,9 +29,9 @@ def test_shrinks(m, seed):
 
 def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FAILING)
-    shown = pytester.runpytest_inprocess("-p", "cuir.testing.plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
-    shown.assert_outcomes(failed=3)
-    text = shown.stdout.str()
+    output = pytester.runpytest_inprocess("-p", "cuir.testing.plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
+    output.assert_outcomes(failed=3)
+    text = output.stdout.str()
     sections = text.split("____ test_")[1:]
     assert len(sections) == 3 and all(len(s.splitlines()) < 45 for s in sections)
     assert "matching.py:" not in text.partition("Explanation")[0] and "Traceback" not in text

@@ -49,8 +49,8 @@ def test_other_strides_are_drawn() -> None:
 @given(rule=strategies.mask_mods(50))
 def test_masks_give_a_boolean_for_each_pair(rule: Rule) -> None:
     i = torch.arange(20)
-    kept = torch.as_tensor(rule.mod(torch.tensor(0), torch.tensor(1), i[:, None], i))
-    assert kept.dtype == torch.bool and kept.broadcast_to(20, 20).shape == (20, 20)
+    retained = torch.as_tensor(rule.mod(torch.tensor(0), torch.tensor(1), i[:, None], i))
+    assert retained.dtype == torch.bool and retained.broadcast_to(20, 20).shape == (20, 20)
     assert repr(rule) == rule.text
 
 

@@ -14,9 +14,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="u
 
 
 def read_example(name: str) -> str:
-    found = re.search(rf"<!-- file: {name} -->\n```python\n(.*?)```", PAGE, re.S)
-    assert found
-    return found[1]
+    match = re.search(rf"<!-- file: {name} -->\n```python\n(.*?)```", PAGE, re.S)
+    assert match
+    return match[1]
 
 
 @pytest.mark.parametrize("name", ["test_scale.py", "test_gemm.py", "test_rule.py"])

@@ -13,13 +13,13 @@ CODE = re.compile(r'"([A-Z]\d{3})"')
 
 def used() -> dict[str, str]:
     """Every code that a source names, with one place."""
-    found = {}
+    results = {}
     for path in sorted([*(ROOT / "cuir").rglob("*.py"), *(ROOT / "llm").rglob("*.py")]):
         if path.name != "codes.py":
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 for code in CODE.findall(line):
-                    found[code] = f"{path.relative_to(ROOT)}:{number}"
-    return found
+                    results[code] = f"{path.relative_to(ROOT)}:{number}"
+    return results
 
 
 def test_every_code_in_use_is_explained() -> None:

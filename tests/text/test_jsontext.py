@@ -26,8 +26,8 @@ def refuse(constant: str) -> None:
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
 def test_strict_json(value: dict[str, Any]) -> None:
-    found = json.loads(to_json(value), parse_constant=refuse)
-    assert found.keys() == value.keys()
+    data = json.loads(to_json(value), parse_constant=refuse)
+    assert data.keys() == value.keys()
 
 
 def test_numbers() -> None:
@@ -47,8 +47,8 @@ def test_a_line_cut_short_is_gone_when_a_file_goes_on(
 ) -> None:
     """Whatever an interruption leaves of the last line, the file holds whole lines after the next one."""
     path = tmp_path_factory.getbasetemp() / "results.jsonl"
-    left = data.draw(st.integers(0, len(lines[-1]) + 1))
-    path.write_text("".join(f"{line}\n" for line in lines[:-1]) + f"{lines[-1]}\n"[:left])
+    remaining = data.draw(st.integers(0, len(lines[-1]) + 1))
+    path.write_text("".join(f"{line}\n" for line in lines[:-1]) + f"{lines[-1]}\n"[:remaining])
     append_line(path, new)
-    kept = lines if left >= len(lines[-1]) else lines[:-1]
-    assert path.read_text() == "".join(f"{line}\n" for line in [*kept, new])
+    retained = lines if remaining >= len(lines[-1]) else lines[:-1]
+    assert path.read_text() == "".join(f"{line}\n" for line in [*retained, new])

@@ -43,8 +43,8 @@ def line(text: str, part: str) -> int:
 
 def first(text: str) -> Diagnostic:
     report = verify(parse(text, "centred.cuir"), reference)
-    (found, *_) = [d for s in report.stages for d in s.diagnostics]
-    return found
+    (result, *_) = [d for s in report.stages for d in s.diagnostics]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def first(text: str) -> Diagnostic:
 def test_the_store_of_a_wrong_element_is_the_place(old: str, new: str, code: str, at: str, words: str) -> None:
     assert old in CENTRED
     text = CENTRED.replace(old, new)
-    found = first(text)
-    assert found.code == code and found.span is not None and found.span.line == line(text, at), found
-    assert any(words in n.message for n in found.notes), found.notes
+    result = first(text)
+    assert result.code == code and result.span is not None and result.span.line == line(text, at), result
+    assert any(words in n.message for n in result.notes), result.notes
 
 
 def test_a_nan_by_overflow_is_called_one_and_others_are_not() -> None:
     overflow = first(CENTRED.replace("y = x - s / 64.0", "e = exp2(x * 1000.0)\n            y = e / row_sum(e)"))
     assert "is NaN, after an overflow, at" in overflow.message and "as before the launch" not in overflow.message
     assert overflow.hint is not None and "subtract the largest number" in overflow.hint
-    for other in (
+    for second in (
         "y = x - (s - s) / (s - s)",
         "g = 1.0 / (s - s)\n            y = x - (g - g)",
         "g = where(x > 0.0, x, -inf)\n            y = g - g",
@@ -97,14 +97,14 @@ def test_a_nan_by_overflow_is_called_one_and_others_are_not() -> None:
         "y = sqrt(-1.0 - x * x)",
         "g = power(x - x, full(f32, [64, 1], -1.0))\n            y = g - g",
     ):
-        found = first(CENTRED.replace("y = x - s / 64.0", other))
-        assert found.code == "V302" and "overflow" not in " ".join([found.message, *(n.message for n in found.notes)]), other
+        result = first(CENTRED.replace("y = x - s / 64.0", second))
+        assert result.code == "V302" and "overflow" not in " ".join([result.message, *(n.message for n in result.notes)]), second
 
 
 def test_an_infinite_output_is_an_overflow() -> None:
-    found = first(CENTRED.replace("y = x - s / 64.0", "y = (x - s / 64.0) * 1e38 * 1e4"))
-    assert found.code == "V301" and re.search(
-        r"Y\[.*\] is -?inf, an overflow on the way to float32, the specification gives", found.message
+    result = first(CENTRED.replace("y = x - s / 64.0", "y = (x - s / 64.0) * 1e38 * 1e4"))
+    assert result.code == "V301" and re.search(
+        r"Y\[.*\] is -?inf, an overflow on the way to float32, the specification gives", result.message
     )
 
 
@@ -114,9 +114,9 @@ def test_a_query_without_keys_names_the_store(lse: str) -> None:
     """Also where no query has one, so that nothing finite is expected."""
     text = FLASH.replace("where(total == 0.0, -inf, (top + log2(total)) * LN2)", f"where(total == 0.0, {lse}, (top + log2(total)) * LN2)")
     report = verify(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), consts=CONSTS)
-    (found, *_) = [d for s in report.stages for d in s.diagnostics]
-    assert found.code == "V303" and found.span is not None and found.span.line == line(text, "store(LSE[b, h")
-    assert any(re.match(r"LSE\[.*\] was stored here by", n.message) for n in found.notes), found.notes
+    (result, *_) = [d for s in report.stages for d in s.diagnostics]
+    assert result.code == "V303" and result.span is not None and result.span.line == line(text, "store(LSE[b, h")
+    assert any(re.match(r"LSE\[.*\] was stored here by", n.message) for n in result.notes), result.notes
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_query_without_keys_names_the_store(lse: str) -> None:
 def test_a_wrong_mask_names_what_it_comes_from(old: str, new: str, at: str, words: str) -> None:
     assert old in FLASH
     program = parse(FLASH.replace(old, new), "f.cuir")
-    found = told(program, as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
-    assert found.code == "V305" and found.span is not None and found.span.line == line(FLASH.replace(old, new), at), found
-    assert any(words in n.message for n in found.notes), found.notes
+    result = told(program, as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
+    assert result.code == "V305" and result.span is not None and result.span.line == line(FLASH.replace(old, new), at), result
+    assert any(words in n.message for n in result.notes), result.notes
 
 
 def test_a_mask_without_splice_points_names_the_store() -> None:
@@ -140,5 +140,5 @@ def test_a_mask_without_splice_points_names_the_store() -> None:
     text = text.replace(
         "where(keep(b, h, q) & (k < N), S, -inf)", "where((k <= q + (N - M)) & (k != q) & keep(b, h, q) & (k < N), S, -inf)"
     )
-    found = told(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
-    assert found.code == "V305" and found.span is not None and found.span.line == line(text, "store_async(mine, O[")
+    result = told(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
+    assert result.code == "V305" and result.span is not None and result.span.line == line(text, "store_async(mine, O[")

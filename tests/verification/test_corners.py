@@ -65,11 +65,11 @@ def judged(name: str) -> list[str]:
 
 def check_queries_of_zeros() -> None:
     spec, program, checked, problem = kernel_of("of the score")
-    asked = prepare_specification(spec, checked.origin, program, CONSTS)
-    assert isinstance(asked, FunctionSpecification)
-    (draw,) = (replace(problem, kind=d.kind, seed=d.seed) for d in make_all_draws(checked, asked, "quick") if d.kind == "zero")
-    assert not make_function_launch(checked, asked, draw).inputs["Q"].any()  # type: ignore[union-attr]
-    check_case(program, checked, asked, draw)
+    requests = prepare_specification(spec, checked.origin, program, CONSTS)
+    assert isinstance(requests, FunctionSpecification)
+    (draw,) = (replace(problem, kind=d.kind, seed=d.seed) for d in make_all_draws(checked, requests, "quick") if d.kind == "zero")
+    assert not make_function_launch(checked, requests, draw).inputs["Q"].any()  # type: ignore[union-attr]
+    check_case(program, checked, requests, draw)
 
 
 def test_queries_of_zeros_are_among_the_problems() -> None:

@@ -21,15 +21,15 @@ def backward(dtype: DType) -> Checked:
     return check(cuir.parse(text), "flash_bwd", {"T": dtype, "D": 64})
 
 
-@pytest.mark.parametrize("dtype, kind, kept", [(BF16, "largest", False), (F16, "largest", True), (BF16, "normal", True)])
-def test_logarithms_that_lost_their_units_are_seen(dtype: DType, kind: str, kept: bool) -> None:
-    assert keeps_units(backward(dtype), causal_backward(), Draw("one", SIZES, kind)) is kept
+@pytest.mark.parametrize("dtype, kind, retained", [(BF16, "largest", False), (F16, "largest", True), (BF16, "normal", True)])
+def test_logarithms_that_lost_their_units_are_seen(dtype: DType, kind: str, retained: bool) -> None:
+    assert keeps_units(backward(dtype), causal_backward(), Draw("one", SIZES, kind)) is retained
 
 
 def test_a_function_that_gives_no_inputs_keeps_all() -> None:
     assert keeps_units(checked_of(""), FunctionSpecification("doubled", doubled), Draw("one", {"B": 1, "H": 1, "M": 4}, "largest"))
 
 
-@pytest.mark.parametrize("dtype, asked", [(BF16, False), (F16, True)])
-def test_far_numbers_are_asked_where_what_is_kept_of_them_says_something(dtype: DType, asked: bool) -> None:
-    assert any(d.kind == "largest" for d in make_draws(backward(dtype), causal_backward(), "quick")) is asked
+@pytest.mark.parametrize("dtype, requests", [(BF16, False), (F16, True)])
+def test_far_numbers_are_asked_where_what_is_kept_of_them_says_something(dtype: DType, requests: bool) -> None:
+    assert any(d.kind == "largest" for d in make_draws(backward(dtype), causal_backward(), "quick")) is requests

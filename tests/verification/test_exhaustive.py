@@ -30,10 +30,10 @@ def kernel(name: str) -> tuple[Program, Checked, Specification]:
 
 @pytest.mark.parametrize("name", ["causal", "sliding_window", "document"])
 def test_right_kernels(name: str) -> None:
-    told: list[str] = []
-    found = check_exhaustively(*kernel(name), progress=told.append)
-    assert [e.case for e in found] == [case for case, _ in make_small_attention_launches(128, 128, 2, 4, ring=2)]
-    assert all(e.result.ok and e.result.alike for e in found) and len(told) > len(found)
+    text: list[str] = []
+    result = check_exhaustively(*kernel(name), progress=text.append)
+    assert [e.case for e in result] == [case for case, _ in make_small_attention_launches(128, 128, 2, 4, ring=2)]
+    assert all(e.result.ok and e.result.alike for e in result) and len(text) > len(result)
 
 
 def broken() -> tuple[Program, Checked, Specification]:
@@ -46,10 +46,10 @@ def broken() -> tuple[Program, Checked, Specification]:
 
 
 def test_a_wrong_kernel_ends_the_exploration() -> None:
-    found = check_exhaustively(*broken())
-    assert len(found) == 1 and found[-1].result.verdict == "faulty"
-    assert found[-1].result.diagnostics[0].code == "R401" and found[-1].result.schedule is not None
-    assert found[-1].result.schedule.dims["N"] == 4 * 128
+    result = check_exhaustively(*broken())
+    assert len(result) == 1 and result[-1].result.verdict == "faulty"
+    assert result[-1].result.diagnostics[0].code == "R401" and result[-1].result.schedule is not None
+    assert result[-1].result.schedule.dims["N"] == 4 * 128
 
 
 def test_what_holds_for_three_blocks_need_not_for_four() -> None:

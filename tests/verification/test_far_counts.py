@@ -60,15 +60,15 @@ def test_a_dim_of_units_and_their_steps_is_told_by_its_events(turns: str, grows:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """Events, units and CTAs of the launches that run."""
-    found, real = [], far_counts.run_synchronisation
+    result, real = [], far_counts.run_synchronisation
 
     def counted(*given, **more):  # type: ignore[no-untyped-def]
-        done = real(*given, **more)
-        found.append((sum(done.report.events.values()), done.report.units, done.report.grid))
-        return done
+        finished = real(*given, **more)
+        result.append((sum(finished.report.events.values()), finished.report.units, finished.report.grid))
+        return finished
 
     monkeypatch.setattr(far_counts, "run_synchronisation", counted)
-    return found
+    return result
 
 
 def test_such_a_launch_is_run_as_smaller_ones(launches: list[tuple[int, int, int]]) -> None:
@@ -78,11 +78,11 @@ def test_such_a_launch_is_run_as_smaller_ones(launches: list[tuple[int, int, int
     assert any(units >= 300 and ctas == 1 for _, units, ctas in launches)
 
 
-@pytest.mark.parametrize("kept", ["j < 500", "n < 280 or j % 2 == 0", "not (m == 15 and b == 17)"])
-def test_a_fault_far_out_is_still_found(kept: str) -> None:
+@pytest.mark.parametrize("retained", ["j < 500", "n < 280 or j % 2 == 0", "not (m == 15 and b == 17)"])
+def test_a_fault_far_out_is_still_found(retained: str) -> None:
     """By the steps of a unit, the units of a CTA, or a block of both dims."""
     with pytest.raises(CuirError) as caught:
-        run_all(kernel(kept=kept))
+        run_all(kernel(kept=retained))
     assert caught.value.diagnostics[0].code in ("D401", "S402", "R401", "M403")
 
 

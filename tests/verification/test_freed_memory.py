@@ -33,9 +33,9 @@ print(len(kept), fragmented - before, read_resident() - before)
 @needs_glibc
 def test_memory_between_living_objects_is_given_back() -> None:
     """In a process of its own: one with free memory of earlier tests does not grow."""
-    shown = subprocess.run([sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, check=True)
-    kept, fragmented, left = map(float, shown.stdout.split())
-    assert kept == 40 and fragmented > 100 and left < 40
+    output = subprocess.run([sys.executable, "-c", FRAGMENTED], capture_output=True, text=True, check=True)
+    retained, fragmented, remaining = map(float, output.stdout.split())
+    assert retained == 40 and fragmented > 100 and remaining < 40
 
 
 SUMS = """

@@ -20,16 +20,16 @@ def right(function: Callable[..., torch.Tensor], tf32: bool = False, **given: to
 def test_float32_decides_as_it_rounds() -> None:
     """The tenth of 30 is 3 in float32, and 2.99... for 0.1 cut to fewer bits."""
     x = torch.arange(0, 2000.0)
-    found = right(lambda x: (x * 0.7 - 7).floor().int(), x=x)
-    assert torch.equal(found[0], (x * 0.7 - 7).floor().int())
+    result = right(lambda x: (x * 0.7 - 7).floor().int(), x=x)
+    assert torch.equal(result[0], (x * 0.7 - 7).floor().int())
     exact = (x.double() * 0.7 - 7).floor().int()
-    assert not torch.equal(found[0], exact) and all(torch.equal(found[0], other) for other in found)
+    assert not torch.equal(result[0], exact) and all(torch.equal(result[0], second) for second in result)
 
 
 def test_a_sum_in_another_order_is_right() -> None:
     x = torch.cat([torch.full((1,), 2.0**24), torch.ones(7), torch.full((1,), -(2.0**24))])[None]
-    found = {int(y) for y in right(lambda x: x.sum(-1).int(), x=x)}
-    assert len(found) > 1
+    results = {int(y) for y in right(lambda x: x.sum(-1).int(), x=x)}
+    assert len(results) > 1
 
 
 def test_exact_sums_are_one_number() -> None:
@@ -57,5 +57,5 @@ def test_exponents_of_what_has_none_are_not_asked(value: float) -> None:
     x = torch.tensor([[1.5, 3.0], [value, -3.0]])
     powers = lambda x: torch.ldexp(torch.ones(2), -torch.frexp(x.abs().amax(-1)).exponent)  # noqa: E731
     scaled = lambda x: torch.ldexp(x.nan_to_num(0.25), -torch.frexp(x.abs().amax(-1, keepdim=True)).exponent).round().int()  # noqa: E731
-    found = [find_out_of_range(SingleError(FunctionSpecification("f", f), {"x": x}, ["Y"]), "Y").tolist() for f in (powers, scaled)]
-    assert found == [[False, True], [[False, False], [True, True]]]
+    results = [find_out_of_range(SingleError(FunctionSpecification("f", f), {"x": x}, ["Y"]), "Y").tolist() for f in (powers, scaled)]
+    assert results == [[False, True], [[False, False], [True, True]]]

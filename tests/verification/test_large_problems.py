@@ -36,10 +36,12 @@ def slow(run: Any, least: int) -> Any:
     return now
 
 
-@pytest.mark.parametrize(("sizes", "code", "left"), [((16, 64), "D402", False), ((1000, 64), "D402", True), ((1000, 64), "R401", False)])
-def test_only_a_large_problem_is_left_out(sizes: tuple[int, int], code: str, left: bool) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "code", "remaining"), [((16, 64), "D402", False), ((1000, 64), "D402", True), ((1000, 64), "R401", False)]
+)
+def test_only_a_large_problem_is_left_out(sizes: tuple[int, int], code: str, remaining: bool) -> None:
     case = Draw("a problem", dict(zip("MN", sizes)))
-    assert is_too_large(check(parse(TEXT)), case, CuirError.of(code, "a fault")) is left
+    assert is_too_large(check(parse(TEXT)), case, CuirError.of(code, "a fault")) is remaining
 
 
 @pytest.mark.parametrize(("stage", "index", "name"), [(numbers_stage, 4, "check_case"), (schedules_stage, 2, "check_schedules")])

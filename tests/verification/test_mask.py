@@ -70,26 +70,26 @@ def keeps(program: Program, spec: Specification) -> np.ndarray:
     dims = {"B": AT.B, "H": AT.H, "HK": AT.HK, "M": AT.M, "N": AT.N}
     captured = captured_arguments(program, kernel, spec, AT, consts=CONSTS)
     run = Evaluator(program, collect_kernel_values(kernel, dims, CONSTS, {"scale": 0.125, **captured}))
-    found = run.call("keep", 0, 0, np.arange(AT.M)[:, None], np.arange(AT.N)[None])
-    return np.broadcast_to(np.asarray(found, bool), (AT.M, AT.N))
+    result = run.call("keep", 0, 0, np.arange(AT.M)[:, None], np.arange(AT.N)[None])
+    return np.broadcast_to(np.asarray(result, bool), (AT.M, AT.N))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [n for n in sorted(corpus.variants()) if variant(n).mask_mod is not None])
 def test_off_by_one_is_found_by_name(name: str) -> None:
-    spec, seen = variant(name), 0
-    for what, program in off_by_one(name):
-        found, wanted = keeps(program, spec), spec.mask(AT)[0, 0].numpy()
-        if (found == wanted).all():
+    spec, observed = variant(name), 0
+    for description, program in off_by_one(name):
+        actual, expected = keeps(program, spec), spec.mask(AT)[0, 0].numpy()
+        if (actual == expected).all():
             check_mask(program, check(program, None, CONSTS), spec, AT)  # another part of the mask says the same
             continue
         first = told(program, spec, CONSTS, AT)
         named = re.match(r"query (\d+) (also attends|does not attend) to key (\d+) \(head 0\)", first.message)
-        assert first.code == "V305" and named is not None, (what, first.message)
+        assert first.code == "V305" and named is not None, (description, first.message)
         q, k = int(named[1]), int(named[3])
-        assert found[q, k] == (named[2] == "also attends") != wanted[q, k], what
-        seen += 1
-    assert seen, "no comparison of this mask was changed to an effect"
+        assert actual[q, k] == (named[2] == "also attends") != expected[q, k], description
+        observed += 1
+    assert observed, "no comparison of this mask was changed to an effect"
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_traps_of_conventions(name: str, old: str, new: str, message: str) -> No
     text = show(kernel(name))
     keep = text.index("def keep")
     assert old in text[keep:]
-    found = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
-    assert found.message.startswith(message), found.message
+    result = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
+    assert result.message.startswith(message), result.message
 
 
 def test_weights_that_each_batch_has_of_its_own() -> None:

@@ -40,8 +40,8 @@ def table_gradient(dy: torch.Tensor, ID: torch.Tensor, V: int) -> dict[str, torc
 
 
 def mean_of_kept(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    kept = (keep != 0)[..., None]
-    return torch.where(kept, x.float() if x.dtype == torch.float16 else x, 0.0).sum(1) / kept.sum(1).clamp(min=1)
+    retained = (keep != 0)[..., None]
+    return torch.where(retained, x.float() if x.dtype == torch.float16 else x, 0.0).sum(1) / retained.sum(1).clamp(min=1)
 
 
 def attention_of_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, LEN: torch.Tensor, scale: float) -> torch.Tensor:
@@ -225,9 +225,9 @@ def find_fault(missed: Missed, fill: str) -> str:
     program = parse(missed.text.format(fill), "missed.cuir")
     checked, spec = check(program), FunctionSpecification("missed", missed.reference, missed.inputs, missed.sizes)
     cases: list[AnyCase] = [*make_counted_cases(checked, spec, "quick"), *make_user_cases(checked, spec, "quick")]
-    asked = [c for c in cases if missed.part in c.name]
-    assert asked and all(isinstance(c, Draw) for c in asked)
-    for case in asked:
+    requests = [c for c in cases if missed.part in c.name]
+    assert requests and all(isinstance(c, Draw) for c in requests)
+    for case in requests:
         try:
             check_case(program, checked, spec, case, grid=2)
         except CuirError as error:

@@ -45,8 +45,8 @@ def test_the_model() -> None:
 def test_the_report_says_how_many_bits_are_kept(dtype: str) -> None:
     report = verify(parse(ONE), FunctionSpecification("k", reference), consts={"T": DTYPES[dtype]}, seeded=0)
     assert report.ok, report.diagnostics
-    said = f"products of {dtype} in line 12: the tensor core keeps 14 bits of a sum, and cuts off up to 4.9e-04 of the largest partial sum over K = 128; the runs here sum in f32"
-    assert said in report.left_open
+    message = f"products of {dtype} in line 12: the tensor core keeps 14 bits of a sum, and cuts off up to 4.9e-04 of the largest partial sum over K = 128; the runs here sum in f32"
+    assert message in report.left_open
     assert report.as_json()["narrow_products"] == [{"dtypes": (dtype,), "line": 12, "k": 128, "open": False}]
 
 
@@ -62,9 +62,9 @@ def test_a_sum_over_a_loop_is_as_long_as_the_loop_turns() -> None:
     assert before.open and before.k == 128
     report = verify(parse(PRODUCT), FunctionSpecification("k", lambda A, B: A @ B.mT), consts={"T": DTYPES["f8e4m3"]}, seeded=0)
     assert report.ok, report.diagnostics
-    (found,) = report.narrow
-    assert found.open and found.k >= 3 * before.k and found.k % before.k == 0
-    assert f"over K = {found.k:,}, the longest sum of all runs, 3.9e-03 for each 1,024 of K" in str(found)
+    (result,) = report.narrow
+    assert result.open and result.k >= 3 * before.k and result.k % before.k == 0
+    assert f"over K = {result.k:,}, the longest sum of all runs, 3.9e-03 for each 1,024 of K" in str(result)
 
 
 CHAIN = (

@@ -62,7 +62,7 @@ def code(name: str, old: str, new: str) -> str:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("name", "old", "new", "wanted"),
+    ("name", "old", "new", "expected"),
     [
         ("sigmoid", "k <= q", "k < q", "V305"),
         ("relu", "k > q - 40", "k >= q - 40", "V305"),
@@ -80,13 +80,13 @@ def code(name: str, old: str, new: str) -> str:
         ("nothing", "-inf, (ref + log2(total)) * LN2)", "-inf, -inf)", "V304"),
     ],
 )
-def test_faults_are_found(name: str, old: str, new: str, wanted: str) -> None:
-    assert code(name, old, new) == wanted
+def test_faults_are_found(name: str, old: str, new: str, expected: str) -> None:
+    assert code(name, old, new) == expected
 
 
 def test_a_weight_too_faint_to_see_is_not_claimed() -> None:
     """sigmoid(-40) is 0 in half precision: the pair cannot be read."""
     spec = Specification("faint", window, lambda s, b, h, q, k: torch.where(k % 2 == 0, -40.0, s), normalize="sigmoid")
     program = transfer(EXPERT, spec).program
-    found = check_mask(program, check(program, None, CONSTS), spec, Lengths(1, 1, 1, 40, 40))
-    assert found.read == found.hidden == 800
+    result = check_mask(program, check(program, None, CONSTS), spec, Lengths(1, 1, 1, 40, 40))
+    assert result.read == result.hidden == 800

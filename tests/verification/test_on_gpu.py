@@ -26,11 +26,11 @@ CASE = Case("more queries than keys", Lengths(1, 2, 1, 70, 40))  # the first 30 
 
 def gpu(fault: Callable[[dict[str, Any], int], None] = lambda arguments, launch: None) -> Callable[[Mapping[str, Any]], None]:
     """A launch that runs, and does what `fault` does to the tensors after launch 0, 1, ..."""
-    done = iter(range(100))
+    finished = iter(range(100))
 
     def launched(arguments: Mapping[str, Any]) -> None:
         run(CHECKED, arguments, schedule=Schedule.random(3))
-        fault(dict(arguments), next(done))
+        fault(dict(arguments), next(finished))
 
     return launched
 
@@ -40,9 +40,9 @@ def compared(launched: Callable[[Mapping[str, Any]], None]) -> Any:
 
 
 def test_a_right_kernel_agrees() -> None:
-    found = compared(gpu())
-    assert found.distance == 0 and found.repeated == 2 and 0 < found.numbers.error < 1e-3
-    assert found.as_json()["case"] == str(CASE)
+    result = compared(gpu())
+    assert result.distance == 0 and result.repeated == 2 and 0 < result.numbers.error < 1e-3
+    assert result.as_json()["case"] == str(CASE)
 
 
 def last_bit(a: dict[str, Any], launch: int) -> None:
@@ -78,20 +78,20 @@ def illegal(a: dict[str, Any], launch: int) -> None:
 def test_a_fault_is_named(fault: Callable[[dict[str, Any], int], None], code: str, words: str) -> None:
     with pytest.raises(CuirError) as caught:
         compared(gpu(fault))
-    (found,) = caught.value.diagnostics
-    assert found.code == code and words in found.message and found.span == CHECKED.origin.span
+    (result,) = caught.value.diagnostics
+    assert result.code == code and words in result.message and result.span == CHECKED.origin.span
 
 
 def test_two_that_are_both_near_float64_may_be_too_far_apart() -> None:
     def mirrored(a: dict[str, Any], launch: int) -> None:
         """As far from float64 as is allowed, on the other side of it."""
-        wanted, _ = SPEC.reference(a["Q"], a["K"], a["V"], a["scale"])
+        expected, _ = SPEC.reference(a["Q"], a["K"], a["V"], a["scale"])
         half, _ = SPEC.half(a["Q"], a["K"], a["V"], a["scale"])
-        off = a["O"].double() - wanted
-        allowed = RATIO * (half.double() - wanted).norm() + 0.8 * 2.0**-11 * wanted.norm()
-        a["O"].copy_(wanted - off * (allowed / off.norm()))
+        off = a["O"].double() - expected
+        allowed = RATIO * (half.double() - expected).norm() + 0.8 * 2.0**-11 * expected.norm()
+        a["O"].copy_(expected - off * (allowed / off.norm()))
 
     with pytest.raises(CuirError) as caught:
         compared(gpu(mirrored))
-    (found,) = caught.value.diagnostics
-    assert found.code == "V402" and "from the interpreter's, more than" in found.message
+    (actual,) = caught.value.diagnostics
+    assert actual.code == "V402" and "from the interpreter's, more than" in actual.message

@@ -52,10 +52,10 @@ def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("search")
 def test_what_lies_beyond_a_length_is_found() -> None:
     checked = check(parse(LENGTHS), "mean", CONSTS)
-    given = make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
-    beyond = torch.arange(9) >= given.inputs["length"][:, None]  # type: ignore[index]
-    assert torch.equal(given.poisoned["W"], beyond) and torch.equal(given.poisoned["X"], beyond[..., None].expand(4, 9, 32))
-    assert given.inputs["X"].isnan().sum() == beyond.sum() * 32 and not given.clean["X"].isnan().any()  # type: ignore[union-attr]
+    inputs = make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
+    beyond = torch.arange(9) >= inputs.inputs["length"][:, None]  # type: ignore[index]
+    assert torch.equal(inputs.poisoned["W"], beyond) and torch.equal(inputs.poisoned["X"], beyond[..., None].expand(4, 9, 32))
+    assert inputs.inputs["X"].isnan().sum() == beyond.sum() * 32 and not inputs.clean["X"].isnan().any()  # type: ignore[union-attr]
     assert not make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3)).poisoned
 
 
@@ -66,13 +66,15 @@ def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
         "weighed", lambda x, w, length: (x * (w * (torch.arange(x.shape[1]) < length[:, None]))[..., None]).sum(1), inputs
     )
     checked = check(parse(LENGTHS), "mean", CONSTS)
-    given = make_function_launch(checked, weighed, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
-    assert not given.poisoned
+    arguments = make_function_launch(checked, weighed, Draw("one", {"B": 4, "N": 9}, seed=3), poison=True)
+    assert not arguments.poisoned
     assert verify(parse(LENGTHS), SPEC, consts=CONSTS, seeded=0).ok
     assert SAFE in LENGTHS
     report = verify(parse(LENGTHS.replace(SAFE, ZERO)), SPEC, consts=CONSTS, seeded=0, shrink=False)
-    (found,) = report.diagnostics
-    assert found.code == "V302" and "the NaN comes from the input element X[" in found.message and "`mean` does not read" in found.message
+    (result,) = report.diagnostics
+    assert (
+        result.code == "V302" and "the NaN comes from the input element X[" in result.message and "`mean` does not read" in result.message
+    )
 
 
 @pytest.mark.usefixtures("search")
@@ -98,8 +100,8 @@ def test_padding_without_a_table_is_found_too() -> None:
     checked = check(parse(text), "mean", CONSTS)
     spec = FunctionSpecification("five", lambda x, w: (x[:, :5] * w[:, :5, None]).sum(1))
     for _ in range(2):
-        given = make_function_launch(checked, spec, Draw("one", {"B": 2, "N": 9}), poison=True)
-        assert given.poisoned["X"][:, 5:].all() and not given.poisoned["X"][:, :5].any()
+        inputs = make_function_launch(checked, spec, Draw("one", {"B": 2, "N": 9}), poison=True)
+        assert inputs.poisoned["X"][:, 5:].all() and not inputs.poisoned["X"][:, :5].any()
 
 
 @pytest.mark.usefixtures("search")
@@ -120,20 +122,20 @@ def test_unused_slots_of_a_cache_may_hold_anything() -> None:
 def window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Attend to the last two keys up to the query, without the first three."""
     far = torch.arange(q.shape[0])[:, None] - torch.arange(k.shape[0])
-    kept = (far >= 0) & (far < 2) & (torch.arange(k.shape[0]) >= 3)
-    weights = (q @ k.mT).masked_fill(~kept, -torch.inf).softmax(-1)
-    return torch.where(kept.any(1, keepdim=True), weights, 0.0) @ torch.where(torch.arange(k.shape[0])[:, None] >= 3, v, 0.0)
+    retained = (far >= 0) & (far < 2) & (torch.arange(k.shape[0]) >= 3)
+    weights = (q @ k.mT).masked_fill(~retained, -torch.inf).softmax(-1)
+    return torch.where(retained.any(1, keepdim=True), weights, 0.0) @ torch.where(torch.arange(k.shape[0])[:, None] >= 3, v, 0.0)
 
 
 def test_nan_flows_back_where_nan_would_flow_forward() -> None:
     """A masked key is unread; the only key of a query has no derivative, and is read all the same."""
     drawn = torch.Generator().manual_seed(0)
     leaves = {n: torch.randn(6, 4, generator=drawn, dtype=torch.float64).requires_grad_() for n in "qkv"}
-    found = poison.find_unreached(leaves, [window(**leaves)])
+    result = poison.find_unreached(leaves, [window(**leaves)])
     before = torch.arange(6)[:, None].expand(6, 4) < 3
-    assert found.keys() == {"q", "k", "v"} and all(torch.equal(x, before) for x in found.values())
+    assert result.keys() == {"q", "k", "v"} and all(torch.equal(x, before) for x in result.values())
     zero = poison.find_without_derivative(leaves, [window(**leaves)])
-    assert zero["q"][3].all() and not found["q"][3].any(), "one key: its weight is 1 whatever the query"
+    assert zero["q"][3].all() and not result["q"][3].any(), "one key: its weight is 1 whatever the query"
 
 
 def test_an_expensive_function_that_derivatives_do_not_tell_is_asked_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,5 +151,5 @@ def kept(X: Global[f32, N], Y: Global[f32, M], Z: Global[f32, M]):
             store(Z[t], X[0] + X[1] + (1.0 if Y[t] > 0.0 else 0.0))
 """)
     )
-    given = make_function_launch(checked, spec, Draw("one", {"N": 5, "M": 3}), poison=True)
-    assert given.poisoned.keys() == {"X"} and torch.equal(given.poisoned["X"], torch.arange(5) >= 2)
+    inputs = make_function_launch(checked, spec, Draw("one", {"N": 5, "M": 3}), poison=True)
+    assert inputs.poisoned.keys() == {"X"} and torch.equal(inputs.poisoned["X"], torch.arange(5) >= 2)

@@ -42,9 +42,9 @@ def part(X: torch.Tensor) -> torch.Tensor:
 
 
 def cases(text: str, spec: FunctionSpecification) -> list[dict[str, int]]:
-    found = make_rounded_size_cases(check(parse(text)), spec, "quick")
-    assert all(d.name.startswith(NAME) for d in found)
-    return [dict(d.sizes) for d in found]
+    result = make_rounded_size_cases(check(parse(text)), spec, "quick")
+    assert all(d.name.startswith(NAME) for d in result)
+    return [dict(d.sizes) for d in result]
 
 
 def codes(text: str, spec: FunctionSpecification) -> list[str]:
@@ -69,7 +69,7 @@ def test_an_index_by_a_quotient_of_sizes(source: str, wrong: bool) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "most, kept, wrong",
+    "most, retained, wrong",
     (
         (CUT, "c < most", True),
         ("cast(N, f32) * 0.65", "cast(c + 1, f32) <= most", True),
@@ -77,10 +77,10 @@ def test_an_index_by_a_quotient_of_sizes(source: str, wrong: bool) -> None:
         ("cast(cast(N * 65, f32) / 100.0, i32)", "c < most", False),
     ),
 )
-def test_a_bound_by_a_share_of_a_length(most: str, kept: str, wrong: bool) -> None:
+def test_a_bound_by_a_share_of_a_length(most: str, retained: str, wrong: bool) -> None:
     """A cast, or a comparison of floats, is off by one for a few lengths."""
     spec = FunctionSpecification("k", part)
-    assert codes(PART.replace("MOST", most).replace("KEPT", kept), spec) == (["V301"] if wrong else [])
+    assert codes(PART.replace("MOST", most).replace("KEPT", retained), spec) == (["V301"] if wrong else [])
 
 
 def test_sizes_at_which_rounding_decides_are_found() -> None:
@@ -130,5 +130,5 @@ def test_a_unit_by_a_reciprocal(entry: str, wrong: bool) -> None:
     spec = FunctionSpecification("k", lambda X: X.clone())
     assert bool(codes(UNITS.replace("ENTRY", entry), spec)) == wrong
     if "floor" in entry:
-        found = cases(UNITS.replace("ENTRY", entry), spec)
-        assert any(c["B"] > 1 for c in found) == wrong
+        result = cases(UNITS.replace("ENTRY", entry), spec)
+        assert any(c["B"] > 1 for c in result) == wrong

@@ -24,8 +24,8 @@ def prune(X: Global[f16, B, N, 8], LEN: Global[i32, B], Y: Global[f16, B, N, 8])
 
 
 def prune(x: torch.Tensor, len: torch.Tensor) -> torch.Tensor:
-    kept = len.long() * 13 // 20
-    return torch.where((torch.arange(x.shape[1]) < kept[:, None])[..., None], x, 0.0)
+    retained = len.long() * 13 // 20
+    return torch.where((torch.arange(x.shape[1]) < retained[:, None])[..., None], x, 0.0)
 
 
 def lengths(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torch.Tensor]:
@@ -33,7 +33,7 @@ def lengths(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torc
 
 
 @pytest.mark.parametrize(
-    ("kept", "codes"),
+    ("retained", "codes"),
     [
         ("cast(cast(n, f32) * 0.65, i32)", {"V301"}),
         ("cast(cast(LEN[b], f32) * 0.65, i32)", {"V301"}),
@@ -41,13 +41,13 @@ def lengths(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torc
         ("n * 13 // 20", None),
     ],
 )
-def test_tables_hold_integers_that_rounding_changes(kept: str, codes: set[str] | None) -> None:
-    program, spec, found = parse(PRUNE.replace("KEPT", kept)), FunctionSpecification("prune", prune, lengths), set[str]()
+def test_tables_hold_integers_that_rounding_changes(retained: str, codes: set[str] | None) -> None:
+    program, spec, result = parse(PRUNE.replace("KEPT", retained)), FunctionSpecification("prune", prune, lengths), set[str]()
     checked = check(program)
     draws = [d for d in make_rounded_size_cases(checked, spec, "quick") if d.name.startswith(NAME)]
     for draw in draws:
         try:
             check_case(program, checked, spec, draw)
         except CuirError as error:
-            found |= {d.code for d in error.diagnostics}
-    assert (found if draws else None) == codes
+            result |= {d.code for d in error.diagnostics}
+    assert (result if draws else None) == codes

@@ -18,7 +18,7 @@ STORE = "store(Y[q, cols(D)], cast(x, T))"
 
 
 @pytest.mark.parametrize(
-    ("body", "wanted"),
+    ("body", "expected"),
     [
         (STORE, False),
         ("y = cast(x * 2.0, T)\n store(Y[q, cols(D)], y)", False),
@@ -31,8 +31,8 @@ STORE = "store(Y[q, cols(D)], cast(x, T))"
         ("store(Y[q, cols(D)], cast(mma(cast(x, T), cast(x, T)), T))", True),
     ],
 )
-def test_what_is_rounded_and_used(body: str, wanted: bool) -> None:
-    assert rounds_between(check(parse(rows(MORE, body)), "kernel", {"T": F16, "D": 16})) == wanted
+def test_what_is_rounded_and_used(body: str, expected: bool) -> None:
+    assert rounds_between(check(parse(rows(MORE, body)), "kernel", {"T": F16, "D": 16})) == expected
     assert not rounds_between(check(parse(rows(MORE, body.replace("mma(cast(x, T), cast(x, T))", "x"))), "kernel", {"T": F32, "D": 16}))
 
 
@@ -48,7 +48,7 @@ def kernel(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 
 
 @pytest.mark.parametrize(
-    ("way", "wanted"),
+    ("way", "expected"),
     [
         ("store(Y[0:64, :], load(s))", False),
         ("y = load(s)\n        z = y\n        store(Y[0:64, :], z)", False),
@@ -57,10 +57,10 @@ def kernel(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
         ("y = load(s)\n        store(Y[0:64, :], -y)", True),
     ],
 )
-def test_what_is_read_back_is_used_where_something_is_done_with_it(way: str, wanted: bool) -> None:
+def test_what_is_read_back_is_used_where_something_is_done_with_it(way: str, expected: bool) -> None:
     """A result that leaves through shared memory is not."""
     checked = check(parse(THROUGH_SHARED.format(way=way.replace("load(s) + x", "cast(cast(load(s), f32) + x, f16)"))), "kernel", {})
-    assert rounds_between(checked) == wanted and not rounds_for_products(checked)
+    assert rounds_between(checked) == expected and not rounds_for_products(checked)
 
 
 @pytest.mark.parametrize("name", ["flash_attention_2_hdim128", "flash_attention_3_hdim128"])
@@ -71,16 +71,16 @@ def test_weights_alone_are_rounded_by_kernels_whose_results_pass_through_shared_
 
 def test_kernels_of_the_corpus_and_small_ones() -> None:
     """Weights of an attention are operands of a product; a matrix product stores its result through shared memory."""
-    found = {}
+    results = {}
     for name, kernels in COMPUTES.items():
         program = parse({**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8"))
         for kernel, computed in kernels.items():
-            known = {"T": BF16, "D": 64}
+            expected_values = {"T": BF16, "D": 64}
             params = {p.name for p in program.kernels()[kernel].params}
-            found[name, kernel] = rounds_between(
-                check(program, kernel, {**{n: v for n, v in known.items() if n in params}, **computed.tested})
+            results[name, kernel] = rounds_between(
+                check(program, kernel, {**{n: v for n, v in expected_values.items() if n in params}, **computed.tested})
             )
-    plain = {(name, kernel) for (name, kernel), rounds in found.items() if not rounds}
+    plain = {(name, kernel) for (name, kernel), rounds in results.items() if not rounds}
     assert {kernel for name, kernel in plain if not name.endswith("_f32")} == {"gemm", "delta", "combine", "prepare", "finish"}
-    assert {name for name, _ in plain if name.endswith("_f32")} == {name for name, _ in found if name.endswith("_f32")}
+    assert {name for name, _ in plain if name.endswith("_f32")} == {name for name, _ in results if name.endswith("_f32")}
     assert not any(rounds_between(check(parse(s.text), "kernel", dict(s.consts[0]))) for s in KERNELS.values())

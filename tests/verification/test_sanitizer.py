@@ -51,31 +51,31 @@ def from_statement(cuda: Cuda, words: str) -> int:
 def test_an_illegal_access_names_the_statement_once(cuda: Cuda) -> None:
     line = from_statement(cuda, "O[")
     text = "".join(MEMCHECK.format(thread=t, line=line) for t in range(3)) + "========= ERROR SUMMARY: 3 errors\n"
-    (found,) = make_diagnostics(text, cuda.line_map)
+    (result,) = make_diagnostics(text, cuda.line_map)
     assert (
-        found.code == "V404"
-        and found.span == cuda.line_map[line]
-        and "Invalid __global__ read of size 2 bytes (3 reports)" in found.message
+        result.code == "V404"
+        and result.span == cuda.line_map[line]
+        and "Invalid __global__ read of size 2 bytes (3 reports)" in result.message
     )
-    shown = found.render()
-    assert shown.startswith(f"flash_fwd.cuir:{cuda.line_map[line].line}:") and "^" in shown and "out of bounds" in shown
-    assert "libcuda" not in shown
+    output = result.render()
+    assert output.startswith(f"flash_fwd.cuir:{cuda.line_map[line].line}:") and "^" in output and "out of bounds" in output
+    assert "libcuda" not in output
 
 
 def test_a_race_names_both_statements(cuda: Cuda) -> None:
     write, read = from_statement(cuda, "O["), from_statement(cuda, "LSE[")
-    (found,) = make_diagnostics(RACECHECK.format(write=write, read=read), cuda.line_map)
-    assert found.span == cuda.line_map[write] and found.notes[0].span == cuda.line_map[read]
-    assert "Race reported: the write is here" in found.message and "read is here" in found.notes[0].message
+    (result,) = make_diagnostics(RACECHECK.format(write=write, read=read), cuda.line_map)
+    assert result.span == cuda.line_map[write] and result.notes[0].span == cuda.line_map[read]
+    assert "Race reported: the write is here" in result.message and "read is here" in result.notes[0].message
 
 
 def test_without_a_line_the_offset_counts_and_without_both_it_is_said(cuda: Cuda) -> None:
     text = MEMCHECK.format(thread=0, line=1).replace(" in /tmp/tmpab/flash_fwd.cu:1", "")
     line = from_statement(cuda, "O[")
-    (found,) = make_diagnostics(text, cuda.line_map, {0x530: (2, line)})
-    assert found.span == cuda.line_map[line]
-    (found,) = make_diagnostics(text, cuda.line_map, {}, cuda.checked.origin.span)
-    assert found.span == cuda.checked.origin.span and "no statement gave the code at" in found.notes[0].message
+    (result,) = make_diagnostics(text, cuda.line_map, {0x530: (2, line)})
+    assert result.span == cuda.line_map[line]
+    (result,) = make_diagnostics(text, cuda.line_map, {}, cuda.checked.origin.span)
+    assert result.span == cuda.checked.origin.span and "no statement gave the code at" in result.notes[0].message
 
 
 def test_a_clean_run_has_no_report() -> None:

@@ -51,65 +51,65 @@ def is_alive(pid: int) -> bool:
 
 
 def test_each_job_runs_once_and_what_it_leaves_comes_back() -> None:
-    seen = Seen()
-    phases = [[lambda n=n: seen.job(n) for n in range(20)], [lambda n=n: seen.job(n) for n in range(100, 107)]]
-    with SideProcesses(phases, seen, 3) as shared:
+    observed = Seen()
+    phases = [[lambda n=n: observed.job(n) for n in range(20)], [lambda n=n: observed.job(n) for n in range(100, 107)]]
+    with SideProcesses(phases, observed, 3) as shared:
         assert shared.results(0) == [n * n for n in range(20)]
-        assert sorted(seen.numbers) == list(range(20))
+        assert sorted(observed.numbers) == list(range(20))
         assert shared.results(1) == [n * n for n in range(100, 107)]
-        assert sorted(seen.numbers) == [*range(20), *range(100, 107)]
+        assert sorted(observed.numbers) == [*range(20), *range(100, 107)]
         pids = [s.pid for s in shared.sides]
     assert len(pids) == 3 and not any(map(is_alive, pids))
 
 
 def test_a_job_that_raises_is_left_to_the_caller() -> None:
-    seen = Seen()
+    observed = Seen()
 
     def fail() -> int:
         raise ValueError
 
-    with SideProcesses([[lambda: seen.job(1), fail, lambda: seen.job(2)]], seen, 2) as shared:
+    with SideProcesses([[lambda: observed.job(1), fail, lambda: observed.job(2)]], observed, 2) as shared:
         assert shared.results(0) == [1, None, 4]
 
 
 def test_what_a_process_did_before_it_died_is_left_to_the_caller() -> None:
     """Without its state nothing of a phase counts; of others it does."""
-    seen, here = Seen(), os.getpid()
+    observed, local = Seen(), os.getpid()
 
     def die() -> int:
-        if os.getpid() != here:
+        if os.getpid() != local:
             os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    with SideProcesses([[lambda: seen.job(1)], [lambda: seen.job(2), die]], seen, 1 + 1) as shared:
+    with SideProcesses([[lambda: observed.job(1)], [lambda: observed.job(2), die]], observed, 1 + 1) as shared:
         assert shared.results(0) == [1]
         assert shared.results(1)[1] is None
-        assert len(seen.numbers) == 1 + (shared.results(1)[0] is not None)
+        assert len(observed.numbers) == 1 + (shared.results(1)[0] is not None)
 
 
 def test_a_specification_that_is_not_trusted_disowns_the_results() -> None:
-    seen = Seen(trusted=False)
-    with SideProcesses([[lambda: seen.job(1), lambda: seen.job(2)]], seen, 2) as shared:
-        assert shared.results(0) == [None, None] and seen.numbers == []
+    observed = Seen(trusted=False)
+    with SideProcesses([[lambda: observed.job(1), lambda: observed.job(2)]], observed, 2) as shared:
+        assert shared.results(0) == [None, None] and observed.numbers == []
 
 
 def test_results_that_cannot_be_sent_are_left_to_the_caller() -> None:
-    seen = Seen()
-    with SideProcesses([[lambda: lambda: 0, lambda: lambda: 1]], seen, 2) as shared:
+    observed = Seen()
+    with SideProcesses([[lambda: lambda: 0, lambda: lambda: 1]], observed, 2) as shared:
         assert shared.results(0) == [None, None]
 
 
 def test_processes_that_fall_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limits, "SILENCE", 0.3)
-    seen = Seen()
-    with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], seen, 2) as shared:
+    observed = Seen()
+    with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], observed, 2) as shared:
         assert shared.results(0) == [None, None]
         assert not any(is_alive(s.pid) for s in shared.sides)
 
 
 def test_an_error_in_the_caller_ends_the_processes() -> None:
-    seen = Seen()
-    with pytest.raises(KeyboardInterrupt), SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], seen, 2) as shared:
+    observed = Seen()
+    with pytest.raises(KeyboardInterrupt), SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], observed, 2) as shared:
         pids = [s.pid for s in shared.sides]
         raise KeyboardInterrupt
     assert len(pids) == 2 and not any(map(is_alive, pids))
@@ -148,8 +148,8 @@ def _runs(pid: int) -> bool:
 
 
 def test_one_process_does_nothing() -> None:
-    seen = Seen()
-    with SideProcesses([[lambda: seen.job(1)]], seen, 1) as shared:
+    observed = Seen()
+    with SideProcesses([[lambda: observed.job(1)]], observed, 1) as shared:
         assert shared.results(0) == [None] and not shared.sides
 
 
@@ -168,7 +168,7 @@ def test_a_machine_says_how_many_are_usable(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def a_sixth(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixth of what level quick asks."""
-    for module, name, kept in (
+    for module, name, retained in (
         (schedules_stage, "make_schedule_cases", slice(1, 2)),
         (schedules_stage, "make_counted_cases", slice(0, 60, 9)),
         (schedules_stage, "make_ring_cases", slice(0, 1)),
@@ -178,7 +178,7 @@ def a_sixth(monkeypatch: pytest.MonkeyPatch) -> None:
         (numbers_stage, "make_user_cases", slice(0, 1)),
     ):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, real=real, kept=kept: real(*given)[kept])
+        monkeypatch.setattr(module, name, lambda *given, real=real, retained=retained: real(*given)[retained])
 
 
 def described(report: VerifyReport) -> list[Any]:

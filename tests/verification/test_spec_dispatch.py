@@ -25,12 +25,12 @@ def copy(X: Global[f32, M, 32], Y: Global[f32, M, 32]):
 """
 
 
-@pytest.mark.parametrize(("code", "kept"), [("D402", False), ("R401", True)])
-def test_a_longer_problem_beyond_the_time_limit_is_left_out(code: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("code", "retained"), [("D402", False), ("R401", True)])
+def test_a_longer_problem_beyond_the_time_limit_is_left_out(code: str, retained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     program = parse(TEXT)
 
     def fail(*_: Any, **__: Any) -> None:
         raise CuirError.of(code, "as a slow machine, or a fault, would have it")
 
     monkeypatch.setattr(spec_dispatch, "run", fail)
-    assert bool(find_wider_cases(program, check(program), FunctionSpecification("copy", lambda X: X))) is kept
+    assert bool(find_wider_cases(program, check(program), FunctionSpecification("copy", lambda X: X))) is retained

@@ -46,8 +46,8 @@ def flash_checked(name: str = "flash_fwd_sm90") -> Checked:
 def test_hundreds_of_blocks_and_of_units() -> None:
     checked = flash_checked()
     for at, grid in ((Lengths(1, 1, 1, 128, 520 * 128), 1), (Lengths(1, 300, 1, 128, 128), 1), (Lengths(501, 1, 1, 128, 128), 2)):
-        done = run_synchronisation(checked, CAUSAL, Case("long", at), grid=grid)
-        assert done.alone and not done.reason and done.report.seconds < 5
+        finished = run_synchronisation(checked, CAUSAL, Case("long", at), grid=grid)
+        assert finished.alone and not finished.reason and finished.report.seconds < 5
 
 
 @pytest.mark.parametrize(("released", "steps"), [("i < 1000", 1010), ("i % 256 != 255", 270), ("i != 511", 530)])
@@ -85,8 +85,8 @@ def k(X: Global[f32, M, 32], Y: Global[f32, M, 32], F: Scratch[i32, M]):
 """
     checked, spec = check(parse(text, "k.cuir")), FunctionSpecification("copy", lambda x: x)
     assert needs_data(checked).startswith("line 7: ")
-    done = run_synchronisation(checked, spec, Draw("short", {"M": 16}))
-    assert not done.alone and done.reason.startswith("line 7: ")
+    finished = run_synchronisation(checked, spec, Draw("short", {"M": 16}))
+    assert not finished.alone and finished.reason.startswith("line 7: ")
     with pytest.raises(CuirError) as caught:
         run_synchronisation(checked, spec, Draw("long", {"M": 400_000}))
     assert caught.value.diagnostics[0].code == "V202"

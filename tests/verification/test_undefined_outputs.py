@@ -37,16 +37,16 @@ ADDED = ["store(S[r, c], X[r, c], add=True)", "store(Y[r, c], S[r, c])"]
 
 
 def test_what_the_reference_asks_for_is_an_input() -> None:
-    asked = judged("S: Global[f32, M, 64]", READ_FIRST, lambda X, S: {"Y": S + X, "S": X})
-    assert asked.ok, asked.diagnostics
+    requests = judged("S: Global[f32, M, 64]", READ_FIRST, lambda X, S: {"Y": S + X, "S": X})
+    assert requests.ok, requests.diagnostics
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("given", (True, False), ids=["compared", "scratch"])
-def test_what_it_does_not_ask_for_is_written_first(given: bool) -> None:
-    refused = judged("S: Global[f32, M, 64]", READ_FIRST, lambda X: {"Y": X, "S": X if given else None})
+@pytest.mark.parametrize("inputs", (True, False), ids=["compared", "scratch"])
+def test_what_it_does_not_ask_for_is_written_first(inputs: bool) -> None:
+    refused = judged("S: Global[f32, M, 64]", READ_FIRST, lambda X: {"Y": X, "S": X if inputs else None})
     assert codes(refused) == ["M415"] and "ask for `S` by name in the reference" in (refused.diagnostics[0].hint or "")
-    right = judged("S: Global[f32, M, 64]", WRITTEN_FIRST, lambda X: {"Y": 2 * X, "S": X if given else None})
+    right = judged("S: Global[f32, M, 64]", WRITTEN_FIRST, lambda X: {"Y": 2 * X, "S": X if inputs else None})
     assert right.ok, right.diagnostics
 
 
@@ -94,6 +94,6 @@ def test_a_slot_of_two_units_is_refused(n: int) -> None:
     slot = [f"store(S[t % {n}, rows(16), c], X[r, c])", f"store(Y[r, c], S[t % {n}, rows(16), c] * 2.0)"]
     refused = judged(f"S: Scratch[f32, {n}, 16, 64]", slot, lambda X: 2 * X)
     assert codes(refused) == ["R402"]
-    own = [line.replace(f"t % {n}, rows(16)", "r") for line in slot]
-    right = judged("S: Scratch[f32, M, 64]", own, lambda X: 2 * X)
+    ours = [line.replace(f"t % {n}, rows(16)", "r") for line in slot]
+    right = judged("S: Scratch[f32, M, 64]", ours, lambda X: 2 * X)
     assert right.ok, right.diagnostics

@@ -26,9 +26,9 @@ def test_products_of_tf32_round_their_factors_and_nothing_else() -> None:
 
     def evaluations(function: object, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
         spec = FunctionSpecification("f", function)  # type: ignore[arg-type]
-        given = {"x": x, "y": y}
-        exact = spec.exact(given, ["Z"])["Z"]
-        return exact, [(z["Z"].double() - exact).norm() / exact.norm() for z in SingleError(spec, given, ["Z"]).tf32()]
+        inputs = {"x": x, "y": y}
+        exact = spec.exact(inputs, ["Z"])["Z"]
+        return exact, [(z["Z"].double() - exact).norm() / exact.norm() for z in SingleError(spec, inputs, ["Z"]).tf32()]
 
     exact, errors = evaluations(lambda x, y: x @ y, x)
     a, b = split_operands(x, y, 1)
@@ -50,9 +50,9 @@ def test_step_functions_behind_products_of_tf32() -> None:
     x = torch.randn(64, 64, generator=g)
     spec = FunctionSpecification("f", lambda x: ((x @ x).floor(), x @ x))
     exact, single = spec.exact({"x": x}, ["Y", "Z"]), SingleError(spec, {"x": x}, ["Y", "Z"])
-    free, kept = single.tf32(), single.tf32_between_steps()
-    assert any(not torch.equal(y["Y"], single.plain["Y"]) for y in free) and all(torch.equal(y["Y"], single.plain["Y"]) for y in kept)
-    assert all(1e-4 < (y["Z"].double() - exact["Z"]).norm() / exact["Z"].norm() < 8e-4 for y in kept) and len(kept) == len(free)
+    free, retained = single.tf32(), single.tf32_between_steps()
+    assert any(not torch.equal(y["Y"], single.plain["Y"]) for y in free) and all(torch.equal(y["Y"], single.plain["Y"]) for y in retained)
+    assert all(1e-4 < (y["Z"].double() - exact["Z"]).norm() / exact["Z"].norm() < 8e-4 for y in retained) and len(retained) == len(free)
 
 
 X = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 1
@@ -102,9 +102,9 @@ def test_a_mean_far_from_0_leaves_less() -> None:
 
 
 def test_overflow_is_seen() -> None:
-    for scale, wanted in ((1.0, False), (1e30, True)):
+    for scale, expected in ((1.0, False), (1e30, True)):
         spec = FunctionSpecification("f", lambda x: (x * x).sqrt())
-        assert SingleError(spec, {"x": X * scale}, ["Y"]).overflows == wanted
+        assert SingleError(spec, {"x": X * scale}, ["Y"]).overflows == expected
     masked = FunctionSpecification("f", lambda x: x.masked_fill(x > 1.5, -torch.inf).softmax(-1))
     assert not SingleError(masked, {"x": X}, ["Y"]).overflows
 
@@ -128,8 +128,8 @@ def test_sums_that_leave_float32_in_some_order_are_told(terms: list[float]) -> N
         lambda x: x.mean(-1),
         lambda x: (x @ torch.ones(x.shape[-1], 1, dtype=x.dtype))[:, 0].clamp(-1, 1),
     ):
-        found = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).find_ordered()["Y"]
-        assert not found[1] and (found[0] or max(some) <= largest) and (sum(some) > largest or not found[0])
+        result = SingleError(FunctionSpecification("f", function), {"x": x}, ["Y"]).find_ordered()["Y"]
+        assert not result[1] and (result[0] or max(some) <= largest) and (sum(some) > largest or not result[0])
 
 
 def test_what_is_endless_in_any_order_is_asked_for() -> None:

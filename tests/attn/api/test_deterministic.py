@@ -41,8 +41,8 @@ def test_the_same_bits_under_every_schedule(step: str) -> None:
     attention = cuir.attention(causal, dtype=torch.float16, head_dim=64, verify="off")
     checked = attention.gradients(RequestedGradients(in_order=True)).plan.steps[step].checked
     assert not find_accumulated(checked) and find_accumulated(attention.gradients().plan.steps["flash_bwd"].checked) == {"dQ"}
-    given = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
+    inputs = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
     outputs = {"dK": k.clone(), "dV": v.clone(), "dQ": torch.zeros(1, 2, 140, 64)}
     if step == "flash_bwd_dq":  # which makes the rows itself
         outputs = {"dQ": q.clone(), "FO": q.clone(), "FL": torch.ones(1, 2, 140)}
-    assert len(run_under_all(checked, given | outputs, grid=2)) > 10
+    assert len(run_under_all(checked, inputs | outputs, grid=2)) > 10

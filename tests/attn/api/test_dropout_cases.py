@@ -18,11 +18,11 @@ def test_numbers(name: str, dim: int, dtype: str) -> None:
 
 def test_another_mask_fails() -> None:
     problem = cases.Dropped("causal", "cpu", 40, 64, "float16")
-    found = problem.outputs()
-    problem.compare(found)
+    result = problem.outputs()
+    problem.compare(result)
     problem.seed = problem.seed + torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(AssertionError, match="'O'"):
-        problem.compare(found)
+        problem.compare(result)
 
 
 def test_deterministic() -> None:

@@ -67,9 +67,9 @@ def test_numbers_are_looked_at_when_they_change_and_not_again(how: str, monkeypa
 def test_learned_biases_of_float64_have_gradients() -> None:
     bias = torch.rand(N, dtype=torch.float64, requires_grad=True)
     o = flex_attention(Q, K, V, lambda s, b, h, q_idx, kv_idx: s + bias[kv_idx], **OPTIONS)
-    (found,) = torch.autograd.grad(o.double().square().sum(), bias)  # type: ignore[union-attr]
+    (result,) = torch.autograd.grad(o.double().square().sum(), bias)  # type: ignore[union-attr]
     w = (Q.double() @ K.double().mT * D**-0.5 + bias).softmax(-1) @ V.double()
-    torch.testing.assert_close(found, torch.autograd.grad(w.square().sum(), bias)[0], atol=2e-3, rtol=1e-2)
+    torch.testing.assert_close(result, torch.autograd.grad(w.square().sum(), bias)[0], atol=2e-3, rtol=1e-2)
 
 
 def test_a_tensor_that_does_not_fit_is_refused_before_verification(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,9 +31,9 @@ def test_functions_of_a_score(name: str) -> None:
         return FUNCTIONS[name](s + (q - k) * 0.05)
 
     q, k, v = (torch.randn(1, 2, 40, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3))
-    found = flex_attention(q, k, v, score_mod=score_mod, backend="interpret")
-    wanted = theirs.flex_attention(q.double(), k.double(), v.double(), score_mod=score_mod)
-    torch.testing.assert_close(found.double(), wanted, rtol=6e-3, atol=6e-3)
+    actual = flex_attention(q, k, v, score_mod=score_mod, backend="interpret")
+    expected = theirs.flex_attention(q.double(), k.double(), v.double(), score_mod=score_mod)
+    torch.testing.assert_close(actual.double(), expected, rtol=6e-3, atol=6e-3)
 
 
 @pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")

@@ -47,7 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
-    ("asked", "kernels"),
+    ("requests", "kernels"),
     [
         ("q", ["flash_bwd_dq"]),
         ("kv", ["prepare", "flash_bwd"]),
@@ -57,64 +57,64 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         ("s", ["prepare"]),
     ],
 )  # fmt: skip
-def test_only_what_is_asked_for(asked: str, kernels: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_asked_for(requests: str, kernels: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = told(monkeypatch)
     q, k, v = tensors(1, 2, 2, N, N, 64)
     g = torch.Generator().manual_seed(3)
-    given = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
-    for name in asked:
-        given[name].requires_grad_()
-    score_mod, sink = biased(given["t"]), given["s"]
+    inputs = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
+    for name in requests:
+        inputs[name].requires_grad_()
+    score_mod, sink = biased(inputs["t"]), inputs["s"]
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return flex_attention(q, k, v, score_mod, sink=sink, enable_gqa=True, backend="interpret", verify="off")
 
     o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(q, k, v)
     do = torch.randn(o.shape, generator=g).half()
-    found = torch.autograd.grad(o, [given[name] for name in asked], do)
-    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
-    close(found, torch.autograd.grad(wide(*exact.values()), [exact[name] for name in asked], do.double()))
+    result = torch.autograd.grad(o, [inputs[name] for name in requests], do)
+    exact = {n: x.detach().double().requires_grad_() for n, x in inputs.items()}
+    close(result, torch.autograd.grad(wide(*exact.values()), [exact[name] for name in requests], do.double()))
     assert [name for name, _ in launches] == kernels
-    sizes = {n: x.untyped_storage().nbytes() for _, given in launches for n, x in given.items() if n in ("dQ", "dK", "dV")}
-    written = {"dQ"} if "q" in asked else set()
-    written |= {"dK", "dV"} if "v" in asked else set()
+    sizes = {n: x.untyped_storage().nbytes() for _, inputs in launches for n, x in inputs.items() if n in ("dQ", "dK", "dV")}
+    written = {"dQ"} if "q" in requests else set()
+    written |= {"dK", "dV"} if "v" in requests else set()
     assert all((size > 256) == (name in written) for name, size in sizes.items()), sizes
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("asked", ["kv", "v", "k", "q", "qkv", "qv"])
+@pytest.mark.parametrize("requests", ["kv", "v", "k", "q", "qkv", "qv"])
 @pytest.mark.parametrize(("keys", "values"), [(64, 128), (16, 72), (96, 64), (64, 192), (192, 128)])
-def test_head_dims_that_differ(keys: int, values: int, asked: str) -> None:
+def test_head_dims_that_differ(keys: int, values: int, requests: str) -> None:
     """Several blocks of queries for each block of keys: of the heads of a group, and of one."""
     g = torch.Generator().manual_seed(4)
-    given = dict(
+    inputs = dict(
         zip("qkv", (torch.randn(1, h, n, d, generator=g).half() for h, n, d in ((2, 150, keys), (1, 130, keys), (1, 130, values))))
     )
-    for name in asked:
-        given[name].requires_grad_()
-    o = flex_attention(*given.values(), enable_gqa=True, backend="interpret", verify="off")
+    for name in requests:
+        inputs[name].requires_grad_()
+    o = flex_attention(*inputs.values(), enable_gqa=True, backend="interpret", verify="off")
     assert isinstance(o, torch.Tensor)
     do = torch.randn(o.shape, generator=g).half()
-    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
-    wanted = torch.autograd.grad(dense(*exact.values(), None, None)[0], [exact[name] for name in asked], do.double())
-    close(torch.autograd.grad(o, [given[name] for name in asked], do), wanted)
+    exact = {n: x.detach().double().requires_grad_() for n, x in inputs.items()}
+    expected = torch.autograd.grad(dense(*exact.values(), None, None)[0], [exact[name] for name in requests], do.double())
+    close(torch.autograd.grad(o, [inputs[name] for name in requests], do), expected)
 
 
-@pytest.mark.parametrize(("asked", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
-def test_heads_of_a_group_are_added_up(asked: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("requests", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
+def test_heads_of_a_group_are_added_up(requests: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""
     launches = told(monkeypatch)
     monkeypatch.setattr(backward_kernels, "LEAST_SPREAD", 0)
-    given = dict(zip("qkv", tensors(1, 4, 2, N, N, dim), strict=True))
-    wanted = [given[name].requires_grad_() for name in asked]
+    inputs = dict(zip("qkv", tensors(1, 4, 2, N, N, dim), strict=True))
+    expected = [inputs[name].requires_grad_() for name in requests]
     block_mask = create_block_mask(causal, None, None, N, N, device="cpu")
-    o = flex_attention(*given.values(), block_mask=block_mask, enable_gqa=True, backend="interpret", verify="off")
+    o = flex_attention(*inputs.values(), block_mask=block_mask, enable_gqa=True, backend="interpret", verify="off")
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(3)).half()  # type: ignore[union-attr]
-    found = torch.autograd.grad(o, wanted, do)  # type: ignore[arg-type]
-    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
-    close(found, torch.autograd.grad(dense(*exact.values(), causal, None)[0], [exact[n] for n in asked], do.double()))
+    actual = torch.autograd.grad(o, expected, do)  # type: ignore[arg-type]
+    exact = {n: x.detach().double().requires_grad_() for n, x in inputs.items()}
+    close(actual, torch.autograd.grad(dense(*exact.values(), causal, None)[0], [exact[n] for n in requests], do.double()))
     assert [name for name, _ in launches].count("finish") == finished
-    sums = [given["dK"].dtype for name, given in launches if name == "flash_bwd"]
+    sums = [inputs["dK"].dtype for name, inputs in launches if name == "flash_bwd"]
     assert sums == ([torch.float32] if finished else [])
 
 
@@ -125,8 +125,8 @@ def test_heads_of_a_group_are_added_up(asked: str, finished: int, dim: int, monk
 )  # fmt: skip
 def test_where_they_are(mask: Any, heads: tuple[int, int], length: int, expected: bool) -> None:
     """Where heads of a group would not stay together, and have queries enough."""
-    made = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")
-    assert backward_kernels.deals_heads(made, Lengths(1, *heads, length, length)) == expected
+    result = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")
+    assert backward_kernels.deals_heads(result, Lengths(1, *heads, length, length)) == expected
 
 
 def test_what_no_score_reads_launches_nothing() -> None:

@@ -41,14 +41,14 @@ def off(x: torch.Tensor, exact: torch.Tensor) -> float:
 def accurate(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> None:
     """Within twice the error of PyTorch's autograd of the dense formula in float32; of a gradient that is 0, or nearly, what rounding the terms that cancel in it leaves."""
     leaves = tensors(*shape, dtype=SINGLE)
-    found, exact = both(leaves, mask_mod, score_mod)
-    own = [x.detach().requires_grad_() for x in leaves]
-    o, lse = dense(*own, mask_mod, score_mod)
+    result, exact = both(leaves, mask_mod, score_mod)
+    ours = [x.detach().requires_grad_() for x in leaves]
+    o, lse = dense(*ours, mask_mod, score_mod)
     g = torch.Generator().manual_seed(1)
     do, dl = torch.randn(o.shape, generator=g), torch.randn(lse.shape, generator=g)
     alive = (lse.detach() != 0).float()
-    theirs = torch.autograd.grad((o, lse), own, (do, dl * alive))
-    for x, y, z in zip(found, exact, theirs, strict=True):
+    theirs = torch.autograd.grad((o, lse), ours, (do, dl * alive))
+    for x, y, z in zip(result, exact, theirs, strict=True):
         assert x.dtype == SINGLE and x.shape == y.shape
         assert float((x.double() - y).norm()) <= 2 * float((z.double() - y).norm()) + 2.0**-21 * (float(y.norm()) + y.numel() ** 0.5)
 
@@ -71,7 +71,7 @@ def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
     """What is set when the call is made counts, not when its gradients are asked for."""
     q, k, v = (x.requires_grad_() for x in tensors(1, 2, 1, 100, 130, dim, dtype=SINGLE))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    wanted = torch.autograd.grad(dense(*exact, None, None)[0].sum(), exact)
+    expected = torch.autograd.grad(dense(*exact, None, None)[0].sum(), exact)
 
     def gradients(forward: str, backward: str) -> tuple[torch.Tensor, ...]:
         torch.set_float32_matmul_precision(forward)
@@ -79,8 +79,8 @@ def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
         torch.set_float32_matmul_precision(backward)
         return torch.autograd.grad(o.sum(), (q, k, v))  # type: ignore[union-attr]
 
-    found, rounded = gradients("highest", "high"), gradients("high", "highest")
-    for x, y, z in zip(found, rounded, wanted, strict=True):
+    actual, rounded = gradients("highest", "high"), gradients("high", "highest")
+    for x, y, z in zip(actual, rounded, expected, strict=True):
         assert off(x, z) < 3e-6 < 5e-5 < off(y, z) < 3e-3
 
 
@@ -90,12 +90,12 @@ def test_tf32_of_keys_and_values_with_a_common_mean() -> None:
     g = torch.Generator().manual_seed(0)
     q, k, v = ((2.6 + 0.1 * torch.randn(1, 1, 192, 64, generator=g)).requires_grad_() for _ in range(3))
     do = torch.randn(q.shape, generator=g)
-    found = torch.autograd.grad(flex_attention(q, k, v, backend="interpret", verify="off"), (q, k), do)  # type: ignore[arg-type]
+    result = torch.autograd.grad(flex_attention(q, k, v, backend="interpret", verify="off"), (q, k), do)  # type: ignore[arg-type]
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     dq, dk = torch.autograd.grad(dense(*exact, None, None)[0], exact[:2], do.double())
     o, weights = dense(*exact, None, None)[0].detach(), (q @ k.mT * 64**-0.5).softmax(-1).detach().double()
-    apart = (o * (do - round_operand(do)).double()).sum(-1, keepdim=True) * (weights @ exact[1].detach()) * 64**-0.5  # if they did not
-    assert float((found[0].double() - dq).norm()) < 0.15 * float(apart.norm()) and off(found[1], dk) < 1e-2
+    difference = (o * (do - round_operand(do)).double()).sum(-1, keepdim=True) * (weights @ exact[1].detach()) * 64**-0.5  # if they did not
+    assert float((result[0].double() - dq).norm()) < 0.15 * float(difference.norm()) and off(result[1], dk) < 1e-2
 
 
 def test_an_infinite_slope_where_no_pair_is() -> None:
@@ -109,7 +109,7 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dim", [64, 192])
 @pytest.mark.parametrize(
-    ("asked", "kernels"),
+    ("requests", "kernels"),
     [
         ("q", ["prepare", "flash_bwd_dq"]),
         ("kv", ["prepare", "flash_bwd"]),
@@ -120,44 +120,44 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
         ("s", ["prepare"]),
     ],
 )  # fmt: skip
-def test_only_what_is_asked_for(asked: str, kernels: list[str], dim: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_asked_for(requests: str, kernels: list[str], dim: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warpgroups that share keys add the gradient of what is captured once."""
     torch._dynamo.reset()
     launches, N = told(monkeypatch), 70
     q, k, v = tensors(1, 2, 2, N, N, dim, dtype=SINGLE)
     g = torch.Generator().manual_seed(3)
-    given = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
-    for name in asked:
-        given[name].requires_grad_()
-    score_mod, sink = of_a_table(given["t"]), given["s"]
+    inputs = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
+    for name in requests:
+        inputs[name].requires_grad_()
+    score_mod, sink = of_a_table(inputs["t"]), inputs["s"]
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return flex_attention(q, k, v, score_mod, sink=sink, enable_gqa=True, backend="interpret", verify="off")
 
     o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(q, k, v)
     do = torch.randn(o.shape, generator=g)
-    found = torch.autograd.grad(o, [given[name] for name in asked], do)
-    exact = {n: x.detach().double().requires_grad_() for n, x in given.items()}
-    wanted = torch.autograd.grad(wide(*exact.values()), [exact[name] for name in asked], do.double())
-    assert all(x.shape == y.shape and off(x, y) < 3e-6 for x, y in zip(found, wanted, strict=True))
+    actual = torch.autograd.grad(o, [inputs[name] for name in requests], do)
+    exact = {n: x.detach().double().requires_grad_() for n, x in inputs.items()}
+    expected = torch.autograd.grad(wide(*exact.values()), [exact[name] for name in requests], do.double())
+    assert all(x.shape == y.shape and off(x, y) < 3e-6 for x, y in zip(actual, expected, strict=True))
     assert [name for name, _ in launches] == kernels
-    sizes = {n: x.untyped_storage().nbytes() for _, given in launches for n, x in given.items() if n in ("dQ", "dK", "dV")}
-    written = {"dQ"} if "q" in asked else set()
-    written |= {"dK", "dV"} if "v" in asked else set()
+    sizes = {n: x.untyped_storage().nbytes() for _, inputs in launches for n, x in inputs.items() if n in ("dQ", "dK", "dV")}
+    written = {"dQ"} if "q" in requests else set()
+    written |= {"dK", "dV"} if "v" in requests else set()
     assert all((size > 1024) == (name in written) for name, size in sizes.items()), sizes
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(in_order=True)])
+@pytest.mark.parametrize("requests", [RequestedGradients(), RequestedGradients(in_order=True)])
 @pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])
-def test_the_same_bits_under_every_schedule(step: str, asked: RequestedGradients) -> None:
+def test_the_same_bits_under_every_schedule(step: str, requests: RequestedGradients) -> None:
     q, k, v = tensors(1, 2, 1, 140, 140, 64, dtype=SINGLE)
     attention = cuir.attention(causal, dtype=SINGLE, head_dim=64, verify="off")
-    checked = attention.gradients(asked).plan.steps[step].checked
+    checked = attention.gradients(requests).plan.steps[step].checked
     assert not find_accumulated(checked)
-    given = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
+    inputs = {"Q": q, "K": k, "V": v, "dO": q.flip(2), "L": torch.ones(1, 2, 256), "DL": torch.zeros(1, 2, 256), "scale": 0.125}
     outputs = {"dK": k.clone(), "dV": v.clone()} if step == "flash_bwd" else {"dQ": q.clone()}
-    assert len(run_under_all(checked, given | outputs, grid=2)) > 10
+    assert len(run_under_all(checked, inputs | outputs, grid=2)) > 10
 
 
 def test_deterministic() -> None:
@@ -169,10 +169,10 @@ def test_deterministic() -> None:
         o = flex_attention(*leaves, softcap, mask, enable_gqa=True, backend="interpret", verify="off")
         return torch.autograd.grad(o.square().sum(), leaves)  # type: ignore[union-attr]
 
-    wanted = gradients()
+    expected = gradients()
     torch.use_deterministic_algorithms(True)
     try:
-        assert all(torch.equal(x, y) for x, y in zip(gradients(), wanted, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(gradients(), expected, strict=True))
     finally:
         torch.use_deterministic_algorithms(False)
 

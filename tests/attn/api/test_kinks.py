@@ -33,8 +33,8 @@ def test_a_parameter_that_begins_at_0(name: str) -> None:
     def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return s + f(one) * j + f(each[i]) * (i - j)
 
-    found, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (one, each)) for call in (ours, theirs))
-    assert close(found[0], exact[0]) and close(found[1], exact[1])
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (one, each)) for call in (ours, theirs))
+    assert close(result[0], exact[0]) and close(result[1], exact[1])
 
 
 @pytest.mark.parametrize("name", ["logsigmoid", "asinh", "selu", "leaky_relu", "clamp", "maximum"])
@@ -43,8 +43,8 @@ def test_a_projection_of_zeros(name: str) -> None:
     q, k, v = qkv()
     zero = torch.zeros_like(q).requires_grad_()
     mod = lambda s, b, h, i, j: FUNCTIONS[name](s)  # noqa: E731
-    found, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, theirs))
-    assert close(found, exact, 1e-2)
+    result, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, theirs))
+    assert close(result, exact, 1e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -52,9 +52,9 @@ def test_gates_of_zeros_in_half_precision(dtype: torch.dtype) -> None:
     gates = torch.zeros(2, N, requires_grad=True)
     mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
     q, k, v = qkv(dtype, 2)
-    (found,) = torch.autograd.grad((ours(q, k, v, score_mod=mod) * q).float().sum(), gates)
+    (result,) = torch.autograd.grad((ours(q, k, v, score_mod=mod) * q).float().sum(), gates)
     (exact,) = torch.autograd.grad((theirs(q.float(), k.float(), v.float(), mod) * q).sum(), gates)
-    assert close(found, exact, 0.02)
+    assert close(result, exact, 0.02)
 
 
 def test_gates_of_zeros_in_a_compiled_call() -> None:
@@ -62,18 +62,18 @@ def test_gates_of_zeros_in_a_compiled_call() -> None:
     mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
     q, k, v = qkv()
     compiled = torch.compile(ours, backend="aot_eager")
-    found, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, theirs))
-    assert close(found, exact)
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, theirs))
+    assert close(result, exact)
 
 
 def test_the_norm_of_zeros() -> None:
     """A distance of a point to itself."""
     q, k, v = qkv()
     at = torch.randn(N, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    (found,) = torch.autograd.grad(ours(q, k, v, score_mod=lambda s, b, h, i, j: s - (at[i] - at[j]).norm()).square().sum(), at)
+    (result,) = torch.autograd.grad(ours(q, k, v, score_mod=lambda s, b, h, i, j: s - (at[i] - at[j]).norm()).square().sum(), at)
     s = q @ k.mT / D**0.5 - (at[:, None] - at).norm(dim=-1)
     (exact,) = torch.autograd.grad((s.softmax(-1) @ v).square().sum(), at)
-    assert close(found, exact)
+    assert close(result, exact)
 
 
 @pytest.mark.parametrize("name", ["amax", "max"])
@@ -82,9 +82,9 @@ def test_ties_within_a_row(name: str) -> None:
     q, k, v = qkv()
     rows = torch.tensor([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0]]).repeat(N // 2, 1).requires_grad_()
     of = (lambda r: r.amax(-1)) if name == "amax" else (lambda r: r.max(-1).values)
-    (found,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
+    (result,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
     (exact,) = torch.autograd.grad((theirs(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
-    assert close(found, exact)
+    assert close(result, exact)
 
 
 def test_the_case_of_a_gpu() -> None:

@@ -74,18 +74,18 @@ def both(mod: Callable[..., Any], t: Learned, sink: bool = False, call: Callable
             return dense(q, k, v, score, last)
         return call(q, k, v, score, MASK, enable_gqa=True, return_lse=True, sink=last, backend="interpret", verify="off")
 
-    own = tensors()
-    exact, of_exact = ([x.detach().double().requires_grad_() for x in xs] for xs in (own, t.values()))
-    o, lse = run(*own, **t)
+    ours = tensors()
+    exact, of_exact = ([x.detach().double().requires_grad_() for x in xs] for xs in (ours, t.values()))
+    o, lse = run(*ours, **t)
     g = torch.Generator().manual_seed(2)
     do, dl = torch.randn(o.shape, generator=g).half(), torch.randn(lse.shape, generator=g)
-    found = torch.autograd.grad((o, lse), (*own, *t.values()), (do, dl), allow_unused=True)
+    result = torch.autograd.grad((o, lse), (*ours, *t.values()), (do, dl), allow_unused=True)
     wide = run(*exact, **dict(zip(t, of_exact, strict=True)))
-    return found, torch.autograd.grad(wide, (*exact, *of_exact), (do.double(), dl.double()), allow_unused=True)
+    return result, torch.autograd.grad(wide, (*exact, *of_exact), (do.double(), dl.double()), allow_unused=True)
 
 
-def close(found: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
-    for x, y, z in zip(found, exact, like, strict=True):
+def close(result: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
+    for x, y, z in zip(result, exact, like, strict=True):
         if y is None:
             assert x is None
             continue
@@ -125,8 +125,8 @@ def test_a_learned_exponent() -> None:
 
 def test_a_sink_and_a_bias_in_half_precision() -> None:
     t = learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
-    found, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
-    close(found, exact, (*tensors(), *t.values()), bound=1e-2)
+    result, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
+    close(result, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
 @pytest.mark.thorough("half a minute: whole verifications of backward kernels")
@@ -154,10 +154,10 @@ def test_a_bias_that_is_a_result_and_nothing_else_learns() -> None:
 
     o = run(q, k, v)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(4))
-    found = torch.autograd.grad(o, (y, limit), do.half(), allow_unused=True)
+    result = torch.autograd.grad(o, (y, limit), do.half(), allow_unused=True)
     (exact,) = torch.autograd.grad(run(q.double(), k.double(), v.double()), y, do.double())
-    assert found[1] is None
-    close(found[:1], (exact,), (y,))
+    assert result[1] is None
+    close(result[:1], (exact,), (y,))
     with torch.no_grad():
         assert not run(q, k, v).requires_grad
 
@@ -170,8 +170,8 @@ def test_under_torch_compile() -> None:
 
     torch._dynamo.reset()
     t = learned(sizes)
-    own, exact = both(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
-    close(own, exact, (*tensors(), *t.values()), bound=1e-2)
+    ours, exact = both(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
+    close(ours, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
 def test_of_a_module_that_makes_its_mod_inside() -> None:
@@ -183,14 +183,14 @@ def test_of_a_module_that_makes_its_mod_inside() -> None:
         def forward(self, q: Any, k: Any, v: Any) -> Any:
             return flex_attention(q, k, v, lambda s, b, h, i, j: s + self.bias[h, j], enable_gqa=True, backend="interpret")
 
-    module, given = Biased(), tensors()
+    module, inputs = Biased(), tensors()
     bias = module.bias
 
     def plain(q: Any, k: Any, v: Any) -> Any:
         return flex_attention(q, k, v, lambda s, b, h, i, j: s + bias[h, j], enable_gqa=True, backend="interpret")
 
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    grads = [torch.autograd.grad((f(*given).float() ** 2).sum(), (bias, *given)) for f in (plain, compiled)]
+    grads = [torch.autograd.grad((f(*inputs).float() ** 2).sum(), (bias, *inputs)) for f in (plain, compiled)]
     assert all(torch.equal(x, y) for x, y in zip(*grads, strict=True))
 
 
@@ -199,13 +199,13 @@ def test_of_the_explicit_form() -> None:
     attention = cuir.attention(
         cuir.Specification("biased", None, lambda s, b, h, q, k: s + bias[h, k]), dtype=torch.float16, head_dim=D, verify="off"
     )
-    given = tensors()
+    inputs = tensors()
 
     def call(q: Any, k: Any, v: Any) -> Any:
         return attention(q, k, v, backend="interpret")
 
     grads = [
-        torch.autograd.grad((f(*given).float() ** 2).sum(), bias)[0]
+        torch.autograd.grad((f(*inputs).float() ** 2).sum(), bias)[0]
         for f in (call, torch.compile(call, fullgraph=True, backend="aot_eager"))
     ]
     assert grads[0].norm() > 0 and torch.equal(*grads)
@@ -275,19 +275,19 @@ DETACHING: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("made", DETACHING.values(), ids=DETACHING)
-def test_no_gradient_goes_through_what_is_detached(made: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("result", DETACHING.values(), ids=DETACHING)
+def test_no_gradient_goes_through_what_is_detached(result: Callable[[Any], Any]) -> None:
     """Also where the mod was traced before in a call without gradients."""
     n = 40
-    own = [torch.randn(1, 2, n, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)] + [torch.linspace(-1, 1, n)]
-    exact = [x.double().requires_grad_() for x in own]
-    own = [x.requires_grad_() for x in own]
+    ours = [torch.randn(1, 2, n, 16, generator=torch.Generator().manual_seed(i)) for i in range(3)] + [torch.linspace(-1, 1, n)]
+    exact = [x.double().requires_grad_() for x in ours]
+    ours = [x.requires_grad_() for x in ours]
     with torch.no_grad():
-        flex_attention(*own[:3], made(own[3]), backend="interpret")
-    found = torch.autograd.grad(flex_attention(*own[:3], made(own[3]), backend="interpret").square().sum(), own, allow_unused=True)
+        flex_attention(*ours[:3], result(ours[3]), backend="interpret")
+    actual = torch.autograd.grad(flex_attention(*ours[:3], result(ours[3]), backend="interpret").square().sum(), ours, allow_unused=True)
     q, k = torch.arange(n)[:, None], torch.arange(n)
-    weights = made(exact[3])(exact[0] @ exact[1].mT / 4, 0, 0, q, k).softmax(-1)
-    wanted = torch.autograd.grad((weights @ exact[2]).square().sum(), exact, allow_unused=True)
-    for x, y in zip(found, wanted, strict=True):
+    weights = result(exact[3])(exact[0] @ exact[1].mT / 4, 0, 0, q, k).softmax(-1)
+    expected = torch.autograd.grad((weights @ exact[2]).square().sum(), exact, allow_unused=True)
+    for x, y in zip(actual, expected, strict=True):
         x, y = (torch.zeros(()) if g is None else g.double() for g in (x, y))
         assert (x - y).abs().max() <= 1e-4

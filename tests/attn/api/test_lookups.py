@@ -53,14 +53,14 @@ def drawn(size: int = S) -> list[torch.Tensor]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_and_gradients_of_captured_tables(name: str) -> None:
-    own = [*drawn(), TABLE.clone().requires_grad_(), ROW.clone().requires_grad_()]
-    exact = [x.detach().double().requires_grad_() for x in own]
-    o = flex_attention(*own[:3], score_mod=SCORES[name](*own[3:]), backend="interpret", verify="off")
-    wanted = dense(*exact[:3], SCORES[name](*exact[3:]))
-    torch.testing.assert_close(o.double(), wanted, rtol=4e-3, atol=4e-3)
+    ours = [*drawn(), TABLE.clone().requires_grad_(), ROW.clone().requires_grad_()]
+    exact = [x.detach().double().requires_grad_() for x in ours]
+    o = flex_attention(*ours[:3], score_mod=SCORES[name](*ours[3:]), backend="interpret", verify="off")
+    expected = dense(*exact[:3], SCORES[name](*exact[3:]))
+    torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
     o.float().square().sum().backward()
-    wanted.square().sum().backward()
-    for x, y in zip(own, exact):
+    expected.square().sum().backward()
+    for x, y in zip(ours, exact):
         assert x.grad is not None
         assert y.grad is not None
         torch.testing.assert_close(x.grad.double(), y.grad, rtol=1e-2, atol=4e-3 * float(y.grad.abs().max().clamp(min=1)))
@@ -84,10 +84,10 @@ def test_masks_are_pytorchs_in_our_block_masks_and_in_theirs(name: str) -> None:
     ours = create_block_mask(MASKS[name], None, None, 200, 200, device="cpu")
     mask = theirs.create_block_mask(MASKS[name], None, None, 200, 200, device="cpu")
     assert torch.equal(ours.to_dense(), mask.to_dense())
-    wanted = theirs.flex_attention(q.double(), k.double(), v.double(), block_mask=mask)
-    for one in (ours, mask):
-        o = flex_attention(q, k, v, block_mask=one, backend="interpret", verify="off")
-        torch.testing.assert_close(o.double(), wanted, rtol=4e-3, atol=4e-3)
+    expected = theirs.flex_attention(q.double(), k.double(), v.double(), block_mask=mask)
+    for item in (ours, mask):
+        o = flex_attention(q, k, v, block_mask=item, backend="interpret", verify="off")
+        torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
 
 
 class Layer(torch.nn.Module):
@@ -100,8 +100,8 @@ class Layer(torch.nn.Module):
 
         def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
             joined = torch.cat([row, weight[h]])[q % 9] + torch.stack([s, row[q % 6], s * 2]).amax()
-            found = F.embedding(IDS[k], weight)[h] + self.table(k % 7)[1] + row.gather(0, (k % 6).long())
-            return s + joined + found + torch.bucketize(k, STARTS) * 0.1 + F.one_hot(q.long() % 3, 3)[h]
+            result = F.embedding(IDS[k], weight)[h] + self.table(k % 7)[1] + row.gather(0, (k % 6).long())
+            return s + joined + result + torch.bucketize(k, STARTS) * 0.1 + F.one_hot(q.long() % 3, 3)[h]
 
         def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
             return torch.isin(IDS[k], IDS[:3]) | (torch.searchsorted(STARTS, q) == torch.bucketize(k, STARTS))

@@ -39,9 +39,9 @@ def test_scores_read_them_in_each_call(compiled: bool) -> None:
     mods = [distances(S), distances(S), distances(S + 9)]
     for mod in (mods[0], *mods):  # warm, of one structure, with another size
         leaves = [x.clone().requires_grad_() for x in QKV]
-        found, wanted = call(*leaves, mod), theirs(*leaves, score_mod=mod)
-        torch.testing.assert_close(found, wanted)
-        for a, b in zip(*(torch.autograd.grad(o.square().sum(), leaves) for o in (found, wanted)), strict=True):
+        actual, expected = call(*leaves, mod), theirs(*leaves, score_mod=mod)
+        torch.testing.assert_close(actual, expected)
+        for a, b in zip(*(torch.autograd.grad(o.square().sum(), leaves) for o in (actual, expected)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
@@ -78,5 +78,5 @@ def test_equal_ones_are_one_parameter() -> None:
 )
 def test_any_dtype_is_read_as_captured_tensors_are(values: list[int], dtype: torch.dtype) -> None:
     captured = torch.tensor(values).to(dtype)
-    found = ours(*QKV, lambda s, b, h, q, k: s + torch.tensor(values, dtype=dtype)[k])
-    assert torch.equal(found, ours(*QKV, lambda s, b, h, q, k: s + captured[k]))
+    result = ours(*QKV, lambda s, b, h, q, k: s + torch.tensor(values, dtype=dtype)[k])
+    assert torch.equal(result, ours(*QKV, lambda s, b, h, q, k: s + captured[k]))

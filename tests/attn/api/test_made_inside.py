@@ -26,8 +26,8 @@ def wanted(score_mod: Mod | None = None, mask_mod: Mod | None = None) -> torch.T
     return o
 
 
-def close(found: torch.Tensor, exact: torch.Tensor) -> None:
-    torch.testing.assert_close(found.double(), exact, rtol=6e-3, atol=6e-3)
+def close(result: torch.Tensor, exact: torch.Tensor) -> None:
+    torch.testing.assert_close(result.double(), exact, rtol=6e-3, atol=6e-3)
 
 
 class Compiled:
@@ -87,13 +87,13 @@ def test_a_sink_and_the_largest_scores_of_a_mod_from_inside(sink: Any) -> None:
         return o, aux.lse, aux.max_scores
 
     bias = torch.randn(S, generator=torch.Generator().manual_seed(5))
-    found = Compiled(forward)(*QKV, bias)
+    result = Compiled(forward)(*QKV, bias)
     q, k, v = (x.double() for x in QKV)
     scores = q @ k.mT * D**-0.5 + bias
     whole = torch.cat([scores, torch.as_tensor(sink).double().expand(H).view(1, H, 1, 1).expand(B, H, S, 1)], -1)
-    close(found[0], whole.softmax(-1)[..., :-1] @ v)
-    close(found[1], whole.logsumexp(-1))
-    close(found[2], scores.amax(-1))
+    close(result[0], whole.softmax(-1)[..., :-1] @ v)
+    close(result[1], whole.logsumexp(-1))
+    close(result[2], scores.amax(-1))
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -110,8 +110,8 @@ def test_a_mod_from_outside_shares_a_variable_with_the_function(written: bool) -
 
     f = Compiled(forward)
     for _ in range(3):
-        found = f(*QKV)
-        close(found, wanted(lambda s, b, h, i, j: s + bias[j]))
+        actual = f(*QKV)
+        close(actual, wanted(lambda s, b, h, i, j: s + bias[j]))
 
 
 def test_a_tensor_that_the_graph_computes() -> None:

@@ -50,12 +50,12 @@ def _functions(holder: Any, package: str) -> Iterator[types.FunctionType]:
 def our_names() -> list[str]:
     """Every parameter and variable of the functions that a call runs through, every name of our kernels, and the primitives."""
     rooms = ("cuir.flex", "cuir.attn", "cuir.runtime", "cuir.arguments", "cuir.interp.interpreted_launch")
-    found = {op.written for op in TABLE.values()} | {n for place in corpus.kernels().values() for n in names_of(parse(place.read_text()))}
+    result = {op.written for op in TABLE.values()} | {n for place in corpus.kernels().values() for n in names_of(parse(place.read_text()))}
     for module in [m for name, m in sorted(sys.modules.items()) if name.startswith(rooms)]:
         for function in _functions(module, module.__name__):
             for code in _codes(function.__code__):
-                found.update((*code.co_varnames, *code.co_freevars))
-    return sorted(n for n in found if _usable(n))
+                result.update((*code.co_varnames, *code.co_freevars))
+    return sorted(n for n in result if _usable(n))
 
 
 def _usable(name: str) -> bool:
@@ -79,11 +79,11 @@ names = st.lists(st.one_of(st.deferred(lambda: st.sampled_from(our_names())), id
 
 def mod_of(captured: dict[str, Value]) -> Callable[..., Any]:
     """A score_mod that closes over values of these names."""
-    kept = "\n".join(f"    {n} = values[{i}]" for i, n in enumerate(captured))
+    retained = "\n".join(f"    {n} = values[{i}]" for i, n in enumerate(captured))
     terms = " + ".join(
         f"0.01 * {n}[kv_idx]" if isinstance(v, torch.Tensor) else f"0.001 * {n} * (kv_idx - q_idx)" for n, v in captured.items()
     )
-    text = f"def made(values):\n{kept}\n    def mod(score, b, h, q_idx, kv_idx):\n        return score + {terms}\n    return mod\n"
+    text = f"def made(values):\n{retained}\n    def mod(score, b, h, q_idx, kv_idx):\n        return score + {terms}\n    return mod\n"
     module: dict[str, Any] = {}
     exec(text, module)  # the only way to a closure over any name
     mod: Callable[..., Any] = module["made"](list(captured.values()))
@@ -113,8 +113,8 @@ def judge(attention: Callable[..., torch.Tensor], chosen: list[str]) -> None:
     captured, x = values_of(chosen), inputs()
     mod, learned = mod_of(captured), [v for v in captured.values() if isinstance(v, torch.Tensor)]
     o = attention(*x, mod)
-    found = [o, *torch.autograd.grad(o.float().square().sum(), [*x, *learned])]
-    for a, b in zip(found, wanted(mod, x, learned), strict=True):
+    actual = [o, *torch.autograd.grad(o.float().square().sum(), [*x, *learned])]
+    for a, b in zip(actual, wanted(mod, x, learned), strict=True):
         torch.testing.assert_close(a.double(), b.double(), atol=1e-2, rtol=1e-2)
 
 

@@ -357,12 +357,12 @@ def test_mods_that_are_containers() -> None:
 
 
 def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
-    held: Any = weakref.WeakValueDictionary(size=(made := Config()))
+    held: Any = weakref.WeakValueDictionary(size=(result := Config()))
     mod = lambda b, h, q, k: q - k <= (4 if held.get("size") is None else 3)  # noqa: E731
-    who = make_capture_key(mod, None)
-    del made
+    owner = make_capture_key(mod, None)
+    del result
     collect()
-    assert not who.comparable and "size" not in held
+    assert not owner.comparable and "size" not in held
 
 
 MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -402,18 +402,18 @@ def test_other_memory_is_noticed(name: str) -> None:
 def test_zeros_have_signs() -> None:
     cache = Cache()
     for value in (0.0, -0.0, torch.zeros(2), -torch.zeros(2)):
-        found = cache.get("key", {"t": value}, lambda value=value: {"t": value})  # type: ignore[misc]
-        assert found["t"] is value
+        entry = cache.get("key", {"t": value}, lambda value=value: {"t": value})  # type: ignore[misc]
+        assert entry["t"] is value
 
 
 def test_code_that_is_made_anew_is_forgotten() -> None:
     for i in range(5000):
-        known: dict[str, Any] = {}
-        exec(f"def mod(b, h, q, k): return q - k <= {i}", known)
+        expected_values: dict[str, Any] = {}
+        exec(f"def mod(b, h, q, k): return q - k <= {i}", expected_values)
         if i % 100 == 0:
-            make_capture_key(known["mod"])
+            make_capture_key(expected_values["mod"])
         else:
-            globals_read(known["mod"].__code__)
+            globals_read(expected_values["mod"].__code__)
     for cached in (globals_read, attributes_read, reads_elsewhere):
         info = cached.cache_info()
         assert info.maxsize is not None and info.currsize <= info.maxsize

@@ -63,8 +63,8 @@ def test_an_attention_takes_them_too() -> None:
     def window(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, width: int) -> Any:
         return abs(q_idx - kv_idx) < width
 
-    made = (
+    result = (
         cuir.attention(Specification("window", window, captured={"width": number(5)}), head_dim=number(32), consts={"BM": number(64)}, verify="off")
         for number in (int, np.int64)
     )  # fmt: skip
-    assert torch.equal(*(a(Q, Q, Q, backend="interpret") for a in made))
+    assert torch.equal(*(a(Q, Q, Q, backend="interpret") for a in result))

@@ -39,10 +39,10 @@ def replaced(size: float) -> property:
     return property(lambda self: size)
 
 
-@pytest.mark.parametrize(("made", "changed"), [(Own, Own), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
-def test_a_property_that_is_replaced_is_noticed(made: type, changed: type, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("result", "changed"), [(Own, Own), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
+def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
-    one, graphs = made(), 0
+    one, graphs = result(), 0
 
     def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
         nonlocal graphs

@@ -48,9 +48,9 @@ MODS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", MODS)
 def test_rows(name: str) -> None:
     q, k, v = (torch.randn(B, H, S, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3))
-    found = flex_attention(q, k, v, score_mod=MODS[name], backend="interpret")
-    wanted = theirs.flex_attention(q.double(), k.double(), v.double(), score_mod=MODS[name])
-    torch.testing.assert_close(found.double(), wanted, rtol=4e-3, atol=4e-3)
+    actual = flex_attention(q, k, v, score_mod=MODS[name], backend="interpret")
+    expected = theirs.flex_attention(q.double(), k.double(), v.double(), score_mod=MODS[name])
+    torch.testing.assert_close(actual.double(), expected, rtol=4e-3, atol=4e-3)
 
 
 @pytest.mark.parametrize("name", MODS)
@@ -62,9 +62,9 @@ def test_what_is_traced_is_what_single_pairs_give(name: str) -> None:
     names = {p.name: p.argument(spec, at) for p in traced.parameters}
     for b, h, q, k in torch.randint(0, 2**20, (40, 4), generator=torch.Generator().manual_seed(3)) % torch.tensor([B, H, S, S]):
         place = {n: x.to(torch.int32) for n, x in zip("bhqk", (b, h, q, k))}
-        found = torch.as_tensor(evaluate(traced.score, {**names, **place, "S": torch.tensor(0.7), "scale": 1.0})) * torch.as_tensor(evaluate(traced.factor, {**names, **place, "scale": 1.0}))  # fmt: skip
+        result = torch.as_tensor(evaluate(traced.score, {**names, **place, "S": torch.tensor(0.7), "scale": 1.0})) * torch.as_tensor(evaluate(traced.factor, {**names, **place, "scale": 1.0}))  # fmt: skip
         torch.testing.assert_close(
-            found / 1.4426950408889634, torch.as_tensor(mod(torch.tensor(0.7), b, h, q, k)).float(), rtol=1e-4, atol=1e-5
+            result / 1.4426950408889634, torch.as_tensor(mod(torch.tensor(0.7), b, h, q, k)).float(), rtol=1e-4, atol=1e-5
         )
 
 

@@ -24,8 +24,8 @@ def agrees(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     o, lse = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True, backend="interpret", verify="off")
     keys, values = (x.double().expand(q.shape[0], -1, -1, -1).repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = (q.double() @ keys.mT * q.shape[3] ** -0.5).masked_fill(~torch.ones(q.shape[2], k.shape[2]).tril().bool(), -torch.inf)
-    wanted = scores.softmax(-1) @ values
-    assert o.shape == wanted.shape and (o.double() - wanted).norm() <= 2e-3 * wanted.norm()
+    expected = scores.softmax(-1) @ values
+    assert o.shape == expected.shape and (o.double() - expected).norm() <= 2e-3 * expected.norm()
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
     return o  # type: ignore[no-any-return]
 
@@ -47,8 +47,8 @@ def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
 @pytest.mark.usefixtures("few_problems")
 def test_rows_of_any_length_are_verified() -> None:
     """As a call on a GPU asks for it: rows of no multiple of 16 bytes lie further apart than they are long, as calls hand them to kernels."""
-    made = attention(causal, head_dim=17, value_dim=9, consts={"BM": 64, "BN": 64})
-    report = made.report
+    result = attention(causal, head_dim=17, value_dim=9, consts={"BM": 64, "BN": 64})
+    report = result.report
     assert report is not None and report.ok and "rows of `V`, 9 f16 of 18 bytes" in report.stages[0].reason
 
 
@@ -67,17 +67,17 @@ LAYOUTS = {  # name: what a tensor [2, 2, 50, 64] lies in, and whether it is rea
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("which", ["query", "key", "value"])
-def test_strides(layout: str, which: str) -> None:
+@pytest.mark.parametrize("selector", ["query", "key", "value"])
+def test_strides(layout: str, selector: str) -> None:
     lay, fits = LAYOUTS[layout]
-    given = {name: numbers(2, 2, 50, 64) for name in ("query", "key", "value")}
-    given[which] = lay(given[which])
+    inputs = {name: numbers(2, 2, 50, 64) for name in ("query", "key", "value")}
+    inputs[selector] = lay(inputs[selector])
     packed_copies().reset()
-    o = agrees(*given.values())
+    o = agrees(*inputs.values())
     assert packed_copies().calls == (0 if fits else 1)
     assert packed_copies().nbytes == (0 if fits else 2 * 2 * 50 * 64 * 2)
-    if given["query"].stride(3) == 1:  # results are rows
-        assert o.stride() == torch.empty_like(given["query"]).stride()
+    if inputs["query"].stride(3) == 1:  # results are rows
+        assert o.stride() == torch.empty_like(inputs["query"]).stride()
 
 
 @pytest.mark.parametrize("columns", [64, 20])
@@ -89,8 +89,8 @@ def test_results_lie_as_queries_do(columns: int, odd: int) -> None:
     assert o.stride() == torch.empty_permuted(o.shape, (2, 0, 1, 3)).stride()
     with FakeTensorMode() as mode:
         fakes = (mode.from_tensor(x) for x in (q, numbers(2, 2, 60, 64), numbers(2, 2, 60, columns)))
-        told = torch.ops.cuir.flex_attention.default(*fakes, [], "none", 0.125, True, "interpret", "off")[0]
-    assert (told.shape, told.stride()) == (o.shape, o.stride())
+        text = torch.ops.cuir.flex_attention.default(*fakes, [], "none", 0.125, True, "interpret", "off")[0]
+    assert (text.shape, text.stride()) == (o.shape, o.stride())
 
 
 def test_a_copy_of_what_is_expanded_is_of_one() -> None:

@@ -377,14 +377,14 @@ def test_example(name: str) -> None:
     torch.manual_seed(0)
     score, mask = EXAMPLES[name]()
     q, k, v = (torch.randn(B, H, S, D).half() for _ in range(3))
-    own = create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
-    other = theirs.create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
+    ours = create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
+    second = theirs.create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, other, return_lse=True)
-    found = flex_attention(q, k, v, score, own, return_lse=True, backend="interpret")
-    torch.testing.assert_close(found[0].float(), wanted, atol=4e-3, rtol=1e-2)
-    torch.testing.assert_close(found[1], wanted_lse, atol=4e-3, rtol=1e-3)
+        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True)
+    actual = flex_attention(q, k, v, score, ours, return_lse=True, backend="interpret")
+    torch.testing.assert_close(actual[0].float(), expected, atol=4e-3, rtol=1e-2)
+    torch.testing.assert_close(actual[1], wanted_lse, atol=4e-3, rtol=1e-3)
 
 
 def test_grouped_query_attention() -> None:
@@ -392,11 +392,11 @@ def test_grouped_query_attention() -> None:
     mask = create_block_mask(causal, B=None, H=None, Q_LEN=S, KV_LEN=S, device="cpu", _compile=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = theirs.flex_attention(
+        expected = theirs.flex_attention(
             q.float(), k.float(), v.float(), enable_gqa=True, block_mask=theirs.create_block_mask(causal, None, None, S, S, device="cpu")
         )
-    found = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret")
-    torch.testing.assert_close(found.float(), wanted, atol=4e-3, rtol=1e-2)  # type: ignore[union-attr]
+    actual = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret")
+    torch.testing.assert_close(actual.float(), expected, atol=4e-3, rtol=1e-2)  # type: ignore[union-attr]
 
 
 def test_the_tutorials_way_of_compiling() -> None:
@@ -404,24 +404,24 @@ def test_the_tutorials_way_of_compiling() -> None:
     compiled = torch.compile(flex_attention, dynamic=False, backend="eager")
     q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))
     mask = create_block_mask(causal, None, None, S, S, device="cpu")
-    found = compiled(q, k, v, soft_cap()[0], mask, backend="interpret")
-    torch.testing.assert_close(found, flex_attention(q, k, v, soft_cap()[0], mask, backend="interpret"))
+    result = compiled(q, k, v, soft_cap()[0], mask, backend="interpret")
+    torch.testing.assert_close(result, flex_attention(q, k, v, soft_cap()[0], mask, backend="interpret"))
     torch._dynamo.reset()
 
 
 def test_options_of_a_call() -> None:
     q, k, v = (torch.randn(1, H, 40, D).half() for _ in range(3))
     o, lse = flex_attention(q, k, v, None, None, None, False, True, {"BLOCK_M": 64}, backend="interpret")
-    again, aux = flex_attention(q, k, v, return_aux=theirs.AuxRequest(lse=True), backend="interpret")
-    assert torch.equal(o, again) and torch.equal(lse, aux.lse) and aux.max_scores is None
+    repeated, aux = flex_attention(q, k, v, return_aux=theirs.AuxRequest(lse=True), backend="interpret")
+    assert torch.equal(o, repeated) and torch.equal(lse, aux.lse) and aux.max_scores is None
     assert {"and_masks", "or_masks", "noop_mask", "create_mask"} <= set(dir(cuir.flex))
 
 
 def test_what_a_mask_tells_of_its_blocks() -> None:
-    own, other = (f(causal, 1, 1, 512, 512, device="cpu") for f in (create_block_mask, theirs.create_block_mask))
-    assert own.shape == other.shape == (1, 1, 512, 512) and own.numel() == other.numel() == 512 * 512
-    assert own.sparsity() == other.sparsity() == 37.5 and own.to_string() == other.to_string()
-    assert torch.equal(own.to_dense(), other.to_dense()) and own.to("cpu").shape == own.shape
+    ours, second = (f(causal, 1, 1, 512, 512, device="cpu") for f in (create_block_mask, theirs.create_block_mask))
+    assert ours.shape == second.shape == (1, 1, 512, 512) and ours.numel() == second.numel() == 512 * 512
+    assert ours.sparsity() == second.sparsity() == 37.5 and ours.to_string() == second.to_string()
+    assert torch.equal(ours.to_dense(), second.to_dense()) and ours.to("cpu").shape == ours.shape
 
 
 def test_what_does_not_work_says_so() -> None:

@@ -27,9 +27,9 @@ MASK = create_block_mask(causal, None, None, 70, 70, device="cpu")
 
 
 def run(**options: Any) -> torch.Tensor:
-    found = flex_attention(Q, K, V, block_mask=MASK, enable_gqa=True, backend="interpret", **options)
-    assert isinstance(found, torch.Tensor)
-    return found
+    result = flex_attention(Q, K, V, block_mask=MASK, enable_gqa=True, backend="interpret", **options)
+    assert isinstance(result, torch.Tensor)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def run(**options: Any) -> torch.Tensor:
 )
 def test_a_call_computes_what_the_specification_says(options: dict[str, Any]) -> None:
     spec = Specification("spec", causal, **options)
-    wanted = spec.reference(Q, K, V, 0.125)[0]
+    expected = spec.reference(Q, K, V, 0.125)[0]
     for _ in range(2):
-        assert (run(**options) - wanted).norm() <= 6e-4 * wanted.norm()
+        assert (run(**options) - expected).norm() <= 6e-4 * expected.norm()
     explicit = cuir.attention(spec, head_dim=64)
     assert torch.equal(explicit(Q, K, V, backend="interpret"), run(**options))  # type: ignore[arg-type]
 

@@ -126,9 +126,9 @@ def test_offsets_and_blocks_may_be_written_to_as_a_call_keeps_what_it_made_of_th
     first = torch.autograd.grad(call(*x).float().square().sum(), x)
     o = call(*x)
     PLACES[1] = 40
-    again = torch.autograd.grad(o.float().square().sum(), x)
+    repeated = torch.autograd.grad(o.float().square().sum(), x)
     PLACES[1] = 20
-    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, repeated, strict=True))
     mask = create_theirs(same, None, None, N, N, device="cpu", BLOCK_SIZE=16)
     mask.kv_num_blocks[..., 0] = 0
     o = flex_attention(*x, None, mask, **OPTIONS)

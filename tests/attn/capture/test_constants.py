@@ -20,9 +20,9 @@ def test_what_a_captured_graph_would_write_is_nobody_elses(monkeypatch: pytest.M
     captured = constant(torch.arange, 4, **CPU)
     assert captured.tolist() == [0, 1, 2, 3] and constant(torch.arange, 4, **CPU) is not captured
     monkeypatch.setattr(constants, "capturing", lambda: False)
-    kept = constant(torch.arange, 4, **CPU)
+    retained = constant(torch.arange, 4, **CPU)
     monkeypatch.setattr(constants, "capturing", lambda: True)
-    assert constant(torch.arange, 4, **CPU) is kept
+    assert constant(torch.arange, 4, **CPU) is retained
 
 
 def test_other_sizes_and_dtypes_are_others(monkeypatch: pytest.MonkeyPatch) -> None:

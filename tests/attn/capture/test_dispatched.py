@@ -80,12 +80,12 @@ def test_packed_and_nested_sequences_have_shapes_alone(gradient: bool) -> None:
 
 @pytest.mark.usefixtures("idle")
 def test_a_cache_and_the_explicit_form_have_shapes_alone() -> None:
-    found = attention(lambda s, b, h, i, j: s * 2, head_dim=64)
+    result = attention(lambda s, b, h, i, j: s * 2, head_dim=64)
     with FakeTensorMode():
         q, cache = torch.randn(2, 1, 4, 64).half(), torch.randn(2, 64, 2, 64).half()
         assert attention_with_kv_cache(q, cache, cache, q[:, :, :2], q[:, :, :2], cache_seqlens=3).shape == (2, 1, 4, 64)
         x = torch.randn(1, 2, 40, 64).half()
-        assert found(x, x, x).shape == x.shape  # type: ignore[union-attr]
+        assert result(x, x, x).shape == x.shape  # type: ignore[union-attr]
     on_meta = [torch.empty(20, 2, 32, device="meta").half(), torch.empty(3, device="meta", dtype=torch.int32)]
     assert varlen_attention(*on_meta[:1] * 3, *on_meta[1:] * 2).shape == (20, 2, 32)
 
@@ -99,13 +99,13 @@ def test_mods_that_nothing_compares_have_shapes_too() -> None:
 
 
 def test_errors_are_those_of_tensors_with_numbers() -> None:
-    found = []
+    results = []
     for mode in (FakeTensorMode(), torch.device("cpu")):
         with mode, pytest.raises(CuirError) as error:
             q = torch.randn(1, 2, 64, 300)
             flex_attention(q, q, q)
-        found.append(error.value.diagnostics)
-    assert found[0] == found[1]
+        results.append(error.value.diagnostics)
+    assert results[0] == results[1]
 
 
 def test_fake_calls_leave_no_trace_in_calls_with_numbers() -> None:

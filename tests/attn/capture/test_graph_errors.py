@@ -58,9 +58,9 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
 
 
 def error_of(call: Callable[..., Any], *args: Any) -> CuirError:
-    with pytest.raises(CuirError) as found:
+    with pytest.raises(CuirError) as result:
         call(*args)
-    return found.value
+    return result.value
 
 
 @pytest.mark.parametrize(("call", "x"), CALLS.values(), ids=CALLS)
@@ -80,8 +80,8 @@ def test_an_error_needs_no_certain_backend(backend: str, fullgraph: bool) -> Non
 def test_an_error_names_the_line_that_was_traced_and_crosses_processes() -> None:
     error = error_of(torch.compile(lambda x: attend()(x.double()) + 1, backend="eager"), Q)
     assert f"{__file__}:" in str(error) and "note: torch.compile traced `return lambda x: flex_attention(" in str(error)
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is CuirError and again.diagnostics == error.diagnostics
+    repeated = pickle.loads(pickle.dumps(error))
+    assert type(repeated) is CuirError and repeated.diagnostics == error.diagnostics
 
 
 FROM_INSIDE: dict[str, tuple[Callable[[Any], Any], str, str]] = {
@@ -97,21 +97,21 @@ FROM_INSIDE: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("made", "code", "said"), FROM_INSIDE.values(), ids=FROM_INSIDE)
-def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(made: Callable[[Any], Any], code: str, said: str) -> None:
+@pytest.mark.parametrize(("made", "code", "message"), FROM_INSIDE.values(), ids=FROM_INSIDE)
+def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(made: Callable[[Any], Any], code: str, message: str) -> None:
     def call(x: torch.Tensor) -> Any:
         table = BIAS * 1
         return flex_attention(x, x, x, made(table), backend="interpret", verify="off")
 
     error = error_of(torch.compile(call, backend="eager", fullgraph=True), Q)
-    (found,) = error.diagnostics
-    assert found.code == code and re.search(said, found.message)
-    assert found.span is not None and found.span.source.name == __file__
+    (result,) = error.diagnostics
+    assert result.code == code and re.search(message, result.message)
+    assert result.span is not None and result.span.source.name == __file__
     outside = error_of(call, Q).diagnostics[0]
     if code != "X122":
         assert outside.span is not None
-        assert (found.message, found.span.line, found.hint) == (outside.message, outside.span.line, outside.hint)
-    assert error_of(torch.compile(call, backend="eager"), Q).diagnostics[0].message in (outside.message, found.message)  # without a graph
+        assert (result.message, result.span.line, result.hint) == (outside.message, outside.span.line, outside.hint)
+    assert error_of(torch.compile(call, backend="eager"), Q).diagnostics[0].message in (outside.message, result.message)  # without a graph
 
 
 def test_what_cannot_be_compared_is_refused_in_a_graph_alone() -> None:

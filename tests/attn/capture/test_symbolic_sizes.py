@@ -27,32 +27,32 @@ def attend(q: torch.Tensor, k: torch.Tensor | None = None, **options: Any) -> An
     return flex_attention(q, q if k is None else k, q if k is None else k, backend="interpret", verify="off", **options)
 
 
-def of_batches(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    return attend(x[kept])
+def of_batches(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    return attend(x[retained])
 
 
-def of_two_batches(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    return attend(x[kept], x[kept.flip(0)])
+def of_two_batches(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    return attend(x[retained], x[retained.flip(0)])
 
 
-def of_batches_inside(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    return attend(x[kept].permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3) * 1.0)
+def of_batches_inside(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    return attend(x[retained].permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3) * 1.0)
 
 
-def of_heads_inside(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    return attend(x.transpose(1, 2)[kept].transpose(1, 2), score_mod=lambda s, b, h, i, j: s + h * j)
+def of_heads_inside(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    return attend(x.transpose(1, 2)[retained].transpose(1, 2), score_mod=lambda s, b, h, i, j: s + h * j)
 
 
-def of_odd_rows(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    return attend(x[kept][..., :31])
+def of_odd_rows(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    return attend(x[retained][..., :31])
 
 
-def of_lengths(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
+def of_lengths(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
     y = x[:, :, tokens]
     return attend(y, block_mask=create_block_mask(lambda b, h, i, j: i >= j, None, None, y.shape[2], y.shape[2], device="cpu"))
 
 
-def of_a_number(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
+def of_a_number(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
     return attend(x[:, :, : tokens.sum().item()])  # type: ignore[misc]
 
 
@@ -61,23 +61,23 @@ def of_a_number(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> An
 def test_sizes_that_data_decide(call: Callable[..., torch.Tensor]) -> None:
     """Outputs, gradients and strides are those of the call outside of the graph."""
     x, y = (X.clone().requires_grad_() for _ in range(2))
-    found = torch.compile(call, backend="aot_eager", fullgraph=True)(x, KEPT, TOKENS)
+    result = torch.compile(call, backend="aot_eager", fullgraph=True)(x, KEPT, TOKENS)
     exact = call(y, KEPT, TOKENS)
-    torch.testing.assert_close(found, exact)
-    assert found.stride() == exact.stride()
-    for o in (found, exact):
+    torch.testing.assert_close(result, exact)
+    assert result.stride() == exact.stride()
+    for o in (result, exact):
         (o * o.detach()).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
 
 
-def packed(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
+def packed(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
     q = x.reshape(-1, 2, 32)[tokens.repeat(4)].half()
-    places = torch.arange(4, dtype=torch.int32)[kept] * 8
+    places = torch.arange(4, dtype=torch.int32)[retained] * 8
     return varlen_attention(q, q, q, places, places, tokens.sum().item(), causal=True, backend="interpret")[:24]  # type: ignore[arg-type]
 
 
-def cached(x: torch.Tensor, kept: torch.Tensor, tokens: torch.Tensor) -> Any:
-    cache = x[kept].half()
+def cached(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+    cache = x[retained].half()
     q = cache[:, :, :2].transpose(1, 2)
     return attention_with_kv_cache(q, cache, cache, cache_seqlens=2, layout="HND", backend="interpret")
 

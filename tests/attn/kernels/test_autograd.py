@@ -53,18 +53,18 @@ def tensors(*shape: int, dtype: torch.dtype = torch.float16) -> list[torch.Tenso
     return [torch.randn(size, generator=g).to(dtype) for size in sizes]
 
 
-def both(given: list[torch.Tensor], mask_mod: Mod, score_mod: Mod) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+def both(inputs: list[torch.Tensor], mask_mod: Mod, score_mod: Mod) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """Our gradients, and those of the dense formula in float64."""
-    H, M, HK, N = given[0].shape[1], given[0].shape[2], given[1].shape[1], given[1].shape[2]
-    own, exact = [x.detach().requires_grad_() for x in given], [x.detach().double().requires_grad_() for x in given]
+    H, M, HK, N = inputs[0].shape[1], inputs[0].shape[2], inputs[1].shape[1], inputs[1].shape[2]
+    ours, exact = [x.detach().requires_grad_() for x in inputs], [x.detach().double().requires_grad_() for x in inputs]
     block_mask = create_block_mask(mask_mod, None, None, M, N, device="cpu") if mask_mod else None
-    o, l = flex_attention(*own, score_mod, block_mask, enable_gqa=H != HK, return_lse=True, backend="interpret")
+    o, l = flex_attention(*ours, score_mod, block_mask, enable_gqa=H != HK, return_lse=True, backend="interpret")
     w = dense(*exact, mask_mod, score_mod)
     g = torch.Generator().manual_seed(1)
     do, dl = torch.randn(o.shape, generator=g).to(o.dtype), torch.randn(l.shape, generator=g)
     dl = torch.where(l > -torch.inf, dl, 0.0)
-    found = torch.autograd.grad((o, l), own, (do, dl))
-    return found, torch.autograd.grad(w, exact, (do.double(), dl.double()))
+    result = torch.autograd.grad((o, l), ours, (do, dl))
+    return result, torch.autograd.grad(w, exact, (do.double(), dl.double()))
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask_mod: Mod, score_mod: Mod) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,8 +79,8 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask_mod: Mod, scor
     return s.softmax(-1).masked_fill(none, 0.0) @ v, s.logsumexp(-1).masked_fill(none[..., 0], 0.0)
 
 
-def close(found: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...], bound: float = 1e-3) -> None:
-    for x, y in zip(found, exact, strict=True):
+def close(result: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...], bound: float = 1e-3) -> None:
+    for x, y in zip(result, exact, strict=True):
         assert x.shape == y.shape and (x.double() - y).norm() <= bound * y.norm()
 
 
@@ -119,22 +119,22 @@ def test_bfloat16(dim: int) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("asked", [RequestedGradients(), RequestedGradients(spread=True), RequestedGradients(in_order=True)])
-def test_every_head_dim_has_kernels_that_fit(asked: RequestedGradients, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("requests", [RequestedGradients(), RequestedGradients(spread=True), RequestedGradients(in_order=True)])
+def test_every_head_dim_has_kernels_that_fit(requests: RequestedGradients, dtype: torch.dtype) -> None:
     for keys, values in itertools.product((8, 64, 128, 192, 256), repeat=2):
         attention = cuir.attention(causal, dtype=dtype, head_dim=keys, value_dim=values, verify="off")
-        for step in attention.gradients(asked).plan.steps.values():
+        for step in attention.gradients(requests).plan.steps.values():
             assert step.checked.name == step.kernel
 
 
-@pytest.mark.parametrize(("keys", "values", "asked", "kernels"), [
+@pytest.mark.parametrize(("keys", "values", "requests", "kernels"), [
     (64, 64, RequestedGradients(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
     (64, 128, RequestedGradients(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
     (64, 64, RequestedGradients(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
     (64, 64, RequestedGradients(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64)]),
 ])  # fmt: skip
 def test_what_a_gpu_compiles(
-    keys: int, values: int, asked: RequestedGradients, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    keys: int, values: int, requests: RequestedGradients, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kernel once, by the name that its program has for it, and a kernel for each launch."""
     made: list[tuple[str, int]] = []
@@ -146,10 +146,10 @@ def test_what_a_gpu_compiles(
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
     monkeypatch.setattr("cuir.attn.kernels.autograd.need_hopper", lambda device: None)
-    given = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off").gradients(asked)
-    found = given.compiled(torch.device("cuda"))
+    inputs = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off").gradients(requests)
+    result = inputs.compiled(torch.device("cuda"))
     assert sorted(made) == kernels
-    assert {name: step.kernel for name, step in given.plan.steps.items()} == found
+    assert {name: step.kernel for name, step in inputs.plan.steps.items()} == result
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -173,13 +173,13 @@ def test_none_without_grad_mode() -> None:
 def test_keys_of_all_batches_and_strides() -> None:
     q, k, v = tensors(2, 2, 1, 40, 60, 64)
     q = q.transpose(1, 2).contiguous().transpose(1, 2)
-    own = [q.requires_grad_(), k[:1].requires_grad_(), v[:1].requires_grad_()]
-    o = flex_attention(*own, enable_gqa=True, backend="interpret")
+    ours = [q.requires_grad_(), k[:1].requires_grad_(), v[:1].requires_grad_()]
+    o = flex_attention(*ours, enable_gqa=True, backend="interpret")
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(0)).half()  # type: ignore[union-attr]
-    found = torch.autograd.grad(o, own, do.mT.contiguous().mT)  # type: ignore[arg-type]
-    exact = [x.detach().double().requires_grad_() for x in own]
+    result = torch.autograd.grad(o, ours, do.mT.contiguous().mT)  # type: ignore[arg-type]
+    exact = [x.detach().double().requires_grad_() for x in ours]
     p = (exact[0] @ exact[1].mT * 64**-0.5).softmax(-1) @ exact[2]
-    close(found, torch.autograd.grad(p, exact, do.double()))
+    close(result, torch.autograd.grad(p, exact, do.double()))
 
 
 @pytest.mark.sweep
@@ -191,41 +191,41 @@ def test_gradients_lie_as_their_tensors_do(dim: int, order: tuple[int, ...], com
     torch._dynamo.reset()
     given = tensors(2, 3, 3, 30, 40, dim)
     back = [order.index(d) for d in range(4)]
-    own = [x.permute(order).contiguous().permute(back).requires_grad_() for x in given]
+    ours = [x.permute(order).contiguous().permute(back).requires_grad_() for x in given]
 
     def call(*given: torch.Tensor) -> Any:
         return flex_attention(*given, softcap, backend="interpret", verify="off")
 
-    o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(*own)
+    o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(*ours)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(0)).half()
-    found = torch.autograd.grad(o, own, do)
-    assert [g.stride() for g in found] == [x.stride() for x in own]
+    actual = torch.autograd.grad(o, ours, do)
+    assert [g.stride() for g in actual] == [x.stride() for x in ours]
     plain = [x.detach().requires_grad_() for x in given]
-    wanted = torch.autograd.grad(call(*plain), plain, do)
-    for x, y in zip(found, wanted, strict=True):
+    expected = torch.autograd.grad(call(*plain), plain, do)
+    for x, y in zip(actual, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 30, 8), (1, 3, 1, 8), (2, 3, 30, 1), (1, 1, 1, 1)])
 def test_of_tensors_that_repeat_elements(shape: tuple[int, ...]) -> None:
     """A gradient of each element that a call sees, dense: autograd adds up those of one that `expand` has shown several times."""
-    own = [torch.randn(shape, generator=torch.Generator().manual_seed(n)).half().requires_grad_() for n in range(3)]
-    o = flex_attention(*(x.expand(2, 3, 30, 8) for x in own), backend="interpret", verify="off")
-    exact = [x.detach().double().requires_grad_() for x in own]
+    ours = [torch.randn(shape, generator=torch.Generator().manual_seed(n)).half().requires_grad_() for n in range(3)]
+    o = flex_attention(*(x.expand(2, 3, 30, 8) for x in ours), backend="interpret", verify="off")
+    exact = [x.detach().double().requires_grad_() for x in ours]
     wide, _ = dense(*(x.expand(2, 3, 30, 8) for x in exact), None, None)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(4))  # type: ignore[union-attr]
-    found = torch.autograd.grad(o, own, do.half())  # type: ignore[arg-type]
-    for x, y in zip(found, torch.autograd.grad(wide, exact, do.half().double()), strict=True):
+    result = torch.autograd.grad(o, ours, do.half())  # type: ignore[arg-type]
+    for x, y in zip(result, torch.autograd.grad(wide, exact, do.half().double()), strict=True):
         assert x.shape == y.shape and (x.double() - y).norm() <= 1e-2 * y.norm() + 1e-3
 
 
 def test_of_the_explicit_form() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 60, 60, 64))
     attention = cuir.attention(causal, dtype=torch.float16, head_dim=64, verify="off")
-    own = torch.autograd.grad(attention(q, k, v, backend="interpret").sum(), (q, k, v))  # type: ignore[union-attr]
+    ours = torch.autograd.grad(attention(q, k, v, backend="interpret").sum(), (q, k, v))  # type: ignore[union-attr]
     mask = create_block_mask(causal, None, None, 60, 60, device="cpu")
-    other = torch.autograd.grad(flex_attention(q, k, v, None, mask, backend="interpret").sum(), (q, k, v))  # type: ignore[union-attr]
-    assert all(torch.equal(x, y) for x, y in zip(own, other, strict=True))
+    second = torch.autograd.grad(flex_attention(q, k, v, None, mask, backend="interpret").sum(), (q, k, v))  # type: ignore[union-attr]
+    assert all(torch.equal(x, y) for x, y in zip(ours, second, strict=True))
 
 
 @pytest.mark.parametrize("mask", [create_block_mask, theirs_mask])
@@ -241,8 +241,8 @@ def test_under_torch_compile(mask: Callable[..., Any]) -> None:
 
     given = [x.requires_grad_() for x in tensors(1, 2, 2, 90, 90, 64)]
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    own, wanted = (torch.autograd.grad(loss(f, *given), given) for f in (compiled, call))
-    assert all(torch.equal(x, y) for x, y in zip(own, wanted, strict=True))
+    ours, expected = (torch.autograd.grad(loss(f, *given), given) for f in (compiled, call))
+    assert all(torch.equal(x, y) for x, y in zip(ours, expected, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -250,18 +250,18 @@ def test_under_torch_compile(mask: Callable[..., Any]) -> None:
     [("X109", {"normalize": "sigmoid"}), ("X109", {"normalize": "relu"})],
 )  # fmt: skip
 def test_what_has_no_gradients(code: str, options: dict[str, Any]) -> None:
-    given = [x.requires_grad_() for x in tensors(1, 2, 2, 20, 20, 64)]
+    inputs = [x.requires_grad_() for x in tensors(1, 2, 2, 20, 20, 64)]
     with pytest.raises(CuirError) as caught:
-        flex_attention(*given, backend="interpret", **options)
+        flex_attention(*inputs, backend="interpret", **options)
     assert caught.value.diagnostics[0].code == code
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_backward_pass_within_autocast(dtype: torch.dtype) -> None:
     """In the dtypes of its forward pass, wherever that was."""
-    own = [torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(i)).to(dtype).requires_grad_() for i in range(3)]
-    wanted = torch.autograd.grad(flex_attention(*own, backend="interpret").float().square().sum(), own)
-    o = flex_attention(*own, backend="interpret").float().square().sum()
+    ours = [torch.randn(1, 2, 40, 16, generator=torch.Generator().manual_seed(i)).to(dtype).requires_grad_() for i in range(3)]
+    expected = torch.autograd.grad(flex_attention(*ours, backend="interpret").float().square().sum(), ours)
+    o = flex_attention(*ours, backend="interpret").float().square().sum()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = torch.autograd.grad(o, own)
-    assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
+        actual = torch.autograd.grad(o, ours)
+    assert all(torch.equal(x, y) for x, y in zip(actual, expected, strict=True))

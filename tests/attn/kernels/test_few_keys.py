@@ -29,29 +29,31 @@ MASKS = {
 
 
 def call(mask: Any, n: int) -> tuple[Any, ...]:
-    made = attention(mask if mask is not None else (lambda s, b, h, q, k: s * 2), head_dim=64, verify="off")
+    result = attention(mask if mask is not None else (lambda s, b, h, q, k: s * 2), head_dim=64, verify="off")
     q = torch.zeros(1, 2, n, 64, dtype=torch.float16)
-    ready = made.ready(q, q, q, None, "interpret")
-    return made.settings, ready.data, ready.device_arguments, lengths_of(q, q)
+    ready = result.ready(q, q, q, None, "interpret")
+    return result.settings, ready.data, ready.device_arguments, lengths_of(q, q)
 
 
 @pytest.mark.parametrize("n", [256, 1000])
 @pytest.mark.parametrize("name", MASKS)
 def test_visited_keys_are_those_of_the_blocks_with_a_pair(name: str, n: int) -> None:
-    found = mean_visited_keys(*call(MASKS[name], n))
+    actual = mean_visited_keys(*call(MASKS[name], n))
     at = torch.arange(n)
-    kept = MASKS[name](0, 0, at[:, None], at) if MASKS[name] is not None else torch.ones(n, n, dtype=torch.bool)
+    retained = MASKS[name](0, 0, at[:, None], at) if MASKS[name] is not None else torch.ones(n, n, dtype=torch.bool)
     room = -n % 128
-    tiles = torch.nn.functional.pad(kept, (0, room, 0, room)).view(-(-n // 128), 128, -(-n // 128), 128).any(3).any(1)
-    wanted = 128 * float(tiles.float().sum(1).mean())
-    assert found is not None and wanted - 64 <= found <= wanted + 128  # blocks of the list's own size; tiles that stick out count in part
+    tiles = torch.nn.functional.pad(retained, (0, room, 0, room)).view(-(-n // 128), 128, -(-n // 128), 128).any(3).any(1)
+    expected = 128 * float(tiles.float().sum(1).mean())
+    assert (
+        actual is not None and expected - 64 <= actual <= expected + 128
+    )  # blocks of the list's own size; tiles that stick out count in part
 
 
 def test_data_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, data, made, at = call(MASKS["documents"], 256)
-    first = mean_visited_keys(settings, data, made, at)
-    made[data.lists.count].zero_()
-    assert mean_visited_keys(settings, data, made, at) == first
+    settings, data, result, at = call(MASKS["documents"], 256)
+    first = mean_visited_keys(settings, data, result, at)
+    result[data.lists.count].zero_()
+    assert mean_visited_keys(settings, data, result, at) == first
 
 
 class Late:
@@ -72,29 +74,29 @@ def test_other_data_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch
     """Until its blocks are counted it gets what the last data of these lengths had; only the first of all waits."""
     monkeypatch.setattr("cuir.attn.kernels.few_keys.Counting", Late)
     ids = torch.arange(1000) // 130
-    settings, data, made, at = call(lambda b, h, q, k: ids[q] == ids[k], 256)
+    settings, data, result, at = call(lambda b, h, q, k: ids[q] == ids[k], 256)
     settings.counted.clear()  # what other tests counted for this mask
-    first = mean_visited_keys(settings, data, made, at)
-    assert first is not None and made.counting.waited
+    first = mean_visited_keys(settings, data, result, at)
+    assert first is not None and result.counting.waited
     ids.fill_(0)
-    *_, other, _ = call(lambda b, h, q, k: ids[q] == ids[k], 256)
-    assert other is not made and mean_visited_keys(settings, data, other, at) == first and not other.counting.waited
+    *_, second, _ = call(lambda b, h, q, k: ids[q] == ids[k], 256)
+    assert second is not result and mean_visited_keys(settings, data, second, at) == first and not second.counting.waited
     monkeypatch.setattr("cuir.attn.kernels.few_keys.capturing", lambda: True)
-    assert mean_visited_keys(settings, data, other, at) == first
+    assert mean_visited_keys(settings, data, second, at) == first
     monkeypatch.setattr("cuir.attn.kernels.few_keys.capturing", lambda: False)
-    other.counting.there = True
-    assert mean_visited_keys(settings, data, other, at) == 256 and not other.counting.waited and settings.counted[at] == 256
+    second.counting.there = True
+    assert mean_visited_keys(settings, data, second, at) == 256 and not second.counting.waited and settings.counted[at] == 256
 
 
 def test_few_keys_of_a_slower_memory_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding dQ up costs bytes, and computing it apart products."""
-    given = call(MASKS["causal"], 1000)
-    keys, device = mean_visited_keys(*given), torch.device("cuda", 0)
+    inputs = call(MASKS["causal"], 1000)
+    keys, device = mean_visited_keys(*inputs), torch.device("cuda", 0)
     assert keys is not None
     for speed, few in ((1.0, True), (1e15, False), (3.35e12 * FEW * 64 / keys * 0.99, True), (3.35e12 * FEW * 64 / keys * 1.01, False)):
         monkeypatch.setattr("cuir.attn.kernels.few_keys.bandwidth", lambda _, speed=speed: speed)
-        assert has_few_keys(*given, device) == few, speed
-    assert not has_few_keys(*given, torch.device("cpu"))
+        assert has_few_keys(*inputs, device) == few, speed
+    assert not has_few_keys(*inputs, torch.device("cpu"))
 
 
 def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +105,11 @@ def test_scores_that_cost_much_are_not_computed_twice(monkeypatch: pytest.Monkey
     few: dict[str, list[bool]] = {name: [] for name in scores}
     for name, score in scores.items():
         spec = Specification(name, lambda b, h, q, k: q >= k, score)
-        made = attention(spec, head_dim=64, verify="off")
+        result = attention(spec, head_dim=64, verify="off")
         for n in (256, 320, 384, 768):
             q = torch.zeros(1, 1, n, 64, dtype=torch.float16)
-            ready = made.ready(q, q, q, None, "interpret")
-            few[name].append(has_few_keys(made.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0)))
+            ready = result.ready(q, q, q, None, "interpret")
+            few[name].append(has_few_keys(result.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0)))
     assert few == {"none": [True, True, True, False], "cheap": [True, True, False, False], "tanh": [False] * 4}
 
 
@@ -124,10 +126,10 @@ BEHIND = {
 @functools.cache
 def on_an_h200(variant: str, parameters: tuple[tuple[str, Any], ...], dim: int, n: int, spread: bool) -> bool:
     """Whether queries of a variant have few keys there."""
-    made = attention(read_variant(variant, [f"{n}={x}" for n, x in parameters]), head_dim=dim, verify="off")
+    result = attention(read_variant(variant, [f"{n}={x}" for n, x in parameters]), head_dim=dim, verify="off")
     q = torch.zeros(1, 1, n, dim, dtype=torch.float16)
-    ready = made.ready(q, q, q, None, "interpret")
-    return has_few_keys(made.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0), spread)
+    ready = result.ready(q, q, q, None, "interpret")
+    return has_few_keys(result.settings, ready.data, ready.device_arguments, lengths_of(q, q), torch.device("cuda", 0), spread)
 
 
 @pytest.mark.parametrize("name", ["backward-defaults-h200-2026-11-26", "backward-defaults-again-h200-2026-11-26"])
@@ -143,8 +145,8 @@ def test_what_was_the_fastest_is_taken(name: str, monkeypatch: pytest.MonkeyPatc
         times = {n: c["tflops"] for n, c in row["contenders"].items() if n != "reordered"}
         forms = ("apart", "added", "spread") if shape.H != shape.HK else ("apart", "added")
         times[next(n for n in forms if n not in times)] = times.pop("cuir")
-        made = attention(read_variant(row["variant"], [f"{n}={x}" for n, x in row["parameters"].items()]), head_dim=shape.D, verify="off")
-        spread = deals_heads(made, shape.lengths)
+        result = attention(read_variant(row["variant"], [f"{n}={x}" for n, x in row["parameters"].items()]), head_dim=shape.D, verify="off")
+        spread = deals_heads(result, shape.lengths)
         few = on_an_h200(row["variant"], tuple(row["parameters"].items()), shape.D, shape.M, spread)
         if times["apart" if few else "spread" if spread else "added"] < 0.97 * max(times.values()):
             behind.add((row["variant"], row["model"], shape.M))

@@ -175,8 +175,8 @@ def test_a_mask_that_is_not_linear_has_no_closed_form() -> None:
     ],
 )
 def test_how_the_work_of_tiles_changes(mask_mod: Callable[..., Any], work: str) -> None:
-    found = blocks(trace(Specification("mask", mask_mod)).keep)
-    assert found is not None and found.work == work
+    result = blocks(trace(Specification("mask", mask_mod)).keep)
+    assert result is not None and result.work == work
 
 
 def test_even_tiles_of_a_head_stand_in_a_row() -> None:
@@ -185,8 +185,8 @@ def test_even_tiles_of_a_head_stand_in_a_row() -> None:
     result = transfer(program, Specification("full"))
     assert "tile" in result.replaced
     check_contracts(result.program, result.program.kernels()["attention"], result.spec, [Problem(Lengths(2, 3, 1, 50, 50), 8, 8)])
-    again = transfer(result.program, Specification("causal", lambda b, h, q, k: k <= q))
-    assert again.program == transfer(program, again.spec).program
+    repeated = transfer(result.program, Specification("causal", lambda b, h, q, k: k <= q))
+    assert repeated.program == transfer(program, repeated.spec).program
 
 
 @given(st.integers(1, 4), st.integers(1, 40), st.integers(1, 70), st.integers(1, 24))
@@ -232,8 +232,8 @@ def test_bounds_are_written_with_the_parentheses_they_need(expr: str) -> None:
     def read(source: str) -> Linear:
         last = parse(f"@func\ndef f(x):\n    return {source}\n").funcs()["f"].body[-1]
         assert isinstance(last, Return)
-        found = linear(last.value)
-        assert found is not None
-        return found
+        result = linear(last.value)
+        assert result is not None
+        return result
 
     assert read(text(read(expr))) == read(expr)

@@ -28,8 +28,8 @@ def test_limits_cost_a_comparison_however_they_are_written() -> None:
 
 
 def test_reads_beside_each_other_are_cheap_and_others_are_not() -> None:
-    together, apart = cost(lambda b, h, q, k: TABLE[k + 1] == q), cost(lambda b, h, q, k: TABLE[k * 2] == q)
-    assert together < apart < cost(lambda b, h, q, k: TABLE[k ^ q] == q)
+    together, difference = cost(lambda b, h, q, k: TABLE[k + 1] == q), cost(lambda b, h, q, k: TABLE[k * 2] == q)
+    assert together < difference < cost(lambda b, h, q, k: TABLE[k ^ q] == q)
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -25,9 +25,9 @@ Mod = Callable[..., Any]
 
 def buckets(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     """As T5 has them."""
-    apart = (q - k).abs()
-    far = 16 + (torch.log(torch.clamp(apart, min=1).float() / 16) / math.log(LENGTH / 16) * 15.0).int()
-    return s + TABLE[h, torch.where(apart < 16, apart, torch.clamp(far, max=31))]
+    difference = (q - k).abs()
+    far = 16 + (torch.log(torch.clamp(difference, min=1).float() / 16) / math.log(LENGTH / 16) * 15.0).int()
+    return s + TABLE[h, torch.where(difference < 16, difference, torch.clamp(far, max=31))]
 
 
 def waves(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -69,8 +69,8 @@ def kernel(mod: Mod, **more: Any) -> Any:
 
 @pytest.mark.parametrize("mod", TABLES)
 def test_what_becomes_a_table(mod: Mod) -> None:
-    found = kernel(mod)
-    assert all(read in found.text for read in TABLES[mod]) and found.text.count("by_distance") == 2 * len(TABLES[mod])
+    result = kernel(mod)
+    assert all(read in result.text for read in TABLES[mod]) and result.text.count("by_distance") == 2 * len(TABLES[mod])
     assert "by_distance" not in kernel(mod, tables=False).text
 
 
@@ -97,17 +97,17 @@ def dense(mod: Mod, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.
 
 @pytest.mark.parametrize("mod", TABLES)
 def test_numbers(mod: Mod) -> None:
-    given = tensors()
-    found, wanted = flex_attention(*given, mod, backend="interpret"), dense(mod, *given)
-    assert (found.double() - wanted).norm() <= 1e-3 * wanted.norm()
+    inputs = tensors()
+    actual, expected = flex_attention(*inputs, mod, backend="interpret"), dense(mod, *inputs)
+    assert (actual.double() - expected).norm() <= 1e-3 * expected.norm()
 
 
 @pytest.mark.parametrize("mod", [buckets, of_batches])
 def test_a_program_from_elsewhere_has_its_tables_by_their_names(mod: Mod) -> None:
-    spec, found, at = Specification("rule", None, mod), kernel(mod), Lengths(2, H, H, 5, 9)
-    program = cuir.parse(found.text)
-    own = captured_arguments(program, program.kernels()[found.kernel], spec, at)
-    assert torch.equal(own["by_distance"], found.arguments(at)["by_distance"])
+    spec, result, at = Specification("rule", None, mod), kernel(mod), Lengths(2, H, H, 5, 9)
+    program = cuir.parse(result.text)
+    ours = captured_arguments(program, program.kernels()[result.kernel], spec, at)
+    assert torch.equal(ours["by_distance"], result.arguments(at)["by_distance"])
 
 
 @pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
@@ -127,29 +127,29 @@ def test_written_data_and_other_lengths() -> None:
     q, k, v = tensors()
     before = flex_attention(q, k, v, mod, backend="interpret")
     weights[1] = -1.0
-    after, wanted = flex_attention(q, k, v, mod, backend="interpret"), dense(mod, q, k, v)
-    assert (after.double() - wanted).norm() <= 1e-3 * wanted.norm() and not torch.equal(before[:, 1], after[:, 1])
+    after, expected = flex_attention(q, k, v, mod, backend="interpret"), dense(mod, q, k, v)
+    assert (after.double() - expected).norm() <= 1e-3 * expected.norm() and not torch.equal(before[:, 1], after[:, 1])
     short = flex_attention(q[:, :, :9], k, v, mod, backend="interpret")
-    assert (short.double() - wanted[:, :, :9]).norm() <= 1e-3 * wanted.norm()
+    assert (short.double() - expected[:, :, :9]).norm() <= 1e-3 * expected.norm()
 
 
 def test_a_table_that_is_too_long_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "MOST", 100)
-    given, factor = tensors(1), 0.5
+    inputs, factor = tensors(1), 0.5
 
     def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return roots(s, b, h, q, k) * factor
 
-    found, wanted = flex_attention(*given, mod, backend="interpret"), dense(mod, *given)
-    assert (found.double() - wanted).norm() <= 1e-3 * wanted.norm()
+    actual, expected = flex_attention(*inputs, mod, backend="interpret"), dense(mod, *inputs)
+    assert (actual.double() - expected).norm() <= 1e-3 * expected.norm()
 
 
 def test_gradients_do_without() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(2))
     o = flex_attention(q, k, v, waves, backend="interpret")
-    found = torch.autograd.grad(o.float().square().sum(), (q, k, v))
+    result = torch.autograd.grad(o.float().square().sum(), (q, k, v))
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     at = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((2, H, M, N))]
     exact = torch.autograd.grad((waves(wide[0] @ wide[1].mT / 8.0, *at).softmax(-1) @ wide[2]).square().sum(), wide)
-    for x, y in zip(found, exact, strict=True):
+    for x, y in zip(result, exact, strict=True):
         assert (x.double() - y).norm() <= 2e-3 * y.norm()

@@ -201,9 +201,9 @@ def test_data_that_follow_the_lengths_are_compared() -> None:
 
 
 def test_other_data_need_no_other_kernel() -> None:
-    one, other = (expert(specification("document", torch.randint(0, 5, (2, 300)))) for _ in range(2))
-    assert one.text == other.text
-    assert transfer(one.program, other.spec).text == one.text, "a variant can be transferred again"
+    item, second = (expert(specification("document", torch.randint(0, 5, (2, 300)))) for _ in range(2))
+    assert item.text == second.text
+    assert transfer(item.program, second.spec).text == item.text, "a variant can be transferred again"
 
 
 def test_names_that_are_taken() -> None:
@@ -212,10 +212,10 @@ def test_names_that_are_taken() -> None:
     result = expert(spec)
     check(result.program, None, {"T": F16, "D": 64})
     at = Lengths(1, 2, 2, 64, 64)
-    made = result.arguments(at, consts={})
-    assert set(made) == {"block_list_", "block_count", "block_list", "tile_order"}
-    again = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})
-    assert all(torch.equal(again[name], made[name]) for name in made)  # type: ignore[arg-type]
+    created = result.arguments(at, consts={})
+    assert set(created) == {"block_list_", "block_count", "block_list", "tile_order"}
+    repeated = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})
+    assert all(torch.equal(repeated[name], created[name]) for name in created)  # type: ignore[arg-type]
 
 
 def test_tiles_of_an_unknown_size() -> None:
@@ -274,12 +274,12 @@ def test_cheap_masks_are_worked_out_and_so_are_all_without_bits() -> None:
 def test_bits_of_more_memory_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     traced, at = trace(Specification("remainders", COSTLY["remainders"])), Lengths(1, 1, 1, 64, 64)
     assert traced.keep is not None
-    made = lists.block_lists(traced.keep, {}, at, 16, 16)
-    bits, slot = lists.block_bits(traced.keep, {}, at, 16, 16, *made)
+    result = lists.block_lists(traced.keep, {}, at, 16, 16)
+    bits, slot = lists.block_bits(traced.keep, {}, at, 16, 16, *result)
     assert bits.shape == (2 + 16, 16, 1) and slot.unique().tolist() == list(range(2, 18))
     monkeypatch.setattr(lists, "MOST_BITS", bits.numel() * 4 - 1)
     with pytest.raises(lists.TooLarge):
-        lists.block_bits(traced.keep, {}, at, 16, 16, *made)
+        lists.block_bits(traced.keep, {}, at, 16, 16, *result)
 
 
 @pytest.mark.parametrize("mask", ["document", "both", "not of the data"])

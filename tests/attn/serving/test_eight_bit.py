@@ -101,9 +101,9 @@ class Problem:
 )
 def test_gives_what_float64_gives(problem: Problem) -> None:
     o, lse = problem.called()
-    wanted, wanted_lse = problem.wanted()
+    expected, wanted_lse = problem.wanted()
     coarse = 8 if problem.q.dtype == torch.bfloat16 else 1
-    torch.testing.assert_close(o.double(), wanted, atol=3e-3 * coarse, rtol=1e-2)
+    torch.testing.assert_close(o.double(), expected, atol=3e-3 * coarse, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
@@ -145,8 +145,8 @@ def test_warps_of_32_rows(
     """Each key is widened once for all of them, and sums are added up in two rounds."""
     o, _ = problem.called(verify="off", **options)
     assert rows_of_a_warp[-1] == 32
-    wanted = problem.weighed(weigh).nan_to_num()  # of a sequence without tokens
-    assert (o.double() - wanted).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * wanted.norm()
+    expected = problem.weighed(weigh).nan_to_num()  # of a sequence without tokens
+    assert (o.double() - expected).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * expected.norm()
 
 
 @pytest.mark.parametrize(("options", "weigh"), [
@@ -162,17 +162,17 @@ def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[
 def test_numbers_and_scales_of_new_tokens() -> None:
     """The nearest numbers, the largest one beyond it; of a token whose numbers are all 0, a scale by which they stay 0."""
     x = torch.tensor([[[[1000.0, -3.0, 0.0]], [[0.0, 0.0, 0.0]]]])
-    numbers, own = quantise(x, torch.tensor([2.0]))
-    assert own is None and numbers.float().flatten().tolist() == [448.0, -1.5, 0.0, 0.0, 0.0, 0.0]
-    numbers, own = quantise(x, torch.empty(1, 1, 1))
-    assert own is not None and own.flatten().tolist() == [torch.tensor(1000.0 / 448).item(), 1.0] and numbers[0, 0, 0, 0] == 448
-    made = Problem([20, 3], 16, "tokens", new=1)
-    made.called()
-    assert made.table is not None and made.scales[0] is not None
+    numbers, ours = quantise(x, torch.tensor([2.0]))
+    assert ours is None and numbers.float().flatten().tolist() == [448.0, -1.5, 0.0, 0.0, 0.0, 0.0]
+    numbers, ours = quantise(x, torch.empty(1, 1, 1))
+    assert ours is not None and ours.flatten().tolist() == [torch.tensor(1000.0 / 448).item(), 1.0] and numbers[0, 0, 0, 0] == 448
+    result = Problem([20, 3], 16, "tokens", new=1)
+    result.called()
+    assert result.table is not None and result.scales[0] is not None
     for b, n in enumerate((20, 3)):
-        at, row = int(made.table[b, n // 16]), n % 16
-        got = made.caches[0][at, row].double() * made.scales[0][at, :, row, None].double()
-        torch.testing.assert_close(got, made.exact[0][b][n], atol=0, rtol=1e-6)
+        at, row = int(result.table[b, n // 16]), n % 16
+        got = result.caches[0][at, row].double() * result.scales[0][at, :, row, None].double()
+        torch.testing.assert_close(got, result.exact[0][b][n], atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_numbers_and_scales_of_new_tokens() -> None:
     ],
 )
 def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "q": torch.zeros(2, 1, 4, 64).half(), "k_cache": torch.zeros(3, 16, 2, 64).to(E4M3), "v_cache": torch.zeros(3, 16, 2, 64).to(E4M3),
         "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32), "page_table": torch.tensor([[0], [2]], dtype=torch.int32), "backend": "interpret",
     }  # fmt: skip
     with pytest.raises(CuirError) as caught:
-        attention_with_kv_cache(**{**given, **change})
+        attention_with_kv_cache(**{**inputs, **change})
     assert caught.value.diagnostics[0].code == code

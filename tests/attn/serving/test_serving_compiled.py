@@ -53,24 +53,24 @@ def test_a_step_over_a_cache_is_one_graph() -> None:
     call, counter = compiled(step)
     for turn, (lengths, table) in enumerate((([20, 3], TABLE), ([7, 30], TABLE.flip(1).contiguous()))):
         q, k, v = random(2, 1, 4, D, seed=turn), random(2, 1, HK, D, seed=turn + 5), random(2, 1, HK, D, seed=turn + 9)
-        caches, others = ([random(5, PAGE, HK, D, seed=7 + i) for i in range(2)] for _ in range(2))
+        caches, rest = ([random(5, PAGE, HK, D, seed=7 + i) for i in range(2)] for _ in range(2))
         of = (
             torch.tensor(lengths, dtype=torch.int32),
             table,
             biased(torch.tensor([0.1, -0.2, 0.3, turn])),
             torch.tensor([0.5, turn, -1.0, 2.0]),
         )
-        got, wanted = call(q, k, v, *caches, *of), step(q, k, v, *others, *of)
-        for x, y in (*zip(got, wanted), *zip(caches, others)):
+        got, expected = call(q, k, v, *caches, *of), step(q, k, v, *rest, *of)
+        for x, y in (*zip(got, expected), *zip(caches, rest)):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
     assert counter.frame_count == 1
 
 
 def test_a_cache_of_8_bits_that_is_read_alone_and_written() -> None:
     def step(q: Any, new: Any, keys: Any, values: Any, scales: Any) -> Any:
-        given = {"page_table": TABLE, "k_scale": scales[0], "v_scale": scales[1], "backend": "interpret"}
-        first = attention_with_kv_cache(q, keys, values, new, new, cache_seqlens=3, **given)
-        return first + attention_with_kv_cache(q, keys, values, cache_seqlens=4, causal=True, **given)
+        inputs = {"page_table": TABLE, "k_scale": scales[0], "v_scale": scales[1], "backend": "interpret"}
+        first = attention_with_kv_cache(q, keys, values, new, new, cache_seqlens=3, **inputs)
+        return first + attention_with_kv_cache(q, keys, values, cache_seqlens=4, causal=True, **inputs)
 
     call, counter = compiled(step)
     sides = []
@@ -107,7 +107,7 @@ def from_half(b: Any, h: Any, q: Any, k: Any, *, M: Any, N: Any) -> Any:
     return (q * 2 < M) | (k < N - 1)
 
 
-def train(made: str) -> Callable[..., Any]:
+def train(result: str) -> Callable[..., Any]:
     """A step of packed sequences with gradients, whose mods come from outside of the compiled function, or from inside."""
 
     def outside(q: Any, k: Any, v: Any, cu: Any, slopes: Any, sink: Any) -> Any:
@@ -128,25 +128,25 @@ def train(made: str) -> Callable[..., Any]:
         )  # fmt: skip
         return o * 2, lse
 
-    return {"outside": outside, "inside": inside}[made]
+    return {"outside": outside, "inside": inside}[result]
 
 
-@pytest.mark.parametrize("made", ["outside", "inside"])
-def test_training_of_packed_sequences_is_one_graph(made: str) -> None:
+@pytest.mark.parametrize("result", ["outside", "inside"])
+def test_training_of_packed_sequences_is_one_graph(result: str) -> None:
     """For other places of as many sequences; outputs and all gradients are those of the call outside of the graph, and rows of no sequence have none."""
-    step = train(made)
+    step = train(result)
     call, counter = compiled(step)
     for turn, places in enumerate(([0, 13, 13, 40], [0, 5, 20, 38])):
-        found = []
+        results = []
         for function in (call, step):
             q, k, v = (random(40, h, D, seed=turn + i).requires_grad_() for i, h in enumerate((4, HK, HK)))
             slopes, sink = (torch.tensor([0.1, -0.2, 0.3, x], requires_grad=True) for x in (turn, 0.5))
             o, lse = function(q, k, v, torch.tensor(places, dtype=torch.int32), slopes, sink)
             loss = (o.float() * o.detach().float()).sum() + torch.where(lse.isinf(), 0, lse).sum()
-            found.append((o, lse, *torch.autograd.grad(loss, (q, k, v, slopes, sink))))
-        for x, y in zip(*found):
+            results.append((o, lse, *torch.autograd.grad(loss, (q, k, v, slopes, sink))))
+        for x, y in zip(*results):
             torch.testing.assert_close(x.float(), y.float(), rtol=1e-2, atol=2e-3)
-        assert not found[0][2][places[-1] :].any()
+        assert not results[0][2][places[-1] :].any()
     assert counter.frame_count == 1
 
 
@@ -172,15 +172,15 @@ def test_nested_tensors_are_one_graph(gradient: bool) -> None:
 
     call, counter = compiled(step)
     for turn, lengths in enumerate(([5, 9], [3, 11])):
-        found = []
+        results = []
         for function in (call, step):
             x = nested(lengths, turn, gradient)
             o = function(x)
-            found.append([o.transpose(1, 2).values(), o.offsets()])
+            results.append([o.transpose(1, 2).values(), o.offsets()])
             if gradient:
-                found[-1] += torch.autograd.grad(o.values().sum(), (x, slopes))
-                found[-1][2] = found[-1][2].values()
-        for y, z in zip(*found):
+                results[-1] += torch.autograd.grad(o.values().sum(), (x, slopes))
+                results[-1][2] = results[-1][2].values()
+        for y, z in zip(*results):
             torch.testing.assert_close(y, z, rtol=1e-2, atol=2e-3)
     assert counter.frame_count == 1
 

@@ -80,10 +80,10 @@ def test_blocks_cover_the_mask_once_and_whole_ones_last(name: str) -> None:
     transferred = transfer_backward(EXPERT, spec)
     for M, N, BM, BN in ((70, 70, 16, 32), (130, 96, 32, 16), (40, 129, 64, 32)):
         at = Lengths(2, 2, 1, M, M if name in SELF else N)
-        kept = spec.kept(at)
+        retained = spec.kept(at)
         count, listed = visited(transferred, at, BM, BN)
         for b, h, j in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(count.shape[2])).tolist():
-            columns = kept[b, h, :, j * BN : j * BN + BN]
+            columns = retained[b, h, :, j * BN : j * BN + BN]
             partial, n = count[b, h, j].tolist()
             blocks = listed[b, h, j, :n].tolist()
             assert 0 <= partial <= n and len(set(blocks)) == n and all(0 <= m < -(-at.M // BM) for m in blocks)
@@ -107,15 +107,15 @@ def test_gradients_of_the_corpus(name: str) -> None:
     consts = {"T": F16, "D": D, "BM": 128}
     rows = padded_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
-    found = torch.zeros(1, 2, M, D), torch.empty_like(k), torch.empty_like(v)
-    given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta}
-    outputs = dict(zip(("dQ", "dK", "dV"), found, strict=True))
+    result = torch.zeros(1, 2, M, D), torch.empty_like(k), torch.empty_like(v)
+    inputs = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta}
+    outputs = dict(zip(("dQ", "dK", "dV"), result, strict=True))
     run(
         check(transferred.program, KERNEL, consts),
-        {**given, **outputs, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        {**inputs, **outputs, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
         grid=2,
     )
-    for x, y in zip((found[0] * D**-0.5, *found[1:]), exact, strict=True):
+    for x, y in zip((result[0] * D**-0.5, *result[1:]), exact, strict=True):
         assert (x.double() - y).norm() <= 6e-4 * y.norm()
 
 
@@ -132,15 +132,15 @@ def test_gradients_of_the_corpus_in_f32(name: str) -> None:
     exact = torch.autograd.grad(o, leaves, do.double())
     rows = padded_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
-    found = torch.full_like(k, torch.nan), torch.full_like(v, torch.nan)
-    given = {"Q": q, "K": k, "V": v, "dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dK": found[0], "dV": found[1]}
+    result = torch.full_like(k, torch.nan), torch.full_like(v, torch.nan)
+    inputs = {"Q": q, "K": k, "V": v, "dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dK": result[0], "dV": result[1]}
     consts = {"D": D}
     run(
         check(transferred.program, KERNEL, consts),
-        {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        {**inputs, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
         grid=2,
     )
-    for x, y in zip(found, exact, strict=True):
+    for x, y in zip(result, exact, strict=True):
         assert (x.double() - y).norm() <= 2e-6 * y.norm()
 
 
@@ -194,9 +194,9 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
         program = parse(text, "learned.cuir")
         kernel = program.kernels()[KERNEL]
         assert gradients_of(kernel) == {"grad_GATE": "GATE", "grad_BIAS": "BIAS"}
-        asked, checked = prepare_specification(spec, kernel, program, consts), check(program, KERNEL, consts)
+        requests, checked = prepare_specification(spec, kernel, program, consts), check(program, KERNEL, consts)
         sizes = dict.fromkeys(checked.dims, 3) | {"B": 1, "H": 2, "HK": 1, "M": 30, "N": 40, "MP": 128}
-        return [str(row["output"]) for row in check_case(program, checked, asked, Draw("one", sizes))]
+        return [str(row["output"]) for row in check_case(program, checked, requests, Draw("one", sizes))]
 
     text = transferred.text
     assert (

@@ -66,6 +66,6 @@ def test_a_cache_visits_all_blocks_of_a_mask_by_table_or_head() -> None:
         return k < h * 40
 
     for spec in (corpus.variant("document")(), Specification("of_head", of_head)):
-        made = transfer(CACHE, spec)
-        assert made.lists is None and "return n, n" in show(made.program.funcs()["kv_count"])
+        variant = transfer(CACHE, spec)
+        assert variant.lists is None and "return n, n" in show(variant.program.funcs()["kv_count"])
     assert transfer(DECODE, corpus.variant("document")()).lists is not None

@@ -77,9 +77,9 @@ def test_of_a_captured_element(name: str) -> None:
     traced = trace(Specification("score", None, lambda s, b, h, q, k: OF_READS[name](s, LEARNED[0])))
     (read,) = traced.reads
     names = {"S": S, "scale": SCALE, "inf": torch.inf, **CONSTANTS, traced.parameters[0].name: LEARNED}
-    found = torch.as_tensor(evaluate(of_read(traced.score, traced.factor, read), names)).expand(S.shape)
+    result = torch.as_tensor(evaluate(of_read(traced.score, traced.factor, read), names)).expand(S.shape)
     exact = torch.func.jacfwd(lambda t: OF_READS[name](S.double() * SCALE, t))(LEARNED[0].double())
-    torch.testing.assert_close(found.double(), exact.expand(S.shape), rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(result.double(), exact.expand(S.shape), rtol=2e-4, atol=2e-5)
 
 
 def test_every_function_of_floats_has_a_rule() -> None:
@@ -88,9 +88,9 @@ def test_every_function_of_floats_has_a_rule() -> None:
 
     entries = [op for op in (*TABLE.values(), *OPERATORS.values()) if op.evaluate is not None and op.traits.elementwise]
     for op in entries:
-        known = op.traits.chooses or op.traits.converts or op.traits.compares or op.traits.extremum or op.traits.votes
+        expected_values = op.traits.chooses or op.traits.converts or op.traits.compares or op.traits.extremum or op.traits.votes
         of_floats = op.evaluate is not None and op.evaluate.tile(F32) is not None
-        assert op.name in _RULES or known or not of_floats, op.name
+        assert op.name in _RULES or expected_values or not of_floats, op.name
 
 
 def test_what_does_not_depend_on_the_product_has_none() -> None:

@@ -204,9 +204,9 @@ def test_a_launch_gets_the_arguments_of_the_specification() -> None:
     """Make arguments as tuning and measuring do; calls of flex_attention have others."""
     spec = replace(SPECS["documents"], dropout=Dropout(0.75))
     result, at = made("flash_fwd_sm90", spec), Lengths(1, 2, 1, 40, 70)
-    given = result.arguments(at, consts=FORWARD["flash_fwd_sm90"])
-    assert given["dropout_factor"] == 4.0 and torch.equal(given["dropout_seed"], Dropout().seed_for(at))  # type: ignore[arg-type]
-    assert given.keys() - result.arguments(at, consts=FORWARD["flash_fwd_sm90"], dropout=False).keys() == set(DROPOUT)
+    inputs = result.arguments(at, consts=FORWARD["flash_fwd_sm90"])
+    assert inputs["dropout_factor"] == 4.0 and torch.equal(inputs["dropout_seed"], Dropout().seed_for(at))  # type: ignore[arg-type]
+    assert inputs.keys() - result.arguments(at, consts=FORWARD["flash_fwd_sm90"], dropout=False).keys() == set(DROPOUT)
 
 
 def test_kernels_without_a_place_for_it_are_refused() -> None:

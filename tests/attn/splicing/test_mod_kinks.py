@@ -136,13 +136,13 @@ def check(f: Callable[..., Any], varies: bool, several: bool, scalar: bool = Fal
     size = torch.maximum(X.abs(), Y.abs())
     overflow = several & (size > 1e18) & size.isfinite()  # of squares on the way
     theirs = [_autograd(f, dtype, scalar) for dtype in (torch.float64, torch.float32)]
-    for n, found, exact, single in zip("xy", ours, *theirs, strict=True):
-        good = _close(found, exact.float()) | _close(found, single)
+    for n, result, exact, single in zip("xy", ours, *theirs, strict=True):
+        good = _close(result, exact.float()) | _close(result, single)
         unknown = exact.isnan() & (
             value.isnan() | ~X.isfinite() | ~Y.isfinite()
         )  # PyTorch has no number, of an infinity or of what is none itself
-        good |= overflow | unknown | (value.isnan() & (found.isnan() | several))
-        first = [(x, y, a, b) for x, y, a, b, g in zip(*(t.flatten().tolist() for t in (X, Y, found, exact, good))) if not g]
+        good |= overflow | unknown | (value.isnan() & (result.isnan() | several))
+        first = [(x, y, a, b) for x, y, a, b, g in zip(*(t.flatten().tolist() for t in (X, Y, result, exact, good))) if not g]
         assert not first, f"by {n}: (x, y, ours, PyTorch's) {first[:8]}, {len(first)} in all"
 
 
@@ -199,14 +199,14 @@ def test_the_evaluators_gradients_are_the_derivatives() -> None:
             e = to(f(*(Proxy(Name(n), F32, True) for n in "xy")), F32).expr
         leaves = {n: t.clone().requires_grad_() for n, t in zip("xy", finite, strict=True)}
         value = torch.as_tensor(evaluate(e, leaves)).expand(15, 15)
-        found = [torch.zeros(15, 15)] * 2
+        result = [torch.zeros(15, 15)] * 2
         if value.requires_grad:
-            found = list(torch.autograd.grad(value.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True))
-        for n, gradient in zip("xy", found, strict=True):
+            result = list(torch.autograd.grad(value.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True))
+        for n, gradient in zip("xy", result, strict=True):
             exact = torch.as_tensor(evaluate(differentiate(e, Name(n)), dict(zip("xy", finite, strict=True)))).float().expand(15, 15)
-            asked = exact.isfinite() & gradient.isfinite()
-            if not torch.allclose(gradient[asked], exact[asked], rtol=1e-3, atol=1e-6) or asked.sum() < 30:
-                wrong.append(f"{name} by {n}: {int(asked.sum())} of 225")
+            requests = exact.isfinite() & gradient.isfinite()
+            if not torch.allclose(gradient[requests], exact[requests], rtol=1e-3, atol=1e-6) or requests.sum() < 30:
+                wrong.append(f"{name} by {n}: {int(requests.sum())} of 225")
     assert not wrong, "\n".join(wrong)
 
 

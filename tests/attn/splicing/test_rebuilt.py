@@ -19,11 +19,11 @@ from cuir.spec.specification import Lengths
 def test_other_tensors() -> None:
     ids, sizes = torch.arange(9) // 3, [torch.tensor(2), 4]
     spec = Specification("other", lambda b, h, q, k: (ids[q] == ids[k]) & (q - k <= sizes[0]) & (k - q <= sizes[1]))
-    same, other = rebuild_mods(spec, lambda x: x), rebuild_mods(spec, lambda x: x * 0)
+    same, second = rebuild_mods(spec, lambda x: x), rebuild_mods(spec, lambda x: x * 0)
     at = Lengths(1, 1, 1, 9, 9)
-    assert torch.equal(same.mask(at), spec.mask(at)) and not torch.equal(other.mask(at), spec.mask(at))
+    assert torch.equal(same.mask(at), spec.mask(at)) and not torch.equal(second.mask(at), spec.mask(at))
     q, k = torch.arange(9)[:, None], torch.arange(9)
-    assert torch.equal(other.mask(at)[0, 0], (q - k <= 0) & (k - q <= 4))
+    assert torch.equal(second.mask(at)[0, 0], (q - k <= 0) & (k - q <= 4))
 
 
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 4))
@@ -31,11 +31,11 @@ def test_reads_outside_of_a_tensor_are_zero(at: list[int], rows: int, cols: int)
     x = torch.arange(1, rows * cols + 1).view(rows, cols)
     spec = bound_reads(Specification("read", lambda b, h, q, k: x[q][k] > 0))
     assert spec.mask_mod is not None
-    one = x.as_subclass(Bounded)
+    item = x.as_subclass(Bounded)
     i, j = at
-    wanted = int(x[i, j]) if 0 <= i < rows and 0 <= j < cols else 0
-    assert int(one[torch.tensor(i), torch.tensor(j)]) == int(one[torch.tensor(i)][torch.tensor(j)]) == wanted
-    assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (wanted > 0)
+    expected = int(x[i, j]) if 0 <= i < rows and 0 <= j < cols else 0
+    assert int(item[torch.tensor(i), torch.tensor(j)]) == int(item[torch.tensor(i)][torch.tensor(j)]) == expected
+    assert bool(spec.mask_mod(0, 0, torch.tensor(i), torch.tensor(j))) == (expected > 0)
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=2), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3))
@@ -44,11 +44,11 @@ def test_a_launch_has_room_for_the_elements_that_its_heads_read(shape: list[int]
     table, bias = torch.rand(shape) + 1, torch.rand(1, 1, 6, 7)
     spec = bound_reads(Specification("room", score_mod=lambda s, b, h, q, k: s + table[b, h * stride] + bias[b, h, q, k]))
     program, at = attention(spec, head_dim=64).program, Lengths(B, H, 1, 3, 4)
-    given = captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
-    room = given["table"]
+    inputs = captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
+    room = inputs["table"]
     assert isinstance(room, torch.Tensor) and room.shape == (max(shape[0], B), max(shape[1], (H - 1) * stride + 1))
     assert torch.equal(room[: shape[0], : shape[1]], table) and float(room.sum() - table.sum()) == pytest.approx(0, abs=1e-4)
-    assert isinstance(given["bias"], torch.Tensor) and given["bias"].shape == bias.shape
+    assert isinstance(inputs["bias"], torch.Tensor) and inputs["bias"].shape == bias.shape
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -102,5 +102,5 @@ def test_what_a_mod_of_rows_detaches_has_no_gradient_in_the_reference() -> None:
     assert spec.evaluated is not None
     (parameter,) = spec.evaluated.traced.parameters  # type: ignore[attr-defined]
     leaf = sources_of([parameter], spec, lengths)[parameter.name]
-    (found,) = torch.autograd.grad(spec.scores(torch.zeros(1, 1, 2, 8), lengths).sum(), [leaf])
-    assert torch.equal(found, torch.tensor([4.0, 0.0, 4.0, 4.0], dtype=found.dtype)[:, None].expand(4, 3))
+    (result,) = torch.autograd.grad(spec.scores(torch.zeros(1, 1, 2, 8), lengths).sum(), [leaf])
+    assert torch.equal(result, torch.tensor([4.0, 0.0, 4.0, 4.0], dtype=result.dtype)[:, None].expand(4, 3))

@@ -75,15 +75,15 @@ def test_comments_of_the_origin_stay() -> None:
     text = transfer(expert(), variant("softcap")).text
     before, _, rest = show(expert()).partition("@func\ndef tile(")  # which is another one
     lines = [*before.splitlines(), *rest[rest.index("@func") :].splitlines()]
-    kept = {line.split("#", 1)[1] for line in lines if "#" in line}
-    assert "# ---- splice points" in text and all(f"#{comment}" in text for comment in kept)
+    retained = {line.split("#", 1)[1] for line in lines if "#" in line}
+    assert "# ---- splice points" in text and all(f"#{comment}" in text for comment in retained)
 
 
 def test_a_second_transfer_gives_what_the_first_would() -> None:
     """Helpers and parameters of the variant before are gone."""
     window = transfer(expert(), variant("global_sliding_window")).program
-    again = transfer(window, variant("causal"))
-    assert again.program == expert()
+    repeated = transfer(window, variant("causal"))
+    assert repeated.program == expert()
     assert transfer(window, variant("softcap")).program == transfer(expert(), variant("softcap")).program
 
 
@@ -94,8 +94,8 @@ def test_captured_tensors_follow_the_lengths() -> None:
     at = Lengths(2, 4, 2, 100, 300)
     doc = result.arguments(at, consts={})["doc"]
     assert isinstance(doc, torch.Tensor) and doc.shape == (2, 300) and doc.dtype == torch.int32
-    again = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})["doc"]
-    assert isinstance(again, torch.Tensor) and torch.equal(again, doc)
+    repeated = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})["doc"]
+    assert isinstance(repeated, torch.Tensor) and torch.equal(repeated, doc)
 
 
 def test_a_captured_name_that_the_kernel_uses_gets_another() -> None:
@@ -160,11 +160,11 @@ def test_kernels_with_the_softmax_of_the_prelude() -> None:
 
 def test_a_replaced_softmax_does_not_come_back() -> None:
     for first in (Specification("s", normalize="sigmoid"), Specification("r", normalize="relu"), Specification("k", sink=2.0)):
-        made = transfer(expert(), first).program
-        code, message = error(made, variant("causal"))
+        result = transfer(expert(), first).program
+        code, message = error(result, variant("causal"))
         assert code == "X134" and (first.normalize in message or "a sink" in message)
-        other = Specification("other", normalize="relu")
-        assert transfer(made, other).program == transfer(expert(), other).program
+        second = Specification("other", normalize="relu")
+        assert transfer(result, second).program == transfer(expert(), second).program
     two = transfer(transfer(expert(), Specification("k", sink=2.0)).program, Specification("k", sink=torch.zeros(4)))
     assert "sink[h]" in two.text and "sink: Global[f32, sink_d0]" in two.text
 
@@ -172,8 +172,8 @@ def test_a_replaced_softmax_does_not_come_back() -> None:
 def error(origin: Program, spec: Specification, kernel: str | None = None) -> tuple[str, str]:
     with pytest.raises(CuirError) as caught:
         transfer(origin, spec, kernel)
-    found = caught.value.diagnostics[0]
-    return found.code, found.message
+    result = caught.value.diagnostics[0]
+    return result.code, result.message
 
 
 def test_refusals() -> None:

@@ -214,8 +214,8 @@ class Mode(enum.IntEnum):
 
 
 class Percent(float):
-    def __mul__(self, other: Any) -> Any:
-        return float(self) / 100 * other
+    def __mul__(self, second: Any) -> Any:
+        return float(self) / 100 * second
 
 
 class Marker:
@@ -357,10 +357,10 @@ def test_what_a_mod_keeps_in_a_class_is_refused_later(monkeypatch: pytest.Monkey
 
 
 class Final(type):
-    def __new__(cls, name: str, bases: tuple[type, ...], held: dict[str, Any], **keywords: Any) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], contents: dict[str, Any], **keywords: Any) -> Any:
         if bases:
             raise TypeError(f"{bases[0].__name__} is final")
-        return super().__new__(cls, name, bases, held)
+        return super().__new__(cls, name, bases, contents)
 
 
 class Sealed(metaclass=Final):
@@ -374,5 +374,5 @@ class Sealed(metaclass=Final):
 def test_a_class_that_forbids_to_be_derived_from_is_refused() -> None:
     with pytest.raises(CuirError) as caught:
         trace(Specification("sealed", score_mod=Sealed(2.0)))
-    found = caught.value.diagnostics[0]
-    assert found.code == "X120" and "`Sealed` ask for classes (__call__)" in found.message and "is final" in found.message
+    result = caught.value.diagnostics[0]
+    assert result.code == "X120" and "`Sealed` ask for classes (__call__)" in result.message and "is final" in result.message

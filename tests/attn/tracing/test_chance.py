@@ -35,8 +35,8 @@ DRAWING: list[Mod] = [
 def test_random_numbers_are_refused(mod: Mod) -> None:
     with pytest.raises(CuirError) as error:
         trace(Specification("drawn", mask_mod=mod))
-    found = error.value.diagnostics[0]
-    assert found.code == "X120" and "random" in found.message and found.span is not None and found.span.source.name == __file__
+    result = error.value.diagnostics[0]
+    assert result.code == "X120" and "random" in result.message and result.span is not None and result.span.source.name == __file__
 
 
 def test_a_score_that_drops_at_random_is_refused() -> None:
@@ -66,8 +66,8 @@ CONVERTED: list[Mod] = [
 def test_a_score_is_not_rounded_to_half_precision(mod: Mod) -> None:
     with pytest.raises(CuirError) as error:
         trace(Specification("half", score_mod=mod))
-    found = error.value.diagnostics[0]
-    assert found.code == "X120" and "16" in found.message and found.span is not None
+    result = error.value.diagnostics[0]
+    assert result.code == "X120" and "16" in result.message and result.span is not None
 
 
 def score(mod: Mod) -> str:
@@ -102,5 +102,5 @@ def test_indices_are_rounded_as_pytorch_rounds_them(mod: Mod) -> None:
     q, k = torch.meshgrid(torch.arange(2040, 2070, dtype=torch.int32), torch.arange(2040, 2070, dtype=torch.int32), indexing="ij")
     for h in (0, 3):
         at = {"b": 0, "h": h, "q": q, "k": k}
-        wanted = mod(torch.tensor(0), torch.tensor(h), q, k)
-        assert torch.equal(torch.as_tensor(evaluate(keep, at)).expand(wanted.shape), wanted)
+        expected = mod(torch.tensor(0), torch.tensor(h), q, k)
+        assert torch.equal(torch.as_tensor(evaluate(keep, at)).expand(expected.shape), expected)

@@ -68,9 +68,9 @@ TAKEN: dict[str, dict[str, Callable[..., Any]]] = {
 def test_rounding_that_changes_something_is_refused(name: str, at: Lengths | None) -> None:
     with pytest.raises(CuirError) as caught:
         looked_at(**REFUSED[name], at=at)
-    (told,) = caught.value.diagnostics
-    assert told.code == "U417" and "of float64 is rounded to float32" in told.message and "before the call" in (told.hint or "")
-    assert told.span is not None and told.span.source.name.endswith("test_doubles.py")
+    (text,) = caught.value.diagnostics
+    assert text.code == "U417" and "of float64 is rounded to float32" in text.message and "before the call" in (text.hint or "")
+    assert text.span is not None and text.span.source.name.endswith("test_doubles.py")
 
 
 @pytest.mark.parametrize("at", [AT, None], ids=["lengths", "lengths on the device"])
@@ -128,10 +128,10 @@ def test_a_mask_that_is_taken_is_that_of_float64(numbers: list[float], cut: floa
     _, _, q, k = indices(AT, "cpu")
     names = {"q": q.int(), "k": k.int(), **{p.name: p.on(p.value, "cpu") for p in traced.parameters}}  # type: ignore[arg-type]
     kernel = torch.as_tensor(evaluate(traced.keep, names))  # type: ignore[arg-type]
-    wanted = mask(0, 0, q, k)
+    expected = mask(0, 0, q, k)
     try:
         looked_at(mask)
     except CuirError:
-        assert not torch.equal(kernel.expand(wanted.shape), wanted)
+        assert not torch.equal(kernel.expand(expected.shape), expected)
     else:
-        assert not inexact or torch.equal(kernel.expand(wanted.shape), wanted)
+        assert not inexact or torch.equal(kernel.expand(expected.shape), expected)

@@ -87,8 +87,8 @@ def test_the_trace_gives_what_pytorch_gives_for_single_pairs(name: str) -> None:
     places = torch.randint(0, 2**20, (12, 4), generator=torch.Generator().manual_seed(3)) % torch.tensor([AT.B, AT.H, AT.M, AT.N])
     for place in places:
         for score in SCORES:
-            wanted = torch.as_tensor(MODS[name](torch.tensor(score), *place)).float()
-            torch.testing.assert_close(evaluated(MODS[name], tuple(place), score), wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
+            expected = torch.as_tensor(MODS[name](torch.tensor(score), *place)).float()
+            torch.testing.assert_close(evaluated(MODS[name], tuple(place), score), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 floats = st.floats(-2, 2, width=16).map(lambda x: round(x * 4) / 4)  # of which many are equal
@@ -100,13 +100,13 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
     row, whole = torch.tensor(bounds).sort().values, torch.tensor(bounds).mul(4).int().sort().values
 
     def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        found = torch.bucketize(s, row, right=right) + 10 * torch.searchsorted(row, s, side="left" if not right else "right")
-        return found + 100 * torch.bucketize(k, whole, right=right) + 0.25 * torch.isin(s, row) + 0.5 * torch.isin(k, whole, invert=right)
+        actual = torch.bucketize(s, row, right=right) + 10 * torch.searchsorted(row, s, side="left" if not right else "right")
+        return actual + 100 * torch.bucketize(k, whole, right=right) + 0.25 * torch.isin(s, row) + 0.5 * torch.isin(k, whole, invert=right)
 
     place = tuple(torch.tensor(i) for i in (0, 0, 0, k))
     score = score if bounds else 0.0  # of no boundary the result is a constant, to which a trace adds 0 times the product
-    wanted = mod(torch.tensor(score), *place[:3], place[3].int())
-    assert round(4 * float(evaluated(mod, place, score)), 2) == 4 * float(wanted)
+    expected = mod(torch.tensor(score), *place[:3], place[3].int())
+    assert round(4 * float(evaluated(mod, place, score)), 2) == 4 * float(expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -114,8 +114,8 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
 def test_boundaries_that_are_nan_or_out_of_order_are_searched_as_pytorch_does(bounds: list[float], score: float, right: bool) -> None:
     row = torch.tensor(bounds)
     place = tuple(torch.tensor(0) for _ in range(4))
-    found = evaluated(lambda s, b, h, q, k: torch.bucketize(s, row, right=right), place, score if bounds else 0.0)
-    assert round(float(found), 3) == int(torch.bucketize(torch.tensor(score), row, right=right))
+    result = evaluated(lambda s, b, h, q, k: torch.bucketize(s, row, right=right), place, score if bounds else 0.0)
+    assert round(float(result), 3) == int(torch.bucketize(torch.tensor(score), row, right=right))
 
 
 @settings(max_examples=40, deadline=None)

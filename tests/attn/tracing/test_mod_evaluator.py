@@ -33,16 +33,16 @@ def reads(draw: st.DrawFn) -> tuple[str, dict[str, torch.Tensor], dict[str, tupl
 @given(case=reads())
 def test_reads_at_spans(case: tuple[str, dict[str, torch.Tensor], dict[str, tuple[int, int]]]) -> None:
     text, tables, spans = case
-    known = {
+    expected_values = {
         n: torch.arange(*span, dtype=torch.int32).view([-1 if d == e else 1 for e in range(4)]) for d, (n, span) in enumerate(spans.items())
     }
-    wanted = evaluate(expression(text), {**tables, **known})
-    found = evaluate(expression(text), {**tables, **known}, spans)
+    expected = evaluate(expression(text), {**tables, **expected_values})
+    actual = evaluate(expression(text), {**tables, **expected_values}, spans)
     shape = [last - first for first, last in spans.values()]
-    assert found.dtype == wanted.dtype and torch.equal(found.expand(shape), wanted.expand(shape))
+    assert actual.dtype == expected.dtype and torch.equal(actual.expand(shape), expected.expand(shape))
 
 
 def test_a_view_is_no_copy() -> None:
     table = torch.arange(12, dtype=torch.int32).view(3, 4)
-    found = evaluate(expression("X[b, k]"), {"X": table}, {"b": (1, 3), "q": (0, 7), "k": (0, 4)})
-    assert found.shape == (2, 1, 4) and found.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
+    result = evaluate(expression("X[b, k]"), {"X": table}, {"b": (1, 3), "q": (0, 7), "k": (0, 4)})
+    assert result.shape == (2, 1, 4) and result.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()

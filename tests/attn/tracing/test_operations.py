@@ -103,16 +103,16 @@ def traced(mod: Callable[..., Any], *names: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_floats(name: str) -> None:
-    want, found = EXACT[name](x, y), traced(EXACT[name], "x", "y")
-    assert found.dtype == want.dtype
-    torch.testing.assert_close(found.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
+    want, result = EXACT[name](x, y), traced(EXACT[name], "x", "y")
+    assert result.dtype == want.dtype
+    torch.testing.assert_close(result.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", WHOLE_EXACT)
 def test_integers(name: str) -> None:
-    want, found = WHOLE_EXACT[name](i, j), traced(WHOLE_EXACT[name], "i", "j")
-    assert found.dtype == want.dtype
-    torch.testing.assert_close(found.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
+    want, result = WHOLE_EXACT[name](i, j), traced(WHOLE_EXACT[name], "i", "j")
+    assert result.dtype == want.dtype
+    torch.testing.assert_close(result.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", CLOSE)
@@ -143,16 +143,16 @@ def test_formulas_keep_their_accuracy_over_all_magnitudes(name: str) -> None:
     values, exact = values[(away := exact.abs() > 2.0**-119) | exact.isnan()], exact[away | exact.isnan()]
     with tracing():
         expression = MADE[name](Proxy(Name("x"), F32, True)).expr
-    found = torch.as_tensor(evaluate(expression, {"x": values}))
-    torch.testing.assert_close(found, exact.float(), rtol=3e-5 if name in TAILS else 2e-6, atol=0, equal_nan=True)
+    result = torch.as_tensor(evaluate(expression, {"x": values}))
+    torch.testing.assert_close(result, exact.float(), rtol=3e-5 if name in TAILS else 2e-6, atol=0, equal_nan=True)
 
 
 def test_conversions_to_integers() -> None:
     """PyTorch leaves open what a NaN and what lies outside gives; a kernel has 0 and the nearest end."""
-    found = traced(lambda x, y: x.to(torch.int32), "x", "y")
+    result = traced(lambda x, y: x.to(torch.int32), "x", "y")
     inside = x.abs() < 2**31
-    assert torch.equal(found[inside], x[inside].to(torch.int32))
-    assert (found[x.isnan()] == 0).all() and (found[x >= 2**31] == 2**31 - 1).all() and (found[x <= -(2**31)] == -(2**31)).all()
+    assert torch.equal(result[inside], x[inside].to(torch.int32))
+    assert (result[x.isnan()] == 0).all() and (result[x >= 2**31] == 2**31 - 1).all() and (result[x <= -(2**31)] == -(2**31)).all()
     assert torch.equal(traced(lambda x, y: (x < y).int(), "x", "y"), (x < y).int())
 
 
@@ -164,12 +164,12 @@ QUOTA = torch.tensor([3.0, math.nan])
 
 def kept(mask_mod: Callable[..., Any]) -> torch.Tensor:
     """The traced mask [H, M, N], evaluated on tensors."""
-    found = trace(Specification("test", mask_mod=mask_mod))
-    assert found.keep is not None
-    names = {p.name: p.argument(Specification("test", mask_mod=mask_mod), AT) for p in found.parameters}
+    traced_mod = trace(Specification("test", mask_mod=mask_mod))
+    assert traced_mod.keep is not None
+    names = {p.name: p.argument(Specification("test", mask_mod=mask_mod), AT) for p in traced_mod.parameters}
     q, k = torch.arange(AT.M, dtype=torch.int32)[:, None], torch.arange(AT.N, dtype=torch.int32)
     lengths = {n: getattr(AT, n) for n in ("B", "H", "HK", "M", "N")}
-    return torch.stack([torch.as_tensor(evaluate(found.keep, {**names, **lengths, "b": 0, "h": h, "q": q, "k": k})).expand(AT.M, AT.N) for h in range(AT.H)])  # fmt: skip
+    return torch.stack([torch.as_tensor(evaluate(traced_mod.keep, {**names, **lengths, "b": 0, "h": h, "q": q, "k": k})).expand(AT.M, AT.N) for h in range(AT.H)])  # fmt: skip
 
 
 def wanted(mask_mod: Callable[..., Any]) -> torch.Tensor:
@@ -208,12 +208,12 @@ def test_no_factor_moves_in_a_comparison(a: float, c: float, sign: str) -> None:
 
 
 def test_factors_of_scores_are_taken_together_and_those_of_their_conditions_are_not() -> None:
-    found = trace(Specification("test", score_mod=lambda s, b, h, q, k: torch.where(s / 3.0 > q * 0.5 * 0.1, s / 4.0 * 0.5, q / 8.0)))
-    assert show(found.score) == "where(S * scale / 3.0 > cast(q, f32) * 0.5 * 0.1, S * (scale / 4.0 * 0.5), cast(q, f32) * 0.125)"
+    traced_mod = trace(Specification("test", score_mod=lambda s, b, h, q, k: torch.where(s / 3.0 > q * 0.5 * 0.1, s / 4.0 * 0.5, q / 8.0)))
+    assert show(traced_mod.score) == "where(S * scale / 3.0 > cast(q, f32) * 0.5 * 0.1, S * (scale / 4.0 * 0.5), cast(q, f32) * 0.125)"
 
 
 def test_a_negated_comparison_of_a_nan_is_not_the_flipped_one() -> None:
     """Blocks that no pair is dropped from are found by the opposite of the mask: with a NaN both comparisons are false."""
-    found = trace(Specification("test", mask_mod=MASKS["a head's NaN"]))
-    made = blocks(found.keep)
-    assert made is not None and "QUOTA[h] < 2.0" not in made.text
+    traced_mod = trace(Specification("test", mask_mod=MASKS["a head's NaN"]))
+    result = blocks(traced_mod.keep)
+    assert result is not None and "QUOTA[h] < 2.0" not in result.text

@@ -71,9 +71,9 @@ FORMS: dict[str, tuple[Callable[..., Any], str, list[str]]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_traced_and_named(name: str) -> None:
     mod, text, names = FORMS[name]
-    found = trace(specification(mod))
-    assert show(found.score if found.keep is None else found.keep) == text
-    assert [p.name for p in found.parameters] == names
+    traced_mod = trace(specification(mod))
+    assert show(traced_mod.score if traced_mod.keep is None else traced_mod.keep) == text
+    assert [p.name for p in traced_mod.parameters] == names
 
 
 @pytest.mark.parametrize(("mod", "code", "says"), [
@@ -87,9 +87,9 @@ def test_traced_and_named(name: str) -> None:
 def test_refused_as_what_is_closed_over(mod: Callable[..., Any], code: str, says: str) -> None:
     with pytest.raises(CuirError) as caught:
         trace(specification(mod))
-    found = caught.value.diagnostics[0]
-    assert found.code == code and says in found.message, found.render()
-    assert found.span is not None and found.span.source.name == __file__
+    result = caught.value.diagnostics[0]
+    assert result.code == code and says in result.message, result.render()
+    assert result.span is not None and result.span.source.name == __file__
 
 
 def test_the_program_of_other_lengths_reads_zeros_outside() -> None:
@@ -104,8 +104,8 @@ def test_the_program_of_other_lengths_reads_zeros_outside() -> None:
 
 def test_results_of_operations_are_not_from_outside() -> None:
     met: list[torch.Tensor] = []
-    own, other = torch.ones(2), torch.ones(2)
-    with Outside(lambda x: met.append(x) or x, [own]):
-        made = (own + 1) * torch.ones(2) + torch.stack([own, own])[0]
-        made = made.unbind()[0] * 2 + other
-    assert all(x is other for x in met) and met and made.tolist() == [7.0, 7.0]
+    ours, second = torch.ones(2), torch.ones(2)
+    with Outside(lambda x: met.append(x) or x, [ours]):
+        result = (ours + 1) * torch.ones(2) + torch.stack([ours, ours])[0]
+        result = result.unbind()[0] * 2 + second
+    assert all(x is second for x in met) and met and result.tolist() == [7.0, 7.0]

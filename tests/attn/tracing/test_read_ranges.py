@@ -83,10 +83,10 @@ def test_intervals_hold_all_values(data: st.DataObject) -> None:
     reads = Reads(traced)
     read = next(r for r in reads.reads if r.value.id == "big")  # type: ignore[union-attr]
     given_values = {p.name: p.value for p in traced.parameters}
-    found = ranges._Bounds(given_values, ranges._Extremes(given_values), AT).of(read.indices[0])  # type: ignore[arg-type]
+    result = ranges._Bounds(given_values, ranges._Extremes(given_values), AT).of(read.indices[0])  # type: ignore[arg-type]
     names = {n: torch.arange(size).view([-1 if i == d else 1 for i in range(4)]) for d, (n, size) in enumerate(zip("bhqk", (2, 2, 9, 13)))}
     every = value(tree, names) + 0 * names["q"]
-    assert found is None or (found[0] <= int(every.min()) and int(every.max()) <= found[1])
+    assert result is None or (result[0] <= int(every.min()) and int(every.max()) <= result[1])
 
 
 # ---- what is refused
@@ -202,11 +202,11 @@ def test_calls_and_later_changes() -> None:
         flex_attention(q, k, v, None, block_mask, backend="interpret")
     group[3] = 4
     flex_attention(q, k, v, None, block_mask, backend="interpret")
-    found = attention(mask, head_dim=64)
-    found(q, k, v, backend="interpret")
+    result = attention(mask, head_dim=64)
+    result(q, k, v, backend="interpret")
     group[3] = -1
     with pytest.raises(CuirError, match=r"U416.*`starts`"):
-        found(q, k, v, backend="interpret")
+        result(q, k, v, backend="interpret")
 
 
 def test_a_longer_call_with_the_same_table() -> None:
@@ -227,7 +227,7 @@ T1, T8, T64, T127, T4 = table(1), table(8), table(64), table(127), table(4, 9)
 
 
 @pytest.mark.parametrize(
-    ("mod", "told"),
+    ("mod", "text"),
     [
         (lambda s, b, h, q, k: s + T64[q - k], True),
         (lambda s, b, h, q, k: s + T64[-1], False),  # a constant counts from the end here, too
@@ -239,18 +239,18 @@ T1, T8, T64, T127, T4 = table(1), table(8), table(64), table(127), table(4, 9)
         (lambda s, b, h, q, k: s + T4[h, torch.clamp(k - q, -4, 4) + 4], False),
     ],
 )
-def test_negative_reads_are_told(mod: Mod, told: bool) -> None:
-    assert bool(negative_read(Specification("reads", None, mod))) == told
+def test_negative_reads_are_told(mod: Mod, text: bool) -> None:
+    assert bool(negative_read(Specification("reads", None, mod))) == text
 
 
 def test_a_mask_leaves_negative_reads_out() -> None:
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + T64[q - k]
 
-    found = negative_read(Specification("reads", None, score))
+    result = negative_read(Specification("reads", None, score))
     assert (
-        found.startswith("line ")
-        and "test_read_ranges.py: `T64` has 64 elements, and its element -1 is read (b=0, h=0, q_idx=0, kv_idx=1)" in found
+        result.startswith("line ")
+        and "test_read_ranges.py: `T64` has 64 elements, and its element -1 is read (b=0, h=0, q_idx=0, kv_idx=1)" in result
     )
     assert negative_read(Specification("reads", lambda b, h, q, k: k <= q, score)) == ""
 

@@ -49,8 +49,8 @@ def mod(score, b, h, q, k):
 
 
 def same(text: str) -> None:
-    want, found = given(text)
-    torch.testing.assert_close(found.double(), want.double(), rtol=2e-5, atol=1e-6)
+    want, result = given(text)
+    torch.testing.assert_close(result.double(), want.double(), rtol=2e-5, atol=1e-6)
 
 
 # arguments of those that take more than a row, behind it; None: another test has it, or PyTorch spells it in one way alone

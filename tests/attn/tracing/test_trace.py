@@ -31,10 +31,10 @@ AT = Lengths(B=2, H=4, HK=2, M=7, N=9)
 
 def arguments(spec: Specification, traced: Traced, at: Lengths = AT) -> dict[str, Any]:
     values = {p.name: p.argument(spec, at) for p in traced.parameters}
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         n: v.numpy() if isinstance(v, torch.Tensor) else np.float32(v) if isinstance(v, float) else v for n, v in values.items()
     }
-    return found | {
+    return results | {
         "B": at.B,
         "H": at.H,
         "HK": at.HK,
@@ -72,8 +72,8 @@ def agrees(score_mod: Callable[..., Any], captured: dict[str, Any] | None = None
     q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)[None, :]
     for b in range(AT.B):
         for h in range(AT.H):
-            wanted = mod(torch.from_numpy(S) * 0.5, torch.tensor(b), torch.tensor(h), q, k)
-            np.testing.assert_allclose(scores(spec, b, h, S), torch.as_tensor(wanted).expand(AT.M, AT.N).numpy(), rtol=2e-5, atol=2e-5)
+            expected = mod(torch.from_numpy(S) * 0.5, torch.tensor(b), torch.tensor(h), q, k)
+            np.testing.assert_allclose(scores(spec, b, h, S), torch.as_tensor(expected).expand(AT.M, AT.N).numpy(), rtol=2e-5, atol=2e-5)
     return show(trace(spec).score)
 
 
@@ -312,8 +312,8 @@ def test_tensors_that_objects_and_containers_of_the_file_hold() -> None:
         lambda s, b, h, q, k: s + ROWS[0][h],
     ):
         agrees(mod)
-        (found,) = trace(Specification("held", score_mod=mod)).parameters
-        assert found.rank == 1 and found.dtype == F32
+        (result,) = trace(Specification("held", score_mod=mod)).parameters
+        assert result.rank == 1 and result.dtype == F32
 
 
 def test_partials_defaults_and_the_lengths() -> None:
@@ -358,10 +358,10 @@ def refused(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
     kind = "mask_mod" if len(inspect.signature(mod).parameters) == 4 else "score_mod"
     with pytest.raises(CuirError) as caught:
         trace(Specification("bad", **{kind: mod}))
-    found = caught.value.diagnostics[0]
-    assert found.code == code and found.span is not None
-    assert found.span.source.name == __file__ and found.span.text() == marked, found.render()
-    assert says in found.message, found.message
+    result = caught.value.diagnostics[0]
+    assert result.code == code and result.span is not None
+    assert result.span.source.name == __file__ and result.span.text() == marked, result.render()
+    assert says in result.message, result.message
 
 
 def test_unknown_operations_name_themselves() -> None:
@@ -458,9 +458,9 @@ def test_random_arithmetic_agrees_with_pytorch(seed: int, tree: Any) -> None:
     S = np.random.default_rng(seed).standard_normal((AT.M, AT.N))
     assert spec.score_mod is not None
     q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)[None, :]
-    wanted = spec.score_mod(torch.from_numpy(S) * 0.5, 0, torch.tensor(3), q, k).numpy()
-    found = scores(spec, 0, 3, S)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(wanted).max())))
+    expected = spec.score_mod(torch.from_numpy(S) * 0.5, 0, torch.tensor(3), q, k).numpy()
+    actual = scores(spec, 0, 3, S)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * max(1.0, float(np.abs(expected).max())))
 
 
 def test_a_score_that_is_a_bool_is_refused() -> None:
@@ -474,8 +474,8 @@ def test_scores_from_the_indices_alone(mod: Any) -> None:
     spec = Specification("indices", score_mod=mod)
     S = np.random.default_rng(0).standard_normal((AT.M, AT.N))
     q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)[None, :]
-    wanted = np.broadcast_to(np.asarray(mod(torch.from_numpy(S), 0, 3, q, k)), S.shape)
-    np.testing.assert_allclose(np.broadcast_to(scores(spec, 0, 3, S), S.shape), wanted, rtol=1e-5)
+    expected = np.broadcast_to(np.asarray(mod(torch.from_numpy(S), 0, 3, q, k)), S.shape)
+    np.testing.assert_allclose(np.broadcast_to(scores(spec, 0, 3, S), S.shape), expected, rtol=1e-5)
 
 
 def test_a_renamed_parameter_is_noted() -> None:
@@ -491,20 +491,20 @@ def test_the_exponential_of_a_negative_square() -> None:
     def bell(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + torch.exp(-(((q - k) / wide) ** 2))
 
-    found = trace(Specification("bell", None, bell))
-    assert "LOG2E" not in show(found.score)
+    traced_mod = trace(Specification("bell", None, bell))
+    assert "LOG2E" not in show(traced_mod.score)
     q, k = torch.arange(50, dtype=torch.int32)[:, None], torch.arange(70, dtype=torch.int32)[None]
-    names = {"S": torch.zeros(50, 70), "scale": 1.0, "q": q, "k": k, **{p.name: p.value for p in found.parameters}}
-    torch.testing.assert_close(evaluate(found.score, names), bell(torch.zeros(50, 70), 0, 0, q, k), rtol=2e-6, atol=1e-9)
+    names = {"S": torch.zeros(50, 70), "scale": 1.0, "q": q, "k": k, **{p.name: p.value for p in traced_mod.parameters}}
+    torch.testing.assert_close(evaluate(traced_mod.score, names), bell(torch.zeros(50, 70), 0, 0, q, k), rtol=2e-6, atol=1e-9)
     spelled: list[Any] = [
         lambda s, b, h, q, k: s + torch.exp(-0.5 * ((q - k) / wide).square()),
         lambda s, b, h, q, k: s + torch.exp(-((q - k) / wide) * ((q - k) / wide) / 2.0),
         lambda s, b, h, q, k: s + torch.exp(((q - k) / wide) ** 2 * -0.5),
     ]
     assert len({show(trace(Specification("bell", None, mod)).score) for mod in spelled}) == 1
-    others: list[Any] = [lambda s, b, h, q, k: torch.exp(-s * q), lambda s, b, h, q, k: torch.exp(s + q)]
-    for other in others:
-        text = trace(Specification("other", None, other))
+    rest: list[Any] = [lambda s, b, h, q, k: torch.exp(-s * q), lambda s, b, h, q, k: torch.exp(s + q)]
+    for second in rest:
+        text = trace(Specification("other", None, second))
         assert "LOG2E" in show(text.score) + show(text.factor)
 
 

@@ -39,25 +39,25 @@ SPECS = {"clashing": clashing(), **{name: as_specification(corpus.variant(name),
 
 @pytest.mark.parametrize("name", SPECS)
 def test_other_names_are_those_of_another_trace(name: str) -> None:
-    found = trace_without_clashes(SPECS[name])
-    for taken in TAKEN:
-        again = trace(SPECS[name], taken)
-        assert found.named(taken) == again and found.named(taken).notes == again.notes
-    assert found.named(reserved_in_expressions()) is found
+    result = trace_without_clashes(SPECS[name])
+    for selected in TAKEN:
+        repeated = trace(SPECS[name], selected)
+        assert result.named(selected) == repeated and result.named(selected).notes == repeated.notes
+    assert result.named(reserved_in_expressions()) is result
 
 
 @pytest.mark.parametrize("name", ["clashing", "causal_document", "alibi"])
 def test_within_a_block_one_trace_gives_all_names(name: str) -> None:
     spec = SPECS[name]
-    before = [trace(spec, taken) for taken in TAKEN]
+    before = [trace(spec, selected) for selected in TAKEN]
     with tracing_once():
-        assert [trace(spec, taken) for taken in TAKEN] == before
+        assert [trace(spec, selected) for selected in TAKEN] == before
         assert trace(spec, reserved_in_expressions()) is trace(spec, reserved_in_expressions())
     assert trace(spec, reserved_in_expressions()) is not trace(spec, reserved_in_expressions())
 
 
 def test_names_are_exchanged_at_once_and_shared_subtrees_stay_shared() -> None:
     shared = Binary("+", Name("a"), Name("b"))
-    found = rename_names(Binary("*", shared, shared), {"a": "b", "b": "a"})
-    assert isinstance(found, Binary) and found.left == Binary("+", Name("b"), Name("a")) and found.left is found.right
+    result = rename_names(Binary("*", shared, shared), {"a": "b", "b": "a"})
+    assert isinstance(result, Binary) and result.left == Binary("+", Name("b"), Name("a")) and result.left is result.right
     assert rename_names(shared, {"c": "d"}) is shared

@@ -42,8 +42,8 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
     spec, consts = corpus.specification(name)(), {"D": 128}
     program = transfer_backward(origin, spec).program
     checked = check(program, KERNEL, consts)
-    asked = prepare_specification(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, consts)
-    assert check_columns(checked, make_contract_problems(checked, asked, make_column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
+    requests = prepare_specification(as_any(corpus.specification(name), name), program.kernels()[KERNEL], program, consts)
+    assert check_columns(checked, make_contract_problems(checked, requests, make_column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("old", "new", "code"), [

@@ -53,11 +53,11 @@ def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> 
     """Captured numbers are run-time parameters: the text was derived for one value and holds for all."""
     for name, values in (("sliding_window", {"window": window}), ("prefix_lm", {"prefix": prefix}), ("local", {"left": window, "right": prefix}),
                          ("global_sliding_window", {"left": window, "right": prefix, "tokens": window + 3})):  # fmt: skip
-        default, other = variant(name), as_specification(corpus.variant(name), name, values)
-        assert transfer(parse(CAUSAL), default).text == transfer(parse(CAUSAL), other).text
-        result = transfer(parse(CAUSAL), other)
+        default, second = variant(name), as_specification(corpus.variant(name), name, values)
+        assert transfer(parse(CAUSAL), default).text == transfer(parse(CAUSAL), second).text
+        result = transfer(parse(CAUSAL), second)
         check_contracts(
-            result.program, result.program.kernels()["flash_fwd"], other, [SMALL, TALL, Problem(Lengths(1, 1, 1, 70, 33), 8, 16)]
+            result.program, result.program.kernels()["flash_fwd"], second, [SMALL, TALL, Problem(Lengths(1, 1, 1, 70, 33), 8, 16)]
         )
 
 
@@ -260,15 +260,15 @@ def test_a_number_of_the_program_alone_is_decisive() -> None:
         check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128, program=program))
 
 
-@pytest.mark.parametrize(("value", "asked"), [(8, True), (4, True), (3, False), (1, False)])
-def test_values_for_which_the_specification_divides_by_zero_are_not_asked(value: int, asked: bool) -> None:
+@pytest.mark.parametrize(("value", "requests"), [(8, True), (4, True), (3, False), (1, False)])
+def test_values_for_which_the_specification_divides_by_zero_are_not_asked(value: int, requests: bool) -> None:
     """`across % (side // 4)`: a side under 4 has no tile, and the mod itself would raise there; a program that divides by something else does not get away with it."""
     side = 16
     spec = Specification("tiles", lambda b, h, q, k: q // 4 % (side // 4) >= k // 4 % (side // 4))
     program = transfer(parse(CAUSAL), spec).program
     at = make_few_problems(program)
-    assert bool(check_contracts(program, program.kernels()["flash_fwd"], spec, at, changed={"side": value})) == asked
+    assert bool(check_contracts(program, program.kernels()["flash_fwd"], spec, at, changed={"side": value})) == requests
     near = Specification("near", lambda b, h, q, k: q - k <= side)
     wrong = parse(transfer(parse(CAUSAL), near).text.replace("return q - k <= side", "return q - k + 0 * (q // (side // 4)) <= side"))
-    with nullcontext() if asked else pytest.raises(CuirError, match="the divisor is 0"):
+    with nullcontext() if requests else pytest.raises(CuirError, match="the divisor is 0"):
         check_contracts(wrong, wrong.kernels()["flash_fwd"], near, at, changed={"side": value})

@@ -61,8 +61,8 @@ def test_scores_that_stay_no_numbers_are_left_out(spec: Specification) -> None:
 
 
 def test_a_table_that_follows_the_lengths_is_hidden_too() -> None:
-    found, *_ = make_hidden_biases(corpus.specification("relative_position_table")(), 64, 64)
-    assert found[0] == "runs of -inf in table"
+    result, *_ = make_hidden_biases(corpus.specification("relative_position_table")(), 64, 64)
+    assert result[0] == "runs of -inf in table"
 
 
 def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +75,7 @@ def biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, bias
 
 def test_a_bias_that_a_function_asks_for_is_hidden_at_both_ends() -> None:
     """The kernel takes blocks of keys from the last to the first."""
-    for text, wanted in ((EXPERT, set()), (EXPERT.replace(GUARD, "new"), {"V302"})):
+    for text, expected in ((EXPERT, set()), (EXPERT.replace(GUARD, "new"), {"V302"})):
         program = transfer(parse(text, "flash_fwd.cuir"), Specification("biased", None, SCORES["a bias of keys"])).program
         checked, spec = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 64}), FunctionSpecification("biased", biased)
         plan, codes = get_special_plan(checked, spec), set[str]()
@@ -85,4 +85,4 @@ def test_a_bias_that_a_function_asks_for_is_hidden_at_both_ends() -> None:
                 check_case(program, checked, spec, draw)
             except CuirError as error:
                 codes.add(error.diagnostics[0].code)
-        assert codes == wanted
+        assert codes == expected

@@ -37,22 +37,22 @@ def drawn(kind: Kind, lengths: Lengths, seed: int = 0) -> Launch:
     return make_attention_launch(PROGRAM, CHECKED, CAUSAL, Case("x", lengths, kind, seed))
 
 
-def logits(given: Launch) -> torch.Tensor:
+def logits(inputs: Launch) -> torch.Tensor:
     """Base 2, [B, H, M, N]."""
-    k = given.k.double().repeat_interleave(given.q.shape[1] // given.k.shape[1], 1)
-    return given.q.double() @ k.mT * given.scale * math.log2(math.e)
+    k = inputs.k.double().repeat_interleave(inputs.q.shape[1] // inputs.k.shape[1], 1)
+    return inputs.q.double() @ k.mT * inputs.scale * math.log2(math.e)
 
 
 def test_maxima_grow_and_fall_by_steps_around_the_threshold() -> None:
-    given = drawn("growing", Lengths(1, 2, 2, 60, 4 * 128))
-    tops = logits(given).view(1, 2, 60, 4, 128).amax(-1)[0]
+    inputs = drawn("growing", Lengths(1, 2, 2, 60, 4 * 128))
+    tops = logits(inputs).view(1, 2, 60, 4, 128).amax(-1)[0]
     for q in range(60):
         steps = tops[:, q].diff()
-        wanted = GROWTHS[q % len(GROWTHS)]
-        assert (steps[0, :2] - wanted).abs().max() < 1 and (steps[1, 1:] + wanted).abs().max() < 1
+        expected = GROWTHS[q % len(GROWTHS)]
+        assert (steps[0, :2] - expected).abs().max() < 1 and (steps[1, 1:] + expected).abs().max() < 1
     above, below = (steps_of for steps_of in (tops[0, 1::6].diff()[:, :2], tops[0, 2::6].diff()[:, :2]))
     assert (above > 8).any() and (above < 9.6).all() and (below < 8).any()
-    assert given.v.isfinite().all() and given.v[0, 0, :128].std() > 20 * given.v[0, 0, 128:256].std()
+    assert inputs.v.isfinite().all() and inputs.v[0, 0, :128].std() > 20 * inputs.v[0, 0, 128:256].std()
 
 
 def test_kinds_are_what_they_say() -> None:
@@ -64,15 +64,15 @@ def test_kinds_are_what_they_say() -> None:
     constant = drawn("constant", at)
     assert all((x == x[:, :, :1]).all() for x in (constant.q, constant.k, constant.v))
     assert (drawn("equal", at).k[:, :, 0] == drawn("equal", at).k[:, :, 7]).all() and logits(drawn("tiny", at)).abs().max() < 1e-4
-    one, two = drawn("normal", at, 1), drawn("normal", at, 2)
-    assert not torch.equal(one.q, two.q) and torch.equal(one.q, drawn("normal", at, 1).q)
+    item, two = drawn("normal", at, 1), drawn("normal", at, 2)
+    assert not torch.equal(item.q, two.q) and torch.equal(item.q, drawn("normal", at, 1).q)
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("N", [0, 1, 300])
 def test_every_kind_has_inputs_of_every_length(kind: Kind, N: int) -> None:
-    found = drawn(kind, Lengths(2, 4, 2, 3, N))
-    assert found.k.shape == found.v.shape == (2, 2, N, 64) and all(x.isfinite().all() for x in (found.q, found.k, found.v))
+    result = drawn(kind, Lengths(2, 4, 2, 3, N))
+    assert result.k.shape == result.v.shape == (2, 2, N, 64) and all(x.isfinite().all() for x in (result.q, result.k, result.v))
 
 
 NEW = "new = where(some, where(moves, most, top), top)"
@@ -106,8 +106,8 @@ def test_a_wrong_rescale_is_found_by_the_quick_cases(old: str, new: str) -> None
 
 # ---- drawn and small
 def test_drawn_cases_come_from_their_seed() -> None:
-    first, again, other = ([draw(random.Random(s), "x", 64, 64) for _ in range(3)] for s in (1, 1, 2))
-    assert first == again != other
+    first, repeated, second = ([draw(random.Random(s), "x", 64, 64) for _ in range(3)] for s in (1, 1, 2))
+    assert first == repeated != second
     full = make_cases(CAUSAL, 64, 64, [], "full")
     assert max(c.lengths.N for c in full) >= 8192 <= max(c.lengths.M for c in full)
     assert {c.kind for c in full} == set(get_args(Kind)) - {"faint", *SPECIAL} and len({c.name for c in full}) == len(full)
@@ -134,9 +134,9 @@ def test_the_smallest_failing_case_is_shown() -> None:
     checked, case = check(program, None, CONSTS), Case("large", Lengths(2, 4, 2, 150, 300), "strided", 7)
     with pytest.raises(CuirError) as caught:
         check_numbers(program, checked, CAUSAL, case)
-    found = shrink_error(program, checked, CAUSAL, case, caught.value, 20.0)
-    assert found.diagnostics[0].code == "V301"
-    notes = " / ".join(n.message for n in found.diagnostics[0].notes)
+    result = shrink_error(program, checked, CAUSAL, case, caught.value, 20.0)
+    assert result.diagnostics[0].code == "V301"
+    notes = " / ".join(n.message for n in result.diagnostics[0].notes)
     assert "B=1, H=1, HK=1, M=1," in notes and "N=71, normal inputs" in notes and "first seen in the case large: B=2" in notes
 
 
@@ -145,7 +145,7 @@ def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.Monk
         "cuir.verification.numbers_stage.shrink_error", functools.partial(shrink_error, seconds=2.0)
     )  # the first simpler one will do
     program = parse(EXPERT.replace("(top + log2(total)) * LN2", "(top + log2(total)) * 0.6932"))
-    shown, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))
-    for report, wanted in ((shown, True), (plain, False)):
+    output, plain = (verify(program, CAUSAL, consts=CONSTS | {"BM": 64, "BN": 64}, seeded=0, shrink=shrink) for shrink in (True, False))
+    for report, expected in ((output, True), (plain, False)):
         assert report.diagnostics[0].code == "V304"
-        assert any("first seen in the case" in n.message for n in report.diagnostics[0].notes) == wanted
+        assert any("first seen in the case" in n.message for n in report.diagnostics[0].notes) == expected

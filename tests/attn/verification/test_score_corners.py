@@ -75,8 +75,8 @@ def judge(right: Mod, kernel_of: Mod, backward: bool) -> list[str]:
         program = transfer(expert("flash_fwd_sm90"), spec).program
     checked: Checked = check(program, KERNEL if backward else None, CONSTS)
     tried = []
-    for words, asked, case in make_corner_cases(of(right), program, checked, []):
-        check_case(program, checked, asked, case)
+    for words, requests, case in make_corner_cases(of(right), program, checked, []):
+        check_case(program, checked, requests, case)
         tried.append(words)
     return tried
 
@@ -114,12 +114,12 @@ def inputs_of(mod: Mod, dtype: torch.dtype = torch.float16) -> ScoreInputs | Non
 @given(st.floats(-64, 64, width=32), st.sampled_from([torch.float16, torch.bfloat16, torch.float32]))
 def test_scores_have_any_number_of_f32(bound: float, dtype: torch.dtype) -> None:
     """A number that 16 bits do not have is a sum of numbers that they have."""
-    found = inputs_of(lambda s, b, h, i, j: torch.relu(s - bound), dtype)
-    assert found is not None and (found.reached == found.total == 1 or abs(bound) < 1e-4)  # f16 has no smaller ones
-    if not found.reached:
+    result = inputs_of(lambda s, b, h, i, j: torch.relu(s - bound), dtype)
+    assert result is not None and (result.reached == result.total == 1 or abs(bound) < 1e-4)  # f16 has no smaller ones
+    if not result.reached:
         return
-    scores = found.q.float() @ found.k.float().mT * found.scale
-    assert torch.equal(scores.double(), found.q.double() @ found.k.double().mT * found.scale)
+    scores = result.q.float() @ result.k.float().mT * result.scale
+    assert torch.equal(scores.double(), result.q.double() @ result.k.double().mT * result.scale)
     assert (scores == bound).any() and (scores < bound).any() and (scores > bound).any()
     assert ((scores == bound).sum(-1) > 1).any()  # a tie of keys, too
 
@@ -131,19 +131,19 @@ def test_smooth_scores_have_no_corners(mod: Mod) -> None:
 
 def test_a_number_that_f32_lacks_has_neighbours_alone() -> None:
     """There f32 and f64 decide otherwise, and a right program would be refused."""
-    found = inputs_of(lambda s, b, h, i, j: torch.where(s > 0.3, s, s - 4.0))
-    assert found is not None and (found.reached, found.near, found.total) == (0, 1, 1)
-    assert "closely beside 1 more" in found.words
-    scores = found.q.double() @ found.k.double().mT * found.scale
+    result = inputs_of(lambda s, b, h, i, j: torch.where(s > 0.3, s, s - 4.0))
+    assert result is not None and (result.reached, result.near, result.total) == (0, 1, 1)
+    assert "closely beside 1 more" in result.words
+    scores = result.q.double() @ result.k.double().mT * result.scale
     assert ((scores - 0.3).abs() < 1e-3).all() and (scores < 0.3).any() and (scores > 0.3).any()
 
 
 def test_slopes_that_are_no_numbers_are_left_out() -> None:
-    found = inputs_of(lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
-    assert found is not None and found.reached == 0
+    result = inputs_of(lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
+    assert result is not None and result.reached == 0
     spec = Specification("score", None, lambda s, b, h, i, j: torch.where(s > 0, torch.sqrt(s), 0.0))
     decisions = Decisions(trace_without_clashes(spec), spec, AT)
-    assert bool(decisions.is_decided(found.q.double() @ found.k.double().mT * found.scale).all())
+    assert bool(decisions.is_decided(result.q.double() @ result.k.double().mT * result.scale).all())
 
 
 @pytest.mark.usefixtures("few_problems")

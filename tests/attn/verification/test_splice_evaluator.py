@@ -58,13 +58,13 @@ def test_reads_outside_give_zero() -> None:
 
 
 def test_floats_are_single_precision() -> None:
-    found = run(
+    result = run(
         "return tanh(x) * s + exp2(log2(x)), cast(x, i32), where(x > 1.0, cast(y, f32), 0.5)",
         np.float32([0.5, 2.7]),
         np.array([3, 4]),
         s=np.float32(3),
     )
-    assert isinstance(found, tuple) and found[0].dtype == np.float32 and found[1].tolist() == [0, 2] and found[2].tolist() == [0.5, 4.0]
+    assert isinstance(result, tuple) and result[0].dtype == np.float32 and result[1].tolist() == [0, 2] and result[2].tolist() == [0.5, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def f(Q: Global[f16, batch, H, N, D], K: Global[f16, batch, HK, keys, D], spans:
     kernel, dims = parse(text).kernels()["f"], {"B": 2, "H": 4, "HK": 1, "M": 7, "N": 9}
     names = collect_kernel_values(kernel, dims, {"D": 64, "WIDE": 4}, {"spans": np.zeros((2, 5, 3, 4))})
     learned = torch.tensor([1.5, -2.0], dtype=torch.bfloat16, requires_grad=True)
-    held = collect_kernel_values(kernel, dims, {"D": 64}, {"learned": learned})["learned"]
-    assert held.dtype == np.float32 and held.tolist() == [1.5, -2.0]  # NumPy has no bfloat16
+    contents = collect_kernel_values(kernel, dims, {"D": 64}, {"learned": learned})["learned"]
+    assert contents.dtype == np.float32 and contents.tolist() == [1.5, -2.0]  # NumPy has no bfloat16
     assert {n: names[n] for n in ("batch", "H", "N", "HK", "keys", "rows_", "D", "WIDE")} == {
         "batch": 2, "H": 4, "N": 7, "HK": 1, "keys": 9, "rows_": 5, "D": 64, "WIDE": 4,
     }  # fmt: skip

@@ -37,13 +37,13 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said 
     (("bench", "smoke", "-c", "T=bf16"), "U103"),
 ])  # fmt: skip
 def test_wrong_calls_of_bench(cuir: Callable, call: tuple[str, ...], code: str) -> None:
-    shown = cuir(*call, "--json")
-    assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]] == [code]
+    output = cuir(*call, "--json")
+    assert output.code == 2 and [d["code"] for d in output.json["diagnostics"]] == [code]
 
 
 def test_without_a_gpu_bench_says_what_it_needs(cuir: Callable) -> None:
-    shown = cuir("bench", "smoke")
-    assert "Hopper GPU and nvcc" in shown.err and "--show" in shown.err and "--run" not in shown.err and "--on" not in shown.err
+    output = cuir("bench", "smoke")
+    assert "Hopper GPU and nvcc" in output.err and "--show" in output.err and "--run" not in output.err and "--on" not in output.err
 
 
 def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) -> None:
@@ -54,19 +54,19 @@ def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) ->
     }
     head = {"suite": "smoke", "device": "a GPU", "dtype": "f16", "origin": "flash_fwd_sm90"}
     path.write_text("\n".join(map(json.dumps, (head, row))), encoding="utf-8")
-    shown = cuir("bench", "smoke", "--show", "--out", path)
+    output = cuir("bench", "smoke", "--show", "--out", path)
     assert (
-        shown.code == 0
-        and "flash_fwd_sm90 with T=f16 and D=128;" in shown.out
-        and "1.12 x" in shown.out
-        and "cuir / cudnn: 1.12" in shown.out
+        output.code == 0
+        and "flash_fwd_sm90 with T=f16 and D=128;" in output.out
+        and "1.12 x" in output.out
+        and "cuir / cudnn: 1.12" in output.out
     )
     assert "| 450 | 400 | 1.12 | BM=64 |" in path.with_suffix(".md").read_text(encoding="utf-8")
     path.with_suffix(".md").write_text("a table that someone has kept", encoding="utf-8")
     assert cuir("bench", "smoke", "--show", "--out", path).code == 0
     assert path.with_suffix(".md").read_text(encoding="utf-8") == "a table that someone has kept"
-    other = cuir("bench", "flash", "--show", "--out", path)
-    assert other.code == 2 and "the suite smoke, not of flash" in other.err
+    second = cuir("bench", "flash", "--show", "--out", path)
+    assert second.code == 2 and "the suite smoke, not of flash" in second.err
     row["contenders"]["cuir BM=64"] = {"wrong": "relative error 1"}
     path.write_text("\n".join(map(json.dumps, ({"suite": "smoke"}, row))), encoding="utf-8")
     assert cuir("bench", "smoke", "--show", "--out", path, "--json").code == 1
@@ -77,12 +77,12 @@ def test_show_of_another_file_gives_no_advice_for_a_run(cuir: Callable, tmp_path
     path = tmp_path / "bad.jsonl"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    shown = cuir("bench", "smoke", "--show", "--out", path)
+    output = cuir("bench", "smoke", "--show", "--out", path)
     assert (
-        shown.code == 2
-        and "a file that `cuir bench --out` has written" in shown.err
-        and "--fresh" not in shown.err
-        and "Errno" not in shown.err
+        output.code == 2
+        and "a file that `cuir bench --out` has written" in output.err
+        and "--fresh" not in output.err
+        and "Errno" not in output.err
     )
 
 
@@ -113,8 +113,8 @@ class Answers:
         if request["do"] != "cell":
             return {}
         settings = {f"cuir BM={s['BM']}": {"consts": s, "tflops": 400.0 + s["BM"]} for s in request["settings"]}
-        others = {p: {"tflops": 264.0} for p in request["peers"]} | ({"reference A": {"tflops": 528.0}} if request["reference"] else {})
-        return {**cell(request["variant"], request["model"], request["shape"][3]).as_json(), "contenders": settings | others}
+        rest = {p: {"tflops": 264.0} for p in request["peers"]} | ({"reference A": {"tflops": 528.0}} if request["reference"] else {})
+        return {**cell(request["variant"], request["model"], request["shape"][3]).as_json(), "contenders": settings | rest}
 
     def close(self) -> None:
         pass
@@ -131,13 +131,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("gpu")
 def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--jobs", "2", "--out", "r.jsonl")
-    assert shown.code == 0 and "cuir / flex: 2.77 in the geometric mean of 4 rows, smallest 2.24" in shown.out
+    output = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--jobs", "2", "--out", "r.jsonl")
+    assert output.code == 0 and "cuir / flex: 2.77 in the geometric mean of 4 rows, smallest 2.24" in output.out
     assert (
-        shown.err.count("flex 264 (2.97 x)") == 3
-        and shown.err.count("flex 264 (2.24 x)") == 1
-        and "8 kernels" not in shown.out
-        and "4 of 4  softcap_causal" in shown.err
+        output.err.count("flex 264 (2.97 x)") == 3
+        and output.err.count("flex 264 (2.24 x)") == 1
+        and "8 kernels" not in output.out
+        and "4 of 4  softcap_causal" in output.err
     )
     primed, timed = ([r for r in Answers.asked if r["do"] == kind] for kind in ("prime", "cell"))
     assert len(primed) == len(timed) == 4 and Answers.asked.index(timed[0]) == 4, "all else is compiled before the first is timed"
@@ -160,9 +160,9 @@ def test_a_contender_that_hangs_is_told_and_costs_its_entry(cuir: Callable, monk
 
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Hanging)
     monkeypatch.setattr("cuir.cli.measurement_views.SILENCE", 0.0)
-    shown = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--only", "hd64", "--out", "r.jsonl")
-    assert shown.code == 0 and "failed: softcap_causal hd64 1024: flex: hangs: no answer within 30 s" in shown.out
-    assert shown.err.count("softcap_causal hd64 1024: flex: hangs: no answer within 30 s; once more without it\n") == 1
+    output = cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--only", "hd64", "--out", "r.jsonl")
+    assert output.code == 0 and "failed: softcap_causal hd64 1024: flex: hangs: no answer within 30 s" in output.out
+    assert output.err.count("softcap_causal hd64 1024: flex: hangs: no answer within 30 s; once more without it\n") == 1
     (row,) = [line for line in (tmp_path / "r.md").read_text(encoding="utf-8").splitlines() if line.startswith("| softcap_causal")]
     assert "| hangs: no answer within 30 s |" in row
 
@@ -173,8 +173,8 @@ def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatc
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cuir.performance.suites.running.run_cells", interrupted)
-    shown = cuir("bench", "smoke", "--out", "r.jsonl")
-    assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
+    output = cuir("bench", "smoke", "--out", "r.jsonl")
+    assert output.code == 130 and output.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 
 
 @pytest.mark.usefixtures("gpu")

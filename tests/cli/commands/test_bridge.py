@@ -18,9 +18,9 @@ from tests.cli.programs import KERNEL, SMALL, changed, needs_nvcc
 @pytest.mark.usefixtures("few_problems")
 def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    shown = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
-    assert shown.code == 0 and not shown.err
-    report = shown.json
+    output = cuir("bridge", "prefix_lm", "-p", "prefix=100", *SMALL, "--no-compile", "--no-run", "--out", out, "--json")
+    assert output.code == 0 and not output.err
+    report = output.json
     assert [(s["name"], s["status"]) for s in report["steps"]] == [
         ("transfer", "done"), ("check", "done"), ("verify", "done"), ("lower", "done"), ("compile", "skipped"), ("run", "skipped"),
     ]  # fmt: skip
@@ -50,10 +50,10 @@ def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     Path("mine.py").write_text("def mine(b, h, q_idx, kv_idx, *, prefix=256):\n    return (kv_idx < prefix) | (kv_idx <= q_idx)\n")
-    shown = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
-    assert shown.code == 0 and "mine: verified" in shown.out
-    assert "nvcc is needed to compile" in shown.out and "CUDA toolkit" in shown.out and "a Hopper GPU" in shown.out
-    assert "left out" in shown.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
+    output = cuir("bridge", "mine.py:mine", "-p", "prefix=70", *SMALL)
+    assert output.code == 0 and "mine: verified" in output.out
+    assert "nvcc is needed to compile" in output.out and "CUDA toolkit" in output.out and "a Hopper GPU" in output.out
+    assert "left out" in output.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -70,9 +70,9 @@ def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) ->
         "                        mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)",
         "                        v_empty[u].arrive(cluster=True)\n                        mma_wait(acc)",
     )
-    shown = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
-    report = shown.json
-    assert shown.code == 1 and not report["ok"] and report["steps"][-1]["status"] == "failed" and report["steps"][-1]["name"] == "verify"
+    output = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out", "--json")
+    report = output.json
+    assert output.code == 1 and not report["ok"] and report["steps"][-1]["status"] == "failed" and report["steps"][-1]["name"] == "verify"
     assert report["diagnostics"][0]["code"] == "R401"
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["ok"] is False
     text = cuir("bridge", "causal", *SMALL, "--origin", origin, "--out", tmp_path / "out")
@@ -80,8 +80,8 @@ def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) ->
     place = tmp_path / "out" / "causal.cuir"
     named = next(line for line in text.err.splitlines() if "error[R401]" in line)
     line = int(named.removeprefix(f"{place}:").split(":")[0])
-    shown = text.err.splitlines()[text.err.splitlines().index(named) + 1]
-    assert shown == f"{line:5d} | {place.read_text().splitlines()[line - 1]}"
+    output = text.err.splitlines()[text.err.splitlines().index(named) + 1]
+    assert output == f"{line:5d} | {place.read_text().splitlines()[line - 1]}"
 
 
 def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ def test_progress_on_a_terminal(tmp_path: Path, tiles: str, ended: str, code: in
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    shown = bytearray()
+    output = bytearray()
     try:
         while data := os.read(ours, 4096):
-            shown += data
+            output += data
     except OSError:  # the other side is closed: the command has ended
         pass
     os.close(ours)
     assert process.wait(timeout=30) == code
-    text = shown.decode(errors="replace")
+    text = output.decode(errors="replace")
     assert "transfer" in text and "\x1b[" in text and ended in text and "Traceback" not in text

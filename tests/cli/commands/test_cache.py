@@ -21,9 +21,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_cache_lists_kinds_and_the_limit(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir("cache", "--json")
-    assert shown.code == 0 and shown.json["folder"] == str(tmp_path / "cache") and shown.json["limit"] == 2**31
-    assert {k["kind"]: (k["files"], k["bytes"]) for k in shown.json["kinds"] if k["files"]} == {
+    output = cuir("cache", "--json")
+    assert output.code == 0 and output.json["folder"] == str(tmp_path / "cache") and output.json["limit"] == 2**31
+    assert {k["kind"]: (k["files"], k["bytes"]) for k in output.json["kinds"] if k["files"]} == {
         "kernels": (1, 2**20),
         "verdicts": (1, 2**20),
         "tuning": (1, 2**20),
@@ -32,8 +32,8 @@ def test_cache_lists_kinds_and_the_limit(cuir: Callable, tmp_path: Path) -> None
 
 
 def test_clear_leaves_results_of_tuning(cuir: Callable, files: list[Path]) -> None:
-    shown = cuir("cache", "--clear")
-    assert shown.code == 0 and [p.exists() for p in files] == [False, False, True] and "cuir cache tuning --clear" in shown.out
+    output = cuir("cache", "--clear")
+    assert output.code == 0 and [p.exists() for p in files] == [False, False, True] and "cuir cache tuning --clear" in output.out
     assert cuir("cache", "tuning", "--clear").code == 0 and not files[2].exists()
 
 
@@ -42,5 +42,5 @@ def test_clear_of_one_kind(cuir: Callable, files: list[Path]) -> None:
 
 
 def test_another_kind_is_an_error(cuir: Callable, files: list[Path]) -> None:
-    shown = cuir("cache", "kernel", "--clear")
-    assert shown.code == 2 and "U127" in shown.err and "kernels" in shown.err and all(p.exists() for p in files)
+    output = cuir("cache", "kernel", "--clear")
+    assert output.code == 2 and "U127" in output.err and "kernels" in output.err and all(p.exists() for p in files)

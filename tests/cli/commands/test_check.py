@@ -11,8 +11,8 @@ from tests.cli.programs import GOOD
 
 
 def test_check_says_what_it_found(cuir: Callable, good: Path) -> None:
-    shown = cuir("check", good, "-c", "T=f16")
-    assert shown.code == 0 and shown.out.startswith("ok") and "all: 1 x 128 threads" in shown.out
+    output = cuir("check", good, "-c", "T=f16")
+    assert output.code == 0 and output.out.startswith("ok") and "all: 1 x 128 threads" in output.out
     data = cuir("check", good, "-c", "T=f16", "--json").json
     assert data["ok"] and data["kernel"]["consts"] == {"T": "f16"} and data["kernel"]["roles"][0]["threads"] == 128
 
@@ -24,12 +24,12 @@ def test_check_takes_names_of_the_corpus(cuir: Callable) -> None:
 def test_check_shows_errors_with_place_and_caret(cuir: Callable, tmp_path: Path) -> None:
     path = tmp_path / "wrong.cuir"
     path.write_text(GOOD.replace("load(", "laod("), encoding="utf-8")
-    shown = cuir("check", path, "-c", "T=f16")
-    assert shown.code == 1 and not shown.out
-    assert f"{path}:6:47: error[N105]" in shown.err and "^^^^" in shown.err and "did you mean `load`?" in shown.err
-    found = cuir("check", path, "-c", "T=f16", "--json")
-    assert found.code == 1 and not found.err
-    assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in found.json["diagnostics"]] == [("N105", 6, 47)]
+    display = cuir("check", path, "-c", "T=f16")
+    assert display.code == 1 and not display.out
+    assert f"{path}:6:47: error[N105]" in display.err and "^^^^" in display.err and "did you mean `load`?" in display.err
+    output = cuir("check", path, "-c", "T=f16", "--json")
+    assert output.code == 1 and not output.err
+    assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in output.json["diagnostics"]] == [("N105", 6, 47)]
 
 
 def test_watch_checks_again_after_each_change(cuir: Callable, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +43,8 @@ def test_watch_checks_again_after_each_change(cuir: Callable, good: Path, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr("cuir.cli.commands.check.time.sleep", wait)
-    shown = cuir("check", good, "-c", "T=f16", "--watch")
-    assert shown.code == 130 and shown.out.count("ok") == 1 and shown.err.count("error[N105]") == 1
+    output = cuir("check", good, "-c", "T=f16", "--watch")
+    assert output.code == 130 and output.out.count("ok") == 1 and output.err.count("error[N105]") == 1
 
 
 def test_watch_needs_a_file(cuir: Callable) -> None:

@@ -11,8 +11,8 @@ from cuir.text.diagnostics import CuirError
 
 
 def test_the_machine_is_described(cuir: Callable) -> None:
-    shown = cuir("doctor")
-    assert shown.code == 0 and "PyTorch" in shown.out and "cache" in shown.out and "verify" in shown.out
+    output = cuir("doctor")
+    assert output.code == 0 and "PyTorch" in output.out and "cache" in output.out and "verify" in output.out
     data = cuir("doctor", "--json").json
     assert data["ok"] and {"system", "nvcc", "CuTe headers"} <= {f["name"] for f in data["machine"]} and not data["self_test"]
 
@@ -34,8 +34,8 @@ def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytes
     for name in ("_verify", "_interpret_attention", "_compile", "_launch", "_launch_attention"):
         monkeypatch.setattr(self_test, name, lambda: "")
     monkeypatch.setattr(self_test, "_verify", fail)
-    shown = cuir("doctor", "--self-test")
-    assert shown.code == 1 and "numbers differ" in shown.out and shown.out.count("passed") == 5
+    output = cuir("doctor", "--self-test")
+    assert output.code == 1 and "numbers differ" in output.out and output.out.count("passed") == 5
 
 
 @pytest.mark.parametrize("step", ["_find_fault", "_interpret_attention"])

@@ -46,7 +46,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(Transfer, "judge", judge)
     monkeypatch.setattr("llm.client.Client", Client)
     monkeypatch.setattr("llm.client.library", lambda: None)
-    monkeypatch.setattr("llm.score_figures.plot", lambda found, path: path.write_text("a plot"))
+    monkeypatch.setattr("llm.score_figures.plot", lambda result, path: path.write_text("a plot"))
     monkeypatch.setattr("llm.passes.transfer.examples", lambda *of: "")
     Client.asked = 0
     Client.answers = {
@@ -78,12 +78,18 @@ CALL = (
 
 
 def test_models_beside_each_other(cuir: Callable, scripted: Path) -> None:
-    shown = cuir(*CALL, "--record", "t", "--json")
-    assert shown.code == 0 and not shown.err
-    one, other = shown.json["scores"]
-    assert (one["model"], one["right"], one["samples"], one["pass_at"]["1"], one["first_answer_pass_at"]["1"]) == ("a/b", 3, 4, 0.75, 0.25)
-    assert other["pass_at"]["1"] == 0.5 and other["reasons"] == {"schedule": 6} and other["pass_at"]["3"] is None
-    assert one["usd"] == pytest.approx(0.25 * 8) and one["attempts"] == pytest.approx((1 + 2 + 3 + 2) / 4)
+    output = cuir(*CALL, "--record", "t", "--json")
+    assert output.code == 0 and not output.err
+    item, second = output.json["scores"]
+    assert (item["model"], item["right"], item["samples"], item["pass_at"]["1"], item["first_answer_pass_at"]["1"]) == (
+        "a/b",
+        3,
+        4,
+        0.75,
+        0.25,
+    )
+    assert second["pass_at"]["1"] == 0.5 and second["reasons"] == {"schedule": 6} and second["pass_at"]["3"] is None
+    assert item["usd"] == pytest.approx(0.25 * 8) and item["attempts"] == pytest.approx((1 + 2 + 3 + 2) / 4)
     assert sorted(p.name for p in Path("t").iterdir())[:2] == ["sliding_window-a_b-0.jsonl", "sliding_window-a_b-1.jsonl"]
     page = Path("e.md").read_text(encoding="utf-8")
     assert "| CuBridge, published | 0.70 | 0.85 | 1.00 |" in page and Path("e.svg").exists()
@@ -91,9 +97,9 @@ def test_models_beside_each_other(cuir: Callable, scripted: Path) -> None:
 
 def test_a_second_call_asks_nothing_and_a_changed_one_is_refused(cuir: Callable, scripted: Path) -> None:
     cuir(*CALL)
-    asked = Client.asked
-    again = cuir(*CALL)
-    assert again.code == 0 and Client.asked == asked and "CuBridge, published" in again.out
+    requests = Client.asked
+    repeated = cuir(*CALL)
+    assert repeated.code == 0 and Client.asked == requests and "CuBridge, published" in repeated.out
     assert cuir(*CALL, "--attempts", "2", "--json").json["diagnostics"][0]["code"] == "U131"
     assert cuir(*CALL, "--attempts", "2", "--fresh", "--json").json["scores"][0]["samples"] == 4
     more = cuir(*CALL[:-6], "-k", "1", "--attempts", "2", "--out", "e.jsonl", "--json")
@@ -101,15 +107,15 @@ def test_a_second_call_asks_nothing_and_a_changed_one_is_refused(cuir: Callable,
 
 
 def test_people_see_samples_as_they_come(cuir: Callable, scripted: Path) -> None:
-    shown = cuir(*CALL)
-    assert "sliding_window a/b #0: right at attempt 1" in shown.err
-    assert "softcap_causal c #1: failed  [schedules(R401) schedules(R401) schedules(R401)]" in shown.err
-    assert "schedule" in shown.out and "1, 2" in shown.out
+    output = cuir(*CALL)
+    assert "sliding_window a/b #0: right at attempt 1" in output.err
+    assert "softcap_causal c #1: failed  [schedules(R401) schedules(R401) schedules(R401)]" in output.err
+    assert "schedule" in output.out and "1, 2" in output.out
 
 
 def test_a_budget_cuts_it_short_and_the_same_command_goes_on(cuir: Callable, scripted: Path) -> None:
-    shown = cuir(*CALL, "--budget", "1.1", "--json")
-    assert shown.code == 0 and not shown.json["complete"] and 0 < len(shown.json["rows"]) < 8
+    output = cuir(*CALL, "--budget", "1.1", "--json")
+    assert output.code == 0 and not output.json["complete"] and 0 < len(output.json["rows"]) < 8
     assert cuir(*CALL, "--json").json["complete"]
 
 
@@ -123,8 +129,8 @@ def test_ctrl_c_ends_it_and_says_where_the_rows_are(cuir: Callable, scripted: Pa
         return ask(self, messages, sample)
 
     monkeypatch.setattr(Client, "ask", interrupted)
-    shown = cuir(*CALL, "--jobs", jobs, "--fresh")
-    assert shown.code == 130 and shown.err.endswith("\ninterrupted; the same command without --fresh goes on from e.jsonl\n")
+    output = cuir(*CALL, "--jobs", jobs, "--fresh")
+    assert output.code == 130 and output.err.endswith("\ninterrupted; the same command without --fresh goes on from e.jsonl\n")
     assert Client.asked <= 4, "what is under way asks no more"
     monkeypatch.setattr(Client, "ask", ask)
     assert cuir(*CALL, "--json").json["complete"]
@@ -133,33 +139,33 @@ def test_ctrl_c_ends_it_and_says_where_the_rows_are(cuir: Callable, scripted: Pa
 def test_transcripts_give_the_same_figures_without_a_model(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = cuir(*CALL, "--record", "t", "--json").json
     monkeypatch.delattr("llm.client.Client")
-    again = cuir("eval", "--replay", "t", "--out", "r.jsonl", "--json").json
-    assert again["complete"] and again["replayed"] and again["origin"] == "flash_fwd"
-    assert again["consts"] == first["consts"] and again["consts"]["D"]
+    repeated = cuir("eval", "--replay", "t", "--out", "r.jsonl", "--json").json
+    assert repeated["complete"] and repeated["replayed"] and repeated["origin"] == "flash_fwd"
+    assert repeated["consts"] == first["consts"] and repeated["consts"]["D"]
 
     def figures(scores: list[dict]) -> list[dict]:
         return sorted(({**s, "seconds": 0} for s in scores), key=lambda s: s["model"])
 
-    assert figures(again["scores"]) == figures(first["scores"])
-    assert all(s["seconds"] >= 2.0 * s["attempts"] * s["samples"] for s in again["scores"]), "what the model took then is in the time"
+    assert figures(repeated["scores"]) == figures(first["scores"])
+    assert all(s["seconds"] >= 2.0 * s["attempts"] * s["samples"] for s in repeated["scores"]), "what the model took then is in the time"
     few = cuir("eval", "sliding_window", "--replay", "t", "--out", "f.jsonl", "--json").json
     assert {r["variant"] for r in few["rows"]} == {"sliding_window from flash_fwd"}
-    shown = cuir("eval", "--show", "--out", "r.jsonl")
-    assert shown.code == 0 and "3 of 4" in shown.out and "on record" not in shown.out and "flash_fwd with " in shown.out
-    assert again["requests_that_drifted"] == 0 and again["drift"] is None
+    output = cuir("eval", "--show", "--out", "r.jsonl")
+    assert output.code == 0 and "3 of 4" in output.out and "on record" not in output.out and "flash_fwd with " in output.out
+    assert repeated["requests_that_drifted"] == 0 and repeated["drift"] is None
 
 
 def test_requests_that_are_not_those_on_record_are_told(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = cuir(*CALL, "--record", "t", "--json").json["rows"]
     feedback = Transfer.feedback
     monkeypatch.setattr(Transfer, "feedback", lambda *of: Message("user", feedback(*of).text + " Otherwise said."))
-    shown = cuir("eval", "--replay", "t", "--out", "r.jsonl")
+    output = cuir("eval", "--replay", "t", "--out", "r.jsonl")
     repairs = [len(r["attempts"]) - 1 for r in rows]
     count, samples = sum(repairs), sum(map(bool, repairs))
-    said = f"{count} requests differ from those on record, in {samples} samples: prompts, reports or the language have changed since"
-    assert f"note: {said}" in shown.out and f"Note: {said}." in Path("r.md").read_text()
-    for again in (("eval", "--replay", "t", "--out", "r.jsonl", "--json"), ("eval", "--show", "--out", "r.jsonl", "--json")):
-        assert (found := cuir(*again).json)["drift"] == said and found["requests_that_drifted"] == count
+    message = f"{count} requests differ from those on record, in {samples} samples: prompts, reports or the language have changed since"
+    assert f"note: {message}" in output.out and f"Note: {message}." in Path("r.md").read_text()
+    for repeated in (("eval", "--replay", "t", "--out", "r.jsonl", "--json"), ("eval", "--show", "--out", "r.jsonl", "--json")):
+        assert (result := cuir(*repeated).json)["drift"] == message and result["requests_that_drifted"] == count
 
 
 def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted: Path) -> None:
@@ -175,9 +181,9 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
                 )
             )
     Recorder(Path("s/other.jsonl"), {"pass": "lift"}, "m")
-    found = cuir("eval", "--replay", "s", "--out", "s.jsonl", "--json").json
-    assert [(r["right_at"], "incomplete" in r) for r in found["rows"]] == [(None, True), (2, False)]
-    assert found["scores"][0]["usd"] is None and found["scores"][0]["incomplete"] == 1 and found["scores"][0]["samples"] == 1
+    result = cuir("eval", "--replay", "s", "--out", "s.jsonl", "--json").json
+    assert [(r["right_at"], "incomplete" in r) for r in result["rows"]] == [(None, True), (2, False)]
+    assert result["scores"][0]["usd"] is None and result["scores"][0]["incomplete"] == 1 and result["scores"][0]["samples"] == 1
 
 
 @pytest.mark.parametrize(("words", "code"), [
@@ -198,8 +204,8 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
 ])  # fmt: skip
 def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, ...], code: str) -> None:
     (scripted / "notes.md").write_text("of mine")
-    shown = cuir(*words, "--json")
-    assert shown.code == 2 and json.loads(shown.out)["diagnostics"][0]["code"] == code
+    output = cuir(*words, "--json")
+    assert output.code == 2 and json.loads(output.out)["diagnostics"][0]["code"] == code
     assert not Client.asked and (scripted / "notes.md").read_text() == "of mine"
 
 
@@ -208,12 +214,12 @@ def test_show_of_another_file_gives_no_advice_for_a_run(cuir: Callable, scripted
     path = scripted / "bad.jsonl"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    shown = cuir("eval", "--show", "--out", path)
+    output = cuir("eval", "--show", "--out", path)
     assert (
-        shown.code == 2
-        and "a file that `cuir eval --out` has written" in shown.err
-        and "--fresh" not in shown.err
-        and "Errno" not in shown.err
+        output.code == 2
+        and "a file that `cuir eval --out` has written" in output.err
+        and "--fresh" not in output.err
+        and "Errno" not in output.err
     )
 
 
@@ -224,8 +230,8 @@ def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, m
         raise CuirError.of("U120", "a plot needs matplotlib")
 
     monkeypatch.setattr("llm.score_figures.plot", none)
-    shown = cuir(*CALL)
-    assert shown.code == 0 and "left out: a plot needs matplotlib" in shown.out
+    output = cuir(*CALL)
+    assert output.code == 0 and "left out: a plot needs matplotlib" in output.out
 
 
 def test_the_command_on_record_names_no_place() -> None:

@@ -20,7 +20,7 @@ def test_explain(cuir: Callable) -> None:
     [("R999", "R401"), ("r4o1", "R401"), ("T1111", "`T111`"), ("T999", "T101"), ("Z1", "R (races)"), ("", "R (races)")],
 )
 def test_an_unknown_code_names_codes_of_its_letter(cuir: Callable, code: str, hint: str) -> None:
-    shown = cuir("explain", code, "--json")
-    assert shown.code == 2
-    (found,) = shown.json["diagnostics"]
-    assert hint in found["hint"] and (code[:1] == "U" or "U999" not in found["hint"])
+    output = cuir("explain", code, "--json")
+    assert output.code == 2
+    (result,) = output.json["diagnostics"]
+    assert hint in result["hint"] and (code[:1] == "U" or "U999" not in result["hint"])

@@ -51,8 +51,8 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
     assert names <= set(data["files"]) and "skipped" in data["beside_source"]
     monkeypatch.delenv("OPENAI_API_BASE")
     assert run_command([*command, "--replay", str(record)]) == 0
-    again = json.loads(capsys.readouterr().out)
-    assert again["ok"] and again["requests_that_drifted"] == 0 and again["spent"]["tokens"] == 0
+    repeated = json.loads(capsys.readouterr().out)
+    assert repeated["ok"] and repeated["requests_that_drifted"] == 0 and repeated["spent"]["tokens"] == 0
 
 
 def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
@@ -63,8 +63,8 @@ def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
     with endpoint(Say(said(first().replace("registers=24", "registers=32")))) as state:
         monkeypatch.setenv("OPENAI_API_BASE", state.address)
         assert lifted(tmp_path, "--model", "openai/test", "--attempts", "1") == 1
-    shown = capsys.readouterr()
-    assert "O110" in shown.out + shown.err and (tmp_path / "out" / "flash_fwd_sm90.wrong.cuir").is_file()
+    output = capsys.readouterr()
+    assert "O110" in output.out + output.err and (tmp_path / "out" / "flash_fwd_sm90.wrong.cuir").is_file()
 
 
 def test_explain_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,9 +39,9 @@ def larger(kernel: ops.Kernel) -> None:
     op = next(op for op in every(kernel) if isinstance(op, ops.Apply) and op.op == "exp2")
     wrong = ops.constant(3.0, F32)
     op.parent.insert_op_before(wrong, op)  # type: ignore[union-attr]
-    made = ops.apply("*", [op.arguments[0], wrong.result], op.result.type)
-    op.parent.insert_op_before(made, op)  # type: ignore[union-attr]
-    op.operands[0] = made.result
+    result = ops.apply("*", [op.arguments[0], wrong.result], op.result.type)
+    op.parent.insert_op_before(result, op)  # type: ignore[union-attr]
+    op.operands[0] = result.result
 
 
 def untyped(kernel: ops.Kernel) -> None:
@@ -62,8 +62,8 @@ def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
 
 @needs_nvcc
 def test_lower_compiles(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
-    assert shown.code == 0 and "registers" in shown.out and (tmp_path / "k.cubin").stat().st_size > 1000
+    output = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
+    assert output.code == 0 and "registers" in output.out and (tmp_path / "k.cubin").stat().st_size > 1000
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def with_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, pipeline.Pass],
 
 # ---- stages
 def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir(*ARGV, "--stages", tmp_path / "ir")
+    output = cuir(*ARGV, "--stages", tmp_path / "ir")
     written = lines(tmp_path / "ir")
-    assert shown.code == 0 and "__global__" not in shown.out and f"{len(written)} stages" in shown.err
-    rows = {row.split()[1]: row for row in shown.out.splitlines() if row[:2].isdigit()}
+    assert output.code == 0 and "__global__" not in output.out and f"{len(written)} stages" in output.err
+    rows = {row.split()[1]: row for row in output.out.splitlines() if row[:2].isdigit()}
     assert rows.keys() == {"build", *(p.name for p in pipeline.PASSES)}, "those that changed nothing are named, too"
     assert list(written)[:2] == ["00-build.ir", "01-simplify.ir"] and len(written) < len(pipeline.PASSES)
     assert all(parse(text).symbol.data == "flash_fwd" for text in written.values())
@@ -93,9 +93,9 @@ def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
 def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:
     (tmp_path / "77-simplify.ir").write_text("of another program")
     (tmp_path / "mine.txt").write_text("kept")
-    found = cuir(*ARGV, "--stages", tmp_path, "--json").json
-    stages = found["stages"]
-    assert found["ok"] and found["source"] == cuir(*ARGV).out
+    result = cuir(*ARGV, "--stages", tmp_path, "--json").json
+    stages = result["stages"]
+    assert result["ok"] and result["source"] == cuir(*ARGV).out
     assert [s["number"] for s in stages] == list(range(len(pipeline.PASSES) + 1))
     assert {Path(s["file"]).name for s in stages if s["changed"]} | {"mine.txt"} == lines(tmp_path).keys(), (
         "files of an earlier call are gone"
@@ -105,50 +105,55 @@ def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:
 
 
 def test_stages_beside_the_source(cuir: Callable, tmp_path: Path) -> None:
-    shown = cuir(*ARGV, "--stages", tmp_path / "ir", "-o", tmp_path / "k.cu")
-    assert shown.code == 0 and (tmp_path / "k.cu").read_text() == cuir(*ARGV).out
+    output = cuir(*ARGV, "--stages", tmp_path / "ir", "-o", tmp_path / "k.cu")
+    assert output.code == 0 and (tmp_path / "k.cu").read_text() == cuir(*ARGV).out
 
 
 def test_a_folder_that_cannot_be_written(cuir: Callable, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "in"):
-        shown = cuir(*ARGV, "--stages", folder)
-        assert shown.code == 2 and "U108" in shown.err and "--stages" in shown.err
+        output = cuir(*ARGV, "--stages", folder)
+        assert output.code == 2 and "U108" in output.err and "--stages" in output.err
 
 
 # ---- results
 def test_results_stay_as_they_are(cuir: Callable) -> None:
-    shown = cuir(*ARGV, "--validate", *SMALL)
-    assert shown.code == 0 and "same" in shown.out and "differs" not in shown.out
-    first, second, other = (cuir(*ARGV, "--validate", *SMALL, "--seed", s, "--json").json for s in ("1", "1", "2"))
-    told = [[s["results"] for s in found["stages"][1:]] for found in (first, second, other)]
-    assert told[0] == told[1] and told[0] != told[2], "by the seed"
-    assert {r["verdict"] for r in told[0]} == {"same", "within roundings"} and "results" not in first["stages"][0]
+    output = cuir(*ARGV, "--validate", *SMALL)
+    assert output.code == 0 and "same" in output.out and "differs" not in output.out
+    first, second, alternative = (cuir(*ARGV, "--validate", *SMALL, "--seed", s, "--json").json for s in ("1", "1", "2"))
+    text = [[s["results"] for s in result["stages"][1:]] for result in (first, second, alternative)]
+    assert text[0] == text[1] and text[0] != text[2], "by the seed"
+    assert {r["verdict"] for r in text[0]} == {"same", "within roundings"} and "results" not in first["stages"][0]
 
 
 def test_the_first_pass_to_blame_is_named(cuir: Callable, with_pass: Callable, tmp_path: Path) -> None:
     with_pass(3, broken("too_large", larger))
     with_pass(9, broken("larger_still", larger))
-    shown = cuir(*ARGV, "--validate", *SMALL, "-o", tmp_path / "k.cu")
-    assert shown.code == 1 and shown.out.count("differs") == 2 and not (tmp_path / "k.cu").exists()
-    assert "error[L012]: pass 03 changes what the kernel computes: too_large: O: " in shown.err and "--without too_large" in shown.err
-    found = cuir(*ARGV, "--validate", *SMALL, "--json")
-    stage = found.json["stages"][3]
-    assert found.code == 1 and found.json["ok"] is False and found.json["source"] is None and found.json["diagnostics"][0]["code"] == "L012"
+    display = cuir(*ARGV, "--validate", *SMALL, "-o", tmp_path / "k.cu")
+    assert display.code == 1 and display.out.count("differs") == 2 and not (tmp_path / "k.cu").exists()
+    assert "error[L012]: pass 03 changes what the kernel computes: too_large: O: " in display.err and "--without too_large" in display.err
+    output = cuir(*ARGV, "--validate", *SMALL, "--json")
+    stage = output.json["stages"][3]
+    assert (
+        output.code == 1
+        and output.json["ok"] is False
+        and output.json["source"] is None
+        and output.json["diagnostics"][0]["code"] == "L012"
+    )
     assert stage["pass"] == "too_large" and stage["results"]["verdict"] == "differs" and stage["results"]["differs"]["O"]["share"] > 0.05
     assert cuir(*ARGV, "--validate", *SMALL, "--without", "too_large", "--without", "larger_still").code == 0
 
 
 def test_a_pass_that_breaks_the_ir_is_named(cuir: Callable, with_pass: Callable) -> None:
     with_pass(4, broken("untyped", untyped))
-    shown = cuir(*ARGV, "--validate", *SMALL)
-    assert shown.code == 1 and "fails" in shown.out and "\n05 " not in shown.out
-    assert "error[L012]: pass 04 cannot be run: untyped: VerifyException: there is no primitive `nothing_of_this_name`" in shown.err
+    output = cuir(*ARGV, "--validate", *SMALL)
+    assert output.code == 1 and "fails" in output.out and "\n05 " not in output.out
+    assert "error[L012]: pass 04 cannot be run: untyped: VerifyException: there is no primitive `nothing_of_this_name`" in output.err
 
 
 def test_a_program_that_cannot_be_run_is_no_fault_of_a_pass(cuir: Callable) -> None:
-    shown = cuir("lower", faulty_file("D401_swapped_parity"), "--validate")
-    assert shown.code == 1 and "error[L013]" in shown.err and "deadlock" in shown.err
+    output = cuir("lower", faulty_file("D401_swapped_parity"), "--validate")
+    assert output.code == 1 and "error[L013]" in output.err and "deadlock" in output.err
     assert cuir("lower", faulty_file("D401_swapped_parity"), "--validate", "--json").json["diagnostics"][0]["code"] == "L013"
 
 
@@ -164,16 +169,16 @@ def test_a_pass_left_out(cuir: Callable) -> None:
 def test_every_pass_that_may_be_left_out_may(cuir: Callable) -> None:
     for name in pipeline.optional_passes():
         assert cuir(*ARGV, "--without", name).code == 0, name
-    everything = [word for name in pipeline.optional_passes() for word in ("--without", name)]
-    assert cuir(*ARGV, *everything, "--validate", *SMALL).code == 0
+    all_items = [word for name in pipeline.optional_passes() for word in ("--without", name)]
+    assert cuir(*ARGV, *all_items, "--validate", *SMALL).code == 0
 
 
 def test_the_list_of_passes(cuir: Callable) -> None:
-    shown = cuir("lower", "--passes")
-    assert shown.code == 0 and all(p.name in shown.out for p in pipeline.PASSES)
-    found = cuir("lower", "--passes", "--json").json["passes"]
-    assert [p["name"] for p in found] == [p.name for p in pipeline.PASSES]
-    assert {p["name"] for p in found if not p["needed"]} == set(pipeline.optional_passes())
+    output = cuir("lower", "--passes")
+    assert output.code == 0 and all(p.name in output.out for p in pipeline.PASSES)
+    result = cuir("lower", "--passes", "--json").json["passes"]
+    assert [p["name"] for p in result] == [p.name for p in pipeline.PASSES]
+    assert {p["name"] for p in result if not p["needed"]} == set(pipeline.optional_passes())
     assert cuir("lower", "--passes", "--markdown").out == page.markdown()
 
 
@@ -183,13 +188,13 @@ def test_page_of_passes_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("p", pipeline.PASSES, ids=lambda p: p.name)
 def test_every_pass_says_what_it_is_for(p: pipeline.Pass) -> None:
-    said = p.module.__doc__ or ""
-    assert p.purpose and not p.purpose.endswith(".") and said.strip().endswith((".", ":", "`"))
+    message = p.module.__doc__ or ""
+    assert p.purpose and not p.purpose.endswith(".") and message.strip().endswith((".", ":", "`"))
     assert replace(p, needed=True).name == p.name == Path(p.module.__file__ or "").stem
 
 
 # ---- bad input
-@pytest.mark.parametrize(("argv", "code", "said"), [
+@pytest.mark.parametrize(("argv", "code", "message"), [
     (("gemm", "-c", "T=f16", "--without", "ring_index"), "U100", "did you mean `ring_indices`?"),
     (("gemm", "-c", "T=f16", "--without", "qqqq"), "U100", "passes that can be left out: value_numbering"),
     (("gemm", "-c", "T=f16", "--without", "fusion"), "U100", "cannot print anything"),
@@ -207,7 +212,7 @@ def test_every_pass_says_what_it_is_for(p: pipeline.Pass) -> None:
     (("--validate",), "U100", "missing argument FILE"),
     ((), "U100", "missing argument FILE"),
 ])  # fmt: skip
-def test_wrong_calls(cuir: Callable, argv: tuple[str, ...], code: str, said: str) -> None:
-    shown = cuir("lower", *argv)
-    text = shown.err if "--json" not in argv else shown.out
-    assert shown.code == 2 and code in text and said in text
+def test_wrong_calls(cuir: Callable, argv: tuple[str, ...], code: str, message: str) -> None:
+    output = cuir("lower", *argv)
+    text = output.err if "--json" not in argv else output.out
+    assert output.code == 2 and code in text and message in text

@@ -15,9 +15,9 @@ SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
 @pytest.mark.usefixtures("few_problems")
 def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
-    shown = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, *SMALL)
-    assert shown.code == 0 and "registers" in shown.err and "4/4" in shown.err
-    lines = shown.out.splitlines()
+    output = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, *SMALL)
+    assert output.code == 0 and "registers" in output.err and "4/4" in output.err
+    lines = output.out.splitlines()
     assert any(line.split()[:1] == ["14"] and "resources" in line for line in lines) and "faulty programs refused" in lines[-1]
     data = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, "--json", *SMALL).json
     assert data["ok"] and len(data["mutants"]) == 4 and set(data["classes"]) == {"5", "14"} and data["seed"] == 1
@@ -39,5 +39,5 @@ def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path)
     ],
 )
 def test_wrong_calls_are_told(cuir: Callable, argv: tuple[str, ...], code: str, exit_code: int, word: str) -> None:
-    shown = cuir("mutate", *argv)
-    assert shown.code == exit_code and f"[{code}]" in shown.err and word in shown.err, shown.err
+    output = cuir("mutate", *argv)
+    assert output.code == exit_code and f"[{code}]" in output.err and word in output.err, output.err

@@ -18,11 +18,11 @@ from tests.strategies.faulty import faulty_file
 
 def test_run_writes_a_trace_and_repeats(cuir: Callable, tmp_path: Path) -> None:
     argv = ("run", "flash_fwd_sm90", "-c", "T=f16,D=64,BM=64,BN=64", "-d", "B=1,H=2,HK=1,M=100,N=130", "-s", "scale=0.125")
-    shown = cuir(*argv, "--trace", tmp_path / "trace.json", "--schedule", "random:4", "--json")
-    assert shown.code == 0 and [o["name"] for o in shown.json["outputs"]] == ["O", "LSE"]
+    output = cuir(*argv, "--trace", tmp_path / "trace.json", "--schedule", "random:4", "--json")
+    assert output.code == 0 and [o["name"] for o in output.json["outputs"]] == ["O", "LSE"]
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    again = cuir(*argv, "--json").json
-    assert again["outputs"] == shown.json["outputs"]
+    second_result = cuir(*argv, "--json").json
+    assert second_result["outputs"] == output.json["outputs"]
     text = cuir(*argv, "--grid", "2", "--schedule", "random:4")
     (command,) = (line.removeprefix("again: ") for line in text.out.splitlines() if line.startswith("again: "))
     repeated = cuir(*shlex.split(command)[1:])
@@ -67,8 +67,8 @@ def test_numbers_that_a_kernel_computes_as_nan_are_not_counted_as_never_stored(c
 )
 def test_the_ending_of_a_trace_says_its_format(cuir: Callable, tmp_path: Path, ending: str, begins: bytes) -> None:
     path = tmp_path / f"trace.{ending}"
-    shown = cuir("run", "gemm", "-c", "BM=64,BN=64", "-d", "M=70,N=64,K=192", "--trace", path, "--json")
-    assert shown.code == 0 and shown.json["trace"] == str(path)
+    output = cuir("run", "gemm", "-c", "BM=64,BN=64", "-d", "M=70,N=64,K=192", "--trace", path, "--json")
+    assert output.code == 0 and output.json["trace"] == str(path)
     content = path.read_bytes()
     assert content.startswith(begins)
     if ending == "html":
@@ -79,12 +79,12 @@ def test_the_ending_of_a_trace_says_its_format(cuir: Callable, tmp_path: Path, e
 def test_another_ending_of_a_trace_is_refused_before_the_run(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ("run", "gemm", "-d", "M=8,N=8,K=8", "--trace")
     for name in ("trace.txt", "trace", "trace.gif"):
-        shown = cuir(*argv, tmp_path / name)
-        assert shown.code == 2 and "U126" in shown.err and all(e in shown.err for e in (".json", ".png", ".svg", ".html"))
+        output = cuir(*argv, tmp_path / name)
+        assert output.code == 2 and "U126" in output.err and all(e in output.err for e in (".json", ".png", ".svg", ".html"))
         assert not (tmp_path / name).exists()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    shown = cuir(*argv, tmp_path / "trace.png")
-    assert shown.code == 2 and "U120" in shown.err and "pip install 'cubridge[bench]'" in shown.err
+    output = cuir(*argv, tmp_path / "trace.png")
+    assert output.code == 2 and "U120" in output.err and "pip install 'cubridge[bench]'" in output.err
     assert cuir(*argv, tmp_path / "trace.json").code == 0
 
 
@@ -124,8 +124,8 @@ def test_a_report_tells_the_command_that_replays_it(cuir: Callable) -> None:
     (command,) = {n["message"].removeprefix("replay: ") for n in first[0]["notes"] if n["message"].startswith("replay: ")}
     words = shlex.split(command)
     assert words[0] == "cuir" and "random:4" in words
-    again = cuir(*words[1:], "--json").json["diagnostics"]
-    assert [(d["code"], d["message"], d["span"]) for d in again] == [(d["code"], d["message"], d["span"]) for d in first]
+    repeated = cuir(*words[1:], "--json").json["diagnostics"]
+    assert [(d["code"], d["message"], d["span"]) for d in repeated] == [(d["code"], d["message"], d["span"]) for d in first]
 
 
 PLAIN = """\
@@ -152,8 +152,8 @@ def test_a_kernel_without_consts_and_rings_is_described_without_empty_texts(cuir
 
 
 def test_the_hint_for_an_unknown_schedule_of_run_has_all(cuir: Callable) -> None:
-    (found,) = cuir("run", "gemm", "-d", "M=64,N=64,K=64", "--schedule", "foo", "--json").json["diagnostics"]
-    assert found["code"] == "U111" and found["hint"].endswith(", all") and "in_order" in found["hint"]
+    (result,) = cuir("run", "gemm", "-d", "M=64,N=64,K=64", "--schedule", "foo", "--json").json["diagnostics"]
+    assert result["code"] == "U111" and result["hint"].endswith(", all") and "in_order" in result["hint"]
 
 
 RUN = ("run", "gemm", "-d", "M=64,N=64,K=64")
@@ -170,23 +170,23 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_without_pycuda_the_command_says_what_to_install(cuir: Callable, absent: None) -> None:
     for on in ((), ("--on", "gpu")):
-        shown = cuir(*RUN, "--loader", "pycuda", *on, "--json")
-        (found,) = shown.json["diagnostics"]
-        assert shown.code == 2 and found["code"] == "U510" and "cubridge[pycuda]" in found["hint"]
+        output = cuir(*RUN, "--loader", "pycuda", *on, "--json")
+        (result,) = output.json["diagnostics"]
+        assert output.code == 2 and result["code"] == "U510" and "cubridge[pycuda]" in result["hint"]
 
 
 def test_an_unknown_loader_is_refused_before_a_gpu_is_looked_for(cuir: Callable) -> None:
-    (found,) = cuir(*RUN, "--loader", "cupy", "--json").json["diagnostics"]
-    assert found["code"] == "U512"
+    (result,) = cuir(*RUN, "--loader", "cupy", "--json").json["diagnostics"]
+    assert result["code"] == "U512"
 
 
 @pytest.mark.parametrize(
-    "other", [("--on", "interpreter"), ("--schedule", "in_order"), ("--grid", "1"), ("--trace", "t.json"), ("--exhaustive",)]
+    "second", [("--on", "interpreter"), ("--schedule", "in_order"), ("--grid", "1"), ("--trace", "t.json"), ("--exhaustive",)]
 )
-def test_a_loader_is_refused_beside_what_runs_no_compiled_kernel(cuir: Callable, other: tuple[str, ...]) -> None:
-    shown = cuir(*RUN, "--loader", "driver", *other, "--json")
-    (found,) = shown.json["diagnostics"]
-    assert shown.code == 2 and found["code"] == "U100" and "--loader" in found["message"]
+def test_a_loader_is_refused_beside_what_runs_no_compiled_kernel(cuir: Callable, second: tuple[str, ...]) -> None:
+    output = cuir(*RUN, "--loader", "driver", *second, "--json")
+    (result,) = output.json["diagnostics"]
+    assert output.code == 2 and result["code"] == "U100" and "--loader" in result["message"]
 
 
 @pytest.mark.parametrize("typed", [("--loader", "pycuda"), ("--loader", "driver"), ("--on", "gpu"), ("--on", "gpu", "--loader", "pycuda")])
@@ -194,6 +194,6 @@ def test_without_a_gpu_that_is_said_first_with_the_options_to_leave_out(
     cuir: Callable, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
-    shown = cuir(*RUN, *typed, "--json")
-    (found,) = shown.json["diagnostics"]
-    assert shown.code == 2 and found["code"] == "U501" and found["hint"].startswith(f"leave out {' '.join(typed)} to run it")
+    output = cuir(*RUN, *typed, "--json")
+    (result,) = output.json["diagnostics"]
+    assert output.code == 2 and result["code"] == "U501" and result["hint"].startswith(f"leave out {' '.join(typed)} to run it")

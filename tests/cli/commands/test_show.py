@@ -15,9 +15,9 @@ def test_show_prints_the_canonical_text(cuir: Callable, good: Path) -> None:
 
 
 def test_show_diff(cuir: Callable, good: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.cuir"
-    other.write_text(GOOD.replace("warpgroups=1", "warpgroups=2"), encoding="utf-8")
-    lines = cuir("show", good, "--diff", other).out.splitlines()
+    second = tmp_path / "other.cuir"
+    second.write_text(GOOD.replace("warpgroups=1", "warpgroups=2"), encoding="utf-8")
+    lines = cuir("show", good, "--diff", second).out.splitlines()
     assert [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")] == [
         '-    with role("all", warpgroups=1):',
         '+    with role("all", warpgroups=2):',

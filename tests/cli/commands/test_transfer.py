@@ -34,9 +34,9 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     def call(*argv: str) -> tuple[int, str, str]:
         capsys.readouterr()
         code = run_command(list(argv))
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.out + shown.err and KEY not in shown.out + shown.err and code != 70, shown.err
-        return code, shown.out, shown.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.out + output.err and KEY not in output.out + output.err and code != 70, output.err
+        return code, output.out, output.err
 
     return call
 
@@ -44,8 +44,8 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 @pytest.mark.usefixtures("few_problems")
 def test_by_rules(cuir: Any) -> None:
     code, out, _ = cuir("transfer", ORIGIN, "--to", "softcap_causal", *SMALL, "--json")
-    told = json.loads(out)
-    assert code == 0 and told["ok"] and told["how"] == "rules"
+    data = json.loads(out)
+    assert code == 0 and data["ok"] and data["how"] == "rules"
     expected = transfer(parse(corpus.programs()[ORIGIN].read_text(encoding="utf-8")), corpus.variant("softcap_causal")()).text
     assert Path("out/softcap_causal/softcap_causal.cuir").read_text() == expected
 
@@ -64,9 +64,9 @@ def test_steps_that_no_transfer_has_are_not_told(cuir: Any, monkeypatch: pytest.
 class Here(Apart):
     """Judges in this process, the same answer once: other processes have their own tests, and a verdict depends on nothing but the answer and the task."""
 
-    def __init__(self, found: dict[str, Any]) -> None:
+    def __init__(self, result: dict[str, Any]) -> None:
         super().__init__()
-        self.found = found
+        self.found = result
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
         job, text, _ = arguments
@@ -108,16 +108,16 @@ def test_by_a_model_then_replayed(cuir: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert "attempt 3 of sample 0 passed" in out and "3,600 tokens" in out and "verification" in out
     program = parse(Path("done/full.cuir").read_text())
     assert program.funcs()["keep"] == parse(RIGHT[8:-3]).funcs()["keep"] and Path("done/full.diff").is_file()
-    asked = server.requests
-    assert "`causal` (" in asked[0]["messages"][1]["content"], "what programs of the corpus compute is known without --from"
-    assert [len(r["messages"]) for r in asked] == [2, 4, 4] and "V101" in asked[2]["messages"][3]["content"]
+    requests = server.requests
+    assert "`causal` (" in requests[0]["messages"][1]["content"], "what programs of the corpus compute is known without --from"
+    assert [len(r["messages"]) for r in requests] == [2, 4, 4] and "V101" in requests[2]["messages"][3]["content"]
     assert KEY not in Path("t.jsonl").read_text() and len(Path("t.jsonl").read_text().splitlines()) > 6
     monkeypatch.delenv("OPENAI_API_BASE")
     monkeypatch.delenv("OPENAI_API_KEY")
     code, out, _ = cuir("transfer", ORIGIN, "--to", "full", "--replay", "t.jsonl", "--json", *OPTIONS)
-    told = json.loads(out)
-    assert code == 0 and told["ok"] and told["model"] == "openai/scripted" and told["requests_that_drifted"] == 0
-    assert [a["stage"] for a in told["attempts"]] == ["answer", "contracts", "passed"] and told["spent"]["tokens"] == 0
+    data = json.loads(out)
+    assert code == 0 and data["ok"] and data["model"] == "openai/scripted" and data["requests_that_drifted"] == 0
+    assert [a["stage"] for a in data["attempts"]] == ["answer", "contracts", "passed"] and data["spent"]["tokens"] == 0
 
 
 def test_when_nobody_can_be_asked(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,20 +13,20 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said 
 
 
 def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
-    shown = cuir(
+    output = cuir(
         "tune", "prefix_lm", "--shape", "1,8,8,512,512,128", "-c", "BM=128,DYNAMIC=false,PINGPONG=false,L2=1", "--dry-run", "--json"
     )
-    assert shown.code == 0 and not shown.err
-    (report,) = shown.json["tuned"]
+    assert output.code == 0 and not output.err
+    (report,) = output.json["tuned"]
     status = {(c["consts"]["BN"], c["consts"]["QBUF"], c["consts"]["STAGES"]): c["status"] for c in report["candidates"]}
-    assert set(status.values()) == {"fits", "pruned"} and shown.json["missing"] is None
+    assert set(status.values()) == {"fits", "pruned"} and output.json["missing"] is None
     assert all("M301" in c["why"] for c in report["candidates"] if c["status"] == "pruned")
     assert all("BM" not in c["consts"] for c in report["candidates"]), "what is given is not a candidate"
 
 
 def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.cli.measurement_views.SILENCE", 0.0)
-    shown = cuir(
+    output = cuir(
         "tune",
         "full",
         "--shape",
@@ -35,9 +35,9 @@ def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.Monkey
         "BM=64,QBUF=1,STAGES=2,STAGED=true,AHEAD=true,DYNAMIC=false,PINGPONG=false",
         "--dry-run",
     )
-    assert shown.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in shown.err and "check 16 of 16" in shown.err
-    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in shown.err.splitlines()[1:])
-    assert re.search(r"^\d+ fit", shown.out)
+    assert output.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in output.err and "check 16 of 16" in output.err
+    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in output.err.splitlines()[1:])
+    assert re.search(r"^\d+ fit", output.out)
 
 
 def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +45,14 @@ def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupted)
-    shown = cuir("tune", "causal", "--dry-run")
-    assert shown.code == 130 and shown.err.endswith("\ninterrupted\n")
+    output = cuir("tune", "causal", "--dry-run")
+    assert output.code == 130 and output.err.endswith("\ninterrupted\n")
 
 
 def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Callable) -> None:
-    shown = cuir("tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1")
-    assert shown.code == 0 and "BN=64" in shown.out
-    assert "a Hopper GPU would" in " ".join(shown.err.split()).replace("A Hopper", "a Hopper")
+    output = cuir("tune", "flash_fwd_sm90", "--shape", "1,8,8,512,512,64", "-c", "BM=64,QBUF=1,STAGES=2,DYNAMIC=false,PINGPONG=false,L2=1")
+    assert output.code == 0 and "BN=64" in output.out
+    assert "a Hopper GPU would" in " ".join(output.err.split()).replace("A Hopper", "a Hopper")
 
 
 @pytest.mark.parametrize(("call", "code"), [
@@ -73,15 +73,15 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     (("tune", "causal", "-c", "T=bf16", "--dry-run"), "U103"),
 ])  # fmt: skip
 def test_wrong_calls_of_tune(cuir: Callable, call: tuple[str, ...], code: str) -> None:
-    shown = cuir(*call, "--json")
-    assert shown.code == 2 and [d["code"] for d in shown.json["diagnostics"]] == [code]
+    output = cuir(*call, "--json")
+    assert output.code == 2 and [d["code"] for d in output.json["diagnostics"]] == [code]
 
 
 def test_a_space_of_ones_own(cuir: Callable, tmp_path: Path) -> None:
     space = tmp_path / "own.json"
     space.write_text('{"axes": [{"BM": [64, 128]}]}', encoding="utf-8")
-    shown = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
-    assert [c["consts"] for c in shown.json["tuned"][0]["candidates"]] == [{"BM": 64}, {"BM": 128}]
+    output = cuir("tune", "full", "--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
+    assert [c["consts"] for c in output.json["tuned"][0]["candidates"]] == [{"BM": 64}, {"BM": 128}]
     assert (
         cuir("tune", "flash_fwd_sm90", "--space", space, "--json").json["diagnostics"][0]["code"] == "U115"
     )  # it does not say what the kernel computes
@@ -92,10 +92,10 @@ def test_a_kernel_is_tuned_for_variants(cuir: Callable, tmp_path: Path) -> None:
     space = tmp_path / "own.json"
     space.write_text('{"axes": [{"BM": [64, 128]}]}', encoding="utf-8")
     rest = ("--shape", "1,8,8,512,512,64", "--space", space, "--dry-run", "--json")
-    shown = cuir("tune", "flash_fwd", "--variant", "causal", "--variant", "alibi", *rest).json
-    other = cuir("tune", "causal", "alibi", "--origin", "flash_fwd", *rest).json
-    assert [t["target"] for t in shown["tuned"]] == ["causal", "alibi"]
-    assert all(len(t["candidates"]) == 2 for t in shown["tuned"])
-    for t in (*shown["tuned"], *other["tuned"]):
+    output = cuir("tune", "flash_fwd", "--variant", "causal", "--variant", "alibi", *rest).json
+    second = cuir("tune", "causal", "alibi", "--origin", "flash_fwd", *rest).json
+    assert [t["target"] for t in output["tuned"]] == ["causal", "alibi"]
+    assert all(len(t["candidates"]) == 2 for t in output["tuned"])
+    for t in (*output["tuned"], *second["tuned"]):
         t["seconds"] = 0
-    assert shown == other
+    assert output == second

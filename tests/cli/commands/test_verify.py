@@ -13,16 +13,16 @@ from tests.cli.programs import KERNEL, SMALL, changed
 
 @pytest.mark.usefixtures("few_problems")
 def test_verify_a_variant(cuir: Callable) -> None:
-    shown = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
-    assert shown.code == 0 and shown.json["verification"]["ok"]
+    output = cuir("verify", "sliding_window", "-p", "window=40", *SMALL, "--json")
+    assert output.code == 0 and output.json["verification"]["ok"]
 
 
 def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
     path = changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
-    shown = cuir("verify", path, "--against", "causal", *SMALL, "--json")
-    d = shown.json["diagnostics"][0]
+    output = cuir("verify", path, "--against", "causal", *SMALL, "--json")
+    d = output.json["diagnostics"][0]
     line = KERNEL.splitlines().index("    return k <= q + (N - M)") + 1
-    assert shown.code == 1 and d["code"] == "V107" and abs(d["span"]["line"] - line) <= 1
+    assert output.code == 1 and d["code"] == "V107" and abs(d["span"]["line"] - line) <= 1
     assert cuir("verify", path, "--against", "causal", *SMALL).code == 1
 
 
@@ -30,8 +30,8 @@ def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable
     path = changed(
         tmp_path / "k.cuir", "mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)", "v_empty[u].arrive(cluster=True)"
     )
-    shown = cuir("verify", path, "--against", "causal", *SMALL)
-    command = next(line.split("replay: ")[1] for line in shown.err.splitlines() if "replay: cuir verify" in line)
-    again = cuir(*shlex.split(command)[1:])
-    code = shown.err.split("error[")[1][:4]
-    assert again.code == 1 and f"error[{code}]" in again.err
+    output = cuir("verify", path, "--against", "causal", *SMALL)
+    command = next(line.split("replay: ")[1] for line in output.err.splitlines() if "replay: cuir verify" in line)
+    repeated = cuir(*shlex.split(command)[1:])
+    code = output.err.split("error[")[1][:4]
+    assert repeated.code == 1 and f"error[{code}]" in repeated.err

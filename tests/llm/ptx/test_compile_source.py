@@ -60,9 +60,9 @@ def test_an_instantiation_is_read_through_its_headers(source: Path) -> None:
         reading.span(copy.at).line
     )
     assert reading.span(copy.at).via is not None and reading.span(copy.at).via.source.name == "ring.cu"  # type: ignore[union-attr]
-    shown = explained(reading).split("\n")
-    at = next(i for i, line in enumerate(shown) if "copy16(base" in line)
-    assert "copy_async(box, shared)" in shown[at - 1] and "through copy16" in shown[at - 1]
+    output = explained(reading).split("\n")
+    at = next(i for i, line in enumerate(output) if "copy16(base" in line)
+    assert "copy_async(box, shared)" in output[at - 1] and "through copy16" in output[at - 1]
 
 
 @needs_nvcc
@@ -96,11 +96,11 @@ def test_a_changed_header_is_compiled_anew(source: Path) -> None:
 def test_who_read_is_said_and_the_text_serves_where_nvcc_does_not(source: Path) -> None:
     plain = SOURCE.replace("template <int STAGES> ", "").replace('#include "low.h"', '#include "low.h"\nconstexpr int STAGES = 2;')
     source.write_text(plain, encoding="utf-8")
-    reading, who = read_source(source, build(source, ""), "auto", None, {})
-    assert reading.by == "compiler" and "nvcc made" in who
+    reading, owner = read_source(source, build(source, ""), "auto", None, {})
+    assert reading.by == "compiler" and "nvcc made" in owner
     source.write_text(plain + "\nvoid broken() { int }\n", encoding="utf-8")
-    reading, who = read_source(source, build(source, ""), "auto", None, {})
-    assert reading.by == "text" and "nvcc refuses" in who
+    reading, owner = read_source(source, build(source, ""), "auto", None, {})
+    assert reading.by == "text" and "nvcc refuses" in owner
     assert "cp_async" in {c.kind for c in reading.calls}  # out of the header
     with pytest.raises(CuirError) as error:
         read_source(source, build(source, ""), "compiler", None, {})
@@ -111,8 +111,8 @@ def test_the_text_follows_what_is_included_in_quotes(source: Path) -> None:
     text, lines = with_headers(source, (str(source.parent / "headers"),))
     at = next(i for i, line in enumerate(text.split("\n")) if "cp.async.commit_group" in line)
     assert lines[at][0].name.endswith("low.h") and lines[at][0].line(lines[at][1]) == text.split("\n")[at]
-    reading, who = read_source(source, build(source), "text", None, {"STAGES": 2})
-    assert "as demanded" in who and of_source(reading).roles[0].does == {"cp.async"}
+    reading, owner = read_source(source, build(source), "text", None, {"STAGES": 2})
+    assert "as demanded" in owner and of_source(reading).roles[0].does == {"cp.async"}
     copy = next(c for c in reading.calls if c.kind == "cp_commit")
     assert reading.span(copy.at).source.name == "ring.cu"
     assert "cp.async" not in " ".join(with_headers(source, ())[0].split("\n"))  # a header that is not found stays out
@@ -145,11 +145,15 @@ def test_a_reason_that_is_not_a_persons_is_checked_against_the_ptx(source: Path,
         file.write_text(SETTLED.format(by=by, op=op, line=line, about=about, code=code), encoding="utf-8")
 
     written()
-    settled = read_settled(file, reading)
-    left, away = unsettled([Diagnostic("O109", "barrier `x` waits"), Diagnostic("O109", "barrier `y` waits")], settled)
-    assert [d.message for d in left] == ["barrier `y` waits"] and away[0]["reason"] == "the source waits twice"
+    settlement = read_settled(file, reading)
+    remaining, away = unsettled([Diagnostic("O109", "barrier `x` waits"), Diagnostic("O109", "barrier `y` waits")], settlement)
+    assert [d.message for d in remaining] == ["barrier `y` waits"] and away[0]["reason"] == "the source waits twice"
     array = next(c for c in reading.calls if c.kind == "cp_async")
-    assert without_effect(settled, away) == [] and without_effect(settled, []) == ["O109 `x`"] and "the source waits twice" in told(settled)
+    assert (
+        without_effect(settlement, away) == []
+        and without_effect(settlement, []) == ["O109 `x`"]
+        and "the source waits twice" in told(settlement)
+    )
     written(op=array.name, line="ring.cu:6", about=array.objects[0])
     assert len(read_settled(file, reading)) == 1
     for wrong in (

@@ -56,7 +56,7 @@ def test_a_warp_that_helps_a_warpgroup_is_read(tmp_path: Path) -> None:
     """A first arrival in place of the helper's counts once, a warp that waits for what it has arrived at twice; bytes are what is copied, not how far stages lie apart."""
     place = tmp_path / "helped.cu"
     place.write_text(SOURCE, encoding="utf-8")
-    found = of_source(read_compiled(place, Build("sm_90a")))
-    assert {(r.workers, r.threads, r.registers) for r in found.roles} == {(1, 128, 240), (1, 32, 24)}
-    assert {b.name: b.count for b in found.barriers} == {"rows_full": 1, "sum_full": 2, "sum_empty": 2, "last": 2}
-    assert {(m.name, m.nbytes, m.stages) for m in found.memory} == {("smem_rows", 640, 2), ("smem_Sum", 2048, None)}
+    result = of_source(read_compiled(place, Build("sm_90a")))
+    assert {(r.workers, r.threads, r.registers) for r in result.roles} == {(1, 128, 240), (1, 32, 24)}
+    assert {b.name: b.count for b in result.barriers} == {"rows_full": 1, "sum_full": 2, "sum_empty": 2, "last": 2}
+    assert {(m.name, m.nbytes, m.stages) for m in result.memory} == {("smem_rows", 640, 2), ("smem_Sum", 2048, None)}

@@ -10,10 +10,10 @@ from tests.llm.ptx.kernels import entry
 
 
 def test_operands_are_registers_numbers_addresses_vectors_and_pairs() -> None:
-    made = entry(
+    result = entry(
         "ld.shared.v2.u32 {%r1, %r2}, [%r3+-8];\nshfl.sync.idx.b32 %r4|%p1, %r1, 0, 31, -1;\nmov.f32 %f1, 0f3F800000;\n@!%p1 bra $L1;\n$L1:\nret;"
     )
-    load, shuffle, number, branch, end = made.instructions
+    load, shuffle, number, branch, end = result.instructions
     assert load.operands == (("%r1", "%r2"), Address("%r3", -8))
     assert shuffle.operands == (("%r4", "%p1"), "%r1", 0, 31, -1)
     assert number.operands == ("%f1", None)
@@ -22,10 +22,10 @@ def test_operands_are_registers_numbers_addresses_vectors_and_pairs() -> None:
 
 def test_names_that_inline_assembly_declares_are_its_own() -> None:
     body = "{\n.reg .pred P1;\nLAB:\nmbarrier.try_wait.parity.shared::cta.b64 P1, [%r1], 0;\n@P1 bra DONE;\nbra LAB;\nDONE:\n}\n"
-    made = entry(body + body + "ret;").instructions
-    first, second = made[0], made[3]
+    result = entry(body + body + "ret;").instructions
+    first, second = result[0], result[3]
     assert first.operands[0] != second.operands[0] and first.labels != second.labels
-    assert made[2].operands == first.labels and made[1].operands == made[3].labels[:1]  # the end of one is the begin of the other
+    assert result[2].operands == first.labels and result[1].operands == result[3].labels[:1]  # the end of one is the begin of the other
 
 
 def test_a_place_has_the_calls_that_it_was_inlined_through() -> None:

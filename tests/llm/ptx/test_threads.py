@@ -24,8 +24,8 @@ def where(threads: Threads, op: str) -> int:
 def values(threads: Threads, op: str, operand: int = 0) -> tuple[dict[int, int], bool]:
     """Of an operand of the instruction: each value with how many threads have it, and whether others are possible."""
     i = where(threads, op)
-    found, other = threads.of_threads(i, threads.instructions[i].operands[operand])
-    return {int(v): int(m.sum()) for v, m in found}, other
+    result, second = threads.of_threads(i, threads.instructions[i].operands[operand])
+    return {int(v): int(m.sum()) for v, m in result}, second
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def values(threads: Threads, op: str, operand: int = 0) -> tuple[dict[int, int],
     ],
 )
 def test_the_threads_that_a_branch_lets_on(condition: str, threads: int) -> None:
-    made = solved(f"mov.u32 %t, %tid.x;\n{condition}\n@%p bra $E;\nbrkpt;\n$E:\nret;")
-    assert int(made.at(where(made, "brkpt")).sum()) == threads
+    result = solved(f"mov.u32 %t, %tid.x;\n{condition}\n@%p bra $E;\nbrkpt;\n$E:\nret;")
+    assert int(result.at(where(result, "brkpt")).sum()) == threads
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 7])
@@ -55,16 +55,16 @@ def test_the_threads_that_a_branch_lets_on(condition: str, threads: int) -> None
     ],
 )
 def test_a_stage_goes_round(stages: int, next_stage: str) -> None:
-    made = solved(RING.replace("{next}", next_stage.replace("{n}", str(stages))))
-    assert sorted(values(made, "st.shared.u32")[0]) == list(range(stages))
+    result = solved(RING.replace("{next}", next_stage.replace("{n}", str(stages))))
+    assert sorted(values(result, "st.shared.u32")[0]) == list(range(stages))
 
 
 def test_a_loop_of_constants_ends() -> None:
     """And what steps beside its counter ends with it."""
     body = "mov.u32 %i, 0;\nmov.u32 %a, 1024;\n$T:\nst.shared.u32 [%a], 0;\nadd.s32 %a, %a, 16;\nadd.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, 5;\n@%p bra $T;\nmembar.cta;\nret;"
-    made = solved(body)
-    assert values(made, "st.shared.u32") == ({1024 + 16 * i: 128 for i in range(5)}, False)
-    assert made.at(where(made, "membar.cta")).all()
+    result = solved(body)
+    assert values(result, "st.shared.u32") == ({1024 + 16 * i: 128 for i in range(5)}, False)
+    assert result.at(where(result, "membar.cta")).all()
 
 
 def test_the_remainder_by_a_product_with_an_inverse_has_few_values() -> None:
@@ -79,5 +79,5 @@ def test_a_register_of_two_roles_is_each_ones_own() -> None:
 
 def test_an_endless_counter_lets_its_loop_end() -> None:
     body = "mov.u32 %i, 0;\n$T:\nadd.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, 100000;\n@%p bra $T;\nmembar.cta;\nret;"
-    made = solved(body)
-    assert made.at(where(made, "membar.cta")).all()
+    result = solved(body)
+    assert result.at(where(result, "membar.cta")).all()

@@ -113,9 +113,9 @@ def offset_of_one_element(t: Trial, call: str) -> None:
     with t.either():
         mask = t.ours.create_block_mask(lambda b, h, q, k: q + offset >= k, None, None, 8, 28, device=t.device)
         x = t.qkv((1, 2, 8, D), (1, 2, 28, D))
-        found = t.ours.flex_attention(*x, block_mask=mask)
+        result = t.ours.flex_attention(*x, block_mask=mask)
         scalar = t.theirs.create_block_mask(lambda b, h, q, k: q + 20 >= k, None, None, 8, 28, device=t.device)
-        judge(dense_attention(*(y.double() for y in x), block_mask=scalar), dense_attention(*x, block_mask=scalar), found)
+        judge(dense_attention(*(y.double() for y in x), block_mask=scalar), dense_attention(*x, block_mask=scalar), result)
 
 
 @report("pytorch/pytorch#143117", "three and six query heads of a key head, few and many queries")
@@ -141,7 +141,7 @@ def heads_of_512(t: Trial, call: str) -> None:
 @behaviour("meta-pytorch/attention-gym#53", "activation checkpoints around a call with a block mask", calls=("reentrant", "not reentrant"))
 def checkpoints(t: Trial, call: str) -> None:
     mask = t.ours.create_block_mask(causal, None, None, S, S, device=t.device)
-    found = []
+    results = []
     for recomputed in (False, True):
         torch.manual_seed(0)
         x = [torch.randn(1, 2, S, D, device=t.device).requires_grad_() for _ in range(3)]
@@ -149,8 +149,8 @@ def checkpoints(t: Trial, call: str) -> None:
             attend = lambda *y: t.ours.flex_attention(*y, block_mask=mask)  # noqa: E731
             o = checkpoint(attend, *x, use_reentrant=call == "reentrant") if recomputed else attend(*x)
             o.square().sum().backward()
-        found.append([y.grad for y in x])
-    for a, b, name in zip(*found, ("dQ", "dK", "dV")):
+        results.append([y.grad for y in x])
+    for a, b, name in zip(*results, ("dQ", "dK", "dV")):
         expect(torch.equal(a, b), f"{name} differs under a checkpoint")
 
 
@@ -205,8 +205,8 @@ def packed_with_few_keys(t: Trial, call: str) -> None:
         grads = torch.autograd.grad(o.float().sum(), (q, k, v))
     expect(all(g.isfinite().all() for g in grads), "a gradient is not finite")
     last = torch.tensor([75, 109, 255], device=t.device)
-    seen = torch.zeros(256, dtype=torch.bool, device=t.device).index_fill(0, last, True)
-    expect(torch.equal(o[~seen], torch.zeros_like(o[~seen])), "a query without keys has an O")
+    observed = torch.zeros(256, dtype=torch.bool, device=t.device).index_fill(0, last, True)
+    expect(torch.equal(o[~observed], torch.zeros_like(o[~observed])), "a query without keys has an O")
     expect(torch.allclose(o[last].float(), v.float(), atol=1e-2), "a query with one key is not its value")
 
 
@@ -243,9 +243,9 @@ def random_numbers_in_a_mod(t: Trial, call: str) -> None:
 def vmap_over_a_call(t: Trial, call: str) -> None:
     x = torch.randn(3, 2, 1, H, 16, D, device=t.device).unbind()
     with t.either():
-        found = torch.vmap(lambda q, k, v: t.ours.flex_attention(q, k, v))(*x)
+        result = torch.vmap(lambda q, k, v: t.ours.flex_attention(q, k, v))(*x)
         rows = [dense_attention(*(y[i].double() for y in x)) for i in range(2)]
-        judge(torch.stack(rows), torch.stack(rows).float(), found)
+        judge(torch.stack(rows), torch.stack(rows).float(), result)
 
 
 @report("meta-pytorch/attention-gym#109", "one compiled function, block masks of lengths that grow")

@@ -97,8 +97,8 @@ def guarded_segments(t: Trial) -> Attempt:
     segments = torch.arange(n, device=t.device) // 17
 
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
-        own, other = torch.where(q < n, q, torch.zeros_like(q)), torch.where(k < n, k, torch.zeros_like(k))
-        return (q < n) & (k < n) & (segments[own] == segments[other])
+        ours, second = torch.where(q < n, q, torch.zeros_like(q)), torch.where(k < n, k, torch.zeros_like(k))
+        return (q < n) & (k < n) & (segments[ours] == segments[second])
 
     return masked(t, mask)
 
@@ -135,9 +135,9 @@ def quadrants_of_halves(t: Trial) -> Attempt:
 
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         first = (q < half) & (k < half) & (k <= q)
-        own = (q >= half) & (k >= half) & ((q - half) // block == (k - half) // block)
+        ours = (q >= half) & (k >= half) & ((q - half) // block == (k - half) // block)
         past = (q >= half) & (k < half) & (k // block < (q - half) // block)
-        return first | own | past
+        return first | ours | past
 
     return masked(t, mask)
 
@@ -319,12 +319,12 @@ def modes_of_inference(t: Trial, call: str) -> None:
         bias = torch.randn(S, device=t.device)
     run = attention(lambda s, b, h, q, k: s + bias[k], lambda api: mask)(t.ours)
     run = t.compile(run) if call == "compiled" else run
-    wanted = attention(lambda s, b, h, q, k: s + bias[k], lambda api: mask)
+    expected = attention(lambda s, b, h, q, k: s + bias[k], lambda api: mask)
     for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
         with mode():
-            found = run(*x)
-            golden = wanted(t.theirs)(*(one.double() for one in x))
-            judge(golden, wanted(t.theirs)(*x), found, mode.__name__)
+            actual = run(*x)
+            golden = expected(t.theirs)(*(item.double() for item in x))
+            judge(golden, expected(t.theirs)(*x), actual, mode.__name__)
 
 
 @behaviour(USER + "autocast", "projections in half precision under autocast, with a learned bias in float32")
@@ -337,10 +337,10 @@ def half_inputs_under_autocast(t: Trial, call: str) -> None:
     x = torch.randn(B, H, S, D, device=t.device)
     with torch.autocast(t.device, dtype=torch.bfloat16):
         q, k, v = layer(x).chunk(3, -1)
-        found = run(q, k, v)
-    expect(found.dtype == torch.bfloat16, f"O is {found.dtype}")
+        result = run(q, k, v)
+    expect(result.dtype == torch.bfloat16, f"O is {result.dtype}")
     golden = dense_attention(q.double(), k.double(), v.double(), mod)
-    judge(golden, dense_attention(q, k, v, mod), found, "O")
+    judge(golden, dense_attention(q, k, v, mod), result, "O")
 
 
 @behaviour(USER + "saved masks", "a module that holds a mask of a function of its file, saved and loaded", calls=("eager",))
@@ -350,9 +350,9 @@ def saved_mask(t: Trial, call: str) -> None:
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     x = torch.randn(3, B, H, S, D, device=t.device).unbind()
-    for one in (loaded["mask"], t.ours.create_block_mask(loaded["window"], None, None, S, S, device=t.device)):
-        golden = dense_attention(*(y.double() for y in x), block_mask=one)
-        judge(golden, dense_attention(*x, block_mask=one), t.ours.flex_attention(*x, block_mask=one), "O")
+    for item in (loaded["mask"], t.ours.create_block_mask(loaded["window"], None, None, S, S, device=t.device)):
+        golden = dense_attention(*(y.double() for y in x), block_mask=item)
+        judge(golden, dense_attention(*x, block_mask=item), t.ours.flex_attention(*x, block_mask=item), "O")
 
 
 @behaviour(USER + "training loops", "an optimiser steps on what a mod captures: each call reads the new values, as warm as the one before")
@@ -365,13 +365,13 @@ def steps_of_an_optimiser(t: Trial, call: str) -> None:
     optimiser = torch.optim.SGD([bias], lr=0.5)
     with torch.enable_grad():
         for step in range(3):
-            found = run(*x)
+            actual = run(*x)
             golden, eager = dense_attention(*(y.double() for y in x), mod), dense_attention(*x, mod)
-            judge(golden, eager, found, f"O of step {step}")
+            judge(golden, eager, actual, f"O of step {step}")
             optimiser.zero_grad()
-            found.square().sum().backward()
-            (wanted,) = torch.autograd.grad(eager.square().sum(), bias)
-            expect(bool(torch.allclose(bias.grad, wanted, rtol=1e-3, atol=1e-4)), "the gradient of the bias")  # type: ignore[arg-type]
+            actual.square().sum().backward()
+            (expected,) = torch.autograd.grad(eager.square().sum(), bias)
+            expect(bool(torch.allclose(bias.grad, expected, rtol=1e-3, atol=1e-4)), "the gradient of the bias")  # type: ignore[arg-type]
             optimiser.step()
 
 
@@ -382,13 +382,13 @@ def data_parallel_layer(t: Trial, call: str) -> None:
         return
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        own = [torch.nn.Parameter(x) for x in (torch.randn(H * D, 3 * H * D, device=t.device) / 8, torch.rand(H, device=t.device))]
-        layer = Layer(t.ours, (own[0], own[1]), t.device)
+        ours = [torch.nn.Parameter(x) for x in (torch.randn(H * D, 3 * H * D, device=t.device) / 8, torch.rand(H, device=t.device))]
+        layer = Layer(t.ours, (ours[0], ours[1]), t.device)
         x = torch.randn(B, S, H * D, device=t.device)
         with torch.enable_grad():
             torch.nn.parallel.DistributedDataParallel(layer)(x).square().sum().backward()
-            wanted = torch.autograd.grad(Layer(t.theirs, (own[0], own[1]), t.device)(x).square().sum(), own)
-        for a, b in zip((p.grad for p in own), wanted, strict=True):
+            expected = torch.autograd.grad(Layer(t.theirs, (ours[0], ours[1]), t.device)(x).square().sum(), ours)
+        for a, b in zip((p.grad for p in ours), expected, strict=True):
             expect(bool(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max()))), "gradients of the layer")  # type: ignore[arg-type]
     finally:
         distributed.destroy_process_group()
@@ -518,7 +518,7 @@ def merged_parts(t: Trial) -> Attempt:
                 for at, mask in zip((0, S // 2), masks)
             ]
             lse = torch.logaddexp(parts[0][1], parts[1][1])
-            return sum(o * torch.exp(own - lse)[..., None].to(o.dtype) for o, own in parts), lse
+            return sum(o * torch.exp(ours - lse)[..., None].to(o.dtype) for o, ours in parts), lse
 
         return call
 
@@ -538,8 +538,8 @@ def mask_of_a_mask(t: Trial, call: str) -> None:
     inner = whole.mask_mod
     mods = [lambda b, h, q, k: whole.mask_mod(b, h, q, k), lambda b, h, q, k: inner(b, h, q, k)]
     masks = [t.ours.BlockMask.from_kv_blocks(*blocks, mod, whole.seq_lengths) for mod in mods]
-    refused, taken = (t.compile(attention(None, lambda api, mask=mask: mask)(t.ours)) for mask in masks)
+    refused, selected = (t.compile(attention(None, lambda api, mask=mask: mask)(t.ours)) for mask in masks)
     x = t.qkv((B, H, S, D))
     t.refused(lambda: refused(*x), "U418")
     golden, eager = (dense_attention(*(y.to(d) for y in x), block_mask=masks[1]) for d in (torch.float64, torch.float32))
-    judge(golden, eager, taken(*x), "O")
+    judge(golden, eager, selected(*x), "O")

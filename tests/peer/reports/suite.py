@@ -43,7 +43,7 @@ class ReportTrial(Trial):
         super().__init__(t.backend, t.verify, t.gradients, t.requires_gradients)
         self.theirs = DENSE
 
-    def _judge_gradients(self, golden: Any, eager: Any, found: Any, double: Any, tensors: Any, learned: Any) -> None:
+    def _judge_gradients(self, golden: Any, eager: Any, result: Any, double: Any, tensors: Any, learned: Any) -> None:
         """Judge gradients by PyTorch's error, or by how far float64's move where each input moves by half a unit in its last place.
 
         A sum of a few thousand terms that cancel has no error of its own: PyTorch's may be 0 by chance, and then says nothing.
@@ -52,7 +52,7 @@ class ReportTrial(Trial):
         names = [*("dQ", "dK", "dV")[: len(tensors)], *(f"d(bias {i})" for i in range(len(learned)))]
         a = self.gradients_of(golden[0], double, learned, up)
         b = self.gradients_of(eager[0], tensors, learned, up)
-        c = self.gradients_of(found[0], tensors, learned, up)
+        c = self.gradients_of(result[0], tensors, learned, up)
         few = min((x.numel() for x in a), default=FEW) < FEW
         drawn = [self._moved_gradients(double, tensors, learned, up, seed) for seed in range(DRAWS if few else 1)]
         for i, name in enumerate(names[: len(a)]):
@@ -71,17 +71,20 @@ class ReportTrial(Trial):
             x.data.copy_(value)
         return gradients
 
-    def refused(self, call: Callable[[], Any], what: str) -> None:
+    def refused(self, call: Callable[[], Any], description: str) -> None:
         """Expect an error of ours with the code `what`."""
         try:
             call()
         except Exception as error:
-            found = refusal(error)
-            if found is None:
+            result = refusal(error)
+            if result is None:
                 raise
-            expect(found.diagnostics[0].code == what, f"refused by {found.diagnostics[0].code}, not {what}: {found.diagnostics[0].message}")
+            expect(
+                result.diagnostics[0].code == description,
+                f"refused by {result.diagnostics[0].code}, not {description}: {result.diagnostics[0].message}",
+            )
             return
-        raise Differs(f"no error, {what} is expected")
+        raise Differs(f"no error, {description} is expected")
 
     def judge_found(self, call: Any, reference: Any, *others: Any, **options: Any) -> Any:
         self.reference = reference
@@ -90,8 +93,8 @@ class ReportTrial(Trial):
     @staticmethod
     def gradients_of(o: torch.Tensor, leaves: Sequence[torch.Tensor], learned: Sequence[torch.Tensor], up: torch.Tensor) -> tuple[Any, ...]:
         """Compute gradients of an output; an input that it does not depend on has zeros."""
-        wanted = [x for x in (*leaves, *learned) if x.requires_grad]
-        return torch.autograd.grad(o, wanted, up.to(o.dtype), retain_graph=True, allow_unused=True, materialize_grads=True)
+        expected = [x for x in (*leaves, *learned) if x.requires_grad]
+        return torch.autograd.grad(o, expected, up.to(o.dtype), retain_graph=True, allow_unused=True, materialize_grads=True)
 
 
 def _move_by_rounding(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:

@@ -30,8 +30,8 @@ sys.exit(serve({}, telling={"check": answer, "time": answer}))
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    with Worker([sys.executable, "-c", PROGRAM]) as one:
-        yield one
+    with Worker([sys.executable, "-c", PROGRAM]) as item:
+        yield item
 
 
 def test_a_slow_start_is_no_hang(worker: Worker) -> None:

@@ -64,8 +64,10 @@ def test_a_faster_program_whose_longer_proof_fails_is_not_kept() -> None:
     contest = Contest(contender(64), Device({64: 2.0, 128: 1.0, 192: 3.0}), None)
     entry = contest.enter(contender(128), lambda: "R401 under a schedule")
     assert (entry.status, entry.why) == ("unconfirmed", "R401 under a schedule") and contest.best.consts["ROWS"] == 64
-    asked: list[bool] = []
-    assert contest.enter(contender(192), lambda: str(asked.append(True))).status == "slower" and not asked, "asked only of what is faster"
+    requests: list[bool] = []
+    assert contest.enter(contender(192), lambda: str(requests.append(True))).status == "slower" and not requests, (
+        "asked only of what is faster"
+    )
 
 
 def test_contenders_are_timed_in_turns() -> None:
@@ -122,8 +124,8 @@ def test_a_program_says_its_whole_setting() -> None:
     ("sm_90a", "sm_80", "is for sm_90a"),
 ])  # fmt: skip
 def test_an_interface_that_changes_is_named(old: str, new: str, says: str) -> None:
-    (found,) = compare_interfaces(parse(PROGRAM), parse(PROGRAM.replace(old, new)), "copy")
-    assert found.code == "V501" and says in found.message and found.hint
+    (result,) = compare_interfaces(parse(PROGRAM), parse(PROGRAM.replace(old, new)), "copy")
+    assert result.code == "V501" and says in result.message and result.hint
 
 
 def test_consts_of_a_schedule_may_come_and_go() -> None:

@@ -51,9 +51,9 @@ def test_shipped_spaces_fit_their_kernels(name: str, dim: int) -> None:
     starts = space.narrow({"D": dim}).starts
     assert starts, f"no start for head dim {dim}"
     assert not [
-        found
+        result
         for s in starts
-        if (found := find_violation(program, None, {"T": F32 if name == corpus.expert("f32") else F16, "D": dim, **s}))
+        if (result := find_violation(program, None, {"T": F32 if name == corpus.expert("f32") else F16, "D": dim, **s}))
     ]
     for parameter, default in defaults(program, None).items():
         values = [v for axis in space.axes for v in axis.get(parameter, ())]

@@ -45,8 +45,8 @@ def test_what_was_kept_is_found(program: Program) -> None:
 
 def test_another_program_dtype_or_head_dim_has_its_own(program: Program) -> None:
     keep(program, SHAPE, BM=64, BN=96)
-    other = parse(TEXT.replace("return k <= q + (N - M)", "return k <= q"))
-    assert tuned(other, SHAPE) == {} and tuned(program, SHAPE, "bf16") == {} and tuned(program, Shape(16, 32, 32, 1024, 1024, 64)) == {}
+    second = parse(TEXT.replace("return k <= q + (N - M)", "return k <= q"))
+    assert tuned(second, SHAPE) == {} and tuned(program, SHAPE, "bf16") == {} and tuned(program, Shape(16, 32, 32, 1024, 1024, 64)) == {}
 
 
 def test_values_of_another_head_dim_have_their_own(program: Program) -> None:
@@ -91,9 +91,9 @@ def test_a_spoilt_file_is_as_none(program: Program, text: str) -> None:
 
 @given(lengths, lengths, st.integers(1, 64), st.sampled_from([1, 2, 8]))
 def test_classes_are_near_for_near_shapes(m: int, n: int, b: int, group: int) -> None:
-    one = shape_class(Shape(b, 8 * group, 8, m, n, 64), 132)
-    assert one.distance(one) == 0 and one == shape_class(Shape(b, 8 * group, 8, m, n, 128), 132)
-    assert one.distance(shape_class(Shape(b, 8 * group, 8, 2 * m, n, 64), 132)) <= 3
+    item = shape_class(Shape(b, 8 * group, 8, m, n, 64), 132)
+    assert item.distance(item) == 0 and item == shape_class(Shape(b, 8 * group, 8, m, n, 128), 132)
+    assert item.distance(shape_class(Shape(b, 8 * group, 8, 2 * m, n, 64), 132)) <= 3
     assert shape_class(Shape(b, 8 * group, 8, m, n, 64), 132).group == group
 
 

@@ -23,9 +23,9 @@ def adapted(variant: str, **parameters: int) -> TransferResult:
 
 
 def work(variant: str, **parameters: int) -> Work:
-    found = Work.of(adapted(variant, **parameters).program)
-    assert found is not None
-    return found
+    result = Work.of(adapted(variant, **parameters).program)
+    assert result is not None
+    return result
 
 
 @pytest.fixture(autouse=True)

@@ -78,18 +78,18 @@ def test_a_longer_window_takes_longer() -> None:
 )
 def test_the_checker_takes_what_is_proposed(dims: tuple[int, int]) -> None:
     program = adapted("causal").program
-    found = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, *dims), {}))
-    assert found and len(found) <= 9, "few, as each that is chosen is compiled"
-    for setting in found:
+    results = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, *dims), {}))
+    assert results and len(results) <= 9, "few, as each that is chosen is compiled"
+    for setting in results:
         assert find_violation(program, None, {"T": BF16, "D": dims[0], "DV": dims[1], **setting}) is None
 
 
 def test_what_is_given_stands() -> None:
     of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
-    for own in ({"BM": 192}, {"BN": 96}, {"BM": 128, "BN": 112}, {"QBUF": 1}):
-        found = rank_candidates(of, shape, {}, 132, own)
-        assert all(s.get(n, v) == v for s in found for n, v in own.items())
-        assert found or own == {"QBUF": 1}
+    for ours in ({"BM": 192}, {"BN": 96}, {"BM": 128, "BN": 112}, {"QBUF": 1}):
+        result = rank_candidates(of, shape, {}, 132, ours)
+        assert all(s.get(n, v) == v for s in result for n, v in ours.items())
+        assert result or ours == {"QBUF": 1}
 
 
 def test_few_tiles_are_cut_smaller() -> None:
@@ -113,8 +113,8 @@ def test_a_tile_that_ends_before_the_next_begins_waits_for_no_queries() -> None:
 
 
 def test_its_numbers_are_there() -> None:
-    known = Coefficients.load()
-    assert all(getattr(known, f.name) >= 0 for f in fields(Coefficients)) and known.as_json().keys() == {
+    expected_values = Coefficients.load()
+    assert all(getattr(expected_values, f.name) >= 0 for f in fields(Coefficients)) and expected_values.as_json().keys() == {
         f.name for f in fields(Coefficients)
     }
     assert {p.name for p in adapted("causal").program.kernels()["flash_fwd"].params} >= cost.MODELLED_PARAMETERS

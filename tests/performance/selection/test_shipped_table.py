@@ -27,9 +27,9 @@ ALL = [(name, row) for name in list_shipped_devices() for row in load_rows(name)
 @pytest.mark.sweep
 @pytest.mark.parametrize(("gpu", "row"), ALL, ids=[f"{r.variant} {r.head_dims[0]} {r.least:.0f}" for _, r in ALL])
 def test_rows_name_settings_that_the_checker_takes(gpu: str, row: Row) -> None:
-    made = adapted(row.variant)
+    result = adapted(row.variant)
     for T in (F16, BF16):
-        assert find_violation(made.program, made.kernel, {"T": T, "D": row.head_dims[0], "DV": row.head_dims[1], **row.setting}) is None
+        assert find_violation(result.program, result.kernel, {"T": T, "D": row.head_dims[0], "DV": row.head_dims[1], **row.setting}) is None
     assert row.kind == Kind.of(work(row.variant)), "the row is of its variant as it is traced today"
     assert 64 <= row.least <= row.most
 
@@ -43,17 +43,17 @@ def test_tables_are_what_the_command_writes() -> None:
 
 def test_rows_of_a_variant_do_not_overlap() -> None:
     for gpu, row in ALL:
-        others = [
+        rest = [
             r for g, r in ALL if g == gpu and r is not row and (r.variant, r.head_dims, r.heads) == (row.variant, row.head_dims, row.heads)
         ]
-        assert all(row.most < o.least or o.most < row.least for o in others)
+        assert all(row.most < o.least or o.most < row.least for o in rest)
 
 
 def test_few_settings_for_a_variant_and_head_dim() -> None:
     """Each is a kernel to compile, and a user's lengths vary."""
     for gpu, row in ALL:
-        own = {json.dumps(r.as_json()["setting"]) for g, r in ALL if (g, r.variant, r.head_dims) == (gpu, row.variant, row.head_dims)}
-        assert len(own) <= 3
+        ours = {json.dumps(r.as_json()["setting"]) for g, r in ALL if (g, r.variant, r.head_dims) == (gpu, row.variant, row.head_dims)}
+        assert len(ours) <= 3
 
 
 @given(st.sampled_from(ALL), st.floats(0, 1))
@@ -68,8 +68,8 @@ def test_a_row_serves_its_own_keys(one: tuple[str, Row], part: float) -> None:
 def test_kinds_are_as_far_as_their_arithmetic(score: int, special: int, keep: int, blocks: str) -> None:
     kind = Kind(blocks, score, special, keep)
     assert kind.distance(kind) == 0
-    for other in (Kind(blocks, score + 1, special, keep), Kind(blocks, score, special + 1, keep), Kind(blocks, score, special, keep + 1)):
-        assert 0 < kind.distance(other) == other.distance(kind) <= 1
+    for second in (Kind(blocks, score + 1, special, keep), Kind(blocks, score, special + 1, keep), Kind(blocks, score, special, keep + 1)):
+        assert 0 < kind.distance(second) == second.distance(kind) <= 1
     assert kind.distance(Kind("of another form", score, special, keep)) == 1
 
 
@@ -79,8 +79,8 @@ def test_kinds_are_as_far_as_their_arithmetic(score: int, special: int, keep: in
 )
 def test_programs_of_a_kind_share_rows(variant: str, like: str) -> None:
     """The same mask by another name, another bias, another mask on documents."""
-    found = next(rank_rows(work(variant), Shape(2, 32, 32, 8192, 8192, 128), {}, H200))
-    assert found[1].variant == like
+    item = next(rank_rows(work(variant), Shape(2, 32, 32, 8192, 8192, 128), {}, H200))
+    assert item[1].variant == like
 
 
 def test_the_number_of_keys_decides_not_the_length() -> None:
@@ -106,16 +106,16 @@ def test_what_no_row_holds_for() -> None:
 def test_rows_of_a_relative_serve_where_the_gpu_has_none() -> None:
     """A GPU of the same generation with as many multiprocessors; its own rows come first where both are as near."""
     of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
-    own = find_nearest(of, shape, {}, H200, lambda s: True)
+    ours = find_nearest(of, shape, {}, H200, lambda s: True)
     relative = find_nearest(of, shape, {}, Device("NVIDIA H300 sm_90 132", 132), lambda s: True)
     assert (
-        own is not None
+        ours is not None
         and relative is not None
-        and own.setting == relative.setting
+        and ours.setting == relative.setting
         and "as measured on NVIDIA H200 for such" in relative.why
     )
-    for other in (Device("NVIDIA H300 sm_90 114", 114), Device("NVIDIA H300 sm_100 132", 132), Device("NVIDIA H300", 132)):
-        assert find_nearest(of, shape, {}, other, lambda s: True) is None
+    for second in (Device("NVIDIA H300 sm_90 114", 114), Device("NVIDIA H300 sm_100 132", 132), Device("NVIDIA H300", 132)):
+        assert find_nearest(of, shape, {}, second, lambda s: True) is None
     lacking = find_nearest(of, shape, {}, list_shipped_devices()["NVIDIA H100 80GB HBM3"], lambda s: True)
     assert lacking is not None and "H200" in lacking.why
 
@@ -123,12 +123,12 @@ def test_rows_of_a_relative_serve_where_the_gpu_has_none() -> None:
 def test_a_row_for_some_heads_comes_before_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     of, shape = work("causal"), Shape(2, 32, 32, 8192, 8192, 128)
     shared = Row("causal", Kind.of(of), (128, 128), 64.0, 1e5, {"BM": 128, "BN": 128})
-    own = Row("causal", Kind.of(of), (128, 128), 64.0, 1e5, {"BM": 192, "BN": 80}, spilled=8, heads=4)
-    assert Row.parse(own.as_json()) == own
-    monkeypatch.setattr(table, "load_rows", lambda name: (shared, own) if name == "NVIDIA H200" else ())
-    for key_heads, wanted in ((32, shared), (8, own), (16, shared)):
-        found = find_nearest(of, replace(shape, HK=key_heads), {}, H200, lambda s: True)
-        assert found is not None and found.setting == wanted.setting and found.spilled == wanted.spilled
+    ours = Row("causal", Kind.of(of), (128, 128), 64.0, 1e5, {"BM": 192, "BN": 80}, spilled=8, heads=4)
+    assert Row.parse(ours.as_json()) == ours
+    monkeypatch.setattr(table, "load_rows", lambda name: (shared, ours) if name == "NVIDIA H200" else ())
+    for key_heads, expected in ((32, shared), (8, ours), (16, shared)):
+        actual = find_nearest(of, replace(shape, HK=key_heads), {}, H200, lambda s: True)
+        assert actual is not None and actual.setting == expected.setting and actual.spilled == expected.spilled
 
 
 def test_a_file_is_named_after_its_gpu() -> None:

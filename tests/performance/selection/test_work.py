@@ -17,10 +17,10 @@ CLOSED = ["causal", "sliding_window", "prefix_lm", "local", "qk_sparse", "global
 
 def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray]:
     """(blocks with a kept pair, those of them that are not whole) of each tile, from the specification's mask in PyTorch."""
-    kept = adapted(variant).spec.mask(at)[0, 0]
+    retained = adapted(variant).spec.mask(at)[0, 0]
     tiles, blocks = -(-at.M // BM), -(-at.N // BN)
     wide = torch.zeros(tiles * BM, blocks * BN, dtype=torch.bool)
-    wide[: at.M, : at.N] = kept
+    wide[: at.M, : at.N] = retained
     pairs = wide.view(tiles, BM, blocks, BN).sum((1, 3))
     rows = (at.M - BM * torch.arange(tiles)).clamp(0, BM)
     whole = (pairs == (rows * BN)[:, None]) & (pairs > 0)
@@ -32,10 +32,10 @@ def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndar
 def test_blocks_are_those_of_the_mask(variant: str, M: int, N: int, BM: int, BN: int) -> None:
     at, of = Lengths(1, 2, 2, M, N), work(variant)
     some, n = of.count_blocks(at, adapted(variant).numbers, {"BM": BM, "BN": BN})
-    wanted, partial = visits_of_mask(variant, at, BM, BN)
+    expected, partial = visits_of_mask(variant, at, BM, BN)
     assert of.blocks == "closed"
     # A closed form may visit a block too many at an edge, never one too few.
-    assert (n[0] >= wanted).all() and n[0].sum() <= wanted.sum() + 2 * len(wanted)
+    assert (n[0] >= expected).all() and n[0].sum() <= expected.sum() + 2 * len(expected)
     assert (some[0] >= partial).all() and (some[0] <= n[0]).all()
 
 
@@ -49,8 +49,8 @@ def test_a_captured_number_says_how_many_blocks() -> None:
 
 def test_without_a_mask_all_blocks_are_computed_by_each_warpgroup() -> None:
     at, full = Lengths(2, 4, 4, 1024, 1000), work("full")
-    found = full.count_visits(at, {}, {"BM": 128, "BN": 128})
-    assert full.blocks == "all" and (found.steps == 2 * 8).all() and (found.skipped == 0).all()
+    result = full.count_visits(at, {}, {"BM": 128, "BN": 128})
+    assert full.blocks == "all" and (result.steps == 2 * 8).all() and (result.skipped == 0).all()
     ragged = full.count_visits(Lengths(2, 4, 4, 1000, 1024), {}, {"BM": 192, "BN": 128}).steps
     assert ragged[-1] == 8 and ragged[0] == 3 * 8, "warpgroups behind the last query compute nothing"
 

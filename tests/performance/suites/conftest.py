@@ -22,11 +22,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             folder.mkdir(exist_ok=True)
             (folder / "__init__.py").write_text("", encoding="utf-8")
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
-        made.add(module.partition(".")[0])
+        result.add(module.partition(".")[0])
         monkeypatch.syspath_prepend(tmp_path)
 
-    made: set[str] = set()
+    result: set[str] = set()
     yield one
     for loaded in set(sys.modules) - before:
-        if loaded.partition(".")[0] in made:
+        if loaded.partition(".")[0] in result:
             del sys.modules[loaded]

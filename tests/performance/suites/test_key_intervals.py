@@ -41,10 +41,10 @@ def test_runs_and_functions_give_the_mask_back(data: st.DataObject) -> None:
     assert torch.equal(((runs[..., :1] <= at) & (at < runs[..., 1:])).any(-2).expand(B, H, M, N), whole)
     functions = as_functions(runs, B)
     assert functions.is_contiguous() and functions.shape[1] % 2 == 1 and functions.shape[2] == B * M and functions.shape[0] in (1, H)
-    kept = at < functions[:, 0, :, None]
+    retained = at < functions[:, 0, :, None]
     for first in range(1, functions.shape[1], 2):
-        kept = kept | ((functions[:, first, :, None] <= at) & (at < functions[:, first + 1, :, None]))
-    assert torch.equal(kept.unflatten(1, (B, M)).transpose(0, 1).expand(B, H, M, N), whole)
+        retained = retained | ((functions[:, first, :, None] <= at) & (at < functions[:, first + 1, :, None]))
+    assert torch.equal(retained.unflatten(1, (B, M)).transpose(0, 1).expand(B, H, M, N), whole)
 
 
 def test_a_mask_of_many_runs_is_none_of_intervals() -> None:

@@ -69,10 +69,10 @@ def test_nothing_to_compile_starts_nothing() -> None:
 
 
 def test_only_what_compiles_is_asked_for() -> None:
-    found = requests(CELLS, "bf16", ("cudnn", "flex", "fa2"), "there", ["A2"], 4)
-    assert found[0] == {"do": "prime_reference", "reference": "there", "name": "A2"}
-    assert [Cell.from_json(r) for r in found[1:]] == CELLS
-    assert all(r["peers"] == ["flex"] and r["dtype"] == "bf16" and r["share"] == SHARE / 4 for r in found[1:])
+    result = requests(CELLS, "bf16", ("cudnn", "flex", "fa2"), "there", ["A2"], 4)
+    assert result[0] == {"do": "prime_reference", "reference": "there", "name": "A2"}
+    assert [Cell.from_json(r) for r in result[1:]] == CELLS
+    assert all(r["peers"] == ["flex"] and r["dtype"] == "bf16" and r["share"] == SHARE / 4 for r in result[1:])
     assert requests(CELLS, "f16", ("cudnn",), None, [], 4) == []
 
 
@@ -89,6 +89,6 @@ def test_each_peer_is_called_once_and_memory_is_no_failure(monkeypatch: pytest.M
         return {n: (lambda n=n: call(n, errors.get(n))) for n in ("compiled", "flex", "other")}
 
     monkeypatch.setattr("cuir.performance.suites.priming.contenders", contenders)
-    one = Cell("causal", {}, "small", Shape(1, 2, 1, 64, 64, 16))
-    assert prime_peers(one, read_variant("causal", ()), torch.float16, ("flex",), 0.1, "cpu") == "flex: no kernel"
+    item = Cell("causal", {}, "small", Shape(1, 2, 1, 64, 64, 16))
+    assert prime_peers(item, read_variant("causal", ()), torch.float16, ("flex",), 0.1, "cpu") == "flex: no kernel"
     assert called == ["compiled", "flex", "other"]

@@ -28,8 +28,8 @@ def test_values_may_have_a_head_dim_of_their_own() -> None:
     shape = Shape.parse("1,4,2,3,5,192,128")
     assert shape.consts == {"D": 192, "DV": 128} and Shape.parse(str(shape)) == shape and shape.as_tuple() == (1, 4, 2, 3, 5, 192, 128)
     assert Shape.parse("1,4,2,3,5,192,192") == Shape.parse("1,4,2,3,5,192") and Shape.parse("1,4,2,3,5,192").consts == {"D": 192}
-    made = make_tensors(shape, torch.bfloat16, "cpu")
-    assert [tuple(made[n].shape) for n in "QKV"] == [(1, 4, 3, 192), (1, 2, 5, 192), (1, 2, 5, 128)]
+    result = make_tensors(shape, torch.bfloat16, "cpu")
+    assert [tuple(result[n].shape) for n in "QKV"] == [(1, 4, 3, 192), (1, 2, 5, 192), (1, 2, 5, 128)]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_pairs_are_those_of_the_mask(name: str) -> None:
 def test_one_head_alone_is_what_it_is_among_all(name: str) -> None:
     p, spec = problem(), variant(name)
     q, k, v = p["Q"], p["K"], p["V"]
-    found = compute_expectation(spec, q, k, v, 0.25)
-    wanted, lse = spec.reference(q, k, v, 0.25)
-    assert [(b, h) for b, h, _, _ in found.parts] == [(0, 0), (1, 3)]
-    for b, h, o, part_lse in found.parts:
-        assert torch.equal(o, wanted[b, h]) and torch.equal(part_lse, lse[b, h])
+    actual = compute_expectation(spec, q, k, v, 0.25)
+    expected, lse = spec.reference(q, k, v, 0.25)
+    assert [(b, h) for b, h, _, _ in actual.parts] == [(0, 0), (1, 3)]
+    for b, h, o, part_lse in actual.parts:
+        assert torch.equal(o, expected[b, h]) and torch.equal(part_lse, lse[b, h])
 
 
 @pytest.mark.parametrize("name", ["causal", "document", "alibi_causal", "share_question"])
@@ -68,10 +68,10 @@ def test_pieces_are_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     pairs, whole = count_kept_pairs(spec, p["Q"], p["K"]), compute_expectation(spec, p["Q"], p["K"], p["V"], 0.25)
     monkeypatch.setattr("cuir.performance.timing.problem.PAIRS", 90 * 32)  # 32, 32 and 6 queries
     assert count_kept_pairs(spec, p["Q"], p["K"]) == pairs
-    found = compute_expectation(spec, p["Q"], p["K"], p["V"], 0.25)
-    for one, other in zip(found.parts, whole.parts, strict=True):
-        torch.testing.assert_close(one[2:], other[2:], atol=1e-12, rtol=1e-12)
-    assert found.half_error == pytest.approx(whole.half_error, rel=0.02)
+    result = compute_expectation(spec, p["Q"], p["K"], p["V"], 0.25)
+    for item, second in zip(result.parts, whole.parts, strict=True):
+        torch.testing.assert_close(item[2:], second[2:], atol=1e-12, rtol=1e-12)
+    assert result.half_error == pytest.approx(whole.half_error, rel=0.02)
 
 
 def test_a_mask_that_does_not_depend_on_the_query_counts_for_all() -> None:

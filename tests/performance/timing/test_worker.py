@@ -49,8 +49,8 @@ sys.exit(serve({"hang": hang, "end": end, "fail": fail, "wrong": wrong, "add": a
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    with Worker([sys.executable, "-c", PROGRAM]) as one:
-        yield one
+    with Worker([sys.executable, "-c", PROGRAM]) as item:
+        yield item
 
 
 def test_one_process_answers_many_requests(worker: Worker) -> None:

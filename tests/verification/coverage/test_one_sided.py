@@ -39,9 +39,9 @@ def test_a_side_that_is_known_and_was_not_run_is_refused_with_the_sizes_that_sho
 def test_a_waiver_with_a_reason_takes_it_out_of_the_figure() -> None:
     checked, driver = driven(f"{BODY}  # one-sided: no model has so many heads")
     require_both_sides(checked, driver.coverage)
-    figure, told = report_coverage(checked, driver.coverage)
-    assert not told and figure.seen == figure.sides
-    assert [one.waived for one in figure.one_sided] == ["no model has so many heads"]
+    figure, text = report_coverage(checked, driver.coverage)
+    assert not text and figure.seen == figure.sides
+    assert [item.waived for item in figure.one_sided] == ["no model has so many heads"]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_waiver_with_a_reason_takes_it_out_of_the_figure() -> None:
 )
 def test_a_waiver_that_waives_nothing_is_told(body: str, words: str) -> None:
     checked, driver = driven(body)
-    _, told = report_coverage(checked, driver.coverage)
-    assert len(told) == 1 and words in told[0] and told[0].startswith("line 16 of")
+    _, text = report_coverage(checked, driver.coverage)
+    assert len(text) == 1 and words in text[0] and text[0].startswith("line 16 of")
 
 
 def test_a_reason_is_asked_for() -> None:

@@ -45,12 +45,12 @@ def test_a_condition_that_is_inlined_twice_counts_once() -> None:
 
 def test_a_side_that_one_instance_took_is_seen_unless_a_problem_for_another_was_not_run() -> None:
     coverage = coverage_of(TABLE)
-    one, other = (c for c in coverage.observed.conditions if c.kind == "extremum")
+    item, second = (c for c in coverage.observed.conditions if c.kind == "extremum")
     masks = [0] * len(coverage.observed.conditions)
-    masks[one.number] = 3
+    masks[item.number] = 3
     coverage.observed.mark(masks)
     assert [s.is_seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [True, True]
-    coverage.feasible[other.number, 0] = "a problem"  # type: ignore[assignment]
+    coverage.feasible[second.number, 0] = "a problem"  # type: ignore[assignment]
     assert [s.is_seen for s in collect_sides(coverage) if s.condition.kind == "extremum"] == [False, True]
 
 
@@ -78,7 +78,7 @@ def test_sides_are_named_as_the_text_has_them() -> None:
         masks[number] = 1
     coverage.observed.mark(masks)
     figure, _ = report_coverage(coverage.observed.checked, coverage)
-    assert [one.side for one in figure.one_sided] == ["`limit` is alone what `min(v, limit)` gives"]
+    assert [item.side for item in figure.one_sided] == ["`limit` is alone what `min(v, limit)` gives"]
 
 
 def test_text_that_spans_lines_and_loops_are_named_whole() -> None:
@@ -90,7 +90,9 @@ def test_text_that_spans_lines_and_loops_are_named_whole() -> None:
 
 
 def test_a_note_names_three_lines_and_every_waiver() -> None:
-    left = [OneSided(line, "x > 0", f"`x{line}{side}` is true", "no problem was found for it") for line in (3, 4, 5, 6) for side in "ab"]
-    words = Figure(8, 16, 8, one_sided=(*left, OneSided(9, "y", "`y` is true", "", "never"))).left_open("file.cuir")
+    remaining = [
+        OneSided(line, "x > 0", f"`x{line}{side}` is true", "no problem was found for it") for line in (3, 4, 5, 6) for side in "ab"
+    ]
+    words = Figure(8, 16, 8, one_sided=(*remaining, OneSided(9, "y", "`y` is true", "", "never"))).left_open("file.cuir")
     assert [f"`x{line}a`" in words for line in (3, 4, 5, 6)] == [True, True, True, False] and "`x3b`" not in words
     assert "waived: never" in words and "and 5 more, which --json lists" in words

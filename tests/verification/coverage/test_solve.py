@@ -15,10 +15,10 @@ def search_for(
     body: str, text: str, spec: FunctionSpecification = SPEC, more: str = "", operations: int = 1_500_000
 ) -> tuple[list[Target], Search]:
     checked = checked_of(body, more)
-    wanted = [t for t in list_unseen_sides(collect_conditions(checked), [0] * 99) if t.condition.text == text]
+    expected = [t for t in list_unseen_sides(collect_conditions(checked), [0] * 99) if t.condition.text == text]
     search = Search(operations)
-    solve(checked, Space(checked, spec), wanted, search, lambda problem: {}.__getitem__)
-    return wanted, search
+    solve(checked, Space(checked, spec), expected, search, lambda problem: {}.__getitem__)
+    return expected, search
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def search_for(
     ],
 )
 def test_sizes_are_found_for_both_sides(body: str, text: str) -> None:
-    wanted, search = search_for(body, text, more=", skip: i32" if "skip" in body else "")
-    chosen = choose(search.solutions, wanted, 6, 3_000_000)
-    assert {t.number for s in chosen for t in s.targets} == {t.number for t in wanted}
+    expected, search = search_for(body, text, more=", skip: i32" if "skip" in body else "")
+    chosen = choose(search.solutions, expected, 6, 3_000_000)
+    assert {t.number for s in chosen for t in s.targets} == {t.number for t in expected}
 
 
 def test_what_the_specification_refuses_is_not_tried() -> None:
@@ -60,6 +60,6 @@ def test_a_search_ends() -> None:
 
 def test_each_remainder_of_the_number_of_units_is_wanted() -> None:
     checked = checked_of("f = 3.0 if n % 4 == 3 else 2.0")
-    left = list_unseen_remainders(checked, {})
-    assert {(t.divisor, t.number) for t in left} == {(4, r) for r in range(4)}
-    assert all(t.is_met_by_counts({4 + t.number}) and not t.is_met_by_counts({t.number}) for t in left)
+    remaining = list_unseen_remainders(checked, {})
+    assert {(t.divisor, t.number) for t in remaining} == {(4, r) for r in range(4)}
+    assert all(t.is_met_by_counts({4 + t.number}) and not t.is_met_by_counts({t.number}) for t in remaining)

@@ -45,8 +45,8 @@ def table(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
 
 
 def filled(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
-    given = drawn(sizes, generator)
-    return {**given, "S": given["S"].masked_fill(torch.arange(sizes["N"]) >= given["LEN"][:, None], 1.0)}
+    inputs = drawn(sizes, generator)
+    return {**inputs, "S": inputs["S"].masked_fill(torch.arange(sizes["N"]) >= inputs["LEN"][:, None], 1.0)}
 
 
 @pytest.mark.sweep
@@ -68,7 +68,7 @@ def verdict(summand: str, spec: FunctionSpecification) -> list[str]:
 
 def test_what_another_generator_gives_alike_is_no_arbitrary_input() -> None:
     """Values that follow from other inputs, integers and fillings are left as they are."""
-    given = {"A": torch.arange(5.0), "B": torch.arange(5.0), "N": torch.arange(5)}
-    assert find_arbitrary(given, lambda: {"a": torch.arange(5.0) + 1, "B": torch.arange(5.0), "N": torch.zeros(5)}) == ["A"]
-    where = torch.arange(5) > 1
-    assert list(without_fillers({"A": torch.arange(5.0), "B": torch.ones(5)}, {"A": where, "B": where})) == ["A"]
+    inputs = {"A": torch.arange(5.0), "B": torch.arange(5.0), "N": torch.arange(5)}
+    assert find_arbitrary(inputs, lambda: {"a": torch.arange(5.0) + 1, "B": torch.arange(5.0), "N": torch.zeros(5)}) == ["A"]
+    position = torch.arange(5) > 1
+    assert list(without_fillers({"A": torch.arange(5.0), "B": torch.ones(5)}, {"A": position, "B": position})) == ["A"]

@@ -36,9 +36,9 @@ def text_of(body: str, dtype: str = "f32") -> str:
 
 
 def function(text: str) -> Any:
-    made: dict[str, Any] = {"torch": torch, "math": math}
-    exec(f"def reference(X, Z, s):\n    return {text}\n", made)
-    return made["reference"]
+    result: dict[str, Any] = {"torch": torch, "math": math}
+    exec(f"def reference(X, Z, s):\n    return {text}\n", result)
+    return result["reference"]
 
 
 def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
@@ -119,9 +119,9 @@ def test_rounding_as_pytorch_does_passes(body: str, text: str) -> None:
     ],
 )
 def test_what_is_not_exact_and_rounded_is_refused(body: str, text: str, decider: str, feeds: str) -> None:
-    (found,) = judged(body, text).diagnostics
-    assert found.code == "V308" and f"the {decider} hangs" in found.message
-    assert any(f"`{feeds}`" in n.message for n in found.notes) and found.hint is not None
+    (result,) = judged(body, text).diagnostics
+    assert result.code == "V308" and f"the {decider} hangs" in result.message
+    assert any(f"`{feeds}`" in n.message for n in result.notes) and result.hint is not None
 
 
 @pytest.mark.sweep
@@ -139,8 +139,8 @@ def test_other_dtypes(read: str, dtype: str) -> None:
 
 
 def test_the_error_names_what_jumps() -> None:
-    (found,) = judged("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
-    note = next(n for n in found.notes if "the inputs lie at steps" in n.message)
+    (result,) = judged("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
+    note = next(n for n in result.notes if "the inputs lie at steps" in n.message)
     assert note.span is not None and note.span.line == 8
 
 
@@ -185,13 +185,13 @@ def test_half_of_the_numbers_are_whole_and_steps_of_a_number_are_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "wanted"),
+    ("call", "expected"),
     [(lambda x: torch.floor(x), True), (lambda x: x % 3, True), (lambda x: x.long(), True), (lambda x: x // 2, True), (lambda x: x * 2, False), (lambda x: x.double(), False), (lambda x: x > 2, False)],
 )  # fmt: skip
-def test_what_jumps_in_pytorch(call: Any, wanted: bool) -> None:
+def test_what_jumps_in_pytorch(call: Any, expected: bool) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    found: list[bool] = []
+    actual: list[bool] = []
 
     class Mode(TorchDispatchMode):
         @classmethod
@@ -200,12 +200,12 @@ def test_what_jumps_in_pytorch(call: Any, wanted: bool) -> None:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            found.append(jumps_in_torch(func.overloadpacket.__name__, args, kwargs or {}, result))
+            actual.append(jumps_in_torch(func.overloadpacket.__name__, args, kwargs or {}, result))
             return result
 
     with Mode():
         call(torch.ones(3))
-    assert any(found) is wanted
+    assert any(actual) is expected
 
 
 def test_what_float32_and_float64_disagree_on_is_not_asked() -> None:

@@ -179,9 +179,9 @@ SHAPES = st.tuples(
 def test_whole_rows_are_empty_in_both_tensors(drawn: tuple[int, int, torch.dtype, int]) -> None:
     count, columns, dtype, turn = drawn
     x, y = (torch.randn(count, columns, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(2))
-    made = meet(Meeting({"X": (-math.inf,)}, ("X", "Y")), {"X": x, "Y": y}, turn, torch.Generator().manual_seed(turn))
-    both = [(made[n] == -torch.inf).all(-1) for n in ("X", "Y")]  # type: ignore[union-attr]
-    assert bool((both[0] & both[1]).any()) and made["X"].dtype == dtype  # type: ignore[union-attr]
+    result = meet(Meeting({"X": (-math.inf,)}, ("X", "Y")), {"X": x, "Y": y}, turn, torch.Generator().manual_seed(turn))
+    both = [(result[n] == -torch.inf).all(-1) for n in ("X", "Y")]  # type: ignore[union-attr]
+    assert bool((both[0] & both[1]).any()) and result["X"].dtype == dtype  # type: ignore[union-attr]
     assert bool((put_empty_rows(x, turn) == x).all(-1).any())
 
 
@@ -190,9 +190,9 @@ def test_steep_rows_go_one_way(drawn: tuple[int, int, torch.dtype, int]) -> None
     count, columns, dtype, turn = drawn
     x = torch.randn(count, columns, generator=torch.Generator().manual_seed(turn)).to(dtype)
     falling, rising = (make_steep(x, form, turn).double() for form in ("falling", "rising"))
-    further = make_steep(x.abs().cumsum(-1), "sums", turn).double()
+    extra = make_steep(x.abs().cumsum(-1), "sums", turn).double()
     steep = (torch.arange(count) + turn) % 3 < 2
-    assert bool((falling[steep].diff(dim=-1) <= 0).all() and (rising[steep].diff(dim=-1) >= 0).all() and (further.diff(dim=-1) >= 0).all())
+    assert bool((falling[steep].diff(dim=-1) <= 0).all() and (rising[steep].diff(dim=-1) >= 0).all() and (extra.diff(dim=-1) >= 0).all())
     assert falling[:, : min(columns, 64)].min() < -99 and rising[:, : min(columns, 64)].max() > 99
 
 
@@ -201,8 +201,8 @@ def test_kinds_that_leave_no_number_are_left_out() -> None:
     text = rows("Mask: Global[f32, M, D], Y: Global[f32, M, D]", "store(Y[q, cols(D)], where(Mask[q, cols(D)] > 0.5, x, -inf))")
     checked = check(parse(text), "kernel", {"T": F16, "D": 64})
     spec = FunctionSpecification("f", lambda x, mask: x.masked_fill(~(mask > 0.5), -torch.inf).softmax(-1))
-    made = restrict_kinds(checked, spec, [Draw(k, {"M": 20}, k, seed) for k in ("tiny", "zero", "wide") for seed in range(2)])  # type: ignore[arg-type]
-    kinds = {(d.name, d.seed): d.kind for d in made}
+    result = restrict_kinds(checked, spec, [Draw(k, {"M": 20}, k, seed) for k in ("tiny", "zero", "wide") for seed in range(2)])  # type: ignore[arg-type]
+    kinds = {(d.name, d.seed): d.kind for d in result}
     assert kinds["tiny", 0] == "normal" and "normal" in (kinds["zero", 0], kinds["zero", 1]) and kinds["wide", 0] == "wide"
     assert any(kinds["zero", seed] == "zero" for seed in range(2)), "zeros in the other tensor say something"
 

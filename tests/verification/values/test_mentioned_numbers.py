@@ -43,7 +43,7 @@ def default(x: torch.Tensor, least: float = 0.75) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("function", "found"),
+    ("function", "result"),
     [
         (bounded, Mentioned((-3.0, 2.5))),
         (by_helper, Mentioned((-3.0, 2.5))),
@@ -56,8 +56,8 @@ def default(x: torch.Tensor, least: float = 0.75) -> torch.Tensor:
         (len, Mentioned()),
     ],
 )
-def test_a_source_says_what_it_compares_with(function: Callable[..., object], found: Mentioned) -> None:
-    assert collect_from_source(function) == found
+def test_a_source_says_what_it_compares_with(function: Callable[..., object], result: Mentioned) -> None:
+    assert collect_from_source(function) == result
 
 
 def test_a_function_without_source_says_its_constants() -> None:
@@ -75,5 +75,5 @@ def test_an_evaluation_says_what_it_compares_with() -> None:
 
 def test_a_kernel_says_what_it_compares_with() -> None:
     text = rows("Y: Global[f32, M, D], pad: i32", "store(Y[q, cols(D)], where((x > -0.5) & (pad == -1), max(x, 0.25), 0.125))")
-    found = collect_from_kernel(check(parse(text), "kernel", {"T": F16, "D": 64}))
-    assert set(found.floats) == {-0.5, 0.25} and -1 in found.integers
+    result = collect_from_kernel(check(parse(text), "kernel", {"T": F16, "D": 64}))
+    assert set(result.floats) == {-0.5, 0.25} and -1 in result.integers

@@ -71,16 +71,16 @@ def test_problems_of_each_kind_differ_and_say_something(name: str) -> None:
     )
     assert len({(d.kind, d.seed, *d.sizes.items()) for d in quick}) == len(quick)
     for draw in full:
-        given = make_function_launch(checked, spec, draw)
-        assert given.special and given.exact is not None
-        assert all(x.isfinite().any() for x in given.exact.values())
+        inputs = make_function_launch(checked, spec, draw)
+        assert inputs.special and inputs.exact is not None
+        assert all(x.isfinite().any() for x in inputs.exact.values())
 
 
 def test_pairs_are_large_at_once() -> None:
     checked = check(parse(TEXT), "kernel", {"T": F32, "D": 64})
     spec = FunctionSpecification("f", lambda x, bias: x + bias)
-    given = make_function_launch(checked, spec, Draw("one", {"M": 20}, "both"))
-    assert all(given.inputs[n].abs().max() > 60 for n in ("X", "Bias"))  # type: ignore[union-attr]
+    inputs = make_function_launch(checked, spec, Draw("one", {"M": 20}, "both"))
+    assert all(inputs.inputs[n].abs().max() > 60 for n in ("X", "Bias"))  # type: ignore[union-attr]
 
 
 def test_a_problem_without_room_is_a_normal_one() -> None:
@@ -88,5 +88,5 @@ def test_a_problem_without_room_is_a_normal_one() -> None:
     checked = check(parse(TEXT), "kernel", CONSTS)
     spec = FunctionSpecification("f", lambda x, bias: (x + bias).softmax(-1))
     for seed in range(9):
-        given = make_function_launch(checked, spec, Draw("one", {"M": 1}, "hidden", seed))
-        assert given.exact is None or given.exact["Y"].isfinite().all()
+        inputs = make_function_launch(checked, spec, Draw("one", {"M": 1}, "hidden", seed))
+        assert inputs.exact is None or inputs.exact["Y"].isfinite().all()

@@ -195,8 +195,8 @@ def test_values_stay_in_the_dtype(drawn: tuple[int, int, torch.dtype, int]) -> N
     count, columns, dtype, turn = drawn
     generator = torch.Generator().manual_seed(turn)
     x, y = (torch.randn(count, columns, generator=generator).to(dtype) for _ in range(2))
-    for made in (make_vast(x, turn, True, True), make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, 16, generator)):
-        assert made.dtype == dtype and made.shape == x.shape and bool(made.isfinite().all())
+    for result in (make_vast(x, turn, True, True), make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, 16, generator)):
+        assert result.dtype == dtype and result.shape == x.shape and bool(result.isfinite().all())
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(DTYPES))

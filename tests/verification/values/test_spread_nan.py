@@ -71,12 +71,12 @@ def test_a_single_extreme_may_be_nan_alone() -> None:
             check(program, "k", {}),
             FunctionSpecification("k", lambda x: x.amax(1), sizes=lambda drawn: {**drawn, "N": max(1, drawn["N"])}),
         )
-        found = []
+        results = []
         try:
             check_case(program, checked, spec, Draw("one", {"M": 1, "N": 40}, "nan"))
         except CuirError as error:
-            found = [d.code for d in error.diagnostics]
-        assert found == codes
+            results = [d.code for d in error.diagnostics]
+        assert results == codes
 
 
 @pytest.mark.parametrize(
