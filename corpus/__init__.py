@@ -1,4 +1,4 @@
-"""What CuBridge ships to adapt: expert kernels and programs in CuIR, expert CUDA to lift, variants as PyTorch specifications. Owns the listing, not the content."""
+"""Shipped material to adapt: expert kernels, programs, expert CUDA to lift, and specifications in PyTorch."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def variant(name: str) -> Callable[..., Any]:
 
 
 def functions() -> dict[str, Traversable]:
-    """What programs compute that no variant is, by name: each `<name>.py` holds a factory of that name which gives a specification."""
+    """Return the functions that programs compute, by name: each `<name>.py` holds a factory of that name."""
     return _named("functions", ".py")
 
 

@@ -30,7 +30,10 @@ Mod = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a model and its training: `layers` blocks of `heads` heads of `dim`; windows of `length` characters, `batch` of them a step."""
+    """Sizes of a model and its training.
+
+    `layers` blocks of `heads` heads of `dim`; windows of `length` characters, `batch` of them a step.
+    """
 
     layers: int
     heads: int
@@ -244,7 +247,7 @@ def plot(curves: dict[str, Curve], path: Path) -> None:
 
 
 def sizes_of(options: argparse.Namespace, device: str) -> Sizes:
-    """What was asked for, and for the rest what the device can do in minutes."""
+    """Return the requested sizes, and for the rest those that the device can do in minutes."""
     usual = Sizes(6, 8, 64, 8, 2048, 300, 3e-4) if device == "cuda" else Sizes(1, 2, 16, 2, 70, 12, 1e-2)
     given: dict[str, Any] = {name: value for name in asdict(usual) if (value := getattr(options, name)) is not None}
     return replace(usual, **given)

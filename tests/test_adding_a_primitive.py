@@ -41,7 +41,7 @@ def test_the_page_has_its_steps() -> None:
 
 @pytest.fixture(scope="module")
 def said(copy: Path) -> list[str]:
-    """What one process that uses the copy prints: gaps of the table, whether the lowered program calls the new function, and what a wrong dtype is told."""
+    """Return the output of a process that uses the copy: gaps of the table, the lowered call, a wrong dtype."""
     code = (
         "import cuir, torch\n"
         "from cuir.interp.ops import gaps as a; from cuir.lowering.targets import gaps as b\n"

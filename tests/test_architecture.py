@@ -136,7 +136,7 @@ def test_rooms_import_only_what_is_above_them() -> None:
 
 
 def test_rooms_of_the_lowering_import_only_what_is_above_them() -> None:
-    """What the IR says, what holds of it, what is done to it, how it is printed: targets are a part of printing."""
+    """The IR, analyses, passes, printing; targets are a part of printing."""
     place = {"ir": 0, "analyses": 1, "passes": 2, "cuda": 3, "targets": 3}
     wrong = {name_of(p): m for room in place for p in sources(f"cuir/lowering/{room}") for m in imports(p)
              if m.startswith("cuir.lowering.") and place.get(m.split(".")[2], -1) > place[room]}  # fmt: skip

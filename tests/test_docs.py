@@ -1,4 +1,4 @@
-"""What the pages say holds: programs check, Python runs, links lead somewhere, commands exist."""
+"""The pages are true: programs check, Python runs, links lead somewhere, commands exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests a plain run takes, and what one may cost: tests/strategies/selection.py and the hooks of tests/conftest.py."""
+"""Tests that a plain run takes, and their limits of time: tests/strategies/selection.py, hooks of tests/conftest.py."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What programs compute that no variant is, as PyTorch functions, one per file; the factory in `<name>.py` has the file's name. Owns nothing else."""
+"""Functions that programs compute, in PyTorch, one per file; the factory in `<name>.py` has the file's name."""

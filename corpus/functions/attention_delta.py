@@ -1,4 +1,4 @@
-"""What the backward pass of attention needs of each query: its output times the output's gradient."""
+"""Row sums for the backward pass of attention: each query's output times the output's gradient."""
 
 from __future__ import annotations
 

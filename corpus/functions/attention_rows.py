@@ -1,4 +1,4 @@
-"""What the backward pass of attention needs of each query, and an empty gradient to add to."""
+"""Row sums for the backward pass of attention, and an empty gradient to add to."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attention variants as PyTorch specifications, one per file; the factory in `<name>.py` has the file's name. Owns nothing else."""
+"""Attention variants as PyTorch specifications, one per file; the factory in `<name>.py` has the file's name."""

@@ -35,7 +35,7 @@ def flat(X: Global[f32, L], Y: Global[f32, M, N], first: i32, *, ROWS: const = 1
 
 
 def refused(position: str, dims: Mapping[str, int], **scalars: int) -> str:
-    """What is said of such a launch, without its tensors."""
+    """Return the message about a launch that is refused, without its tensors."""
     try:
         require_index_ranges(check(parse(FLAT.replace("WHERE", position), "flat.cuir")), {"L": 1000, **dims}, {"first": 0, **scalars})
     except CuirError as error:

@@ -1,4 +1,4 @@
-"""What the package ships is made of measurements: rows as few as cost little, figures of several runs at one pace, and numbers of the model that can be found again."""
+"""Shipped settings follow from measurements: few rows, several runs at one pace, a reproducible model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other spellings cost: rows beyond the limit are marked, no kind is left out in silence, and what holds today of compiled code stays so."""
+"""The cost of other spellings: rows beyond the limit are marked, and no kind is left out in silence."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ LENGTHS = {"B": 2, "H": 4, "HK": 2, "M": 5, "N": 7, "D": 8, "L": 3}
 
 
 def called(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """What the reference gives for random inputs, and these."""
+    """Return the results of the reference for random inputs, and these."""
     spec = read_specification(f"{structures.__file__}:{name}", ())
     assert isinstance(spec, FunctionSpecification) and spec.doc.strip()
     dims, g = {**LENGTHS, **lengths}, torch.Generator().manual_seed(1)

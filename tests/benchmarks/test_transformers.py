@@ -1,4 +1,4 @@
-"""What benchmarks/transformers.py does without a GPU: its models have the sizes that they are known for, it runs on tiny ones, its table says who is ahead."""
+"""benchmarks/transformers.py without a GPU: sizes of its models, runs of tiny ones, its table."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path)
 
 
 def assert_flat(node: Node, checked: Checked) -> None:
-    """What checked.py promises of the flat kernel."""
+    """Assert the properties of flat kernels that checked.py promises."""
     for n in walk(node):
         assert type(n).__name__ not in ("Tuple", "Return", "With", "AugAssign")
         if isinstance(n, Assign):

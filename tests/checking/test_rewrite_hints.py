@@ -1,4 +1,4 @@
-"""What hints say to write for functions that no primitive is: each expression computes its function, and is said where the function is called."""
+"""Hints for functions that no primitive is: each expression computes its function, at the place of the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: run it in this process, look at exit code, stdout and stderr."""
+"""Fixtures of the command line: run it in this process; exit code, stdout and stderr."""
 
 from __future__ import annotations
 

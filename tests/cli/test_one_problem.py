@@ -72,7 +72,7 @@ def test_wrong_functions_are_told_with_their_place(cuir: Callable, tmp_path: Pat
 
 
 def test_the_only_function_of_a_file_is_a_mod_only_for_attention(cuir: Callable, tmp_path: Path) -> None:
-    """Where there is no attention a function can only be one of the inputs; beside Q, K and V it is asked what it is."""
+    """A function without attention can only be one of the inputs; beside Q, K and V it is asked what it is."""
     path = tmp_path / "other.py"
     path.write_text("def other(a):\n    return a\n")
     output = cuir("verify", "flash_fwd_sm90", "--against", path)

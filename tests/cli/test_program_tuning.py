@@ -106,7 +106,7 @@ def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
 
 
 def test_settings_that_were_timed_are_in_the_request(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a journal that hold what `-c` gives here."""
+    """Settings of a journal that agree with `-c`."""
     monkeypatch.setenv("CUIR_CACHE", str(bench / "cache"))
     variant = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
     journal = Journal.of(Key.of("a formula", variant.program, "f16", at := Shape(1, 4, 4, 512, 512, 64)), at)

@@ -37,7 +37,7 @@ def order(name: str, B: int, H: int, HK: int, M: int, N: int, D: int, DV: int, B
 
 
 def groups(heads: np.ndarray) -> list[int]:
-    """How many heads the groups have: a group ends where all heads that came have come equally often for good."""
+    """Count the heads of the groups: a group ends where all heads so far have come equally often for good."""
     last = {h: t for t, h in enumerate(heads)}
     sizes, observed, end = [], set(), -1
     for t, h in enumerate(heads):

@@ -69,7 +69,7 @@ def test_mask_is_the_definition(name: str) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", sorted(corpus.variants()))
 def test_the_expert_kernel_of_a_variant_keeps_its_mask(name: str) -> None:
-    """What `cuir verify` asks of its blocks and its mask, on small problems; the numbers of every variant are in tests/verify."""
+    """Blocks and mask as `cuir verify` reads them, on small problems; numbers are in tests/verification."""
     spec = as_specification(corpus.variant(name), name, RULES[name][0])
     program = transfer(EXPERT, spec).program
     checked = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 16})

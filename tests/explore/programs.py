@@ -1,4 +1,4 @@
-"""What tests of the exploration share: to explore a text, to run it under some schedules, and to replay what was found."""
+"""Helpers of tests of the exploration: explore a text, run it under schedules, replay a result."""
 
 from __future__ import annotations
 

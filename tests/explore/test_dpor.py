@@ -31,7 +31,10 @@ def explored(k: Skeleton) -> tuple[module.SearchResult, Counter[frozenset]]:
 
 
 def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
-    """How many classes there are, and whether one of them is faulty; skeletons of more than `most` interleavings are left out."""
+    """Count the classes, and return whether one is faulty.
+
+    Skeletons of more than `most` interleavings are left out.
+    """
     runs = interleavings(k, most)
     if runs is None:
         return 0, False
@@ -58,7 +61,7 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
 
 
 def steps_to_a_fault(run: Execution) -> int:
-    """How many steps of this execution it takes until a fault shows."""
+    """Count the steps of this execution until a fault shows."""
     repeated = Execution(run.skeleton)
     for finished, agent in enumerate(run.trace):
         if repeated.faults:

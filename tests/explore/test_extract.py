@@ -1,4 +1,4 @@
-"""What is left of a program without its data: steps, regions, what must follow from the arguments alone."""
+"""Skeletons of programs: steps, regions, and values that must follow from the arguments alone."""
 
 from __future__ import annotations
 

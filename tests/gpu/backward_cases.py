@@ -85,7 +85,7 @@ class Problem:
         return torch.autograd.grad(self.call(*leaves), [x for x in leaves if x.requires_grad], self.do)
 
     def theirs(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        """Those of the formula in PyTorch, in float64 or in the dtype of the inputs."""
+        """Return the gradients of the formula in PyTorch, in float64 or in the dtype of the inputs."""
         leaves = [x.detach().to(dtype).requires_grad_() for x in self.given]
         o, _ = forward(Specification("wanted", self.mask, self.score), *leaves, self.scale)
         return torch.autograd.grad(o, leaves, self.do.to(o.dtype))
@@ -211,7 +211,7 @@ def taken_by(call: Callable[[], object]) -> int:
 
 
 def backward(o: torch.Tensor, leaves: list[torch.Tensor], do: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What reentrant checkpointing asks for: the gradients where they are accumulated."""
+    """Compute gradients where they are accumulated, as reentrant checkpointing needs."""
     o.backward(do)
     return tuple(x.grad for x in leaves if x.grad is not None)
 

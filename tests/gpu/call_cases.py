@@ -1,4 +1,4 @@
-"""What calls of a compiled kernel promise, one function each; `test_calls.py` runs them in processes of their own."""
+"""Promises of calls of a compiled kernel, one function each; `test_calls.py` runs each in a process."""
 
 from __future__ import annotations
 

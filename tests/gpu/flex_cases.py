@@ -1,4 +1,4 @@
-"""What flex_attention promises on a GPU, one function each; `test_flex.py` runs them in processes of their own."""
+"""Promises of flex_attention on a GPU, one function each; `test_flex.py` runs each in a process."""
 
 from __future__ import annotations
 
@@ -300,7 +300,10 @@ def _median(call: Callable[[], Any], calls: int = 400) -> float:
 
 
 def host_cost() -> dict[str, float]:
-    """Of a warm call, in microseconds, for several kinds of mods; `kernel` is the kernel's own call. In turns, the best of three: a host's speed changes."""
+    """Measure the microseconds of a warm call for several kinds of mods, beside the kernel's own call.
+
+    In turns, the best of three: a host's speed changes.
+    """
     q, k, v = tensors(2, 2, 128, 128, 64, torch.float16)
     explicit = kernels.attention(documents(0, 128), head_dim=64, verify="off")
     ready = explicit.ready(q, k, v, None, "auto")

@@ -16,7 +16,7 @@ MARK = "result: "
 
 
 def isolated(function: Callable[..., Any], *args: Any, seconds: float = 120.0) -> Any:
-    """What a top-level function of a module under `tests` returns for arguments that JSON can say.
+    """Return the result of a top-level function of a module under `tests`, for arguments that JSON can say.
 
     Raises AssertionError with what it printed, if it raises, faults, or takes longer than `seconds`.
     """

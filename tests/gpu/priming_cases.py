@@ -1,4 +1,4 @@
-"""What one process compiles for FlexAttention and torch.compile, the next finds in PyTorch's caches: `test_measuring.py` runs both."""
+"""Compilations of one process for FlexAttention and torch.compile are found in PyTorch's caches by the next."""
 
 from __future__ import annotations
 

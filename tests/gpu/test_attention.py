@@ -45,7 +45,7 @@ SCORES = 1 << 26  # query-key pairs whose float64 scores are held at once
 
 
 def right(variant: str, config: str, dtype: str) -> list[int]:
-    """How many cases are right, and how many there are."""
+    """Count the right cases, and all."""
     kernel, transferred = build(variant, config, dtype)
     good = 0
     for case in CASES:
@@ -65,7 +65,7 @@ def build(variant: str, config: str, dtype: str) -> tuple[CompiledKernel, Transf
 
 
 def check(kernel: CompiledKernel, transferred: TransferResult, case: Case, dtype: torch.dtype, dim: int) -> tuple[bool, str]:
-    """Whether all is right, and the figures."""
+    """Return whether all is right, and the figures."""
 
     def launch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, scale: float) -> None:
         captured = transferred.arguments(lengths_of(q, k), q.device, kernel.checked.consts)

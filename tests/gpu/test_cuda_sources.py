@@ -24,7 +24,7 @@ TRANSCRIPTS = Path(llm.__file__).parent / "transcripts"
 
 
 def right(name: str, dim: int) -> list[int]:
-    """How many cases are right, and how many there are."""
+    """Count the right cases, and all."""
     source = read_expert_source(corpus.launch_of(name))
     kernel = SourceKernel(source, dim)
     good = 0
@@ -57,7 +57,7 @@ def fast(name: str, dim: int) -> float:
 
 
 def lifted_program(name: str) -> Program:
-    """What a model lifted from the source, out of the transcript of it."""
+    """Return the program that a model lifted from the source, out of its transcript."""
     transcript = read_transcript(next(p for p in TRANSCRIPTS.glob("lift*.jsonl") if p.stem.endswith(name)))
     return parse(transcript.exchanges[-1].verdict["text"], f"{name}.cuir")
 
@@ -72,7 +72,10 @@ def beside(name: str) -> dict[str, Any]:
 
 
 def told_apart(name: str) -> int:
-    """How many problems differ if the program's factor of the scores is off by a hundredth: none would mean that nothing is compared."""
+    """Count the problems that differ if the factor of the scores is off by a hundredth.
+
+    None would mean that nothing is compared.
+    """
     source = read_expert_source(corpus.launch_of(name))
     text = show(lifted_program(name)).replace("scale * LOG2E", "scale * LOG2E * 1.01")
     result = beside_source(parse(text, "wrong.cuir"), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())

@@ -47,7 +47,7 @@ def arguments(units: int, device: str) -> dict[str, torch.Tensor]:
 
 
 def wanted(x: torch.Tensor, rounds: int) -> torch.Tensor:
-    """What Y should be: integers, so exactly."""
+    """Return the expected Y: integers, so exactly."""
     return 3.0 * x.flip(1) * sum(range(1, rounds + 1))
 
 

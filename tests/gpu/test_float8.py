@@ -121,7 +121,7 @@ def operands(dtype: str, m: int, n: int, k: int, device: str) -> tuple[dict[str,
 
 
 def numbers(device: str) -> torch.Tensor:
-    """Of all magnitudes that matter to 8 bits, halfway cases and what is beyond the largest one."""
+    """Draw numbers of all magnitudes that matter to 8 bits, halfway cases, and some beyond the largest."""
     g = torch.Generator().manual_seed(8)
     x = torch.randn(64, 64, generator=g) * 2.0 ** torch.randint(-18, 18, (64, 64), generator=g)
     x[0, :9] = torch.tensor([0.0, -0.0, 448.0, 464.0, 1e9, -1e9, torch.inf, -torch.inf, torch.nan])

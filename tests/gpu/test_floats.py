@@ -297,7 +297,7 @@ def _differs(case: Case, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def on_gpu(seeds: int) -> list[str]:
-    """What the compiled kernel gives that it must not, over inputs of so many seeds."""
+    """Collect the wrong results of the compiled kernel, over inputs of so many seeds."""
     import torch
 
     from cuir.runtime.compiled import compile

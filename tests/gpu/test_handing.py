@@ -43,7 +43,10 @@ def drawn(number: int, count: int) -> list[Checked]:
 
 
 def agree(number: int, count: int) -> int:
-    """How many kernels agree: those of tests/lowering/handing.py, and `count` random ones. AssertionError with the text of one that does not."""
+    """Count the kernels that agree: those of tests/lowering/handing.py, and `count` random ones.
+
+    Raises AssertionError with the text of one that does not.
+    """
     kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + drawn(number, count)
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))

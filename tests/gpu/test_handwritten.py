@@ -22,7 +22,7 @@ ENTRIES = {e["file"]: e for e in programs(sources()) if e["right"]}
 
 
 def judged(file: str) -> int:
-    """How many problems were run. Raises CuirError for a wrong result."""
+    """Count the problems that were run. Raises CuirError for a wrong result."""
     e = ENTRIES[file]
     program = parse((e["folder"] / file).read_text(encoding="utf-8"), file)
     consts: dict[str, Const] = {n: DTYPES.get(str(v), v) for n, v in e["consts"].items()}

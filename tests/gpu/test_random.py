@@ -65,7 +65,7 @@ def lowered(number: int, count: int) -> list[tuple[Case, Cuda]]:
 
 
 def agree(number: int, count: int) -> int:
-    """How many kernels of a seed agree: all `count`, or AssertionError with the text of each that does not."""
+    """Count the kernels of a seed that agree. Raises AssertionError with the texts of others."""
     drawn = lowered(number, count)
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda one: CompiledKernel(compile_cuda(one[1])), drawn))

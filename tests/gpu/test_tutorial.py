@@ -37,7 +37,7 @@ def grouped_queries() -> None:
 
 
 def compiled() -> None:
-    """As the tutorial compiles it; under torch.compile as without it."""
+    """Compile as the tutorial does; under torch.compile as without it."""
     with torch.device("cuda"):
         score: Mod = EXAMPLES["soft_cap"]()[0]  # type: ignore[assignment]
         q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))

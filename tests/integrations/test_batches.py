@@ -49,7 +49,7 @@ def test_who_decodes(queries: list[int], each: list[int], rest: int) -> None:
 
 
 def test_sequences_that_pad_a_batch() -> None:
-    """Of a CUDA graph: without queries, with rows behind the others'; outside of a graph without rows."""
+    """Padding of a CUDA graph: without queries, rows behind the others'; outside of a graph without rows."""
     problem = Problem([1, 1, 0, 0], [30, 20, 0, 0], 16, (H, HK))
     expected, _ = problem.wanted(causal=True)
     for rows, sequences in ((4, 4), (2, 2)):

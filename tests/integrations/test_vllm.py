@@ -27,7 +27,7 @@ def ours() -> Any:
 
 
 def builder(ours: Any, drafts: int | None = None) -> Any:
-    """As vLLM makes it: of a model of these heads, whose drafts guess so many tokens."""
+    """Return vLLM's builder for a model of these heads, whose drafts guess so many tokens."""
     parallel = SimpleNamespace(decode_context_parallel_size=1)
     model = SimpleNamespace(get_num_attention_heads=lambda _: H, get_num_kv_heads=lambda _: HK)
     speculative = None if drafts is None else SimpleNamespace(num_speculative_tokens=drafts, parallel_drafting=False)
@@ -45,7 +45,7 @@ def metadata(problem: Problem, causal: Any = True) -> Any:
 
 
 def slots(problem: Problem) -> torch.Tensor:
-    """Where vLLM says that the new tokens go, and one row that pads the batch."""
+    """Return the slots of the new tokens as vLLM says them, and a row that pads the batch."""
     assert problem.table is not None
     places = [
         int(problem.table[b, t // PAGE]) * PAGE + t % PAGE

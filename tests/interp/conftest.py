@@ -131,7 +131,7 @@ def pipe(execute: Runner) -> Runner:
 
 
 def pipe_reference(ran: Ran) -> torch.Tensor:
-    """What Y should be, in float64."""
+    """Return the expected Y, in float64."""
     x, w, y = (ran.arguments[n].double() for n in "XWY")
     return (x.sum(0) @ w).repeat(2, 1).expand(y.shape) + torch.arange(len(y)).reshape(-1, 1, 1)
 

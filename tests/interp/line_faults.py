@@ -13,7 +13,10 @@ COPY = re.compile(r"^(\s+)copy_async\((.*), (\w+)(\[.*?\])?(, cluster=True)?\)\s
 
 @dataclass(frozen=True)
 class LineFault:
-    """What was done, the faulty text, the lines (from 1) that are to blame, and the barrier that it is about: a report of something left out names it in words."""
+    """Fault in a line: its description, the faulty text, the lines to blame (from 1), and its barrier.
+
+    A report of something left out names the barrier in words.
+    """
 
     kind: str
     text: str

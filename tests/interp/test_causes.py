@@ -50,7 +50,10 @@ def refused(fault: LineFault, name: str, consts: Mapping[str, Any], dims: Mappin
 
 
 def names(fault: LineFault, result: Diagnostic) -> bool:
-    """Whether the place or the first note is a line to blame; of something left out, the words may say what is missing where."""
+    """Return whether the place or the first note is a line to blame.
+
+    Of something left out the words may say what is missing where.
+    """
     spans = [result.span, *[n.span for n in result.notes if n.span is not None][:1]]
     if any(s is not None and s.line in fault.lines for s in spans):
         return True

@@ -151,7 +151,7 @@ def test_every_schedule_agrees_on_a_mutant_in_clusters(pipe_text: str, seed: int
 
 @given(st.integers(1, 8), st.integers(1, 8), st.data())
 def test_lines_of_a_cluster(x: int, y: int, data: st.DataObject) -> None:
-    """Those along x and those along y part the cluster; the two of a CTA meet in it alone."""
+    """Lines along x and along y part the cluster; the two of a CTA meet in it alone."""
     ours = data.draw(st.integers(0, x * y - 1))
     lines = {along: [ctas_along(x * y, x, cta, along) for cta in range(x * y)] for along in ("x", "y")}
     for along, size in (("x", x), ("y", y)):

@@ -1,4 +1,4 @@
-"""What tests of the passes share: no key and no address of the machine's own reaches a client."""
+"""Fixtures of the passes: no key and no address of the machine's own reaches a client."""
 
 from __future__ import annotations
 

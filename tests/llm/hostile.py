@@ -1,4 +1,4 @@
-"""What a judgement might do to the process that it runs in. A module of its own, so that such a process imports little."""
+"""Hostile actions of a judgement in its process; a separate module, so that such a process imports little."""
 
 from __future__ import annotations
 

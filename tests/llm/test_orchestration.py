@@ -26,7 +26,7 @@ def program_text(name: str) -> str:
 def differences(
     name: str, source: tuple[str, str] = ("", ""), program: tuple[str, str] = ("", ""), dim: int = 128, **consts: int
 ) -> tuple[Diagnostic, ...]:
-    """What a comparison says after a text is replaced in the source, or in the program."""
+    """List the differences after a text is replaced in the source, or in the program."""
     cuda = corpus.cuda()[name].read_text(encoding="utf-8")
     text = program_text(name)
     assert source[0] in cuda and program[0] in text

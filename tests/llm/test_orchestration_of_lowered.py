@@ -17,7 +17,7 @@ PROGRAMS = ("flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_sm8
 
 
 def facts(name: str) -> tuple[Orchestration, Orchestration]:
-    """Of the CUDA and of the program."""
+    """Collect the facts of the CUDA and of the program."""
     place = {**corpus.programs(), **corpus.kernels()}[name]
     program = parse(place.read_text(encoding="utf-8"), f"{name}.cuir")
     kernel = list(program.kernels().values())[-1]

@@ -18,7 +18,7 @@ FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("t
 
 
 def judged(e: Exchange) -> str:
-    """How far the text of an answer is from being a program: what the judgement of a pass begins with."""
+    """Return how near the text of an answer is to a program: the first stages of a pass's judgement."""
     try:
         block = program_text(e.answer.text, e.answer.finish)
     except CuirError:

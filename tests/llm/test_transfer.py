@@ -250,7 +250,7 @@ def test_the_example_with_a_search_is_right() -> None:
 
 
 def test_the_example_searches_once_a_tile() -> None:
-    """As the prompt says of values in a straight line: the warp that hands out the tiles works them out, whichever role asks in whichever loop."""
+    """Values in a straight line, as in the prompt: the warp that hands out the tiles computes them."""
     text = (files("llm") / "examples" / "time_stamps.cuir").read_text(encoding="utf-8")
     program = supplied(merged(origin(), "flash_fwd", parse(text)), "flash_fwd", origin(), time_stamps())
     source = re.sub(r"// (?!----).*", "", lower(check(program, "flash_fwd", CONSTS)).source)

@@ -1,4 +1,4 @@
-"""What a model reads of settings that a search has been through: nothing that is not so, in few words."""
+"""Descriptions for a model of settings that a search has tried: true, and in few words."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_invalid_ir_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["flash_bwd f16", "flash_fwd_sm80 f16", "combine f16", "gemm bf16", "expert plain f16"])
 def test_random_arguments_run(name: str) -> None:
-    """Of any kernel, without a word about what it computes; the same generator gives the same."""
+    """Arguments of any kernel, whatever it computes; the same generator gives the same."""
     checked = cases.case(name).checked
     first, second = (random_arguments(checked, torch.Generator().manual_seed(5)) for _ in range(2))
     run(checked, first)

@@ -50,7 +50,7 @@ def swapped(first: str, second: str) -> Trial:
 
 
 def argued(t: Trial) -> str | None:
-    """Which argument holds first."""
+    """Return the first argument that holds."""
     return next((a.__name__ for a in ARGUMENTS if a(t) is not None), None)
 
 
@@ -137,7 +137,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("make", [make for _, make in FAULTS], ids=[name for name, _ in FAULTS])
 def test_no_argument_holds_for_a_fault(make: Callable[[], Trial]) -> None:
-    """What is refused must not be argued for: else arguments would hide holes."""
+    """Arguments for refused mutants would hide holes."""
     t = make()
     refused = not verify(t.mutant, SPEC, "flash_fwd", CONSTS, shrink=False).ok or t.explored.fault is not None
     assert refused and why(t) is None

@@ -250,7 +250,7 @@ def scalars_of(C: Global[i32, N], X: Global[T, N], Y: Global[T, N], Z: Global[OU
 def interpreted(
     text: str, name: str, dtype: DType, inputs: dict[str, list[Any]], want: list[Any], shape: tuple[int, ...], **options: Any
 ) -> torch.Tensor:
-    """What a kernel of this operation stores; bools as i32, as no tensor holds them."""
+    """Return the stored result of a kernel of this operation; bools as i32, as no tensor holds them."""
     memory, out = (I32 if dtype == BOOL else dtype), (F32 if isinstance(want[0], float) else I32)
     out = dtype if dtype in (F16, BF16) else out
     body = show(named(name))

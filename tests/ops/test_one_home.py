@@ -124,7 +124,7 @@ def test_a_primitive_is_known_by_its_name_at_home_alone(room: str) -> None:
 
 
 def named(tree: ast.AST) -> bool:
-    """Whether a file takes entries by words."""
+    """Return whether a file takes entries by words."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return any(
         (node.module or "").endswith("ops.entries") or ((node.module or "").endswith("ops") and "entries" in {a.name for a in node.names})

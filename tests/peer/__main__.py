@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """As the scenarios stand in their files."""
+    """Sort cases by the order of scenarios in their files."""
     order = {name: i for i, name in enumerate(load())}
     return sorted(outcomes, key=lambda o: order.get(o.name, len(order)))
 

@@ -181,7 +181,7 @@ def pytree_flatten_unflatten(t: Trial) -> None:
 
 
 def flattened(t: Trial, method: str) -> tuple[Any, Any]:
-    """What a mask is flattened to, in the numbers that PyTorch's is."""
+    """Return the flattened mask, in the numbers that PyTorch's has."""
     (tensors, context), theirs = (
         getattr(pytree_mask(t), method)(),
         getattr(t.theirs.create_block_mask(causal_mask, 2, 4, 512, 512, t.device), method)(),

@@ -18,12 +18,12 @@ HQ = decoding.HQ
 
 
 def many(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool = True) -> None:
-    """As test_flex_attention.py asks: 256 queries and keys, without and with pages."""
+    """Shapes of test_flex_attention.py: 256 queries and keys, without and with pages."""
     scores.run_test(t, mod, dtype, paged=paged)
 
 
 def one(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool = True) -> None:
-    """As test_flex_decoding.py asks: one query, 2048 keys."""
+    """Shapes of test_flex_decoding.py: one query, 2048 keys."""
     decoding.run_test(t, mod, dtype, over_pages=paged)
 
 

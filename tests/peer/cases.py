@@ -1,4 +1,4 @@
-"""What a case is, and how scenarios become cases. Owns the registry: `@scenario` enters one case for each combination of the parameters that the original has."""
+"""Cases, and how scenarios become cases: `@scenario` enters one for each combination of the original's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a result is right: no further from float64 than PyTorch's own eager result in the same dtype, by a factor, as PyTorch's tests judge."""
+"""Judgement of results: no further from float64 than PyTorch's eager result in the same dtype, by a factor."""
 
 from __future__ import annotations
 

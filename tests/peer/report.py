@@ -85,7 +85,7 @@ def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
 
 
 def _said(message: str) -> str:
-    """What a message says, without the numbers of one case, and without what Dynamo adds of the user's code."""
+    """Return a message without the numbers of one case, and without Dynamo's additions of the user's code."""
     return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?", "…", re.split(r" from user code|;| Explanation:", message)[0])[:110]
 
 

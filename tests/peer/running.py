@@ -1,4 +1,4 @@
-"""Runs cases in worker processes: a crash or a hang is that of one case. Owns what an outcome is and the life of the workers."""
+"""Runs of cases in worker processes: a crash or a hang is that of one case."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """How cases run. part: "forward", without gradients, or "gradients", what the forward part leaves out."""
+    """Way in which cases run. part: "forward", without gradients, or "gradients", the rest."""
 
     backend: str = "interpret"
     verify: str = "quick"
@@ -117,7 +117,10 @@ IMPORTED = ("torch._dynamo", "tests.peer.trial", "tests.peer.cases")
 
 
 def _context(setting: Setting) -> Any:
-    """How workers start. Where no GPU is used they are forks of a process that has imported what each would; CUDA's do not survive a fork."""
+    """Return the way in which workers start.
+
+    Without a GPU they are forks of a process that has imported what each would; CUDA's do not survive a fork.
+    """
     if setting.backend == "native":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -194,7 +197,7 @@ def run(
 
 
 def _look(worker: Worker, limit: float, start_limit: float) -> tuple[Outcome | None, bool]:
-    """What became of a worker's case, if anything, and whether the worker goes on."""
+    """Return the outcome of a worker's case, if any, and whether the worker goes on."""
     seconds = round(time.monotonic() - worker.since, 2)
     try:
         if worker.pipe.poll():

@@ -21,7 +21,7 @@ HEADS, BATCHES = ((4, 2), (4, 1)), ((3, 1), (4, 1), (5, 1))
 
 
 def block_mask(t: Trial, mod: Any, b: int | None, h: int | None, m: int, n: int, size: Any = 128) -> Callable[[Any], Any]:
-    """What makes a block mask of an implementation."""
+    """Return the function that makes a block mask of an implementation."""
     return lambda api: api.create_block_mask(mod, b, h, m, n, device=t.device, BLOCK_SIZE=size)
 
 

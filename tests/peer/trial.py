@@ -1,4 +1,4 @@
-"""What a scenario runs with: the two implementations, the sizes and the device of this run, and the comparison of both. Owns how a case is shrunk."""
+"""Runs of a scenario: both implementations, the sizes and the device, the comparison, and smaller cases."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Trial:
 
     # ---- tensors
     def randn(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """What requires a gradient in the original: query, key, value, a learned bias."""
+        """Draw a tensor that requires a gradient in the original: query, key, value, a learned bias."""
         return self.wanting(torch.randn(shape, dtype=dtype, device=self.device))
 
     def wanting(self, x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,10 @@ class Trial:
         self, call: Callable[..., Any], reference: Callable[..., Any], tensors: Sequence[torch.Tensor], *, learned: Sequence[torch.Tensor] = (),
         paged: bool = False, what: Sequence[str] = ("O", "LSE"), drawn: bool = False,
     ) -> Any:  # fmt: skip
-        """As `judge`, of two calls. drawn: they are of q, k and v alone. An average of few numbers tells little, so O of fewer is then judged together with those of further draws."""
+        """Judge two calls, like `judge`. drawn: they are of q, k and v alone.
+
+        An average of few numbers tells little, so O of fewer is then judged together with those of further draws.
+        """
         eager = as_tuple(reference(*tensors))
         double = [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
         golden = as_tuple(reference(*double))
@@ -165,7 +168,7 @@ class Trial:
         compiled: bool = True,
         **options: Any,
     ) -> Any:
-        """As `judge`, within a tolerance of PyTorch's eager result."""
+        """Judge within a tolerance of PyTorch's eager result."""
         theirs = as_tuple(make(self.theirs)(*tensors))
         call = (ours or make)(self.ours)
         result = (self.compile(call, **options) if compiled else call)(*tensors)

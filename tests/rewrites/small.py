@@ -1,4 +1,4 @@
-"""A kernel that has a place for every kind of rewrite, and what is compared of programs: the bits of what they write. Owns no test."""
+"""A kernel that has a place for every kind of rewrite, and the comparison of programs by written bits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Bits = dict[str, torch.Tensor]
 
 
 def bits(program: Program, dims: Mapping[str, int], consts: Mapping[str, Const] | None = None, schedule: str = "in_order") -> Bits:
-    """What a program writes on the tensors of `arguments`."""
+    """Return the written bits of a program on the tensors of `arguments`."""
     checked = check(program, consts=consts or {})
     inputs = arguments(checked, dims)
     run(checked, inputs, schedule=schedule)
@@ -64,5 +64,5 @@ def bits(program: Program, dims: Mapping[str, int], consts: Mapping[str, Const] 
 
 
 def same(item: Bits, second: Bits) -> bool:
-    """Whether two runs gave the same bits, whatever their NaNs look like."""
+    """Return whether two runs gave the same bits, whatever their NaNs look like."""
     return item.keys() == second.keys() and all(torch.equal(item[n].nan_to_num(7e4), second[n].nan_to_num(7e4)) for n in item)

@@ -97,7 +97,7 @@ def test_every_kind_is_shown() -> None:
 
 # ---- what is no rewrite
 def changed(kind: str, body: str, head: str = "") -> set[str]:
-    """What a kind makes of the statements of a role, behind a declared scalar and a ring of barriers."""
+    """Apply a kind to the statements of a role, behind a declared scalar and a ring of barriers."""
     lines = "".join(f"        {line}\n" for line in body.split("\n"))
     text = f"""{head}@kernel(arch="sm_90a")
 def k(F: Global[f32, M, 64], I: Global[i32, M], n: i32, m: i32, x: f32, *, ON: const = True, SIZE: const = 64):

@@ -133,7 +133,7 @@ def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeyp
 
 
 def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As sums that a kernel before has begun."""
+    """Sums that a kernel before has begun."""
     launches = Launches()
     monkeypatch.setattr("cuir.runtime.launch.Launcher", lambda *_: launches)
     monkeypatch.setattr("cuir.runtime.launch.require_device", lambda checked, device: device)

@@ -232,7 +232,7 @@ def some_random_kernels() -> list[Case]:
 @pytest.mark.nvcc
 @pytest.mark.parametrize("part", range(3))
 def test_the_corpus_random_kernels_and_hard_names_compile(part: int, tmp_path: Path) -> None:
-    """What nvcc says when it makes PTX; without ptxas, which the test of the expert kernel runs."""
+    """Compile to PTX; without ptxas, which the test of the expert kernel runs."""
     sources = [lower(checked).source for checked in map(corpus_kernel, NAMES[part::3])]
     sources += [lower(check(parse(case.text))).source for case in some_random_kernels()[part::3]]
     sources += [lower(checked).source for checked in queues()[part::3]]

@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def row(spec_name: str, path: Path, **parameters: str) -> list[bool]:
-    """Which of 8 keys the last of 8 queries sees."""
+    """Return the keys, of 8, that the last of 8 queries sees."""
     return load_specification(f"{path}:{spec_name}", parameters).mask(Lengths(1, 1, 1, 8, 8))[0, 0, 7].tolist()
 
 
@@ -137,7 +137,7 @@ def test_a_file_that_fails_is_shown_at_its_line(tmp_path: Path) -> None:
 
 
 def test_functions_stand_for_specifications() -> None:
-    """As `attention` takes them; what is none is told as such."""
+    """`attention` takes them; others are refused with a message."""
 
     def behind(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return kv_idx <= q_idx

@@ -1,4 +1,4 @@
-"""How many examples a property tries, beside those of the profile: `--hypothesis-profile=thorough` tries more of all."""
+"""The number of examples of a property: `--hypothesis-profile=thorough` tries more of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for random ASTs: any tree that the grammar can say, with comments. Owns no typing."""
+"""Hypothesis strategies for random ASTs: any tree that the grammar can say, with comments."""
 
 from __future__ import annotations
 

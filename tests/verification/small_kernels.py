@@ -1,4 +1,4 @@
-"""Right kernels that are no attention, each with its function and with faults in it: text to replace and what stands there then. Owns no test."""
+"""Right kernels that are no attention, each with its function, and with faults: text and its replacement."""
 
 from __future__ import annotations
 

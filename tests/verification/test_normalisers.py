@@ -53,7 +53,7 @@ def test_right_kernels_pass(name: str) -> None:
 
 
 def code(name: str, old: str, new: str) -> str:
-    """What the mask, then the numbers say of a program with a text replaced."""
+    """Return the code of the mask or the numbers for a program with a text replaced."""
     text = transfer(EXPERT, SPECS[name]).text
     assert text.count(old) == 1, old
     small = Case("small", Lengths(1, 4, 2, 75, 90))

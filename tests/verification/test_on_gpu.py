@@ -1,4 +1,4 @@
-"""What `verify --gpu` compares. The interpreter under another schedule stands for the GPU; each fault of a GPU is put into what it wrote."""
+"""Comparisons of `verify --gpu`: the interpreter under another schedule stands for the GPU, with faults."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_fault_is_named(fault: Callable[[dict[str, Any], int], None], code: st
 
 def test_two_that_are_both_near_float64_may_be_too_far_apart() -> None:
     def mirrored(a: dict[str, Any], launch: int) -> None:
-        """As far from float64 as is allowed, on the other side of it."""
+        """Return numbers as far from float64 as is allowed, on the other side of it."""
         expected, _ = SPEC.reference(a["Q"], a["K"], a["V"], a["scale"])
         half, _ = SPEC.half(a["Q"], a["K"], a["V"], a["scale"])
         off = a["O"].double() - expected

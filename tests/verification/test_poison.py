@@ -1,4 +1,4 @@
-"""What a function does not read is NaN: found without being told, told when it comes to an output."""
+"""Inputs that a function does not read are NaN: found unasked, and reported when they reach an output."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_lies_beyond_a_length_is_found() -> None:
 
 @pytest.mark.usefixtures("few_problems")
 def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
-    """Of the function: then nothing is NaN. Of the kernel: then the element is named."""
+    """A factor in the function: nothing is NaN then. One in the kernel: the element is named."""
     weighed = FunctionSpecification(
         "weighed", lambda x, w, length: (x * (w * (torch.arange(x.shape[1]) < length[:, None]))[..., None]).sum(1), inputs
     )

@@ -1,4 +1,4 @@
-"""Which kernels round to 16 bits what they go on computing with."""
+"""Kernels that round to 16 bits and go on computing with the result."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_comparisons_are_decided_as_they_are() -> None:
 
 
 def test_a_mean_far_from_0_leaves_less() -> None:
-    """What cancels is off by more: a variance in two passes, but not by what one pass loses."""
+    """Cancellation adds error: a variance in two passes, but not by what one pass loses."""
     x = 1020 + torch.randn(50, 64, generator=torch.Generator().manual_seed(1))
     errors, plain = off(lambda x: (x - x.mean(-1, keepdim=True)).pow(2).mean(-1), x)
     once = off(lambda x: x.pow(2).mean(-1) - x.mean(-1).pow(2), x)[1]

@@ -1,4 +1,4 @@
-"""What verification says of a program that is wrong: the first report of the first question that is answered with no."""
+"""Report of verification on a wrong program: the first report of the first question answered with no."""
 
 from __future__ import annotations
 

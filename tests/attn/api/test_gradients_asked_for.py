@@ -124,7 +124,7 @@ def test_heads_of_a_group_are_added_up(requests: str, finished: int, dim: int, m
      (None, (8, 2), 2048, False)],
 )  # fmt: skip
 def test_where_they_are(mask: Any, heads: tuple[int, int], length: int, expected: bool) -> None:
-    """Where heads of a group would not stay together, and have queries enough."""
+    """Heads of a group that would not stay together, and have queries enough."""
     result = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")
     assert backward_kernels.deals_heads(result, Lengths(1, *heads, length, length)) == expected
 

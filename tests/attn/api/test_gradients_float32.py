@@ -68,7 +68,7 @@ def test_head_dims_and_lengths(dims: tuple[int, int], lengths: tuple[int, int]) 
 
 @pytest.mark.parametrize("dim", [64, 192])
 def test_tf32_where_the_forward_pass_had_it(dim: int) -> None:
-    """What is set when the call is made counts, not when its gradients are asked for."""
+    """The setting at the time of the call counts, not that at the time of its gradients."""
     q, k, v = (x.requires_grad_() for x in tensors(1, 2, 1, 100, 130, dim, dtype=SINGLE))
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     expected = torch.autograd.grad(dense(*exact, None, None)[0].sum(), exact)
@@ -180,7 +180,7 @@ def test_deterministic() -> None:
 @pytest.mark.thorough("half a minute each: whole verifications of backward kernels")
 @pytest.mark.parametrize(("dims", "parts"), [((64, 64), 2), ((40, 136), 1)])  # what dims choose and what parts choose are apart
 def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
-    """Those of a variant, before they first run: by the error that products of TF32 allow, or float32."""
+    """Kernels of a variant are verified before they first run: by the error of TF32 products, or of float32."""
     from cuir.attn.capture.first_call_progress import Progress
 
     spec = Specification("capped", causal, softcap)
@@ -192,7 +192,7 @@ def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
 
 
 def test_a_wrong_kernel_of_tf32_is_found() -> None:
-    """What TF32 rounds hides no slope that is off by 1 %."""
+    """Rounding to TF32 hides no slope that is off by 1 %."""
     from cuir.syntax.parser import parse
     from cuir.verification import verify
 

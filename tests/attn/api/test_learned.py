@@ -110,7 +110,7 @@ CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", CHOOSING)
 def test_functions_that_choose(name: str) -> None:
-    """Of a number for each head, of one for all, and of the score: the first two choose between scalars, and a power by what is known."""
+    """A number for each head, one for all, and the score: two choose between scalars, one a power."""
     f = CHOOSING[name]
     t = learned({"gate": (H,), "one": ()})
     close(

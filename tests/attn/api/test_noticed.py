@@ -31,7 +31,7 @@ FACTOR = 3
 
 
 def case(make: Callable[[], tuple[Any, Callable[[], Any]]]) -> Callable[[], tuple[Any, Callable[[], Any]]]:
-    """Of what a mod calls, and how what that gives is exchanged."""
+    """Return a case of a mod's callee, and how the callee's result is exchanged."""
     CASES[make.__name__] = make
     return make
 

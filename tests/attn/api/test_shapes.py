@@ -46,7 +46,7 @@ def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
 
 @pytest.mark.usefixtures("few_problems")
 def test_rows_of_any_length_are_verified() -> None:
-    """As a call on a GPU asks for it: rows of no multiple of 16 bytes lie further apart than they are long, as calls hand them to kernels."""
+    """A call on a GPU: rows of no multiple of 16 bytes lie further apart than they are long."""
     result = attention(causal, head_dim=17, value_dim=9, consts={"BM": 64, "BN": 64})
     report = result.report
     assert report is not None and report.ok and "rows of `V`, 9 f16 of 18 bytes" in report.stages[0].reason

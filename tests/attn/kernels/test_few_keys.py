@@ -1,4 +1,4 @@
-"""How many keys a query visits: of masks with a closed form, of block lists of data, without a mask."""
+"""The number of keys that a query visits: masks with a closed form, block lists of data, no mask."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ BEHIND = {
 
 @functools.cache
 def on_an_h200(variant: str, parameters: tuple[tuple[str, Any], ...], dim: int, n: int, spread: bool) -> bool:
-    """Whether queries of a variant have few keys there."""
+    """Return whether queries of a variant have few keys on an H200."""
     result = attention(read_variant(variant, [f"{n}={x}" for n, x in parameters]), head_dim=dim, verify="off")
     q = torch.zeros(1, 1, n, dim, dtype=torch.float16)
     ready = result.ready(q, q, q, None, "interpret")

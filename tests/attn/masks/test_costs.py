@@ -1,4 +1,4 @@
-"""What a predicate costs for a pair."""
+"""The cost of a predicate for a pair."""
 
 from __future__ import annotations
 

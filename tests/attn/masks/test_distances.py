@@ -1,4 +1,4 @@
-"""What a score adds for a distance alone: what becomes a table, what such kernels give, and that they follow the data."""
+"""Terms of scores that depend on a distance alone: which become tables, the kernels' results, changed data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Mod = Callable[..., Any]
 
 
 def buckets(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-    """As T5 has them."""
+    """Return buckets of distances like T5's."""
     difference = (q - k).abs()
     far = 16 + (torch.log(torch.clamp(difference, min=1).float() / 16) / math.log(LENGTH / 16) * 15.0).int()
     return s + TABLE[h, torch.where(difference < 16, difference, torch.clamp(far, max=31))]

@@ -70,7 +70,7 @@ class Problem:
         return torch.stack([(weigh(s) @ v).transpose(0, 1) for s, v in self.scores()])
 
     def scores(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each sequence its scores [H, M, N] and values [H, N, D]."""
+        """Return for each sequence its scores [H, M, N] and values [H, N, D]."""
         for b, (k, v) in enumerate(zip(*self.exact)):
             k, v = (x.repeat_interleave(2, 1).transpose(0, 1) for x in (k, v))
             yield self.q[b].double().transpose(0, 1) @ k.mT * self.q.shape[3] ** -0.5, v
@@ -153,7 +153,7 @@ def test_warps_of_32_rows(
     ({"normalize": "sigmoid"}, torch.sigmoid), ({"normalize": "relu"}, lambda s: s.relu() / s.shape[-1]), ({"sink": 0.5}, _with_sink),
 ])  # fmt: skip
 def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """What the warps of a CTA leave for each other is the variant's."""
+    """The variant decides what the warps of a CTA leave for each other."""
     problem = Problem([200, 17], 16, "heads", M=2)
     o, _ = problem.called(verify="off", **options)
     torch.testing.assert_close(o.double(), problem.weighed(weigh), atol=3e-3, rtol=1e-2)

@@ -50,7 +50,7 @@ def blocks(COUNT: Global[i32, B, H, J, 2], LIST: Global[i32, B, H, J, I]{capture
 
 
 def visited(transferred: TransferResult, at: Lengths, BM: int, BN: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What q_count and q_block of a variant give: [B, H, J, 2] and [B, H, J, I], -1 where there is no block."""
+    """Evaluate q_count and q_block of a variant: [B, H, J, 2] and [B, H, J, I], -1 where there is no block."""
     kernel = transferred.program.kernels()[KERNEL]
     arguments = transferred.arguments(at, consts={"BM": BM, "BN": BN})
     captured = "".join(f", {show_parameter(p)}" for p in kernel.params if p.name in arguments)
@@ -183,7 +183,7 @@ def learned_score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def test_gradients_of_captured_tensors_are_verified() -> None:
-    """What all queries of a key share is summed in registers, the rest added pair by pair; verification knows a wrong derivative, a wrong place, and a gradient that is not added to."""
+    """Sums over the queries of a key in registers, others pair by pair; wrong derivatives and places are refused."""
     spec = Specification("learned", None, learned_score)
     traced = trace_without_clashes(spec)
     transferred = transfer_backward(EXPERT, spec, traced=traced, learned=range(len(traced.parameters)))

@@ -83,7 +83,7 @@ def test_of_a_captured_element(name: str) -> None:
 
 
 def test_every_function_of_floats_has_a_rule() -> None:
-    """What has none chooses, converts, compares or is one of its operands, which the chain rule knows; or it is no function of floats."""
+    """A function without one chooses, converts, compares, returns an operand, or is no function of floats."""
     from cuir.syntax.types import F32
 
     entries = [op for op in (*TABLE.values(), *OPERATORS.values()) if op.evaluate is not None and op.traits.elementwise]

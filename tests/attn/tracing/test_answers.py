@@ -254,7 +254,7 @@ def same_as_pytorch(g: float, n: int, t: torch.Tensor) -> dict[str, Mod]:
 
 
 class Learned:
-    """Of numbers or of tensors."""
+    """Module with parameters: numbers or tensors."""
 
     def __init__(self, bias: Any, gain: Any):
         self.bias, self.gain = bias, gain

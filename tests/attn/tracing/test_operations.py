@@ -1,4 +1,4 @@
-"""What a mod may do gives in the kernel what PyTorch gives: every operation of the table on special values, and comparisons as they were written."""
+"""Operations of mods give in kernels what PyTorch gives, on special values; comparisons stay as written."""
 
 from __future__ import annotations
 

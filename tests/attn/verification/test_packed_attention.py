@@ -1,4 +1,4 @@
-"""What verification asks of kernels of packed sequences: faults at the ends of sequences are found, rows of no sequence may hold anything."""
+"""Verification of kernels of packed sequences: faults at ends of sequences are refused, rows of none are free."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_an_unknown_name_is_told_what_is_known() -> None:
 
 
 def test_every_dim_of_the_signature_has_a_value() -> None:
-    """Those of Q, K and V by what they are, whatever their names, others by their tensor; consts stay what they are."""
+    """Dims of Q, K and V by their role, whatever their names, others by their tensor; consts stay."""
     text = """@kernel(arch="sm_90a")
 def f(Q: Global[f16, batch, H, N, D], K: Global[f16, batch, HK, keys, D], spans: Global[i32, batch, rows_, 3, WIDE], *, D: const, WIDE: const = 4):
     x = 0

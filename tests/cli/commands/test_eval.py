@@ -169,7 +169,7 @@ def test_requests_that_are_not_those_on_record_are_told(cuir: Callable, scripted
 
 
 def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted: Path) -> None:
-    """As `cuir transfer -k 2 --record` leaves them; and what a folder holds beside transfers is left out."""
+    """Records of `cuir transfer -k 2 --record`; other files of a folder are left out."""
     cuir(*CALL, "--record", "t")
     task = read_transcript(next(Path("t").iterdir())).task
     both = Recorder(Path("s/both.jsonl"), {**task, "to": "sliding_window"}, "m")

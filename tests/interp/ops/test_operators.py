@@ -76,7 +76,7 @@ def test_half_precision_rounds_after_each_operation(execute) -> None:
 
 @pytest.mark.parametrize("text", ["full(DT, [16, 32], 0.1)", "where(x > y, x, 0.1)"])
 def test_literals_in_tiles_of_half_precision_are_rounded(execute, text: str) -> None:
-    """What is read back as f32 is the f16 nearest to 0.1."""
+    """A read back as f32 gives the f16 nearest to 0.1."""
     x, z = torch.zeros(16, 32, dtype=torch.float16), torch.empty(16, 32)
     ran = execute(TILES.replace("EXPRESSION", f"cast({text}, f32)"), {"X": x, "Y": x, "Z": z, "a": 0.0, "n": 0}, {"DT": F16, "OUT": F32})
     assert ran.error is None, ran.error

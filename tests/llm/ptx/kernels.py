@@ -1,4 +1,4 @@
-"""What tests of the reader of PTX share: programs lowered and compiled, and small kernels in PTX written by hand."""
+"""Kernels for tests of the reader of PTX: compiled programs, and small kernels written by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def read_lowered(checked: Checked, folder: Path, cluster: tuple[int, int, int] |
 
 
 def differences(reading: Compiled, checked: Checked) -> list[str]:
-    """What a program says otherwise than its PTX, but for what the lowering adds (a role that hands out units of work, with its barriers) and what is never used."""
+    """List the differences of a program and its PTX, without additions of the lowering and unused parts.
+
+    The lowering adds a role that hands out units of work, with its barriers.
+    """
     source, program = of_source(reading), of_program(checked)
     idle = {r.workers * r.threads for r in program.roles if not r.does}  # roles of the program's own that neither copy nor multiply
     ours = {r.name for r in source.roles if not r.does and r.workers * r.threads not in idle}

@@ -1,4 +1,4 @@
-"""What the reading makes of a warp that loads and stores for a warpgroup: counts of barriers that both share, rows with gaps, sums that go out by the copy engine."""
+"""Reading of a warp that loads and stores for a warpgroup: shared counts, rows with gaps, sums by the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What registers hold in each thread, and who gets where: elections, loops, rings, shuffles, data that goes both ways."""
+"""Values of registers in each thread, and the threads of each block: elections, loops, rings, shuffles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def where(threads: Threads, op: str) -> int:
 
 
 def values(threads: Threads, op: str, operand: int = 0) -> tuple[dict[int, int], bool]:
-    """Of an operand of the instruction: each value with how many threads have it, and whether others are possible."""
+    """Return each value of an instruction's operand with its number of threads, and whether others are possible."""
     i = where(threads, op)
     result, second = threads.of_threads(i, threads.instructions[i].operands[operand])
     return {int(v): int(m.sum()) for v, m in result}, second

@@ -1,4 +1,4 @@
-"""How many products a wait may leave running, over all paths: as the program's waits have it, and as the IR behind any pass says it."""
+"""Products that a wait may leave running over all paths: by the program, and by the IR behind any pass."""
 
 from __future__ import annotations
 

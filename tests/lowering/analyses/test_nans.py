@@ -1,4 +1,4 @@
-"""Which values may hold NaNs with their sign bit set, and of which tiles a NaN spoils the row."""
+"""Values that may hold NaNs with their sign bit set, and tiles of which a NaN spoils the row."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_rows_that_a_nan_spoils(body: str, spoiled: bool) -> None:
 
 
 def test_operations_of_the_machine_spread_nans() -> None:
-    """What shares a reciprocal goes by rows into a sum: a NaN spoils the row behind it as behind a division."""
+    """Shared reciprocals go by rows into a sum: a NaN spoils the row behind them as behind a division."""
     body = """\
 %W = tile.by_reciprocal(%S) shared : !tile.reg<f32, 64, 64>
 %p = tile.pin(%W) : !tile.reg<f32, 64, 64>

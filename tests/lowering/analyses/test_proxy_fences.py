@@ -30,7 +30,7 @@ def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32):
 
 
 def fenced(*lines: str) -> list[bool]:
-    """Whether a fence must come before the arrival of each line."""
+    """Return for the arrival of each line whether a fence must come before it."""
     kernel = cleaned(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
     first = len(FRAME.splitlines()) + 1
     reached = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Where i32 values lie: signs, bounds, what may be near an end of the 32-bit range."""
+"""Ranges of i32 values: signs, bounds, and values near an end of the 32-bit range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a CTA may leave its cluster: not while another may still arrive at its barriers."""
+"""Exit of a CTA from its cluster: not while another may still arrive at its barriers."""
 
 from __future__ import annotations
 

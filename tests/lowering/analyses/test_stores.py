@@ -1,4 +1,4 @@
-"""Which asynchronous stores each warp does for the rows that it wrote itself."""
+"""Asynchronous stores that each warp does for the rows that it wrote itself."""
 
 from __future__ import annotations
 

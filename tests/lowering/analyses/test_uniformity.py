@@ -1,4 +1,4 @@
-"""What values follow from, which scalars are equal, and which roles run on one lane."""
+"""Origins of values, equality of scalars, and roles that run on one lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the lanes of a worker meet: before what depends on another lane's access, and nowhere else."""
+"""Meetings of a worker's lanes: before what depends on another lane's access, and nowhere else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def f(X: Global[f32, 64, 64], H: Global[f16, 64, 64], Y: Global[f32, 64, 64], R:
 
 
 def joins(*lines: str) -> list[bool]:
-    """Whether the lanes meet before something of each line."""
+    """Return for each line whether the lanes meet before it."""
     kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
     result = find_warp_syncs(kernel.roles[0])
     assert not result.inside, "what a store reads is read before it"
@@ -181,7 +181,7 @@ def f(X: Global[f8e4m3, 64, 128], Y: Global[f16, 64, 128]):
 
 
 def moves(*lines: str) -> list[bool]:
-    """As `joins`, of lines in a loop, of what the pass `moved_tiles` makes of them."""
+    """Return the joins of lines in a loop after the pass `moved_tiles`."""
     kernel = cleaned(program(MOVING + "\n".join(f"            {line}" for line in lines) + "\n"))
     moved_tiles.run(kernel)
     mark(kernel)

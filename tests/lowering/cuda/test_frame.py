@@ -1,4 +1,4 @@
-"""What stands before the roles: scalars of the kernel's frame, in branches where the program asks for one side alone."""
+"""Text before the roles: scalars of the kernel's frame, in branches where one side alone needs them."""
 
 from __future__ import annotations
 

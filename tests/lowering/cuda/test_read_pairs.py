@@ -49,7 +49,7 @@ def test_even_columns_that_a_number_gives() -> None:
 
 
 def test_only_scratch_is() -> None:
-    """Of a tensor that a caller gives nobody knows the strides."""
+    """Strides of a caller's tensor are unknown."""
     result = lower(
         kernel(ROUND_TRIP.format(cols=16, column="8"), HEAD.format(dtype="f32", cols=16, width=40).replace("Scratch[", "Global["))
     ).source
@@ -83,7 +83,7 @@ def compiled(dtype: str, cols: int, width: int, column: str) -> Callable[..., No
     st.integers(0, 2),
 )
 def test_the_values(dtype: str, lie: tuple[int, int, str], M: int, first: int) -> None:
-    """What sticks out of a row is dropped when written, and 0 when read."""
+    """Elements beyond a row are dropped when written, and 0 when read."""
     cols, width, column = lie
     x = np.random.default_rng(M).integers(-99, 99, (M, cols)).astype({"f32": np.float32, "i32": np.int32}[dtype])
     y, s = np.full_like(x, 7), np.zeros((3, M, width), x.dtype)

@@ -1,4 +1,7 @@
-"""What is emitted where a kernel both reads and writes a tensor: plain pointers, barriers of cluster scope, the fence of all state spaces. Elsewhere nothing changes."""
+"""Code for tensors that a kernel reads and writes: plain pointers, cluster scope, the fence of all spaces.
+
+Elsewhere nothing changes.
+"""
 
 from __future__ import annotations
 

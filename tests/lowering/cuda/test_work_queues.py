@@ -38,7 +38,7 @@ def test_a_spare_warp_decodes_and_the_roles_read(dynamic: bool) -> None:
 
 
 def test_a_chain_of_values_is_written_once_however_often_each_is_read() -> None:
-    """As an unrolled search makes it: 40 values, each of which reads the one before twice."""
+    """An unrolled search: 40 values, each of which reads the one before twice."""
     chain = "            x0 = t\n" + "".join(f"            x{i + 1} = x{i} // n + x{i} % n\n" for i in range(40))
     body = COMPUTE.replace("            place = t // n\n", chain + "            place = x40\n")
     hands = part(text(LOAD + body), "a spare warp")

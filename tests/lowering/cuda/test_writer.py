@@ -19,7 +19,7 @@ CALL = re.compile(r"(?<![\w:.>])([A-Za-z]\w*)\s*\(")  # without a namespace, of 
 
 
 def body(source: str) -> str:
-    """What stands in the kernel, without comments."""
+    """Return the body of the kernel, without comments."""
     return re.sub("//.*", "", source[source.index("extern __shared__") :])
 
 

@@ -66,7 +66,7 @@ def forward(dtype: torch.dtype, b: int = 1, h: int = 2, hk: int = 1, m: int = 15
 
 
 def documents(dtype: torch.dtype) -> Arguments:
-    """Of causal attention within documents: which blocks of 128 keys each tile of 128 queries visits."""
+    """Return causal attention within documents: blocks of 128 keys that each tile of 128 queries visits."""
     a = forward(dtype, m=300, n=300)
     doc = torch.tensor([[i // 110 for i in range(300)]], dtype=torch.int32)
     keep = (doc[:, :, None] == doc[:, None]) & torch.ones(300, 300, dtype=torch.bool).tril()

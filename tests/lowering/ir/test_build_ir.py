@@ -77,7 +77,7 @@ def test_loops_and_branches_carry_what_they_bind() -> None:
 
 
 def test_a_wait_gives_anew_what_it_finishes() -> None:
-    """Of three products in flight a wait for the first leaves two, and one for the second finishes the first and second."""
+    """Three products in flight: a wait for the first leaves two, one for the second finishes both."""
     lines = body(
         "x = mma_async(s[0], s[1])\ny = mma_async(s[0], s[1])\nz = mma_async(s[0], s[1])\nmma_wait(x)\nstore(Z[0 : 64, :], x)\nmma_wait(z)\nstore(Z[0 : 64, :], y + z)"
     )

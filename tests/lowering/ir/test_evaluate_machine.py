@@ -1,4 +1,4 @@
-"""What the evaluator does with operations that the machine alone has: units by a queue, branches of warps, waits that pin, accumulators of nothing."""
+"""Evaluation of operations that only the machine has: queues, branches of warps, waits that pin."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ tile.perform "store"(place: %to, tile: %x)
 
 
 def test_each_warp_takes_the_branch_that_one_of_its_rows_votes_for() -> None:
-    """Of 128 rows a warp of four has rows 16 w to 16 w + 15 of each 64; a single warp has them all."""
+    """A warp of four has rows 16 w to 16 w + 15 of each 64 of 128; a single warp has them all."""
     selected = ran(VOTE)[:, 0].reshape(8, 16)
     assert torch.equal(selected, torch.tensor([1.0, 1, 1, 0, 1, 1, 1, 0]).reshape(8, 1).expand(8, 16)), "rows 0 to 19, and 100 of warp 2"
     assert (ran(VOTE, threads=32) == 1).all()

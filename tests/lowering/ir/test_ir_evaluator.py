@@ -68,7 +68,7 @@ def test_the_expert_kernel_of_each_variant(name: str) -> None:
 @examples(1)
 @given(kernels())
 def test_random_kernels(case: Case) -> None:
-    """Of the IR that is read back from its text."""
+    """The IR that is read back from its text."""
     checked = check(parse(case.text))
     actual, expected = (arguments(checked, dict.fromkeys(checked.dims, case.M)) for _ in range(2))
     run(checked, expected)
@@ -77,7 +77,7 @@ def test_random_kernels(case: Case) -> None:
 
 
 def ran(body: str, **given_: Any) -> dict[str, Any]:
-    """What a role of this body writes, which is what it writes in the interpreter."""
+    """Return the output of a role of this body, the same as in the interpreter."""
     checked = kernel(body)
     actual, expected = (arguments(checked, {"M": 100}) | given_ for _ in range(2))
     run(checked, expected)
@@ -129,7 +129,7 @@ def test_a_write_makes_poison_of_arrays_over_the_same_bytes() -> None:
 
 @irdl_op_definition
 class Part(IRDLOperation):
-    """What each of the four threads of a row sums up of it."""
+    """Partial sum of each of the four threads of a row."""
 
     name = "tile.test_part"
     x = operand_def()

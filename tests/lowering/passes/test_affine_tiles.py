@@ -1,4 +1,4 @@
-"""Which tiles are lines, and what lines are made of."""
+"""Tiles that are lines, and their parts."""
 
 from __future__ import annotations
 

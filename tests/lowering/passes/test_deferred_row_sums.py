@@ -17,7 +17,10 @@ ROW = "P = Z[rows(64), cols(64)] * 0.5\n"
 
 
 def kept(body: str) -> tuple[bool, int]:
-    """Whether what `total` is when it is stored is the sum of parts; the additions over the threads of a row. What is computed stays, but for roundings."""
+    """Return whether the stored `total` is a sum of parts, and the additions over the threads of a row.
+
+    Results stay, but for roundings.
+    """
     checked = kernel(ROW + body + "\nstore(Y[rows(64)], total)")
     result = build(checked)
     clean(result)

@@ -33,7 +33,7 @@ def after(text: str) -> str:
 
 
 def divided(body: str, threads: int = 128) -> tuple[list[str], list[str]]:
-    """What stands before the loop, and in it."""
+    """Return the text before the loop, and in it."""
     before, inside = after(role(body, threads)).split("^bb0")[1].split("tile.for_units")
     return [line.strip() for line in before.split("\n")[1:-1]], [line.strip() for line in inside.split("\n")[1:] if "=" in line]
 
@@ -107,7 +107,7 @@ def test_what_may_divide_by_zero_is_not_moved() -> None:
 
 @pytest.mark.parametrize("y", [1, 2, 3, 7, 2**16 + 1, 2**31 - 1])
 def test_a_product_with_the_inverse_is_the_quotient_or_one_less(y: int) -> None:
-    """What the printer relies on: __umulhi(x, inverse) and one correction."""
+    """The assumption of the printer: __umulhi(x, inverse) and one correction."""
     kernel = parse(
         role(
             "%a = tile.inverse(%N) : !tile.scalar<i32>\n%b = tile.quotient(%M, %N, %a) : !tile.scalar<i32>\n%c = tile.remainder(%M, %N, %a) : !tile.scalar<i32>"

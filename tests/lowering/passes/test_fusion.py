@@ -1,4 +1,4 @@
-"""What is worked out inside of its reader: numbers a column in readers of all rows, with what divides them, unless they read memory."""
+"""Values inlined in their readers: numbers a column in readers of all rows, unless they read memory."""
 
 from __future__ import annotations
 

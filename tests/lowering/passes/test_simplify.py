@@ -1,4 +1,4 @@
-"""What may be written this way or that gives the same IR."""
+"""Equivalent spellings give the same IR."""
 
 from __future__ import annotations
 

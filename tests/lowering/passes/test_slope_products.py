@@ -1,4 +1,4 @@
-"""Where slope * column is computed: kept in registers, or late."""
+"""The place where slope * column is computed: kept in registers, or late."""
 
 from __future__ import annotations
 

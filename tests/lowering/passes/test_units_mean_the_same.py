@@ -65,7 +65,7 @@ def bodies(draw: st.DrawFn) -> str:
 
 
 class Run:
-    """What the one role of a kernel stores, for one worker and some units."""
+    """Stores of the one role of a kernel, for one worker and some units."""
 
     def __init__(self, kernel: ops.Kernel, parameters: dict[str, int], worker: int):
         self.kernel, self.parameters, self.worker = kernel, parameters, worker
@@ -74,7 +74,7 @@ class Run:
         self.block(kernel.body.block)
 
     def block(self, block: Block) -> list[Any]:
-        """What it yields."""
+        """Run a block; return the values that it yields."""
         for op in block.ops:
             if isinstance(op, ops.Yield):
                 return [self.known[v] for v in op.values]

@@ -20,7 +20,7 @@ KNOWN: dict[tuple[object, ...], Diagnostic | None] = {}
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
-    """What a setting of the program is ruled out by is worked out once: all tests try the same few."""
+    """Cache the reasons that rule out settings of the program: all tests try the same few."""
 
     def known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
         if of is not program:

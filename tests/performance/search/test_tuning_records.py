@@ -1,4 +1,4 @@
-"""What is kept: by architecture, program, dtype, head dim and shape class; the nearest class serves; a choice of the user's stands."""
+"""Records by architecture, program, dtype, head dim and shape class; the nearest class serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does for a pair, and how many blocks are visited: counted from the mask itself, pair by pair."""
+"""Work of a program for a pair, and visited blocks: counted from the mask itself, pair by pair."""
 
 from __future__ import annotations
 

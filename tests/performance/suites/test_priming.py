@@ -1,4 +1,4 @@
-"""What contenders compile before the timing: in how many processes, what a failure costs, that none is left; and which calls are made."""
+"""Compilations of contenders before the timing: processes, the cost of a failure, and the calls made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the GPU of this machine."""
+"""Description of the GPU of this machine."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def filled(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("inputs, refused", ((drawn, True), (table, False), (filled, False)))
 def test_a_scale_behind_a_length(inputs: Callable[..., Any], refused: bool) -> None:
-    """What is drawn there may be NaN as well; a table has its numbers everywhere, and so has what the specification fills."""
+    """Elements drawn there may be NaN as well; a table has numbers everywhere, and filled tensors have, too."""
     spec = FunctionSpecification("sums", reference, inputs=inputs)
     assert verdict(BEHIND, spec) == (["V302"] if refused else [])
 

@@ -208,7 +208,7 @@ def test_kinds_that_leave_no_number_are_left_out() -> None:
 
 
 def test_no_rows_leave_statistics_that_say_nothing() -> None:
-    """Where nothing is averaged, `inputs` gives NaN among numbers: such a problem is left out."""
+    """An average of nothing: `inputs` gives NaN among numbers, and such a problem is left out."""
     consts: dict[str, Const] = {"T": F32, "D": 64}
     text = rows("MEAN: Global[f32, D], Y: Global[f32, M, D]", "store(Y[q, cols(D)], x - MEAN[cols(D)])")
     spec = FunctionSpecification(
