@@ -181,22 +181,22 @@ def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
     """Folding, the functions on numbers and lanes, masks of tensors and of numbers, contracts on arrays and on numbers."""
     inputs = columns(name, dtype, pairs)
     want = wanted(name, inputs)
-    say = functools.partial(agree, name, want=want, given=inputs)
+    say = functools.partial(agree, name, want=want, inputs=inputs)
     e, n = named(name), arity(name)
     rows = list(zip(*inputs.values()))
     scalar = OPS[name].scalar(dtype)
     assert scalar is not None
     operands = [r if n == 3 else r[1 : n + 1] for r in rows]
-    say([scalar(*r) for r in operands], who="numbers")
+    say([scalar(*r) for r in operands], owner="numbers")
     arrays = {k: lanes(BOOL if k == "c" else dtype, v) for k, v in inputs.items()}
     tensors = {k: torch.tensor(v, dtype=torch.bool if k == "c" else STORED[dtype]) for k, v in inputs.items()}
     with np.errstate(all="ignore"):
-        say(scalar(*(arrays[k] for k in ("c", "x", "y")[0 if n == 3 else 1 : 1 + n if n < 3 else 3])).tolist(), who="lanes")
-    say(evaluate(e, tensors).tolist(), who="masks of tensors")
-    say([evaluate(e, dict(zip("cxy", r))) for r in rows], who="masks of numbers")
+        say(scalar(*(arrays[k] for k in ("c", "x", "y")[0 if n == 3 else 1 : 1 + n if n < 3 else 3])).tolist(), owner="lanes")
+    say(evaluate(e, tensors).tolist(), owner="masks of tensors")
+    say([evaluate(e, dict(zip("cxy", r))) for r in rows], owner="masks of numbers")
     with np.errstate(all="ignore"):
-        say(np.asarray(Evaluator(Program(()), arrays).evaluate_expr(e, {})).tolist(), who="contracts on arrays")
-    say([np.asarray(Evaluator(Program(()), dict(zip("cxy", r))).evaluate_expr(e, {})).item() for r in rows], who="contracts on numbers")
+        say(np.asarray(Evaluator(Program(()), arrays).evaluate_expr(e, {})).tolist(), owner="contracts on arrays")
+    say([np.asarray(Evaluator(Program(()), dict(zip("cxy", r))).evaluate_expr(e, {})).item() for r in rows], owner="contracts on numbers")
     for row, w in zip(operands, want):
         if any(isinstance(v, float) and not math.isfinite(v) for v in row):
             continue  # no literal
@@ -339,14 +339,14 @@ def test_casts(source: DType, target: DType) -> None:
 
     values = [*VALUES[source], *from_bits(source, np.random.default_rng(5).bytes(1024))]
     want = [converted(v, target) for v in values]
-    say = functools.partial(agree, "cast", want=want, given={"x": values})
+    say = functools.partial(agree, "cast", want=want, inputs={"x": values})
     array, tensor, e = lanes(source, values), torch.tensor(values, dtype=STORED[source]), Call(Name("cast"), (Name("x"), Name(target.name)))
-    say([cast(v, source, target) for v in values], who="numbers")
+    say([cast(v, source, target) for v in values], owner="numbers")
     with np.errstate(all="ignore"):
-        say(cast(array, source, target).tolist(), who="lanes")
-        say(Evaluator(Program(()), {"x": array}).evaluate_expr(e, {}).tolist(), who="contracts")
-    say(cast_tile(tensor, source, target).tolist(), who="tiles")
-    say(evaluate(e, {"x": tensor}).tolist(), who="masks")
+        say(cast(array, source, target).tolist(), owner="lanes")
+        say(Evaluator(Program(()), {"x": array}).evaluate_expr(e, {}).tolist(), owner="contracts")
+    say(cast_tile(tensor, source, target).tolist(), owner="tiles")
+    say(evaluate(e, {"x": tensor}).tolist(), owner="masks")
 
 
 @pytest.mark.parametrize("target", [F16, BF16], ids=str)
