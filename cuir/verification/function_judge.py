@@ -31,7 +31,6 @@ FLUSHED = 2.0**-126  # exponentials below are 0
 # intermediates
 _CANCELLED = 2.0**-20
 _MASK = 1e30  # larger numbers absorb what is added to them
-_NEAR = 0.5  # share of the allowed error from which the errors of the language's operations count as well
 _EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between finite and infinite
 # relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
 _BROKEN = 1 / 8
@@ -204,7 +203,7 @@ class _Measure:
         if self.coarse:
             self.first = spec.yardstick(inputs, names, exact, self.dtype)  # type: ignore[arg-type]
         else:
-            self.first = self.get_single().tf32()[0] if self.tf32 else self.get_single().plain
+            self.first = self.get_single().tensor_core() if self.tf32 else self.get_single().plain
         self.products = self.coarse and rounds_for_products(checked)
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
@@ -393,7 +392,8 @@ class _Judgement:
         if steps:
             self.free = self.free | measure.find_undecided(name, self.expected)
         verdict = self.compare(own_errors, measure.first[name])
-        if verdict.share > _NEAR and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
+        # errors of the language's operations count as well
+        if verdict.share > 1 and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
             errors = [self.error_of(o) for o in off]
             self.free = self.free | ~torch.stack(errors).isfinite().all(
                 0

@@ -82,31 +82,36 @@ class SingleError:
         self._off: list[dict[str, torch.Tensor]] | None = None
         self._between: list[dict[str, torch.Tensor]] | None = None
         self._ordered: dict[str, torch.Tensor] | None = None
+        self._tensor_core: dict[str, torch.Tensor] | None = None
         self._tf32: list[dict[str, torch.Tensor]] | None = None
 
-    def tf32(self) -> list[dict[str, torch.Tensor]]:
-        """Return the outputs with operands of products rounded to TF32.
+    def tensor_core(self) -> dict[str, torch.Tensor]:
+        """Return the outputs with operands of products rounded to TF32 as the tensor core rounds them."""
+        if self._tensor_core is None:
+            self._tensor_core = self._round_factors(self.decided, None)
+        return self._tensor_core
 
-        As the tensor core rounds them, then with other roundings.
-        """
+    def tf32(self) -> list[dict[str, torch.Tensor]]:
+        """Return `tensor_core`, and the outputs with other roundings."""
         if self._tf32 is None:
-            self._tf32 = self._round_factors(self.decided)
+            self._tf32 = [self.tensor_core(), *(self._round_factors(self.decided, g) for g in _make_generators())]
         return self._tf32
 
     def tf32_undecided(self) -> list[dict[str, torch.Tensor]]:
         """Return `tf32` with separate decisions in each evaluation."""
-        return self._round_factors(None)
+        return [self._round_factors(_DecisionLog(False), g) for g in (None, *_make_generators())]
 
     def tf32_between_steps(self) -> list[dict[str, torch.Tensor]]:
         """Return `tf32`, but keep the results of step functions as they are in `plain`."""
-        return self._round_factors(self.decided, self.jumped) if self.jumped else self.tf32()
+        if not self.jumped:
+            return self.tf32()
+        return [self._round_factors(self.decided, g, self.jumped) for g in (None, *_make_generators())]
 
-    def _round_factors(self, decided: _DecisionLog | None, jumped: Sequence[torch.Tensor] = ()) -> list[dict[str, torch.Tensor]]:
-        evaluations = []
-        for generator in (None, *(torch.Generator().manual_seed(seed) for seed in range(TURNS))):
-            with force_exact_products(), _RoundFactors(_DecisionLog(False) if decided is None else decided, generator, jumped):
-                evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
-        return evaluations
+    def _round_factors(
+        self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = ()
+    ) -> dict[str, torch.Tensor]:
+        with force_exact_products(), _RoundFactors(decided, generator, jumped):
+            return self.spec.single(dict(self.inputs), self.outputs)
 
     def find_turned(self) -> dict[str, torch.Tensor]:
         """Return elements of the outputs that depend on decisions which the errors of operations change.
@@ -170,6 +175,10 @@ class SingleError:
         }
         with _PerturbOperations(self.decided, generator, jumped=jumped):
             return self.spec.single(perturbed, self.outputs)
+
+
+def _make_generators() -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in range(TURNS)]
 
 
 def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:
