@@ -15,6 +15,7 @@ from tests.peer.judging import Differs, expect, judge
 from tests.peer.trial import Make, Trial, as_tuple, refusal
 
 CALLS = ("eager", "compiled")
+TF32 = 2.0**-10  # the distance of 1 and the next number of TF32
 FEW, DRAWS = 64, 8  # fewer numbers than FEW say little of an average error; then so many draws do
 
 
@@ -46,6 +47,7 @@ class ReportTrial(Trial):
     def _judge_gradients(self, golden: Any, eager: Any, result: Any, double: Any, tensors: Any, learned: Any) -> None:
         """Judge gradients by PyTorch's error, or by how far float64's move where each input moves by half a unit in its last place.
 
+        Where the user allows TF32, that is the last place of TF32: eager products of small sizes keep more, and one number may be near by chance.
         A sum of a few thousand terms that cancel has no error of its own: PyTorch's may be 0 by chance, and then says nothing.
         """
         up = torch.randn_like(golden[0])
@@ -60,16 +62,22 @@ class ReportTrial(Trial):
             judge(a[i], b[i], c[i], name, coarse=coarse)
 
     def _moved_gradients(self, double: Any, tensors: Any, learned: Any, up: torch.Tensor, seed: int) -> tuple[Any, ...]:
-        """Compute float64's gradients where inputs and learned tensors are moved by less than their rounding."""
+        """Compute float64's gradients where inputs and learned tensors are moved by less than their rounding, as products take them."""
         generator = torch.Generator(up.device).manual_seed(seed)
-        moved = [_move_by_rounding(x, tensors[i].dtype, generator) for i, x in enumerate(double)]
+        moved = [_move_by_rounding(x, self._rounding_of(tensors[i].dtype), generator) for i, x in enumerate(double)]
+        if self.tf32 and tensors[0].dtype == torch.float32:
+            up = _move_by_rounding(up, TF32, generator).detach()
         values = [x.detach().clone() for x in learned]
         for x in learned:
-            x.data.copy_(_move_by_rounding(x, x.dtype, generator).detach())
+            x.data.copy_(_move_by_rounding(x, torch.finfo(x.dtype).eps, generator).detach())
         gradients = self.gradients_of(as_tuple(self.reference(*moved))[0], moved, learned, up)
         for x, value in zip(learned, values):
             x.data.copy_(value)
         return gradients
+
+    def _rounding_of(self, dtype: torch.dtype) -> float:
+        """Return the distance of 1 and the next number that factors of products of a dtype have."""
+        return TF32 if self.tf32 and dtype == torch.float32 else torch.finfo(dtype).eps
 
     def refused(self, call: Callable[[], Any], description: str) -> None:
         """Expect an error of ours with the code `what`."""
@@ -97,9 +105,9 @@ class ReportTrial(Trial):
         return torch.autograd.grad(o, expected, up.to(o.dtype), retain_graph=True, allow_unused=True, materialize_grads=True)
 
 
-def _move_by_rounding(x: torch.Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Move each number by at most half a unit in its last place in `dtype`."""
-    by = (torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float64) - 0.5) * torch.finfo(dtype).eps
+def _move_by_rounding(x: torch.Tensor, eps: float, generator: torch.Generator) -> torch.Tensor:
+    """Move each number by at most half a unit in its last place, where 1 and the next number differ by `eps`."""
+    by = (torch.rand(x.shape, generator=generator, device=x.device, dtype=torch.float64) - 0.5) * eps
     return (x.detach().double() * (1 + by)).to(x.dtype).requires_grad_(x.requires_grad)
 
 
