@@ -22,6 +22,7 @@ from .syntax.nodes import Program
 from .syntax.types import DTYPES
 from .text.diagnostics import CuirError, Diagnostic
 from .text.jsontext import to_json
+from .text.notebook import ShownInNotebooks
 from .text.source import Span
 
 if TYPE_CHECKING:
@@ -44,12 +45,14 @@ class Step:
 
 
 @dataclass
-class BridgeReport:
+class BridgeReport(ShownInNotebooks):
     """Report of the job.
 
     `ok`: nothing failed. A step left out for want of a compiler or a GPU is no failure; `missing` says what it would
     add.
     """
+
+    html_renderer = "pages.bridge_page:render_steps"
 
     variant: str
     kernel: str = ""

@@ -19,7 +19,7 @@ LINES = 550  # of code: docstrings do not count
 # `performance` stands in the order by its folders: flex asks the selection, the suites time flex.
 ROOMS = ("text", "caching", "syntax", "ops", "checking", "arguments", "interp", "explore", "spec", "attn/tracing", "attn/masks", "attn/splicing", "verification/values", "attn/verification", "lowering", "runtime", "performance/timing",
          "performance/search", "verification", "mutation", "rewrites", "performance/selection", "attn/capture", "attn/kernels", "attn/api", "attn/serving", "flex", "integrations", "performance/suites",
-         "testing", "cli")  # fmt: skip
+         "pages", "testing", "cli")  # fmt: skip
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.
 COMPUTED_IMPORTS = {
     "cuir/__init__.py",
@@ -29,6 +29,7 @@ COMPUTED_IMPORTS = {
     "cuir/lowering/lowered.py",  # `lowered.pycuda()`, a door to the runtime
     "cuir/lowering/targets/__init__.py",
     "cuir/verification/__init__.py",
+    "cuir/text/notebook.py",
     "corpus/__init__.py",
 }
 USER_IMPORTS = {"cuir/spec/loading.py"}

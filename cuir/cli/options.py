@@ -40,6 +40,9 @@ Origin = Annotated[
     str,
     typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program),
 ]
+HtmlPage = Annotated[
+    Path | None, typer.Option("--html", help="write one page with program, pictures and verdicts, without a network", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
 Written = Annotated[

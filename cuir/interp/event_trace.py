@@ -16,6 +16,7 @@ from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Unary
 from ..syntax.types import TileType
 from ..syntax.walk import walk
+from ..text.notebook import ShownInNotebooks
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
 
@@ -33,8 +34,10 @@ class Event:
 
 
 @dataclass
-class Trace:
+class Trace(ShownInNotebooks):
     """Events of the first batch of a run, in the order of recording; passed to `run(..., trace=Trace())`."""
+
+    html_renderer = "pages.timeline_picture:render_timeline"
 
     events: list[Event] = field(default_factory=list)
     idle_since: dict[str, float] = field(default_factory=dict)  # start of each worker's current stretch of work

@@ -33,7 +33,7 @@ def same_units(t: Trial) -> str | None:
         for _ in range(50 * _PROBLEMS):
             sizes = align_heads({d: int(2 ** rng.uniform(0, _LONGEST if d not in ("B", "H", "HK") else 5)) for d in checked.dims})
             evaluators = [Evaluator(p, {**consts, **sizes}) for p in (t.program, t.mutant)]
-            number = int(evaluators[0].evaluate_expr(count, {}))  # type: ignore[call-overload]
+            number = int(evaluators[0].evaluate_expr(count, {}))
             if not 0 < number <= _UNITS:
                 continue
             original, mutated = (_enumerate_units(e, function.name, number) for e in evaluators)

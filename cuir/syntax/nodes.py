@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..text.notebook import ShownInNotebooks
 from ..text.source import Source, Span
 from .types import Type
 
@@ -274,7 +275,8 @@ Definition = Constant | Func | Kernel
 
 
 @dataclass(frozen=True)
-class Program(Node):
+class Program(Node, ShownInNotebooks):
+    html_renderer = "pages.program_html:render_program"
     items: tuple[Definition, ...]
     tail: tuple[str, ...] = field(default=(), compare=False, repr=False)  # comment lines after the last definition
 

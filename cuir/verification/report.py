@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ..checking.const_defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
+from ..text.notebook import ShownInNotebooks
 from .coverage.figure import Figure
 from .narrow_products import NarrowSum
 
@@ -40,12 +41,14 @@ class Stage:
 
 
 @dataclass
-class VerifyReport:
+class VerifyReport(ShownInNotebooks):
     """The stages in their order; `ok`: none failed.
 
     left_out, unreached: first and last lines of text that is not in the kernel with these consts, and of text that no
     run has executed (see unreached.py).
     """
+
+    html_renderer = "pages.report_html:render_verification"
 
     variant: str
     kernel: str

@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from ...spec.specification import Lengths, Specification, requested_lengths
+from ...text.notebook import render_in_notebook
 from ..capture.call_inputs import plain_integer, wrong
 from ..capture.graph_errors import at_tracing
 from ..capture.mods import make_capture_key
@@ -98,6 +99,9 @@ class LazyBlockMask(theirs.BlockMask):
         if name in ASKED_FOR and _made(self, name):
             return getattr(self, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _repr_html_(self) -> str:
+        return render_in_notebook("pages.mask_picture:render_block_mask", self)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..command_defaults import EXPERT
-from ..options import Consts, GivenDtype, HeadDim, Json, KernelName, Level, Origin, Parameters, Variant, read_level
+from ..options import Consts, GivenDtype, HeadDim, HtmlPage, Json, KernelName, Level, Origin, Parameters, Variant, read_level
 from ..output import exit_code, print_errors, print_json
 from ..process_setup import configure_process
 
@@ -33,6 +33,7 @@ def bridge(
         bool | None,
         typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out (left out: if one is there)", show_default=False),
     ] = None,
+    page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
@@ -60,6 +61,12 @@ def bridge(
             run=demand[run],
             progress=steps,
         )
+    if page is not None:
+        from ...pages.bridge_page import render_bridge_page
+        from ...pages.page import write_page
+
+        text = Path(adapted) if (adapted := report.files.get(f"{specification.name}.cuir")) else None
+        write_page(page, render_bridge_page(report, program, text.read_text(encoding="utf-8") if text else None, specification))
     if as_json:
         print_json(report.as_json())
     else:

@@ -16,6 +16,7 @@ from ..options import (
     Consts,
     GivenDtype,
     HeadDim,
+    HtmlPage,
     Json,
     KernelName,
     Level,
@@ -82,6 +83,7 @@ def verify(
     ] = "in_order",
     grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
     budget: Budget = 20,
+    page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
     """Is a program well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?"""
@@ -110,8 +112,8 @@ def verify(
         ("replay", "runs the schedule of the file"),
     ):
         not_beside(context, job, why, "schedules", "level", "quick")
-    if out is not None:
-        kept(out, [target])
+    for written in filter(None, (out, page)):
+        kept(written, [target])
     effort = read_level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
     if against is not None and target in corpus.variants() and target not in programs() and not Path(target).exists():
@@ -162,6 +164,13 @@ def verify(
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
     diagnostics = replayed(report.diagnostics, verified, consts)
+    if page is not None:
+        from ...checking.checker import check
+        from ...pages.page import write_page
+        from ...pages.verification_page import render_verification_page
+
+        well_formed = check(program, kernel, consts) if report.stages[0].verdict == "passed" else None
+        write_page(page, render_verification_page(report, program, well_formed, specification))
     if as_json:
         print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in diagnostics], "verification": report.as_json()})
     else:

@@ -1,0 +1,111 @@
+"""Picture of a mask: blocks that keep no pair, some, or all, and the order in which a tile visits them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from html import escape
+
+import numpy as np
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+
+from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
+from ..checking.checked import Checked
+from ..spec.specification import Lengths, Specification
+from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError
+
+COLORS = {"none": "#f1efe9", "some": "#e0a458", "all": "#5b8fb9"}
+_CELL = 18
+
+
+@dataclass(frozen=True)
+class BlockMap:
+    """Kinds of the blocks of one head, and for each the number of its visit.
+
+    Attributes:
+        kept: Share of the pairs that a block keeps, NaN for some, [tiles, blocks].
+        visits: Number of the visit of a block, -1 for one that is skipped, [tiles, blocks]; None if unknown.
+    """
+
+    kept: np.ndarray
+    visits: np.ndarray | None = None
+
+
+def count_blocks(mask: torch.Tensor, BM: int, BN: int) -> BlockMap:
+    """Return the kinds of the blocks of a mask, bool [M, N]."""
+    M, N = mask.shape
+    tiles, blocks = -(-M // BM), -(-N // BN)
+    padded = torch.zeros(tiles * BM, blocks * BN)
+    padded[:M, :N] = mask.float()
+    sizes = torch.zeros(tiles * BM, blocks * BN)
+    sizes[:M, :N] = 1.0
+    kept, pairs = (x.view(tiles, BM, blocks, BN).sum((1, 3)) for x in (padded, sizes))
+    return BlockMap((kept / pairs).numpy())
+
+
+def find_visits(program: Program, checked: Checked, spec: Specification, lengths: Lengths, kinds: BlockMap) -> BlockMap:
+    """Add the order of visits by the kernel's `kv_count` and `kv_block`, for batch and head 0.
+
+    Unknown where the functions cannot be evaluated.
+    """
+    funcs = program.funcs()
+    if not {"kv_count", "kv_block"} <= funcs.keys():
+        return kinds
+    visits: np.ndarray = np.full(kinds.kept.shape, -1)
+    try:
+        captured = captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts)
+        evaluator = Evaluator(program, collect_kernel_values(checked.origin, asdict(lengths), checked.consts, captured))
+        for m in range(visits.shape[0]):
+            number = int(np.asarray(evaluator.call("kv_count", 0, 0, m)[1]))
+            for i in range(number):
+                block = int(np.asarray(evaluator.call("kv_block", 0, 0, m, i)))
+                if 0 <= block < visits.shape[1]:
+                    visits[m, block] = i
+    except (CuirError, KeyError, TypeError):
+        return kinds
+    return BlockMap(kinds.kept, visits)
+
+
+def render_block_mask(mask: BlockMask) -> str:
+    """Render the blocks of a BlockMask, for batch and head 0; those of PyTorch have no order of visits."""
+    counts = [(mask.kv_num_blocks, mask.kv_indices, math.nan), (mask.full_kv_num_blocks, mask.full_kv_indices, 1.0)]
+    kept = np.zeros((mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]))
+    for number, indices, share in counts:
+        if number is None or indices is None:
+            continue
+        for m, count in enumerate(number[0, 0].tolist()):
+            kept[m, indices[0, 0, m, :count].cpu().numpy()] = share
+    return render_blocks(BlockMap(kept), f"BlockMask{tuple(mask.shape)}, blocks of {mask.BLOCK_SIZE}")
+
+
+def render_blocks(blocks: BlockMap, title: str = "") -> str:
+    """Render blocks as SVG: a row for each tile of queries, a column for each block of keys."""
+    tiles, columns = blocks.kept.shape
+    cells = []
+    for m in range(tiles):
+        for j in range(columns):
+            share = float(blocks.kept[m, j])
+            kind = "none" if share == 0 else "all" if share == 1 else "some"
+            visit = -1 if blocks.visits is None else int(blocks.visits[m, j])
+            pairs = "" if math.isnan(share) or kind != "some" else f", {share:.0%} of pairs"
+            visited = f", visit {visit}" if visit >= 0 else "" if blocks.visits is None else ", skipped"
+            x, y = j * _CELL, m * _CELL
+            cells.append(
+                f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{COLORS[kind]}">'
+                f"<title>queries {m}, keys {j}: {kind}{pairs}{visited}</title></rect>"
+            )
+            if visit >= 0:
+                cells.append(f'<text x="{x + _CELL / 2 - 0.5}" y="{y + 12}" font-size="8" text-anchor="middle">{visit}</text>')
+    width, height = columns * _CELL, tiles * _CELL
+    legend = "".join(
+        f'<rect x="{90 * i}" y="{height + 8}" width="12" height="12" fill="{color}"/><text x="{90 * i + 16}" y="{height + 18}" font-size="11">{kind}</text>'
+        for i, (kind, color) in enumerate(COLORS.items())
+    )
+    size = f'width="{max(width, 270)}" height="{height + 26}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif">'
+        f"<title>{escape(title)}</title>{''.join(cells)}{legend}</svg>"
+    )

@@ -1,0 +1,25 @@
+"""Display of objects in notebooks: a class names the function that renders it, which is imported when it is shown."""
+
+from __future__ import annotations
+
+import importlib
+from typing import ClassVar
+
+
+def render_in_notebook(renderer: str, shown: object) -> str:
+    """Return the HTML of an object. renderer: "module:function" below `cuir`."""
+    module, _, function = renderer.partition(":")
+    return str(getattr(importlib.import_module(f"cuir.{module}"), function)(shown))
+
+
+class ShownInNotebooks:
+    """Mixin of classes with an HTML form.
+
+    Attributes:
+        html_renderer: "module:function" below `cuir`; takes the object, returns HTML.
+    """
+
+    html_renderer: ClassVar[str]
+
+    def _repr_html_(self) -> str:
+        return render_in_notebook(self.html_renderer, self)

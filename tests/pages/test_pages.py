@@ -1,0 +1,113 @@
+"""Pages and pictures: what they show, that texts are escaped, that they need no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import cuir
+from cuir.interp.event_trace import Event, Trace
+from cuir.pages.mask_picture import BlockMap, count_blocks, render_blocks
+from cuir.pages.page import Section, render_page, write_page
+from cuir.pages.program_html import render_diff, render_program
+from cuir.pages.report_html import render_verification
+from cuir.pages.timeline_picture import render_timeline
+from cuir.text.diagnostics import CuirError
+from cuir.verification.report import Stage, VerifyReport
+from tests.testing.programs import SCALE, TEXT
+
+OUTSIDE = re.compile(r"""(?:src|href)=["']?(?:https?:)?//""")
+
+
+def read_text(html: str) -> str:
+    return (
+        re.sub(r"<[^>]+>", "", html)
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+        .replace("&quot;", '"')
+        .replace("&#34;", '"')
+    )
+
+
+def test_a_program_keeps_its_text_and_folds() -> None:
+    shown = render_program(SCALE)
+    assert shown.count("<details") == 1 and cuir.show(SCALE).strip() in read_text(shown)
+
+
+def test_a_diff_colours_what_differs() -> None:
+    shown = render_diff("a = 1\nb = 2\n", "a = 1\nb = 3\nc = 4\n")
+    assert shown.count('class="old"') == 1 and shown.count('class="new"') == 2 and "b = 3" in read_text(shown)
+    assert "are equal" in render_diff("a = 1\n", "a = 1\n")
+
+
+def test_blocks_are_counted_and_drawn() -> None:
+    i = torch.arange(100)
+    blocks = count_blocks(i[:, None] >= i, 40, 40)
+    assert blocks.kept.shape == (3, 3) and blocks.kept[0, 1] == 0 and blocks.kept[2, 0] == 1 and 0 < blocks.kept[2, 2] < 1
+    drawn = ElementTree.fromstring(render_blocks(BlockMap(blocks.kept, np.where(blocks.kept > 0, 0, -1)), "a < b"))
+    titles = [t.text for t in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[0] == "a < b" and "queries 0, keys 1: none, skipped" in titles and len(titles) == 10
+
+
+def test_a_timeline_has_a_row_for_each_track_and_marks_a_line() -> None:
+    trace = Trace([Event("compute[0]", "work", "work", 0, 100, 3), Event("copy engine", "<copy>", "copy", 10, 50, 7)])
+    shown = render_timeline(trace, marked_line=7)
+    assert shown.count("<rect") == 2 and shown.count('stroke="#c1121f"') == 1 and "&lt;copy&gt;" in shown
+    assert "No events" in render_timeline(Trace())
+
+
+def test_a_report_shows_stages_and_diagnostics() -> None:
+    stage = Stage(
+        "numbers", "right?", "failed", "wrong <numbers>", CuirError.of("V301", "differs <by> 1").diagnostics, 1.0, [{"error": 1e-3}]
+    )
+    shown = render_verification(VerifyReport("spec", "k", "quick", {}, [stage]))
+    assert "wrong &lt;numbers&gt;" in shown and "differs &lt;by&gt; 1" in shown and "1.00e-03" in shown and "<b>wrong</b>" in shown
+
+
+def test_a_page_escapes_titles_and_links_sections(tmp_path: Path) -> None:
+    text = render_page("a <b>", "c & d", [Section("Workers over time", "<p>x</p>")])
+    assert "a &lt;b&gt;" in text and 'href="#workers-over-time"' in text and 'id="workers-over-time"' in text and "<p>x</p>" in text
+    assert not OUTSIDE.search(text)
+    write_page(tmp_path / "folder" / "page.html", text)
+    assert (tmp_path / "folder" / "page.html").read_text(encoding="utf-8") == text
+    with pytest.raises(CuirError, match="cannot write"):
+        write_page(tmp_path, text)
+
+
+def test_a_block_mask_shows_its_blocks() -> None:
+    mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 384, 384, device="cpu")
+    titles = [t.text or "" for t in ElementTree.fromstring(mask._repr_html_()).iter("{http://www.w3.org/2000/svg}title")]
+    assert sum(", some" in t or ": some" in t for t in titles) == 3 and sum(": all" in t for t in titles) == 3
+    assert "queries 0, keys 1: none" in titles
+
+
+def test_objects_show_themselves_in_notebooks() -> None:
+    assert "<details" in SCALE._repr_html_() and "<table" in VerifyReport("s", "k", "quick", {})._repr_html_()
+    assert "No events" in Trace()._repr_html_()
+
+
+def test_verify_writes_a_page_of_a_fault(cuir: Callable, tmp_path: Path) -> None:
+    (tmp_path / "k.cuir").write_text(TEXT.replace("* factor", "* (factor + 1.0)"), encoding="utf-8")
+    (tmp_path / "spec.py").write_text("def reference(x, factor):\n    return x * factor\n", encoding="utf-8")
+    shown = cuir("verify", tmp_path / "k.cuir", "--against", tmp_path / "spec.py", "--html", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert shown.code == 1 and "error[V301]" in text and "Workers over time" in text and not OUTSIDE.search(text)
+
+
+@pytest.mark.thorough
+def test_bridge_writes_a_page(cuir: Callable, tmp_path: Path) -> None:
+    assert (
+        cuir("bridge", "sliding_window", "--head-dim", "64", "--no-run", "--out", tmp_path / "out", "--html", tmp_path / "page.html").code
+        == 0
+    )
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for title in ("Steps", "Beside the origin", "Verdict", "Mask", "Workers over time", "Program", "CUDA"):
+        assert f"<h2>{title}</h2>" in text
+    assert 'class="new"' in text and re.search(r"queries 3, keys 3: some, \d+% of pairs, visit 0", text) and not OUTSIDE.search(text)
