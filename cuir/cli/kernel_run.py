@@ -166,9 +166,18 @@ def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, gri
     from ..interp.trace_files import write_trace
 
     recorded = Trace() if trace is not None else None
-    report = run(checked, arguments, grid=grid, schedule=_read_schedule(schedule), trace=recorded)
+    title = f"{checked.name} with {describe_consts(checked.consts)}"
+    try:
+        report = run(checked, arguments, grid=grid, schedule=_read_schedule(schedule), trace=recorded)
+    except CuirError as error:
+        if recorded is None or trace is None or not recorded.events:
+            raise
+        write_trace(recorded, trace, title)
+        first, *others = error.diagnostics
+        note = Note(f"the trace, up to this fault, is in {trace}")
+        raise CuirError([replace(first, notes=(*first.notes, note)), *others]) from None
     if recorded is not None and trace is not None:
-        write_trace(recorded, trace, f"{checked.name} with {describe_consts(checked.consts)}")
+        write_trace(recorded, trace, title)
     counts = [count_noun(count, make_singular(kind)) for kind, count in sorted(report.events.items())]
     units, ctas, workers = (count_noun(n, kind) for n, kind in ((report.units, "unit"), (report.grid, "CTA"), (report.workers, "worker")))
     return ", ".join([f"{units} of work on {ctas} of {workers}", *counts]), describe_short_rings(checked, arguments, report)

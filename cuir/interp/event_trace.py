@@ -19,11 +19,12 @@ from ..syntax.walk import walk
 from ..text.notebook import ShownInNotebooks
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
+BLOCKED_SHARE = 0.25  # how far a wait that never ends is drawn beyond all others, as a share of the run
 
 
 @dataclass(frozen=True)
 class Event:
-    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy or store."""
+    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy, store or blocked."""
 
     track: str
     name: str
@@ -51,6 +52,12 @@ class Trace(ShownInNotebooks):
         if end > start:
             self.events.append(Event(track, name, "wait", start, end - start, line))
         self.idle_since[track] = end
+
+    def blocked(self, track: str, start: float, name: str, line: int) -> None:
+        """Record that a worker waits from `start` for ever; drawn a little beyond the last event."""
+        end = max((e.start + e.length for e in self.events if e.kind != "blocked"), default=0.0)
+        self.waited(track, start, start, name, line)
+        self.events.append(Event(track, name, "blocked", start, max(end, start) + max(BLOCKED_SHARE * end, COPY_LATENCY) - start, line))
 
     def busy(self, engine: str, name: str, kind: str, start: float, length: float, line: int) -> None:
         """Record work of an engine."""

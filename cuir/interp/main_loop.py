@@ -12,6 +12,7 @@ from .engines import act
 from .faults import make_fault
 from .groups import drain_stores, finish
 from .machine import BLOCK, Machine, Worker
+from .recording import record_deadlock
 from .values import Diverge
 
 
@@ -28,6 +29,7 @@ def run(m: Machine) -> None:
             break
         runnable = [n for n in alive if m.workers[n].block is None or m.workers[n].blocked_at != m.version]
         if not runnable and not m.pending:
+            record_deadlock(m)
             raise make_deadlock_error(m)
         kind, n = _pick_replayed(m, runnable) or picker.pick(runnable, len(m.pending))
         if kind == "worker":

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ..text.source import Span
 from .actions import Action, Copy, Product, Store
+from .barrier_state import Handout, NamedBarrier
 from .event_trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
-from .machine import Worker
+from .machine import Machine, Worker
 
 
 def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
@@ -16,6 +17,18 @@ def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.waited(w.label, start, w.time, name, span.line)
+
+
+def record_deadlock(m: Machine) -> None:
+    """Record the waits of all workers of a machine in which nobody can go on."""
+    trace = m.launch.trace
+    if trace is None or m.number:
+        return
+    for w in m.workers:
+        if not w.finished and w.block is not None:
+            barrier = w.block.barrier
+            name = "next unit of work" if isinstance(barrier, Handout) else barrier.text
+            trace.blocked(w.label, w.started if isinstance(barrier, NamedBarrier) else w.time, f"wait {name}", w.block.span.line)
 
 
 def record_product(w: Worker, p: Product, volume: int) -> None:

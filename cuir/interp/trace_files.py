@@ -18,7 +18,7 @@ from .event_trace import Event, Trace
 
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
 ENGINES = ("tensor core", "copy engine")
-COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d"}
+COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d", "blocked": "#a02c2c"}
 ROOM = 0.035  # fraction of the width that the name of a wait takes
 PAGE_SCALE = 250.0  # cycles per inch of a page
 PAGE_WIDTH = 14.0, 300.0  # inches
@@ -80,9 +80,16 @@ def _draw_figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: f
     spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for e in events:
         spans.setdefault((e.track, e.kind), []).append((e.start, e.length))
-        if e.kind == "wait" and e.length > ROOM * (end - start) * 14.0 / width:
+        if e.kind in ("wait", "blocked") and e.length > ROOM * (end - start) * 14.0 / width:
             axes.text(
-                e.start + e.length / 2, row[e.track], e.name.removeprefix("wait "), ha="center", va="center", fontsize=6, clip_on=True
+                e.start + e.length / 2,
+                row[e.track],
+                e.name.removeprefix("wait "),
+                ha="center",
+                va="center",
+                fontsize=6,
+                clip_on=True,
+                color="white" if e.kind == "blocked" else "black",
             )
     for (track, kind), extents in spans.items():
         axes.broken_barh(extents, (row[track] - 0.4, 0.8), facecolors=COLORS[kind], edgecolor="white", linewidth=0.4)

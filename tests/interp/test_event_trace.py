@@ -6,6 +6,10 @@ import itertools
 import json
 from pathlib import Path
 
+import pytest
+import torch
+
+import cuir
 from cuir.interp import Trace, plot_trace, write_trace
 
 FLAGSHIP = "corpus/kernels/flash_fwd_sm90.cuir"
@@ -56,3 +60,18 @@ def test_output(attention, tmp_path: Path) -> None:
     assert {e["ph"] for e in saved["traceEvents"]} == {"M", "X"}
     plot_trace(trace, tmp_path / "t.png", 0, 4000)
     assert (tmp_path / "t.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_deadlock_leaves_a_trace_in_which_the_blocked_workers_end(tmp_path: Path) -> None:
+    text = Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8").replace("mbarrier(WG,", "mbarrier(2,")
+    checked = cuir.check(cuir.parse(text), consts={"T": cuir.f16, "BM": 64, "BN": 64})
+    arguments = {"A": torch.zeros(64, 256).half(), "Bt": torch.zeros(64, 256).half(), "C": torch.zeros(64, 64).half(), "bias": torch.zeros(64)}
+    trace = Trace()
+    with pytest.raises(cuir.CuirError, match="D401"):
+        cuir.run(checked, arguments, trace=trace)
+    blocked = {e.track: e for e in trace.events if e.kind == "blocked"}
+    assert {track: e.name for track, e in blocked.items()} == {"load[0]": "wait empty[0]", "compute[0]": "wait full[0]"}
+    ends = {e.start + e.length for e in blocked.values()}
+    assert len(ends) == 1 and ends.pop() > max(e.start + e.length for e in trace.events if e.kind != "blocked")
+    plot_trace(trace, tmp_path / "t.svg")
+    assert "empty[0]" in (tmp_path / "t.svg").read_text(encoding="utf-8")

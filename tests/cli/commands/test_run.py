@@ -76,6 +76,19 @@ def test_the_ending_of_a_trace_says_its_format(cuir: Callable, tmp_path: Path, e
         assert not re.search(rb'(src|href)="(?!#)', content), "nothing from elsewhere"
 
 
+def test_a_faulty_run_writes_its_trace_and_says_so(cuir: Callable, tmp_path: Path) -> None:
+    path, program = tmp_path / "trace.json", tmp_path / "gemm.cuir"
+    text = Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8")
+    program.write_text(text.replace("mbarrier(WG,", "mbarrier(2,"), encoding="utf-8")
+    argv = ("run", program, "-c", "T=f16,BM=64,BN=64", "-d", "M=64,N=64,K=256", "--trace", path, "--json")
+    shown = cuir(*argv)
+    assert shown.code == 1 and shown.json["diagnostics"][0]["code"] == "D401"
+    assert any(str(path) in note["message"] for note in shown.json["diagnostics"][0]["notes"])
+    assert {e["cat"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"} >= {"copy", "blocked"}
+    path.unlink()
+    assert cuir(*argv[:5], "M=64,N=64,K=7", "--trace", path).code == 2 and not path.exists()
+
+
 def test_another_ending_of_a_trace_is_refused_before_the_run(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ("run", "gemm", "-d", "M=8,N=8,K=8", "--trace")
     for name in ("trace.txt", "trace", "trace.gif"):
