@@ -25,8 +25,8 @@ def make_failure(title: str, error: CuirError, call: str) -> MismatchError:
     """Make the exception for a fault. call: the assertion that reproduces it."""
     lines = [title, *(line for d in error.diagnostics[:1] for line in d.render().splitlines() if "= note: replay:" not in line)]
     more = len(error.diagnostics) - 1
-    end = [f"({more} more in .diagnostics)"] * bool(more) + [f"again: {call}"]
+    end = [f"({more} more in `diagnostics` of this exception)"] * bool(more) + [f"again: {call}"]
     room = LINES - len(end)
     if len(lines) > room:
-        lines = [*lines[: room - 1], f"... ({len(lines) - room + 1} more lines in .diagnostics)"]
+        lines = [*lines[: room - 1], f"... ({len(lines) - room + 1} more lines in `diagnostics` of this exception)"]
     return MismatchError("\n".join([*lines, *end]), error.diagnostics)
