@@ -30,6 +30,14 @@ def record() -> Trace:
     return trace
 
 
+def reduce_colours(path: Path) -> None:
+    """Write a PNG again with a palette of 256 colours, a third of its size."""
+    from PIL import Image
+
+    if path.suffix == ".png":
+        Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -38,6 +46,7 @@ def main() -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     plot_trace(record(), path, START, STOP)
+    reduce_colours(path)
 
 
 if __name__ == "__main__":

@@ -34,10 +34,15 @@ def record(
             print(cell.name, figures, flush=True)
 
 
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a file; one named NAME.xz is compressed."""
+    text = lzma.decompress(path.read_bytes()).decode("utf-8") if path.suffix == ".xz" else path.read_text(encoding="utf-8")
+    return text.splitlines()
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read JSON lines; those of a file NAME.xz are compressed."""
-    text = lzma.decompress(path.read_bytes()).decode("utf-8") if path.suffix == ".xz" else path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in read_lines(path)]
 
 
 def command(module: str, arguments: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import corpus
+from benchmarks.picture import reduce_colours
 from cuir.attn.splicing.splice import transfer
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification
@@ -131,6 +132,7 @@ def main() -> None:
     text = options.page.read_text(encoding="utf-8")
     options.page.write_text(with_table(text), encoding="utf-8")
     draw(options.picture, corpus.variants())
+    reduce_colours(options.picture)
 
 
 if __name__ == "__main__":

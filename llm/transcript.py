@@ -23,6 +23,7 @@ from .messages import Answer, Message
 from .prompting import prompts_hash
 
 FORMAT = 1
+SHARED = "messages.json"  # of a folder: texts of messages by id, which its transcripts leave out
 
 
 def versions() -> dict[str, str]:
@@ -133,13 +134,14 @@ def read_transcript(path: Path) -> Transcript:
         raise CuirError.of("U606", f"{path} cannot be read: {message}", hint=hint) from None
     head: Mapping[str, Any] | None = None
     messages, exchanges, outcome = dict[str, Message](), list[Exchange](), None
+    shared = read_shared_texts(path.parent)
     for number, text in enumerate(lines, 1):
         try:
             line = json.loads(text)
             if line["kind"] == "head":
                 head = line
             elif line["kind"] == "message":
-                messages[line["id"]] = Message(line["role"], line.get("text", ""))
+                messages[line["id"]] = Message(line["role"], line.get("text") or shared.get(line["id"], ""))
             elif line["kind"] == "exchange":
                 request = tuple(messages[name] for name in line["request"])
                 exchanges.append(
@@ -154,6 +156,36 @@ def read_transcript(path: Path) -> Transcript:
     if head is None or head.get("format") != FORMAT:
         raise CuirError.of("U606", f"{path} is no transcript of format {FORMAT}", hint=hint)
     return Transcript(head["task"], head["model"], head["versions"], tuple(exchanges), outcome)
+
+
+def read_shared_texts(folder: Path) -> dict[str, str]:
+    """Return the texts of messages, by id, that transcripts of a folder share. Raises CuirError U606 for another file."""
+    path = folder / SHARED
+    try:
+        texts = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): str(text) for name, text in texts.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise CuirError.of("U606", f"{path} holds no texts of messages: {error}", hint=f"{SHARED} is an object of texts by id") from None
+
+
+def share_texts(folder: Path) -> None:
+    """Move the texts of system messages from a folder's transcripts to one file, which `read_transcript` reads.
+
+    The system's message is the language with its primitives: the same in all transcripts of one version.
+    """
+    texts = read_shared_texts(folder)
+    for path in sorted(folder.glob("*.jsonl")):
+        lines = []
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            if line["kind"] == "message" and line["role"] == "system" and line.get("text"):
+                texts[line["id"]] = line.pop("text")
+                text = json.dumps(line, ensure_ascii=False)
+            lines.append(f"{text}\n")
+        path.write_text("".join(lines), encoding="utf-8")
+    (folder / SHARED).write_text(json.dumps(texts, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
 @dataclass

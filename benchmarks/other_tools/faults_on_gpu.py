@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import read_lines
 from cuir.checking.checker import check
 from cuir.cli.gpu_stage import around, find_sanitizer
 from cuir.lowering import lower
@@ -227,7 +228,7 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
     content.
     """
     records: list[Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_lines(path), 1):
         try:
             data = json.loads(line)
         except ValueError:  # an interruption cut it short
@@ -243,7 +244,7 @@ def read_outcomes(path: Path) -> dict[tuple[str, str], str]:
 
 def ran_on(path: Path) -> str:
     """Describe the machines that a file's lines name."""
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.startswith('{"machine"')]
+    lines = [json.loads(line) for line in read_lines(path) if line.startswith('{"machine"')]
     machines = [f"{line['machine'] or 'no GPU'}, compute-sanitizer {line['compute-sanitizer'] or 'none'}" for line in lines]
     return f"Run on {'; '.join(dict.fromkeys(machines))}:" if machines else "Run on a machine that the file does not name:"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
 from llm.answer import program_text, read
-from llm.transcript import Exchange, Replayed, read_transcript
+from llm.messages import Answer
+from llm.transcript import Exchange, Replayed, read_transcript, share_texts
 
-FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("transfer-*.jsonl"))
+FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("t*-*.jsonl"))
 
 
 def judged(e: Exchange) -> str:
@@ -42,7 +45,8 @@ def test_replays_and_is_judged_alike(path: Path) -> None:
         if stage in ("numbers", "speed", "passed"):  # it was well-formed, and is
             program = parse(e.verdict["text"])
             assert show(program) == e.verdict["text"]
-            check(program, consts=from_plain(text.task["consts"]))
+            if "consts" in text.task:  # a proposal of `tune` is judged under settings of its own
+                check(program, consts=from_plain(text.task["consts"]))
     assert text.outcome["ok"] == any(e.verdict["stage"] in ("speed", "passed") for e in text.exchanges)
 
 
@@ -50,3 +54,33 @@ def test_replays_and_is_judged_alike(path: Path) -> None:
 def test_nothing_secret_is_in_it(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "sk-" not in text and "Bearer " not in text and "api_key" not in text.lower()
+
+
+def test_shared_texts_are_read_from_one_file(tmp_path: Path) -> None:
+    """Transcripts of a folder leave out the system's message, which stands once beside them."""
+    lines = [
+        {"kind": "head", "format": 1, "task": {}, "model": "m", "versions": {}},
+        {"kind": "message", "id": "a", "role": "system", "text": "the language"},
+        {"kind": "message", "id": "b", "role": "user", "text": "a task"},
+        {"kind": "message", "id": "c", "role": "user"},
+        {
+            "kind": "exchange",
+            "sample": 0,
+            "attempt": 1,
+            "request": ["a", "b", "c"],
+            "answer": asdict(Answer("x", 1, 1, None, 0.0, False, "stop", "m")),
+            "verdict": {},
+        },
+    ]
+    paths = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    for path in paths:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    before = [read_transcript(path) for path in paths]
+    for _ in range(2):
+        share_texts(tmp_path)
+        assert [read_transcript(path) for path in paths] == before
+        assert all("the language" not in path.read_text(encoding="utf-8") for path in paths)
+    assert [m.text for m in before[0].exchanges[0].request] == ["the language", "a task", ""]
+    (tmp_path / "messages.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(CuirError, match="U606"):
+        read_transcript(paths[0])
