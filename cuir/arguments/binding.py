@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -159,7 +158,7 @@ class _Binder:
             self.sink.error("U409", f"`{p.name}` must fit 32 bits, found {value}", p.span)
 
 
-def add_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Any], fill: float | None = None) -> dict[str, Any]:
+def add_scratch(tensors: Iterable[TensorParam], arguments: Mapping[str, Argument], fill: float | None = None) -> dict[str, Argument]:
     """Return the arguments, with new memory for the scratch tensors of a launch.
 
     fill: initial value, else the memory is not initialised. Errors about unknown lengths are left to `bind`.

@@ -6,7 +6,6 @@ The descriptions have shape, strides, dtype and address.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ class ArrayView(torch.Tensor):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
-    array: Any
+    array: object
     address: int
     ordinal: int
 
@@ -56,7 +55,7 @@ def make_view(
     return view
 
 
-def view_array(param: TensorParam, array: Any, ordinal: int) -> ArrayView:
+def view_array(param: TensorParam, array: object, ordinal: int) -> ArrayView:
     """Describe an argument that has `__cuda_array_interface__`.
 
     Raises CuirError for dtypes and strides that no tensor has (U404, U406).
@@ -74,7 +73,7 @@ def view_array(param: TensorParam, array: Any, ordinal: int) -> ArrayView:
     return make_view(array, int(about["data"][0]), about["shape"], strides, _torch_dtype(param, numpy), ordinal)
 
 
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+def numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
     """Return the dtype of arrays that hold these elements.
 
     Their bits are unsigned integers where NumPy has no such float.
@@ -85,7 +84,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
         return np.dtype(f"u{dtype.itemsize}")
 
 
-def _torch_dtype(param: TensorParam, numpy: np.dtype[Any]) -> torch.dtype:
+def _torch_dtype(param: TensorParam, numpy: np.dtype[np.generic]) -> torch.dtype:
     """Return the dtype of an array's elements.
 
     Bits of floats that NumPy does not have are taken for those of the parameter.

@@ -7,7 +7,7 @@ examined in full.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ LOW = 15  # bits of an address that matter for the copy engine's alignment
 Allocation = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, stride and dtype of a tensor
 
 
-def make_number_key(value: int | float) -> tuple[Any, ...]:
+def make_number_key(value: int | float) -> tuple[type, str | int | float]:
     """Return a key that identifies a number as an argument, with its type, and -0.0 apart from 0.0."""
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 
@@ -35,7 +35,7 @@ class CallGuard:
 
     __slots__ = ("check", "form", "low", "numbers", "tensors")
 
-    def __init__(self, form: tuple[Any, ...], values: Sequence[Any]):
+    def __init__(self, form: tuple[Hashable, ...], values: Sequence[Any]):
         """Record a call.
 
         form: number of positional arguments, names of the keyword arguments, number of `out=`. Raises what torch
@@ -50,7 +50,7 @@ class CallGuard:
         strides: list[Any] = [list(t.stride()) for t in tensors]
         self.check: Callable[..., bool] = guards.TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
-    def covers(self, form: tuple[Any, ...], values: Sequence[Any]) -> bool:
+    def covers(self, form: tuple[Hashable, ...], values: Sequence[Any]) -> bool:
         if form != self.form:
             return False
         for i, expected in self.numbers:
@@ -61,7 +61,7 @@ class CallGuard:
         return self.check(*tensors) and [t.data_ptr() & LOW for t in tensors] == self.low
 
 
-def make_call_guard(form: tuple[Any, ...], values: Sequence[Any]) -> CallGuard | None:
+def make_call_guard(form: tuple[Hashable, ...], values: Sequence[object]) -> CallGuard | None:
     """Record a call to compare others with.
 
     None where torch has no guards, and for tensors that require gradients (whether they may depends on more than
@@ -75,7 +75,8 @@ def make_call_guard(form: tuple[Any, ...], values: Sequence[Any]) -> CallGuard |
         return None
 
 
-_QUICK: Any = getattr(guards, "_empty_strided_cuda", None)  # allocates without the cost of parsing arguments
+# allocates without the cost of parsing arguments, on the current device
+_ALLOCATE: Callable[..., torch.Tensor] = getattr(guards, "_empty_strided_cuda", torch.empty_strided)
 
 
 class Allocator:
@@ -85,9 +86,9 @@ class Allocator:
 
     def __init__(self, allocations: Sequence[Allocation], device: torch.device):
         self.allocations, self.device = tuple(allocations), device
-        self.index = device.index if device.type == "cuda" and _QUICK is not None else None
+        self.index = device.index if device.type == "cuda" and hasattr(guards, "_empty_strided_cuda") else None
 
     def allocate(self) -> tuple[torch.Tensor, ...]:
         if self.index is not None and torch._C._cuda_getDevice() == self.index:
-            return tuple(itertools.starmap(_QUICK, self.allocations))
+            return tuple(itertools.starmap(_ALLOCATE, self.allocations))
         return tuple([torch.empty_strided(shape, stride, dtype=dtype, device=self.device) for shape, stride, dtype in self.allocations])

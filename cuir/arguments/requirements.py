@@ -19,6 +19,8 @@ from ..text.source import Span
 if TYPE_CHECKING:
     import torch
 
+    Argument = torch.Tensor | int | float
+
 # bytes: base and strides of what engines copy (CUDA driver API, cuTensorMapEncodeTiled; PTX, cp.async)
 COPY_ALIGNMENT = 16
 
@@ -39,13 +41,16 @@ def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
     return spans
 
 
-def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[str, Any]) -> None:
+def require_layout(checked: Checked, names: Iterable[str], arguments: Mapping[str, Argument]) -> None:
     """Check that tensors which engines copy start at, and have strides of, multiples of 16 bytes.
 
     Raises CuirError U506.
     """
+    import torch
+
     for name in names:
         t = arguments[name]
+        assert isinstance(t, torch.Tensor)
         if t.numel() == 0:
             continue
         param = next(p for p in checked.tensors if p.name == name)
@@ -115,7 +120,7 @@ def _list_uneven_rows(checked: Checked) -> list[str]:
     return requirements
 
 
-def pad_arguments(checked: Checked, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def pad_arguments(checked: Checked, arguments: Mapping[str, Argument]) -> dict[str, Any]:
     """Return the arguments, with copies of tensors that no engine could copy, whose rows are padded."""
     import torch
 

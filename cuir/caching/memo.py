@@ -9,14 +9,21 @@ import contextlib
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, overload
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 P = ParamSpec("P")
 R = TypeVar("R")
+D = TypeVar("D")
+
+
+class _Cached(Protocol):
+    """A function of functools.lru_cache."""
+
+    def cache_info(self) -> functools._CacheInfo: ...
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class Statistics:
 
 
 # by name; dead references leave with their table
-_TABLES: dict[str, list[weakref.ref[Any]]] = {}
-_FUNCTIONS: list[tuple[str, Any]] = []
+_TABLES: dict[str, list[weakref.ref[_Described]]] = {}
+_FUNCTIONS: list[tuple[str, _Cached]] = []
 
 
 class _Described:
@@ -88,7 +95,11 @@ class Memo(_Described, OrderedDict[K, V]):
         super().__init__()
         self.describe(name, key, invalidation, limit, counted)
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K, default: None = None) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | D) -> V | D: ...
+    def get(self, key: K, default: V | D | None = None) -> V | D | None:
         """Return the entry of a key, and count the lookup."""
         value = super().get(key, default)
         self.count(value is not default)
@@ -138,7 +149,7 @@ def collect_statistics() -> tuple[Statistics, ...]:
         if tables:
             first, counted = tables[0], tables[0].counted
             hits, misses = (sum(getattr(t, counter) for t in tables) if counted else None for counter in ("hits", "misses"))
-            entries, evictions = sum(map(len, tables)), sum(t.evictions for t in tables)
+            entries, evictions = sum(len(t) for t in tables if isinstance(t, Sized)), sum(t.evictions for t in tables)
             rows.append(Statistics(name, first.key, first.invalidation, first.limit, len(tables), entries, hits, misses, evictions))
     for name, function in _FUNCTIONS:
         found = function.cache_info()

@@ -1,7 +1,5 @@
 """FlexAttention's interface on verified kernels."""
 
-from typing import Any
-
 from ..attn.api.front import flex_attention
 from ..attn.api.masks import create_block_mask, create_nested_block_mask
 from ..attn.capture.packing import packed_copies
@@ -21,7 +19,7 @@ _PYTORCH_NAMES = (
 )  # re-exported: these kernels take PyTorch's own
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PYTORCH_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from torch.nn.attention import flex_attention as module
