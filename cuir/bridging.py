@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from .attn.capture.call_inputs import check_head_dims
 from .checking.checked import Checked, Const
@@ -27,7 +27,10 @@ from .text.source import Span
 
 if TYPE_CHECKING:
     from .attn.splicing.splice import TransferResult
+    from .lowering.lowered import Cuda
+    from .performance.suites.result_rows import Comparison
     from .spec.specification import Specification
+    from .verification.report import VerifyReport
 
 Status = Literal["running", "done", "failed", "skipped", "interrupted"]
 Demand = Literal["auto", "yes", "no"]
@@ -63,10 +66,10 @@ class BridgeReport(ShownInNotebooks):
     files: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     diff: str = ""
-    verification: Any = None
-    resources: dict[str, Any] | None = None
-    timing: dict[str, Any] | None = None
-    setting: dict[str, Any] | None = None
+    verification: VerifyReport | None = None
+    resources: dict[str, object] | None = None
+    timing: Comparison | None = None
+    setting: dict[str, object] | None = None
 
     def __repr__(self) -> str:
         steps = ", ".join(f"{s.name} {s.status}" for s in self.steps)
@@ -81,7 +84,7 @@ class BridgeReport(ShownInNotebooks):
         """True if no step failed."""
         return not self.diagnostics and all(s.status in ("done", "skipped") for s in self.steps)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the report as JSON data."""
         return {
             "ok": self.ok,
@@ -309,18 +312,18 @@ class _Job:
         if not report.ok:
             raise _Failed
 
-    def lower(self, checked: Checked) -> Any:
+    def lower(self, checked: Checked) -> Cuda:
         """Lower the kernel to CUDA."""
         from .lowering import lower
-        from .runtime.launchable import require_launchable
+        from .runtime.launchable import find_lowered
 
         with self.step("lower") as step:
-            cuda = checked.cache.get(require_launchable) or lower(checked)  # the verification has lowered it
+            cuda = find_lowered(checked) or lower(checked)  # the verification has lowered it
             self.write(f"{self.spec.name}.cu", cuda.source)
             step.detail = f"{len(cuda.source.splitlines())} lines of CUDA C++"
         return cuda
 
-    def compile(self, cuda: Any, demand: Demand) -> None:
+    def compile(self, cuda: Cuda, demand: Demand) -> None:
         """Compile the CUDA source, if demanded or possible."""
         from .runtime.launchable import describe_spills
         from .runtime.nvcc import compile_cuda

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ..checking.checked import Checked, Role
 from ..checking.decisions import entry
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..ops import Op
 from ..ops.meaning.intervals import Bounds, Interval, is_half_open, make_hull
@@ -51,14 +52,11 @@ def _round(n: int) -> int:
 
 
 def _find_cached_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
-    key = (require_index_ranges, tuple(sorted(bounds.items())))
-    if key not in checked.cache:
-        checked.cache[key] = _find_error(checked, bounds)
-    error: CuirError | None = checked.cache[key]
-    return error
+    return _find_error(checked, tuple(sorted(bounds.items())))
 
 
-def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError | None:
+@keep_with_kernel
+def _find_error(checked: Checked, bounds: tuple[tuple[str, Interval], ...]) -> CuirError | None:
     ranges_of_names: dict[str, Bounds] = dict(bounds)
     outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
@@ -95,15 +93,13 @@ def _find_error(checked: Checked, bounds: Mapping[str, Interval]) -> CuirError |
 Bound = dict[str, list[Assign | For]]  # name -> the statements of a role that bind it
 
 
+@keep_with_kernel
 def _collect_roles(checked: Checked) -> list[tuple[list[Expr], Bound]]:
     """Return for each role its indices and the bindings of its names, cached with the kernel.
 
     Indices are the expressions that pick an element or a box of a tensor or bound a loop, each once.
     """
-    if _collect_roles not in checked.cache:
-        checked.cache[_collect_roles] = [_collect_role(checked, role) for role in checked.roles]
-    texts: list[tuple[list[Expr], Bound]] = checked.cache[_collect_roles]
-    return texts
+    return [_collect_role(checked, role) for role in checked.roles]
 
 
 def _collect_role(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
@@ -121,27 +117,25 @@ def _collect_role(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in indices}.values()), bound
 
 
+@keep_with_kernel
 def collect_index_names(checked: Checked) -> set[str]:
     """Return the names on the way to a subscript or a trip count in some role.
 
     These are the names that `require_index_ranges` examines.
     """
-    if collect_index_names not in checked.cache:
-        names: set[str] = set()
-        for indices, bound in _collect_roles(checked):
-            worklist: list[Node] = list(indices)
-            visited: set[str] = set()
-            while worklist:
-                node = worklist.pop()
-                if isinstance(node, Name) and node.id not in visited:
-                    visited.add(node.id)
-                    for binding in bound.get(node.id, []):
-                        worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
-                worklist += children(node)
-            names |= visited
-        checked.cache[collect_index_names] = names
-    judged_names: set[str] = checked.cache[collect_index_names]
-    return judged_names
+    names: set[str] = set()
+    for indices, bound in _collect_roles(checked):
+        worklist: list[Node] = list(indices)
+        visited: set[str] = set()
+        while worklist:
+            node = worklist.pop()
+            if isinstance(node, Name) and node.id not in visited:
+                visited.add(node.id)
+                for binding in bound.get(node.id, []):
+                    worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
+            worklist += children(node)
+        names |= visited
+    return names
 
 
 class _Ranges:

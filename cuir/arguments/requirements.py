@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
@@ -25,19 +26,17 @@ if TYPE_CHECKING:
 COPY_ALIGNMENT = 16
 
 
+@keep_with_kernel
 def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
     """Return the tensors that engines read or write, each with the first call that makes them."""
-    spans: dict[str, Span] | None = checked.cache.get(find_copied_tensors)
-    if spans is None:
-        spans = {}
-        names = {t.name for t in checked.tensors}
-        for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
-            bound = checked.find_call(node)
-            for access in bound.op.effects.accesses if bound is not None else ():
-                root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
-                if root in names:
-                    spans.setdefault(str(root), node.span)
-        checked.cache[find_copied_tensors] = spans
+    spans: dict[str, Span] = {}
+    names = {t.name for t in checked.tensors}
+    for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):
+        bound = checked.find_call(node)
+        for access in bound.op.effects.accesses if bound is not None else ():
+            root = root_name(bound.args[access.arg]) if bound is not None and access.late and access.arg in bound.args else None
+            if root in names:
+                spans.setdefault(str(root), node.span)
     return spans
 
 

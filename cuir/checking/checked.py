@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..ops import TABLE
 from ..syntax.nodes import Attribute, Call, Expr, Kernel, Node, Program, Stmt, Typed
 from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
 from ..syntax.walk import walk
 from ..text.source import Span
+from .kernel_results import KernelResults
 
 if TYPE_CHECKING:
     from ..ops.base import Op
@@ -226,7 +227,7 @@ class Checked:
     declared: Mapping[str, Type]  # their types
     roles: tuple[Role, ...]
     warpgroups: int  # in a CTA
-    cache: dict[object, Any] = field(init=False, default_factory=dict, compare=False)  # results cached by other modules
+    results: KernelResults = field(init=False, default_factory=KernelResults, compare=False)  # of other modules
 
     @property
     def name(self) -> str:

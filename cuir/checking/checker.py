@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..caching import memoize
 from ..ops import TABLE
@@ -168,6 +169,15 @@ def _is_const_before(p: Param, kernel: Kernel) -> bool:
 
 def _show(value: Const) -> str:
     return value.name if isinstance(value, DType) else repr(value)
+
+
+class _RoleHeader(NamedTuple):
+    """Header of a role: its name, its workers and the threads of one, and the registers of a thread."""
+
+    name: str
+    workers: int
+    threads: int
+    registers: int | None
 
 
 class _Checker:
@@ -369,15 +379,15 @@ class _Checker:
             roles.append(Role(name, workers, threads, registers, w.name, body, local, 0, 0, w.span))
         return roles
 
-    def bind_role(self, w: With, typer: Typer) -> tuple[str, int, int, int | None]:
+    def bind_role(self, w: With, typer: Typer) -> _RoleHeader:
         call = w.call
         op = get_called_op(call)
         if op is None or op.traits.makes != "workers":
             self.sink.error("S212", "`with` opens a role", call.span, 'write `with role("name", warps=1):`')
-            return "?", 1, 32, None
+            return _RoleHeader("?", 1, 32, None)
         bound = typer.bind_arguments(call)
         if bound is None:
-            return "?", 1, 32, None
+            return _RoleHeader("?", 1, 32, None)
         args = bound.args
         word = args.get("name")
         if not isinstance(word, Str):
@@ -401,7 +411,8 @@ class _Checker:
                     args[key].span,
                 )
                 numbers[key] = most
-        return word.value if isinstance(word, Str) else "?", numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"]
+        name = word.value if isinstance(word, Str) else "?"
+        return _RoleHeader(name, numbers["warpgroups"] or numbers["warps"] or 1, threads, numbers["registers"])
 
     def build_barrier_table(self, typer: Typer, threads: Mapping[str, int]) -> dict[str, Barrier]:
         """Build the table of barriers, with the role that arrives and the warps of a named barrier's phase.

@@ -6,7 +6,6 @@ A default is a literal, a dtype, or the value of a const before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..syntax.nodes import ConstType, GlobalType, Kernel, Literal, Name, Param
 from ..syntax.types import DTYPES, F16, DType
@@ -16,6 +15,8 @@ from .fold import fold
 USUAL_DTYPE = F16  # for a dtype const of tensors without a value
 USUAL_HEAD_DIM = 128  # for a const D without a value
 HEAD_DIM = "D"
+PlainConst = int | float | bool | str  # a const as JSON holds it: a dtype by its name
+PlainConsts = dict[str, PlainConst]
 
 
 def get_default(p: Param, before: Mapping[str, Const]) -> Const | None:
@@ -81,7 +82,7 @@ def select_main_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str,
     return {n: v for n, v in with_defaults(kernel, consts).items() if n in main}
 
 
-def consts_as_json(consts: Mapping[str, Const]) -> dict[str, Any]:
+def consts_as_json(consts: Mapping[str, Const]) -> PlainConsts:
     """Return consts as JSON holds them, dtypes by name."""
     return {name: value.name if isinstance(value, DType) else value for name, value in consts.items()}
 
@@ -90,6 +91,8 @@ __all__ = [
     "HEAD_DIM",
     "USUAL_DTYPE",
     "USUAL_HEAD_DIM",
+    "PlainConst",
+    "PlainConsts",
     "consts_as_json",
     "describe_consts",
     "fill_consts",

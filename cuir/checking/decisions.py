@@ -10,7 +10,6 @@ functions it continues through them, through maxima, and through memory to the v
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from ..ops.base import Op
 from ..ops.expressions import operator
@@ -18,6 +17,7 @@ from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
+from .kernel_results import keep_with_kernel
 from .views import root_name
 
 
@@ -94,11 +94,9 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
             worklist += [(i, a) for a in operation[1] if _is_float(checked, a)]
 
 
+@keep_with_kernel
 def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
-    cached: Mapping[str, list[Placed]] | None = checked.cache.get(collect_stored_floats)
-    if cached is not None:
-        return cached
     values: dict[str, list[Placed]] = {}
     copied: dict[str, set[str]] = {}
     for i, body in enumerate(_list_bodies(checked)):
@@ -110,10 +108,7 @@ def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
                 copied.setdefault(to, {to}).update(_list_accessed(checked, node, reads=True))
     while any(len(froms) < len(_extend_copies(copied, to)) for to, froms in copied.items()):
         copied = {to: _extend_copies(copied, to) for to in copied}
-    cached = checked.cache[collect_stored_floats] = {
-        to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()
-    }
-    return cached
+    return {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
 
 
 def _extend_copies(copied: Mapping[str, set[str]], to: str) -> set[str]:
@@ -133,16 +128,12 @@ def _list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
     return [checked.declarations, *(r.body for r in checked.roles)]
 
 
+@keep_with_kernel
 def _bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
     """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
-    cached: list[Any] | None = checked.cache.get(_bind_names)
-    if cached is None:
-        each = [definitions(body) for body in _list_bodies(checked)]
-        outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
-        cached = checked.cache[_bind_names] = [
-            {**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)
-        ]
-    return cached
+    each = [definitions(body) for body in _list_bodies(checked)]
+    outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
+    return [{**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)]
 
 
 def _is_float(checked: Checked, expr: Expr) -> bool:

@@ -8,19 +8,18 @@ from ..syntax.nodes import Literal, Node, Subscript
 from ..syntax.walk import walk
 from ..text.source import Span
 from .checked import BoundCall, Checked
+from .kernel_results import keep_with_kernel
 from .views import root_name
 
 
+@keep_with_kernel
 def find_tensor_modes(checked: Checked) -> Mapping[str, frozenset[str]]:
     """Return for each tensor which of "read", "write" and "add" the kernel's text does to it."""
-    by_tensor: Mapping[str, frozenset[str]] | None = checked.cache.get(find_tensor_modes)
-    if by_tensor is None:
-        modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
-        for name, mode, _ in _walk_accesses(checked):
-            if name in modes:
-                modes[name].add(mode)
-        by_tensor = checked.cache[find_tensor_modes] = {name: frozenset(m) for name, m in modes.items()}
-    return by_tensor
+    modes: dict[str, set[str]] = {t.name: set() for t in checked.tensors}
+    for name, mode, _ in _walk_accesses(checked):
+        if name in modes:
+            modes[name].add(mode)
+    return {name: frozenset(m) for name, m in modes.items()}
 
 
 def write_spans(checked: Checked, tensor: str) -> list[Span]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..arguments.binding import TORCH
+from ..arguments.binding import TORCH, Argument
 from ..arguments.guards import Allocation, Allocator, CallGuard, make_call_guard, make_number_key
 from ..arguments.requirements import require_layout
 from ..checking.checked import Checked
@@ -17,6 +17,10 @@ from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 
+if TYPE_CHECKING:
+    from .launch import Launcher, Plan
+
+Form = tuple[int | str, ...]  # of a call: number of positional arguments, names of keyword arguments, number of `out=`
 KNOWN_LIMIT = 1024  # most signatures in the cache of calls
 REPEATS = 4  # most recent calls that the next one is compared with first
 _ADDRESS = torch.Tensor.data_ptr
@@ -47,8 +51,8 @@ class CallRecord:
     `CompiledKernel.make_replay`.
     """
 
-    plan: Any
-    launcher: Any
+    plan: Plan
+    launcher: Launcher
     sources: tuple[int | Allocation, ...]
     results: tuple[int, ...]
     device: torch.device
@@ -72,8 +76,8 @@ class ReplayableCall:
     like: Callable[..., bool]
     allocated: Allocator
     written: int
-    launcher: Any
-    plan: Any
+    launcher: Launcher
+    plan: Plan
     keep_alive: tuple[object, ...]
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
@@ -110,8 +114,8 @@ class CompiledKernel:
         """
         self.compiled = compiled
         self._check = check
-        self._launchers: dict[torch.device, Any] = {}
-        self._known: dict[tuple[Any, ...], tuple[CallGuard | None, CallRecord]] = {}
+        self._launchers: dict[torch.device, Launcher] = {}
+        self._known: dict[tuple[object, ...], tuple[CallGuard | None, CallRecord]] = {}
         self._repeats: tuple[tuple[CallGuard, CallRecord], ...] = ()  # of the last calls, the newest first
 
     @property
@@ -139,19 +143,19 @@ class CompiledKernel:
     def source(self) -> str:
         return self.compiled.cuda.source
 
-    def __call__(self, /, *args: Any, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: Any) -> Any:
+    def __call__(self, /, *args: object, out: torch.Tensor | Sequence[torch.Tensor] | None = None, **named: object) -> Any:
         # a parameter of the kernel that is named `out` takes precedence
         if out is not None and any(p.name == "out" for p in self._interface.origin.params):
             return self._run(args, {**named, "out": out}, ())
         return self._run(args, named, () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,))
 
-    def launch(self, arguments: Mapping[str, Any]) -> Any:
+    def launch(self, arguments: Mapping[str, object]) -> Any:
         """Launch with arguments by the parameters' names, which cannot collide with keywords such as `out`."""
         return self._run((), arguments, ())
 
-    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
-        values = (*args, *named.values(), *outs)
-        form = (len(args), *named, len(outs))
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...]) -> Any:
+        values: tuple[Any, ...] = (*args, *named.values(), *outs)
+        form: Form = (len(args), *named, len(outs))
         record = self._repeated(form, values) or self._look_up(args, named, outs, form)
         allocations = iter(record.allocated.allocate())
         tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
@@ -159,7 +163,7 @@ class CompiledKernel:
         results = record.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])
 
-    def make_replay(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, Any]) -> ReplayableCall | None:
+    def make_replay(self, varying: Mapping[str, torch.Tensor], arguments: Mapping[str, object]) -> ReplayableCall | None:
         """Return a replayable call for other tensors of this layout; None if such a call cannot be recognised.
 
         arguments: those of the call, by name. varying: the tensors that differ each time, as the caller has them (with
@@ -167,7 +171,9 @@ class CompiledKernel:
         Other tensors that the kernel writes are allocated each time, with the layout of that call; all other tensors
         are always those of that call, at their present addresses.
         """
-        form, values, varying_values = (0, *arguments, 0), tuple(arguments.values()), tuple(varying.values())
+        values: tuple[Any, ...] = tuple(arguments.values())
+        form: Form = (0, *arguments, 0)
+        varying_values = tuple(varying.values())
         record = self._repeated(form, values)
         variation = None if record is None else record.variations.get(tuple(varying))
         if record is None or variation is None or not variation.repeat.covers((), varying_values):
@@ -206,13 +212,13 @@ class CompiledKernel:
             repeat, tuple(repeat.low), Allocator([*written, *scratch], record.device), len(written), tuple(always), positions
         )
 
-    def _repeated(self, form: tuple[Any, ...], values: tuple[Any, ...]) -> CallRecord | None:
+    def _repeated(self, form: Form, values: tuple[object, ...]) -> CallRecord | None:
         for repeat, record in self._repeats:
             if repeat.covers(form, values):
                 return record
         return None
 
-    def _look_up(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], form: tuple[Any, ...]) -> CallRecord:
+    def _look_up(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...], form: Form) -> CallRecord:
         """Look up a call that differs from the last ones; examine one of a new signature."""
         values = (*args, *named.values(), *outs)
         signature = _signature(values, form)
@@ -229,12 +235,14 @@ class CompiledKernel:
             self._repeats = ((repeat, record), *[entry for entry in self._repeats if entry[1] is not record][: REPEATS - 1])
         return record
 
-    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> CallRecord:
+    def _examine(
+        self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...], values: tuple[object, ...]
+    ) -> CallRecord:
         """Check a call in full."""
         from .launch import bind_arguments, require_device
 
         names = self._names(args, named, outs)
-        arguments = dict(zip(names, map(plain_number, values), strict=True))
+        arguments: dict[str, Any] = dict(zip(names, map(plain_number, values), strict=True))
         self._allocate(arguments)
         bound = bind_arguments(self._interface, arguments)
         device = require_device(self._interface, bound.device)
@@ -247,12 +255,12 @@ class CompiledKernel:
         results = tuple(i for i, t in enumerate(self._interface.tensors) if t.written and not t.scratch)
         return CallRecord(launcher.plan(arguments, bound), launcher, sources, results, device)
 
-    def _make_launcher(self, device: torch.device) -> Any:
+    def _make_launcher(self, device: torch.device) -> Launcher:
         from .launch import Launcher
 
         return Launcher(self.compiled, device)
 
-    def _names(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> list[str]:
+    def _names(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...]) -> list[str]:
         """Return the parameters' names of the arguments of a call, in order."""
         kernel = self._interface.origin
         order = [p.name for p in kernel.params if p.name not in self._interface.consts]
@@ -270,7 +278,9 @@ class CompiledKernel:
             )
         return names + free[: len(outs)]
 
-    def _allocate(self, arguments: dict[str, Any], empty: Callable[[str, list[int], torch.device], torch.Tensor] | None = None) -> None:
+    def _allocate(
+        self, arguments: dict[str, Argument], empty: Callable[[str, list[int], torch.device], torch.Tensor] | None = None
+    ) -> None:
         """Allocate missing results, with the lengths of the other tensors.
 
         empty: makes one, by its name, if torch does not.
@@ -291,9 +301,9 @@ class CompiledKernel:
             arguments[t.name] = torch.empty(shape, dtype=TORCH[t.dtype], device=device) if empty is None else empty(t.name, shape, device)
 
 
-def _signature(values: tuple[Any, ...], names: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _signature(values: tuple[object, ...], names: Form) -> tuple[object, ...] | None:
     """Return the parts of a call that its checks depend on; None for arguments that no kernel takes."""
-    parts: list[Any] = [names, torch.is_grad_enabled()]
+    parts: list[object] = [names, torch.is_grad_enabled()]
     try:
         for value in values:
             if isinstance(value, torch.Tensor):

@@ -6,17 +6,23 @@ Those of memory, capture and occupancy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, SupportsInt, cast
 
 from ..lowering import Cuda
 from ..text.diagnostics import CuirError
 
 LIBRARY = "libcuda.so.1"
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+
+
+class LaunchConfig(Protocol):
+    """A `CUlaunchConfig` of cuda-bindings."""
+
+    def getPtr(self) -> SupportsInt: ...  # noqa: N802 - its name there
 
 
 def driver() -> ModuleType:
@@ -32,14 +38,14 @@ def driver() -> ModuleType:
 
 
 @cache
-def direct(name: str, arguments: int) -> Any:
+def direct(name: str, arguments: int) -> Callable[..., int]:
     """Look up a driver function that takes this number of addresses.
 
     Calls of it avoid the objects that cuda-bindings makes for each call.
     """
     function = getattr(ctypes.CDLL(LIBRARY), name)
     function.argtypes = [ctypes.c_void_p] * arguments
-    return function
+    return cast(Callable[..., int], function)
 
 
 def make_driver_error(cuda: Cuda, reason: str) -> CuirError:
@@ -83,7 +89,7 @@ def allocate_zeros(cuda: Cuda, size: int) -> int:
     return int(address)
 
 
-def load_function(cuda: Cuda, module: Any, symbol: str) -> Any:
+def load_function(cuda: Cuda, module: object, symbol: str) -> Any:
     """Get the kernel of a loaded module, allowed the dynamic shared memory that it takes."""
     cu = driver()
     function = require_success(cuda, cu.cuModuleGetFunction(module, symbol.encode()))
@@ -92,7 +98,7 @@ def load_function(cuda: Cuda, module: Any, symbol: str) -> Any:
     return function
 
 
-def get_first_offset(cuda: Cuda, function: Any) -> int:
+def get_first_offset(cuda: Cuda, function: object) -> int:
     """Get the offset of a kernel's first parameter in its parameter space.
 
     It is not 0 where a parameter is aligned to more than that space begins at, as tensor maps are. A launch with one
@@ -101,7 +107,7 @@ def get_first_offset(cuda: Cuda, function: Any) -> int:
     return int(require_success(cuda, driver().cuFuncGetParamInfo(function, 0)))
 
 
-def make_config(cuda: Cuda, grid: int, stream: int) -> Any:
+def make_config(cuda: Cuda, grid: int, stream: int) -> LaunchConfig:
     """Describe a launch of `grid` CTAs as cuLaunchKernelEx takes it."""
     cu = driver()
     config, attribute = cu.CUlaunchConfig(), cu.CUlaunchAttribute()
@@ -112,10 +118,10 @@ def make_config(cuda: Cuda, grid: int, stream: int) -> Any:
         attribute.id = cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cuda.cluster, 1, 1
         config.attrs, config.numAttrs = [attribute], 1
-    return config
+    return cast(LaunchConfig, config)
 
 
-def count_resident(cuda: Cuda, function: Any) -> int:
+def count_resident(cuda: Cuda, function: object) -> int:
     """Count the CTAs, or clusters, that the current device holds at a time.
 
     A cluster lies in one group of multiprocessors, so their number alone does not determine it.

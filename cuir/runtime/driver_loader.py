@@ -5,13 +5,23 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..lowering.cuda.writer import symbol
 from .argument_buffer import ArgumentLayout, Arguments
-from .driver_api import INVALID_CONTEXT, count_resident, direct, driver, load_function, make_config, relaxed_capture, require_success
+from .driver_api import (
+    INVALID_CONTEXT,
+    LaunchConfig,
+    count_resident,
+    direct,
+    driver,
+    load_function,
+    make_config,
+    relaxed_capture,
+    require_success,
+)
 from .loader import LoadedKernel
 from .nvcc import Compiled
 
@@ -24,15 +34,15 @@ class DriverLaunch(NamedTuple):
 
     config: int
     pointers: int
-    keep: tuple[Any, ...]
+    keep: tuple[object, ...]
 
 
-class DriverKernel(LoadedKernel):
+class DriverKernel(LoadedKernel[DriverLaunch]):
     """A kernel in torch's context of one device."""
 
     def __init__(self, compiled: Compiled, layout: ArgumentLayout, device: torch.device):
         self.cu, self.cuda, self.layout, self.device = driver(), compiled.cuda, layout, device
-        self.configs: dict[tuple[int, int], Any] = {}  # by grid and stream
+        self.configs: dict[tuple[int, int], LaunchConfig] = {}  # by grid and stream
         self.launch, self.pointers = direct("cuLaunchKernelEx", 4), ctypes.c_void_p * len(layout.offsets)
         with self.activate():
             self.context = require_success(self.cuda, self.cu.cuCtxGetCurrent())

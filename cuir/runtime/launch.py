@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..arguments.aliasing import Place, are_disjoint, refuse_shared_memory
-from ..arguments.binding import Bound, bind
+from ..arguments.binding import Argument, Bound, bind
 from ..arguments.guards import LOW
 from ..arguments.index_ranges import require_index_ranges
 from ..arguments.requirements import COPY_ALIGNMENT
@@ -118,11 +118,11 @@ class Packed(NamedTuple):
     The plan lives as long, since launches are cached by its id. Immutable, so that threads may share it.
     """
 
-    launch: Any
+    launch: object
     plan: Plan
 
 
-Load = Callable[[Compiled, ArgumentLayout, torch.device], LoadedKernel]
+Load = Callable[[Compiled, ArgumentLayout, torch.device], LoadedKernel[Any]]
 
 
 class Launcher:
@@ -150,7 +150,7 @@ class Launcher:
             )
         self.counters: dict[int, int] = {}  # stream -> address
         self.free: list[int] = []  # counters not handed out
-        self.packed: dict[tuple[Any, ...], Packed] = {}
+        self.packed: dict[tuple[int, int, tuple[int, ...]], Packed] = {}
         self.lock = threading.Lock()
 
     def _new_counter(self) -> int:
@@ -286,6 +286,6 @@ class Launcher:
         return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
 
-def bind_arguments(checked: Checked, arguments: Mapping[str, Any]) -> Bound:
+def bind_arguments(checked: Checked, arguments: Mapping[str, Argument]) -> Bound:
     """Check a call's arguments against the kernel and its consts (see cuir.bind)."""
     return bind(checked.origin, arguments, dict(checked.consts))

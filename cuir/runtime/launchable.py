@@ -10,11 +10,15 @@ import contextlib
 from ..arguments.tile_count import count_tiles
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
+from ..checking.kernel_results import ResultKey
 from ..lowering import Cuda
 from ..text.diagnostics import CuirError
 from .nvcc import Resources, cached_resources, compile_cuda
 
 NOTHING_TO_COMPILE_WITH = ("U503", "U504")
+
+
+_LOWERED = ResultKey[Cuda]("lowered")
 
 
 def require_launchable(checked: Checked) -> Cuda:
@@ -27,10 +31,12 @@ def require_launchable(checked: Checked) -> Cuda:
     scalars = {s.name: 1 for s in checked.scalars}
     with contextlib.suppress(ZeroDivisionError):  # only these lengths may divide by zero
         count_tiles(checked, dict.fromkeys(checked.dims, 1), scalars)
-    lowered: Cuda | None = checked.cache.get(require_launchable)
-    if lowered is None:
-        lowered = checked.cache[require_launchable] = lower(checked)
-    return lowered
+    return find_lowered(checked) or checked.results.store(_LOWERED, lower(checked))
+
+
+def find_lowered(checked: Checked) -> Cuda | None:
+    """Return the lowered kernel if `require_launchable` has lowered it."""
+    return checked.results.find(_LOWERED)
 
 
 def find_spills(cuda: Cuda, compile: bool) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Generic, TypeVar
 
 from ..text.diagnostics import CuirError
 from .argument_buffer import Arguments
 
 DRIVER, PYCUDA = "driver", "pycuda"
 LOADERS = (DRIVER, PYCUDA)
+L = TypeVar("L")  # a launch as a loader takes it
 
 
-class LoadedKernel(ABC):
+class LoadedKernel(ABC, Generic[L]):
     """A kernel in one context.
 
     Loading, and every method but `enter`, takes place where the context is current (`activate`, `enter`). resident:
@@ -34,11 +35,11 @@ class LoadedKernel(ABC):
         """Make the context current in a thread that has none; return whether it had none."""
 
     @abstractmethod
-    def prepare(self, grid: int, stream: int, arguments: Arguments) -> Any:
+    def prepare(self, grid: int, stream: int, arguments: Arguments) -> L:
         """Make a launch that `start` may start repeatedly, from several threads."""
 
     @abstractmethod
-    def start(self, launch: Any) -> None:
+    def start(self, launch: L) -> None:
         """Launch without synchronising.
 
         Raises CuirError L011 if the driver refuses.

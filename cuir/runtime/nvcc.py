@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..caching.disk import cache_dir, mark_used, write_whole
 from ..lowering import Cuda
@@ -65,7 +64,7 @@ class Resources:
         """
         return tuple(w for w in self.warnings if not w.startswith(HARMLESS))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def summary(self) -> str:

@@ -6,9 +6,9 @@ It also gives the arguments that `pycuda.driver.Function` is launched with.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsInt, TypeGuard
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ import torch
 from ..arguments.binding import TORCH
 from ..arguments.foreign_arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
 from ..arguments.requirements import require_layout
+from ..checking.checked import Checked
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
 from .argument_buffer import ArgumentLayout, Arguments
-from .compiled_kernel import CompiledKernel
-from .launch import Launcher, bind_arguments, require_capability
+from .compiled_kernel import CallRecord, CompiledKernel
+from .launch import Launcher, Plan, bind_arguments, require_capability
 from .nvcc import Compiled
-from .pycuda_loader import Context, PyCudaFunction, get_current_context, import_pycuda, retain_primary_context
+from .pycuda_loader import Context, OwnStream, PyCudaFunction, get_current_context, import_pycuda, retain_primary_context
 
 # PyCUDA takes no np.bool_
 NUMPY = {"": np.void, "Q": np.uint64, "q": np.int64, "f": np.float32, "i": np.int32, "?": np.uint8}
@@ -42,13 +43,13 @@ class PyCudaLaunch:
     block: tuple[int, int, int]
     shared: int
     arguments: tuple[np.generic, ...]
-    results: Any
+    results: object
     kernel: PyCudaFunction
     packed: Arguments
     device: torch.device | None  # whose current stream of torch is the default; None with arrays of PyCUDA
-    keep: tuple[Any, ...]  # memory that the arguments point to
+    keep: tuple[object, ...]  # memory that the arguments point to
 
-    def __call__(self, stream: Any = None) -> Any:
+    def __call__(self, stream: OwnStream | None = None) -> Any:
         """Launch on a `pycuda.driver.Stream`.
 
         Without one on torch's current stream, or on the default stream with arrays of PyCUDA.
@@ -71,7 +72,7 @@ class PyCudaKernel(CompiledKernel):
     NumPy does not have. An allocation has the lengths of the other arguments.
     """
 
-    def __init__(self, compiled: Compiled, check: Any = None):
+    def __init__(self, compiled: Compiled, check: Callable[[], Checked] | None = None):
         super().__init__(compiled, check)
         self._by_context: dict[int, Launcher] = {}  # by the handle of PyCUDA's context
 
@@ -96,18 +97,18 @@ class PyCudaKernel(CompiledKernel):
         """Bytes of dynamic shared memory of a CTA."""
         return self.compiled.cuda.shared_bytes
 
-    def grid(self, /, *args: Any, **named: Any) -> tuple[int, int, int]:
+    def grid(self, /, *args: object, **named: object) -> tuple[int, int, int]:
         """Return the CTAs of a call; the first number is 0 where there is nothing to launch."""
         return self.prepare(*args, **named).grid
 
-    def arguments(self, /, *args: Any, **named: Any) -> tuple[np.generic, ...]:
+    def arguments(self, /, *args: object, **named: object) -> tuple[np.generic, ...]:
         """Return the arguments of a call as `function` takes them, tensor maps included.
 
         `prepare` also keeps the memory that they point to.
         """
         return self.prepare(*args, **named).arguments
 
-    def prepare(self, /, *args: Any, out: Any = None, **named: Any) -> PyCudaLaunch:
+    def prepare(self, /, *args: object, out: object = None, **named: object) -> PyCudaLaunch:
         """Check a call, and make its launch.
 
         Raises CuirError as a call does.
@@ -115,13 +116,15 @@ class PyCudaKernel(CompiledKernel):
         outs = () if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
         return self._prepare(args, named, outs, private=True)
 
-    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...]) -> Any:
+    def _run(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...]) -> Any:
         if any(map(_is_array, (*args, *named.values(), *outs))):
             return self._prepare(args, named, outs, private=False)()
         return super()._run(_convert_plain(args), dict(zip(named, _convert_plain(named.values()), strict=True)), outs)
 
     # ---- implementation
-    def _examine(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+    def _examine(
+        self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...], values: tuple[object, ...]
+    ) -> CallRecord:
         current = get_current_context()
         if current is not None:
             _require_torch_context(current, values)
@@ -140,13 +143,13 @@ class PyCudaKernel(CompiledKernel):
             self._by_context[context.handle] = Launcher(self.compiled, torch.device("cuda", context.index), load)
         return self._by_context[context.handle]
 
-    def _prepare(self, args: tuple[Any, ...], named: Mapping[str, Any], outs: tuple[Any, ...], private: bool) -> PyCudaLaunch:
+    def _prepare(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...], private: bool) -> PyCudaLaunch:
         """Make the launch of a call.
 
         private: with a new counter, whichever stream the launch goes to.
         """
         args, named = _convert_plain(args), dict(zip(named, _convert_plain(named.values()), strict=True))
-        values = (*args, *named.values(), *outs)
+        values: tuple[Any, ...] = (*args, *named.values(), *outs)
         if any(map(_is_array, values)):
             return self._prepare_arrays(dict(zip(self._names(args, named, outs), values, strict=True)), private)
         record = self._look_up(args, named, outs, (len(args), *named, len(outs)))
@@ -154,7 +157,7 @@ class PyCudaKernel(CompiledKernel):
         tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
         return self._bind_launch(record.launcher, record.plan, tensors, [tensors[i] for i in record.results], record.device, private)
 
-    def _prepare_arrays(self, named_values: Mapping[str, Any], private: bool) -> PyCudaLaunch:
+    def _prepare_arrays(self, named_values: Mapping[str, object], private: bool) -> PyCudaLaunch:
         context = self._context_of(named_values)
         with context.activate():
             arguments = self._as_views(named_values, context.index)
@@ -169,7 +172,7 @@ class PyCudaKernel(CompiledKernel):
     def _bind_launch(
         self,
         launcher: Launcher,
-        plan: Any,
+        plan: Plan,
         tensors: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor],
         device: torch.device | None,
@@ -193,7 +196,7 @@ class PyCudaKernel(CompiledKernel):
             memory,
         )
 
-    def _context_of(self, named_values: Mapping[str, Any]) -> Context:
+    def _context_of(self, named_values: Mapping[str, object]) -> Context:
         """Return PyCUDA's current context.
 
         Raises CuirError U511 without one, and for tensors of torch that lie in another.
@@ -204,7 +207,7 @@ class PyCudaKernel(CompiledKernel):
         _require_torch_context(context, named_values.values())
         return context
 
-    def _as_views(self, named_values: Mapping[str, Any], index: int) -> dict[str, Any]:
+    def _as_views(self, named_values: Mapping[str, object], index: int) -> dict[str, Any]:
         """Describe arrays as tensors; allocations last, with the lengths of the others."""
         params = {t.name: t for t in self._interface.tensors}
         arguments = {
@@ -243,7 +246,7 @@ def split_arguments(layout: ArgumentLayout, packed: Arguments, first: int) -> tu
     return (np.void(bytes(first)), *values) if first else tuple(values)
 
 
-def _allocate_array(interface: Any, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:
+def _allocate_array(interface: Checked, index: int, name: str, shape: Sequence[int], _: torch.device) -> ArrayView:
     """Allocate memory for a result or for scratch in the current context, as a GPUArray."""
     from pycuda import gpuarray
 
@@ -252,19 +255,19 @@ def _allocate_array(interface: Any, index: int, name: str, shape: Sequence[int],
     return view_array(param, array, index)
 
 
-def _require_torch_context(context: Context, values: Iterable[Any]) -> None:
+def _require_torch_context(context: Context, values: Iterable[object]) -> None:
     """Raise CuirError U511 for tensors of torch that do not lie in this context."""
     tensor = next((v for v in values if isinstance(v, torch.Tensor) and v.device.type == "cuda"), None)
     if tensor is not None and retain_primary_context(tensor.device.index).handle != context.handle:
         raise CuirError.of("U511", "the tensors are torch's, and PyCUDA's current context is not torch's", hint=CONTEXTS)
 
 
-def _convert_plain(values: Iterable[Any]) -> tuple[Any, ...]:
+def _convert_plain(values: Iterable[object]) -> tuple[object, ...]:
     """Convert NumPy's scalars, with which functions of PyCUDA are called, to numbers."""
     return tuple([bool(v) if isinstance(v, np.bool_) else plain_number(v) for v in values])
 
 
-def _is_allocation(value: object) -> bool:
+def _is_allocation(value: object) -> TypeGuard[SupportsInt]:
     drv = import_pycuda()
     return isinstance(value, (drv.DeviceAllocation, drv.PooledDeviceAllocation))
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -124,11 +124,33 @@ def _run_compiler(cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
 
 
 # ---- contexts
+class OwnStream(Protocol):
+    """A `pycuda.driver.Stream`."""
+
+    handle: int
+
+
+class OwnDevice(Protocol):
+    """A `pycuda.driver.Device`."""
+
+    def compute_capability(self) -> tuple[int, int]: ...
+
+
+class OwnContext(Protocol):
+    """A `pycuda.driver.Context`."""
+
+    handle: int
+
+    def push(self) -> None: ...
+
+    def pop(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Context:
     """A context of PyCUDA. index: of its device; capability: of that."""
 
-    context: Any
+    context: OwnContext
     handle: int
     index: int
     capability: tuple[int, int]
@@ -142,7 +164,7 @@ class Context:
             self.context.pop()
 
 
-def _describe(context: Any, device: Any) -> Context:
+def _describe(context: OwnContext, device: OwnDevice) -> Context:
     drv = import_pycuda()
     index = next(i for i in range(drv.Device.count()) if drv.Device(i) == device)
     return Context(context, int(context.handle), index, device.compute_capability())
@@ -177,17 +199,17 @@ class PyCudaStart:
 
     grid: tuple[int, int, int]
     arguments: np.void
-    stream: Any
+    stream: OwnStream | None
     outer: int
 
 
-class PyCudaFunction(LoadedKernel):
+class PyCudaFunction(LoadedKernel[PyCudaStart]):
     """A `pycuda.driver.Function` in one context."""
 
     def __init__(self, compiled: Compiled, layout: ArgumentLayout, context: Context):
         self.cuda, self.layout, self.context = compiled.cuda, layout, context
         self.block = (self.cuda.threads, 1, 1)
-        self.streams: dict[int, Any] = {}  # PyCUDA's, by the handle of the stream that they stand in for
+        self.streams: dict[int, OwnStream] = {}  # PyCUDA's, by the handle of the stream that they stand in for
         drv, name = import_pycuda(), symbol(self.cuda.name)
         with self.activate(), self._raising():
             self.module = drv.module_from_buffer(compiled.cubin)
@@ -230,7 +252,7 @@ class PyCudaFunction(LoadedKernel):
                 self.streams[stream] = import_pycuda().Stream(1)  # one that does not wait for the default stream
         return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes(self.first_offset)), self.streams.get(stream), stream)
 
-    def prepare_own(self, grid: int, stream: Any, arguments: Arguments) -> PyCudaStart:
+    def prepare_own(self, grid: int, stream: OwnStream | None, arguments: Arguments) -> PyCudaStart:
         """Make a launch on a stream of PyCUDA's, or on the default stream."""
         return PyCudaStart((grid, 1, 1), np.void(arguments.as_bytes(self.first_offset)), stream, 0)
 
@@ -239,6 +261,7 @@ class PyCudaFunction(LoadedKernel):
             if not launch.outer:
                 self._launch(launch)
                 return
+            assert launch.stream is not None  # it stands in for torch's
             inner, outer = (torch.cuda.ExternalStream(h, device=self.context.index) for h in (launch.stream.handle, launch.outer))
             inner.wait_stream(outer)
             self._launch(launch)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
+from ..arguments.binding import Argument
 from ..lowering import Cuda
 from ..lowering.targets import target_of
 from ..text.diagnostics import CuirError
@@ -84,7 +84,7 @@ def add_watchdog(cuda: Cuda, seconds: float) -> Cuda:
     return replace(cuda, source=source)
 
 
-def find_hang(cuda: Cuda, arguments: Mapping[str, Any], seconds: float = 2.0) -> list[Stuck]:
+def find_hang(cuda: Cuda, arguments: Mapping[str, Argument], seconds: float = 2.0) -> list[Stuck]:
     """Launch the kernel, on tensors of a GPU, with waits that give up after `seconds`.
 
     Returns the warps whose waits did not end, none if the kernel ended. The context is lost if a wait gave up: for a
