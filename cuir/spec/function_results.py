@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ import torch
 _COMPLEX = "take its real and imaginary part apart, as two outputs or in one more dim"
 
 
-def as_tensor(value: Any) -> torch.Tensor | None:
+def as_tensor(value: object) -> torch.Tensor | None:
     """Convert a NumPy array, or a number of Python's or NumPy's, to a tensor; None for other values."""
     if isinstance(value, torch.Tensor):
         return value
@@ -42,7 +41,7 @@ def describe_unusable(x: torch.Tensor) -> tuple[str, str] | None:
     return None
 
 
-def describe_other(value: Any) -> tuple[str, str]:
+def describe_other(value: object) -> tuple[str, str]:
     """Describe a value that is not a tensor, and what to return instead."""
     kind = type(value).__name__
     if value is None:
@@ -62,7 +61,7 @@ def _dtype(x: torch.Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def equal_bits(a: Any, b: Any) -> bool:
+def equal_bits(a: object, b: object) -> bool:
     """Return whether two values are equal, NaN to NaN: tensors also in dtype and shape, others by `==`."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return type(a) is type(b) and bool(a == b or (a != a and b != b))

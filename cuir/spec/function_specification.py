@@ -165,7 +165,7 @@ class FunctionSpecification:
             return {}
         state = generator.get_state()
 
-        def make_arguments() -> dict[str, Any]:
+        def make_arguments() -> dict[str, object]:
             generator.set_state(state)
             return {**drawn, "sizes": dict(sizes), "generator": generator}
 
@@ -179,7 +179,7 @@ class FunctionSpecification:
         self._require_unchanged("inputs", self.inputs, changed, values)
         return {n: self._input(n, x) for n, x in values.items()}
 
-    def _input(self, name: Any, value: Any) -> Value:
+    def _input(self, name: object, value: object) -> Value:
         """Validate one value of `inputs`: a number, or a tensor that a kernel can read. Raises CuirError X106."""
         plain = value.item() if isinstance(value, np.generic) else value
         plain = as_tensor(plain) if isinstance(plain, np.ndarray) else plain
@@ -194,6 +194,7 @@ class FunctionSpecification:
             raise CuirError.of(
                 "X106", f"inputs of the specification `{self.name}` gives `{name}` as {description}", function_span(self.inputs), hint
             )
+        assert isinstance(plain, (torch.Tensor, bool, int, float))
         return plain
 
     def admitted(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
@@ -273,7 +274,7 @@ class FunctionSpecification:
             )
         return {names[n.lower()]: x if x is None or attached else x.detach().clone() for n, x in result.items()}
 
-    def _output(self, name: Any, value: Any) -> torch.Tensor | None:
+    def _output(self, name: object, value: object) -> torch.Tensor | None:
         """Convert an output of the function to a tensor that can be compared. Raises CuirError X106."""
         tensor = None if value is None else as_tensor(value)
         unusable = describe_unusable(tensor) if tensor is not None else None if value is None else describe_other(value)
@@ -284,7 +285,7 @@ class FunctionSpecification:
             )
         return tensor
 
-    def _require_unchanged(self, role: str, function: Callable[..., Any], changed: Sequence[str], allowed: Collection[str]) -> None:
+    def _require_unchanged(self, role: str, function: Callable[..., object], changed: Sequence[str], allowed: Collection[str]) -> None:
         """Raise CuirError X126 for an argument that a function wrote to and does not return."""
         allowed_names = {str(n).lower() for n in allowed}
         if violations := [n for n in changed if n.lower() not in allowed_names]:
@@ -303,7 +304,7 @@ class FunctionSpecification:
             raise refuse_function(function, error)
 
     def _call(
-        self, function: Callable[..., Any], role: str, make_arguments: Callable[[], Any], dtype: torch.dtype
+        self, function: Callable[..., object], role: str, make_arguments: Callable[[], object], dtype: torch.dtype
     ) -> tuple[Any, list[str]]:
         """Call a user's function; return its result and the names of the arguments that it wrote to.
 
@@ -330,7 +331,7 @@ class FunctionSpecification:
         return result, changed
 
     def _call_once(
-        self, function: Callable[..., Any], role: str, arguments: Any, dtype: torch.dtype, seed: int | None = None
+        self, function: Callable[..., object], role: str, arguments: Any, dtype: torch.dtype, seed: int | None = None
     ) -> tuple[Any, list[str], tuple[str, ...]]:
         """Call a user's function once.
 
@@ -350,12 +351,12 @@ class FunctionSpecification:
             raise self._make_error(role, function, error) from error
         return result, [n for n, (x, version) in tensors.items() if x._version != version], call.drawn
 
-    def _arguments(self, function: Callable[..., Any], role: str, available: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments(self, function: Callable[..., object], role: str, available: Mapping[str, object]) -> dict[str, object]:
         """Bind the function's parameters by name. Raises CuirError X105."""
         folded: dict[str, list[str]] = {}
         for n in available:
             folded.setdefault(n.lower(), []).append(n)
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, object] = {}
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_KEYWORD:
                 arguments |= {n: v for n, v in available.items() if n not in arguments}
@@ -374,7 +375,7 @@ class FunctionSpecification:
                 )
         return arguments
 
-    def _make_error(self, role: str, function: Callable[..., Any], error: Exception) -> CuirError:
+    def _make_error(self, role: str, function: Callable[..., object], error: Exception) -> CuirError:
         first = (str(error).splitlines() or [""])[0]
         return CuirError.of(
             "X113",
@@ -399,7 +400,7 @@ def _as_float64(value: Value) -> Value:
     return _convert(value, torch.float64)
 
 
-def _is_equal(a: Any, b: Any) -> bool:
+def _is_equal(a: object, b: object) -> bool:
     """Return whether two results are equal bit for bit, part by part."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_is_equal(x, b[n]) for n, x in a.items())

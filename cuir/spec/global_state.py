@@ -22,7 +22,7 @@ class _Entry:
     """
 
     name: str
-    read: Callable[[], Any]
+    read: Callable[[], object]
     write: Callable[[Any], object]
 
 

@@ -7,19 +7,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..ops.meaning.tiles import round_operand, split_operands
 from ..text.diagnostics import CuirError
-from .function_specification import FunctionSpecification
+from .function_specification import FunctionSpecification, Value
 from .specification import Lengths, Specification, lengths_of
 
 ROWS = 128  # the rows of L and DL are a multiple of it
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Extra = Callable[[Lengths], Mapping[str, Any]]
+Extra = Callable[[Lengths], Mapping[str, Value]]
 Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tensor, Sequence[int]]]]]
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Arithmetic of a forward pass and its gradients.
+
+    Attributes:
+        separate_row_sum: Compute gradients as kernels, PyTorch's too, do: row_sum(O * dO) is separate from the product
+            dO V^T, whose rounding to TF32 it does not share.
+        product: Function of a product of matrices.
+        o: The stored output from which row_sum(O * dO) is computed.
+        exact_scores: Scores keep the precision of their products beyond the dtype of q; gradients are rounded.
+    """
+
+    separate_row_sum: bool = False
+    product: Product = torch.matmul
+    o: torch.Tensor | None = None
+    exact_scores: bool = False
 
 
 def gradients(
@@ -68,7 +87,7 @@ def gradients(
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
         forward_values = FO if PREPARES else None
-        o, lse = forward(variant, q, k, v, scale, separate_row_sum=PARTS == 1, o=forward_values, exact_scores=exact_scores)
+        o, lse = forward(variant, q, k, v, scale, Arithmetic(PARTS == 1, o=forward_values, exact_scores=exact_scores))
         tensors = [leaf for leaf, _ in leaves.values()]
         dq, dk, dv, *leaf_gradients = torch.autograd.grad(o, (q, k, v, *tensors), do.to(o.dtype), allow_unused=True, materialize_grads=True)
         if queries_alone:
@@ -84,10 +103,10 @@ def gradients(
         do: torch.Tensor,
         scale: float,
         L: torch.Tensor | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Value]:
         with torch.no_grad():  # as the forward pass stores it, with the same scores: of TF32, or almost exact
             product = _tf32_product if sizes.get("PARTS") == 1 else torch.matmul
-            o, lse = forward(spec, q.double(), k.double(), v.double(), scale, product=product)
+            o, lse = forward(spec, q.double(), k.double(), v.double(), scale, Arithmetic(product=product))
         forward_values = {"FO": o, "FL": lse} if L is None else _rows(o, do.double(), lse, sizes["MP"], sizes.get("PARTS", 0))
         return forward_values | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
@@ -127,25 +146,18 @@ def forward(
     k: torch.Tensor,
     v: torch.Tensor,
     scale: float,
-    separate_row_sum: bool = False,
-    product: Product = torch.matmul,
-    o: torch.Tensor | None = None,
-    exact_scores: bool = False,
+    arithmetic: Arithmetic = Arithmetic(),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute O and LSE, with gradients: in float64, or with products and weights in the dtype of q.
 
     The rest is in float32. A query without keys has O = 0, and no gradient.
-
-    separate_row_sum: compute gradients as kernels, PyTorch's too, do: row_sum(O * dO) is separate from the product dO
-    V^T, whose rounding to TF32 it does not share.
-    o: the stored output from which row_sum(O * dO) is computed.
-    exact_scores: scores keep the precision of their products beyond the dtype of q; gradients are rounded.
     """
+    product, o = arithmetic.product, arithmetic.o
     lengths = lengths_of(q, k)
     k, v = (x.repeat_interleave(lengths.H // max(1, lengths.HK), 1) for x in (k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     products = product(q, k.mT).to(wide)
-    if exact_scores:
+    if arithmetic.exact_scores:
         products = products + (product(q.to(wide), k.mT.to(wide)) - products).detach()
     s = spec.scores(products * scale, lengths)
     none = (s.detach() == -torch.inf).all(-1, keepdim=True)
@@ -157,7 +169,7 @@ def forward(
     p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
     dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
     shares = None if spec.dropout is None else spec.dropout.apply(torch.ones_like(p), lengths)
-    if separate_row_sum or o is not None:
+    if arithmetic.separate_row_sum or o is not None:
         out = _WithRowSum.apply(alive, p.detach().to(q.dtype), v, o, None if shares is None else shares.to(q.dtype))
     else:
         out = product((p if shares is None else p * shares).to(q.dtype), v)

@@ -77,7 +77,7 @@ def _list_public(module: ModuleType) -> list[str]:
     return [n for n, v in public if isinstance(v, kinds) or (inspect.isfunction(v) and v.__module__ == module.__name__)]
 
 
-def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
+def as_specification(value: object, name: str, parameters: Mapping[str, Parameter] | None = None) -> Specification:
     """Convert what a file may hold under a name to a Specification.
 
     * a `Specification`;
@@ -92,7 +92,7 @@ def as_specification(value: Any, name: str, parameters: Mapping[str, Parameter] 
     return _require_mods(as_any(value, name, parameters), name)
 
 
-def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = None, kernel: Kernel | None = None) -> AnySpecification:
+def as_any(value: object, name: str, parameters: Mapping[str, Parameter] | None = None, kernel: Kernel | None = None) -> AnySpecification:
     """Convert as `as_specification`, and besides functions of the inputs to a FunctionSpecification.
 
     Those are a `FunctionSpecification`, a function called `reference` or with parameters q, k and v, or a factory of
@@ -101,7 +101,7 @@ def as_any(value: Any, name: str, parameters: Mapping[str, Parameter] | None = N
     of the inputs there.
     """
     spec = _as_any(value, name, dict(parameters or {}), kernel)
-    if parameters and isinstance(spec, Specification) and _computes_nan(spec):
+    if parameters and callable(value) and isinstance(spec, Specification) and _computes_nan(spec):
         listed = ", ".join(f"{n}={v}" for n, v in parameters.items())
         defaults = [
             f"{n}={p.default}" for n, p in inspect.signature(value).parameters.items() if n in parameters and p.default is not p.empty
@@ -128,7 +128,7 @@ def _computes_nan(spec: Specification) -> bool:
     return False
 
 
-def _is_reference(name: str, function: Callable[..., Any], parameters: Mapping[str, Parameter], kernel: Kernel | None) -> bool:
+def _is_reference(name: str, function: Callable[..., object], parameters: Mapping[str, Parameter], kernel: Kernel | None) -> bool:
     """Return whether a function is one of the inputs, rather than a mod or a factory."""
     required = [
         p.name
@@ -141,7 +141,7 @@ def _is_reference(name: str, function: Callable[..., Any], parameters: Mapping[s
     return no_attention and any(n not in parameters for n in required)
 
 
-def _as_any(value: Any, name: str, parameters: dict[str, Parameter], kernel: Kernel | None = None) -> AnySpecification:
+def _as_any(value: object, name: str, parameters: dict[str, Parameter], kernel: Kernel | None = None) -> AnySpecification:
     if isinstance(value, (Specification, FunctionSpecification)):
         if parameters:
             raise CuirError.of(
@@ -158,8 +158,8 @@ def _as_any(value: Any, name: str, parameters: dict[str, Parameter], kernel: Ker
         return _as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, parameters)
     if len(required) in (4, 5):
         captured: dict[str, Captured] = {n: _convert(n, v, signature, name) for n, v in parameters.items()}
-        mods = {"mask_mod": value} if len(required) == 4 else {"score_mod": value}
-        return Specification(name, **mods, captured=captured, doc=inspect.getdoc(value) or "")
+        mask_mod, score_mod = (value, None) if len(required) == 4 else (None, value)
+        return Specification(name, mask_mod, score_mod, captured=captured, doc=inspect.getdoc(value) or "")
     missing = [p.name for p in required if p.name not in parameters]
     if missing:
         hint = f"a mask_mod takes (b, h, q_idx, kv_idx), a score_mod (score, b, h, q_idx, kv_idx), a function of the inputs is called `{REFERENCE}`; a function that gives one takes what `-p {missing[0]}=...` gives it"
@@ -240,7 +240,7 @@ def import_file(path: Path, role: str = "the specification") -> ModuleType:
     return module
 
 
-def _call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> Any:
+def _call_factory(factory: Callable[..., object], name: str, arguments: Mapping[str, object]) -> Any:
     try:
         with user_call(f"the specification `{name}`", factory):
             return factory(**arguments)

@@ -33,6 +33,8 @@ OTHER_SEED = 0x5EED  # of global generators, for the second call of a function t
 SINK = "sink"  # the name under which the sink is captured
 _PRODUCTS = (0.0, 1.0, -1.0, 64.0, -64.0, 4096.0, -4096.0)  # scaled; at least one has a finite score if the pair counts
 
+Mod = Callable[..., torch.Tensor]  # a mask_mod (b, h, q_idx, kv_idx) or score_mod (score, b, h, q_idx, kv_idx)
+
 
 @dataclass(frozen=True)
 class Lengths:
@@ -72,8 +74,8 @@ class Specification:
     """
 
     name: str
-    mask_mod: Callable[..., Any] | None = None
-    score_mod: Callable[..., Any] | None = None
+    mask_mod: Mod | None = None
+    score_mod: Mod | None = None
     captured: Mapping[str, Captured] = field(default_factory=dict)
     doc: str = ""
     normalize: Normalize = "softmax"
@@ -147,7 +149,7 @@ class Specification:
             )
 
     @property
-    def weighting(self) -> tuple[Any, ...]:
+    def weighting(self) -> tuple[object, ...]:
         """Key of the weights besides the mods.
 
         It includes whether there is dropout, not its probability or seed.
@@ -163,27 +165,27 @@ class Specification:
         """Compute the captured values by name, for a problem of these lengths."""
         captured: dict[str, int | float | torch.Tensor] = {}
         for name, value in self.data.items():
-            result: Any = value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
+            result: int | float | torch.Tensor = (
+                value if isinstance(value, (int, float, torch.Tensor)) else self._call(f"`{name}` of", value, lengths)
+            )
             # a function of the lengths is data of a launch, as a tensor is
             if result is not value and isinstance(result, (int, float)):
                 result = torch.tensor(result, dtype=torch.float32 if isinstance(result, float) else torch.int32)
             captured[name] = result
         return captured
 
-    def mods(
-        self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False
-    ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    def mods(self, lengths: Lengths, device: torch.device | str = "cpu", as_tensors: bool = False) -> tuple[Mod | None, Mod | None]:
         """Return (mask_mod, score_mod) with FlexAttention's signature; named parameters are bound.
 
         Lengths are numbers, or tensors without dims if `as_tensors`.
         """
-        available: dict[str, Any] = {name: getattr(lengths, name) for name in LENGTHS}
+        available: dict[str, int | float | torch.Tensor] = {name: getattr(lengths, name) for name in LENGTHS}
         if as_tensors:
             available = {name: torch.tensor(n) for name, n in available.items()}
         available |= {n: v for n, v in self.values(lengths).items() if n in self.captured}
         available = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in available.items()}
 
-        def bind(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        def bind(mod: Mod | None) -> Mod | None:
             if mod is None:
                 return None
             bound = {
@@ -223,7 +225,9 @@ class Specification:
                     raise
         raise AssertionError
 
-    def _call(self, role: str, function: Callable[..., Any], *arguments: Any, user_function: Callable[..., Any] | None = None) -> Any:
+    def _call(
+        self, role: str, function: Callable[..., object], *arguments: object, user_function: Callable[..., object] | None = None
+    ) -> Any:
         """Call a user's function and return its result.
 
         user_function: the function that `function` calls, as the user wrote it. Raises CuirError X118, X119, X125,
@@ -378,14 +382,14 @@ def indices(lengths: Lengths, device: torch.device | str) -> tuple[torch.Tensor,
     return tuple(torch.arange(n, device=device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate(sizes))
 
 
-def keyword_parameters(mod: Callable[..., Any]) -> list[inspect.Parameter]:
+def keyword_parameters(mod: Callable[..., object]) -> list[inspect.Parameter]:
     """List the keyword-only parameters of a mod."""
     if _plain(mod) and not mod.__code__.co_kwonlyargcount:
         return []
     return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
-def requested_lengths(mod: Callable[..., Any]) -> tuple[str, ...]:
+def requested_lengths(mod: Callable[..., object]) -> tuple[str, ...]:
     """List the lengths that a mod takes by keyword.
 
     A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword.
@@ -393,7 +397,7 @@ def requested_lengths(mod: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(p.name for p in keyword_parameters(mod) if p.name in LENGTHS and p.default is p.empty)
 
 
-def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
+def _plain(function: Callable[..., object]) -> TypeGuard[types.FunctionType]:
     """Return whether a function's code lists its parameters.
 
     Signatures would dominate a step that makes its mods anew.
@@ -401,7 +405,7 @@ def _plain(function: Callable[..., Any]) -> TypeGuard[types.FunctionType]:
     return isinstance(function, types.FunctionType) and not function.__dict__
 
 
-def _positional(function: Callable[..., Any]) -> tuple[int, bool]:
+def _positional(function: Callable[..., object]) -> tuple[int, bool]:
     """Count the required positional parameters; also return whether there are more (`*args`)."""
     if _plain(function):
         return function.__code__.co_argcount - len(function.__defaults__ or ()), bool(function.__code__.co_flags & inspect.CO_VARARGS)

@@ -61,7 +61,7 @@ def limit_calls(seconds: float) -> Iterator[Refusals]:
         _refusals.reset(tokens[1])
 
 
-def refuse_function(function: Callable[..., Any] | None, error: CuirError) -> CuirError:
+def refuse_function(function: Callable[..., object] | None, error: CuirError) -> CuirError:
     """Record that a function is not a specification; return the error."""
     if (refused := _refusals.get()) is not None and function is not None:
         refused.setdefault(id(function), (function, error))
@@ -82,7 +82,7 @@ class UserCall:
     drawn: global generators that it drew from, or seeded.
     """
 
-    def __init__(self, subject: str, function: Callable[..., Any] | None, path: str | None):
+    def __init__(self, subject: str, function: Callable[..., object] | None, path: str | None):
         self.subject, self.function = subject, function
         code = getattr(function, "__code__", None)
         named = path or (code.co_filename if code is not None else None)
@@ -225,7 +225,7 @@ class UserCall:
 
 @contextlib.contextmanager
 def user_call(
-    subject: str, function: Callable[..., Any] | None = None, path: str | None = None, environment: bool = True
+    subject: str, function: Callable[..., object] | None = None, path: str | None = None, environment: bool = True
 ) -> Iterator[UserCall]:
     """Guard a call of a user's function, or the import of the file `path`; a nested one does nothing.
 
@@ -280,7 +280,7 @@ def _raise_for(call: UserCall, error: BaseException | None) -> None:
 
 
 # ---- what ends a process at once
-_real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*_ENDERS, "kill")} | {"raise_signal": signal.raise_signal}
+_real: dict[str, Callable[..., object]] = {name: getattr(os, name) for name in (*_ENDERS, "kill")} | {"raise_signal": signal.raise_signal}
 _lock, _depth = threading.Lock(), 0
 _home = os.getpid()
 
@@ -327,6 +327,6 @@ def _refuse_ends(call: UserCall) -> Iterator[None]:
                 _install(_real)
 
 
-def _install(functions: Mapping[str, Callable[..., Any]]) -> None:
+def _install(functions: Mapping[str, Callable[..., object]]) -> None:
     for name, function in functions.items():
         setattr(signal if name == "raise_signal" else os, name, function)

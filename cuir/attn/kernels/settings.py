@@ -98,14 +98,14 @@ class Settings:
         """Return the setting of a problem, and the reason for it."""
         from ...performance.search import shape_class
         from ...performance.search.tuning_records import device
-        from ...performance.selection import choose, problem_class
+        from ...performance.selection import Evidence, choose, problem_class
 
         shape_key = shape_class(self._shape(at), max(1, device()[1]))
         problem_key = problem_class(self.work, at, dict(numbers)) if self.work is not None else (at, {})
         kind = (shape_key, problem_key[0], *problem_key[1].items())
         if kind not in self.by_class:
             self.by_class[kind] = choose(
-                self.program, self.fixed, at, numbers=dict(numbers), starts=self.starts, exact=self.exact, mask=self.mask
+                self.program, self.fixed, at, Evidence(self.starts, self.exact), numbers=dict(numbers), mask=self.mask
             )
         return self.by_class[kind]
 

@@ -7,11 +7,11 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ...spec.specification import LENGTHS, SINK, Captured, Lengths, Specification, indices
+from ...spec.specification import LENGTHS, SINK, Captured, Lengths, Mod, Specification, indices
 from ...text.diagnostics import CuirError
 from ...text.user_code import function_span
 from ..tracing.mod_evaluator import CONSTANTS, evaluate
@@ -28,7 +28,7 @@ _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")
 def rebuild_mods(spec: Specification, tensor: Callable[[torch.Tensor], torch.Tensor]) -> Specification:
     """Return the same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
-    mods = [None if mod is None else rebuilder.callable(mod, "mod") for mod in (spec.mask_mod, spec.score_mod)]
+    mods = [None if mod is None else cast(Mod, rebuilder.callable(mod, "mod")) for mod in (spec.mask_mod, spec.score_mod)]
     sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
     return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor), sink=sink)
 
@@ -87,7 +87,7 @@ def bound_reads(spec: Specification, learns: bool = False) -> Specification:
         return replacements[id(x)][1]
 
     variant = rebuild_mods(spec, replace_tensor)
-    mods = [None if mod is None else Standin(mod, replace_tensor) for mod in (variant.mask_mod, variant.score_mod)]
+    mods = [None if mod is None else cast(Mod, Standin(mod, replace_tensor)) for mod in (variant.mask_mod, variant.score_mod)]
     values = _Expressions(spec)
     values.variant = replace(variant, mask_mod=mods[0], score_mod=mods[1], evaluated=values)
     return values.variant

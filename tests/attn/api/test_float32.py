@@ -164,12 +164,12 @@ def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
 
 def test_a_call_takes_the_start_that_was_measured() -> None:
     """Tables and the model of cost are of the kernel for half precision."""
-    from cuir.performance.selection import Device, choose
+    from cuir.performance.selection import Device, Evidence, choose
     from cuir.spec.specification import Lengths
 
     made = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": 2})
     fixed = {"T": made.settings.fixed["T"], "D": 64, "DV": 64, "PARTS": 2}
     found = choose(
-        made.program, fixed, Lengths(2, 16, 16, 4096, 4096), starts=made.settings.starts, device=Device("NVIDIA H200 sm_90 132", 132)
+        made.program, fixed, Lengths(2, 16, 16, 4096, 4096), Evidence(made.settings.starts, device=Device("NVIDIA H200 sm_90 132", 132))
     )
     assert found.source == "start" and (found.consts["BM"], found.consts["ROWS"]) == (256, 128)

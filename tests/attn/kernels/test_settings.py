@@ -29,9 +29,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
     seen: list[Lengths] = []
     choose = cuir.performance.selection.choose
 
-    def counted(program: Any, fixed: Any, at: Lengths, **more: Any) -> Any:
+    def counted(program: Any, fixed: Any, at: Lengths, *of: Any, **more: Any) -> Any:
         seen.append(at)
-        return choose(program, fixed, at, **more)
+        return choose(program, fixed, at, *of, **more)
 
     monkeypatch.setattr(cuir.performance.selection, "choose", counted)
     return seen

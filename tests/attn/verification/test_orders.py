@@ -17,6 +17,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import check_schedules, verify
 from cuir.verification.exhaustive import check_exhaustively
+from cuir.verification.schedules import ScheduleOptions
 from cuir.verification.spec_dispatch import make_ring_cases, make_schedule_cases
 
 EXPERT = (Path(corpus.__file__).parent / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8")
@@ -67,9 +68,11 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
     wrong = EXPERT[:place] + EXPERT[place:].replace("ring(vi, STAGES)", "ring(vi, STAGES + 1)", 1)
     checked = check(parse(wrong), None, CONSTS)
     (case,) = (c for c in make_schedule_cases(checked, CAUSAL) if c.name == "persistent tiles")
-    assert check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0) > 0  # nothing to find
+    assert check_schedules(parse(wrong), checked, CAUSAL, case, "quick", ScheduleOptions(seeded=0)) > 0  # nothing to find
     with pytest.raises(CuirError) as caught:
-        check_schedules(parse(wrong), checked, CAUSAL, case, "quick", seeded=0, orders=list(make_orders(parse(wrong), checked)))
+        check_schedules(
+            parse(wrong), checked, CAUSAL, case, "quick", ScheduleOptions(seeded=0, orders=list(make_orders(parse(wrong), checked)))
+        )
     note = caught.value.diagnostics[0].notes[-1].message
     assert "with the tiles backwards: @func def tile(t): return tile_0((cdiv(M, BM) * H * B) - 1 - t)" in note
 
@@ -94,7 +97,7 @@ def test_rings_of_an_attention_kernel_go_round() -> None:
     checked = check(faulty, None, {**CONSTS, "BN": 64, "QBUF": 4, "STAGES": 4})
     with pytest.raises(CuirError):
         for case in make_ring_cases(checked, CAUSAL):
-            check_schedules(faulty, checked, CAUSAL, case, "quick", few=True)
+            check_schedules(faulty, checked, CAUSAL, case, "quick", ScheduleOptions(few=True))
 
 
 def test_rings_that_no_admitted_problem_goes_round_are_told() -> None:
