@@ -23,7 +23,7 @@ from ..checking.views import root_name
 from ..interp.barrier_state import NamedBarrier
 from ..interp.code import Compiler, Site
 from ..interp.element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
-from ..interp.interpreted_launch import prepare
+from ..interp.interpreted_launch import LaunchOptions, prepare
 from ..interp.machine import Evaluate, Launch, Machine, Worker
 from ..interp.memory import Intervals, SharedRef
 from ..interp.ops.async_memory import copy_name
@@ -52,7 +52,7 @@ def extract_skeletons(checked: Checked, arguments: Mapping[str, Argument], grid:
     """
     require_independence(checked)
     with np.errstate(all="ignore"), torch.no_grad():
-        launch, units, compiler = prepare(checked, arguments, grid=grid)
+        launch, units, compiler = prepare(checked, arguments, LaunchOptions(grid))
         extractor = _Extractor(launch, compiler)
         dynamic = checked.tiles is not None and checked.tiles.dynamic
         if dynamic and units <= ANY_UNITS:
@@ -66,7 +66,7 @@ def extract_skeletons(checked: Checked, arguments: Mapping[str, Argument], grid:
 def extract_single_units(checked: Checked, arguments: Mapping[str, Argument], grid: int | None = None) -> list[Skeleton]:
     """Extract as many clusters as there are units of work, or as a launch without units has."""
     with np.errstate(all="ignore"), torch.no_grad():
-        launch, units, compiler = prepare(checked, arguments, grid=grid)
+        launch, units, compiler = prepare(checked, arguments, LaunchOptions(grid))
         extractor = _Extractor(launch, compiler)
         if units > LONGEST:
             raise CuirError.of(

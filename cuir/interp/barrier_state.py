@@ -7,6 +7,7 @@ and its log reaches back to the end of the phase KEPT phases ago, or to its begi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..text.plurals import count_noun
 from ..text.source import Span
@@ -16,6 +17,7 @@ from .state import State
 KEPT = 6  # phases of a barrier that its log keeps
 
 
+@dataclass(slots=True, eq=False)
 class Event:
     """An event at a barrier, for reports.
 
@@ -26,23 +28,16 @@ class Event:
     counts the events of a machine. known: the last phase that the waiter knew to be complete before it waited.
     """
 
-    __slots__ = ("before", "epoch", "kind", "known", "label", "phase", "span", "tick", "value", "worker")
-
-    def __init__(
-        self,
-        before: Event | None,
-        tick: int,
-        kind: str,
-        phase: int,
-        worker: int,
-        label: str,
-        span: Span,
-        value: int,
-        epoch: int,
-        last_known: int = 0,
-    ):
-        self.before, self.tick, self.kind, self.phase, self.worker, self.label, self.span = before, tick, kind, phase, worker, label, span
-        self.value, self.epoch, self.known = value, epoch, last_known
+    before: Event | None
+    tick: int
+    kind: str
+    phase: int
+    worker: int
+    label: str
+    span: Span
+    value: int
+    epoch: int
+    known: int = 0
 
     @property
     def at_once(self) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..syntax.nodes import Call, For, If, Stmt
 from ..syntax.walk import walk
@@ -148,11 +149,9 @@ def _walk_unconditional_calls(stmts: Sequence[Stmt]) -> Iterator[Span]:
             yield from (node.span for node in walk(stmt) if isinstance(node, Call))
 
 
+@keep_with_kernel
 def get_barrier_uses(checked: Checked) -> BarrierUses:
-    uses = checked.cache.get(BarrierUses)
-    if uses is None:
-        uses = checked.cache[BarrierUses] = BarrierUses(checked)
-    return uses
+    return BarrierUses(checked)
 
 
 # ---- logs of barriers
@@ -165,9 +164,17 @@ def get_ring(m: Machine, name: str, cta: int) -> list[Mbarrier]:
     return cast("list[Mbarrier]", m.barriers.get((name, cta), []))
 
 
-def find_place(m: Machine, bar: Mbarrier | NamedBarrier) -> tuple[str, int, int]:
-    """Return the ring of a barrier, its stage and its CTA."""
-    return next((name, ring.index(bar), cta) for (name, cta), ring in m.barriers.items() if any(b is bar for b in ring))
+class BarrierPlace(NamedTuple):
+    """Place of a barrier: its ring, its stage there, and its CTA."""
+
+    ring: str
+    stage: int
+    cta: int
+
+
+def find_place(m: Machine, bar: Mbarrier | NamedBarrier) -> BarrierPlace:
+    """Return the place of a barrier."""
+    return next(BarrierPlace(name, ring.index(bar), cta) for (name, cta), ring in m.barriers.items() if any(b is bar for b in ring))
 
 
 def list_waits(bar: Mbarrier, worker: int) -> list[Event]:
@@ -198,14 +205,14 @@ def describe_immediate_wait(bar: Mbarrier, wait: Event) -> str:
 
 
 def hint_parity(m: Machine, bar: Mbarrier, phase: int) -> str:
-    ring = f"; {RING}" if len(m.barriers[find_place(m, bar)[0], find_place(m, bar)[2]]) > 1 else ""
+    ring = f"; {RING}" if len(m.barriers[find_place(m, bar).ring, find_place(m, bar).cta]) > 1 else ""
     return f"phase {phase} has parity {phase % 2}: wait({phase % 2}) for it here{ring}"
 
 
 # ---- faults of one barrier
 def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
     """Return the cause if more workers arrive than a phase takes."""
-    barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
+    barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar).ring
     arrived_labels = [m.workers[n].label for n in bar.came]
     hardware = m.launch.checked.barriers[name].hardware
     possible_arrivals = max(len(arrived_labels), barrier_uses.count_sure_arrivals(name) if hardware else barrier_uses.count_arriving(name))
@@ -380,7 +387,7 @@ def find_idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | N
         if (
             since < e.tick < until
             and e.at_once
-            and (e.phase >= 0 or find_place(m, bar)[0] in filled_names or any(o.tick < e.tick for o in list_waits(bar, worker)))
+            and (e.phase >= 0 or find_place(m, bar).ring in filled_names or any(o.tick < e.tick for o in list_waits(bar, worker)))
         ):
             return Cause([(describe_immediate_wait(bar, e), e.span)], hint_parity(m, bar, e.phase + 1), 2)
     return None

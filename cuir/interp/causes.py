@@ -64,7 +64,7 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
             n for n in {u.name for u in uses.find("arrives", role=reader.program.name)} if uses.find("waits", n, filler.program.name)
         ]
         barrier_text = f"`{shared_names[0]}`" if len(shared_names) == 1 else "a barrier that the reader arrives on"
-        equal_rings = [n for n in shared_names if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar)[2]])]
+        equal_rings = [n for n in shared_names if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar).cta])]
         barrier_text = f"`{equal_rings[0]}`" if len(equal_rings) == 1 and len(shared_names) > 1 else barrier_text
         return Cause(
             [("this copy writes over what is still read", copy.span)],
@@ -90,7 +90,7 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
         cause = find_unwaited_release(m, x, rings[0], filler.cta)
         if cause is not None:
             return cause
-    if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, find_place(m, bar)[2]]):
+    if len(ring) > 1 and ring.index(b) != stage and len(ring) == len(m.barriers[name, find_place(m, bar).cta]):
         return Cause(
             [(f"{filler.label} waits on `{b.text}` here, and its copy lands on `{bar.text}`: another stage", e.span)],
             "the wait, the copy and the array's view have the same stage",
@@ -120,7 +120,7 @@ def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
     arrives_here = old.bar is None and any(
-        find_place(m, bar)[2] == m.workers[new.worker].cta for bar in list_mbarriers(m) if list_arrivals(bar, worker=old.worker)
+        find_place(m, bar).cta == m.workers[new.worker].cta for bar in list_mbarriers(m) if list_arrivals(bar, worker=old.worker)
     )
     if m.workers[new.worker].cta != cta and not arrives_here:
         return explain_multicast(m, new, old, cta)
@@ -146,7 +146,8 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
         if landing_phase is not None
         else bar.phase
     )
-    torn_cause = find_torn_copy(m, *find_place(m, bar)[::2])
+    place = find_place(m, bar)
+    torn_cause = find_torn_copy(m, place.ring, place.cta)
     if torn_cause is not None:
         return torn_cause
     waits = list_waits(bar, new.worker)
@@ -176,11 +177,11 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
             [(f"this wait returned when phase {wait.phase} of `{bar.text}` was over, which ended before the copy landed", wait.span)],
             "the phase must expect the bytes of this copy: expect(nbytes(view))",
         )
-    release_name = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
+    release_name = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar).ring), None)
     ring = get_ring(m, release_name or "", w.cta)
     # the buffer was released since: the wait was for the previous turn
-    if wait is not None and len(ring) == len(m.barriers[find_place(m, bar)[0], find_place(m, bar)[2]]):
-        releases = list_arrivals(ring[find_place(m, bar)[1]], worker=new.worker)
+    if wait is not None and len(ring) == len(m.barriers[find_place(m, bar).ring, find_place(m, bar).cta]):
+        releases = list_arrivals(ring[find_place(m, bar).stage], worker=new.worker)
         former = max([former, *(e.tick for e in releases if e.tick > wait.tick)])
         sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
@@ -213,10 +214,10 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
     """
     uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
     completion_epoch = old.done[1] if old.done is not None and old.done[0] == old.worker else None
-    local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar)[2] == w.cta]  # those that `w` can wait on
+    local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar).cta == w.cta]  # those that `w` can wait on
     arrivals = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
     awaited_names = {u.name for u in uses.find("waits", role=w.program.name)}
-    shared_arrivals = [(e, bar) for e, bar in arrivals if find_place(m, bar)[0] in awaited_names]
+    shared_arrivals = [(e, bar) for e, bar in arrivals if find_place(m, bar).ring in awaited_names]
     later_arrivals = [
         (e, bar) for e, bar in shared_arrivals if completion_epoch is not None and e.epoch >= completion_epoch and e.tick > old.tick
     ]
@@ -224,10 +225,10 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
     if not shared_arrivals and not later_arrivals:
         return _explain_missing_barrier(m, new, old)
     guard = uses.guards.get((w.program.name, new.span))
-    guard_name = guard.name if guard is not None and guard.name in {find_place(m, b)[0] for _, b in shared_arrivals} else None
-    guard_arrivals = [(e, bar) for e, bar in later_arrivals if find_place(m, bar)[0] == guard_name]
+    guard_name = guard.name if guard is not None and guard.name in {find_place(m, b).ring for _, b in shared_arrivals} else None
+    guard_arrivals = [(e, bar) for e, bar in later_arrivals if find_place(m, bar).ring == guard_name]
     guard_waits = [
-        (e, b) for b in list_mbarriers(m) if find_place(m, b)[0] == guard_name for e in list_waits(b, new.worker) if e.tick > former
+        (e, b) for b in list_mbarriers(m) if find_place(m, b).ring == guard_name for e in list_waits(b, new.worker) if e.tick > former
     ]
     if guard_arrivals and guard_waits and (newest := max(guard_waits, key=lambda x: x[0].tick))[1] is not guard_arrivals[0][1]:
         stray_release = find_unwaited_release(m, old.worker, str(guard_name), w.cta)
@@ -250,7 +251,7 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
         needed_phase = arrival.phase
     else:
         later_arrivals = []
-        candidates = [(e, bar) for e, bar in shared_arrivals if guard_name in (None, find_place(m, bar)[0])]
+        candidates = [(e, bar) for e, bar in shared_arrivals if guard_name in (None, find_place(m, bar).ring)]
         arrival, bar = max(candidates, key=lambda x: max((e.tick for e in list_waits(x[1], new.worker)), default=-1))
         arrival = next(e for e in list_arrivals(bar, worker=old.worker))
         needed_phase = arrival.phase + 1
@@ -299,7 +300,7 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
             (
                 f
                 for x in {e.worker for e in list_arrivals(bar, wait.phase)}
-                if (f := find_unwaited_release(m, x, find_place(m, bar)[0], w.cta))
+                if (f := find_unwaited_release(m, x, find_place(m, bar).ring, w.cta))
             ),
             None,
         )
@@ -333,7 +334,7 @@ def _finds_buffer_free(m: Machine, bar: Mbarrier, new: Record) -> bool:
 
     It is the wait behind which a copy lands.
     """
-    return find_place(m, bar)[0] in get_barrier_uses(m.launch.checked).pairs and new.mode != "read"
+    return find_place(m, bar).ring in get_barrier_uses(m.launch.checked).pairs and new.mode != "read"
 
 
 def _choose_arrival(m: Machine, arrivals: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
@@ -360,7 +361,7 @@ def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
         notes = [
             (f"{w.label} waited on `{b.text}` here for phase {e.phase}, the last time on `{name}`", e.span)
             for e, b in waits
-            if find_place(m, b)[0] == name
+            if find_place(m, b).ring == name
         ][:1]
         return Cause(
             notes,
@@ -378,7 +379,7 @@ def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
     uses, w = get_barrier_uses(m.launch.checked), m.workers[actor.worker]
     rings = list(dict.fromkeys(u.name for u in uses.find("lands", array=ref.alloc.name)))
     copies = uses.find("lands", array=ref.alloc.name)
-    waits = [(e, bar) for e, bar in list_all_waits(m, actor.worker) if find_place(m, bar)[0] in rings]
+    waits = [(e, bar) for e, bar in list_all_waits(m, actor.worker) if find_place(m, bar).ring in rings]
     if waits:
         wait, bar = waits[0]
         if wait.at_once:
@@ -469,7 +470,7 @@ def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -
     cause = find_idle_wait(m, w.number, since, 1 << 60) or find_short_phase(m, w.number, since, 1 << 60)
     if cause is None:
         arrival_notes = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
-        back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar)[0]), None)
+        back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar).ring), None)
         on = f", or on `{back}`, by which the buffer is given back" if back is not None else ""
         cause = Cause(arrival_notes, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
     return make_fault(m, "S402", message, span, cause.hint, cause.notes)
@@ -511,7 +512,7 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
     uses = get_barrier_uses(m.launch.checked)
     filled_names = {u.name for u in uses.find("lands")}
     arrivals = list(reversed(list_arrivals(bar, phase + 1)))
-    ring, cta = find_place(m, bar)[0], find_place(m, bar)[2]
+    ring, cta = find_place(m, bar).ring, find_place(m, bar).cta
     for release_ring, workers in (
         (n, [w.number]) if p == ring else (n, [a.worker for a in arrivals]) for n, p in uses.pairs.items() if ring in (n, p)
     ):
@@ -519,14 +520,14 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
             cause = find_unwaited_release(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
             if cause is not None:
                 return cause
-    if phase < 0 and find_place(m, bar)[0] not in filled_names and arrivals:
+    if phase < 0 and find_place(m, bar).ring not in filled_names and arrivals:
         a = arrivals[0]
         return Cause(
             [(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
             "arrive on the stage that was used, after its use",
             2,
         )
-    if (phase < 0 and find_place(m, bar)[0] in filled_names) or (wait is not None and wait.at_once and phase >= 0):
+    if (phase < 0 and find_place(m, bar).ring in filled_names) or (wait is not None and wait.at_once and phase >= 0):
         value = wait.value if wait is not None else phase % 2
         reason = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
         return Cause(

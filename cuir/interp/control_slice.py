@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..checking.checked import BoundCall, Checked, Role
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import operator
@@ -52,20 +53,18 @@ class ControlSlice:
     refusal: Diagnostic | None = None
 
 
+@keep_with_kernel
 def control_slice(checked: Checked) -> ControlSlice:
     """Compute the slice of all roles, cached with the kernel."""
-    if control_slice not in checked.cache:
-        parts = ControlSlice()
-        written = {t.name for t in checked.tensors if t.written}
-        for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
-            parts.inputs |= _collect_read_tensors(checked, top)
-            if parts.inputs & written:
-                parts.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
-        for role in checked.roles:
-            _RoleSlicer(checked, role, parts).slice()
-        checked.cache[control_slice] = parts
-    result: ControlSlice = checked.cache[control_slice]
-    return result
+    parts = ControlSlice()
+    written = {t.name for t in checked.tensors if t.written}
+    for top in (*checked.declarations, *(() if checked.tiles is None else (checked.tiles.count,))):
+        parts.inputs |= _collect_read_tensors(checked, top)
+        if parts.inputs & written:
+            parts.refusal = _refuse("what all roles share hangs on a tensor that the kernel writes", top)
+    for role in checked.roles:
+        _RoleSlicer(checked, role, parts).slice()
+    return parts
 
 
 def has_effects(checked: Checked, node: Node) -> bool:

@@ -172,8 +172,8 @@ def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             (e, b)
             for e, b in list_all_waits(m, x.number)
             if e.tick > last_tick
-            and find_place(m, b)[0] in awaited_rings
-            and (find_place(m, b)[1] == stage or len(get_ring(m, name, cta)) == 1)
+            and find_place(m, b).ring in awaited_rings
+            and (find_place(m, b).stage == stage or len(get_ring(m, name, cta)) == 1)
         ]
         if passed_waits:
             e, b = passed_waits[-1]
@@ -216,7 +216,7 @@ def _find_missed_phase(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Caus
 
     Another stage has a phase that is complete and that the worker never waited for.
     """
-    name = find_place(m, bar)[0]
+    name = find_place(m, bar).ring
     ring = get_ring(m, name, w.cta)
     for sibling in ring:
         last_phase = max((e.phase for e in list_waits(sibling, w.number)), default=-1)
@@ -249,7 +249,7 @@ def _explain_meeting(m: Machine, bar: NamedBarrier) -> Cause:
     """Explain a named barrier, or the join of a CTA, that does not fill."""
     visitors = [m.workers[n] for n in bar.came]
     if bar.span is not None:
-        barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar)[0]
+        barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar).ring
         possible_arrivals = barrier_uses.count_arriving(name)
         if len(visitors) < bar.count:
             shortage = (

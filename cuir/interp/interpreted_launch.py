@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..arguments.index_ranges import require_index_ranges
 from ..arguments.requirements import find_copied_tensors, require_layout
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
+from ..checking.kernel_results import ResultKey
 from ..checking.tensor_modes import find_exchanged, find_tensor_modes
 from ..ops.expressions import get_declaration
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
@@ -113,9 +114,7 @@ def run(
         force_one_thread(),
         perturb_runs(get_noise() if perturb is None else Noise(perturb)),
     ):
-        launch, units, _ = prepare(
-            checked, arguments, consts=consts, grid=grid, schedule=schedule, trace=trace, detect=detect, budget=budget, undefined=undefined
-        )
+        launch, units, _ = prepare(checked, arguments, LaunchOptions(grid, schedule, trace, detect, budget, undefined), consts=consts)
         if schedule.cluster is not None:
             if schedule.cluster >= launch.grid:
                 raise CuirError.of(
@@ -130,22 +129,37 @@ def run(
     return report_of(launch, units, time.perf_counter() - begin)
 
 
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Options of a launch, as `run` has them; `schedule` None is in order."""
+
+    grid: Grid | None = None
+    schedule: Schedule | None = None
+    trace: Trace | None = None
+    detect: bool = True
+    budget: float | None = None
+    undefined: Collection[str] = ()
+
+
+class PreparedLaunch(NamedTuple):
+    """Launch that is ready to run, with the number of its work items, and the compiler of its code."""
+
+    launch: Launch
+    units: int
+    compiler: Compiler
+
+
 def prepare(
     checked: Checked | CuirProgram | str | os.PathLike[str],
     arguments: Mapping[str, Argument],
+    options: LaunchOptions = LaunchOptions(),
     *,
     consts: Mapping[str, Const] | None = None,
-    grid: Grid | None = None,
-    schedule: Schedule | None = None,
-    trace: Trace | None = None,
-    detect: bool = True,
     compiler: type[Compiler] = Compiler,
-    budget: float | None = None,
-    undefined: Collection[str] = (),
-) -> tuple[Launch, int, Compiler]:
+) -> PreparedLaunch:
     """Prepare a launch: bind the arguments, compile the code, choose the grid.
 
-    Returns the launch, the number of its work items, and the compiler of its code. Raises CuirError for a bad call.
+    Raises CuirError for a bad call.
     """
     arguments = {name: plain_number(value) for name, value in arguments.items()}
     if not isinstance(checked, Checked):
@@ -157,7 +171,7 @@ def prepare(
     require_layout(checked, find_copied_tensors(checked), arguments)
     device = bound.device or torch.device("cpu")
     noise = get_noise()
-    code = _compile_code(checked, device, trace is not None, noise is not None, compiler)
+    code = _compile_code(checked, device, options.trace is not None, noise is not None, compiler)
     modes, handed = find_tensor_modes(checked), find_exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})
     tensors = {
@@ -165,9 +179,9 @@ def prepare(
             p,
             cast(torch.Tensor, arguments[p.name]).detach(),
             modes[p.name],
-            detect,
+            options.detect,
             p.name in handed,
-            "read" in modes[p.name] and (p.scratch or p.name in undefined),
+            "read" in modes[p.name] and (p.scratch or p.name in options.undefined),
         )
         for p in checked.tensors
     }
@@ -182,16 +196,16 @@ def prepare(
         values,
         code.programs,
         device,
-        schedule or Schedule(),
+        options.schedule or Schedule(),
         1,
         [range(1)],
-        detect,
-        trace,
+        options.detect,
+        options.trace,
         noise=noise,
-        budget=Budget(budget),
+        budget=Budget(options.budget),
         data=compiler.data,
     )
-    return launch, _plan_work(launch, code, grid), code.compiler
+    return PreparedLaunch(launch, _plan_work(launch, code, options.grid), code.compiler)
 
 
 @dataclass(frozen=True)
@@ -202,6 +216,9 @@ class _Code:
     before: list[Instruction]  # the declarations
     programs: list[Program]
     count: Evaluate | None  # of units of work
+
+
+_CODE = ResultKey[_Code]("interpreted code")
 
 
 def run_batches(launch: Launch, lanes: int = LANES) -> None:
@@ -241,8 +258,8 @@ def run_each(launch: Launch) -> None:
 
 def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs: bool, kind: type[Compiler] = Compiler) -> _Code:
     watch = get_watch(checked)
-    key = (_compile_code, device, costs, perturbs, kind, None if watch is None else watch.key)
-    compiled = checked.cache.get(key)
+    key = (device, costs, perturbs, kind, None if watch is None else watch.key)
+    compiled = checked.results.find(_CODE, key)
     if compiled is None:
         compiler = kind(checked, device, costs, perturbs)
         compiler.observer = watch if kind.data else None  # a run without data has no values to observe
@@ -254,13 +271,24 @@ def _compile_code(checked: Checked, device: torch.device, costs: bool, perturbs:
             loops = tuple(s is stmt for stmt in role.body for s in walk(stmt) if isinstance(s, For) and isinstance(s.iter, Name))
             programs.append(Program(role.name, role.workers, role.threads, role.index, code, loops))
         count = None if checked.tiles is None else compiler.compile_expr(checked.tiles.count)
-        compiled = checked.cache[key] = _Code(compiler, before, programs, count)
+        compiled = checked.results.store(_CODE, _Code(compiler, before, programs, count), key)
     return compiled
 
 
-Entered = tuple[
-    set[int], dict[int, tuple[int, int, int, set[int]]]
-]  # numbers of blocks; of each loop least, most, all turns, and each number
+class LoopCounts(NamedTuple):
+    """Trip counts of a loop: least and most for one entry, the total, and every one that occurred."""
+
+    least: int
+    most: int
+    total: int
+    counts: set[int]
+
+
+class Entered(NamedTuple):
+    """Numbers of the blocks that runs have entered, and the trip counts of loops by their numbers."""
+
+    blocks: set[int]
+    turns: dict[int, LoopCounts]
 
 
 def list_entered_blocks(checked: Checked) -> list[Sequence[Stmt]]:
@@ -293,14 +321,14 @@ def prepare_code(checked: Checked) -> None:
 def export_entered_blocks(checked: Checked) -> Entered:
     """Return blocks entered and trip counts since forget_entered(), for another process."""
     blocks: set[int] = set()
-    turns: dict[int, tuple[int, int, int, set[int]]] = {}
+    turns: dict[int, LoopCounts] = {}
     for compiler in _list_compilers(checked):
         blocks |= compiler.entered
         for number, t in compiler.turns.items():
             if t.most >= 0:
-                least, most, total, counts = turns.get(number, (t.least, t.most, 0, set[int]()))
-                turns[number] = min(least, t.least), max(most, t.most), total + t.total, counts | t.counts
-    return blocks, turns
+                n = turns.get(number, LoopCounts(t.least, t.most, 0, set()))
+                turns[number] = LoopCounts(min(n.least, t.least), max(n.most, t.most), n.total + t.total, n.counts | t.counts)
+    return Entered(blocks, turns)
 
 
 def merge_entered(checked: Checked, entered: Entered) -> None:
@@ -320,7 +348,7 @@ def merge_entered(checked: Checked, entered: Entered) -> None:
 
 
 def _list_compilers(checked: Checked) -> list[Compiler]:
-    return [artifact.compiler for artifact in checked.cache.values() if isinstance(artifact, _Code) and artifact.compiler.data]
+    return [code.compiler for code in checked.results.values(_CODE) if code.compiler.data]
 
 
 def _finish(machine: Machine) -> None:

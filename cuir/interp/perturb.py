@@ -15,6 +15,7 @@ import torch
 
 from ..checking.checked import Checked
 from ..checking.decisions import expressions, list_deciders
+from ..checking.kernel_results import keep_with_kernel
 from ..ops.base import Op
 from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Expr
@@ -67,12 +68,10 @@ def _get_noise(w: Worker) -> Noise:
     return noise
 
 
+@keep_with_kernel
 def _collect_declared(checked: Checked) -> frozenset[IdentityKey]:
     """Return the expressions of the declarations."""
-    if _collect_declared not in checked.cache:
-        checked.cache[_collect_declared] = frozenset(map(IdentityKey, expressions(checked.declarations)))
-    shared: frozenset[IdentityKey] = checked.cache[_collect_declared]
-    return shared
+    return frozenset(map(IdentityKey, expressions(checked.declarations)))
 
 
 def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import ResultKey
 from ..syntax.nodes import Expr
 from .machine import Evaluate
 
@@ -41,12 +42,19 @@ def watch_runs() -> Iterator[None]:
         _ON.reset(token)
 
 
+_WATCH = ResultKey[Watch]("watch")
+
+
 def set_watch(checked: Checked, watch: Watch) -> None:
     """Give a kernel its watch; a new one replaces an old one for code that is made later."""
-    checked.cache[Watch] = watch
+    checked.results.store(_WATCH, watch)
 
 
 def get_watch(checked: Checked) -> Watch | None:
     """Return the watch of a kernel where runs are watched."""
-    watch: Watch | None = checked.cache.get(Watch) if _ON.get() else None
-    return watch
+    return find_watch(checked) if _ON.get() else None
+
+
+def find_watch(checked: Checked) -> Watch | None:
+    """Return the watch that a kernel was given, if any."""
+    return checked.results.find(_WATCH)

@@ -27,7 +27,7 @@ from .actions import Product, ReclaimedRegisters
 from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
 from .groups import check_rebinding
-from .interpreted_launch import Grid, RunReport, prepare, report_of, run_batches, run_chosen
+from .interpreted_launch import Grid, LaunchOptions, RunReport, prepare, report_of, run_batches, run_chosen
 from .machine import Evaluate, Instruction, Worker
 from .ops_registry import RUNS
 from .schedule import Schedule
@@ -57,7 +57,7 @@ def run_without_data(
         raise CuirError([parts.refusal])
     schedule = schedule or Schedule()
     with np.errstate(all="ignore"), torch.inference_mode(), force_exact_products(), force_one_thread():
-        launch, units, _ = prepare(checked, arguments, grid=grid, schedule=schedule, compiler=SynchronisationCompiler, budget=budget)
+        launch, units, _ = prepare(checked, arguments, LaunchOptions(grid, schedule, budget=budget), compiler=SynchronisationCompiler)
         for name in parts.unwatched:
             launch.tensors[name].shadow = None
         if choose is None:

@@ -10,36 +10,36 @@ from .traits import Traits
 HINTS = ("evict_first", "evict_last", "evict_normal")
 
 
-def _check_shapes(cx: CallContext) -> tuple[SharedView, int, int] | None:
-    """Check a box against the shared view on the other side of a copy."""
-    tensor, view = require_box(cx, "box"), require_shared(cx, "shared")
-    if tensor is None or view is None:
+def _check_shapes(cx: CallContext) -> SharedView | None:
+    """Check a box against the shared view on the other side of a copy, which is returned; both have the same shape."""
+    box, view = require_box(cx, "box"), require_shared(cx, "shared")
+    if box is None or view is None:
         return None
     if view.transposed:
         cx.error("T120", "a transposed view is an operand of a product or of a load", "shared", "copy to the view without .T")
         return None
-    if tensor[0].dtype != view.dtype:
-        cx.error("T124", f"a copy converts nothing: the box is of {tensor[0].dtype}, the shared view of {view.dtype}", "shared")
+    if box.view.dtype != view.dtype:
+        cx.error("T124", f"a copy converts nothing: the box is of {box.view.dtype}, the shared view of {view.dtype}", "shared")
         return None
-    if (tensor[1], tensor[2]) != view.dims:
+    if (box.rows, box.cols) != view.dims:
         cx.error(
             "T125",
-            f"the box has {tensor[1]} rows of {tensor[2]} and the shared view {view.dims[0]} rows of {view.dims[1]}",
+            f"the box has {box.rows} rows of {box.cols} and the shared view {view.dims[0]} rows of {view.dims[1]}",
             "box",
             "in a copy all dims but the last flatten into rows",
         )
         return None
-    if tensor[2] * view.dtype.itemsize % 16:
-        cx.error("T126", f"a row of a copy is a multiple of 16 bytes, found {tensor[2] * view.dtype.itemsize}", "box")
+    if box.cols * view.dtype.itemsize % 16:
+        cx.error("T126", f"a row of a copy is a multiple of 16 bytes, found {box.cols * view.dtype.itemsize}", "box")
         return None
-    return view, tensor[1], tensor[2]
+    return view
 
 
 def _check_bulk(cx: CallContext) -> bool:
-    view_shape = _check_shapes(cx)
-    if view_shape is None:
+    view = _check_shapes(cx)
+    if view is None:
         return False
-    view, _, cols = view_shape
+    cols = view.dims[1]
     if cols * view.dtype.itemsize % PANEL_BYTES:
         width = PANEL_BYTES // view.dtype.itemsize
         cx.error(

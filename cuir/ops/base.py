@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from ..syntax.types import Type
 from .limits import Target, list_architectures
@@ -140,35 +140,39 @@ OPERATORS: dict[str, Op] = {}
 WRITTEN: dict[str, list[Op]] = {}  # primitives by their word in the text
 
 
+class OpFields(TypedDict, total=False):
+    """Fields of `Op` that have a default."""
+
+    effects: Effects
+    needs: tuple[str, ...]
+    where: Literal["role", "declaration", "any"]
+    spelling: str
+    workers: tuple[int, ...]
+    evaluate: Meaning | None
+    smallest: float
+    sums: bool
+    reduces: bool
+    traits: Traits
+
+
 def op(
     name: str,
     family: str,
     *params: Param,
     doc: str,
-    effects: Effects = Effects(),
-    needs: tuple[str, ...] = (),
-    where: Literal["role", "declaration", "any"] = "role",
-    spelling: str = "",
-    workers: tuple[int, ...] = (32, 128),
     operator: bool = False,
-    evaluate: Meaning | None = None,
-    smallest: float = 0.0,
-    sums: bool = False,
-    reduces: bool = False,
-    traits: Traits = Traits(),
+    **fields: Unpack[OpFields],
 ) -> Callable[[Rule], Rule]:
     """Enter a primitive whose typing rule is the decorated function.
 
-    A duplicate name is an internal error.
+    `fields` are those of `Op`. A duplicate name is an internal error.
     """
 
     def enter(rule: Rule) -> Rule:
         table = OPERATORS if operator else TABLE
         if name in table:
             raise ValueError(f"primitive {name} is defined twice")
-        entry = table[name] = Op(
-            name, family, params, rule, doc, effects, needs, where, spelling, workers, evaluate, smallest, sums, reduces, traits
-        )
+        entry = table[name] = Op(name, family, params, rule, doc, **fields)
         if not operator:
             WRITTEN.setdefault(entry.written.removeprefix("with "), []).append(entry)
         return rule

@@ -123,8 +123,8 @@ def _load(cx: CallContext) -> Type:
         if len(t.dims) != 2:
             return refuse_rank(cx, "view", t)
         return TileType(t.dtype, *t.dims)
-    view_shape = require_box(cx, "view")
-    return ErrorType() if view_shape is None else TileType(view_shape[0].dtype, view_shape[1], view_shape[2])
+    box = require_box(cx, "view")
+    return ErrorType() if box is None else TileType(box.view.dtype, box.rows, box.cols)
 
 
 @op(
@@ -159,10 +159,10 @@ def _store(cx: CallContext) -> Type:
         if isinstance(want, ErrorType):
             return refuse_rank(cx, "place", place)
     elif isinstance(place, GlobalView):
-        view_shape = require_box(cx, "place")
-        if view_shape is None:
+        box = require_box(cx, "place")
+        if box is None:
             return ErrorType()
-        want = TileType(place.dtype, view_shape[1], view_shape[2])
+        want = TileType(place.dtype, box.rows, box.cols)
     elif not cx.is_subscript("place"):
         return cx.error(
             "T165",

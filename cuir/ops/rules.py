@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..syntax.types import BOOL, DTYPES, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type
 from .base import CallContext
@@ -122,8 +122,16 @@ def refuse_rank(cx: CallContext, arg: str, t: SharedView) -> Type:
     return cx.error("T107", f"`{arg}` must have two dims (rows, columns), found {t}", arg, hint)
 
 
-def require_box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None:
-    """Return a box of a tensor with its rows (all dims but the last, flattened) and columns."""
+class Box(NamedTuple):
+    """Box of a tensor with its rows (all dims but the last, flattened) and columns."""
+
+    view: GlobalView
+    rows: int
+    cols: int
+
+
+def require_box(cx: CallContext, arg: str) -> Box | None:
+    """Return a box of a tensor."""
     t = cx.type(arg)
     if poisoned(t):
         return None
@@ -143,7 +151,7 @@ def require_box(cx: CallContext, arg: str) -> tuple[GlobalView, int, int] | None
     sizes = [d for d in t.dims if isinstance(d, int)]
     for d in sizes[:-1]:
         rows *= d
-    return t, rows, sizes[-1]
+    return Box(t, rows, sizes[-1])
 
 
 def unify_operands(cx: CallContext, *args: str, floats: bool = False, ints: bool = False) -> tuple[DType, tuple[int, int] | None] | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Source, Span
@@ -261,8 +261,16 @@ def _get_constant_name(stmt: ast.Assign) -> str | None:
 
 
 # ---- decorated functions
-def _get_source(function: FunctionType) -> tuple[Source, str, int]:
-    """Return the source of a function, its text moved to the left margin, and by how many columns."""
+class _FunctionText(NamedTuple):
+    """Source of a function, its text moved to the left margin, and by how many columns."""
+
+    source: Source
+    text: str
+    indent: int
+
+
+def _get_source(function: FunctionType) -> _FunctionText:
+    """Return the source and the text of a function."""
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
@@ -275,7 +283,7 @@ def _get_source(function: FunctionType) -> tuple[Source, str, int]:
     text = "".join(lines).replace("\r\n", "\n").removesuffix("\n")
     width = len(lines[0]) - len(lines[0].lstrip(" "))
     moved = (line[width:] if not line[:width].strip() else line.lstrip() for line in text.split("\n"))
-    return Source(code.co_filename, text, first), "\n".join(moved), width
+    return _FunctionText(Source(code.co_filename, text, first), "\n".join(moved), width)
 
 
 def _get_first_line(source: Source) -> tuple[int, int, int, int]:

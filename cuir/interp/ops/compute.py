@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ...ops import meaning
 from ...ops.meaning import tiles
+from ...ops.meaning.scalars import Function, Value
 from ...syntax.types import SharedView, TileType
 from .. import recording
 from ..actions import Product, ReclaimedRegisters
@@ -37,7 +39,7 @@ def extremum(site: Site) -> Evaluate:
     return acc
 
 
-def _combine_pair(function: Any, x: Evaluate, y: Evaluate) -> Evaluate:
+def _combine_pair(function: Function, x: Evaluate, y: Evaluate) -> Evaluate:
     return lambda w: function(x(w), y(w))
 
 
@@ -48,7 +50,7 @@ def where(site: Site) -> Evaluate:
     assert isinstance(result, TileType)
     rounds = not (isinstance(site.type("x"), TileType) and isinstance(site.type("y"), TileType))  # a literal is an f32
 
-    def operand(v: Any) -> torch.Tensor:
+    def operand(v: Value) -> torch.Tensor:
         v = tile_operand(v, device)
         return v if v.__class__ is torch.Tensor else torch.tensor(v, dtype=host_dtype, device=device)
 
@@ -123,7 +125,7 @@ def mma(site: Site) -> Evaluate:
     return run
 
 
-def _select_shared(operands: dict[str, Any]) -> dict[str, SharedRef]:
+def _select_shared(operands: Mapping[str, object]) -> dict[str, SharedRef]:
     return {k: v for k, v in operands.items() if isinstance(v, SharedRef)}
 
 

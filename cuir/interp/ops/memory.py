@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from ...ops.meaning.scalars import Value
 from ...ops.meaning.tiles import add_atomically, round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
@@ -140,7 +139,7 @@ def store(site: Site) -> Evaluate:
         if not values and tensor(w).shadow is None:
             value(w)
             return GO
-        position: list[Any] = [collapse(i(w)) for i in indices]
+        position: list[Value] = [collapse(i(w)) for i in indices]
         v = value(w)
         actor = w.actor(span, "the store")
         if single:
@@ -152,10 +151,10 @@ def store(site: Site) -> Evaluate:
     return store_elements
 
 
-def _make_coordinates(ref: BoxRef, v: torch.Tensor) -> list[Any]:
+def _make_coordinates(ref: BoxRef, v: torch.Tensor) -> list[Value]:
     """Return index tiles [lanes, R, C] of a box's elements, one for each dim of the tensor."""
     linear = torch.arange(v.shape[1] * v.shape[2], device=v.device).reshape(1, v.shape[1], v.shape[2])
-    coordinates: list[Any] = []
+    coordinates: list[Value] = []
     inner = linear.numel()
     for start, size in zip(ref.starts, ref.sizes):
         inner //= size

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from ...ops import OPERATORS, TABLE, Op
+from ...ops.meaning.scalars import Function, Value
 from ...ops.meaning.tiles import require_nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
@@ -22,16 +21,16 @@ from ..races import touch
 from ..values import HELD, collapse, make_blank, require_uniform, tile_operand
 
 
-def get_tile_function(op: Op, dtype: DType) -> Any:
+def get_tile_function(op: Op, dtype: DType) -> Function:
     """Return the function of an operation on tiles of a dtype."""
     assert op.evaluate is not None
-    return op.evaluate.tile(dtype)
+    return op.evaluate.tile(dtype)  # type: ignore[return-value]  # the checker admits only those that there are
 
 
-def get_scalar_function(op: Op, dtype: DType) -> Any:
+def get_scalar_function(op: Op, dtype: DType) -> Function:
     """Return the function of an operation on scalars of a dtype."""
     assert op.evaluate is not None
-    return op.evaluate.scalar(dtype)
+    return op.evaluate.scalar(dtype)  # type: ignore[return-value]  # as above
 
 
 def unary(site: Site) -> Evaluate:
@@ -125,7 +124,7 @@ def logic(site: Site) -> Evaluate:
     x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", must_be_lazy(site.args["y"])
     both = get_scalar_function(site.op, BOOL)
 
-    def run(w: Worker) -> Any:
+    def run(w: Worker) -> Value:
         a = collapse(x(w))
         if a.__class__ is np.ndarray:
             if not keep:
@@ -141,7 +140,7 @@ def choice(site: Site) -> Evaluate:
     cond, x, y = site.value("cond"), site.value("x"), site.value("y")
     keep, chosen = must_be_lazy(site.args["x"]) or must_be_lazy(site.args["y"]), get_scalar_function(site.op, site.dtype("x"))
 
-    def run(w: Worker) -> Any:
+    def run(w: Worker) -> Value:
         c = collapse(cond(w))
         if c.__class__ is np.ndarray:
             if not keep:
@@ -158,7 +157,7 @@ def element(site: Site) -> Evaluate:
     if is_shared(site, "place"):
         place = compile_shared_place(site, "place")
 
-        def read_shared(w: Worker) -> Any:
+        def read_shared(w: Worker) -> Value:
             ref = place(w)
             touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
             if not values:
@@ -169,7 +168,7 @@ def element(site: Site) -> Evaluate:
         return read_shared
     tensor, indices = find_tensor(site, "place"), compile_indices(site, "place")
 
-    def read(w: Worker) -> Any:
+    def read(w: Worker) -> Value:
         t = tensor(w)
         if not values and t.shadow is None:
             return 0
@@ -196,7 +195,7 @@ def gather(site: Site) -> Evaluate:
 def not_a_value(site: Site) -> Evaluate:
     """Refuse to evaluate a view: it is a place, reached through the primitive that takes it (places.py)."""
 
-    def run(w: Worker) -> Any:
+    def run(w: Worker) -> Value:
         raise make_fault(w.m, "M413", "a view is read by load(view)", site.span)
 
     return run

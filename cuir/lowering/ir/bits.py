@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import AttrSizedOperandSegments, irdl_op_definition, opt_operand_def, result_def, var_operand_def
@@ -11,6 +11,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from ...ops.meaning import Value
 from ...syntax.types import BOOL, I32
 from .function import Function
 from .ir_types import TileT, dtype_of
@@ -33,7 +34,7 @@ class Bits(Function):
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     ELEMENTWISE: ClassVar[bool] = True
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         import torch
 
         words = operands[: len(self.words)]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...ops.meaning import Value
 from . import ops
 from .evaluate_workers import Fault, Frame, PhaseWait, UnitsOfCluster, Waiting
 from .machine_ops import HandOut, Queue
@@ -41,14 +42,14 @@ class UnitsOfQueue:
     units: UnitsOfCluster
     frame: Frame
     unit: int
-    each: Callable[[Frame], Any]
+    each: Callable[[Frame], object]
     values: tuple[int, ...]
-    cache: dict[int, list[Any]] = field(default_factory=dict)
+    cache: dict[int, list[Value]] = field(default_factory=dict)
 
     def sequence(self) -> Iterator[int]:
         return self.units.sequence()
 
-    def words(self, unit: int) -> list[Any]:
+    def words(self, unit: int) -> list[Value]:
         """Return words 1, 2, ... of the slot of a work item."""
         words = self.cache.get(unit)
         if words is None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ...checking.checked import SharedAlloc
+from ...ops.meaning import Value
 from ...ops.meaning.tiles import HELD, add_at, add_atomically, add_by_engine
 from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
@@ -38,7 +38,7 @@ class SharedArray:
         self.layout = SharedAlloc(name, dtype, self.dims, offset, None, _NOWHERE)
         self.values = torch.full(self.dims, POISON[dtype], dtype=HELD[dtype])
         self.over: list[SharedArray] = []  # arrays of this CTA that share bytes with it
-        self.places: dict[Any, SharedPlace] = {}
+        self.places: dict[object, SharedPlace] = {}
 
     def place(self, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool) -> SharedPlace:
         """Return a view; a size of -1 drops its dim.
@@ -82,11 +82,11 @@ class SharedPlace:
         """Return the same place in another CTA of the cluster."""
         return self.array.cluster[rank].place(*self.key)
 
-    def read(self) -> Any:
+    def read(self) -> Value:
         """Return a copy of the values."""
         return self.values.clone(memory_format=torch.contiguous_format) if self.values.dim() else self.values.item()
 
-    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+    def write(self, value: Value, mask: torch.Tensor | None = None, add: bool = False) -> None:
         """Write a value, and poison overlapping arrays in these bytes. Raises Fault for an addition."""
         if add:
             raise Fault("shared memory takes no atomic addition")
@@ -193,10 +193,10 @@ class Elements:
     Outside of the tensor they read 0 and are not written.
     """
 
-    def __init__(self, tensor: TensorArgument, indices: Sequence[Any]):
+    def __init__(self, tensor: TensorArgument, indices: Sequence[Value]):
         self.tensor = tensor
-        offset: Any = torch.zeros((1, 1), dtype=torch.int64)
-        inside: Any = torch.ones((1, 1), dtype=torch.bool)
+        offset: Value = torch.zeros((1, 1), dtype=torch.int64)
+        inside: Value = torch.ones((1, 1), dtype=torch.bool)
         for i, stride, size in zip(indices, tensor.strides, tensor.shape, strict=True):
             if isinstance(i, torch.Tensor):
                 offset = offset + i.to(torch.int64) * stride
@@ -213,7 +213,7 @@ class Elements:
             return torch.zeros(self.offset.shape, dtype=t.held)
         return t.flat[torch.where(self.inside, self.offset, 0)].to(t.held).masked_fill_(~self.inside, 0)
 
-    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+    def write(self, value: Value, mask: torch.Tensor | None = None, add: bool = False) -> None:
         """Write a value to the elements, or add it."""
         t = self.tensor
         if not t.flat.numel():
@@ -243,11 +243,11 @@ class Element:
         self.tensor = tensor
         self.offset = sum(i * s for i, s in zip(indices, tensor.strides, strict=True))
 
-    def read(self) -> Any:
+    def read(self) -> Value:
         """Return the element."""
         return self.tensor.flat[self.offset].item()
 
-    def write(self, value: Any, mask: torch.Tensor | None = None, add: bool = False) -> None:
+    def write(self, value: Value, mask: torch.Tensor | None = None, add: bool = False) -> None:
         """Write the element, or add to it."""
         t = self.tensor
         enabled = mask is None or bool(mask)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from xdsl.dialects.builtin import IntAttr, UnitAttr
 from xdsl.ir import Attribute, SSAValue
@@ -11,6 +11,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.traits import Pure
 
+from ...ops.meaning import Value
 from .operand_access import parse_operands
 
 
@@ -45,7 +46,7 @@ class LimitOf(IRDLOperation):
         y, x = operands
         return limit_of(y, x, plus, parser.parse_type(), sums)
 
-    def evaluate(self, context: Any, operands: Any) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         import torch
 
         y, x = (o.to(torch.int64) if isinstance(o, torch.Tensor) else int(o) for o in operands)

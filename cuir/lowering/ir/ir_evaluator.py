@@ -15,7 +15,7 @@ import torch
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...ops.meaning import f32
+from ...ops.meaning import Value, f32
 from ...ops.meaning.tiles import STORED
 from ...syntax.types import F32
 from . import ir_types as types
@@ -26,7 +26,7 @@ from .evaluate_workers import Fault, Frame, Mbarrier, NamedBarrier, Units, Units
 from .meaning import STRUCTURAL, Effect, Step, effect, numbers
 
 Argument = torch.Tensor | int | float | bool
-Run = Callable[[Frame], Any]
+Run = Callable[[Frame], Value]
 
 
 def evaluate(kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int = 2) -> None:
@@ -208,7 +208,7 @@ class _Compiler:
 
             return barrier
 
-        def offsets(r: Frame) -> tuple[Any, ...]:
+        def offsets(r: Frame) -> tuple[Value, ...]:
             return tuple([0 if start is None else r[start] for start in starts])
 
         if isinstance(op.array.type, types.SharedT):
@@ -394,12 +394,12 @@ class _Launch:
         for cluster in range(self.units.clusters):
             self._add_cluster(cluster)
 
-    def _bind_arguments(self) -> dict[int, Any]:
+    def _bind_arguments(self) -> dict[int, Value]:
         """Return tensors and numbers by their places.
 
         Raises: ValueError for those that the kernel does not take.
         """
-        values: dict[int, Any] = {}
+        values: dict[int, Value] = {}
         dims: dict[str, int] = {}
         unused = set(self.arguments)
         for d in self.code.declarations:
@@ -417,7 +417,7 @@ class _Launch:
         for d in self.code.declarations:
             if isinstance(d, ops.Parameter):
                 name, place = d.symbol.data, self.code.place(d.result)
-                value: Any = dims[name] if d.dim is not None else self.arguments[name]
+                value: Value = dims[name] if d.dim is not None else self.arguments[name]
                 values[place] = f32(float(value)) if types.dtype_of(d.result) == F32 else value
                 unused.discard(name)
         if unused:
@@ -488,7 +488,7 @@ def _make_barriers(d: ops.Barrier, of_cta: str, rings: dict[tuple[str, int], lis
     """
     kind = d.result.type
     assert isinstance(kind, types.BarrierT)
-    name, barriers = d.symbol.data, list[Any]()
+    name, barriers = d.symbol.data, list[Value]()
     for stage in range(max(1, kind.stages.data)):
         text = f"{name}[{stage}]{of_cta}" if kind.stages.data else f"{name}{of_cta}"
         if not ops.entry(kind.kind.data).traits.hardware:

@@ -6,7 +6,7 @@ A method `evaluate(context, operands)` returns the results for the evaluator.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, Region, SSAValue
@@ -28,6 +28,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...ops import entries
 from ...ops.base import Op
+from ...ops.meaning import Value
 from ...ops.traits import Traits
 from ...syntax.types import I32
 from . import ops
@@ -187,7 +188,7 @@ class Inverse(Function):
     result = result_def(ScalarT)
     ONE_LANE: ClassVar = True
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         y = int(operands[0])
         bits = 0xFFFFFFFF // y if y else 0xFFFFFFFF
         return [bits - (bits >> 31 << 32)]
@@ -219,7 +220,7 @@ class _Division(Function):
         return cls(operands=[*operands[:2], operands[2:]], properties=properties, result_types=[result])
 
     @staticmethod
-    def _evaluate(entry: Op, operands: Sequence[Any]) -> list[Any]:
+    def _evaluate(entry: Op, operands: Sequence[Value]) -> list[Value]:
         x, y, *_ = operands
         assert entry.evaluate is not None
         return [-1 if isinstance(y, int) and y == 0 else entry.evaluate(x, y)]
@@ -238,7 +239,7 @@ class Quotient(_Division):
         """The operation of the table that it is, of any numbers."""
         return entries.FLOOR_DIVIDE if self.up is None else entries.CEIL_DIVIDE
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return self._evaluate(self.entry, operands)
 
 
@@ -253,7 +254,7 @@ class Remainder(_Division):
         """The operation of the table that it is, of any numbers."""
         return entries.REMAINDER
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return self._evaluate(self.entry, operands)
 
 
@@ -279,7 +280,7 @@ class Note(IRDLOperation):
     name = "tile.note"
     text = prop_def(StringAttr)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return []
 
     def print(self, printer: Printer) -> None:

@@ -7,7 +7,7 @@ A method `evaluate(context, operands)` returns the results for the evaluator. Th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
@@ -26,6 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ...ops import entries
 from ...ops.base import Op
+from ...ops.meaning import Value
 from ...syntax.types import F32, I32
 from .function import Function
 from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
@@ -50,7 +51,7 @@ class ByRows(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         (x,) = operands
         return [_evaluate(entries.LOG2, x) if self.function.data == LOGARITHM else _evaluate(entries.DIVIDE, 1.0, x)]
 
@@ -91,7 +92,7 @@ class Line(Function):
     ELEMENTWISE: ClassVar[bool] = True
     FREE: ClassVar[bool] = True
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         import torch
 
         rows, cols = self.result.type.shape
@@ -151,7 +152,7 @@ class Pin(Function):
     ELEMENTWISE: ClassVar[bool] = True
     KEPT: ClassVar[bool] = True
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return list(operands)
 
 
@@ -173,7 +174,7 @@ class InOrder(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         import torch
 
         (x,) = operands
@@ -205,7 +206,7 @@ class After(Function):
     tile = operand_def(TileT)
     result = result_def(ScalarT)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0]]
 
 
@@ -249,7 +250,7 @@ class ByReciprocal(Function):
         """The divisor."""
         return self.factors[-1]
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         y = operands[-1]
         if self.spreads is not None:
             y = y + 0.0 * self._spread_nans(y)
@@ -303,7 +304,7 @@ class SharedTanh(Function):
     def from_operands(cls, operands: Sequence[SSAValue], properties: dict[str, Attribute], result: Attribute) -> Self:
         return cls(operands=[operands[0], list(operands[1:])], result_types=[result])
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [_evaluate(entries.TANH, operands[0] if self.factor is None else _evaluate(entries.MULTIPLY, *operands))]
 
     def verify_(self) -> None:
@@ -333,7 +334,7 @@ class ReadColumns(Function):
     box = operand_def(TensorT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0].read()]
 
     def verify_(self) -> None:
@@ -355,7 +356,7 @@ class Exchange(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Sequence[Any]) -> list[Any]:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0]]
 
     def verify_(self) -> None:
@@ -372,7 +373,7 @@ def exchange(x: SSAValue) -> Exchange:
     return Exchange(operands=[x], result_types=[tile(t.element, *t.shape)])
 
 
-def _evaluate(entry: Op, *operands: Any) -> Any:
+def _evaluate(entry: Op, *operands: Value) -> Value:
     """Evaluate an operation of the table."""
     meaning = entry.evaluate
     assert meaning is not None

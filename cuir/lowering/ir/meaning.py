@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from ...checking.checked import ctas_along
 from ...ops import OPERATORS, TABLE, meaning
 from ...ops.base import Effects
-from ...ops.meaning import tiles
+from ...ops.meaning import Value, tiles
 from ...ops.meaning.tiles import HELD
 from ...syntax.types import DType
 from . import ir_types as types
@@ -26,8 +25,8 @@ from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Wa
 from .machine_tiles import DEALT, dealt
 from .ops import Apply, Perform
 
-Function = Callable[..., Any]  # of the values of operands: a number, truth value or tile
-Structural = Callable[[Apply], Callable[..., Any]]  # returns a function of the worker and the values of operands
+Function = Callable[..., Value]  # of the values of operands: a number, truth value or tile
+Structural = Callable[[Apply], Function]  # returns a function of the worker and the values of operands
 PARTS = 4  # threads that share a row of a tile of layout `partial`, and hold a summand each
 
 
@@ -35,7 +34,7 @@ PARTS = 4  # threads that share a row of a tile of layout `partial`, and hold a 
 class Step:
     """An operation as code: a function of a frame; `waits`: a generator of waits."""
 
-    run: Callable[[Frame], Any]
+    run: Callable[[Frame], Value]
     waits: bool = False
 
 
@@ -131,7 +130,7 @@ def _with_scalars(function: Function, dtypes: list[torch.dtype], on_tiles: list[
         second = dtypes[1]
         return lambda x, y: function(x, torch.tensor(y, dtype=second))
 
-    def run(*values: Any) -> torch.Tensor:
+    def run(*values: Value) -> torch.Tensor:
         result: torch.Tensor = function(*(v if t else torch.tensor(v, dtype=d) for v, d, t in zip(values, dtypes, on_tiles, strict=True)))
         return result
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
+from ...ops.meaning import Value
 from .function import Function
 from .ir_types import TileT, tile
 
@@ -24,7 +25,7 @@ class RowPart(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Any) -> Any:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         """Return [R, 4]: thread q of a row holds columns c with c // 2 % 4 == q."""
         x = operands[0]
         rows, cols = x.shape
@@ -42,7 +43,7 @@ class QuadSum(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Any) -> Any:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0].sum(-1, keepdim=True)]
 
 
@@ -65,7 +66,7 @@ class Nothing(IRDLOperation):
         parser.parse_punctuation(":")
         return cls(result_types=[parser.parse_type()])
 
-    def evaluate(self, context: Any, operands: Any) -> Any:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         import torch
 
         return [torch.full(self.result.type.shape, float("nan"))]

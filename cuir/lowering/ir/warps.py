@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
@@ -19,6 +19,7 @@ from xdsl.irdl import (
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
+from ...ops.meaning import Value
 from . import ops
 from .function import Function
 from .ir_types import TileT
@@ -39,7 +40,7 @@ class RowBound(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
 
-    def evaluate(self, context: Any, operands: Any) -> Any:
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return [operands[0].amax(-1, keepdim=True).clamp(min=0)]
 
 

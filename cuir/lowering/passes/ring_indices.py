@@ -7,6 +7,8 @@ wrap.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
@@ -26,8 +28,8 @@ def run(kernel: ops.Kernel) -> None:
             companions = Companions(role, web, lambda c, v, n=stages: _make_stage_and_parity(c, v, n))  # type: ignore[misc]
             for op in list(every(role)):
                 place = _match_ring_index(op)
-                if place is not None and place[1] == stages and place[0] in companions.by_value and op.parent is not None:
-                    replace(op, [companions.by_value[place[0]][int(place[2])]])
+                if place is not None and place.stages == stages and place.counter in companions.by_value and op.parent is not None:
+                    replace(op, [companions.by_value[place.counter][int(place.is_parity)]])
 
 
 def _find_counter(role: ops.Role) -> tuple[Web, int] | None:
@@ -44,16 +46,24 @@ def _find_counter(role: ops.Role) -> tuple[Web, int] | None:
     return None
 
 
-def _match_ring_index(op: Operation) -> tuple[SSAValue, int, bool] | None:
-    """Return (counter, stages, is_parity) of `i % n` and `i // n % 2`."""
+class _RingIndex(NamedTuple):
+    """Index into a ring: the counter and the stages that it is divided by; its stage, or its parity."""
+
+    counter: SSAValue
+    stages: int
+    is_parity: bool
+
+
+def _match_ring_index(op: Operation) -> _RingIndex | None:
+    """Return the index that `i % n` and `i // n % 2` are."""
     if not (isinstance(op, ops.Apply) and op.kind.remainder and is_scalar(op.result)):
         return None
     value, n = op.arguments[0], ops.constant_value(op.arguments[1])
     inner = value.owner
     if isinstance(inner, ops.Apply) and inner.kind.rounds == "down" and n == 2:
         stages = ops.constant_value(inner.arguments[1])
-        return (inner.arguments[0], int(stages), True) if stages is not None and stages > 1 else None
-    return (value, int(n), False) if n is not None and n > 1 else None
+        return _RingIndex(inner.arguments[0], int(stages), True) if stages is not None and stages > 1 else None
+    return _RingIndex(value, int(n), False) if n is not None and n > 1 else None
 
 
 def _match_increment(value: SSAValue) -> list[SSAValue]:

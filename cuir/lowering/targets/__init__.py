@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 from ...ops import OPERATORS, TABLE
 from ...ops.limits import TARGETS
@@ -25,7 +24,7 @@ def target_of(arch: str) -> Target:
     return target
 
 
-def find_emitter(name: str) -> Callable[..., Any] | None:
+def find_emitter(name: str) -> Callable[..., object] | None:
     """Return the function that emits a primitive on the first target that has one, or None."""
     for arch in TARGETS:
         target = target_of(arch)

@@ -38,7 +38,7 @@ class Target:
         """Return the text of an element of a machine operation, or None."""
         return self._lookup("elements", name)
 
-    def choice(self, name: str) -> Callable[..., Any] | None:
+    def choice(self, name: str) -> Callable[..., object] | None:
         """Return the target's instructions for a step that also works without them, or None."""
         return self._lookup("choices", name)
 

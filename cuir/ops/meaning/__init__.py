@@ -10,17 +10,13 @@ docs/semantics.md.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from ...syntax.types import BOOL, F32, I32, DType
 from .intervals import INTERVALS, ON_THE_WAY, Bounds
-from .scalars import PLAIN, SCALARS, DivisionByZero, cast, f32, shortest, wrap
-
-# a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
-Value = Any
+from .scalars import PLAIN, SCALARS, DivisionByZero, Function, Value, cast, f32, shortest, wrap
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Meaning:
     rounded: bool = True
     divides: bool = False
 
-    def scalar(self, dtype: DType) -> Callable[..., Any] | None:
+    def scalar(self, dtype: DType) -> Function | None:
         """Return the function on scalars whose operands have this dtype, or None if there is none.
 
         Scalars are Python numbers, or NumPy arrays of one value a lane: i32 within 32 bits (as int64 in arrays), f32
@@ -45,7 +41,7 @@ class Meaning:
         """
         return SCALARS.get(self.name, {}).get(_get_computed_dtype(dtype))
 
-    def tile(self, dtype: DType) -> Callable[..., Any] | None:
+    def tile(self, dtype: DType) -> Function | None:
         """Return the function on torch tensors; f16 and bf16 are held as float32, and the caller rounds.
 
         `out=` is the tensor of the result, if not a new one. The caller must check for a divisor of 0 (tiles.nonzero),
@@ -119,7 +115,7 @@ def dtype_of(x: Value) -> DType:
     return dtype
 
 
-_OF_ARRAYS: dict[Any, DType] = {}  # dtypes of NumPy and PyTorch, filled at run time
+_OF_ARRAYS: dict[object, DType] = {}  # dtypes of NumPy and PyTorch, filled at run time
 _KINDS = {bool: BOOL, int: I32, float: F32}
 _RANK = {BOOL: 0, I32: 1, F32: 2}
 

@@ -15,22 +15,24 @@ from ...syntax.types import BOOL, F32, I32, DType
 
 LOW, HIGH = -(2**31), 2**31 - 1
 LEAST_NORMAL = 2.0**-126  # of f32
+# a Python number, a NumPy array (i32 as int64, f32 as float32, bool), or a torch tensor (int32, float32, bool)
+Value = Any
+Function = Callable[..., Value]
 PLAIN: frozenset[Any] = frozenset((int, float, bool))
-Function = Callable[..., Any]
 
 
 class DivisionByZero(ZeroDivisionError):
     """An integer division by zero; the evaluator that runs the operation reports it with its place."""
 
 
-def wrap(v: Any) -> Any:
+def wrap(v: Value) -> Value:
     """Reduce an integer to 32 bits, two's complement."""
     if v.__class__ is int:
         return v if LOW <= v <= HIGH else (v - LOW) % 2**32 + LOW
     return (v - LOW) % 2**32 + LOW
 
 
-def f32(v: Any) -> Any:
+def f32(v: Value) -> Value:
     """Round a number to f32: nearest even, subnormals kept, beyond the range inf."""
     if isinstance(v, (int, float)):
         return c_float(v).value
@@ -42,7 +44,7 @@ def shortest(v: float) -> float:
     return next((x for n in range(6, 9) if c_float(x := float(f"{v:.{n}g}")).value == v), float(f"{v:.9g}"))
 
 
-def cast(v: Any, source: DType, target: DType) -> Any:
+def cast(v: Value, source: DType, target: DType) -> Value:
     """Convert a scalar to another dtype.
 
     f32 to i32 truncates and saturates (a NaN gives 0), to bool compares with 0, i32 to f32 rounds to nearest even.
@@ -63,14 +65,14 @@ def cast(v: Any, source: DType, target: DType) -> Any:
     return np.nan_to_num(v.astype("float64"), nan=0.0, posinf=HIGH, neginf=LOW).clip(LOW, HIGH).astype("int64")
 
 
-def _double(v: Any) -> float:
+def _double(v: Value) -> float:
     try:
         return float(v)
     except OverflowError:  # an integer literal beyond every float
         return math.inf if v > 0 else -math.inf
 
 
-def _divide(a: Any, b: Any) -> Any:
+def _divide(a: Value, b: Value) -> Value:
     """Divide with correct rounding, also to subnormals.
 
     A quotient of two f32 that is computed in double and then rounded to f32 is correctly rounded.
@@ -85,13 +87,13 @@ def _divide(a: Any, b: Any) -> Any:
         return np.divide(a, b, dtype=np.float32)
 
 
-def _nonzero(b: Any) -> Any:
+def _nonzero(b: Value) -> Value:
     if not (b if b.__class__ in PLAIN else b.all()):
         raise DivisionByZero("a division by 0")
     return b
 
 
-def _minimum(a: Any, b: Any) -> Any:
+def _minimum(a: Value, b: Value) -> Value:
     if a.__class__ in PLAIN and b.__class__ in PLAIN:
         return b if b < a or b != b else a
     import numpy as np
@@ -99,7 +101,7 @@ def _minimum(a: Any, b: Any) -> Any:
     return np.minimum(a, b)
 
 
-def _maximum(a: Any, b: Any) -> Any:
+def _maximum(a: Value, b: Value) -> Value:
     if a.__class__ in PLAIN and b.__class__ in PLAIN:
         return b if b > a or b != b else a
     import numpy as np
@@ -107,19 +109,19 @@ def _maximum(a: Any, b: Any) -> Any:
     return np.maximum(a, b)
 
 
-def _not(v: Any) -> Any:
+def _not(v: Value) -> Value:
     return not v if v.__class__ is bool else ~v
 
 
-def _both(a: Any, b: Any) -> Any:
+def _both(a: Value, b: Value) -> Value:
     return a and b if a.__class__ is bool and b.__class__ is bool else a & b
 
 
-def _either(a: Any, b: Any) -> Any:
+def _either(a: Value, b: Value) -> Value:
     return a or b if a.__class__ is bool and b.__class__ is bool else a | b
 
 
-def _choice(cond: Any, x: Any, y: Any) -> Any:
+def _choice(cond: Value, x: Value, y: Value) -> Value:
     if cond.__class__ in PLAIN:
         return x if cond else y
     import numpy as np
@@ -130,7 +132,7 @@ def _choice(cond: Any, x: Any, y: Any) -> Any:
 def _round_from_double(name: str) -> Function:
     """Make a function evaluated in double and rounded once."""
 
-    def function(*operands: Any) -> Any:
+    def function(*operands: Value) -> Value:
         import numpy as np
 
         with np.errstate(all="ignore"):
@@ -156,7 +158,7 @@ def _round_from_torch(name: str) -> Function:
     For functions that NumPy does not have, or has with other special values (roots by powers).
     """
 
-    def function(*operands: Any) -> Any:
+    def function(*operands: Value) -> Value:
         import numpy as np
         import torch
 
@@ -175,7 +177,7 @@ def _round_from_torch(name: str) -> Function:
 _power = _round_from_double("exp2")
 
 
-def _exp2(v: Any) -> Any:
+def _exp2(v: Value) -> Value:
     """Compute 2 ** v; results below the least normal number are 0, as the hardware's."""
     power = _power(v)
     if power.__class__ is float:

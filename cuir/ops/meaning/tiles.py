@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from ...syntax.types import BOOL, DTYPES, F32, I32, DType
-from .scalars import HIGH, LEAST_NORMAL, LOW, PLAIN, DivisionByZero
+from .scalars import HIGH, LEAST_NORMAL, LOW, PLAIN, DivisionByZero, Value
 
 Function = Callable[..., torch.Tensor]
 STORED: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values()}
@@ -22,7 +21,7 @@ _LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
-def operand(v: Any) -> torch.Tensor:
+def operand(v: Value) -> torch.Tensor:
     """Return a tensor as it is, or a number as one without dims.
 
     That one is on the host, where operations with tensors on any device take it.
@@ -108,7 +107,7 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
     return t.to(HELD[target], copy=True)
 
 
-def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def _divide(x: torch.Tensor, y: Value, out: torch.Tensor | None = None) -> torch.Tensor:
     """Divide with correct rounding.
 
     By a number on the host, PyTorch's division on a GPU multiplies with the reciprocal.
@@ -118,7 +117,7 @@ def _divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.T
     return torch.true_divide(x, y, out=out)
 
 
-def require_nonzero(y: Any) -> Any:
+def require_nonzero(y: Value) -> Value:
     """Return a divisor.
 
     Raises DivisionByZero if an element is 0.
@@ -133,27 +132,27 @@ def _widen(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.int64)
 
 
-def _widen_dividend(x: torch.Tensor, y: Any) -> tuple[torch.Tensor, Any]:
+def _widen_dividend(x: torch.Tensor, y: Value) -> tuple[torch.Tensor, Value]:
     """Return dividend and divisor, unwidened where the divisor is a number other than -1."""
     if isinstance(y, torch.Tensor) and y.dim() == 0 and not y.is_cuda:
         y = int(y)
     return (x if y.__class__ is int and y != -1 else _widen(x)), y
 
 
-def _floor_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def _floor_divide(x: torch.Tensor, y: Value, out: torch.Tensor | None = None) -> torch.Tensor:
     x, y = _widen_dividend(x, y)
     return torch.div(x, y, rounding_mode="floor").to(torch.int32)
 
 
-def _remainder(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def _remainder(x: torch.Tensor, y: Value, out: torch.Tensor | None = None) -> torch.Tensor:
     return torch.remainder(*_widen_dividend(x, y)).to(torch.int32)
 
 
-def _ceil_divide(x: torch.Tensor, y: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def _ceil_divide(x: torch.Tensor, y: Value, out: torch.Tensor | None = None) -> torch.Tensor:
     return torch.div(_widen(x).neg(), y, rounding_mode="floor").neg().to(torch.int32)
 
 
-def _bit(x: Any, i: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+def _bit(x: Value, i: Value, out: torch.Tensor | None = None) -> torch.Tensor:
     shifted = torch.bitwise_right_shift(torch.as_tensor(x), torch.as_tensor(i).remainder(32))
     return torch.eq(shifted.bitwise_and(1), 1, out=out)
 
@@ -192,7 +191,7 @@ def _round_from_double(function: Function) -> Function:
     It has the same bits at every position, and is within half a unit over the whole range.
     """
 
-    def run(x: torch.Tensor, *operands: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+    def run(x: torch.Tensor, *operands: Value, out: torch.Tensor | None = None) -> torch.Tensor:
         double = function(x.double(), *(y.double() if isinstance(y, torch.Tensor) else y for y in operands))
         return double.float() if out is None else out.copy_(double)
 
