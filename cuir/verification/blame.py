@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import cast
 
+import numpy as np
 import torch
 
 from ..attn.tracing.names import MAX_SCORES
@@ -22,7 +23,7 @@ from ..interp import Schedule
 from ..interp.actions import Product
 from ..interp.code import Compiler
 from ..interp.faults import format_ranges
-from ..interp.interpreted_launch import prepare, run_each
+from ..interp.interpreted_launch import LaunchOptions, prepare, run_each
 from ..interp.machine import Instruction, Worker
 from ..ops.expressions import traits
 from ..ops.meaning.tiles import view_bits
@@ -151,12 +152,12 @@ class _Watched(Compiler):
         return instruction
 
 
-def _has_nan(value: Any) -> bool:
+def _has_nan(value: object) -> bool:
     x = value.value if isinstance(value, Product) else value
     return isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isnan().any()) if x is not None else False
 
 
-def _has_infinity(value: Any) -> bool:
+def _has_infinity(value: object) -> bool:
     x = value.value if isinstance(value, Product) else value
     return math.isinf(x) if isinstance(x, float) else isinstance(x, torch.Tensor) and x.is_floating_point() and bool(x.isinf().any())
 
@@ -225,9 +226,9 @@ def _run_watched(
         marked[n] = x.isnan() if x.dtype.is_floating_point else torch.zeros_like(x, dtype=torch.bool)
         view_bits(x)[marked[n]] = _MARKS[x.element_size()]
     arguments = problem.arguments()
-    watch = _Watch({n: arguments[n] for n in outputs})
+    watch = _Watch({n: cast(torch.Tensor, arguments[n]) for n in outputs})
     launch, _, _ = prepare(
-        checked, arguments, schedule=Schedule.adversarial("engines_first"), detect=False, compiler=_Watched
+        checked, arguments, LaunchOptions(schedule=Schedule.adversarial("engines_first"), detect=False), compiler=_Watched
     )  # engines act at once, so that a change belongs to the current statement
     _Watched.watch = watch
     try:
@@ -355,6 +356,6 @@ def _describe_pattern(wrong: torch.Tensor) -> str:
     return f"wrong: {', '.join(parts)}" if parts else ""
 
 
-def _format_places(places: Any) -> str:
+def _format_places(places: np.ndarray) -> str:
     text = format_ranges(places)
     return text if text.count(",") < 4 else f"{len(places)} places from {places[0]} to {places[-1]}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..ops import OPERATORS
 from ..syntax.nodes import Assign, Binary, Expr, For, Literal, Name
 from ..syntax.walk import names_read, walk
@@ -15,16 +16,14 @@ from ..syntax.walk import names_read, walk
 FARTHEST = 256  # turns: later effects are not searched
 
 
+@keep_with_kernel
 def count_counter_turns(checked: Checked) -> int:
     """Return the turns within which every counter passes through its period once; at least 1.
 
     A counter of a role, of units of work or of a loop passes through what it is divided by or compared with in the
     text. Numbers beyond FARTHEST are ignored.
     """
-    if count_counter_turns not in checked.cache:
-        checked.cache[count_counter_turns] = max((n for n in _list_periods(checked) if n <= FARTHEST), default=1)
-    turns: int = checked.cache[count_counter_turns]
-    return turns
+    return max((n for n in _list_periods(checked) if n <= FARTHEST), default=1)
 
 
 def count_ring_uses(checked: Checked) -> int:

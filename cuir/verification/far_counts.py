@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..attn.verification.problems import Case, is_attention
 from ..checking.checked import Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.tensor_modes import find_exchanged
 from ..interp import Schedule
 from ..interp.interpreted_launch import Grid
@@ -110,15 +111,13 @@ def lengthens_units(checked: Checked, spec: FunctionSpecification, dim: str) -> 
     return more > _GROWTH * few
 
 
+@keep_with_kernel
 def _count_events(checked: Checked, spec: FunctionSpecification, dim: str) -> tuple[int, int]:
     """Return the events of a launch of 4 and of 8 steps of a dim; (1, 1) where these cannot be run."""
-    key = (_count_events, spec, dim)
-    if key not in checked.cache:
-        try:
-            checked.cache[key] = tuple(_count_events_of(checked, spec, dim, count) for count in _PROBED)
-        except CuirError:  # a fault is reported by the run of the problem itself
-            checked.cache[key] = (1, 1)
-    few, more = checked.cache[key]
+    try:
+        few, more = (_count_events_of(checked, spec, dim, count) for count in _PROBED)
+    except CuirError:  # a fault is reported by the run of the problem itself
+        return 1, 1
     return few, more
 
 

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -20,6 +20,7 @@ from ..arguments.requirements import copy_of, pad_arguments
 from ..attn.verification.problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
 from ..attn.verification.sizes import Problem
 from ..checking.checked import Checked, ScalarParam, TensorParam
+from ..checking.kernel_results import ResultKey, SameObject
 from ..checking.tensor_modes import find_tensor_modes
 from ..interp.interpreted_launch import _read_tensors
 from ..spec.function_specification import FunctionSpecification, Value, scale_of
@@ -76,7 +77,7 @@ class FunctionLaunch:
     def __post_init__(self) -> None:
         self.outputs = self.outputs or {n: copy_of(x) for n, x in self.before.items()}
 
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Value]:
         """Return the arguments of one run.
 
         Inputs are copied, since a kernel may write them, and the specification needs their values before the run.
@@ -234,13 +235,18 @@ def _find_spread(
     return find_spread(x, turn + draw.seed // get_special_plan(checked, spec).count(NAN), evaluate(x), evaluate)
 
 
+_SPECIAL_PLAN = ResultKey[SpecialPlan]("special values")
+_SMALL_SCALARS = ResultKey[dict[str, bool]]("small scalars")
+_COMPARED_SUMS = ResultKey[set[str]]("compared sums")
+
+
 def get_special_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     """Return which inputs of the kernel may hold which special values, by trial on a small problem."""
-    cache: dict[int, tuple[FunctionSpecification, SpecialPlan]] = checked.cache.setdefault("special values", {})
-    if id(spec) not in cache:
-        cache[id(spec)] = (spec, SpecialPlan())  # for problems that are drawn meanwhile
-        cache[id(spec)] = (spec, _make_plan(checked, spec))
-    return cache[id(spec)][1]
+    plan = checked.results.find(_SPECIAL_PLAN, SameObject(spec))
+    if plan is None:
+        checked.results.store(_SPECIAL_PLAN, SpecialPlan(), SameObject(spec))  # for problems that are drawn meanwhile
+        plan = checked.results.store(_SPECIAL_PLAN, _make_plan(checked, spec), SameObject(spec))
+    return plan
 
 
 def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
@@ -315,10 +321,8 @@ def get_small_scalars(checked: Checked, spec: FunctionSpecification) -> dict[str
     names = [s.name for s in checked.scalars if s.dtype == F32 and s.name != "scale" and spec.asks(s.name)]
     if not names:
         return {}
-    cache: dict[int, tuple[FunctionSpecification, dict[str, bool]]] = checked.cache.setdefault("small scalars", {})
-    if id(spec) not in cache:
-        cache[id(spec)] = (spec, _find_small_scalars(checked, spec, names))
-    return cache[id(spec)][1]
+    small = checked.results.find(_SMALL_SCALARS, SameObject(spec))
+    return checked.results.store(_SMALL_SCALARS, _find_small_scalars(checked, spec, names), SameObject(spec)) if small is None else small
 
 
 def _find_small_scalars(checked: Checked, spec: FunctionSpecification, names: Sequence[str]) -> dict[str, bool]:
@@ -446,9 +450,11 @@ def _make_launch(
         t.name: drawn[t.name] if t.name in initialised or t.name in from_inputs else _make_output(t, {**lengths, **actual}, adds)
         for t in outputs
     }
-    inputs = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
+    inputs: dict[str, Value] = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
-    launch = FunctionLaunch(pad_arguments(checked, inputs), pad_arguments(checked, before), from_inputs=from_inputs, redraw=redraw)
+    padded = pad_arguments(checked, inputs)
+    initial = cast(dict[str, torch.Tensor], pad_arguments(checked, before))
+    launch = FunctionLaunch(padded, initial, from_inputs=from_inputs, redraw=redraw)
     return replace(launch, undefined=undefined - (_find_compared_sums(checked, spec, launch) if undefined & adds else set()))
 
 
@@ -498,13 +504,13 @@ def _is_of_nothing(value: Value, drawn: Value | None, draw: Draw) -> bool:
 
 def _find_compared_sums(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunch) -> set[str]:
     """Return the tensors that the kernel adds to and the function gives; they are 0 before the run."""
-    cache: dict[int, tuple[FunctionSpecification, set[str]]] = checked.cache.setdefault("compared sums", {})
-    if id(spec) not in cache:
+    sums = checked.results.find(_COMPARED_SUMS, SameObject(spec))
+    if sums is None:
         names: set[str] = set()
         with contextlib.suppress(CuirError):  # reported by the comparison of outputs
             names = set(spec.exact(collect_readable(checked, launch), list(launch.before)))
-        cache[id(spec)] = (spec, names & find_accumulated(checked))
-    return cache[id(spec)][1]
+        sums = checked.results.store(_COMPARED_SUMS, names & find_accumulated(checked), SameObject(spec))
+    return sums
 
 
 def _asks(checked: Checked, spec: FunctionSpecification, t: TensorParam) -> bool:

@@ -5,10 +5,11 @@ Sums of float32 may be in other orders, and products in TF32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from ..text.diagnostics import CuirError
 from .yardstick import SingleError, Undisturbed
@@ -61,7 +62,9 @@ class _Converted(Undisturbed):
         super().__init__()
         self.number = number
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
         if name == "_to_copy" and args[0].is_floating_point() and result.dtype in _INTEGERS:
             return self.replace_outside((args[0] >= -_WORD) & (args[0] < _WORD), result)
@@ -81,7 +84,9 @@ class _OtherOrder(Undisturbed):
         super().__init__()
         self.generator = generator
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         name = func.overloadpacket.__name__
         if name in ("sum", "mean") and args[0].is_floating_point():
             x, dims = args[0], args[1] if len(args) > 1 and args[1] is not None else None

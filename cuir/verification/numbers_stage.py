@@ -68,16 +68,12 @@ class NumbersStage:
         self.todo = self._list_problems(more)
         return [partial(self._run_problem, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
 
-    def run(
-        self, stage: Stage, more: Sequence[AnyCase], wider: Sequence[AnyCase], finished: Sequence[list[dict[str, object]] | None] = ()
-    ) -> None:
-        """Run the problems, `more` and `wider` ones. Raises CuirError for the first fault.
+    def run(self, stage: Stage, more: Sequence[AnyCase], finished: Sequence[list[dict[str, object]] | None] = ()) -> None:
+        """Run the problems, and `more` of them. Raises CuirError for the first fault.
 
-        wider: problems that follow from the runs of the schedules stage, so that nothing can prepare them.
         finished: for each problem its rows, if it has passed in another process.
         """
-        checked, todo = self.checked, [*(self.todo or self._list_problems(more)), *((self.checked, c) for c in wider)]
-        self.cases += wider
+        checked, todo = self.checked, self.todo or self._list_problems(more)
         self.steps = find_single_steps(checked, self.spec, self.cases)
         corners = list(make_corner_cases(self.request.caller_spec, self.program, checked, (c for _, c in todo)))
         self._run_problems(stage, todo, finished)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..arguments.binding import Argument
 from ..attn.verification.numeric import Numbers, add_note, judge
 from ..attn.verification.problems import Case, Launch, make_attention_launch
 from ..checking.checked import Checked
@@ -25,7 +26,7 @@ from .inputs import find_accumulated
 from .values.number_text import show_different
 
 LAUNCHES = 4  # launches of each problem; their results must be bitwise equal
-Launching = Callable[[Mapping[str, Any]], None]  # launches with tensors on a device, and synchronises
+Launching = Callable[[Mapping[str, Argument]], None]  # launches with tensors on a device, and synchronises
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Compared:
     distance: float
     repeated: int
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the comparison as JSON values."""
         n = self.numbers
         return {
@@ -85,7 +86,7 @@ def compare(
     return Compared(numbers, _measure_distance(checked, case, interpreted, first, numbers), launches)
 
 
-def move_to_device(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+def move_to_device(arguments: Mapping[str, Argument], device: str) -> dict[str, Any]:
     """Move the tensors among arguments to a device."""
     return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
 

@@ -25,6 +25,7 @@ from ..syntax.printer import show
 from ..syntax.walk import IdentityKey
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from .values.decisive import KIND
+from .values.draws import Draw
 
 SEED = 1
 FEW = 2  # problems of level quick
@@ -32,7 +33,7 @@ MANY = 12
 _WHOLE = (KIND, "ties")  # kinds of inputs whose values meet the steps of floor, round and casts
 _STEP = 2.0**-14  # relative: smaller changes are not jumps
 
-C = TypeVar("C")
+C = TypeVar("C", bound="Draw | Case")
 
 
 def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
@@ -47,12 +48,12 @@ def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C
     sized = sorted(((_compute_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
     small = [c for volume, _, c in sized if volume > 0]
     kinds = _WHOLE if any(jumps(checked, e) for e, _ in fed) else _WHOLE[:1] if any(op.ulps for _, (op, _) in fed) else ()
-    whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))  # type: ignore[attr-defined]
+    whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))
     first = small[:most]
     return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]
 
 
-def _compute_volume(case: Any) -> int:
+def _compute_volume(case: Draw | Case) -> int:
     sizes = asdict(case.lengths) if isinstance(case, Case) else case.sizes
     return math.prod(int(n) for n in sizes.values())
 
@@ -108,7 +109,7 @@ def _find_flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
     return list(flipped.values())
 
 
-def _agree(a: Any, b: Any) -> bool:
+def _agree(a: object, b: object) -> bool:
     """Return whether comparisons agree and step functions stay on the same step."""
     x, y = (v if isinstance(v, torch.Tensor) else torch.as_tensor(np.asarray(v)) for v in (a, b))
     if x.shape != y.shape or not x.is_floating_point():

@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import ResultKey, SameObject
 from ..spec.function_specification import FunctionSpecification, Value
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
@@ -24,6 +26,9 @@ _TRIES = 12  # the largest number of evaluations of the reference
 # lengths is not evaluated that often.
 _WORK = 12_000_000
 _LARGEST = 3_000_000  # the largest number of elements of a problem that is searched
+
+
+_READS_ALL = ResultKey[bool]("reads all inputs")
 
 
 def find_unread(
@@ -43,16 +48,15 @@ def find_unread(
 
     always: search this problem, whatever others have shown: a scalar of 0 may disable a tensor.
     """
-    key = ("reads all", id(spec))
     selected = always or any(t.dtype == I32 for t in checked.tensors) or any(s.dtype == I32 for s in checked.scalars)
     tensors = {n: inputs[n] for n in names}
     small = sum(x.numel() for x in tensors.values() if isinstance(x, torch.Tensor)) <= _LARGEST
-    if not names or not small or (not selected and checked.cache.get(key) is spec):
+    if not names or not small or (not selected and checked.results.find(_READS_ALL, SameObject(spec))):
         return {}, None
     search = _Search(spec, inputs, outputs)
     places = search.places([n for n in names if isinstance(tensors[n], torch.Tensor)])
     if not places and not selected:
-        checked.cache[key] = spec
+        checked.results.store(_READS_ALL, True, SameObject(spec))
     return places, search.expected
 
 
@@ -177,7 +181,9 @@ class _Spreading(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         name, result = func.overloadpacket.__name__, func(*args, **(kwargs or {}))
         if name in _SCALED and (kwargs or {}).get("alpha", 1) == 0:
             return result + func(torch.zeros_like(args[0]), *args[1:]) * 0

@@ -27,7 +27,7 @@ class Stage:
     seconds: float = 0.0
     rows: list[dict[str, Any]] = field(default_factory=list)  # of a table, for the numbers
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the stage as JSON values."""
         return {
             "name": self.name,
@@ -137,7 +137,7 @@ class VerifyReport(ShownInNotebooks):
             return f"{failed.name}: {failed.reason}"
         return "; ".join(s.reason for s in self.stages if s.verdict == "passed")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the report as JSON values."""
         return {
             "ok": self.ok,
@@ -187,5 +187,5 @@ def _lines(ranges: list[tuple[int, int]]) -> str:
     return f"line{'s' if lines.strip('0123456789') else ''} {lines}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return f"{value:.2e}" if isinstance(value, float) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
@@ -23,7 +23,7 @@ class Request:
 
     program: Program
     spec: AnySpecification
-    caller_spec: Any
+    caller_spec: object
     level: Level
     progress: Progress
     shrink: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..checking.checked import BoundCall, Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..checking.tensor_modes import has_addition
 from ..checking.views import root_name
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
@@ -14,27 +15,23 @@ from ..syntax.walk import IdentityKey, walk
 _HALF = (F16, BF16)
 
 
+@keep_with_kernel
 def rounds_between(checked: Checked) -> bool:
     """Return whether a computed value that is rounded to f16 or bf16 is used for anything but a store.
 
     If not, all intermediate values are in f32, or inputs.
     """
-    if "rounds between" not in checked.cache:
-        checked.cache["rounds between"] = _Flow(checked).rounds()
-    rounds: bool = checked.cache["rounds between"]
-    return rounds
+    return _Flow(checked).rounds()
 
 
+@keep_with_kernel
 def rounds_for_products(checked: Checked) -> bool:
     """Return whether all such values are operands of products, which take no other dtype.
 
     Then the function in that dtype overflows where the kernel may.
     """
-    if "rounds for products" not in checked.cache:
-        flow = _Flow(checked)
-        checked.cache["rounds for products"] = flow.rounds() and not flow.rounds(besides_products=True)
-    rounds: bool = checked.cache["rounds for products"]
-    return rounds
+    flow = _Flow(checked)
+    return flow.rounds() and not flow.rounds(besides_products=True)
 
 
 class _Flow:

@@ -6,6 +6,7 @@ The interpreter finds races and deadlocks in each run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -53,30 +54,44 @@ def list_other_grids(units: int) -> list[int]:
     return [g for g in dict.fromkeys((one_each, min(-(-units // 2), MANY), unequal)) if g > 2 or g > units]
 
 
+@dataclass(frozen=True)
+class ScheduleOptions:
+    """Extent of a check of schedules.
+
+    Attributes:
+        seeded: Number of seeded schedules; None for that of the level.
+        orders: Orders of tiles, which run under three schedules each.
+        few: Three schedules instead of all.
+        grid: CTAs or clusters.
+    """
+
+    seeded: int | None = None
+    orders: Sequence[Order] = ()
+    few: bool = False
+    grid: int = 2
+
+
 def check_schedules(
     program: Program,
     checked: Checked,
     spec: AnySpecification,
     case: AnyCase,
     level: str,
+    options: ScheduleOptions = ScheduleOptions(),
     progress: Callable[[int, int], None] = lambda count, total: None,
-    seeded: int | None = None,
-    orders: Sequence[Order] = (),
-    few: bool = False,
-    grid: int = 2,
 ) -> int:
     """Run one problem under each schedule, and on other grids; return the number of runs.
 
-    few: under three schedules. grid: CTAs or clusters. others: orders of tiles, which run under three schedules each.
     Outputs that are added to are not compared. Raises CuirError: V201 results that depend on the order or on the grid,
     or the fault found.
     """
     launch = prepare_launch(program, checked, spec, case)
-    default_grid = grid if checked.tiles is not None else 1
+    few = options.few
+    default_grid = options.grid if checked.tiles is not None else 1
     runs: list[tuple[Schedule, Order | None, int]] = [
-        (s, None, default_grid) for s in (_FEW if few else make_schedules(checked, level, seeded))
+        (s, None, default_grid) for s in (_FEW if few else make_schedules(checked, level, options.seeded))
     ]
-    runs += [(s, order, default_grid) for order in orders for s in _FEW]
+    runs += [(s, order, default_grid) for order in options.orders for s in _FEW]
     accumulated = find_accumulated(checked)
     first: dict[str, torch.Tensor] | None = None
     count = 0

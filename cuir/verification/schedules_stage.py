@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from ..attn.verification.contracts import has_splice_points
 from ..attn.verification.numeric import add_note
@@ -18,7 +17,7 @@ from .exhaustive import check_exhaustively
 from .large_problems import describe_left, is_too_large
 from .report import Stage
 from .request import Request
-from .schedules import check_schedules
+from .schedules import ScheduleOptions, check_schedules
 from .side_processes import Job
 from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
 from .step_counts import make_counted_cases, make_counted_jobs
@@ -58,7 +57,7 @@ class SchedulesStage:
         for job, count in itertools.zip_longest(self.jobs or self._list_jobs(), finished):
             runs += job() if count is None else count
         self.wider = find_wider_cases(self.program, self.checked, self.spec)
-        runs += sum(self._try(case, few=True) for case in self.wider)
+        runs += sum(self._try(case, ScheduleOptions(few=True)) for case in self.wider)
         if self.skipped_error is not None and not runs:
             raise self.skipped_error
         self.runs = runs
@@ -79,31 +78,31 @@ class SchedulesStage:
             for order in self.orders:
                 forget_entered(order.checked)
         for case in problems:
-            yield partial(self._try_watched, case, seeded=share, orders=self.orders)
+            yield partial(self._try_watched, case, ScheduleOptions(share, self.orders))
         for case in make_empty_cases(checked, spec):
-            yield partial(self._try, case, orders=self.orders, few=True, grid=1)
+            yield partial(self._try, case, ScheduleOptions(orders=self.orders, few=True, grid=1))
         self.rings = make_ring_cases(checked, spec)
         for case in self.rings:
-            yield partial(self._try, case, few=True)
+            yield partial(self._try, case, ScheduleOptions(few=True))
         self.counted = make_counted_cases(checked, spec, self.level)
         yield from make_counted_jobs(checked, spec, self.counted, self.level)
 
-    def _try_watched(self, case: AnyCase, **options: Any) -> int:
+    def _try_watched(self, case: AnyCase, options: ScheduleOptions) -> int:
         """Run a problem; watch fewer conditions afterwards."""
-        runs = self._try(case, **options)
+        runs = self._try(case, options)
         self.observed.narrow()
         return runs
 
     def _report_progress(self, count: int, total: int) -> None:
         self.request.progress(f"schedules: {count} of {total}")
 
-    def _try(self, case: AnyCase, **options: Any) -> int:
+    def _try(self, case: AnyCase, options: ScheduleOptions) -> int:
         """Run a problem; return the number of runs, 0 for one that is too large.
 
         Raises CuirError as `check_schedules`.
         """
         try:
-            return check_schedules(self.program, self.checked, self.spec, case, self.level, self._report_progress, **options)
+            return check_schedules(self.program, self.checked, self.spec, case, self.level, options, self._report_progress)
         except CuirError as error:
             if not is_too_large(self.checked, case, error):
                 raise

@@ -54,7 +54,7 @@ class Recorder(Protocol):
     def forget(self) -> None:
         """Begin a phase in a side process."""
 
-    def export(self) -> Any:
+    def export(self) -> object:
         """Return the state of a phase, for `merge` in another process; None to discard its results."""
 
     def merge(self, state: Any) -> None:
@@ -66,7 +66,7 @@ class _Side:
     pid: int
     reports: int  # file descriptor
     data: bytearray = field(default_factory=bytearray)
-    phases: dict[int, tuple[dict[int, Any], Any]] = field(default_factory=dict)  # results by job, and the state
+    phases: dict[int, tuple[dict[int, object], object]] = field(default_factory=dict)  # results by job, and the state
     ended: bool = False
 
 
@@ -192,7 +192,7 @@ class SideProcesses:
             end_at_once(0)
 
     def _run(self, jobs: Sequence[tuple[int, int]], dealt: int, report: int) -> None:
-        phase, results = 0, dict[int, Any]()
+        phase, results = 0, dict[int, object]()
         self.recorder.forget()
         while True:
             (number,) = _INDEX.unpack(os.read(dealt, _INDEX.size))
@@ -207,7 +207,7 @@ class SideProcesses:
                 results[jobs[number][1]] = self.phases[phase][jobs[number][1]]()
             _send(report, b"")
 
-    def _report(self, report: int, phase: int, results: dict[int, Any]) -> None:
+    def _report(self, report: int, phase: int, results: dict[int, object]) -> None:
         state = self.recorder.export()
         try:
             message = pickle.dumps((phase, results, state) if state is not None else (phase, {}, None))

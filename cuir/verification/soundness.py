@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..attn.verification.problems import Case
 from ..checking.checked import Checked
 from ..spec.function_results import equal_bits
 from ..spec.function_specification import AnySpecification, FunctionSpecification
@@ -46,7 +48,7 @@ class _Question:
     """
 
     role: str
-    function: Callable[..., Any]
+    function: Callable[..., object]
     ask: Callable[[], Values]
     first: Values = field(default_factory=dict)
 
@@ -151,7 +153,7 @@ class Soundness:
                 yield _Question("score_mod", spec.score_mod, lambda at=lengths, s=s: {"the score": spec.scores(s, at)})  # type: ignore[misc]
 
     # ---- untried problems
-    def warnings(self, cases: Iterable[Any]) -> list[str]:
+    def warnings(self, cases: Iterable[Draw | Case]) -> list[str]:
         """Return sentences about lengths and inputs of which the specification admits a single one."""
         spec, draws = self.spec, [c for c in cases if isinstance(c, Draw)]
         if not isinstance(spec, FunctionSpecification):
@@ -191,7 +193,7 @@ class Soundness:
             yield f"inputs of `{spec.name}` gives the same {names} for every problem of the same lengths, whatever the generator: other tables were not tried"
 
 
-def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Any], seconds: float = 10.0) -> None:
+def require_usable(checked: Checked, spec: AnySpecification, cases: Iterable[Draw | Case], seconds: float = 10.0) -> None:
     """Raise CuirError for a specification by which no kernel can be judged.
 
     X106 for only NaN, X113 for failures, and those of `Soundness`. Mismatches that other parameters or outputs of the
@@ -222,7 +224,9 @@ class _Filled(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _EMPTY and isinstance(result, torch.Tensor) and not result.is_meta:
             dtype = result.dtype
@@ -279,11 +283,11 @@ def _collect_values(launch: FunctionLaunch) -> Values:
     return {**launch.before, **launch.inputs}
 
 
-def _holds_several(x: Any) -> bool:
+def _holds_several(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.numel() > 1
 
 
-def _is_ours(function: Callable[..., Any]) -> bool:
+def _is_ours(function: Callable[..., object]) -> bool:
     """Return whether the function is of this package: its tables follow from the lengths."""
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(_OURS)

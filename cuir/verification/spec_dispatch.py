@@ -67,7 +67,7 @@ def get_tile_sizes(checked: Checked) -> tuple[int, int]:
 
 
 def prepare_specification(
-    spec: Any,
+    spec: object,
     kernel: Kernel | None = None,
     program: Program | None = None,
     consts: Mapping[str, Const] | None = None,
@@ -101,7 +101,7 @@ def prepare_specification(
     return gradients(variant, extra, learned if gradient_names else None, **flags, exact_scores=exact_scores)
 
 
-def _load(spec: Any, kernel: Kernel | None) -> AnySpecification:
+def _load(spec: object, kernel: Kernel | None) -> AnySpecification:
     if isinstance(spec, (str, os.PathLike)):
         spec = load_any(os.fspath(spec), kernel=kernel)
     if isinstance(spec, (Specification, FunctionSpecification)):
@@ -109,14 +109,14 @@ def _load(spec: Any, kernel: Kernel | None) -> AnySpecification:
     return as_any(spec, getattr(spec, "__name__", type(spec).__name__), kernel=kernel)
 
 
-def get_mods(spec: Any, checked: Checked) -> Specification | None:
+def get_mods(spec: object, checked: Checked) -> Specification | None:
     """Return the mods that specify a kernel, or its backward kernel; None for a function."""
     specification = _load(spec, checked.origin)
     return bound_reads(specification) if isinstance(specification, Specification) else None
 
 
 def make_corner_cases(
-    spec: Any, program: Program, checked: Checked, cases: Iterable[AnyCase]
+    spec: object, program: Program, checked: Checked, cases: Iterable[AnyCase]
 ) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
     """Make problems of an attention kernel, or of its backward kernel, at corners of the score.
 
@@ -137,7 +137,7 @@ def make_corner_cases(
             yield words, variant, problem
 
 
-def make_hidden_cases(spec: Any, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
+def make_hidden_cases(spec: object, checked: Checked) -> Iterator[tuple[str, AnySpecification, AnyCase]]:
     """Make problems of an attention kernel whose captured biases have runs of -inf.
 
     Yields a description, the specification and the problem.

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from ..arguments.requirements import describe_row_requirements
 from ..attn.tracing.names import STANDARD
@@ -62,7 +61,7 @@ from .unreached import find_short_loops, find_unreached, forget_entered
 
 def verify(
     program: Program | Checked | str | os.PathLike[str],
-    spec: AnySpecification | Callable[..., Any] | str | os.PathLike[str],
+    spec: AnySpecification | Callable[..., object] | str | os.PathLike[str],
     kernel: str | None = None,
     consts: Mapping[str, Const] | None = None,
     level: Level = "quick",
@@ -133,7 +132,7 @@ class _Verification:
         self.runs = 0  # runs under different schedules
         self.orders: list[Order] = []
         self.observed: Observed  # sides of the kernel's conditions that runs have taken
-        self.counted: list[AnyCase] = []  # problems of the schedules stage whose numbers are judged too
+        self.more: list[AnyCase] = []  # problems of the schedules stage whose numbers are judged too
         self.other_kernels: list[Checked] = []  # the kernel with other consts
         self.scheduled: SchedulesStage
         self.numbered: NumbersStage | None = None
@@ -240,20 +239,14 @@ class _Verification:
         return kernels, refused
 
     def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
-        """Start the runs of schedules and numbers in side processes, for mods, whose problems are known in advance."""
+        """Start the runs of schedules and numbers in side processes, if these are known in advance."""
         self.scheduled = SchedulesStage(self.request, checked, self.observed)
         self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)
         assert self.soundness is not None
-        alone = SideProcesses((), RunRecorder(self.observed, [], self.soundness, refused), 1)
-        if self.processes == 1 or self.level != "quick" or not (isinstance(self.spec, Specification) or is_backward(checked.origin)):
-            return alone
-        try:
-            phases = self.scheduled.prepare(), self.numbered.prepare(self.scheduled.counted)
-        except CuirError:
-            if isinstance(self.spec, Specification):
-                raise
-            self.scheduled.jobs, self.numbered.todo = [], []
-            return alone  # the stages meet the fault
+        if self.processes == 1 or self.level != "quick" or not isinstance(self.spec, Specification):
+            return SideProcesses((), RunRecorder(self.observed, [], self.soundness, refused), 1)
+        scheduled = self.scheduled.prepare()
+        phases = scheduled, self.numbered.prepare(self.scheduled.counted)
         kernels = [checked, *(o.checked for o in self.scheduled.orders)]
         for kernel in kernels:
             prepare_code(kernel)
@@ -322,7 +315,7 @@ class _Verification:
         with self.stage(2) as stage:
             scheduled = self.scheduled
             scheduled.run(stage, shared.results(0))
-            self.orders, self.runs, self.counted = scheduled.orders, scheduled.runs, scheduled.counted
+            self.orders, self.runs, self.more = scheduled.orders, scheduled.runs, [*scheduled.wider, *scheduled.counted]
 
     def mask(self, checked: Checked) -> None:
         if not is_attention(checked.origin):
@@ -351,7 +344,7 @@ class _Verification:
         with self.stage(4) as stage:
             stage_of_numbers = self.numbered
             assert stage_of_numbers is not None
-            stage_of_numbers.run(stage, self.counted, self.scheduled.wider, shared.results(1))
+            stage_of_numbers.run(stage, self.more, shared.results(1))
             assert self.soundness is not None
             self.soundness.end(refused)
             if self.level == "full":

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
+from ..checking.kernel_results import ResultKey, keep_with_kernel
 from ..checking.views import Range, make_view, root_name
 from ..interp import run
 from ..interp.interpreted_launch import list_loop_turns
@@ -28,28 +29,29 @@ _LONGEST = 1024  # a dim that adds neither units nor turns up to this length has
 Work = tuple[int, ...]
 
 
+_STEPS = ResultKey[dict[str, int]]("steps")
+
+
 def find_steps(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
     """Return for each run-time dim the length of a step. Cached with the kernel.
 
     A step is a tile or block of it that is one unit of work, or one turn of a loop; 0 if that is one element, as of
     batches and heads. A wrong guess is replaced by the first length at which a unit or a turn is added.
     """
-    key = (find_steps, spec)
-    if key not in checked.cache:
-        checked.cache[key] = guess = find_tiles(checked)
+    steps = checked.results.find(_STEPS, spec)
+    if steps is None:
+        steps = checked.results.store(_STEPS, find_tiles(checked), spec)  # for the problems that are measured
         if not is_attention(checked.origin):
-            checked.cache[key] = _measure(checked, spec, guess)
-    return dict(checked.cache[key])
+            steps = checked.results.store(_STEPS, _measure(checked, spec, steps), spec)
+    return dict(steps)
 
 
+@keep_with_kernel
 def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
     """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
-    key = (adds_work, spec, dim)
-    if key not in checked.cache:
-        many = 2 * max(1, find_steps(checked, spec)[dim]) + 1
-        single, several = (_count_work(checked, spec, align_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
-        checked.cache[key] = single is None or single != several
-    return bool(checked.cache[key])
+    many = 2 * max(1, find_steps(checked, spec)[dim]) + 1
+    single, several = (_count_work(checked, spec, align_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
+    return single is None or single != several
 
 
 def find_named_dims(checked: Checked) -> set[str]:

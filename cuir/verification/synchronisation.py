@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from ..interp import RunReport, Schedule, run
 from ..interp.control_slice import control_slice
 from ..interp.interpreted_launch import Grid
 from ..interp.without_data import run_without_data
-from ..spec.function_specification import AnySpecification, FunctionSpecification
+from ..spec.function_specification import AnySpecification, FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
@@ -101,7 +100,7 @@ def collect_sizes(checked: Checked, draw: AnyCase) -> dict[str, int]:
     return {**get_integer_consts(checked), **{d: lengths.get(d, 1) for d in checked.dims}}
 
 
-def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Any]:
+def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> dict[str, Value]:
     """Return arguments whose elements have values only where control flow reads them.
 
     Raises CuirError X108, U125, and as the specification.
@@ -109,7 +108,7 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
     sizes = collect_sizes(checked, draw)
     require_memory(checked, sizes)
     generator = torch.Generator().manual_seed(draw.seed)
-    values: dict[str, Any] = {s.name: _draw_scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
+    values: dict[str, Value] = {s.name: _draw_scalar(s.name, s.dtype, sizes, generator) for s in checked.scalars}
     needed = control_slice(checked).inputs
     if isinstance(spec, Specification):
         values |= _collect_captured(checked, spec, draw)
@@ -135,22 +134,22 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
     return values
 
 
-def _collect_captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Any]:
+def _collect_captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Value]:
     """Return the tensors that mods capture, as kernel arguments."""
     lengths = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
     return captured_arguments(checked.program, checked.origin, spec, lengths, consts=checked.consts)
 
 
 def _call_inputs(
-    checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Any]
-) -> dict[str, Any]:
+    checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], generator: torch.Generator, scalars: Mapping[str, Value]
+) -> dict[str, Value]:
     """Call the specification's `inputs`; return values by the kernel's names. Tensor parameters get zeros."""
     assert spec.inputs is not None
     names: dict[str, TensorParam | ScalarParam] = {t.name.lower(): t for t in checked.tensors} | {
         s.name.lower(): s for s in checked.scalars
     }
     requested = {p.lower() for p in inspect.signature(spec.inputs).parameters}
-    drawn: dict[str, Any] = dict(scalars)
+    drawn: dict[str, Value] = dict(scalars)
     for t in checked.tensors:
         if t.name.lower() in requested:
             if count_elements(t, sizes) > MOST_ELEMENTS:
@@ -161,7 +160,7 @@ def _call_inputs(
                     "such a launch is run with data",
                 )
             drawn[t.name] = torch.zeros(compute_shape(t, sizes), dtype=TORCH[t.dtype])
-    values: dict[str, Any] = {}
+    values: dict[str, Value] = {}
     for name, value in spec.made(sizes, generator, drawn).items():
         p = names.get(name.lower())
         if p is not None:

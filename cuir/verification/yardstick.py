@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ops.meaning.tiles import force_exact_products, split_operands
@@ -205,16 +206,16 @@ def _has_floats(args: Sequence[Any]) -> bool:
     return any((isinstance(a, torch.Tensor) and a.dtype in _FLOATS) or (isinstance(a, (list, tuple)) and _has_floats(a)) for a in args)
 
 
-def _has_infinity(x: Any) -> bool:
+def _has_infinity(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in _FLOATS and bool(x.isinf().any())
 
 
-def _is_decision(x: Any) -> bool:
+def _is_decision(x: object) -> bool:
     """Return whether a result is not a float tensor: a comparison, a position, a number that Python reads."""
     return isinstance(x, (bool, int, float)) or (isinstance(x, torch.Tensor) and not x.is_floating_point())
 
 
-def _is_float(x: Any) -> bool:
+def _is_float(x: object) -> bool:
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
@@ -245,7 +246,9 @@ class _RecordDecisions(Undisturbed):
         super().__init__()
         self.decided, self.jumped, self.overflows = decided, jumped, False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         if (place := self.decided.place(func)) is not None:
             self.decided.append(args[place].detach().clone())
         result = func(*args, **(kwargs or {}))
@@ -322,7 +325,9 @@ class _MarkOrderOverflow(_ReplayDecisions):
     Otherwise no order of the terms overflows.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ not in _SUMS:
@@ -346,7 +351,9 @@ class _PerturbOperations(_ReplayDecisions):
         super().__init__(decided, jumped)
         self.generator, self.unit = generator, unit
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         args = self._replay_operand(func, args)
         result = func(*args, **(kwargs or {}))
         name = _get_kernel_operation(func.overloadpacket.__name__, args)
@@ -372,7 +379,9 @@ class _RoundFactors(_ReplayDecisions):
         super().__init__(decided, jumped)
         self.generator = generator
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         args = self._replay_operand(func, args)
         name = func.overloadpacket.__name__
         first = _FACTORS.get(name)

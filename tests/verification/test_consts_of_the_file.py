@@ -15,7 +15,7 @@ from corpus.computes import COMPUTES
 from cuir.checking.checker import check, pick_kernel
 from cuir.checking.const_defaults import fill_consts
 from cuir.cli import run as run_command
-from cuir.cli.command_inputs import known_consts, read_origin, read_program, read_program_consts
+from cuir.cli.command_inputs import KernelWords, known_consts, read_origin, read_program, read_program_consts
 from cuir.cli.gpu_stage import verified_of
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
@@ -90,7 +90,10 @@ def test_commands_name_the_consts_of_the_file(files: Callable, capsys: pytest.Ca
 def test_commands_take_the_same_consts(name: str, kernel: str) -> None:
     program = read_program(name)
     picked, consts = read_program_consts(program, name, kernel, ())
-    assert check(program, kernel, consts).consts == verified_of(name, None, (), "", kernel, None, None, (), "quick", True).checked.consts
+    assert (
+        check(program, kernel, consts).consts
+        == verified_of(name, None, (), "", KernelWords(kernel, None, None, ()), "quick", True).checked.consts
+    )
     defaults = {p.name for p in picked.params if getattr(p, "default", None) is not None}
     assert not consts.keys() & defaults, "a default of the file is replaced"
     assert not known_consts(name, picked).keys() & defaults
@@ -100,10 +103,10 @@ def test_origins_keep_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.cuir"
     text = read_program("flash_fwd_sm90").span.source.text
     path.write_text(text.replace("T: const, D: const,", "T: const = bf16, D: const = 64,", 1), encoding="utf-8")
-    _, program, picked, consts = read_origin(str(path), None, None, None, ())
+    _, program, picked, consts = read_origin(str(path), KernelWords(None, None, None, ()))
     made = check(program, picked.name, consts).consts
     assert (made["T"], made["D"]) == (BF16, 64)
-    _, _, _, given = read_origin(str(path), None, None, 128, ("T=f16",))
+    _, _, _, given = read_origin(str(path), KernelWords(None, None, 128, ("T=f16",)))
     assert (given["T"], given["D"]) == (F16, 128)
 
 
@@ -159,11 +162,6 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
             {"T": F16, "D": 128},
             dims,
             {"scale": 0.1},
-            schedule="in_order",
-            grid=None,
-            data_seed=0,
-            trace=None,
-            on="gpu",
-            loader="driver",
+            running.RunOptions("in_order", None, 0, None, "gpu", "driver"),
         )
     assert (taken["BM"], taken["BN"], taken["D"]) == (64, 128, 128)

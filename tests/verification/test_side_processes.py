@@ -215,40 +215,6 @@ def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, a
     assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
 
 
-def gradients_verified(processes: int, right: str = "", wrong: str = "") -> VerifyReport:
-    text = corpus.kernels()["flash_bwd_dq_f32"].read_text(encoding="utf-8")
-    assert right in text
-    spec = as_specification(corpus.specification("causal"), "causal")
-    return verify(parse(text.replace(right, wrong), "gradients.cuir"), spec, consts={"D": 8, "BM": 64}, shrink=False, processes=processes)
-
-
-def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where longer problems follow from runs of the schedules stage."""
-    wider: list[Any] = []
-
-    def find(*given: Any) -> list[Any]:
-        wider[:] = numbers_stage.make_number_cases(given[1], given[2], [], "quick")[:1]
-        return list(wider)
-
-    monkeypatch.setattr(schedules_stage, "find_wider_cases", find)
-    alone, shared = (described(gradients_verified(n)) for n in (1, 3))
-    assert alone == shared and alone[0] and wider
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(
-    ("right", "wrong", "stage"),
-    [
-        ("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)", "schedules"),
-        ("return 1.0", "return 1.02", "numbers"),
-    ],
-)
-def test_a_fault_of_gradients_is_told_as_by_one_process(right: str, wrong: str, stage: str, a_sixth: None) -> None:
-    alone, shared = (gradients_verified(n, right, wrong) for n in (1, 3))
-    assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
-    assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
-
-
 def test_a_specification_that_changes_its_answers_is_found_in_side_processes(a_sixth: None) -> None:
     """Each process asks again at the end of its runs; what it did with other answers does not count."""
     calls = 0

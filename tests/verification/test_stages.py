@@ -23,7 +23,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import Case, VerifyReport, check_mask, check_numbers, check_schedules, verify
-from cuir.verification.schedules import make_schedules
+from cuir.verification.schedules import ScheduleOptions, make_schedules
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 EXPERT, PLAIN = (
@@ -300,7 +300,9 @@ def test_seeded_schedules_can_be_asked_for() -> None:
     program, checked, spec = kernel("causal")
     by_level, asked = make_schedules(checked, "quick"), make_schedules(checked, "quick", 9)
     assert len(asked) - len(by_level) == 9 - 5 and len({str(s) for s in asked}) == len(asked)
-    assert check_schedules(program, checked, spec, Case("small", Lengths(1, 1, 1, 64, 64)), "quick", seeded=9) == len(asked)
+    assert check_schedules(program, checked, spec, Case("small", Lengths(1, 1, 1, 64, 64)), "quick", ScheduleOptions(seeded=9)) == len(
+        asked
+    )
 
 
 def test_results_are_compared_bit_for_bit() -> None:

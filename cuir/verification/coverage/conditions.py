@@ -15,8 +15,10 @@ import torch
 
 from ...checking.checked import Checked, Role
 from ...checking.decisions import entry
+from ...checking.kernel_results import ResultKey, keep_with_kernel
 from ...checking.views import root_name
 from ...ops.base import Op
+from ...ops.meaning import Value
 from ...ops.meaning.scalars import PLAIN
 from ...syntax.nodes import Call, Expr, For, If, Name, Node, Slice, Stmt, Subscript
 from ...syntax.nodes import Literal as Number
@@ -98,7 +100,7 @@ class Condition:
             return f"`{read_source_text(self.operands[side])}` is alone what `{text}` gives"
         return f"{operand} is {self.sides[side]} in `{text}`"
 
-    def sides_of(self, result: Any, operands: Sequence[Any]) -> int:
+    def sides_of(self, result: Value, operands: Sequence[Value]) -> int:
         """Return the mask of the sides that a value is on; for arrays, of any element.
 
         operands: their values, where the kind needs them (`reads`).
@@ -128,39 +130,39 @@ def _strip_comment(line: str) -> str:
     return line.split("#")[0].strip()
 
 
-def _to_array(x: Any) -> Any:
+def _to_array(x: Value) -> Value:
     return x.cpu().numpy() if isinstance(x, torch.Tensor) else x
 
 
-def _make_side_mask(holds: Any) -> int:
+def _make_side_mask(holds: Value) -> int:
     """Return a mask: bit 0 where something holds, bit 1 where something does not."""
     if holds.__class__ is np.ndarray:
         return (1 if holds.any() else 0) | (0 if holds.all() else 2)
     return 1 if holds else 2
 
 
-def _truth(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _truth(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     return _make_side_mask(result)
 
 
-def _remainder(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _remainder(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     return _make_side_mask(result == operands[0])
 
 
-def _quotient(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _quotient(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     return _make_side_mask(result <= (1 if c.op is not None and c.op.traits.rounds == "up" else 0))
 
 
-def _bits(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _bits(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     inside, outside = _make_side_mask(result == 0), _make_side_mask(result == operands[0])
     return inside | (4 if outside & 2 else 0)
 
 
-def _flips(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _flips(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     return _make_side_mask((operands[0] & c.by) == 0)
 
 
-def _extremum(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _extremum(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     if len(operands) == 2 and result.__class__ in PLAIN:
         x, y = operands
         if x.__class__ in PLAIN and y.__class__ in PLAIN:
@@ -175,11 +177,11 @@ def _extremum(c: Condition, result: Any, operands: Sequence[Any]) -> int:
     return mask
 
 
-def _turns(c: Condition, result: Any, operands: Sequence[Any]) -> int:
+def _turns(c: Condition, result: Value, operands: Sequence[Value]) -> int:
     return 1 << min(int(result), 2)
 
 
-_SIDES_OF: dict[str, Callable[[Condition, Any, Sequence[Any]], int]] = {
+_SIDES_OF: dict[str, Callable[[Condition, Value, Sequence[Value]], int]] = {
     "truth": _truth,
     "comparison": _truth,
     "remainder": _remainder,
@@ -191,15 +193,13 @@ _SIDES_OF: dict[str, Callable[[Condition, Any, Sequence[Any]], int]] = {
 }
 
 
+@keep_with_kernel
 def collect_conditions(checked: Checked) -> list[Condition]:
     """Collect all conditions of a kernel, in the order of the text. Cached with the kernel.
 
     They are those of the work function, the declarations and the roles.
     """
-    if collect_conditions not in checked.cache:
-        checked.cache[collect_conditions] = _Collector(checked).collect()
-    conditions: list[Condition] = checked.cache[collect_conditions]
-    return conditions
+    return _Collector(checked).collect()
 
 
 class _Collector:
@@ -328,12 +328,16 @@ def _dtype(e: Expr) -> object:
     return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
 
 
+_READER = ResultKey[Reader]("reader of a role")
+
+
 def get_reader(checked: Checked, role: Role | None) -> Reader:
     """Return the origins of the names of a role, or of the declarations. Cached with the kernel."""
-    key = (get_reader, role.name if role is not None else "")
-    if key not in checked.cache:
-        checked.cache[key] = Reader(checked, role, None if role is None else get_reader(checked, None).found)
-    reader: Reader = checked.cache[key]
+    name = role.name if role is not None else ""
+    reader = checked.results.find(_READER, name)
+    if reader is None:
+        reader = Reader(checked, role, None if role is None else get_reader(checked, None).found)
+        checked.results.store(_READER, reader, name)
     return reader
 
 
@@ -353,23 +357,21 @@ def list_evaluated_nodes(node: Node) -> Iterator[Node]:
         yield from value if isinstance(value, tuple) else () if value is None else (value,)
 
 
+@keep_with_kernel
 def map_parents(checked: Checked) -> dict[IdentityKey, Node]:
     """Map each evaluated node to its parent. Cached with the kernel.
 
     Nodes are those of the roles, the declarations and the work function.
     """
-    if map_parents not in checked.cache:
-        parents: dict[IdentityKey, Node] = {}
-        pending: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
-        pending += [checked.tiles.count] if checked.tiles is not None else []
-        while pending:
-            node = pending.pop()
-            for child in list_evaluated_nodes(node):
-                parents[IdentityKey(child)] = node
-                pending.append(child)
-        checked.cache[map_parents] = parents
-    result: dict[IdentityKey, Node] = checked.cache[map_parents]
-    return result
+    parents: dict[IdentityKey, Node] = {}
+    pending: list[Node] = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
+    pending += [checked.tiles.count] if checked.tiles is not None else []
+    while pending:
+        node = pending.pop()
+        for child in list_evaluated_nodes(node):
+            parents[IdentityKey(child)] = node
+            pending.append(child)
+    return parents
 
 
 def list_boundary_numbers(c: Condition) -> list[int]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from ...attn.splicing.captured_arguments import CapturedArguments
 from ...attn.tracing.names import STANDARD
 from ...attn.verification.problems import Case
 from ...checking.checked import Checked
-from ...spec.function_specification import AnySpecification
+from ...spec.function_specification import AnySpecification, Value
 from ...spec.specification import Specification
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError
@@ -39,7 +38,7 @@ class Cover:
         self.program, self.checked, self.spec, self.shrink = program, checked, spec, shrink
         self.driver = Driver(checked, spec, observed, level, self._make_arguments)
         self.seconds = SYNCHRONISATION[level]
-        self.rows: list[Mapping[str, Any]] = []
+        self.rows: list[Mapping[str, object]] = []
         self.runs = [0, 0]
         self._captured: CapturedArguments | None = None  # traced when a condition reads them
 
@@ -48,7 +47,7 @@ class Cover:
         """Coverage of all runs so far."""
         return self.driver.coverage
 
-    def _make_arguments(self, case: Draw | Case, name: str) -> Mapping[str, Any]:
+    def _make_arguments(self, case: Draw | Case, name: str) -> Mapping[str, Value]:
         """Return the inputs of a problem; of an attention only the captured ones, if `name` is among them.
 
         That costs less than all inputs.

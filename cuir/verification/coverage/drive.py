@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ import torch
 from ...attn.verification.problems import Case
 from ...caching import Memo
 from ...checking.checked import Checked
-from ...spec.function_specification import AnySpecification, FunctionSpecification
+from ...spec.function_specification import AnySpecification, FunctionSpecification, Value
 from ...syntax.types import I32
 from ...text.diagnostics import CuirError
 from ..steps import find_unit_dims
@@ -20,7 +19,7 @@ from ..values.draws import Draw
 from .condition_ranges import Ranges
 from .observed import Observed
 from .origins import NUMBERS
-from .scalar_program import ScalarProgram, Unknown
+from .scalar_program import ScalarProgram, Tensors, Unknown
 from .size_space import Problem, Space
 from .solve import Search, Solution, choose, solve
 from .targets import Target, list_boundary_targets, list_unseen_remainders, list_unseen_sides
@@ -78,7 +77,7 @@ class Driver:
         spec: AnySpecification,
         observed: Observed,
         level: str,
-        arguments_of: Callable[[Draw | Case, str], Mapping[str, Any]],
+        arguments_of: Callable[[Draw | Case, str], Mapping[str, Value]],
     ):
         """Prepare the search.
 
@@ -87,8 +86,8 @@ class Driver:
         self.checked, self.spec, self.level, self.arguments_of = checked, spec, level, arguments_of
         self.effort = EFFORTS[level]
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
-        self._arguments: tuple[str, Mapping[str, Any]] = "", {}  # inputs of the last problem
-        self._arrays: Memo[tuple[str, str], np.ndarray[Any, Any]] = Memo(
+        self._arguments: tuple[str, Mapping[str, Value | None]] = "", {}  # inputs of the last problem
+        self._arrays: Memo[tuple[str, str], np.ndarray] = Memo(
             "verification.coverage.inputs", key="problem and name", invalidation="never: of one verification", limit=_KEPT
         )
 
@@ -186,20 +185,20 @@ class Driver:
         for c in {t.condition.number: t.condition for t in sides}.values():
             self.coverage.impossible[c.number] |= ranges.impossible(c)
 
-    def _read_tensors(self, problem: Problem) -> Callable[[str], np.ndarray[Any, Any]]:
+    def _read_tensors(self, problem: Problem) -> Tensors:
         """Return a function that returns the inputs of a problem by name."""
-        key, arrays = str(problem.case), dict[str, np.ndarray[Any, Any]]()
+        key, arrays = str(problem.case), dict[str, np.ndarray]()
 
-        def read(name: str) -> np.ndarray[Any, Any]:
+        def read(name: str) -> np.ndarray:
             if name not in arrays:
                 arrays[name] = self._make_array(key, problem, name)
             return arrays[name]
 
         return read
 
-    def _make_array(self, key: str, problem: Problem, name: str) -> np.ndarray[Any, Any]:
+    def _make_array(self, key: str, problem: Problem, name: str) -> np.ndarray:
         """Return an input of a problem; short ones are kept, as searches for several conditions try the same problems."""
-        array: np.ndarray[Any, Any] | None = self._arrays.get((key, name))
+        array: np.ndarray | None = self._arrays.get((key, name))
         if array is None:
             if self._arguments[0] != key or name not in self._arguments[1]:
                 try:
@@ -212,7 +211,7 @@ class Driver:
         return array
 
 
-def _convert_to_array(value: Any) -> np.ndarray[Any, Any]:
+def _convert_to_array(value: object) -> np.ndarray:
     """Convert a tensor to an array of the same numbers; another value to an empty one, of which nothing can be read."""
     if not isinstance(value, torch.Tensor):
         return np.empty(0)

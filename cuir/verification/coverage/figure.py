@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 SHOWN = 3  # lines that a note names
 
@@ -24,7 +23,7 @@ class OneSided:
     def __str__(self) -> str:
         return f"line {self.line}: {self.side} ({f'waived: {self.waived}' if self.waived else self.why})"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the side as JSON values."""
         return {"line": self.line, "condition": self.condition, "side": self.side, "why": self.why, "waived": self.waived}
 
@@ -68,7 +67,7 @@ class Figure:
         words = "; ".join(map(str, named)) + (f"; and {more} more, which --json lists" if more > 0 else "")
         return f"in no run conditions of {source} went this way: {words}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the figure as JSON values."""
         return {
             "conditions": self.conditions,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from ...checking.checked import Checked
 from ...interp.interpreted_launch import list_loop_turns
 from ...interp.machine import Evaluate, Worker
-from ...interp.watching import Watch, set_watch
+from ...interp.watching import find_watch, set_watch
+from ...ops.meaning import Value
 from ...syntax.nodes import Expr, For
 from ...syntax.walk import IdentityKey
 from .conditions import Condition, collect_conditions
@@ -26,7 +26,7 @@ class Observed:
         self.checked = checked
         self.conditions = collect_conditions(checked)
         self.seen = [0] * len(self.conditions)
-        self.values: list[Any] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
+        self.values: list[Value] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
         # index of the first operand of each condition
         self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]
         self.results: dict[IdentityKey, list[tuple[Condition, tuple[int, ...]]]] = {}
@@ -85,7 +85,7 @@ class Observed:
         masks, number, all_sides, sides_of, values = self.seen, c.number, c.all_sides, c.sides_of, self.values
         if not places:
 
-            def observe(w: Worker) -> Any:
+            def observe(w: Worker) -> Value:
                 v = run(w)
                 if masks[number] != all_sides:
                     masks[number] |= sides_of(v, ())
@@ -93,7 +93,7 @@ class Observed:
 
             return observe
 
-        def observe_operands(w: Worker) -> Any:
+        def observe_operands(w: Worker) -> Value:
             v = run(w)
             if masks[number] != all_sides:
                 masks[number] |= sides_of(v, [values[p] for p in places])
@@ -105,13 +105,13 @@ class Observed:
         masks, number, all_sides, values = self.seen, c.number, c.all_sides, self.values
         if not c.tile:
 
-            def keep(w: Worker) -> Any:
+            def keep(w: Worker) -> Value:
                 values[place] = v = run(w)
                 return v
 
             return keep
 
-        def keep_copy(w: Worker) -> Any:
+        def keep_copy(w: Worker) -> Value:
             v = run(w)
             if masks[number] != all_sides:  # the operation may overwrite its operand
                 values[place] = v.clone() if isinstance(v, torch.Tensor) else v
@@ -146,7 +146,7 @@ def collect_trip_counts(checked: Checked) -> dict[IdentityKey, set[int]]:
 
 def observe(checked: Checked) -> Observed:
     """Observe a kernel's runs from now on; the observation is stored with the kernel and begins anew."""
-    observed = checked.cache.get(Watch)
+    observed = find_watch(checked)
     if not isinstance(observed, Observed):
         observed = Observed(checked)
         set_watch(checked, observed)

@@ -6,7 +6,6 @@ Only what the requested conditions need is evaluated, as closures over a frame.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from ...checking.decisions import entry
 from ...checking.views import root_name
 from ...ops.base import Op
 from ...ops.meaning import DivisionByZero, cast
+from ...ops.meaning import Value as Operand
 from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stmt, Subscript
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
@@ -24,9 +24,11 @@ from .origins import RUN
 
 TURNS = 400_000  # of all loops of one evaluation
 UNIT, WORKER, RANK = "#units", "#worker", "#rank"  # no names of the language
-Frame = dict[str, Any]
-Value = Callable[[Frame], Any]
+Frame = dict[str, Operand]
+Value = Callable[[Frame], Operand]
 Action = Callable[[Frame], None]
+Size = int | float  # of a dim, or the value of a scalar
+Tensors = Callable[[str], np.ndarray]  # returns an input by name
 
 
 class Unknown(Exception):
@@ -64,7 +66,7 @@ class ScalarProgram:
         self.masks = Masks(len(collect_conditions(checked)))
         self.turns_remaining = 0
         self.size = 0  # operations, about
-        self.tensors: Callable[[str], Any] = _no_tensors
+        self.tensors: Tensors = _no_tensors
         self.reads: set[str] = set()  # tensors that are read from
         self.names: set[str] = set()  # that are needed
         self.reader, self.needed = get_reader(checked, None), set[str]()
@@ -95,14 +97,14 @@ class ScalarProgram:
         return above
 
     # ---- running
-    def units(self, sizes: Mapping[str, Any]) -> int:
+    def units(self, sizes: Mapping[str, Size]) -> int:
         """Return the units of work of a launch; 0 for a kernel without."""
         frame = dict(sizes)
         for action in self.before:
             action(frame)
         return max(0, int(self.count(frame))) if self.count is not None else 0
 
-    def evaluate(self, sizes: Mapping[str, Any], grid: int = 1, tensors: Callable[[str], Any] | None = None, turns: int = TURNS) -> Masks:
+    def evaluate(self, sizes: Mapping[str, Size], grid: int = 1, tensors: Tensors | None = None, turns: int = TURNS) -> Masks:
         """Evaluate the conditions of a launch.
 
         sizes: dims and scalars. tensors: returns an input by name, as an array. Raises Unknown beyond `turns` loop turns.
@@ -229,7 +231,7 @@ class ScalarProgram:
             return self._compile_plain(e, c)
         value, number = self._compile_plain(e, None), c.number
 
-        def truth(frame: Frame) -> Any:
+        def truth(frame: Frame) -> Operand:
             v = value(frame)
             self.masks.sides[number] |= c.sides_of(v, ())
             return v
@@ -278,10 +280,10 @@ class ScalarProgram:
         folded = _fold_operands(op, function, len(operands))
         return lambda frame: folded(*(v(frame) for v in values))
 
-    def _compile_record(self, c: Condition, function: Callable[..., Any], values: Sequence[Value], reads: Sequence[int]) -> Value:
+    def _compile_record(self, c: Condition, function: Callable[..., Operand], values: Sequence[Value], reads: Sequence[int]) -> Value:
         number, compares = c.number, c.kind == "comparison" and not c.tile
 
-        def record(frame: Frame) -> Any:
+        def record(frame: Frame) -> Operand:
             operands = [v(frame) for v in values]
             result = function(*operands)
             masks = self.masks
@@ -307,7 +309,7 @@ class ScalarProgram:
         self.reads.add(name)
         indices = [self._compile(i) for i in e.indices]  # type: ignore[arg-type]
 
-        def read(frame: Frame) -> Any:
+        def read(frame: Frame) -> Operand:
             array, at = self.tensors(name), [int(i(frame)) for i in indices]
             for i, n in zip(at, array.shape):
                 if not 0 <= i < n:
@@ -328,11 +330,11 @@ def list_declared_names(checked: Checked) -> set[str]:
     return {s.targets[0] for s in checked.declarations if isinstance(s, Assign)}
 
 
-def _unknown(frame: Frame) -> Any:
+def _unknown(frame: Frame) -> Operand:
     raise Unknown
 
 
-def _no_tensors(name: str) -> Any:
+def _no_tensors(name: str) -> np.ndarray:
     raise Unknown
 
 
@@ -343,14 +345,14 @@ def _compile_lazy(op: Op, values: Sequence[Value]) -> Value:
         return lambda frame: x(frame) if cond(frame) else y(frame)
     (x, y), decided = values, op.traits.decided_by
 
-    def either(frame: Frame) -> Any:
+    def either(frame: Frame) -> Operand:
         v = x(frame)
         return v if bool(v) == decided else y(frame)
 
     return either
 
 
-def _get_unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
+def _get_unreduced(op: Op) -> Callable[[Operand, Operand], Operand] | None:
     """Return sums and differences without a reduction to 32 bits.
 
     A launch in which an index would overflow is refused.
@@ -360,12 +362,12 @@ def _get_unreduced(op: Op) -> Callable[[Any, Any], Any] | None:
     return (lambda a, b: a - b) if op.traits.linear == (1, -1) else None
 
 
-def _fold_operands(op: Op, function: Callable[..., Any], operands: int) -> Callable[..., Any]:
+def _fold_operands(op: Op, function: Callable[..., Operand], operands: int) -> Callable[..., Operand]:
     """Extend an operation of two values to more."""
     if op.traits.extremum is None or operands == 2:
         return function
 
-    def fold(*values: Any) -> Any:
+    def fold(*values: Operand) -> Operand:
         result = values[0]
         for v in values[1:]:
             result = function(result, v)

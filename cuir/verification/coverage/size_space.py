@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...attn.verification.problems import Case, Kind, is_attention
 from ...checking.checked import Checked
@@ -13,6 +12,7 @@ from ...spec.specification import LENGTHS, Lengths
 from ...syntax.types import BOOL, F32, I32, DType
 from ..steps import align_heads, find_steps, find_tiles
 from ..values.draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
+from .scalar_program import Size
 
 NAME = "for a condition"
 _HEADS = ("H", "HK")
@@ -26,7 +26,7 @@ class Problem:
     """
 
     case: Draw | Case
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, Size]
     elements: int
     large: bool = False
 
@@ -54,12 +54,12 @@ class Space:
         """Names of the dims and scalars that may be chosen."""
         return (*self.dims, *self.scalars)
 
-    def make_thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Any]:
+    def make_thin(self, scalars: Collection[str] = (), steps: int = 0) -> dict[str, Size]:
         """Return the smallest problem, with a value for these scalars.
 
         steps: so many steps of each dim and a remainder, instead of one element.
         """
-        sizes: dict[str, Any] = {
+        sizes: dict[str, Size] = {
             d: steps * max(1, self.steps.get(d, 0)) + (1 if steps and self.steps.get(d) else 0) or 1 for d in self.dims
         }
         if steps > 1:
@@ -69,7 +69,7 @@ class Space:
             **{n: 1 if kind == I32 else kind == BOOL if kind == BOOL else 1.0 for n, kind in self.scalars.items() if n in scalars},
         }
 
-    def problem(self, sizes: Mapping[str, Any]) -> Problem | None:
+    def problem(self, sizes: Mapping[str, Size]) -> Problem | None:
         """Return the problem of these lengths and scalars, as admitted by the specification, or None."""
         lengths = align_heads({d: int(sizes[d]) for d in self.dims})
         if min(lengths.values(), default=1) < 1 or max(lengths.values(), default=1) >= 2**31:
@@ -87,7 +87,7 @@ class Space:
         elements = self._count_elements(lengths)
         return Problem(Case(NAME, Lengths(**lengths), self.kind), {**self.integer_consts, **lengths}, elements, elements > MOST_ELEMENTS)
 
-    def _convert_scalar(self, name: str, value: Any) -> Any:
+    def _convert_scalar(self, name: str, value: Size) -> Size:
         kind = self.scalars[name]
         return float(value) if kind == F32 else bool(value) if kind == BOOL else int(value)
 

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...checking.checked import Checked
 from ...checking.decisions import definitions
@@ -19,7 +18,7 @@ from ...syntax.nodes import Literal as Number
 from ...syntax.types import BOOL, F32
 from ...syntax.walk import walk
 from .conditions import DECLARATIONS, WORK, Condition, collect_conditions, list_boundary_numbers
-from .scalar_program import TURNS, Masks, ScalarProgram, Unknown
+from .scalar_program import TURNS, Masks, ScalarProgram, Size, Tensors, Unknown
 from .size_space import Problem, Space
 from .targets import Target, compute_period, trace_names
 
@@ -55,7 +54,7 @@ class Search:
     exhausted: bool = False
 
 
-TensorsOf = Callable[[Problem], Callable[[str], Any]]  # the inputs of a problem, from which scalars are read
+TensorsOf = Callable[[Problem], Tensors]  # the inputs of a problem, from which scalars are read
 
 
 def solve(checked: Checked, space: Space, targets: Sequence[Target], search: Search, tensors_of: TensorsOf) -> None:
@@ -107,7 +106,7 @@ class _Solver:
         self.numbers = _collect_numbers(self.condition, _trace_expressions(checked, self.condition), self.open_targets)
         self.names = self._find_influences()
         self.most = search.operations
-        self.tried: set[tuple[tuple[str, Any], ...]] = set()
+        self.tried: set[tuple[tuple[str, Size], ...]] = set()
 
     def probe(self) -> None:
         """Try small problems: of each dim one step, two and a ragged end, four; and so of two dims at once."""
@@ -132,13 +131,13 @@ class _Solver:
         self.search.operations += reserve
         self._try_each(self._make_thin(3))
 
-    def _try_each(self, base: Mapping[str, Any]) -> None:
+    def _try_each(self, base: Mapping[str, Size]) -> None:
         for name, value in sorted(self._list_values(), key=lambda nv: (abs(nv[1]), nv[0])):
             if self._is_worthwhile():
                 self._try({**base, name: value})
 
     def _try_pairs(self) -> None:
-        values: dict[str, list[Any]] = {}
+        values: dict[str, list[Size]] = {}
         for name, value in self._list_values(short=True):
             values.setdefault(name, []).append(value)
         pairs = [
@@ -147,7 +146,7 @@ class _Solver:
             for v, w in itertools.product(dict.fromkeys(values[a]), dict.fromkeys(values[b]))
         ]
 
-        def size(pair: tuple[str, Any, str, Any]) -> int:
+        def size(pair: tuple[str, Size, str, Size]) -> float:
             """Estimate the size of a problem; scalars cost nothing."""
             return math.prod(v for n, v in (pair[:2], pair[2:]) if n not in self.space.scalars)
 
@@ -159,7 +158,7 @@ class _Solver:
         """Return whether open targets justify a search, and operations remain."""
         return self.search.operations > 0 and any(t.kind != "near" for t in self.open_targets)
 
-    def _make_thin(self, steps: int = 0) -> dict[str, Any]:
+    def _make_thin(self, steps: int = 0) -> dict[str, Size]:
         return self.space.make_thin(self.names, steps)
 
     def _find_influences(self) -> list[str]:
@@ -169,7 +168,7 @@ class _Solver:
             names |= set(self.space.dims)
         return [n for n in self.space.names if n in names]
 
-    def _list_values(self, short: bool = False) -> Iterator[tuple[str, Any]]:
+    def _list_values(self, short: bool = False) -> Iterator[tuple[str, Size]]:
         numbers = self.numbers
         for name in self.names:
             kind = self.space.scalars.get(name)
@@ -217,7 +216,7 @@ class _Solver:
             else:
                 low = middle
 
-    def _try(self, sizes: Mapping[str, Any], share: int = 3) -> bool:
+    def _try(self, sizes: Mapping[str, Size], share: int = 3) -> bool:
         """Evaluate a problem, with at most 1/share of the budget; return whether it meets a target."""
         solution = self._evaluate(sizes, share)
         if solution is None or not solution.targets:
@@ -226,7 +225,7 @@ class _Solver:
         self.open_targets = [t for t in self.open_targets if t not in solution.targets]
         return True
 
-    def _evaluate(self, sizes: Mapping[str, Any], share: int = 3) -> Solution | None:
+    def _evaluate(self, sizes: Mapping[str, Size], share: int = 3) -> Solution | None:
         key = tuple(sorted(sizes.items()))
         if key in self.tried:
             return None

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...checking.checked import Checked, TensorParam
 from ...checking.decisions import entry, jumps, list_placed_deciders, walk_sources
+from ...checking.kernel_results import ResultKey, SameObject, keep_with_kernel
 from ...spec.function_specification import FunctionSpecification, Value
 from ...syntax.nodes import Expr, Literal
 from ...syntax.types import F32
@@ -151,18 +152,16 @@ def _draw_at_steps(
     return x.clamp(-largest, largest).float().to(dtype)
 
 
+@keep_with_kernel
 def _find_kernel_decisions(checked: Checked) -> tuple[bool, list[float]]:
     """Return whether the kernel decides by rounded floats, and the numbers that feed the decisions."""
-    if _find_kernel_decisions not in checked.cache:
-        deciding = []
-        for i, e, floats in list_placed_deciders(checked):
-            operands = [(i, a) for a in floats]
-            if jumps(checked, e) or any(_is_rounded(checked, x) for x in walk_sources(checked, operands)):
-                deciding += operands
-        numbers = [abs(float(e.value)) for e in walk_sources(checked, deciding) if isinstance(e, Literal)]
-        checked.cache[_find_kernel_decisions] = (bool(deciding), list(dict.fromkeys(numbers))[:_MOST])
-    decisions: tuple[bool, list[float]] = checked.cache[_find_kernel_decisions]
-    return decisions
+    deciding = []
+    for i, e, floats in list_placed_deciders(checked):
+        operands = [(i, a) for a in floats]
+        if jumps(checked, e) or any(_is_rounded(checked, x) for x in walk_sources(checked, operands)):
+            deciding += operands
+    numbers = [abs(float(e.value)) for e in walk_sources(checked, deciding) if isinstance(e, Literal)]
+    return bool(deciding), list(dict.fromkeys(numbers))[:_MOST]
 
 
 def _is_rounded(checked: Checked, e: Expr) -> bool:
@@ -174,17 +173,21 @@ def _is_rounded(checked: Checked, e: Expr) -> bool:
     return bool(operation[0].ulps or operator.multiplies or len(operator.linear) > 1)
 
 
+_FUNCTION_DECISIONS = ResultKey[tuple[bool, list[float]]]("decisions of a function")
+
+
 def _find_function_decisions(checked: Checked, spec: FunctionSpecification, arguments_of: ArgumentsOf) -> tuple[bool, list[float]]:
     """Return whether the function has a step function, and the numbers that floats meet there."""
-    cache: dict[int, tuple[FunctionSpecification, bool, list[float]]] = checked.cache.setdefault(_find_function_decisions, {})
-    if id(spec) not in cache:
+    decisions = checked.results.find(_FUNCTION_DECISIONS, SameObject(spec))
+    if decisions is None:
         mode = _Jumps()
         with contextlib.suppress(CuirError):  # reported by the evaluation of its numbers
             if (arguments := arguments_of()) is not None:
                 with mode:
                     spec.single(*arguments)
-        cache[id(spec)] = (spec, mode.is_found, list(dict.fromkeys(mode.numbers))[:_MOST])
-    return cache[id(spec)][1:]
+        decisions = mode.is_found, list(dict.fromkeys(mode.numbers))[:_MOST]
+        checked.results.store(_FUNCTION_DECISIONS, decisions, SameObject(spec))
+    return decisions
 
 
 JUMPS = frozenset([
