@@ -35,12 +35,13 @@ from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.attn.kernels.few_keys import has_few_keys
 from cuir.attn.kernels.kernels import attention
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cells import Cell, Timing
 from cuir.performance.suites.contest import contest
+from cuir.performance.suites.result_rows import Entry
 from cuir.performance.suites.suites import MODELS, cell
 from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import count_kept_pairs, make_tensors
-from cuir.performance.timing.timing_protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call
 from cuir.text.diagnostics import CuirError
 
 VARIANTS = ("full", "causal", "sliding_window", "prefix_lm", "causal_document", "softcap_causal", "alibi_causal")
@@ -109,10 +110,10 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
     def judge(grads: Any) -> tuple[float, str]:
         return max(expected.errors(grads)), expected.judge(grads)
 
-    def figures(ms: float) -> dict[str, float]:
+    def figures(ms: float) -> Entry:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
-    rows = contest(problem.calls(), judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
+    rows = contest(problem.calls(), judge, figures, Timing(rounds))
     return as_row(at, flops, max(expected.half_errors), max(expected.bounds), rows)
 
 

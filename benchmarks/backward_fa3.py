@@ -25,6 +25,7 @@ import torch
 from benchmarks.recorded import as_row, command, record
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.backward_suite import gradients_of, ours
+from cuir.performance.suites.cells import Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.suites import suite
@@ -163,9 +164,7 @@ def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:
         gradients = as_torch(grads)
         return max(expected.errors(gradients)), expected.judge(gradients)
 
-    rows = contest(
-        calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, rounds, lost={}, tell=lambda *_: None, measure=in_flight_ms
-    )
+    rows = contest(calls, judge, lambda ms: {"tflops": round(flops / ms / 1e9, 2)}, Timing(rounds, measure=in_flight_ms))
     return as_row(cell, flops, max(expected.half_errors), max(expected.bounds), rows)
 
 

@@ -24,7 +24,7 @@ from benchmarks.defaults import Cell, of_cell, parsed, whole
 from benchmarks.recorded import read_rows
 from cuir.performance.selection import Device, cost
 from cuir.performance.selection import shipped_table as table
-from cuir.performance.selection.choose import Source, choose
+from cuir.performance.selection.choose import Evidence, Source, choose
 from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape
 
@@ -200,7 +200,9 @@ def report(measured: Sequence[Measured], device: str, source: Source) -> list[tu
         numbers = dict(work_of(m.cell)[1])
         varied = {n for name in m.times for n in parsed(name)}
         fixed = whole({n: HELD[n] for n in ("AHEAD",) if n not in varied}, m.cell.shape.D)  # measured before it was an axis
-        chosen = choose(transferred.program, fixed, m.cell.shape.lengths, numbers=numbers, device=Device(device, sms), sources=(source,))
+        chosen = choose(
+            transferred.program, fixed, m.cell.shape.lengths, Evidence(sources=(source,), device=Device(device, sms)), numbers=numbers
+        )
         name = next(
             (
                 n

@@ -30,12 +30,13 @@ from cuir.attn.kernels.kernels import attention
 from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cells import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
+from cuir.performance.suites.result_rows import Entry
 from cuir.performance.suites.suites import suite
 from cuir.performance.timing.problem import compute_expectation, count_kept_pairs, make_tensors
-from cuir.performance.timing.timing_protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 
@@ -100,10 +101,10 @@ def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
         o, lse = outputs if isinstance(outputs, tuple) else (outputs, None)
         return expected.error(o), expected.judge(o, lse)
 
-    def figures(ms: float) -> dict[str, float]:
+    def figures(ms: float) -> Entry:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
-    rows = contest(calls, judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
+    rows = contest(calls, judge, figures, Timing(rounds))
     return as_row(cell, flops, expected.half_error, expected.bound, rows)
 
 

@@ -37,11 +37,12 @@ from cuir.attn.kernels.kernels import attention
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_specification, read_variant
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cells import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
+from cuir.performance.suites.result_rows import Entry
 from cuir.performance.timing.problem import Shape
-from cuir.performance.timing.timing_protocol import Call, median_ms
+from cuir.performance.timing.timing_protocol import Call
 from cuir.spec.function_specification import FunctionSpecification
 
 SHAPE = Shape(2, 16, 16, 4096, 4096, DIM)
@@ -138,10 +139,10 @@ def row(cell: Cell, spec: FunctionSpecification, texts: Mapping[str, str], round
     calls |= {"compiled": problem.formula()} | {name: partial(first, name) for name in texts}
     flops = 4.0 * cell.shape.D * cell.shape.B * cell.shape.H * cell.shape.M * cell.shape.N
 
-    def figures(ms: float) -> dict[str, float]:
+    def figures(ms: float) -> Entry:
         return {"tflops": round(flops / ms / 1e9, 2)}
 
-    rows = contest(calls, problem.judge, figures, rounds, lost={}, tell=lambda *_: None, measure=median_ms)
+    rows = contest(calls, problem.judge, figures, Timing(rounds))
     return as_row(cell, flops, max(problem.own.values()), max(problem.bounds.values()), rows)
 
 

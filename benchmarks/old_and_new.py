@@ -15,7 +15,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -123,7 +123,10 @@ def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: i
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # into the cache; each is a process of nvcc
         list(pool.map(compile_cuda, [k for name, *_, cuda in differing for k in (cuda, old_kernel(cuda, old[name]))]))
     for name, _, consts, program, cuda in differing:
-        kernels = {"old": CompiledKernel(compile_cuda(old_kernel(cuda, old[name]))), "new": CompiledKernel(compile_cuda(cuda))}
+        kernels: dict[str, Callable[..., object]] = {
+            "old": CompiledKernel(compile_cuda(old_kernel(cuda, old[name]))),
+            "new": CompiledKernel(compile_cuda(cuda)),
+        }
         for length in lengths:
             case = PreparedProblem(program, Shape(max(1, 16384 // length), 32, 32, length, length, int(consts["D"])), torch.float16)
             arguments = case.arguments(cuda.checked.consts)

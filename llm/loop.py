@@ -218,6 +218,31 @@ def improve(
     return outcome
 
 
+@dataclass(frozen=True)
+class Session:
+    """A source of answers with its budget, and the rules by which passes ask it.
+
+    Attributes:
+        asks: Source of answers.
+        budget: Money and tokens to spend.
+        k: Conversations that are led side by side.
+        attempts: Answers of one conversation.
+        progress: Called with each event.
+        recorder: Recorder of exchanges.
+    """
+
+    asks: Asks
+    budget: Budget
+    k: int = 1
+    attempts: int = 5
+    progress: Progress | None = None
+    recorder: Records | None = None
+
+    def improve(self, task: Pass) -> Outcome:
+        """Run `improve` on a task."""
+        return improve(task, self.asks, self.budget, self.k, self.attempts, self.progress, self.recorder)
+
+
 def _converse(
     task: Pass, asks: Asks, budget: Budget, sample: Sample, attempts: int, tell: Progress, recorder: Records | None, stop: threading.Event
 ) -> None:

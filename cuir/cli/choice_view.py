@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..performance.timing.problem import Shape
 from ..text.diagnostics import CuirError
 from .output import print_json
 from .tables import print_table
 
+if TYPE_CHECKING:
+    from ..performance.selection import Device
+    from .tuning_targets import TuningTarget, TuningWords
+
 
 def show_choices(
-    target: str,
-    variant: str,
-    source: str,
-    shapes: Sequence[Shape],
-    param: Sequence[str],
-    dtype: str,
-    const: Sequence[str],
-    gpu: str | None,
-    starts: Any,
-    as_json: bool,
+    name: str, target: TuningTarget, shapes: Sequence[Shape], words: TuningWords, dtype: str, gpu: str | None, as_json: bool
 ) -> int:
     """Print a row for each shape.
 
@@ -30,41 +25,38 @@ def show_choices(
     from ..bridging import attention_consts
     from ..checking.const_defaults import consts_as_json
     from ..performance.search.space import label
-    from ..performance.selection import choose
+    from ..performance.selection import Evidence, choose
     from .command_inputs import agreeing, read_consts
     from .worker_process import transferred
 
-    result = transferred(variant, tuple(param), source)
+    result = transferred(target.variant, words.param, target.source)
     device = _device(gpu)
     choices = []
     for shape in shapes:
-        fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(list(const)), f"--dtype {dtype} and --shape {shape}")
-        near = starts.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed}) if starts is not None else None
-        start_settings, exact = (near.starts, near.exact) if near is not None else ((), False)
+        fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(words.const), f"--dtype {dtype} and --shape {shape}")
+        near = target.space.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed})
         choices.append(
             choose(
                 result.program,
                 fixed,
                 shape.lengths,
+                Evidence(near.starts, near.exact, device=device),
                 numbers=result.numbers,
                 mask=result.mask,
-                starts=start_settings,
-                exact=exact,
                 kernel=result.kernel,
-                device=device,
             )
         )
     if as_json:
         data = [{"shape": list(s.as_tuple()), **c.as_json(), "consts": consts_as_json(c.consts)} for s, c in zip(shapes, choices)]
-        of = {"target": target, "dtype": dtype, "device": device.name or None}
+        of = {"target": name, "dtype": dtype, "device": device.name or None}
         print_json({"ok": True, "diagnostics": [], **of, "choices": data})
     else:
         rows = [(str(shape), label(c.consts), c.source, c.why) for shape, c in zip(shapes, choices)]
-        print_table(f"{target} on {device.name or 'no GPU'}, {dtype}", ("shape", "consts", "source", "why"), rows)
+        print_table(f"{name} on {device.name or 'no GPU'}, {dtype}", ("shape", "consts", "source", "why"), rows)
     return 0
 
 
-def _device(gpu: str | None) -> Any:
+def _device(gpu: str | None) -> Device:
     """Return the device of a name, or the present one."""
     from ..performance.selection import Device
     from ..performance.selection.shipped_table import list_shipped_devices

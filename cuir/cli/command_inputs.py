@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..checking.checked import Const
 from ..syntax.nodes import Program
@@ -155,21 +156,39 @@ def read_attention(dtype: str | None, head_dim: int | None, items: Iterable[str]
     return required
 
 
-def read_origin(
-    origin: str, kernel: str | None, dtype: str | None, head_dim: int | None, items: Iterable[str]
-) -> tuple[str, Program, Kernel, dict[str, Const]]:
-    """Read the kernel that variants are derived from: name or path, program, kernel, consts.
+@dataclass(frozen=True)
+class KernelWords:
+    """Words of the command line about a kernel: its name, --dtype, --head-dim, and the items of -c."""
+
+    kernel: str | None
+    dtype: str | None
+    head_dim: int | None
+    items: Sequence[str]
+
+
+class OriginKernel(NamedTuple):
+    """Kernel that variants are derived from: name or path of its program, the program, the kernel, and its consts."""
+
+    name: str
+    program: Program
+    kernel: Kernel
+    consts: dict[str, Const]
+
+
+def read_origin(origin: str, words: KernelWords) -> OriginKernel:
+    """Read the kernel that variants are derived from.
 
     The consts are those of `read_kernel_consts`. The default expert kernel is that of the dtype. Raises CuirError.
     """
     from ..checking.checker import pick_kernel
     from ..checking.const_defaults import USUAL_DTYPE
 
-    named = read_consts(items).get("T")
-    origin = expert_for(origin, dtype or named or USUAL_DTYPE)
+    named = read_consts(words.items).get("T")
+    origin = expert_for(origin, words.dtype or named or USUAL_DTYPE)
     program = read_program(origin)
-    picked = pick_kernel(program, kernel)
-    return origin, program, picked, read_kernel_consts(picked, dtype, head_dim, items, known_consts(origin, picked))
+    picked = pick_kernel(program, words.kernel)
+    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, known_consts(origin, picked))
+    return OriginKernel(origin, program, picked, consts)
 
 
 def read_program_consts(program: Program, name: str, kernel: str | None, items: Iterable[str]) -> tuple[Kernel, dict[str, Const]]:

@@ -30,6 +30,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..verification.report import Stage
 from ..verification.sanitizer import TOOLS, make_diagnostics
 from .command_inputs import (
+    KernelWords,
     computed,
     known_consts,
     read_kernel_consts,
@@ -114,32 +115,23 @@ class Verified:
 
 
 def verified_of(
-    target: str,
-    against: str | None,
-    parameters: tuple[str, ...],
-    origin: str,
-    kernel: str | None,
-    dtype: str | None,
-    head_dim: int | None,
-    items: Sequence[str],
-    level: str,
-    is_program: bool,
+    target: str, against: str | None, parameters: tuple[str, ...], origin: str, words: KernelWords, level: str, is_program: bool
 ) -> Verified:
     """Return what a command line names.
 
     A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another
     without a specification.
     """
-    corpus_entry = computed(target, kernel) if is_program else None
+    corpus_entry = computed(target, words.kernel) if is_program else None
     if not is_program:
-        origin, _, _, consts = read_origin(origin, kernel, dtype, head_dim, items)
-        return Verified(target, against, parameters, origin, kernel, plain(consts), level)
-    picked = pick_kernel(read_program(target), kernel or (corpus_entry[0] if corpus_entry is not None else None))
+        found = read_origin(origin, words)
+        return Verified(target, against, parameters, found.name, words.kernel, plain(found.consts), level)
+    picked = pick_kernel(read_program(target), words.kernel or (corpus_entry[0] if corpus_entry is not None else None))
     if corpus_entry is not None:
         against = against or corpus_entry[1].specification
     if against is None:
         raise unspecified(target)
-    consts = read_kernel_consts(picked, dtype, head_dim, items, known_consts(target, picked))
+    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, known_consts(target, picked))
     return Verified(target, against, parameters, origin, picked.name, plain(consts), level)
 
 

@@ -6,16 +6,16 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import torch
 
-from ..arguments.binding import TORCH, bind
+from ..arguments.binding import TORCH, Argument, bind
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
-from ..checking.const_defaults import consts_as_json, describe_consts
+from ..checking.const_defaults import PlainConsts, consts_as_json, describe_consts
 from ..checking.fold import literal, specialise
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
@@ -32,25 +32,81 @@ Number = int | float | bool
 _UNSTORED = {torch.float32: (torch.int32, 0x7FC0DEAD), torch.float16: (torch.int16, 0x7E2A), torch.bfloat16: (torch.int16, 0x7FEA)}
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run.
+
+    Attributes:
+        schedule: Order of the agents, as text.
+        grid: CTAs (or clusters).
+        data_seed: Of the random tensors.
+        trace: File for a trace.
+        on: "interpreter" or "gpu".
+        loader: Loader of compiled kernels.
+        typed: Options of the command line that ask for a GPU.
+    """
+
+    schedule: str
+    grid: int | None
+    data_seed: int
+    trace: Path | None
+    on: str
+    loader: str
+    typed: str = "--on gpu"
+
+
+class OutputRow(TypedDict):
+    """Description of an output: its finite numbers, and how many elements are not finite or were never stored."""
+
+    name: str
+    shape: str
+    dtype: str
+    mean: float
+    largest: float
+    not_finite: int
+    elements: int
+    never_stored: int | None
+
+
+class RunResult(TypedDict, total=False):
+    """Description of a run.
+
+    Attributes:
+        kernel: Its name.
+        consts: Consts that it was compiled with.
+        on: Where it ran.
+        seconds: Duration.
+        events: Events that were counted.
+        outputs: Descriptions of the outputs.
+        note: Warnings and remarks.
+        trace: The file with the trace.
+        replay: The command that runs it again.
+    """
+
+    kernel: str
+    consts: PlainConsts
+    on: str
+    seconds: float
+    events: str
+    outputs: list[OutputRow]
+    note: str
+    trace: str | None
+    replay: str
+
+
 def run_kernel(
     program: Program,
     kernel: str | None,
     consts: Mapping[str, Const],
     dims: Mapping[str, Number],
     scalars: Mapping[str, Number],
-    *,
-    schedule: str,
-    grid: int | None,
-    data_seed: int,
-    trace: Path | None,
-    on: str,
-    loader: str,
-    typed: str = "--on gpu",
-) -> dict[str, Any]:
+    options: RunOptions,
+) -> RunResult:
     """Run a kernel on random tensors, and describe its outputs.
 
-    Floats are normal, integers zero, outputs NaN. `typed` are the options that ask for a GPU. Raises CuirError.
+    Floats are normal, integers zero, outputs NaN. Raises CuirError.
     """
+    on, loader, trace = options.on, options.loader, options.trace
     if on not in ("interpreter", "gpu"):
         raise CuirError.of("U100", f"--on is interpreter or gpu, found `{on}`")
     if on == "gpu":
@@ -58,24 +114,28 @@ def run_kernel(
         from ..runtime.loader import require_loader
 
         require_loader(loader)
-        require_gpu(f"leave out {typed} to run it in the interpreter")
+        require_gpu(f"leave out {options.typed} to run it in the interpreter")
         _require_package(loader)
         lengths = [dims.get(name) for name in ("B", "H", "HK", "M", "N")]
         if all(type(n) is int for n in lengths):
-            from ..performance.selection import choose
+            from ..performance.selection import Evidence, choose
             from ..spec.specification import Lengths
             from .judged_kernel import remember_judged_kernel
 
-            consts = choose(program, consts, Lengths(*lengths), numbers=scalars, kernel=kernel, sources=("tuned",)).consts  # type: ignore[arg-type]
+            consts = choose(program, consts, Lengths(*lengths), Evidence(sources=("tuned",)), numbers=scalars, kernel=kernel).consts  # type: ignore[arg-type]
             remember_judged_kernel(pick_kernel(program, kernel), consts)
     checked = check(program, pick_kernel(program, kernel).name, consts)
-    arguments = make_arguments(checked, dims, scalars, data_seed, "cuda" if on == "gpu" else "cpu")
+    arguments = make_arguments(checked, dims, scalars, options.data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, schedule, grid, trace)
+    events, note = (
+        _on_gpu(checked, arguments, loader)
+        if on == "gpu"
+        else _interpreted(checked, arguments, options.schedule, options.grid, options.trace)
+    )
     seconds = time.perf_counter() - start
     blank = find_overwritten(checked)
-    outputs = [_describe(t.name, arguments[t.name], t.name in blank) for t in checked.outputs]
+    outputs = [_describe(t.name, cast(torch.Tensor, arguments[t.name]), t.name in blank) for t in checked.outputs]
     note = "; ".join(filter(None, (_describe_unstored(outputs), note)))
     return {
         "kernel": checked.name,
@@ -103,7 +163,9 @@ def replayable(error: CuirError, command: Sequence[str]) -> CuirError:
     return CuirError(replace(d, notes=tuple(map(whole, d.notes))) for d in error.diagnostics)
 
 
-def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str) -> dict[str, Any]:
+def make_arguments(
+    checked: Checked, dims: Mapping[str, Number], scalars: Mapping[str, Number], seed: int, device: str
+) -> dict[str, Argument]:
     """Return arguments by name.
 
     Raises CuirError for dims and scalars that are missing, unknown or unusable.
@@ -134,7 +196,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
             "U114", f"the scalar {', '.join(absent)} has no value", checked.origin.span, f"-s {','.join(f'{s}=...' for s in absent)}"
         )
     generator = torch.Generator().manual_seed(seed)
-    arguments: dict[str, Any] = dict(scalars)
+    arguments: dict[str, Argument] = dict(scalars)
     blank = find_overwritten(checked)
     for t in checked.tensors:
         if t.scratch:
@@ -150,7 +212,7 @@ def make_arguments(checked: Checked, dims: Mapping[str, Number], scalars: Mappin
     return arguments
 
 
-def _interpreted(checked: Checked, arguments: dict[str, Any], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
+def _interpreted(checked: Checked, arguments: dict[str, Argument], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
     """Run in the interpreter; return what the run did, and what it cannot show."""
     from ..interp import Trace, run
 
@@ -193,7 +255,7 @@ def _read_schedule(text: str) -> Schedule:
         raise CuirError(replace(d, hint=f"{d.hint}, all") for d in error.diagnostics) from None
 
 
-def describe_short_rings(checked: Checked, arguments: Mapping[str, Any], report: RunReport) -> str:
+def describe_short_rings(checked: Checked, arguments: Mapping[str, Argument], report: RunReport) -> str:
     """Name rings of barriers that no CTA took to their third round, and a grid that would; "" if none.
 
     A wrong parity or an early reuse shows in the third round at the latest.
@@ -213,12 +275,12 @@ def describe_short_rings(checked: Checked, arguments: Mapping[str, Any], report:
     return f"{finding}: {longer or 'other lengths'} with --grid 1 may give it {needed} units of work or more"
 
 
-def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Any], needed: int) -> str:
+def _lengths_for(checked: Checked, count: Expr, arguments: Mapping[str, Argument], needed: int) -> str:
     """Return `-d NAME=LENGTH` for the dim that has to grow least for so many units of work.
 
     "" if growing one dim does not suffice.
     """
-    tensors = [(t.dims, arguments[t.name].shape) for t in checked.tensors if t.name in arguments]
+    tensors = [(t.dims, cast(torch.Tensor, arguments[t.name]).shape) for t in checked.tensors if t.name in arguments]
     dims = {d: n for names, shape in tensors for d, n in zip(names, shape) if isinstance(d, str)}
     for times in range(2, 1025):
         for name in (d for d in dims if d != "HK"):  # query heads are a multiple of them
@@ -242,7 +304,7 @@ def _require_package(loader: str) -> None:
         import_pycuda()
 
 
-def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[str, str]:
+def _on_gpu(checked: Checked, arguments: dict[str, Argument], loader: str) -> tuple[str, str]:
     """Run on a GPU; return what the run did, and warnings."""
     from ..runtime.compiled import compile
     from ..runtime.launchable import describe_spills
@@ -258,7 +320,7 @@ def _on_gpu(checked: Checked, arguments: dict[str, Any], loader: str) -> tuple[s
     return "compiled and launched", f"warning: {spilled}" if spilled else ""
 
 
-def _describe(name: str, tensor: torch.Tensor, blank: bool) -> dict[str, Any]:
+def _describe(name: str, tensor: torch.Tensor, blank: bool) -> OutputRow:
     """Describe an output in numbers.
 
     `blank`: it began as NaN, so that elements that were never stored can be counted.
@@ -280,7 +342,7 @@ def _describe(name: str, tensor: torch.Tensor, blank: bool) -> dict[str, Any]:
     }
 
 
-def _describe_unstored(outputs: Sequence[Mapping[str, Any]]) -> str:
+def _describe_unstored(outputs: Sequence[OutputRow]) -> str:
     """Return a warning about elements that were never stored, "" if none."""
     parts = [f"{o['never_stored']:,} of {o['elements']:,} elements of `{o['name']}`" for o in outputs if o["never_stored"]]
     return f"warning: {' and '.join(parts)} were never stored: the caller finds there what was in memory before" if parts else ""

@@ -17,7 +17,7 @@ from .tables import print_table
 if TYPE_CHECKING:
     from ..performance.search import Outcome, TuneReport
     from ..performance.search.search import Progress
-    from ..performance.suites.results import Row
+    from ..performance.suites.result_rows import Row
     from ..performance.suites.running import Told
 
 SHOWN = 8  # candidates of a table

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -58,18 +58,21 @@ class Asking:
     recorder: Recorder | None
 
 
-def asked(
-    task: Mapping[str, Any],
-    model: str | None,
-    record: Path | None,
-    replay: Path | None,
-    cache: Path | None,
-    temperature: float | None,
-    timeout: float,
-    money: float | None,
-    tokens: int | None,
-    withheld: bool = False,
-) -> Asking:
+@dataclass(frozen=True)
+class ModelOptions:
+    """Values of the options of this module, as the command line gave them."""
+
+    model: str | None
+    record: Path | None
+    replay: Path | None
+    cache: Path | None
+    temperature: float | None
+    timeout: float
+    money: float | None
+    tokens: int | None
+
+
+def asked(task: Mapping[str, object], options: ModelOptions, withheld: bool = False) -> Asking:
     """Return the model of --model or CUIR_MODEL, or a transcript.
 
     `task` describes the request for the record, which has only hashes of it if `withheld`. Raises CuirError U601, U606.
@@ -81,17 +84,18 @@ def asked(
     from .command_inputs import kept
 
     asks: Asks
+    record, replay = options.record, options.replay
     if record is not None:
         kept(record, [replay])
     if replay is not None:
-        if model is not None:
+        if options.model is not None:
             raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
         asks = Replayed(replay, task=task)
     else:
-        asks = Client(configured(model), temperature, timeout_s=timeout, cache=cache)
+        asks = Client(configured(options.model), options.temperature, timeout_s=options.timeout, cache=options.cache)
         library()  # raises early if it is not installed
     recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
-    return Asking(asks, Budget(usd=money, tokens=tokens), recorder)
+    return Asking(asks, Budget(usd=options.money, tokens=options.tokens), recorder)
 
 
 def configured(model: str | None) -> str:

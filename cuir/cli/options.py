@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,11 +58,15 @@ Jobs = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
 
+Effort = Literal["quick", "full"]  # of verification
 
-def read_level(level: str, quick: bool = False) -> Any:
+
+def read_level(level: str, quick: bool = False) -> Effort:
     """Check the level of verification. Raises CuirError U100."""
     if quick and level != "quick":
         raise CuirError.of("U100", f"--quick says --level quick, found --level {level} beside it")
-    if level not in ("quick", "full"):
-        raise CuirError.of("U100", f"--level is quick or full, found `{level}`")
-    return level
+    if level == "quick":
+        return "quick"
+    if level == "full":
+        return "full"
+    raise CuirError.of("U100", f"--level is quick or full, found `{level}`")

@@ -6,11 +6,11 @@ Each is timed beside the best so far. The pass is in llm/; here are output and f
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..text.diagnostics import CuirError, Diagnostic
 from .output import print_errors, print_json, stderr, stdout, styled
@@ -22,37 +22,59 @@ if TYPE_CHECKING:
     from ..attn.splicing.splice import TransferResult
     from ..checking.checked import Const
     from ..performance.search import Outcome
+    from ..performance.search.compiling import BuildResult
     from ..performance.search.settings_contest import Contender, Entry
     from ..performance.search.space import Space
     from ..performance.timing.problem import Shape
     from ..syntax.nodes import Program
     from .model_options import Asking
+    from .tuning_targets import TuningTarget, TuningWords
 
 
-def tune_programs(
-    target: str,
-    variant: str,
-    source: str,
-    space: Space,
-    shape: Shape,
-    param: Sequence[str],
-    dtype: str,
-    const: Sequence[str],
-    rounds: int,
-    jobs: int | None,
-    missing: str,
-    proposals: Sequence[str],
-    asking: Asking | None,
-    samples: int,
-    attempts: int,
-    folder: Path,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True)
+class ProgramSearch:
+    """Search of programs for a target and a shape.
+
+    Attributes:
+        name: The target on the command line.
+        target: What it names.
+        shape: Of the problem.
+        words: Parameters of the variant, and values of consts.
+        dtype: Of the tensors.
+        rounds: Rounds of timing.
+        jobs: Processes that compile.
+        missing: Why nothing can be timed on this machine, "" if it can.
+        samples, attempts: Conversations, and answers of each.
+    """
+
+    name: str
+    target: TuningTarget
+    shape: Shape
+    words: TuningWords
+    dtype: str
+    rounds: int
+    jobs: int | None
+    missing: str
+    samples: int
+    attempts: int
+
+
+class Considered(NamedTuple):
+    """A proposal: its file, and the verdict on it."""
+
+    name: str
+    verdict: Verdict
+
+
+def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Asking | None, folder: Path, as_json: bool) -> int:
     """Search programs instead of values of consts; return the exit code.
 
     Args:
-        missing: Why nothing can be timed on this machine, "" if it can.
+        search: Target and rules.
         proposals: Programs that enter before the model is asked.
+        asking: The model to ask, if any.
+        folder: For programs and reports.
+        as_json: Print JSON data.
     """
     from llm.apart import Apart
     from llm.passes.transfer import described
@@ -66,14 +88,15 @@ def tune_programs(
     from .conversations_view import Conversations
     from .worker_process import COMMAND
 
-    load = partial(read_variant, variant, tuple(param))
+    (variant, source, space), shape, dtype, missing = search.target, search.shape, search.dtype, search.missing
+    load = partial(read_variant, variant, search.words.param)
     spec = load()
     result = transfer(read_program(source), spec)
-    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(search.words.const), f"--dtype {dtype} and --shape {shape}")
     proposed_programs = [(name, read_program(name)) for name in proposals]
     job = {
         "variant": variant,
-        "parameters": list(param),
+        "parameters": list(search.words.param),
         "origin": source,
         "kernel": result.kernel,
         "shape": list(shape.as_tuple()),
@@ -83,29 +106,29 @@ def tune_programs(
     goal = Target(
         result.program, result.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(result.program, shape, dtype, fixed)
     )
-    output_folder(folder, "tuned", target, source)
+    output_folder(folder, "tuned", search.name, source)
     with Apart() as processes, Worker(COMMAND) as worker:
         if not as_json:
-            stderr().print(f"{target} for {shape} ({dtype}): the program itself", soft_wrap=True)
+            stderr().print(f"{search.name} for {shape} ({dtype}): the program itself", soft_wrap=True)
         tuning = Tuning.of(
             goal,
             _setting(result, space, shape, fixed),
             None if missing else RemoteDevice(worker, job),
-            _compiler(jobs, bool(missing)),
+            _compiler(search.jobs, bool(missing)),
             processes,
-            rounds,
+            search.rounds,
         )
-        considered = [(name, _considered(tuning, name, program)) for name, program in proposed_programs]
+        considered = [Considered(name, _considered(tuning, name, program)) for name, program in proposed_programs]
         assert tuning.start is not None
         if asking is None:
             tuned = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
         else:
-            with Conversations(f"{target} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
-                tuned = tune(tuning, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
+            with Conversations(f"{search.name} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
+                tuned = tune(tuning, asking.asks, asking.budget, search.samples, search.attempts, view, asking.recorder)
     files = _written(tuned, folder, spec.name)
-    good = any(e.status in ("faster", "slower", "unranked") for e in tuned.entries) or any(_unchanged(v) for _, v in considered)
+    good = any(e.status in ("faster", "slower", "unranked") for e in tuned.entries) or any(_unchanged(c.verdict) for c in considered)
     if as_json:
-        print_json(_data(tuned, target, shape, dtype, missing, considered, asking, files) | {"ok": good})
+        print_json(_data(tuned, search, considered, asking, files) | {"ok": good})
     else:
         _print(tuned, considered, asking, missing, folder, files)
     return 0 if good else 1
@@ -113,17 +136,16 @@ def tune_programs(
 
 def _setting(result: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
     """Return the setting that a call of such shapes gets."""
-    from ..performance.selection import choose
+    from ..performance.selection import Evidence, choose
 
     near = space.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed})
     return choose(
         result.program,
         fixed,
         shape.lengths,
+        Evidence(near.starts, near.exact),
         numbers=result.numbers,
         mask=result.mask,
-        starts=near.starts,
-        exact=near.exact,
         kernel=result.kernel,
     ).setting
 
@@ -141,7 +163,7 @@ def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Co
     return tuple(o for o in outcomes if fixed.items() <= o.consts.items())
 
 
-def _compiler(jobs: int | None, optional: bool) -> Any:
+def _compiler(jobs: int | None, optional: bool) -> Callable[[str, str, Mapping[str, Const]], BuildResult] | None:
     """Return a compiler of one program; None without nvcc where it is not needed for a run.
 
     Raises CuirError U503, U504.
@@ -157,7 +179,7 @@ def _compiler(jobs: int | None, optional: bool) -> Any:
             return None
         raise
 
-    def compiled(text: str, kernel: str, consts: Mapping[str, Const]) -> Any:
+    def compiled(text: str, kernel: str, consts: Mapping[str, Const]) -> BuildResult:
         """Compile a program."""
         return next(built for _, built in compile_all([(text, kernel, consts)], jobs))
 
@@ -228,24 +250,17 @@ def _difference(before: Contender, after: Contender) -> str:
 
 
 def _data(
-    tuned: Tuned,
-    target: str,
-    shape: Shape,
-    dtype: str,
-    missing: str,
-    considered: Sequence[tuple[str, Verdict]],
-    asking: Asking | None,
-    files: Mapping[str, str],
-) -> dict[str, Any]:
+    tuned: Tuned, search: ProgramSearch, considered: Sequence[Considered], asking: Asking | None, files: Mapping[str, str]
+) -> dict[str, object]:
     """Return the results as JSON data."""
     from .model_outcome import as_data, drift
 
     return {
         "diagnostics": [],
-        "missing": missing or None,
-        "target": target,
-        "shape": list(shape.as_tuple()),
-        "dtype": dtype,
+        "missing": search.missing or None,
+        "target": search.name,
+        "shape": list(search.shape.as_tuple()),
+        "dtype": search.dtype,
         "model": asking.asks.model if asking else None,
         "spent": asking.budget.as_json() if asking else None,
         "why": tuned.why,
@@ -261,7 +276,7 @@ def _data(
 
 
 def _print(
-    tuned: Tuned, considered: Sequence[tuple[str, Verdict]], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
+    tuned: Tuned, considered: Sequence[Considered], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
     """Print the programs that were verified, refused answers, and the best."""
     from .model_outcome import print_drift

@@ -5,9 +5,10 @@ They explore every schedule of small launches, or run one from a file. The explo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..checking.checked import Checked, Const
 from ..checking.const_defaults import consts_as_json, describe_consts
@@ -17,21 +18,55 @@ from .command_inputs import agreeing, read_consts, read_program_consts
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
+    from ..arguments.binding import Argument
     from ..explore import Exploration, Written
     from ..spec.function_specification import AnySpecification
     from ..syntax.nodes import Program
+    from .kernel_run import Number
+
+
+@dataclass(frozen=True)
+class ExplorationOptions:
+    """Options of an exploration: its time limit in seconds, the file for a schedule that fails, and the form of output."""
+
+    seconds: float
+    out: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class SmallLaunches:
+    """Sizes of launches that are explored: tiles of a CTA, and key blocks of a tile."""
+
+    tiles: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class LaunchWords:
+    """Words of the command line about a launch.
+
+    Attributes:
+        kernel: Its kernel, if the program has several.
+        file_name: The program.
+        items: Values of consts.
+        dims: Lengths by name.
+        scalars: Scalars by name.
+        grid: CTAs (or clusters).
+        data_seed: Of the random tensors.
+    """
+
+    kernel: str | None
+    file_name: str
+    items: Sequence[str]
+    dims: Mapping[str, Number]
+    scalars: Mapping[str, Number]
+    grid: int | None
+    data_seed: int
 
 
 def explore_variant(
-    title: str,
-    program: Program,
-    checked: Checked,
-    spec: AnySpecification,
-    tiles: int,
-    blocks: int,
-    seconds: float,
-    out: Path | None,
-    as_json: bool,
+    title: str, program: Program, checked: Checked, spec: AnySpecification, launches: SmallLaunches, options: ExplorationOptions
 ) -> int:
     """Run `cuir verify ... --exhaustive`; return the exit code."""
     from ..bridging import Step
@@ -41,6 +76,7 @@ def explore_variant(
     from .tables import print_table
 
     require_judgeable(checked, spec)
+    as_json = options.as_json
     step, explorations = Step("explore"), list[Explored]()
     diagnostics: Sequence[Diagnostic] = ()
     with Steps(title, quiet=as_json) as steps:
@@ -51,7 +87,9 @@ def explore_variant(
 
         tell("")
         try:
-            explorations = check_exhaustively(program, checked, spec, tiles, blocks, seconds=seconds, progress=tell)
+            explorations = check_exhaustively(
+                program, checked, spec, launches.tiles, launches.blocks, seconds=options.seconds, progress=tell
+            )
             diagnostics = explorations[-1].result.diagnostics
         except CuirError as error:
             if exit_code(error.diagnostics) == 2:  # --tiles, --blocks
@@ -60,7 +98,7 @@ def explore_variant(
         step.status, step.detail = "failed" if diagnostics else "done", ""
         step.seconds = sum(e.result.seconds for e in explorations)
         steps(step)
-    saved = save(explorations[-1].result if explorations else None, out)
+    saved = save(explorations[-1].result if explorations else None, options.out)
     if as_json:
         listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in explorations]
         print_json(
@@ -97,21 +135,7 @@ def explore_variant(
     return 1 if diagnostics else 0
 
 
-def explore_or_replay(
-    program: Program,
-    kernel: str | None,
-    file_name: str,
-    items: Iterable[str],
-    dims: Mapping[str, Any],
-    scalars: Mapping[str, Any],
-    *,
-    grid: int | None,
-    data_seed: int,
-    seconds: float,
-    out: Path | None,
-    file: Path | None,
-    as_json: bool,
-) -> int:
+def explore_or_replay(program: Program, words: LaunchWords, file: Path | None, options: ExplorationOptions) -> int:
     """Run `cuir run ... --exhaustive`, or `--replay` of a file, on random tensors; return the exit code."""
     from ..arguments.binding import bind
     from ..checking.checker import check, pick_kernel
@@ -119,22 +143,23 @@ def explore_or_replay(
     from .judged_kernel import remember_judged_kernel
     from .kernel_run import make_arguments
 
+    as_json, dims = options.as_json, words.dims
     written = read_schedule(file) if file is not None else None
     if written is not None and file is not None:
-        consts = read_consts(items)
-        _require_same(written, file, kernel, consts, dims, grid)
+        consts = read_consts(words.items)
+        _require_same(written, file, words.kernel, consts, dims, words.grid)
         kernel, consts, dims = written.kernel, {**written.consts, **consts}, {**written.dims, **dims}
         remember_judged_kernel(pick_kernel(program, kernel), consts)
     else:
-        picked, consts = read_program_consts(program, file_name, kernel, items)
+        picked, consts = read_program_consts(program, words.file_name, words.kernel, words.items)
         kernel = picked.name
     checked = check(program, kernel, consts)
-    arguments = make_arguments(checked, dims, scalars, data_seed, "cpu")
+    arguments = make_arguments(checked, dims, words.scalars, words.data_seed, "cpu")
     bind(checked.origin, arguments, checked.consts)
     if written is not None and file is not None:
         return replay(checked, arguments, written, file, as_json)
-    result = explore(checked, arguments, grid=grid, seconds=seconds)
-    saved = save(result, out)
+    result = explore(checked, arguments, grid=words.grid, seconds=options.seconds)
+    saved = save(result, options.out)
     of = {"kernel": checked.name, "consts": consts_as_json(checked.consts)}
     if as_json:
         print_json(
@@ -212,7 +237,7 @@ def _require_same(
     file: Path,
     kernel: str | None,
     consts: Mapping[str, Const],
-    dims: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Number] | None = None,
     grid: int | None = None,
 ) -> None:
     """Check that the command line names the launch of the file, for which the steps were found.
@@ -229,7 +254,7 @@ def _require_same(
         raise CuirError.of("U103", f"--grid {grid} contradicts {file}: the grid is {written.grid} there", hint="leave out --grid")
 
 
-def replay(checked: Checked, arguments: Mapping[str, Any], written: Written, file: Path, as_json: bool) -> int:
+def replay(checked: Checked, arguments: Mapping[str, Argument], written: Written, file: Path, as_json: bool) -> int:
     """Run a schedule with data. A fault is shown as of any run (exit code 1)."""
     run(checked, arguments, schedule=written.schedule(str(file)), grid=written.grid)
     steps = len(written.steps)

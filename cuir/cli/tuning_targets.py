@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..text.diagnostics import CuirError
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from ..attn.splicing.splice import TransferResult
     from ..performance.search import Space
 
 
-def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> tuple[str, str, Space]:
-    """Return variant, kernel to start from, and space of a target: a variant, or a kernel as it stands.
+@dataclass(frozen=True)
+class TuningWords:
+    """Words of the command line about what is tuned: parameters of the variant, and values of consts."""
+
+    param: tuple[str, ...]
+    const: tuple[str, ...]
+
+
+class TuningTarget(NamedTuple):
+    """Target of tuning: the variant, the kernel to start from (a name or path), and the space of its settings."""
+
+    variant: str
+    source: str
+    space: Space
+
+
+def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> TuningTarget:
+    """Return what a target names: a variant, or a kernel as it stands.
 
     `adapts`: it is a variant for sure. Raises CuirError.
     """
@@ -26,7 +45,7 @@ def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = 
     is_kernel = not adapts and (name in corpus.kernels() or name.endswith(".cuir"))
     source = name if is_kernel else origin
     if space_file is not None:
-        place: Any = space_file
+        place: Traversable = space_file
     elif source in corpus.spaces():
         place = corpus.spaces()[source]
     else:
@@ -47,7 +66,7 @@ def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = 
             f"{place.name} does not say which variant {name} computes",
             hint='"computes": "causal", or give the variant and --origin',
         )
-    return (space.computes if is_kernel else name), source, space
+    return TuningTarget(space.computes if is_kernel else name, source, space)
 
 
 def transfer_origin(variant: str, param: Sequence[str], origin: str) -> TransferResult:

@@ -6,16 +6,18 @@ import functools
 import gc
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from ..arguments.binding import TORCH
+from ..arguments.binding import TORCH, Argument
 from ..attn.splicing.splice import TransferResult, transfer
+from ..checking.const_defaults import PlainConsts
 from ..performance.search.candidate_runs import LocalDevice
 from ..performance.search.space import from_plain
-from ..performance.suites.cells import Cell, measure_cell
+from ..performance.suites.cells import Cell, Contenders, Timing, measure_cell
 from ..performance.suites.reference import Reference
+from ..performance.suites.result_rows import CellRow, Row
 from ..performance.timing.problem import Shape
 from ..performance.timing.worker import Tell, serve
 from ..syntax.types import DTYPES
@@ -42,7 +44,7 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
     verified = Verified.from_json(json.loads(job))
     kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
 
-    def launched(arguments: Mapping[str, Any]) -> None:
+    def launched(arguments: Mapping[str, Argument]) -> None:
         """Launch and wait."""
         kernel.launch(arguments)
         torch.cuda.synchronize()
@@ -50,7 +52,64 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
     return verified, launched
 
 
-def compare(request: Mapping[str, Any]) -> dict[str, Any]:
+class ComparedJob(TypedDict):
+    """Problem of a kernel to verify: the record of `Verified`, and the number of the problem."""
+
+    job: dict[str, Any]
+    case: int
+
+
+class TuningJob(TypedDict):
+    """Kernel to tune and its problem."""
+
+    variant: str
+    parameters: list[str]
+    origin: str
+    kernel: str
+    shape: list[int]
+    dtype: str
+
+
+class SettingJob(TuningJob):
+    """Setting of a kernel, and the text of a program that is not the kernel's."""
+
+    consts: PlainConsts
+    text: str
+
+
+class CallJob(CellRow):
+    """Cell whose contenders are calls: dtype and peers, rounds, and contenders not to run, with reasons."""
+
+    dtype: str
+    peers: list[str]
+    rounds: int
+    lost: dict[str, str]
+
+
+class CellJob(CallJob):
+    """Cell of kernels: settings of ours, the expert kernel, and the folder of the user's."""
+
+    settings: list[PlainConsts]
+    origin: str
+    reference: str | None
+
+
+class PrimingJob(CellRow):
+    """Cell whose peers are prepared, with a share of the GPU's memory."""
+
+    dtype: str
+    peers: list[str]
+    share: float
+
+
+class ReferenceJob(TypedDict):
+    """Kernel of the user's to build: its folder and name."""
+
+    reference: str
+    name: str
+
+
+def compare(request: ComparedJob) -> dict[str, object]:
     """Run one problem of `cuir verify --gpu`."""
     from ..verification.on_gpu import compare as compare_one
 
@@ -59,7 +118,7 @@ def compare(request: Mapping[str, Any]) -> dict[str, Any]:
     return compare_one(verified.program, verified.checked, verified.mods, case, launched).as_json()
 
 
-def stuck(request: Mapping[str, Any]) -> dict[str, Any]:
+def stuck(request: ComparedJob) -> dict[str, object]:
     """Return where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`.
 
     The process has no GPU after that.
@@ -81,23 +140,23 @@ def _device(job: str) -> LocalDevice:
     return LocalDevice(transferred(r["variant"], tuple(r["parameters"]), r["origin"]), r["kernel"], Shape(*r["shape"]), r["dtype"])
 
 
-def _of(request: Mapping[str, Any]) -> LocalDevice:
+def _of(request: SettingJob) -> LocalDevice:
     """Return the device for a request."""
-    return _device(json.dumps({k: request[k] for k in ("variant", "parameters", "origin", "kernel", "shape", "dtype")}))
+    return _device(json.dumps({k: v for k, v in request.items() if k in ("variant", "parameters", "origin", "kernel", "shape", "dtype")}))
 
 
-def check(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def check(request: SettingJob, tell: Tell) -> dict[str, str]:
     """Check a setting against float64."""
     status, why = _of(request).check(from_plain(request["consts"]), request["text"], tell)
     return {"status": status, "why": why}
 
 
-def time(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def time(request: SettingJob, tell: Tell) -> dict[str, float]:
     """Time a setting."""
     return {"milliseconds": _of(request).time(from_plain(request["consts"]), request["text"], tell)}
 
 
-def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def cell(request: CellJob, tell: Tell) -> Row:
     """Time a cell of a benchmark."""
     import torch
 
@@ -110,16 +169,12 @@ def cell(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         bench_cell,
         transferred(bench_cell.variant, tuple(bench_cell.arguments), request["origin"]),
         request["dtype"],
-        settings,
-        request["peers"],
-        request["rounds"],
-        _reference(request["reference"]) if request["reference"] else None,
-        lost=request["lost"],
-        tell=tell,
+        Contenders(settings, request["peers"], _reference(request["reference"]) if request["reference"] else None),
+        Timing(request["rounds"], request["lost"], tell),
     )
 
 
-def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def backward(request: CallJob, tell: Tell) -> Row:
     """Time a cell of backward passes."""
     import torch
 
@@ -129,33 +184,33 @@ def backward(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     torch.cuda.empty_cache()
     bench_cell = Cell.from_json(request)
     spec = read_variant(bench_cell.variant, bench_cell.arguments)
-    return measure_backward(bench_cell, spec, request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
+    return measure_backward(bench_cell, spec, request["dtype"], request["peers"], Timing(request["rounds"], request["lost"], tell))
 
 
-def decode(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def decode(request: CallJob, tell: Tell) -> Row:
     """Time a cell of decoding."""
     from ..performance.suites.decode_suite import measure_decode
 
     return _of_calls(measure_decode, request, tell)
 
 
-def varlen(request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def varlen(request: CallJob, tell: Tell) -> Row:
     """Time a cell of packed sequences."""
     from ..performance.suites.packed_suite import measure_varlen
 
     return _of_calls(measure_varlen, request, tell)
 
 
-def _of_calls(measure: Callable[..., dict[str, Any]], request: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+def _of_calls(measure: Callable[[Cell, str, Sequence[str], Timing], Row], request: CallJob, tell: Tell) -> Row:
     """Time a cell whose contenders are calls."""
     import torch
 
     gc.collect()
     torch.cuda.empty_cache()
-    return measure(Cell.from_json(request), request["dtype"], request["peers"], request["rounds"], lost=request["lost"], tell=tell)
+    return measure(Cell.from_json(request), request["dtype"], request["peers"], Timing(request["rounds"], request["lost"], tell))
 
 
-def prime(request: Mapping[str, Any]) -> dict[str, Any]:
+def prime(request: PrimingJob) -> dict[str, str]:
     """Prepare the peers for a cell."""
     import torch
 
@@ -168,7 +223,7 @@ def prime(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"failed": prime_peers(bench_cell, spec, TORCH[DTYPES[request["dtype"]]], request["peers"], request["share"])}
 
 
-def prime_reference(request: Mapping[str, Any]) -> dict[str, Any]:
+def prime_reference(request: ReferenceJob) -> dict[str, object]:
     """Build a kernel of the reference."""
     _reference(request["reference"]).kernel(request["name"])
     return {}

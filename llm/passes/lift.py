@@ -27,9 +27,8 @@ from cuir.verification import verify
 
 from ..answer import program_text, read
 from ..apart import Apart, Died, OutOfTime
-from ..budget import Budget
-from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
-from ..messages import Asks, Message
+from ..loop import Outcome, Session, Stage, Verdict
+from ..messages import Message
 from ..orchestration import Orchestration, compare
 from ..orchestration_of_program import of_program
 from ..orchestration_of_source import explained, of_source
@@ -314,17 +313,12 @@ class Lifted:
 def lift(
     job: LiftJob,
     annotated: Reading,
-    asks: Asks,
-    budget: Budget,
+    session: Session,
     apart: Apart,
-    k: int = 1,
-    attempts: int = 5,
     seconds: float = 240.0,
-    progress: Progress | None = None,
-    recorder: Records | None = None,
     on_step: Callable[[Step], None] | None = None,
 ) -> Lifted:
-    """Lift one role after another; `attempts` holds for each.
+    """Lift one role after another; the session's attempts hold for each.
 
     Ends at the first step whose answers are not accepted. Raises CuirError if nothing is answered (U60x).
     """
@@ -334,7 +328,7 @@ def lift(
         step = Step(job, annotated, tuple(names[:number]), before, apart, seconds)
         if on_step is not None:
             on_step(step)
-        outcome = improve(step, asks, budget, k, attempts, progress, recorder)
+        outcome = session.improve(step)
         steps.append((step.title, outcome))
         if not outcome.ok or outcome.verdict is None:
             return Lifted(False, tuple(steps))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,16 @@ from ..options import Consts, Dtype, Fresh, Jobs, Json, Limit, Origin
 from ..tuning_targets import read_target
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from contextlib import AbstractContextManager
+
     from ...checking.checked import Const
+    from ...performance.search import Space
+    from ...performance.suites.cells import Cell
     from ...performance.suites.reference import Reference
+    from ...performance.suites.running import SuiteRun
+    from ...performance.timing.worker import Worker
+    from ..measurement_views import BenchView
 
 
 def bench(
@@ -41,11 +49,14 @@ def bench(
     from ...performance.suites.peers import check_peers, not_installed
     from ...performance.suites.reference import Reference
     from ...performance.suites.results import read
+    from ...performance.suites.running import SuiteRun, run_calls
     from ...performance.timing.gpu import require_gpu, versions
+    from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, expert_for, read_consts, results_file
     from ..interruption import goes_on_from
-    from ..measurement_views import finish_bench
+    from ..measurement_views import BenchView, finish_bench
     from ..option_conflicts import not_beside
+    from ..worker_process import COMMAND
 
     chosen = find_suite(suite)
     attention_consts(dtype, 128)
@@ -93,69 +104,48 @@ def bench(
             f"{path} holds results of the suite {results.head['suite']}, not of {suite}",
             hint="--out names another file, --fresh starts it anew",
         )
-    with goes_on_from(path, fresh):
-        left_out = [f"{name} is left out: {why}; {needs}" for name, (why, needs) in absent.items()]
+    run = SuiteRun(cells, results, dtype, peers, rounds or chosen.rounds, limit, str(reference) if reference else None)
+    space = read_target(origin, origin, None).space if kind == "forward" and not named_consts else None
+    with goes_on_from(path, fresh), BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+        for name, (cause, needs) in absent.items():
+            view.note(f"{name} is left out: {cause}; {needs}")
         if kind != "forward":
-            complete = _bench_calls(kind, cells, results, dtype, peers, left_out, rounds or chosen.rounds, limit, as_json)
+            complete = run_calls(run, kind, worker.ask, view)
         else:
-            complete = _bench_cells(
-                cells,
-                results,
-                origin,
-                dtype,
-                list(const or ()),
-                peers,
-                left_out,
-                reference,
-                outside,
-                rounds or chosen.rounds,
-                limit,
-                jobs,
-                as_json,
-            )
+            complete = _bench_cells(run, origin, named_consts, space, outside, jobs, worker, view)
     return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=not as_json)
 
 
 def _bench_cells(
-    cells: Any,
-    results: Any,
+    run: SuiteRun,
     origin: str,
-    dtype: str,
-    const: list[str],
-    peers: Sequence[str],
-    left_out: Sequence[str],
-    folder: Path | None,
+    named_consts: Mapping[str, Const],
+    space: Space | None,
     reference: Reference | None,
-    rounds: int,
-    limit: float,
     jobs: int | None,
-    as_json: bool,
+    worker: Worker,
+    view: BenchView,
 ) -> bool:
     """Time cells of kernels; return whether all are done.
 
     Settings of a cell are those of the command line, else what a call gets; where nothing is known of such calls, every
-    start of the kernel's space. `left_out`: see `_bench_calls`.
+    start of the kernel's space.
     """
     from ...bridging import attention_consts
     from ...performance.search import compile_all
     from ...performance.search.compiling import default_jobs
-    from ...performance.selection import choose
+    from ...performance.selection import Evidence, choose
     from ...performance.suites.priming import primed, requests
     from ...performance.suites.running import Planned, run_cells
-    from ...performance.timing.worker import Worker
-    from ..command_inputs import read_consts
-    from ..measurement_views import BenchView
+    from ...performance.timing.worker import Worker as Process
     from ..worker_process import COMMAND, transferred
 
-    named_consts = read_consts(const)
-    space = read_target(origin, origin, None)[2] if not named_consts else None
-
-    def plan(cell: Any) -> Planned:
+    def plan(cell: Cell) -> Planned:
         """Return the settings of a cell."""
         result = transferred(cell.variant, tuple(cell.arguments), origin)
-        base = attention_consts(dtype, cell.shape.D)
+        base = attention_consts(run.dtype, cell.shape.D)
         if named_consts:
-            settings = [named_consts]
+            settings = [dict(named_consts)]
         else:
             near = space.restrict(result.program, result.kernel).narrow({"DV": cell.shape.DV, **base}) if space else None
             starts: list[dict[str, Const]] = [dict(s) for s in near.starts] if near else [{}]
@@ -164,71 +154,33 @@ def _bench_cells(
                 result.program,
                 base,
                 cell.shape.lengths,
+                Evidence(starts, exact),
                 numbers=result.numbers,
                 mask=result.mask,
-                starts=starts,
-                exact=exact,
                 kernel=result.kernel,
             )
             settings = starts if chosen.source == "start" else [chosen.setting]
         return Planned(cell, result.text, result.kernel, tuple({**base, **s} for s in settings))
 
-    processes, place = jobs or default_jobs(), str(folder) if folder else None
+    processes = jobs or default_jobs()
 
-    def prime(missing: Sequence[Any]) -> Any:
+    def prime(missing: Sequence[Cell]) -> AbstractContextManager[Sequence[Future[str]]]:
         """Prepare peers and references for cells."""
         plain = {(c.shape.D, c.variant == "causal") for c in missing if c.variant in ("full", "causal")}
-        names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and dtype == "f16" else []
-        return primed(requests(missing, dtype, peers, place, names, processes), lambda: Worker(COMMAND), processes)
+        names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and run.dtype == "f16" else []
+        return primed(requests(missing, run.dtype, run.peers, run.reference, names, processes), lambda: Process(COMMAND), processes)
 
-    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
-        for line in left_out:
-            view.note(line)
-        return run_cells(
-            cells,
-            results,
-            plan,
-            lambda work: compile_all(work, jobs),
-            prime,
-            lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
-            dtype=dtype,
-            peers=peers,
-            reference=place,
-            rounds=rounds,
-            limit=limit,
-            tell=view,
-        )
+    return run_cells(
+        run,
+        plan,
+        lambda work: compile_all(work, jobs),
+        prime,
+        lambda request, seconds: worker.ask({"origin": origin, **request}, seconds),
+        view,
+    )
 
 
-def _bench_calls(
-    kind: str, cells: Any, results: Any, dtype: str, peers: Sequence[str], left_out: Sequence[str], rounds: int, limit: float, as_json: bool
-) -> bool:
-    """Time suites in which ours is a call; return whether all are done.
-
-    `left_out` are notes on contenders that are left out.
-    """
-    from ...performance.suites.running import run_calls
-    from ...performance.timing.worker import Worker
-    from ..measurement_views import BenchView
-    from ..worker_process import COMMAND
-
-    with BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
-        for line in left_out:
-            view.note(line)
-        return run_calls(
-            cells,
-            results,
-            lambda request, seconds: worker.ask(request, seconds),
-            do=kind,
-            dtype=dtype,
-            peers=peers,
-            rounds=rounds,
-            limit=limit,
-            tell=view,
-        )
-
-
-def _only(cells: list[Any], words: Sequence[str]) -> list[Any]:
+def _only(cells: list[Cell], words: Sequence[str]) -> list[Cell]:
     """Return the cells that fit every kind of word (variant, model, length) of which one is given."""
     kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.N) for c in cells}]
     unknown = [w for w in words if not any(w in kind for kind in kinds)]

@@ -39,14 +39,14 @@ def bridge(
     """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
     from ...bridging import bridge as run_bridge
     from ...checking.const_defaults import parenthesise_consts, select_main_consts
-    from ..command_inputs import output_folder, read_origin, read_variant
+    from ..command_inputs import KernelWords, output_folder, read_origin, read_variant
     from ..progress_bar import Steps
     from ..report_view import print_bridge
 
     configure_process()
     effort = read_level(level)
     specification = read_variant(variant, param or ())
-    origin, program, picked, consts = read_origin(origin, kernel, dtype, head_dim, const or ())
+    origin, program, picked, consts = read_origin(origin, KernelWords(kernel, dtype, head_dim, const or ()))
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
     with Steps(f"{origin} -> {specification.name}{parenthesise_consts(select_main_consts(picked, consts))}", quiet=as_json) as steps:

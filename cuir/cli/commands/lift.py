@@ -19,6 +19,7 @@ from ..model_options import (
     Attempts,
     Cache,
     Model,
+    ModelOptions,
     Money,
     Record,
     Replay,
@@ -174,9 +175,12 @@ def lift(
     }
     import corpus
 
-    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens, withheld=source not in corpus.cuda())
+    asking = asked(
+        task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens), withheld=source not in corpus.cuda()
+    )
 
     from llm.apart import Apart
+    from llm.loop import Session
     from llm.passes.lift import job_of
     from llm.passes.lift import lift as run_lift
     from llm.settling import read_settled
@@ -185,9 +189,8 @@ def lift(
     with Apart() as processes:
         view = _View(f"{source} -> CuIR, by {asking.asks.model}{parenthesise_consts(consts)}", as_json)
         try:
-            lifted = run_lift(
-                job, annotated, asking.asks, asking.budget, processes, samples, attempts, time_limit, view, asking.recorder, view.step
-            )
+            session = Session(asking.asks, asking.budget, samples, attempts, view, asking.recorder)
+            lifted = run_lift(job, annotated, session, processes, time_limit, view.step)
         finally:
             view.close()
     comparison = _beside(lifted, expert, specification, consts, as_json)

@@ -54,7 +54,7 @@ def run(
     """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
     from ...interp.step_budget import limit_seconds
     from ..command_inputs import kept, read_numbers, read_program, read_program_consts
-    from ..kernel_run import replayable, run_kernel
+    from ..kernel_run import RunOptions, replayable, run_kernel
 
     configure_process()
     only_with(context, "exhaustive", "seconds", "out")
@@ -75,22 +75,10 @@ def run(
         require_trace_format(trace)
     program = read_program(file)
     if replay is not None or exhaustive:
-        from ..schedule_exploration import explore_or_replay
+        from ..schedule_exploration import ExplorationOptions, LaunchWords, explore_or_replay
 
-        return explore_or_replay(
-            program,
-            kernel,
-            file,
-            const or (),
-            read_numbers(dim or (), "-d"),
-            read_numbers(scalar or (), "-s"),
-            grid=grid,
-            data_seed=data_seed,
-            seconds=seconds,
-            out=out,
-            file=replay,
-            as_json=as_json,
-        )
+        words = LaunchWords(kernel, file, const or (), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"), grid, data_seed)
+        return explore_or_replay(program, words, replay, ExplorationOptions(seconds, out, as_json))
     typed = [f"{option} {value}" for name, value in (("on", on), ("loader", loader)) for option in asked_for(context, name)]
     option_values = [
         ("-k", [kernel] if kernel else []),
@@ -109,13 +97,7 @@ def run(
                 consts,
                 read_numbers(dim or (), "-d"),
                 read_numbers(scalar or (), "-s"),
-                schedule=schedule,
-                grid=grid,
-                data_seed=data_seed,
-                trace=trace,
-                on=on,
-                loader=loader,
-                typed=" ".join(typed),
+                RunOptions(schedule, grid, data_seed, trace, on, loader, " ".join(typed)),
             )
     except CuirError as error:
         raise replayable(error, command) from error

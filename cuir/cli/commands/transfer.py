@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +19,7 @@ from ..model_options import (
     Attempts,
     Cache,
     Model,
+    ModelOptions,
     Money,
     Record,
     Replay,
@@ -29,7 +31,7 @@ from ..model_options import (
     configured,
 )
 from ..model_outcome import as_data, print_drift
-from ..options import Consts, GivenDtype, HeadDim, Json, Level, Parameters, read_level
+from ..options import Consts, Effort, GivenDtype, HeadDim, Json, Level, Parameters, read_level
 from ..output import exit_code, print_errors, print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -101,7 +103,7 @@ def transfer(
     why_not: tuple[Diagnostic, ...] = ()
     if model is None and replay is None:
         try:
-            return _by_rules(origin, program, name, target, consts, effort, folder, as_json)
+            return _by_rules(origin, Task(program, name, consts, effort, folder), target, as_json)
         except _NoRule as no:
             why_not = no.diagnostics
             if not os.environ.get(MODEL):
@@ -113,7 +115,7 @@ def transfer(
         require_usable_target(program, name, target, consts, effort)
     table = computed(origin, name)
     origin_specification = origin_spec or (table[1].specification if table is not None else None)
-    task = {
+    request = {
         "pass": "transfer",
         "origin": origin,
         "kernel": name,
@@ -126,10 +128,31 @@ def transfer(
         "attempts": attempts,
         "temperature": temperature,
     }
-    asking = asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
-    return _by_model(
-        origin, program, name, load, origin_specification, consts, effort, time_limit, asking, samples, attempts, folder, why_not, as_json
-    )
+    asking = asked(request, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
+    _cannot(why_not, as_json)
+    dialogue = Dialogue(asking, samples, attempts, time_limit)
+    return _by_model(origin, Task(program, name, consts, effort, folder), load, origin_specification, dialogue, as_json)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Kernel to adapt with its consts, the effort of verification, and the folder for results."""
+
+    program: Program
+    kernel: str
+    consts: dict[str, Const]
+    level: Effort
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Conversations with a model: their number, answers of each, and processor seconds to judge one."""
+
+    asking: Asking
+    samples: int
+    attempts: int
+    seconds: float
 
 
 class _NoRule(Exception):
@@ -147,9 +170,7 @@ def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
             stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", soft_wrap=True)
 
 
-def _by_rules(
-    title: str, program: Program, kernel: str, target: AnySpecification, consts: dict[str, Const], level: Any, folder: Path, as_json: bool
-) -> int:
+def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -> int:
     """Run the deterministic transfer and verify it. Raises _NoRule if it cannot express the target."""
     from ...attn.splicing.splice import transfer as by_rules
     from ...bridging import Step, bridge
@@ -162,43 +183,40 @@ def _by_rules(
             [Diagnostic("X120", f"`{target.name}` is a function of all that the kernel reads, and the rules know masks and scores")]
         )
     try:
-        by_rules(program, target, kernel)
+        by_rules(task.program, target, task.kernel)
     except CuirError as error:
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
             raise _NoRule(error.diagnostics) from error
         raise
     from ...checking.const_defaults import parenthesise_consts
 
-    with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(consts)}", quiet=as_json) as steps:
+    with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(task.consts)}", quiet=as_json) as steps:
 
         def tell(step: Step) -> None:
             if step.status != "skipped":  # steps that a transfer never takes are not shown
                 steps(step)
 
-        report = bridge(target, program, kernel=kernel, consts=consts, level=level, out=folder, compile="no", run="no", progress=tell)
+        report = bridge(
+            target,
+            task.program,
+            kernel=task.kernel,
+            consts=task.consts,
+            level=task.level,
+            out=task.folder,
+            compile="no",
+            run="no",
+            progress=tell,
+        )
     if as_json:
         print_json({**report.as_json(), "how": "rules"})
     else:
-        print_bridge(report, folder)
+        print_bridge(report, task.folder)
         print_errors(report.diagnostics, False)
     return 0 if report.ok else exit_code(report.diagnostics)
 
 
 def _by_model(
-    title: str,
-    program: Program,
-    kernel: str,
-    load: Any,
-    origin_spec: str | None,
-    consts: dict[str, Const],
-    level: Any,
-    seconds: float,
-    asking: Asking,
-    samples: int,
-    attempts: int,
-    folder: Path,
-    why_not: Sequence[Diagnostic],
-    as_json: bool,
+    title: str, task: Task, load: Callable[[], AnySpecification], origin_spec: str | None, dialogue: Dialogue, as_json: bool
 ) -> int:
     """Run the transfer by a model; return the exit code."""
     from llm.apart import Apart
@@ -209,19 +227,19 @@ def _by_model(
     from ..command_inputs import read_specification
     from ..conversations_view import Conversations
 
-    _cannot(why_not, as_json)
+    asking = dialogue.asking
     origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None
     with Apart() as processes:
-        task = Transfer(Job(program, kernel, load, consts, level), origin_specification, processes, seconds)
-        with Conversations(f"{title} -> {task.target.name}, by {asking.asks.model}{parenthesise_consts(consts)}", quiet=as_json) as view:
-            outcome = improve(task, asking.asks, asking.budget, samples, attempts, view, asking.recorder)
-    files = _written(outcome.verdict, program, kernel, task.target.name, folder)
+        job = Job(task.program, task.kernel, load, task.consts, task.level)
+        adaptation = Transfer(job, origin_specification, processes, dialogue.seconds)
+        name = adaptation.target.name
+        with Conversations(f"{title} -> {name}, by {asking.asks.model}{parenthesise_consts(task.consts)}", quiet=as_json) as view:
+            outcome = improve(adaptation, asking.asks, asking.budget, dialogue.samples, dialogue.attempts, view, asking.recorder)
+    files = _written(outcome.verdict, task.program, task.kernel, name, task.folder)
     if as_json:
-        print_json(
-            as_data(outcome, asking.asks) | {"how": "model", "variant": task.target.name, "model": asking.asks.model, "files": files}
-        )
+        print_json(as_data(outcome, asking.asks) | {"how": "model", "variant": name, "model": asking.asks.model, "files": files})
     else:
-        _print(outcome, asking, folder, files)
+        _print(outcome, asking, task.folder, files)
     return 0 if outcome.ok else 1
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_target
-from ..model_options import Attempts, Cache, Model, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
+from ..model_options import Attempts, Cache, Model, ModelOptions, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
 from ..options import Consts, Fresh, GivenDtype, Jobs, Json, Origin, Parameters
 from ..output import print_json, stderr
-from ..tuning_targets import read_target, transfer_origin
+from ..tuning_targets import TuningTarget, TuningWords, read_target, transfer_origin
 
 if TYPE_CHECKING:
     from ...checking.checked import Const
-    from ...performance.search import Outcome, TuneReport
+    from ...performance.search import Outcome, SearchOptions, TuneReport
+    from ...performance.search.compiling import BuildResult
+    from ...performance.search.space import Consts as Setting
     from ...performance.search.tuning_records import Key
     from ...performance.timing.problem import Shape
 
@@ -46,12 +49,14 @@ def tune(
 ) -> int:  # fmt: skip
     """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
     from ...checking.const_defaults import USUAL_DTYPE
+    from ...performance.search import SearchOptions
     from ...performance.timing.gpu import explain_missing_gpu
     from ...performance.timing.problem import Shape as ShapeType
     from ..command_inputs import expert_for
     from ..model_options import asked
-    from ..program_tuning import tune_programs
+    from ..program_tuning import ProgramSearch, tune_programs
 
+    words = TuningWords(tuple(param or ()), tuple(const or ()))
     shapes = [ShapeType.parse(s) for s in shape or ()]
     missing = "" if dry_run else explain_missing_gpu()
     if variant and (len(targets) != 1 or origin not in (EXPERT, targets[0])):
@@ -69,44 +74,28 @@ def tune(
                 "programs are tuned for one target and one shape, without --dry-run and --exhaustive",
                 hint="--model, --replay and --proposal stand for another search",
             )
-        variant_name, source, known_space = read_target(tuned_targets[0], kernel, space, bool(variant))
-        shapes, dtype = _problems(source, shapes, dtype)
+        chosen = read_target(tuned_targets[0], kernel, space, bool(variant))
+        shapes, dtype = _problems(chosen.source, shapes, dtype)
         task = {
             "pass": "tune",
             "target": tuned_targets[0],
-            "variant": variant_name,
-            "parameters": list(param or ()),
-            "origin": source,
+            "variant": chosen.variant,
+            "parameters": list(words.param),
+            "origin": chosen.source,
             "shape": list(shapes[0].as_tuple()),
             "dtype": dtype,
-            "const": list(const or ()),
+            "const": list(words.const),
         }
         asking = (
-            asked(task, model, record, replay, cache, temperature, timeout, budget, tokens)
+            asked(task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
             if model is not None or replay is not None
             else None
         )
         if asking is not None:
             asking.budget.seconds = limit
-        return tune_programs(
-            tuned_targets[0],
-            variant_name,
-            source,
-            known_space,
-            shapes[0],
-            list(param or ()),
-            dtype,
-            list(const or ()),
-            rounds,
-            jobs,
-            missing,
-            list(proposal or ()),
-            asking,
-            samples,
-            attempts,
-            out if out is not None else Path("out") / f"{Path(tuned_targets[0]).stem}-tuned",
-            as_json,
-        )
+        problem = ProgramSearch(tuned_targets[0], chosen, shapes[0], words, dtype, rounds, jobs, missing, samples, attempts)
+        folder = out if out is not None else Path("out") / f"{Path(tuned_targets[0]).stem}-tuned"
+        return tune_programs(problem, tuple(proposal or ()), asking, folder, as_json)
     if record is not None or cache is not None or out is not None:
         raise CuirError.of("U100", "--record, --cache and --out are for schedules that a model proposes", hint="--model names one")
     if choice or gpu is not None:
@@ -115,33 +104,17 @@ def tune(
         if not choice:
             raise CuirError.of("U100", "--gpu names the GPU of a choice that is shown", hint="--choice --gpu 'NVIDIA H200'")
         for target in variant or targets:
-            variant_name, source, known_space = read_target(target, kernel, space, bool(variant))
-            problems, of = _problems(source, shapes, dtype)
-            show_choices(target, variant_name, source, problems, list(param or ()), of, list(const or ()), gpu, known_space, as_json)
+            chosen = read_target(target, kernel, space, bool(variant))
+            problems, of = _problems(chosen.source, shapes, dtype)
+            show_choices(target, chosen, problems, words, of, gpu, as_json)
         return 0
     reports = []
     for target in variant or targets:
-        problems, of = _problems(read_target(target, kernel, space, bool(variant))[1], shapes, dtype)
-        for problem in problems:
-            reports.append(
-                _tune_one(
-                    target,
-                    problem,
-                    list(param or ()),
-                    kernel,
-                    bool(variant),
-                    of,
-                    list(const or ()),
-                    space,
-                    SECONDS if limit is None else limit,
-                    jobs,
-                    rounds,
-                    exhaustive,
-                    dry_run or bool(missing),
-                    fresh,
-                    as_json,
-                )
-            )
+        chosen = read_target(target, kernel, space, bool(variant))
+        problems, of = _problems(chosen.source, shapes, dtype)
+        options = SearchOptions(SECONDS if limit is None else limit, rounds, exhaustive)
+        run = _SettingsSearch(target, chosen, words, of, options, jobs, dry_run or bool(missing), fresh)
+        reports += [_tune_one(run, problem, as_json) for problem in problems]
     if as_json:
         print_json({"ok": all(r["ok"] for r in reports), "diagnostics": [], "missing": missing or None, "tuned": reports})
     elif missing:
@@ -169,27 +142,36 @@ def _problems(source: str, shapes: Sequence[Shape], dtype: str | None) -> tuple[
     return list(shapes) or [ShapeType(2, 32, 32, 8192, 8192, D)], dtype or str(kernel_defaults.get("T", USUAL_DTYPE))
 
 
-def _tune_one(
-    target: str,
-    shape: Shape,
-    param: list[str],
-    origin: str,
-    adapts: bool,
-    dtype: str,
-    const: list[str],
-    space_file: Path | None,
-    limit: float,
-    jobs: int | None,
-    rounds: int,
-    exhaustive: bool,
-    static: bool,
-    fresh: bool,
-    as_json: bool,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _SettingsSearch:
+    """Search of the settings of a target.
+
+    Attributes:
+        name: The target on the command line.
+        target: What it names.
+        words: Parameters of the variant, and values of consts.
+        dtype: Of the tensors.
+        options: Limits and extent.
+        jobs: Processes that compile.
+        static: Candidates are only listed.
+        fresh: Results of earlier searches are dropped.
+    """
+
+    name: str
+    target: TuningTarget
+    words: TuningWords
+    dtype: str
+    options: SearchOptions
+    jobs: int | None
+    static: bool
+    fresh: bool
+
+
+def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, object]:
     """Search the settings of one target and shape; return the report as JSON data."""
     from ...bridging import attention_consts
     from ...checking.const_defaults import describe_consts
-    from ...performance.search import compile_all, shape_class
+    from ...performance.search import SearchTask, compile_all, shape_class
     from ...performance.search import tune as search
     from ...performance.search.candidate_runs import RemoteDevice
     from ...performance.search.space import plain
@@ -200,28 +182,29 @@ def _tune_one(
     from ..measurement_views import TuneView, print_tuned
     from ..worker_process import COMMAND
 
-    variant, source, space = read_target(target, origin, space_file, adapts)
-    transferred = transfer_origin(variant, param, source)
+    variant, source, space = run.target
+    dtype, static = run.dtype, run.static
+    transferred = transfer_origin(variant, run.words.param, source)
     space.check_names(read_program(source), transferred.kernel)
     space = space.restrict(transferred.program, transferred.kernel)
-    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(const), f"--dtype {dtype} and --shape {shape}")
+    fixed = agreeing(attention_consts(dtype, shape.D, shape.DV), read_consts(run.words.const), f"--dtype {dtype} and --shape {shape}")
     arch, sms = device()
     key = Key.of(arch, transferred.program, dtype, shape, fixed)
     journal = Journal(None) if static else Journal.of(key, shape)
-    if fresh:
+    if run.fresh:
         journal.clear()
     job = {
         "variant": variant,
-        "parameters": param,
+        "parameters": list(run.words.param),
         "origin": source,
         "kernel": transferred.kernel,
         "shape": list(shape.as_tuple()),
         "dtype": dtype,
     }
 
-    def compiled(settings: Sequence[Any]) -> Any:
+    def compiled(settings: Sequence[Setting]) -> Iterator[tuple[int, BuildResult]]:
         """Compile settings."""
-        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], jobs)
+        return compile_all([(transferred.text, transferred.kernel, s) for s in settings], run.jobs)
 
     def keep_best(best: Outcome) -> None:
         """Store the best setting in the cache."""
@@ -231,34 +214,29 @@ def _tune_one(
             "consts": plain(best.consts),
             "milliseconds": best.median,
             "shape": list(shape.as_tuple()),
-            "target": target,
+            "target": run.name,
             **versions(),
         }
         store_best(key, shape_class(shape, sms), record)
 
-    with goes_on_from(journal.path, fresh), TuneView(f"{target} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
+    with goes_on_from(journal.path, run.fresh), TuneView(f"{run.name} for {shape} ({dtype})", as_json) as view, Worker(COMMAND) as worker:
         report = search(
-            transferred.program,
-            transferred.kernel,
-            fixed,
-            space,
+            SearchTask(transferred.program, transferred.kernel, fixed, space),
             None if static else RemoteDevice(worker, job),
             compiled,
+            run.options,
             journal=journal,
-            limit=limit,
-            rounds=rounds,
-            exhaustive=exhaustive,
             tell=view,
             keep=None if static else keep_best,
         )
     if not as_json:
         print_tuned(report, static, describe_consts(fixed))
-    return _tuned_json(target, shape, dtype, fixed, key, report, static)
+    return _tuned_json(run.name, shape, dtype, fixed, key, report, static)
 
 
 def _tuned_json(
     target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a report as JSON data."""
     from ...checking.const_defaults import consts_as_json
 

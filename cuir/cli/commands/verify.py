@@ -96,7 +96,7 @@ def verify(
     from ...spec.user_calls import limit_calls
     from ...syntax.types import DType
     from ...verification import verify as run_verify
-    from ..command_inputs import kept, programs, read_consts
+    from ..command_inputs import KernelWords, kept, programs, read_consts
     from ..gpu_stage import gpu_stage, verified_of
     from ..one_problem import replayed, run_problem
     from ..progress_bar import Steps
@@ -125,7 +125,8 @@ def verify(
     if is_program and asked_for(context, "origin"):
         raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
     with limit_calls(budget):
-        verified = verified_of(target, against, tuple(param or ()), origin, kernel, dtype, head_dim, const or (), effort, is_program)
+        words = KernelWords(kernel, dtype, head_dim, const or ())
+        verified = verified_of(target, against, tuple(param or ()), origin, words, effort, is_program)
         specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
     if problem is not None:
@@ -135,7 +136,7 @@ def verify(
     if replay is not None or exhaustive:
         from ...attn.verification.problems import is_attention
         from ...checking.checker import check
-        from ..schedule_exploration import explore_variant, replay_variant
+        from ..schedule_exploration import ExplorationOptions, SmallLaunches, explore_variant, replay_variant
 
         if replay is not None:
             named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
@@ -146,7 +147,9 @@ def verify(
             for option in asked_for(context, "tiles", "blocks"):
                 message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
                 raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
-        return explore_variant(title, program, checked, specification, tiles, blocks, seconds, out, as_json)
+        return explore_variant(
+            title, program, checked, specification, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json)
+        )
     step = Step("verify")
     with Steps(title, quiet=as_json) as steps:
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ...arguments.binding import TORCH
 from ...checking.checked import Const
+from ...spec.function_specification import Value
 from ...spec.specification import lengths_of
 from ...syntax.types import DTYPES
 from ...text.diagnostics import CuirError
@@ -17,6 +18,9 @@ from ..timing.problem import Expectation, Shape, compute_expectation, make_tenso
 from ..timing.timing_protocol import median_ms
 from ..timing.worker import Tell, Worker, WorkerLost
 from .space import plain
+
+if TYPE_CHECKING:
+    from ...attn.splicing.splice import TransferResult
 
 REPEATS = 3
 BEGIN_SECONDS = 300.0  # a cold start, a compilation, and results in float64; many processes may share cores and GPU
@@ -27,7 +31,7 @@ RAGGED = (2, 2, 1000, 1100)  # batch, heads for each key head, queries, keys: no
 class PreparedProblem:
     """A problem with poisoned outputs, and its expected results."""
 
-    def __init__(self, transferred: Any, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
+    def __init__(self, transferred: TransferResult, shape: Shape, dtype: torch.dtype, device: str = "cuda"):
         self.problem = make_tensors(shape, dtype, device)
         q, k = self.problem["Q"], self.problem["K"]
         self.scale = shape.D**-0.5
@@ -46,12 +50,12 @@ class PreparedProblem:
             self._expected = compute_expectation(self.spec, self.problem["Q"], self.problem["K"], self.problem["V"], self.scale)
         return self._expected
 
-    def arguments(self, consts: Mapping[str, Const] | None = None) -> dict[str, Any]:
+    def arguments(self, consts: Mapping[str, Const] | None = None) -> dict[str, Value]:
         """Return the arguments for a kernel that is compiled with these consts."""
         added = self.transferred.arguments(self.lengths, self.device, consts)
         return {**self.problem, **self.outputs, "scale": self.scale, **added}
 
-    def judge(self, launch: Callable[..., Any], consts: Mapping[str, Const] | None = None) -> str:
+    def judge(self, launch: Callable[..., object], consts: Mapping[str, Const] | None = None) -> str:
         """Return why a kernel is wrong; empty if it is right, with the same bits in each run."""
         arguments = self.arguments(consts)
         first: list[torch.Tensor] = []
@@ -84,13 +88,13 @@ class LocalDevice:
     Its methods take the text of another program with the same parameters, to run instead of the transferred one.
     """
 
-    def __init__(self, transferred: Any, kernel: str | None, shape: Shape, dtype: str):
+    def __init__(self, transferred: TransferResult, kernel: str | None, shape: Shape, dtype: str):
         self.transferred, self.kernel, self.shape = transferred, kernel, shape
-        self.kernels: dict[str, Any] = {}
+        self.kernels: dict[str, Callable[..., object]] = {}
         torch_dtype = TORCH[DTYPES[dtype]]
         self.cases = [PreparedProblem(transferred, s, torch_dtype) for s in (make_ragged_shape(shape), shape)]
 
-    def launch(self, consts: Mapping[str, Const], text: str = "") -> Any:
+    def launch(self, consts: Mapping[str, Const], text: str = "") -> Callable[..., object]:
         """Return the compiled kernel of a setting."""
         from ...runtime.compiled import compile
         from ...syntax.parser import parse
@@ -131,7 +135,7 @@ class RemoteDevice:
     `job` has the request's fields that identify the tuned problem.
     """
 
-    def __init__(self, worker: Worker, job: Mapping[str, Any]):
+    def __init__(self, worker: Worker, job: Mapping[str, object]):
         self.worker, self.job = worker, dict(job)
 
     def check(self, consts: Mapping[str, Const], text: str = "") -> tuple[str, str]:

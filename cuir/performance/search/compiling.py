@@ -7,9 +7,9 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...checking.checked import Const
+from ...checking.const_defaults import PlainConsts
 from ...text.diagnostics import CuirError
 from .space import from_plain, plain
 
@@ -87,7 +87,7 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _build(text: str, kernel: str | None, consts: dict[str, Any]) -> BuildResult:
+def _build(text: str, kernel: str | None, consts: PlainConsts) -> BuildResult:
     from ...checking.checker import check
     from ...lowering import lower
     from ...runtime.nvcc import compile_cuda

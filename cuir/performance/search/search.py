@@ -9,13 +9,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...checking.checked import Const
 from ...syntax.nodes import Program
 from .compiling import BuildResult
 from .space import Consts, Space, defaults, find_violation, from_plain, label, plain
-from .tuning_records import Journal
+from .tuning_records import Journal, JournalEntry
 
 FINALISTS = 4
 GAIN_RATIO = 0.995  # a time below this share of the best one is a gain, others are noise
@@ -56,7 +56,7 @@ class Outcome:
     recorded: bool = False
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> Outcome:
+    def of(entry: JournalEntry) -> Outcome:
         """Return an entry of a journal, whose consts are the whole setting with the fixed ones."""
         return Outcome(from_plain(entry["consts"]), entry["status"], entry["why"], list(entry.get("milliseconds", [])), recorded=True)
 
@@ -65,10 +65,10 @@ class Outcome:
         """The median time, infinite if it was not timed."""
         return statistics.median(self.milliseconds) if self.milliseconds else float("inf")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JournalEntry:
         """Return the outcome as JSON data."""
-        timed = {"milliseconds": [round(t, 5) for t in self.milliseconds]} if self.milliseconds else {}
-        registers = (
+        timed: JournalEntry = {"milliseconds": [round(t, 5) for t in self.milliseconds]} if self.milliseconds else {}
+        registers: JournalEntry = (
             {"registers": self.built.registers, "spills": self.built.spills} if self.built is not None and not self.built.refused else {}
         )
         return {"consts": plain(self.consts), "status": self.status, "why": self.why, **timed, **registers}
@@ -109,44 +109,63 @@ class Progress:
     seconds: float
 
 
-def tune(
-    program: Program,
-    kernel: str | None,
-    fixed: Mapping[str, Const],
-    space: Space,
-    device: Device | None,
-    compile: Compile,
-    *,
-    journal: Journal | None = None,
-    limit: float = 600.0,
-    rounds: int = 3,
-    exhaustive: bool = False,
-    tell: Callable[[Progress], None] | None = None,
-    keep: Callable[[Outcome], None] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> TuneReport:
-    """Search `space` for the fastest setting of a kernel's const parameters.
+@dataclass(frozen=True)
+class SearchTask:
+    """A kernel to tune.
 
-    Args:
+    Attributes:
         program: The program.
         kernel: Name of its kernel, if it has several.
         fixed: Consts that are not tuned (T, D).
         space: Candidates.
-        device: None for a dry run, which only prunes and compiles nothing.
-        compile: Compiles settings and yields (index, result).
-        journal: Results of earlier searches.
+    """
+
+    program: Program
+    kernel: str | None
+    fixed: Mapping[str, Const]
+    space: Space
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Limits and extent of a search.
+
+    Attributes:
         limit: Seconds after which no further step begins.
         rounds: Rounds of timing, all survivors in turns.
         exhaustive: Tries all combinations.
-        tell: Called with the progress after every step.
-        keep: Called with each new best candidate.
         clock: Returns seconds.
     """
-    space.check_names(program, kernel)
-    search = _Search(
-        program, kernel, dict(fixed), space.narrow(fixed), device, compile, journal or Journal(None), limit, rounds, tell, keep, clock
-    )
-    return search.run(exhaustive)
+
+    limit: float = 600.0
+    rounds: int = 3
+    exhaustive: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+
+def tune(
+    task: SearchTask,
+    device: Device | None,
+    compile: Compile,
+    options: SearchOptions = SearchOptions(),
+    *,
+    journal: Journal | None = None,
+    tell: Callable[[Progress], None] | None = None,
+    keep: Callable[[Outcome], None] | None = None,
+) -> TuneReport:
+    """Search a space for the fastest setting of a kernel's const parameters.
+
+    Args:
+        task: The kernel and the space.
+        device: None for a dry run, which only prunes and compiles nothing.
+        compile: Compiles settings and yields (index, result).
+        options: Limits and extent.
+        journal: Results of earlier searches.
+        tell: Called with the progress after every step.
+        keep: Called with each new best candidate.
+    """
+    task.space.check_names(task.program, task.kernel)
+    return _Search(task, device, compile, options, journal or Journal(None), tell, keep).run()
 
 
 class _Search:
@@ -154,29 +173,25 @@ class _Search:
 
     def __init__(
         self,
-        program: Program,
-        kernel: str | None,
-        fixed: Consts,
-        space: Space,
+        task: SearchTask,
         device: Device | None,
         compile: Compile,
+        options: SearchOptions,
         journal: Journal,
-        limit: float,
-        rounds: int,
         tell: Callable[[Progress], None] | None,
         keep: Callable[[Outcome], None] | None,
-        clock: Callable[[], float],
     ) -> None:
-        self.program, self.kernel, self.fixed, self.space, self.device, self.compile = program, kernel, fixed, space, device, compile
-        self.journal, self.limit, self.rounds, self.tell, self.keep, self.clock = journal, limit, rounds, tell, keep, clock
+        self.program, self.kernel, self.fixed, self.space = task.program, task.kernel, dict(task.fixed), task.space.narrow(task.fixed)
+        self.device, self.compile, self.options, self.journal, self.tell, self.keep = device, compile, options, journal, tell, keep
         self.outcomes: dict[str, Outcome] = {}
         self.best: Outcome | None = None
-        self.started, self.complete = clock(), True
-        self.defaults = defaults(program, kernel)
+        self.clock = options.clock
+        self.started, self.complete = self.clock(), True
+        self.defaults = defaults(task.program, task.kernel)
 
-    def run(self, exhaustive: bool) -> TuneReport:
+    def run(self) -> TuneReport:
         """Run the search and return its report."""
-        if exhaustive:
+        if self.options.exhaustive:
             self.process(self.space.enumerate_all())
         elif self.device is None:  # the first step of a search
             first = self.space.starts[0] if self.space.starts else {}
@@ -201,7 +216,7 @@ class _Search:
 
     def is_in_time(self) -> bool:
         """Return whether the time limit is not reached."""
-        self.complete &= self.clock() - self.started < self.limit
+        self.complete &= self.clock() - self.started < self.options.limit
         return self.complete
 
     def report(self, doing: str) -> None:
@@ -242,7 +257,9 @@ class _Search:
         """Set the status of a candidate, and record a final one in the journal."""
         outcome.status, outcome.why = status, why
         if status in ("refused", "flawed", "wrong", "hangs", "fault", "timed"):
-            self.journal.write({**self.fixed, **outcome.consts}, {k: v for k, v in outcome.as_json().items() if k != "consts"})
+            entry = outcome.as_json()
+            del entry["consts"]  # the journal has the fixed ones, too
+            self.journal.write({**self.fixed, **outcome.consts}, entry)
 
     def select_fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the candidates that pass `check`."""
@@ -298,11 +315,11 @@ class _Search:
             return
         turns = [*outcomes, self.best] if self.best is not None else outcomes
         times: dict[int, list[float]] = {}
-        for turn in range(self.rounds):
+        for turn in range(self.options.rounds):
             for outcome in turns:
                 if not self.is_in_time() and not all(times.get(id(o)) for o in turns):
                     return
-                self.report(f"time, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
+                self.report(f"time, round {turn + 1} of {self.options.rounds}: {label(outcome.consts)}")
                 self.time(outcome, times)
         for outcome in turns:
             if outcome.status in ("right", "timed") and times.get(id(outcome)):
@@ -343,9 +360,9 @@ class _Search:
         if len(timed) < 2 and not any(o.recorded for o in timed):
             return
         times: dict[int, list[float]] = {}
-        for turn in range(self.rounds):
+        for turn in range(self.options.rounds):
             for outcome in timed:
-                self.report(f"the last {len(timed)}, round {turn + 1} of {self.rounds}: {label(outcome.consts)}")
+                self.report(f"the last {len(timed)}, round {turn + 1} of {self.options.rounds}: {label(outcome.consts)}")
                 self.time(outcome, times)
         for outcome in timed:
             if outcome.status == "timed" and id(outcome) in times:

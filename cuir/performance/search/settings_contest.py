@@ -9,7 +9,7 @@ import statistics
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from ...checking.checked import Const
 from ...checking.checker import check, pick_kernel
@@ -82,7 +82,7 @@ class Entry:
         """The best contender's time over this one's, or None if it was not timed."""
         return statistics.median(self.best) / statistics.median(self.milliseconds) if self.milliseconds and self.best else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
         built = self.contender.built
         return {

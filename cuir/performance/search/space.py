@@ -6,10 +6,9 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ...checking.checked import Const
-from ...checking.const_defaults import consts_as_json, with_defaults
+from ...checking.const_defaults import PlainConst, PlainConsts, consts_as_json, with_defaults
 from ...checking.const_defaults import label as label
 from ...syntax.nodes import ConstType, Program
 from ...syntax.types import DTYPES, DType
@@ -142,12 +141,12 @@ def defaults(program: Program, kernel: str | None) -> Consts:
     return {name: value for name, value in with_defaults(pick_kernel(program, kernel), {}).items() if not isinstance(value, DType)}
 
 
-def plain(consts: Mapping[str, Const]) -> dict[str, Any]:
+def plain(consts: Mapping[str, Const]) -> PlainConsts:
     """Return consts as JSON data."""
     return consts_as_json(dict(sorted(consts.items())))
 
 
-def from_plain(data: Mapping[str, Any]) -> Consts:
+def from_plain(data: Mapping[str, PlainConst]) -> Consts:
     """Return consts from JSON data."""
     return {name: DTYPES[value] if isinstance(value, str) else value for name, value in data.items()}
 

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TypedDict
 
 from ...caching.disk import TUNING, cache_dir
 from ...checking.checked import Const
+from ...checking.const_defaults import PlainConsts
 from ...syntax.nodes import Program
 from ...syntax.types import DTYPES
 from ...text.jsontext import append_line
@@ -143,7 +144,10 @@ def folder() -> Path:
     return cache_dir() / TUNING.folder
 
 
-def read_records(key: Key) -> dict[str, Any]:
+TuningRecord = TypedDict("TuningRecord", {"class": list[int], "consts": PlainConsts})
+
+
+def read_records(key: Key) -> dict[str, TuningRecord]:
     """Return the records by shape class; none if the file is missing or of another version."""
     try:
         data = json.loads((folder() / f"{key.stem}.json").read_text(encoding="utf-8"))
@@ -152,7 +156,7 @@ def read_records(key: Key) -> dict[str, Any]:
         return {}
 
 
-def store_best(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
+def store_best(key: Key, shape: ShapeClass, record: Mapping[str, object]) -> None:
     """Replace the best setting of a shape class."""
     records = read_records(key) | {str(shape): {"class": shape.as_list(), **record}}
     place = folder()
@@ -163,7 +167,7 @@ def store_best(key: Key, shape: ShapeClass, record: Mapping[str, Any]) -> None:
     os.replace(temporary, place / f"{key.stem}.json")
 
 
-def find_nearest_record(key: Key, shape: ShapeClass) -> dict[str, Any] | None:
+def find_nearest_record(key: Key, shape: ShapeClass) -> TuningRecord | None:
     """Return the record of this class, or else of the nearest one within FARTHEST."""
     records = [(ShapeClass(*r["class"]).distance(shape), r) for r in read_records(key).values()]
     near = min(records, key=lambda pair: pair[0], default=None)
@@ -191,6 +195,17 @@ def tuned(program: Program, shape: Shape | tuple[int, ...], dtype: str = "f16", 
     return setting if fits(program, None, {"T": DTYPES[dtype], **shape.consts, **fixed, **setting}) else {}
 
 
+class JournalEntry(TypedDict, total=False):
+    """Result of a candidate: its setting, how far it came and why, its times, and its use of registers."""
+
+    consts: PlainConsts
+    status: str
+    why: str
+    milliseconds: list[float]
+    registers: int
+    spills: int
+
+
 class Journal:
     """Results of a search, candidate by candidate.
 
@@ -199,7 +214,7 @@ class Journal:
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, JournalEntry] = {}
         if path is not None and path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
                 try:
@@ -214,11 +229,11 @@ class Journal:
         """Return the journal of a key and shape, for this version of the lowering."""
         return Journal(folder() / "journals" / f"{key.stem}-{'x'.join(map(str, shape.as_tuple()))}-{lowering_version()}.jsonl")
 
-    def find(self, consts: Consts) -> dict[str, Any] | None:
+    def find(self, consts: Consts) -> JournalEntry | None:
         """Return the entry of a setting, or None."""
         return self.entries.get(_name(consts))
 
-    def write(self, consts: Consts, entry: Mapping[str, Any]) -> None:
+    def write(self, consts: Consts, entry: JournalEntry) -> None:
         """Record the entry of a setting."""
         self.entries[_name(consts)] = {"consts": plain(consts), **entry}
         if self.path is None:

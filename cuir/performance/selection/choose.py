@@ -61,17 +61,31 @@ class Choice:
         return {"setting": self.setting, "source": self.source, "why": self.why}
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """Knowledge that a choice may rest on.
+
+    Attributes:
+        starts: Settings that are known to be good, the best first.
+        exact: True if `starts` are for these head dims.
+        sources: Sources that may be used.
+        device: A device instead of the current one.
+    """
+
+    starts: Sequence[Mapping[str, Const]] = ()
+    exact: bool = False
+    sources: Sequence[Source] = SOURCES
+    device: Device | None = None
+
+
 def choose(
     program: Program,
     fixed: Mapping[str, Const],
     at: Lengths,
+    evidence: Evidence = Evidence(),
     *,
-    numbers: Numbers | None = None,
-    starts: Sequence[Mapping[str, Const]] = (),
-    exact: bool = False,
     kernel: str | None = None,
-    device: Device | None = None,
-    sources: Sequence[Source] = SOURCES,
+    numbers: Numbers | None = None,
     mask: Expr | None = None,
 ) -> Choice:
     """Choose the setting for a problem.
@@ -82,15 +96,12 @@ def choose(
         program: The program.
         fixed: T, D, DV, PARTS and the values that the user chose, which are kept.
         at: Lengths of the problem.
-        numbers: Captured numbers, by the names of their parameters.
-        starts: Settings that are known to be good, the best first.
-        exact: True if `starts` are for these head dims.
+        evidence: Known settings, and the sources and the device to ask.
         kernel: Name of the kernel, if the program has several.
-        device: A device instead of the current one.
-        sources: Sources that may be used.
+        numbers: Captured numbers, by the names of their parameters.
         mask: For a program that reads block lists, the mask of which they are made (`TransferResult.mask`).
     """
-    device, fixed = device or Device.current(), dict(fixed)
+    device, starts, sources, fixed = evidence.device or Device.current(), evidence.starts, evidence.sources, dict(fixed)
     tunable = {p.name for p in pick_kernel(program, kernel).params if isinstance(p.type, ConstType)} - set(RESULT_CONSTS)
     requested = {n: v for n, v in fixed.items() if n in tunable}
     T, D = fixed.get("T"), fixed.get("D")
@@ -142,7 +153,7 @@ def choose(
                 return refine_for_mask(dict(row.setting), "table", row.why, row.spilled)
             first = (
                 next((dict(s) for s in starts if fits(s)), None)
-                if exact and table.count_waves(shape, device.sms) >= table.MIN_WAVES
+                if evidence.exact and table.count_waves(shape, device.sms) >= table.MIN_WAVES
                 else None
             )
             if first is not None and "start" in sources:
@@ -178,4 +189,4 @@ def round_length(n: int) -> int:
     return near if n > 0 else -near
 
 
-__all__ = ["SOURCES", "Choice", "Device", "Numbers", "Source", "choose", "problem_class", "round_length"]
+__all__ = ["SOURCES", "Choice", "Device", "Evidence", "Numbers", "Source", "choose", "problem_class", "round_length"]

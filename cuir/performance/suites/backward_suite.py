@@ -7,7 +7,6 @@ the setting that a call gets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -16,15 +15,16 @@ from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..timing.gradient_problem import compute_expected_gradients
 from ..timing.problem import count_kept_pairs, make_tensors
-from ..timing.timing_protocol import Call, median_ms
-from ..timing.worker import Tell
-from .cells import BUILD_SECONDS, OURS, Cell
+from ..timing.timing_protocol import AttentionCall
+from .cells import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import contest
 from .peers import contenders
-from .results import Row
+from .result_rows import Row
 
 DETERMINISTIC = "deterministic"  # a contender: ours, with torch.use_deterministic_algorithms
 SECONDS = 300.0  # until the first call of ours returns: it compiles
+
+GradientCall = Callable[[], tuple[torch.Tensor, ...]]
 
 
 def measure_backward(
@@ -32,12 +32,9 @@ def measure_backward(
     spec: Specification,
     dtype: str,
     peers: Sequence[str],
-    rounds: int = 3,
+    timing: Timing = Timing(),
     *,
-    lost: Mapping[str, str] | None = None,
-    tell: Tell = lambda doing, seconds: None,
     device: str = "cuda",
-    measure: Callable[[Call], float] = median_ms,
 ) -> Row:
     """Measure ours and the peers; return the cell's row, as `measure_cell`.
 
@@ -45,7 +42,7 @@ def measure_backward(
     device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context is lost.
     """
     problem, scale = make_tensors(cell.shape, TORCH[DTYPES[dtype]], device), cell.shape.D**-0.5
-    tell("", BUILD_SECONDS)
+    timing.tell("", BUILD_SECONDS)
     q, k, v = (problem[n] for n in "QKV")
     do = torch.randn(*q.shape[:-1], cell.shape.DV, device=device, generator=torch.Generator(device).manual_seed(1)).to(q.dtype)
     expected = compute_expected_gradients(spec, q, k, v, do, scale)
@@ -54,7 +51,7 @@ def measure_backward(
     inputs = tuple(leaves.values())
     our_call = ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
     theirs = contenders([p for p in peers if p != DETERMINISTIC], spec, leaves, scale)
-    forwards: dict[str, tuple[Call, bool]] = {
+    forwards: dict[str, tuple[AttentionCall, bool]] = {
         OURS: (our_call, False),
         **({DETERMINISTIC: (our_call, True)} if DETERMINISTIC in peers else {}),
     }
@@ -63,10 +60,7 @@ def measure_backward(
         {name: _prepared(forward, inputs, do, fixed) for name, (forward, fixed) in forwards.items()},
         lambda grads: (max(expected.errors(grads)), expected.judge(grads)),
         lambda ms: {"tflops": round(flops / ms / 1e9, 2)},
-        rounds,
-        lost=lost or {},
-        tell=tell,
-        measure=measure,
+        timing,
         seconds=lambda name: SECONDS if name in (OURS, DETERMINISTIC) else BUILD_SECONDS,
     )
     return {
@@ -79,11 +73,11 @@ def measure_backward(
     }
 
 
-def _prepared(forward: Call, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Call:
+def _prepared(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
     """Return `gradients_of`, whose forward pass runs in the first call."""
-    cached: list[Call] = []
+    cached: list[GradientCall] = []
 
-    def call() -> Any:
+    def call() -> tuple[torch.Tensor, ...]:
         if not cached:
             cached.append(gradients_of(forward, inputs, do, fixed))
         return cached[0]()
@@ -91,7 +85,7 @@ def _prepared(forward: Call, inputs: tuple[torch.Tensor, ...], do: torch.Tensor,
     return call
 
 
-def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> Call:
+def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> AttentionCall:
     """Return a call of O by `cuir.attention`, with gradients of the leaves."""
     from ...attn.kernels.kernels import attention
 
@@ -101,7 +95,7 @@ def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch
     return lambda: function(*leaves.values(), backend=backend)
 
 
-def gradients_of(forward: Call, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> Callable[[], tuple[torch.Tensor, ...]]:
+def gradients_of(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
     """Run a forward pass; return a call that computes dQ, dK and dV.
 
     fixed: with the same bits every time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,8 +17,10 @@ from ..search.space import label, plain
 from ..timing.problem import Expectation, Shape, count_kept_pairs
 from ..timing.timing_protocol import Call, describe_error, median_ms, raise_if_lost, time_in_turns
 from ..timing.worker import Tell
+from .result_rows import CellRow, Entry, Row
 
 if TYPE_CHECKING:
+    from ...attn.splicing.splice import TransferResult
     from .reference import Reference
 
 OURS = "cuir"
@@ -46,12 +48,12 @@ class Cell:
         """Parameters as the command line takes them."""
         return [f"{k}={v}" for k, v in self.parameters.items()]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> CellRow:
         """Return the cell as JSON data."""
         return {"variant": self.variant, "parameters": dict(self.parameters), "model": self.model, "shape": list(self.shape.as_tuple())}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Cell:
+    def from_json(data: CellRow) -> Cell:
         """Return the cell of JSON data."""
         return Cell(data["variant"], data["parameters"], data["model"], Shape(*data["shape"]))
 
@@ -69,40 +71,60 @@ def family(name: str) -> str:
     return name.partition(" ")[0]
 
 
+@dataclass(frozen=True)
+class Timing:
+    """Rules by which the contenders of a cell are timed.
+
+    Attributes:
+        rounds: Rounds of timing, all contenders in turns.
+        lost: Contenders not to run, and why.
+        tell: Called with the contender that begins, and the seconds within which it must finish.
+        measure: Returns the milliseconds of a call; None: the suite's way.
+    """
+
+    rounds: int = 3
+    lost: Mapping[str, str] = field(default_factory=dict)
+    tell: Tell = lambda doing, seconds: None
+    measure: Callable[[Call], float] | None = None
+
+
+@dataclass(frozen=True)
+class Contenders:
+    """Contenders of a cell: our kernel with each setting, the peers, and a kernel of the user's."""
+
+    settings: Sequence[Mapping[str, Const]]
+    peers: Sequence[str]
+    reference: Reference | None = None
+
+
 def measure_cell(
     cell: Cell,
-    transferred: Any,
+    transferred: TransferResult,
     dtype: str,
-    settings: Sequence[Mapping[str, Const]],
-    peers: Sequence[str],
-    rounds: int = 3,
-    reference: Reference | None = None,
+    entrants: Contenders,
+    timing: Timing = Timing(),
     *,
-    lost: Mapping[str, str] | None = None,
-    tell: Tell = lambda doing, seconds: None,
     prepare: Callable[..., PreparedProblem] = PreparedProblem,
-    launch: Callable[[Mapping[str, Const]], Call] | None = None,
-    measure: Callable[[Call], float] = median_ms,
-) -> dict[str, Any]:
+    launch: Callable[[Mapping[str, Const]], Callable[..., object]] | None = None,
+) -> Row:
     """Measure our kernel with each setting, the peers and the reference; return the cell's row.
 
     tflops count 4 D for each unmasked pair. A contender with a wrong result is not timed; one that does not compile,
     run or fit in memory has its reason in the row. Raises RuntimeError when the CUDA context is lost.
 
     Args:
-        lost: Contenders not to run, and why.
-        tell: Called with the contender that begins, and the seconds within which it must finish.
+        prepare: Function that makes the problem and its expectation.
         launch: Function that returns a kernel for a setting; None: compile it.
     """
     from .peers import causal_flag, contenders
 
-    lost = lost or {}
+    lost, tell, reference = timing.lost, timing.tell, entrants.reference
     case = prepare(transferred, cell.shape, TORCH[DTYPES[dtype]])
     expected = case.expected  # before any contender, so that it counts to no contender's time
     flops = 2.0 * (cell.shape.D + cell.shape.DV) * count_kept_pairs(transferred.spec, case.problem["Q"], case.problem["K"])
     calls: dict[str, Call] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    for consts in settings:
+    rows: dict[str, Entry] = {}
+    for consts in entrants.settings:
         tunable = {k: v for k, v in consts.items() if k not in ("T", "D")}
         name = f"{OURS} {label(tunable)}".strip()
         if name in lost:
@@ -119,7 +141,7 @@ def measure_cell(
         if "error" in rows[name] and "wrong" not in rows[name]:
             calls[name] = lambda kernel=kernel, arguments=case.arguments(consts): kernel(**arguments)  # type: ignore[misc]
     tell("", BUILD_SECONDS)
-    peer_calls = contenders(peers, transferred.spec, case.problem, case.scale)
+    peer_calls = contenders(entrants.peers, transferred.spec, case.problem, case.scale)
     flag = causal_flag(transferred.spec, case.problem["Q"], case.problem["K"]) if reference is not None else None
     if reference is not None and flag is not None:
         peer_calls |= reference.contenders(flag, case.problem)
@@ -139,7 +161,7 @@ def measure_cell(
             continue
         if "wrong" not in rows[name]:
             calls[name] = call
-    times, failed = time_in_turns(calls, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
+    times, failed = time_in_turns(calls, timing.rounds, timing.measure or median_ms, family, lambda name: tell(name, RUN_SECONDS))
     for name, samples in times.items():
         milliseconds = statistics.median(samples)
         rows[name] |= {"milliseconds": round(milliseconds, 5), "tflops": round(flops / milliseconds / 1e9, 2), "rounds": len(samples)}
@@ -155,12 +177,12 @@ def measure_cell(
     }
 
 
-def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> dict[str, Any]:
+def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> Entry:
     """Return the entry of a contender that ran."""
-    return {"error": expected.error(o)} | ({"wrong": why} if why else {})
+    return {"error": expected.error(o), **({"wrong": why} if why else {})}
 
 
-def _failed(error: Exception) -> dict[str, Any]:
+def _failed(error: Exception) -> Entry:
     """Return the entry of a contender that did not run, and release its GPU memory."""
     raise_if_lost(error)
     why = describe_error(error)
@@ -169,7 +191,7 @@ def _failed(error: Exception) -> dict[str, Any]:
     return {"failed": why}
 
 
-def _compiled(transferred: Any, consts: Mapping[str, Const]) -> Call:
+def _compiled(transferred: TransferResult, consts: Mapping[str, Const]) -> Callable[..., object]:
     """Compile the kernel for a setting."""
     from ...runtime.compiled import compile
 

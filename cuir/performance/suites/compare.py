@@ -6,7 +6,7 @@ It is a cell of a benchmark on the problem of Llama2-7B.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +15,8 @@ from ...checking.checked import Checked
 from ...text.diagnostics import CuirError
 from ..search.candidate_runs import PreparedProblem, make_ragged_shape
 from ..timing.problem import Shape
-from .cells import OURS, Cell, measure_cell
+from .cells import OURS, Cell, Contenders, Timing, measure_cell
+from .result_rows import ComparedRow, Comparison, Entry
 
 if TYPE_CHECKING:
     from ...attn.splicing.splice import TransferResult
@@ -27,22 +28,22 @@ PEERS = ("cudnn", "fa2", "dense", "flex")
 def compare(
     checked: Checked,
     transferred: TransferResult,
+    timing: Timing = Timing(),
     *,
     prepare: Callable[..., PreparedProblem] = PreparedProblem,
-    launch: Callable[..., Any] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
+    launch: Callable[..., object] | None = None,
+) -> Comparison:
     """Check a kernel against float64, and time it beside PyTorch's.
 
     It is checked on a ragged problem with grouped heads and on the problem that is timed. `launch` is the kernel (None:
-    compile it); `prepare` and `options` are those of `measure_cell`. Raises CuirError V401 if the numbers are wrong.
+    compile it); `prepare` and `timing` are those of `measure_cell`. Raises CuirError V401 if the numbers are wrong.
 
     Returns:
         Rows of what ran, milliseconds (median) and TFLOP/s of unmasked pairs.
     """
     from ...runtime.compiled import compile
 
-    kernel = launch or compile(checked)
+    kernel: Callable[..., object] = launch or compile(checked)
     dtype, dim = checked.consts["T"], int(checked.consts["D"])  # type: ignore[arg-type]
     shape = Shape(BATCH, HEADS, HEADS, LENGTH, LENGTH, dim)
     small = prepare(transferred, make_ragged_shape(shape), TORCH[dtype])  # type: ignore[index]
@@ -52,11 +53,10 @@ def compare(
         cell,
         transferred,
         dtype.name,  # type: ignore[union-attr]
-        [checked.consts],
-        PEERS,
+        Contenders([checked.consts], PEERS),
+        timing,
         prepare=prepare,
         launch=lambda _: kernel,
-        **options,
     )
     (mine,) = (n for n in row["contenders"] if n.startswith(OURS))
     entry = row["contenders"].pop(mine)
@@ -87,8 +87,14 @@ def _demand(wrong: str, checked: Checked) -> None:
         )
 
 
-def _row(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, entry: Entry) -> ComparedRow:
     """Return a row of the table."""
     timed = "tflops" in entry
-    row = {"what": name, "milliseconds": entry["milliseconds"] if timed else None, "tflops": entry["tflops"] if timed else None}
-    return row if timed else row | {"why": entry.get("wrong") or entry.get("failed", "")}
+    row: ComparedRow = {
+        "what": name,
+        "milliseconds": entry["milliseconds"] if timed else None,
+        "tflops": entry["tflops"] if timed else None,
+    }
+    if not timed:
+        row["why"] = entry.get("wrong") or entry.get("failed", "")
+    return row

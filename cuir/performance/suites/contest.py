@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import torch
 
-from ..timing.timing_protocol import Call, describe_error, raise_if_lost, time_in_turns
-from ..timing.worker import Tell
-from .cells import BUILD_SECONDS, RUN_SECONDS, family
-from .results import Row
+from ..timing.timing_protocol import Call, Outputs, describe_error, median_ms, raise_if_lost, time_in_turns
+from .cells import BUILD_SECONDS, RUN_SECONDS, Timing, family
+from .result_rows import Entry
+
+R = TypeVar("R")
+Judge = Callable[[Outputs], tuple[float, str]]  # returns the error of a call's outputs, and why they are wrong
 
 
 def contest(
-    calls: Mapping[str, Call],
-    judge: Callable[[Any], tuple[float, str]],
-    figures: Callable[[float], Mapping[str, float]],
-    rounds: int,
+    calls: Mapping[str, Callable[[], R]],
+    judge: Callable[[R], tuple[float, str]],
+    figures: Callable[[float], Entry],
+    timing: Timing,
     *,
-    lost: Mapping[str, str],
-    tell: Tell,
-    measure: Callable[[Call], float],
     seconds: Callable[[str], float] = lambda name: BUILD_SECONDS,
     prepared: Callable[[Call], Call] = lambda call: call,
-) -> dict[str, Row]:
+) -> dict[str, Entry]:
     """Judge and time calls; return the contenders' entries of a row.
 
     Raises RuntimeError when the CUDA context is lost.
@@ -37,12 +36,11 @@ def contest(
         calls: Calls by contender; each may prepare itself in its first call, for which `seconds` gives its time.
         judge: Returns the error of a call's outputs, and why they are wrong, "" if they are right.
         figures: Returns figures for milliseconds.
-        rounds: Rounds of timing.
-        lost: Contenders not to run, and why.
-        tell: Called with the contender that begins, and the seconds within which it must finish.
+        timing: Rounds of timing, contenders not to run, and the progress.
         prepared: Returns what is timed of a call that was right.
     """
-    entries: dict[str, Row] = {}
+    tell, lost = timing.tell, timing.lost
+    entries: dict[str, Entry] = {}
     right: dict[str, Call] = {}
     for name, call in calls.items():
         if name in lost:
@@ -53,7 +51,7 @@ def contest(
             outputs = call()
             tell(name, RUN_SECONDS)
             error, why = judge(outputs)
-            entries[name] = {"error": error} | ({"wrong": why} if why else {})
+            entries[name] = {"error": error, **({"wrong": why} if why else {})}
             del outputs
         except (
             Exception
@@ -63,7 +61,7 @@ def contest(
             continue
         if not why:
             right[name] = prepared(call)
-    times, failed = time_in_turns(right, rounds, measure, family, lambda name: tell(name, RUN_SECONDS))
+    times, failed = time_in_turns(right, timing.rounds, timing.measure or median_ms, family, lambda name: tell(name, RUN_SECONDS))
     for name, samples in times.items():
         milliseconds = statistics.median(samples)
         entries[name] |= {"milliseconds": round(milliseconds, 5), **figures(milliseconds), "rounds": len(samples)}
@@ -72,10 +70,10 @@ def contest(
     return entries
 
 
-def judge_of(error: Callable[[torch.Tensor], float], judge: Callable[[torch.Tensor], str]) -> Callable[[Any], tuple[float, str]]:
+def judge_of(error: Callable[[torch.Tensor], float], judge: Callable[[torch.Tensor], str]) -> Judge:
     """Return the judge that `contest` takes, for calls that return O, or O and more."""
 
-    def of(outputs: Any) -> tuple[float, str]:
+    def of(outputs: Outputs) -> tuple[float, str]:
         o = outputs[0] if isinstance(outputs, tuple) else outputs
         return error(o), judge(o)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,12 @@ from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..search.space import label
 from ..timing.problem import Expectation, Shape, compute_expectation, make_tensors
-from ..timing.timing_protocol import Call, capture_graph, median_ms
-from ..timing.worker import Tell
-from .cells import BUILD_SECONDS, OURS, Cell
-from .contest import contest, judge_of
+from ..timing.timing_protocol import AttentionCall, capture_graph, median_ms
+from .cells import BUILD_SECONDS, OURS, Cell, Timing
+from .contest import Judge, contest, judge_of
 from .flashinfer import flashinfer
 from .peers import contenders
-from .results import Row
+from .result_rows import Row
 
 SECONDS = 300.0  # until the first call of ours returns: it compiles
 TURN = 30.0  # milliseconds of a contender in a round: a call takes from 0.01 to 2
@@ -51,17 +50,17 @@ _SLICED = [(1, 32768, SLICE), (1, 131072, SLICE), (8, 16384, SLICE)]
 _RULED = [(1, 8192, GROUPED), (1, 131072, GROUPED), (16, 4096, GROUPED), (16, 4096, PLAIN)]
 
 
-def _window(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+def _window(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor, *, M: int, N: int) -> torch.Tensor:
     """Mask of a sliding window."""
     return kv_idx > q_idx + (N - M) - WINDOW
 
 
-def _alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+def _alibi(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
     """Score rule of ALiBi."""
     return score + torch.exp2(-(h + 1.0) / 8) * kv_idx
 
 
-def _softcap(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+def _softcap(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
     """Score rule of a soft cap."""
     return CAP * torch.tanh(score / CAP)
 
@@ -161,7 +160,7 @@ class Problem:
         most = WINDOW + self.shape.M - 1 if self.spec.mask_mod is not None else max(self.counts)
         return 2 * (1 if self.kind.eight else self.k.element_size()) * self.shape.HK * self.shape.D * sum(min(n, most) for n in self.counts)
 
-    def expected(self) -> Callable[[Any], tuple[float, str]]:
+    def expected(self) -> Judge:
         """Return the judge of O [B, H, M, D], by its first and its last sequence."""
         if len(set(self.counts)) == 1:
             whole = compute_expectation(self.spec, self.q, self.k, self.v, self.scale)
@@ -180,36 +179,30 @@ def measure_decode(
     cell: Cell,
     dtype: str,
     peers: Sequence[str],
-    rounds: int = 3,
+    timing: Timing = Timing(),
     *,
-    lost: Mapping[str, str] | None = None,
-    tell: Tell = lambda doing, seconds: None,
     device: str = "cuda",
-    measure: Callable[[Call], float] = partial(median_ms, milliseconds=TURN),
 ) -> Row:
     """Measure ours and the peers that support the cell; return its row.
 
     gbs: GB/s of keys and values. device: "cpu" runs ours in the interpreter. Raises RuntimeError when the CUDA context
     is lost.
     """
-    tell("", BUILD_SECONDS)
+    timing.tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
     judge = problem.expected()
     entries = contest(
         {**_ours(problem, peers), **_peers(problem, peers)},
         judge,
         lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)},
-        rounds,
-        lost=lost or {},
-        tell=tell,
-        measure=measure,
+        replace(timing, measure=timing.measure or partial(median_ms, milliseconds=TURN)),
         seconds=lambda name: SECONDS if name.startswith(OURS) else BUILD_SECONDS,
         prepared=capture_graph if device == "cuda" else lambda call: call,
     )
     return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
 
 
-def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+def _ours(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     """Return our calls.
 
     These are the call over a cache, and with "16_bits" the same over a 16-bit cache; over contiguous keys the decode
@@ -234,7 +227,7 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, Call]:
         wide = {"16_bits": partial(over_cache, p.wide, None)} if "16_bits" in names else {}
         return {OURS: partial(over_cache, p.caches, scale), **wide}
     capture_key, dims = make_capture_key(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
-    calls: dict[str, Call] = {}
+    calls: dict[str, AttentionCall] = {}
     fixed: dict[str, Const]
     for fixed in settings(p.shape) if "settings" in names else [{}]:
         kernel = make_attention(p.spec, capture_key, p.dtype, dims, None, fixed, "off", kind="decode")
@@ -248,7 +241,7 @@ def settings(shape: Shape) -> list[dict[str, Const]]:
     return [{"CLUSTER": c, "WG": wg, "STAGES": stages, "BN": keys} for c in decoding.CLUSTERS for wg, stages, keys in rings]
 
 
-def _peers(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+def _peers(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     """Return the peers' calls."""
     if p.kind.eight:
         return {}
@@ -264,7 +257,7 @@ def _peers(p: Problem, names: Sequence[str]) -> dict[str, Call]:
     return calls
 
 
-def _fa3(p: Problem) -> Call:
+def _fa3(p: Problem) -> AttentionCall:
     """Return FlashAttention-3's call."""
     q = p.q.transpose(1, 2).contiguous()
     if p.kind.cached:

@@ -6,16 +6,22 @@ Each is planned once, as a serving loop does for all its layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 
-from ..timing.timing_protocol import Call
+from ..timing.timing_protocol import AttentionCall
 
 WORKSPACE = 256 << 20  # bytes, as its documentation demands
 
 
-def flashinfer(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int]) -> dict[str, Call]:
+class _Plan(Protocol):
+    """A planned kernel of the package."""
+
+    def run(self, q: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
+
+
+def flashinfer(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int]) -> dict[str, AttentionCall]:
     """Return calls that compute O [B, H, M, D]. Nothing runs yet.
 
     Args:
@@ -28,14 +34,16 @@ def flashinfer(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.T
     return {f"flashinfer {way}": _call(q, caches, table, counts, tensor_cores) for way, tensor_cores in ways.items()}
 
 
-def _call(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int], tensor_cores: bool) -> Call:
+def _call(
+    q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int], tensor_cores: bool
+) -> AttentionCall:
     """Return a call that plans at its first run."""
     B, H, M, D = q.shape
     page, HK = caches[0].shape[1:3]
-    planned: list[Any] = []
+    planned: list[_Plan] = []
     rows = q.transpose(1, 2).reshape(B * M, H, D)
 
-    def plan() -> Any:
+    def plan() -> _Plan:
         """Plan the kernel for these lengths."""
         import flashinfer
 

@@ -5,9 +5,9 @@ Documents are of equal, lognormal and one long length. Results are checked again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 
@@ -15,11 +15,10 @@ from ...arguments.binding import TORCH
 from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..timing.problem import Expectation, Shape, compute_expectation
-from ..timing.timing_protocol import Call, median_ms
-from ..timing.worker import Tell
-from .cells import BUILD_SECONDS, OURS, Cell
-from .contest import contest, judge_of
-from .results import Row
+from ..timing.timing_protocol import AttentionCall
+from .cells import BUILD_SECONDS, OURS, Cell, Timing
+from .contest import Judge, contest, judge_of
+from .result_rows import Row
 
 SECONDS = 300.0  # until the first call of ours returns: it compiles
 TOKENS = (16384, 32768, 65536, 131072)
@@ -42,7 +41,7 @@ KINDS = {
 }
 
 
-def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+def _causal(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
     """Causal mask."""
     return kv_idx <= q_idx
 
@@ -111,7 +110,7 @@ class Problem:
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
-    def expected(self) -> Callable[[Any], tuple[float, str]]:
+    def expected(self) -> Judge:
         """Return the judge of O [TQ, H, D], by the first, the longest and the last document."""
         spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
@@ -135,34 +134,28 @@ def measure_varlen(
     cell: Cell,
     dtype: str,
     peers: Sequence[str],
-    rounds: int = 3,
+    timing: Timing = Timing(),
     *,
-    lost: Mapping[str, str] | None = None,
-    tell: Tell = lambda doing, seconds: None,
     device: str = "cuda",
-    measure: Callable[[Call], float] = median_ms,
 ) -> Row:
     """Measure ours and the peers; return the cell's row.
 
     tflops count 4 D for each unmasked pair. device: "cpu" runs ours in the interpreter. Raises RuntimeError when the
     CUDA context is lost.
     """
-    tell("", BUILD_SECONDS)
+    timing.tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
     entries = contest(
         _calls(problem, peers),
         problem.expected(),
         lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)},
-        rounds,
-        lost=lost or {},
-        tell=tell,
-        measure=measure,
+        timing,
         seconds=lambda name: SECONDS if name == OURS else BUILD_SECONDS,
     )
     return {**cell.as_json(), "dtype": dtype, "flops": problem.flops, "contenders": entries}
 
 
-def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
+def _calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     """Return our call and the peers'."""
     from ...attn.serving.cached import attention_with_kv_cache
     from ...attn.serving.varlen import varlen_attention
@@ -171,17 +164,17 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
     if p.kind.page:
         options = {"cache_seqlens": p.seqlens, "page_table": p.table, "cu_seqlens_q": p.cu, "max_seqlen_q": p.most, "causal": p.kind.causal}
 
-        def over_pages() -> Any:
+        def over_pages() -> torch.Tensor:
             return attention_with_kv_cache(p.q, *p.caches, **options, backend="auto" if on_gpu else "interpret", verify="off")  # type: ignore[arg-type]
 
-        def fa3_over_pages() -> Any:
+        def fa3_over_pages() -> torch.Tensor:
             from flash_attn_interface import flash_attn_with_kvcache
 
             return flash_attn_with_kvcache(p.q, *p.caches, **options)
 
         return {OURS: over_pages, **({"fa3": fa3_over_pages} if "fa3" in names else {})}
 
-    def ours() -> Any:
+    def ours() -> torch.Tensor:
         return varlen_attention(
             p.q,
             p.k,
@@ -196,17 +189,20 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
             verify="off",  # results are judged by this benchmark
         )
 
-    def fa3() -> Any:
+    def fa3() -> torch.Tensor:
         from flash_attn_interface import flash_attn_varlen_func
 
         return flash_attn_varlen_func(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, causal=p.kind.causal)
 
-    def pytorch() -> Any:
+    def pytorch() -> torch.Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
-        return varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), enable_gqa=True)
+        return cast(
+            torch.Tensor,
+            varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), enable_gqa=True),
+        )  # with no LSE
 
-    def fa4() -> Any:
+    def fa4() -> torch.Tensor:
         from flash_attn.cute import flash_attn_varlen_func
 
         o = flash_attn_varlen_func(
@@ -214,9 +210,9 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
         )
         return o[0] if isinstance(o, tuple) else o
 
-    plans: list[Any] = []  # of the lengths and the mask, made at the first call
+    plans: list[object] = []  # of the lengths and the mask, made at the first call
 
-    def cudnn_flex() -> Any:
+    def cudnn_flex() -> torch.Tensor:
         from cudnn.flex_attention import create_mask_plan, flex_attn_func
 
         if not plans:
@@ -224,7 +220,7 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, Call]:
             plans.append(create_mask_plan(p.ends()[None, None], p.q, p.k, p.v, **lengths))
         return flex_attn_func(p.q, p.k, p.v, mask_plan=plans[0])
 
-    peer_calls: dict[str, Call] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
+    peer_calls: dict[str, AttentionCall] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
     return {OURS: ours, **{name: peer_calls[name] for name in names}}
 
 

@@ -15,7 +15,7 @@ import torch
 
 from ...spec.specification import Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
-from ..timing.timing_protocol import Call
+from ..timing.timing_protocol import AttentionCall, Outputs
 from .key_intervals import as_functions, kept_runs, window_of
 
 PEERS = {
@@ -90,7 +90,7 @@ def _found(module: str) -> bool:
     return spec is not None and (not rest or PathFinder.find_spec(module, spec.submodule_search_locations) is not None)
 
 
-def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, Call]:
+def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, torch.Tensor], scale: float) -> dict[str, AttentionCall]:
     """Return calls that compute O for Q [B, H, M, D], K and V [B, HK, N, D], by name. Nothing runs yet.
 
     Those that cannot express the variant are left out.
@@ -101,7 +101,7 @@ def contenders(names: Sequence[str], spec: Specification, problem: Mapping[str, 
         torch._dynamo.reset()  # or its limit of recompilations makes later problems run uncompiled
     plain_mask = causal_flag(spec, q, k)
     softmax = spec.normalize == "softmax"
-    calls: dict[str, Call] = {}
+    calls: dict[str, AttentionCall] = {}
     for name in names:
         if name in ("cudnn", "fa2"):
             if plain_mask is not None:
@@ -136,7 +136,7 @@ def causal_flag(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> bool |
     return True if causal else None
 
 
-def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> AttentionCall:
     """Return a call of scaled_dot_product_attention."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -150,7 +150,7 @@ def _sdpa(name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: 
     return call
 
 
-def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> Call:
+def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float) -> AttentionCall:
     """Return a call of FlashAttention-3."""
     if find_spec(FA3_MODULES[0]):
         from flash_attn_interface import flash_attn_func
@@ -165,7 +165,7 @@ def _fa3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale:
     return call
 
 
-def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall | None:
     """Return a call of FlashAttention-4, None where no window expresses the mask."""
     runs = _runs_of(spec, q, k)
     if runs is None:
@@ -185,7 +185,7 @@ def _fa4(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     return call
 
 
-def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call | None:
+def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall | None:
     """Return a call of cuDNN's interval masks, None where a query keeps more than a few runs of keys.
 
     Its plan, which depends on the mask and the shapes alone, is made at the first call.
@@ -194,7 +194,7 @@ def _cudnn_flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.
     if runs is None:
         return None
     q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))  # [B, M, H, D], as its users have them
-    plans: list[Any] = []
+    plans: list[object] = []
 
     def call() -> torch.Tensor:
         from cudnn.flex_attention import create_mask_plan, flex_attn_func
@@ -214,7 +214,7 @@ def _runs_of(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Ten
     return kept_runs(spec, q, k)
 
 
-def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall:
     """Return a call with a dense mask, made at the first call, once for what it does not depend on."""
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -230,7 +230,7 @@ def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tenso
     return call
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Compile a function with torch.compile for a new problem, in this process.
 
     One or two kernels are not worth inductor's pool of processes. Compiled code is kept on disk, choices between
@@ -240,18 +240,18 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.autotune_local_cache = False
-    compiled: Callable[..., Any] = torch.compile(function, dynamic=False)
+    compiled: Callable[..., torch.Tensor] = torch.compile(function, dynamic=False)
     return compiled
 
 
-def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall:
     """Return a call of FlexAttention, compiled at the first call: block mask, then the kernel.
 
     A sink is applied to its result, from its LSE.
     """
-    compiled: list[Callable[[], Any]] = []
+    compiled: list[AttentionCall] = []
 
-    def call() -> Any:
+    def call() -> Outputs:
         if not compiled:
             from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -283,12 +283,12 @@ def _flex(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     return call
 
 
-def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> Call:
+def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall:
     """Return a call of the definition by torch.compile.
 
     It has products, score rule, dense mask, weights, product.
     """
-    compiled: list[Callable[..., Any]] = []
+    compiled: list[Callable[..., torch.Tensor]] = []
     lengths = lengths_of(q, k)
     mask_mod, score_mod = spec.mods(lengths, q.device)
     b, h, i, j = indices(lengths, q.device)

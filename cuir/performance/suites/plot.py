@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...text.figures import load_pyplot, save_figure
 from .cells import queries
-from .results import Row, names_of_peers, ours, peers, rate, unit
+from .result_rows import Row
+from .results import names_of_peers, ours, peers, rate, unit
 
 WIDTH = 4  # panels in a row
 
 
-def plot(head: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
+def plot(head: Mapping[str, object], rows: Sequence[Row], path: Path) -> None:
     """Write a PNG or SVG, by the name's ending.
 
     Raises CuirError U120 without matplotlib, U108 if it cannot be written.

@@ -11,7 +11,7 @@ import concurrent.futures as futures
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -28,27 +28,27 @@ SHARE = 0.8  # of the GPU's memory, for all processes together
 class Asked(Protocol):
     """Process that answers requests (`cuir.performance.timing.worker.Worker`)."""
 
-    def ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]: ...
+    def ask(self, request: Mapping[str, object], seconds: float) -> Mapping[str, object]: ...
 
     def close(self) -> None: ...
 
 
 def requests(
     cells: Sequence[Cell], dtype: str, peers: Sequence[str], reference: str | None, names: Sequence[str], processes: int
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, object]]:
     """Return requests for `primed`.
 
     These are each configuration of the reference, and each cell with a peer that compiles.
     """
     compiling = [p for p in peers if p in COMPILED]
-    work: list[dict[str, Any]] = [{"do": "prime_reference", "reference": reference, "name": name} for name in names]
+    work: list[Mapping[str, object]] = [{"do": "prime_reference", "reference": reference, "name": name} for name in names]
     if compiling:
         work += [{"do": "prime", **c.as_json(), "dtype": dtype, "peers": compiling, "share": SHARE / processes} for c in cells]
     return work
 
 
 @contextmanager
-def primed(work: Sequence[Mapping[str, Any]], start: Callable[[], Asked], processes: int) -> Iterator[list[futures.Future[str]]]:
+def primed(work: Sequence[Mapping[str, object]], start: Callable[[], Asked], processes: int) -> Iterator[list[futures.Future[str]]]:
     """Answer requests in several processes while the block runs; at its end none is left.
 
     Each process is started by `start`. Yields a future for each request: why it failed, "" if it did not. A failure is
@@ -56,7 +56,7 @@ def primed(work: Sequence[Mapping[str, Any]], start: Callable[[], Asked], proces
     """
     local, started = threading.local(), list[Asked]()
 
-    def answer_request(request: Mapping[str, Any]) -> str:
+    def answer_request(request: Mapping[str, object]) -> str:
         if not hasattr(local, "worker"):
             local.worker = start()
             started.append(local.worker)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from ...spec.loading import import_file
 from ...text.diagnostics import CuirError
-from ..timing.timing_protocol import Call
+from ..timing.timing_protocol import AttentionCall
 
 FILE, SET, FAMILY = "bench_ref.py", "golden", "reference"
+
+
+class UserKernel(Protocol):
+    """Kernel of the user's file, made for a configuration."""
+
+    def prepare(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor) -> Callable[[], object]: ...
 
 
 class Reference:
@@ -37,14 +43,14 @@ class Reference:
             raise CuirError.of("U121", f'{path} has no SETS["{SET}"] of names and configurations with D')
         if not callable(getattr(self.module, "Kernel", None)):
             raise CuirError.of("U121", f"{path} has no class Kernel")
-        self.golden: Mapping[str, Mapping[str, Any]] = golden
-        self.kernels: dict[str, Any] = {}
+        self.golden: Mapping[str, Mapping[str, object]] = golden
+        self.kernels: dict[str, UserKernel] = {}
 
     def fitting(self, head_dim: int, causal: bool) -> list[str]:
         """Return the names of the configurations for full or causal attention of a head dim."""
         return [n for n, c in self.golden.items() if c["D"] == head_dim and bool(c.get("CAUSAL")) == causal]
 
-    def kernel(self, name: str) -> Any:
+    def kernel(self, name: str) -> UserKernel:
         """Return Kernel(configuration), made once: it may compile.
 
         Raises RuntimeError, also where the file would end the process.
@@ -56,22 +62,22 @@ class Reference:
                 raise RuntimeError(str(end)) from None
         return self.kernels[name]
 
-    def contenders(self, causal: bool, problem: Mapping[str, torch.Tensor]) -> dict[str, Call]:
+    def contenders(self, causal: bool, problem: Mapping[str, torch.Tensor]) -> dict[str, AttentionCall]:
         """Return calls that compute (O, LSE), by `reference NAME`; kernels are built at the first call."""
         q, k, v = (problem[n] for n in "QKV")
         if q.dtype != torch.float16:
             return {}
         return {f"{FAMILY} {name}": self._call(name, q, k, v) for name in self.fitting(q.shape[-1], causal)}
 
-    def _call(self, name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
+    def _call(self, name: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> AttentionCall:
         """Return the call of a configuration."""
-        prepared: list[Any] = []
+        prepared: list[tuple[Callable[[], object], torch.Tensor, torch.Tensor]] = []
 
         def call() -> tuple[torch.Tensor, torch.Tensor]:
             if not prepared:
                 o, lse = torch.full_like(q, math.nan), torch.full(q.shape[:-1], math.nan, device=q.device)
-                prepared.extend((self.kernel(name).prepare(q, k, v, o, lse), o, lse))
-            launch, o, lse = prepared
+                prepared.append((self.kernel(name).prepare(q, k, v, o, lse), o, lse))
+            launch, o, lse = prepared[0]
             launch()
             return o, lse
 

@@ -10,20 +10,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...text.diagnostics import CuirError
 from ...text.jsontext import append_line, has_content
 from ...text.markdown import table
 from .cells import OURS, Cell, family, queries
+from .result_rows import Entry, Row
 
-Row = dict[str, Any]
 UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"}  # key of a contender's figure -> its unit
 
 
-def rate(contender: Mapping[str, Any]) -> float | None:
+def rate(contender: Entry) -> float | None:
     """Return a contender's figure, larger is faster; None if it was not timed."""
-    return next((contender[name] for name in UNITS if name in contender), None)
+    return contender.get("tflops", contender.get("gbs"))
 
 
 def unit(rows: Iterable[Row]) -> str:
@@ -39,7 +38,7 @@ class Results:
     Rows are written when they are measured.
     """
 
-    def __init__(self, path: Path, head: Mapping[str, Any], fresh: bool = False):
+    def __init__(self, path: Path, head: Mapping[str, object], fresh: bool = False):
         self.path, self.head, self.rows = path, dict(head), list[Row]()
         if has_content(path):  # a file of something else is not begun anew, either
             previous = read(path, "--out names another file")
@@ -59,7 +58,7 @@ class Results:
         self._append(self.path, row)
 
     @staticmethod
-    def _append(path: Path, line: Mapping[str, Any], fresh: bool = False) -> None:
+    def _append(path: Path, line: Mapping[str, object], fresh: bool = False) -> None:
         """Append a line. Raises CuirError U108."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +69,7 @@ class Results:
             raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
 
 
-def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, Any], list[Row]]:
+def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, object], list[Row]]:
     """Read head and rows of a results file; lines that an interruption cut short are left out.
 
     Raises CuirError U119 with the hint.
@@ -99,7 +98,7 @@ def read(path: Path, hint: str = "name a file that `cuir bench --out` has writte
     return records[0], list(rows.values())
 
 
-def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
+def best(row: Row, of: str) -> tuple[str, Entry] | None:
     """Return the fastest contender of a family that ran and was right: its name and figures.
 
     Those that dropped out after the first round are excluded: a single time is not reliable.
@@ -109,7 +108,7 @@ def best(row: Row, of: str) -> tuple[str, dict[str, Any]] | None:
     return max((pair for pair in timed if pair[1].get("rounds", 1) == rounds), key=lambda pair: rate(pair[1]) or 0.0, default=None)
 
 
-def ours(row: Row) -> tuple[str, dict[str, Any]] | None:
+def ours(row: Row) -> tuple[str, Entry] | None:
     """Return the fastest of our settings: its name and figures."""
     return best(row, OURS)
 
@@ -182,7 +181,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, Mean]]:
     return by_group
 
 
-def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def markdown(head: Mapping[str, object], rows: Sequence[Row]) -> str:
     """Return a table of rates, with the conditions of the measurement, and the means."""
     names, few = names_of_peers(rows), any(r["shape"][3] != r["shape"][4] for r in rows)
     counted = (
@@ -224,7 +223,7 @@ def markdown(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join([*lines, "", *(f"{line}  " for line in summary(rows)), ""])
 
 
-def describe_row_consts(head: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def describe_row_consts(head: Mapping[str, object], rows: Sequence[Row]) -> str:
     """Name the consts of our kernels in rows: those that all settings of a row share, then where the others stand.
 
     Rows of suites whose contender is a call have other kernels for each call; their dtype and head dims are named.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 from ...checking.checked import Const
 from ...text.diagnostics import CuirError
@@ -19,11 +19,12 @@ from ..search.space import plain
 from ..timing.worker import WorkerLost
 from .cells import BUILD_SECONDS, Cell
 from .reference import FAMILY
-from .results import Results, Row
+from .result_rows import Row
+from .results import Results
 
 REPEATS = 3  # of a row, each without one more contender, in a new process
 
-Ask = Callable[[Mapping[str, Any], float], Mapping[str, Any]]
+Ask = Callable[[Mapping[str, object], float], Mapping[str, object]]
 Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
 
 
@@ -48,30 +49,47 @@ class Told:
     lasting: bool = False
 
 
+@dataclass(frozen=True)
+class SuiteRun:
+    """Run of a suite.
+
+    Attributes:
+        cells: All cells.
+        results: Results so far; new rows are added to them.
+        dtype: Of the tensors.
+        peers: Contenders of other libraries.
+        rounds: Rounds of timing.
+        limit: Seconds after which no further cell begins.
+        reference: Folder of a kernel of the user's that is timed, too.
+        clock: Returns seconds.
+    """
+
+    cells: Sequence[Cell]
+    results: Results
+    dtype: str
+    peers: Sequence[str]
+    rounds: int
+    limit: float
+    reference: str | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
 def run_cells(
-    cells: Sequence[Cell],
-    results: Results,
+    suite: SuiteRun,
     plan: Callable[[Cell], Planned],
     compile: Callable[[Sequence[Job]], Iterator[tuple[int, BuildResult]]],
     prime: Prime,
     ask: Ask,
-    *,
-    dtype: str,
-    peers: Sequence[str],
-    reference: str | None = None,
-    rounds: int,
-    limit: float,
     tell: Callable[[Told], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Measure the cells that the results lack; return whether the limit of time sufficed for all.
 
     `compile` compiles our kernels into the cache. `prime` is a block during which other processes compile what the
     other contenders need; when it ends, none of them is left, so nothing shares the GPU with what is timed.
     """
-    start = clock()
-    requested = [*peers, *([FAMILY] if reference else [])]
-    missing = results.missing(cells, requested)
+    start, clock, results = suite.clock(), suite.clock, suite.results
+    requested = [*suite.peers, *([FAMILY] if suite.reference else [])]
+    missing = results.missing(suite.cells, requested)
     refused: list[tuple[Job, str]] = []
     work: list[Job] = []
     with prime(missing) as primed:
@@ -86,7 +104,7 @@ def run_cells(
             tell(Told(f"compile the other contenders, {finished} of {len(primed)}"))
     tell(Told(f"{len(work)} kernels compiled, and for {len(primed)} calls of other contenders, in {clock() - start:.0f} s", lasting=True))
     for number, p in enumerate(planned):
-        if clock() - start > limit:
+        if clock() - start > suite.limit:
             return False
         tell(Told(p.cell.name, None, number, len(planned)))
         settings = [s for s in p.settings if (p.text, p.kernel, s) not in [job for job, _ in refused]]
@@ -97,11 +115,11 @@ def run_cells(
             request = {
                 "do": "cell",
                 **p.cell.as_json(),
-                "dtype": dtype,
+                "dtype": suite.dtype,
                 "settings": [plain(s) for s in settings],
-                "peers": list(peers),
-                "reference": reference,
-                "rounds": rounds,
+                "peers": list(suite.peers),
+                "reference": suite.reference,
+                "rounds": suite.rounds,
             }
             row = {**measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": requested}
         results.add(row)
@@ -109,36 +127,24 @@ def run_cells(
     return True
 
 
-def run_calls(
-    cells: Sequence[Cell],
-    results: Results,
-    ask: Ask,
-    *,
-    do: str,
-    dtype: str,
-    peers: Sequence[str],
-    rounds: int,
-    limit: float,
-    tell: Callable[[Told], None],
-    clock: Callable[[], float] = time.monotonic,
-) -> bool:
+def run_calls(suite: SuiteRun, do: str, ask: Ask, tell: Callable[[Told], None]) -> bool:
     """Run `run_cells` for suites in which ours is a call, which compiles its kernel.
 
     `do` is the request to the measuring process: the suite's kind.
     """
-    start, missing = clock(), results.missing(cells, peers)
+    start, missing = suite.clock(), suite.results.missing(suite.cells, suite.peers)
     for number, cell in enumerate(missing):
-        if clock() - start > limit:
+        if suite.clock() - start > suite.limit:
             return False
         tell(Told(cell.name, None, number, len(missing)))
-        request = {"do": do, **cell.as_json(), "dtype": dtype, "peers": list(peers), "rounds": rounds}
-        row = {**measured(cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": list(peers)}
-        results.add(row)
+        request = {"do": do, **cell.as_json(), "dtype": suite.dtype, "peers": list(suite.peers), "rounds": suite.rounds}
+        row: Row = {**measured(cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": list(suite.peers)}
+        suite.results.add(row)
         tell(Told(cell.name, row, number + 1, len(missing)))
     return True
 
 
-def measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[str], None]) -> Row:
+def measured(cell: Cell, request: Mapping[str, object], ask: Ask, note: Callable[[str], None]) -> Row:
     """Return the row of a cell.
 
     A contender that hangs or ends the process costs only its entry: the rest is measured again without it.
@@ -146,7 +152,7 @@ def measured(cell: Cell, request: Mapping[str, Any], ask: Ask, note: Callable[[s
     lost: dict[str, str] = {}
     while True:
         try:
-            return dict(ask({**request, "lost": lost}, BUILD_SECONDS))
+            return cast(Row, dict(ask({**request, "lost": lost}, BUILD_SECONDS)))
         except WorkerLost as error:
             name, why = error.doing, f"{error.status}: {error}"
             if not name or name in lost or len(lost) == REPEATS:

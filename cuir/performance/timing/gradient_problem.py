@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -57,29 +58,32 @@ def compute_expected_gradients(
 
     They are computed for some queries at a time, as float64 scores of all would not fit.
     """
+    problem = _Problem(spec, q, k, v, do, scale)
     parts, half_errors = [], [0.0, 0.0, 0.0]
     for b, h in dict.fromkeys(((0, 0), (q.shape[0] - 1, k.shape[1] - 1))):
-        expected, half = (_compute_group(spec, q, k, v, do, scale, b, h, dtype) for dtype in (torch.float64, q.dtype))
+        expected, half = (_compute_group(problem, b, h, dtype) for dtype in (torch.float64, q.dtype))
         parts.append((b, h, expected))
         half_errors = [max(a, compute_relative_error(x, y)) for a, x, y in zip(half_errors, half, expected, strict=True)]
     return ExpectedGradients(tuple(parts), (half_errors[0], half_errors[1], half_errors[2]))
 
 
-def _compute_group(
-    spec: Specification,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    do: torch.Tensor,
-    scale: float,
-    b: int,
-    hk: int,
-    dtype: torch.dtype,
-) -> Part:
+class _Problem(NamedTuple):
+    """Attention with its inputs and the gradient of its output."""
+
+    spec: Specification
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    do: torch.Tensor
+    scale: float
+
+
+def _compute_group(problem: _Problem, b: int, hk: int, dtype: torch.dtype) -> Part:
     """Return dQ of the query heads of a key head, and its dK and dV.
 
     They are computed in `dtype` and returned in float64.
     """
+    spec, q, k, v, do, scale = problem
     group = q.shape[1] // k.shape[1]
     keys = [x[b : b + 1, hk : hk + 1].to(dtype) for x in (k, v)]
     dq, dk, dv = torch.zeros(group, *q.shape[2:], dtype=torch.float64, device=q.device), *(x[0, 0].double() * 0.0 for x in keys)

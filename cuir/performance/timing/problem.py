@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from ...spec.specification import Lengths, Specification, indices, lengths_of
+from ...spec.specification import Lengths, Mod, Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
 
 FACTOR, SLACK = 1.5, 2e-5  # a relative error may exceed PyTorch's in half precision by this much
@@ -186,16 +184,16 @@ def select_head(spec: Specification, q: torch.Tensor, k: torch.Tensor, b0: int, 
     Its mods get the batch, the head, the query and the lengths of the whole problem.
     """
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
-    mask: Callable[..., Any] | None = None
-    score: Callable[..., Any] | None = None
+    mask: Mod | None = None
+    score: Mod | None = None
     if mask_mod is not None:
 
-        def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        def mask(b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
             return mask_mod(b + b0, h + h0, i + i0, j)
 
     if score_mod is not None:
 
-        def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        def score(s: torch.Tensor, b: torch.Tensor, h: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
             return score_mod(s, b + b0, h + h0, i + i0, j)
 
     sink = None if spec.sink is None else spec.sinks(lengths_of(q, k))[h0].item()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import torch
 
-Call = Callable[[], Any]
+Call = Callable[[], object]
+Outputs = torch.Tensor | tuple[torch.Tensor, ...]  # O, or O and more
+AttentionCall = Callable[[], Outputs]
+C = TypeVar("C", bound=Call)
 FLUSH_BYTES = 256 * 2**20  # five times the L2 cache of an H200
 ROUND_MS = 150.0  # milliseconds of a round for each contender, whatever its speed
 WARM_UP_SHARE, MIN_CALLS, MAX_CALLS = 0.25, 3, 1000  # share of a round that warms the clocks up; least and most timed calls
@@ -55,9 +58,9 @@ def plan_round(call_ms: float, milliseconds: float = ROUND_MS) -> tuple[int, int
 
 
 def time_in_turns(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, C],
     rounds: int,
-    measure: Callable[[Call], float] = median_ms,
+    measure: Callable[[C], float] = median_ms,
     family: Callable[[str], str] = str,
     begins: Callable[[str], None] = lambda name: None,
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
@@ -95,7 +98,7 @@ def time_in_turns(
     return {name: t for name, t in times.items() if t and name not in failed}, failed
 
 
-def order_turn(order: list[tuple[str, Call]], turn: int, rounds: int) -> list[tuple[str, Call]]:
+def order_turn(order: list[tuple[str, C]], turn: int, rounds: int) -> list[tuple[str, C]]:
     """Return the order of a round."""
     first = turn * len(order) // rounds
     order = order[first:] + order[:first]

@@ -16,13 +16,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from ...text.diagnostics import CuirError
 
-Handler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Handler = Callable[[Any], Mapping[str, object]]
 Tell = Callable[[str, float], None]  # the step that begins (empty: none that may hang), and its limit in seconds
-TellingHandler = Callable[[Mapping[str, Any], Tell], Mapping[str, Any]]
+TellingHandler = Callable[[Any, Tell], Mapping[str, object]]
 
 
 class WorkerLost(Exception):
@@ -47,7 +47,7 @@ class Worker:
         self.command, self.env = list(command), {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.doing = ""
-        self.errors: Any = None
+        self.errors: IO[bytes] | None = None
         self.buffer = b""
 
     def __enter__(self) -> Worker:
@@ -56,7 +56,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, object], seconds: float) -> dict[str, Any]:
         """Return the answer to a request.
 
         A handler that announces its steps sets the limit for each of them.
@@ -123,7 +123,7 @@ class Worker:
         return line
 
     def _make_loss(self) -> WorkerLost:
-        assert self.process is not None
+        assert self.process is not None and self.errors is not None
         code = self.process.wait()
         self.errors.seek(0)
         output = _find_last_line(self.errors.read().decode(errors="replace"), raised=code == 1)
@@ -161,7 +161,7 @@ def serve(handlers: Mapping[str, Handler], requests: TextIO | None = None, telli
     os.dup2(2, 1)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
 
-    def say(line: Mapping[str, Any]) -> None:
+    def say(line: Mapping[str, object]) -> None:
         answers.write(json.dumps(line) + "\n")
         answers.flush()
 

@@ -12,7 +12,7 @@ from cuir.performance.search import shape_class
 from cuir.performance.search import tuning_records as cache
 from cuir.performance.search.space import find_violation
 from cuir.performance.search.tuning_records import Key
-from cuir.performance.selection import Device, choose, problem_class
+from cuir.performance.selection import Device, Evidence, choose, problem_class
 from cuir.performance.selection.choose import round_length
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
@@ -67,7 +67,7 @@ def test_what_was_tuned_comes_first() -> None:
         "nothing of what was tuned is given"
     )
     assert choose(made.program, {**BASE, "BM": 128}, AT).source != "tuned", "a part of it is"
-    assert choose(made.program, BASE, AT, sources=("table",)).source == "table"
+    assert choose(made.program, BASE, AT, Evidence(sources=("table",))).source == "table"
     assert choose(adapted("full").program, BASE, AT).source == "table", "another program"
 
 
@@ -103,38 +103,38 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
 )
 def test_a_choice_of_the_users_stands(own: dict[str, int]) -> None:
     made = adapted("causal")
-    chosen = choose(made.program, {**BASE, **own}, AT, starts=STARTS)
+    chosen = choose(made.program, {**BASE, **own}, AT, Evidence(STARTS))
     assert own.items() <= chosen.consts.items() and find_violation(made.program, None, chosen.consts) is None
 
 
 def test_the_model_serves_what_has_no_row() -> None:
     made = adapted("causal")
     for fixed, device in (({**BASE, "D": 80, "DV": 80}, None), (BASE, Device("NVIDIA H100 PCIe sm_90 114", 114))):
-        chosen = choose(made.program, fixed, AT, device=device)
+        chosen = choose(made.program, fixed, AT, Evidence(device=device))
         assert (
             chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and find_violation(made.program, None, chosen.consts) is None
         )
     assert choose(made.program, BASE, Lengths(1, 2, 2, 512, 512)).source == "model", "few tiles"
-    assert choose(made.program, BASE, AT, sources=("model",)).source == "model"
+    assert choose(made.program, BASE, AT, Evidence(sources=("model",))).source == "model"
 
 
 def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
     """They were measured for these, where launches have many tiles."""
     made, wide = adapted("causal"), {**BASE, "D": 192, "DV": 128}
     starts = ({"BM": 192, "BN": 80, "QBUF": 1}, {"BM": 128, "BN": 96, "QBUF": 1})
-    assert choose(made.program, wide, AT, starts=starts, exact=True).setting == starts[0]
-    assert choose(made.program, {**wide, "BM": 128}, AT, starts=starts, exact=True).setting == starts[1]
-    assert choose(made.program, wide, AT, starts=starts).source == "model", "those are of a larger head dim"
-    assert choose(made.program, wide, Lengths(1, 2, 2, 512, 512), starts=starts, exact=True).source == "model", "few tiles"
-    assert choose(made.program, BASE, AT, starts=starts, exact=True).source == "table"
+    assert choose(made.program, wide, AT, Evidence(starts, exact=True)).setting == starts[0]
+    assert choose(made.program, {**wide, "BM": 128}, AT, Evidence(starts, exact=True)).setting == starts[1]
+    assert choose(made.program, wide, AT, Evidence(starts)).source == "model", "those are of a larger head dim"
+    assert choose(made.program, wide, Lengths(1, 2, 2, 512, 512), Evidence(starts, exact=True)).source == "model", "few tiles"
+    assert choose(made.program, BASE, AT, Evidence(starts, exact=True)).source == "table"
 
 
 def test_without_a_gpu_the_first_start_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "device", lambda: ("", 0))
     made = adapted("causal")
-    chosen = choose(made.program, BASE, AT, starts=({"BM": 192, "BN": 176}, *STARTS))
+    chosen = choose(made.program, BASE, AT, Evidence(({"BM": 192, "BN": 176}, *STARTS)))
     assert chosen.source == "start" and chosen.setting == {"BM": 64, "BN": 64}
-    assert choose(made.program, {**BASE, "BM": 128}, AT, starts=STARTS).setting == {"BM": 128, "BN": 128}
+    assert choose(made.program, {**BASE, "BM": 128}, AT, Evidence(STARTS)).setting == {"BM": 128, "BN": 128}
     assert choose(made.program, BASE, AT).consts == BASE
 
 
@@ -161,7 +161,7 @@ def test_a_class_has_one_setting(n: int, more: int) -> None:
     classes = [problem_class(of, at, {"window": w}) for at, w in ((one, 500), (other, 510))]
     if classes[0] == classes[1]:
         settings = [
-            choose(made.program, BASE, at, numbers={"window": w}, sources=("table", "model")).setting
+            choose(made.program, BASE, at, Evidence(sources=("table", "model")), numbers={"window": w}).setting
             for at, w in ((one, 500), (other, 510))
         ]
         assert settings[0] == settings[1]

@@ -14,7 +14,7 @@ from benchmarks.defaults import Cell
 from cuir import Specification, transfer
 from cuir.attn.masks.lists import block_lists
 from cuir.attn.splicing.splice import TransferResult
-from cuir.performance.selection import choose, cost
+from cuir.performance.selection import Evidence, choose, cost
 from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.strips import Strips
 from cuir.performance.selection.work import Work
@@ -92,7 +92,7 @@ def chosen(made: TransferResult, D: int, numbers: dict[str, int | float], *, alo
     """What a call gets; alone: without the model."""
     fixed = {"T": BF16, "D": D, "DV": D, **own}
     sources = ("table",) if alone else ("tuned", "table", "start", "model")
-    return choose(made.program, fixed, AT, numbers=numbers, mask=made.mask, sources=sources)  # type: ignore[arg-type]
+    return choose(made.program, fixed, AT, Evidence(sources=sources), numbers=numbers, mask=made.mask)  # type: ignore[arg-type]
 
 
 @pytest.mark.sweep

@@ -11,9 +11,9 @@ import torch
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import Results
 from cuir.performance.suites import backward_suite as backward
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cells import Cell, Timing
 from cuir.performance.suites.results import markdown, ratios
-from cuir.performance.suites.running import run_calls
+from cuir.performance.suites.running import SuiteRun, run_calls
 from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import Shape, make_tensors
 
@@ -26,7 +26,9 @@ def call_once(call: Callable[[], Any]) -> float:
 
 
 def test_a_row_of_ours_and_of_a_peer(tmp_path: Path) -> None:
-    row = backward.measure_backward(CELL, read_variant("causal", ()), "f16", ["dense", "deterministic"], 2, device="cpu", measure=call_once)
+    row = backward.measure_backward(
+        CELL, read_variant("causal", ()), "f16", ["dense", "deterministic"], Timing(2, measure=call_once), device="cpu"
+    )
     assert list(row["contenders"]) == ["cuir", "deterministic", "dense"]
     assert all("wrong" not in c and 0 < c["error"] <= row["bound"] and c["rounds"] == 2 for c in row["contenders"].values())
     assert row["flops"] == 10 * 64 * 2 * (60 * 61 // 2) and ratios(row) == {"deterministic": 1.0, "dense": 1.0}
@@ -37,7 +39,7 @@ def test_a_row_of_ours_and_of_a_peer(tmp_path: Path) -> None:
         asked.append(request)
         return row
 
-    assert run_calls([CELL], results, ask, do="backward", dtype="f16", peers=["dense"], rounds=2, limit=9.0, tell=lambda told: None)
+    assert run_calls(SuiteRun([CELL], results, "f16", ["dense"], rounds=2, limit=9.0), "backward", ask, lambda told: None)
     assert asked[0]["do"] == "backward" and asked[0]["peers"] == ["dense"] and not results.missing([CELL], ["dense"])
     assert "(10 x head dim each), backward;" in markdown(results.head, results.rows)
 

@@ -13,7 +13,7 @@ from cuir import check, parse, run, transfer
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.search.candidate_runs import PreparedProblem
 from cuir.performance.suites.backward_suite import measure_backward
-from cuir.performance.suites.cells import BUILD_SECONDS, RUN_SECONDS, Cell, measure_cell
+from cuir.performance.suites.cells import BUILD_SECONDS, RUN_SECONDS, Cell, Contenders, Timing, measure_cell
 from cuir.performance.suites.peers import check_peers, contenders, not_installed
 from cuir.performance.suites.suites import SUITES, VARIANTS, suite
 from cuir.performance.timing.problem import Shape, compute_expectation
@@ -44,13 +44,10 @@ def measured(program: object, transferred: object, **options: object) -> dict:
         cell,
         transferred,
         "f16",
-        [SETTING],
-        [],
-        2,
+        Contenders([SETTING], []),
+        Timing(2, measure=lambda call: (call() and None) or 0.5, **options),
         prepare=on_cpu,
         launch=interpreted(program),
-        measure=lambda call: (call() and None) or 0.5,
-        **options,
     )
 
 
@@ -78,7 +75,9 @@ def test_our_kernel_that_fails_is_an_entry() -> None:
     def launch(consts: Mapping) -> Callable:
         raise CuirError.of("L010", "nvcc refuses this")
 
-    row = measure_cell(Cell("causal", {}, "small", SHAPE), transferred, "f16", [SETTING], [], 1, prepare=on_cpu, launch=launch)
+    row = measure_cell(
+        Cell("causal", {}, "small", SHAPE), transferred, "f16", Contenders([SETTING], []), Timing(1), prepare=on_cpu, launch=launch
+    )
     assert "nvcc refuses this" in row["contenders"]["cuir BM=64,BN=64"]["failed"]
 
 
@@ -237,8 +236,8 @@ def test_the_newest_peers_where_they_are_installed(
     if peer == "cudnn_flex":
         assert len(sys.modules[module].plans) == len(says), "a plan is made once"
     row = measure_backward(
-        Cell("causal", {}, "small", Shape(1, 4, 2, 60, 60, 64)), read_variant("causal", ()), "f16", [peer], 1, device="cpu",
-        measure=lambda call: (call() and None) or 0.5, lost={"cuir": "not asked"},
+        Cell("causal", {}, "small", Shape(1, 4, 2, 60, 60, 64)), read_variant("causal", ()), "f16", [peer],
+        Timing(1, {"cuir": "not asked"}, measure=lambda call: (call() and None) or 0.5), device="cpu",
     )  # fmt: skip
     assert "wrong" not in row["contenders"][peer] and row["contenders"][peer]["milliseconds"] == 0.5
 

@@ -12,6 +12,7 @@ from cuir import CuirError, check
 from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import compare as module
+from cuir.performance.suites.cells import Timing
 from cuir.performance.suites.compare import compare
 from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
 
@@ -26,7 +27,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compared(result: TransferResult, launch: Callable[..., Any]) -> dict[str, Any]:
-    return compare(check(result.program, consts=SETTING), result, prepare=on_cpu, launch=launch, measure=lambda call: (call(), 0.5)[1])
+    return compare(
+        check(result.program, consts=SETTING), result, Timing(measure=lambda call: (call(), 0.5)[1]), prepare=on_cpu, launch=launch
+    )
 
 
 def test_a_right_kernel_is_timed_beside_its_peers() -> None:

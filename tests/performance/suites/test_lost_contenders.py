@@ -9,7 +9,7 @@ from pathlib import Path
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.results import Results, markdown, read, summary
-from cuir.performance.suites.running import REPEATS, Planned, Told, run_cells
+from cuir.performance.suites.running import REPEATS, Planned, SuiteRun, Told, run_cells
 from cuir.performance.timing.worker import Worker, WorkerLost
 from tests.performance.suites.test_cells import SETTING, SHAPE
 from tests.performance.suites.test_reference import FILE
@@ -69,16 +69,19 @@ def test_what_is_lost_though_left_out_is_not_asked_for_without_end(tmp_path: Pat
 
 
 SMALL = """
-import functools, sys
+import dataclasses, sys
 from cuir.performance.suites import cells
 from cuir.cli import worker_process as worker
 from tests.performance.suites.test_cells import interpreted, on_cpu
 
 cells.BUILD_SECONDS, cells.RUN_SECONDS = 2.0, 60.0
 made = worker.transferred("causal", (), "flash_fwd_sm90")
-worker.measure_cell = functools.partial(
-    cells.measure_cell, prepare=on_cpu, launch=interpreted(made.program), measure=lambda call: (call() and None) or 0.5
-)
+
+def measure_cell(cell, transferred, dtype, entrants, timing):
+    timing = dataclasses.replace(timing, measure=lambda call: (call() and None) or 0.5)
+    return cells.measure_cell(cell, transferred, dtype, entrants, timing, prepare=on_cpu, launch=interpreted(made.program))
+
+worker.measure_cell = measure_cell
 sys.exit(worker.serve({}, telling={"cell": worker.cell}))
 """
 MORE = """
@@ -111,9 +114,14 @@ def test_a_reference_that_hangs_on_one_row(tmp_path: Path) -> None:
         return Planned(cell, "text", "flash_fwd", (SETTING,))
 
     with Worker([sys.executable, "-c", SMALL], {"PYTHONPATH": str(ROOT)}) as worker:
-        assert run_cells([one], Results(path, HEAD), plan, lambda work: iter([(0, BuildResult())]), Priming,
-                         lambda request, seconds: worker.ask({"origin": "flash_fwd_sm90", **request}, seconds), dtype="f16", peers=(), reference=str(tmp_path),
-                         rounds=2, limit=600.0, tell=lambda told: None)  # fmt: skip
+        assert run_cells(
+            SuiteRun([one], Results(path, HEAD), "f16", (), rounds=2, limit=600.0, reference=str(tmp_path)),
+            plan,
+            lambda work: iter([(0, BuildResult())]),
+            Priming,
+            lambda request, seconds: worker.ask({"origin": "flash_fwd_sm90", **request}, seconds),
+            lambda told: None,
+        )
     head, (found,) = read(path)
     entries = found["contenders"]
     assert entries["reference hangs"] == {"failed": "hangs: no answer within 2 s"}

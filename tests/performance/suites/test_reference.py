@@ -11,7 +11,7 @@ import torch
 from cuir import CuirError
 from cuir.attn.splicing.splice import transfer
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell, measure_cell
+from cuir.performance.suites.cells import Cell, Contenders, Timing, measure_cell
 from cuir.performance.suites.reference import Reference
 from cuir.performance.timing.problem import Shape
 from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
@@ -52,8 +52,8 @@ def measured(variant: str, reference: Reference, dtype: str = "f16") -> dict:
     transferred = transfer(ORIGIN, read_variant(variant, ()))
     launch: Callable = interpreted(transferred.program)
     setting = SETTING if dtype == "f16" else {}
-    found = measure_cell(Cell(variant, {}, "small", SHAPE), transferred, dtype, [setting] if setting else [], [], 2, reference,
-                         prepare=on_cpu, launch=launch, measure=lambda call: (call() and None) or 0.5)  # fmt: skip
+    found = measure_cell(Cell(variant, {}, "small", SHAPE), transferred, dtype, Contenders([setting] if setting else [], [], reference),
+                         Timing(2, measure=lambda call: (call() and None) or 0.5), prepare=on_cpu, launch=launch)  # fmt: skip
     return {n: c for n, c in found["contenders"].items() if n.startswith("reference")}
 
 

@@ -16,7 +16,7 @@ from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cells import Cell
 from cuir.performance.suites.plot import plot
 from cuir.performance.suites.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
-from cuir.performance.suites.running import Planned, Told, run_cells
+from cuir.performance.suites.running import Planned, SuiteRun, Told, run_cells
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.worker import WorkerLost
 
@@ -63,15 +63,17 @@ class Priming:
         self.open_ones.remove(self)
 
 
-def go(results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, **options: object) -> bool:
+def go(
+    results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, tell: Callable = lambda told: None, **options: object
+) -> bool:
     def compile(work: object) -> object:
         return ((i, BuildResult(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
 
     def plan(one: Cell) -> Planned:
         return Planned(one, "text", "flash_fwd", SETTINGS)
 
-    settled = {"dtype": "f16", "peers": ("cudnn",), "rounds": 2, "limit": 100.0, "tell": lambda told: None, **options}
-    return run_cells(CELLS, results, plan, compile, prime, gpu, **settled)
+    suite = SuiteRun(**{"cells": CELLS, "results": results, "dtype": "f16", "peers": ("cudnn",), "rounds": 2, "limit": 100.0, **options})
+    return run_cells(suite, plan, compile, prime, gpu, tell)
 
 
 def test_an_interrupted_suite_goes_on(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from cuir.cli.commands.bench import _only
 from cuir.performance.suites import decode_suite as decoding
 from cuir.performance.suites import packed_suite as packed
 from cuir.performance.suites import suite
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cells import Cell, Timing
 from cuir.performance.suites.results import markdown, means, place
 from cuir.performance.timing.problem import Shape
 
@@ -50,7 +50,7 @@ def test_a_row_of_decoding(variant: str, peers: list[str], names: list[str], mon
     monkeypatch.setattr(decoding, "settings", lambda shape: [{"CLUSTER": 1, "WG": 2, "STAGES": 3, "BN": 64}])
     monkeypatch.setattr(decoding, "WINDOW", 20)
     cell = Cell(variant, {}, "small", Shape(2, 4, 2, 1, 70, 64))
-    row = decoding.measure_decode(cell, "f16", peers, 1, device="cpu", measure=call_once)
+    row = decoding.measure_decode(cell, "f16", peers, Timing(1, measure=call_once), device="cpu")
     assert [n for n in row["contenders"] if n.startswith("cuir")] == names and ("fa2" in row["contenders"]) == (variant == "full")
     ours = row["contenders"][names[0]]
     tokens = {"full": 140, "window": 40, "f8": 70}.get(variant) or sum(decoding.Problem(cell, "f16", "cpu").counts)
@@ -68,7 +68,7 @@ def test_a_row_of_decoding(variant: str, peers: list[str], names: list[str], mon
 def test_a_row_of_packed_sequences(page: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(packed.KINDS, "causal_equal_30", packed.Kind(True, "equal_30", page))
     cell = Cell("causal_equal_30", {}, "small", Shape(1, 2, 1, 80, 80, 64))
-    row = packed.measure_varlen(cell, "f16", [], 1, device="cpu", measure=call_once)
+    row = packed.measure_varlen(cell, "f16", [], Timing(1, measure=call_once), device="cpu")
     assert (
         row["flops"] == 4 * 64 * 2 * (2 * 465 + 210)
         and "wrong" not in row["contenders"]["cuir"]
@@ -109,7 +109,7 @@ def test_the_newest_peers_of_packed_sequences(
     install(module, VARLEN + text)
     monkeypatch.setitem(packed.KINDS, "small", packed.Kind(causal, "equal_30"))
     cell = Cell("small", {}, "small", Shape(1, 2, 1, 80, 80, 64))
-    row = packed.measure_varlen(cell, "f16", [peer], 1, device="cpu", measure=call_once, lost={"cuir": "not asked"})
+    row = packed.measure_varlen(cell, "f16", [peer], Timing(1, {"cuir": "not asked"}, measure=call_once), device="cpu")
     assert row["contenders"][peer].keys() == {"error", "milliseconds", "tflops", "rounds"}, row
 
 
