@@ -1,4 +1,4 @@
-"""Extraction of a program from the text of a model's answer, and its parsing within limits.
+"""A model's answer as a program: extraction from its text, parsing within limits, merging into the origin.
 
 The limits hold against any answer; nothing here runs what the text says.
 """
@@ -6,9 +6,10 @@ The limits hold against any answer; nothing here runs what the text says.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cuir.syntax.nodes import Program
+from cuir.attn.splicing.splice import drop_unreachable
+from cuir.syntax.nodes import Definition, Kernel, Program
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
@@ -150,3 +151,32 @@ def _limited(text: str) -> None:
             depth += (char in "([{") - (char in ")]}")
             if depth > MAX_NESTING:
                 raise CuirError.of("A004", f"brackets nested {depth} deep; at most {MAX_NESTING}", span, "break the expression into steps")
+
+
+def merged(origin: Program, kernel: str, answer: Program) -> Program:
+    """Replace definitions of `origin` by those of `answer` with the same name.
+
+    The answer's kernel replaces `kernel`, whatever its name. New constants come first, other new definitions before the
+    kernel. Functions that the origin used and that are unused now are left out. Raises CuirError A008 for an answer
+    with several kernels.
+    """
+    kernels = list(answer.kernels().values())
+    if len(kernels) > 1:
+        raise CuirError.of(
+            "A008",
+            f"the answer holds {len(kernels)} kernels, expected one or none: {', '.join(k.name for k in kernels)}",
+            kernels[1].span,
+            "the kernel of the answer takes the place of the origin's; variants of it are const parameters",
+        )
+    new: dict[str, Definition] = {item.name: item for item in answer.items if not isinstance(item, Kernel)}
+    items: list[Definition] = []
+    for item in origin.items:
+        if isinstance(item, Kernel):
+            items.append(kernels[0] if kernels and item.name == kernel else item)
+        else:
+            items.append(new.pop(item.name, item))
+    place = next(i for i, item in enumerate(items) if isinstance(item, Kernel))
+    functions = [item for item in new.values() if item.name in answer.funcs()]
+    items[place:place] = functions
+    constants = [item for item in new.values() if item.name not in answer.funcs()]
+    return replace(origin, items=tuple(drop_unreachable([*constants, *items], origin)))

@@ -31,13 +31,12 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
 
 from .. import speed
-from ..answer import program_text, read
+from ..answer import merged, program_text, read
 from ..apart import Apart, Died, OutOfTime
 from ..examples.second_keys import second_keys
 from ..examples.time_stamps import time_stamps
 from ..further import further, supplied
 from ..loop import Stage, Verdict
-from ..merging import merged
 from ..messages import Message
 from ..prompting import fenced, filled, language, report
 from ..specification_source import sources

@@ -28,11 +28,10 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.source import Span
 from cuir.verification import verify
 
-from ..answer import NAME, program_text, read
+from ..answer import NAME, merged, program_text, read
 from ..apart import Apart, Died, OutOfTime
 from ..budget import Budget
 from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
-from ..merging import merged
 from ..messages import Asks, Message
 from ..prompting import fenced, filled, language, report
 from .answer_judging import STAGE_OF, unjudged

@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, exchange_operands
 from ...text.diagnostics import CuirError
-from ..analyses.wholes import is_integral
+from ..analyses.float_ranges import is_integral
 from ..ir import ops
 from ..ir.indices import LimitOf
 from ..ir.inlining import is_inlined

@@ -19,10 +19,9 @@ from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, is_tile
 from ..ir.ir_walk import last
 from .context import KernelContext
-from .declaration_text import place_declarations
 from .operator_text import strip
 from .role_scope import RoleScope
-from .storage import Storage
+from .storage import Storage, place_declarations
 from .tile_printer import TileEmitter
 from .units import emit_unit_loop
 

@@ -1,12 +1,14 @@
-"""C++ names and types of a role's variables."""
+"""Variables of a role in C++: names, types, and declarations in the innermost block that holds all uses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
+from ..analyses.liveness import iterate_leaves
 from ..analyses.variables import Variable, Variables
+from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
 from ..ir.layouts import packed, registers
 from .dtypes import CTYPE
@@ -74,3 +76,43 @@ class Storages:
             name = f"{base}_{n}"
         self.names.add(name)
         return name
+
+
+Path = list[tuple[Block, Operation]]  # from the role's block to an operation
+
+
+def place_declarations(role: Operation, storages: Storages) -> dict[Operation, list[Storage]]:
+    """Map each operation to the variables that are declared before it."""
+    paths: dict[Storage, list[Path]] = {}
+
+    def touch(value: SSAValue, path: Path) -> None:
+        s = storages.get(value)
+        if s is not None and not s.constant:
+            paths.setdefault(s, []).append(path)
+
+    def visit(block: Block, path: Path) -> None:
+        for op in block.ops:
+            location = [*path, (block, op)]
+            for operand in op.operands:
+                for leaf in iterate_leaves(operand):
+                    touch(leaf, location)
+            for result in (*op.results, *(op.inner if isinstance(op, ops.Loop) else ())):  # set before the loop
+                touch(result, location)
+            for region in op.regions:
+                visit(region.block, location)
+
+    visit(role.regions[0].block, [])
+    before: dict[Operation, list[Storage]] = {}
+    for storage, uses in paths.items():
+        before.setdefault(_find_declaration_point(uses), []).append(storage)
+    return before
+
+
+def _find_declaration_point(paths: list[Path]) -> Operation:
+    """Return the operation before which a variable is declared that is used at the ends of these paths."""
+    depth = 0
+    while all(len(p) > depth + 1 for p in paths) and len({p[depth][1] for p in paths}) == 1 and len({p[depth + 1][0] for p in paths}) == 1:
+        depth += 1
+    block = paths[0][depth][0]
+    heads = {p[depth][1] for p in paths}
+    return next(op for op in block.ops if op in heads)

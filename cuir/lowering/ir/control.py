@@ -15,10 +15,9 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import I32
-from .accessors import all_operands
 from .declarations import Declaration
 from .ir_types import ScalarT, UnitsT, scalar
-from .operand_access import parse_operand, parse_operands, print_operands
+from .operand_access import all_operands, parse_operand, parse_operands, print_operands
 
 
 @all_operands("values")

@@ -1,13 +1,15 @@
-"""The text of operands: names in a list or alone.
+"""Operands of operations: their text, and access to them by name.
 
 Their types are not repeated, since each is defined before it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TypeVar
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 
@@ -40,3 +42,30 @@ def _resolve(parser: Parser, operand: UnresolvedOperand) -> SSAValue:
     if operand.index >= len(values):
         parser.raise_error(f"SSA value used before assignment: %{operand.operand_name}", operand.span)
     return values[operand.index]
+
+
+Op = TypeVar("Op", bound=type[Operation])
+
+
+def all_operands(name: str) -> Callable[[Op], Op]:
+    """Return a decorator that makes a name the tuple of all operands, for operations declared so."""
+
+    def named(op: Op) -> Op:
+        setattr(op, name, property(attrgetter("_operands")))  # `operands` is a view, made at each read
+        return op
+
+    return named
+
+
+def one_result(op: Op) -> Op:
+    """Make `result` the only result of an operation that is declared with one."""
+
+    def result(self: Operation) -> object:
+        (only,) = self.results
+        return only
+
+    op.result = property(result)  # type: ignore[attr-defined]
+    return op
+
+
+__all__ = ["all_operands", "one_result"]

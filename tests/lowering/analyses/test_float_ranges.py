@@ -1,4 +1,4 @@
-"""Between which numbers floats lie."""
+"""Bounds of floats, and floats that are whole numbers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 
 import pytest
 
-from cuir.lowering.analyses.float_ranges import EVERYTHING, compute_float_range
+from cuir.lowering.analyses.float_ranges import EVERYTHING, compute_float_range, is_integral
+from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.ops import Perform
+from cuir.lowering.ir.text import parse
 from tests.lowering.conftest import kernel
+from tests.lowering.passes.lowering import role
 
 INF = math.inf
 
@@ -52,3 +55,23 @@ def test_what_a_loop_makes_of_itself_has_no_range() -> None:
 
 def test_what_a_loop_leaves_alone_keeps_its_range() -> None:
     assert found("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = exp2(min(S, 5.0))") == (0.0, 32.0)
+
+
+BODY = """\
+%i = tile.apply "cast"(%r) : !tile.reg<f32, 64, 1>
+%k = tile.apply "cast"(%c) : !tile.reg<f32, 1, 64>
+%d = tile.apply "-"(%i, %k) : !tile.reg<f32, 64, 64>
+%m = tile.apply "abs"(%d) : !tile.reg<f32, 64, 64>
+%one = tile.constant {number} : !tile.scalar<f32>
+%u = tile.apply "{op}"(%m, %one) : !tile.reg<f32, 64, 64>
+%y = tile.apply "log2"(%u) : !tile.reg<f32, 64, 64>
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "holds"), [("+", 1.0, True), ("*", 3.0, True), ("max", 1.0, True), ("+", 0.5, False), ("/", 2.0, False)]
+)
+def test_sums_and_products_of_integers_that_were_converted(op: str, number: float, holds: bool) -> None:
+    ir = parse(role(BODY.format(op=op, number=number), "%y"))
+    (log,) = [o for o in every(ir) if isinstance(o, ops.Apply) and o.kind.logarithm]
+    assert is_integral(log.arguments[0]) == holds and not is_integral(log.result)

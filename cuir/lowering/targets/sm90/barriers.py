@@ -1,4 +1,4 @@
-"""Printers of mbarriers, of the fence of the async proxy, and of the CTA's rank in its cluster.
+"""Printers of mbarriers, of the fence of the async proxy, and of CTAs of a cluster.
 
 Counts in workers are counts of warps here: each warp of a worker arrives once.
 """
@@ -11,10 +11,13 @@ from ...cuda.operator_text import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops
-from .clusters import CTA_RANK, select_ctas
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....checking.checked import Checked
 
 PRINTERS = Printers()
 
@@ -83,3 +86,33 @@ def fence_async(role: RolePrinter, op: ops.Perform) -> None:
 def cta_rank(cx: Operation) -> str:
     """Return the rank of the CTA in its cluster."""
     return CTA_RANK
+
+
+CTA_RANK = "int(cute::block_rank_in_cluster())"
+
+
+@dataclass(frozen=True)
+class CtaLine:
+    """CTAs of a cluster along an axis.
+
+    `count` is their number, `rank` maps the text of i to the rank of the i-th, and `mask` has a bit for each.
+    """
+
+    count: int
+    rank: Callable[[str], str]
+    mask: str
+
+
+def select_ctas(checked: Checked, along: bool | str) -> CtaLine | None:
+    """Return the CTAs that `along` names, or None for the CTA itself."""
+    size, across = checked.cluster, checked.cluster_x
+    count = {"x": across, "y": size // across}.get(str(along), size if along else 1)
+    if count == 1:
+        return None
+    if count == size:
+        return CtaLine(size, lambda i: i, str((1 << size) - 1))
+    if along == "x":
+        first = f"{CTA_RANK} / {across} * {across}"
+        return CtaLine(count, lambda i: f"{first} + {i}", f"{(1 << count) - 1} << ({first})")
+    bits = sum(1 << across * y for y in range(count))
+    return CtaLine(count, lambda i: f"{CTA_RANK} % {across} + {across} * {i}", f"{bits} << {CTA_RANK} % {across}")

@@ -17,7 +17,7 @@ from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.inlining import is_inlined
 from ...lowered import TensorMap
-from .clusters import select_ctas
+from .barriers import select_ctas
 
 if TYPE_CHECKING:
     from ...cuda.context import KernelContext
