@@ -39,7 +39,7 @@ def make_draws(checked: Checked, spec: FunctionSpecification, level: str) -> lis
     """
     problems = [d for d in make_all_draws(checked, spec, level) if min(d.sizes.values(), default=1) or says_something(checked, spec, d)]
     special = make_special_draws(checked, spec, get_special_plan(checked, spec), level)
-    problems_of_kinds = restrict_kinds(checked, spec, problems + _make_value_draws(checked, spec, problems) + special)
+    problems_of_kinds = restrict_kinds(checked, spec, problems + make_value_draws(checked, spec, problems) + special)
     return problems_of_kinds + _make_decisive(checked, spec, problems, level)
 
 
@@ -73,7 +73,7 @@ def restrict_kinds(checked: Checked, spec: FunctionSpecification, problems: Iter
     return [d if d.kind in kinds and is_defined(d) else replace(d, kind="normal") for d in problems]
 
 
-def _make_value_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
+def make_value_draws(checked: Checked, spec: FunctionSpecification, problems: Sequence[Draw]) -> list[Draw]:
     """Return problems of the remaining kinds.
 
     Where a mean far above the deviation, or a scalar below a root, matters, each tensor takes its turn; for the other

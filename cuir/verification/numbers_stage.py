@@ -13,6 +13,7 @@ from ..checking.const_defaults import describe_consts
 from ..interp.interpreted_launch import Grid
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
+from .branch_problems import make_branch_draws
 from .coverage.cover import Cover
 from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
@@ -87,6 +88,8 @@ class NumbersStage:
                 raise add_note(error, f"found with {words}{explanation}") from None
         self.cover.run(self.request.progress)
         stage.rows += [dict(row) for row in self.cover.rows]
+        branches = make_branch_draws(checked, self.spec, self.observed, self.cases, self.request.level)
+        self._run_problems(stage, [(checked, d) for d in branches], ())
         noisy = self._repeat_with_noise()
         stage.reason = self._describe(stage, len(todo), [w for w, _, _ in corners], [w for w, _, _ in hidden], noisy)
         require_compared(checked, self.spec, stage.rows)

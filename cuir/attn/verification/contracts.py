@@ -17,8 +17,10 @@ import torch
 from ...checking.checked import Const
 from ...checking.checker import resolve_consts
 from ...checking.flatten import flatten
+from ...ops.expressions import traits
 from ...spec.specification import LENGTHS, Lengths, Specification
-from ...syntax.nodes import Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return
+from ...syntax.nodes import Assign, Binary, Call, ConstType, Expr, Func, GlobalType, Kernel, Name, Program, Return, Subscript
+from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, walk
 from ...text.diagnostics import CuirError, Sink
 from ...text.source import Span
@@ -250,6 +252,8 @@ def _check_blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: P
     m = np.arange(tiles)
     partial, n = (np.broadcast_to(np.asarray(x), m.shape) for x in run.call("kv_count", b, h, m))
     count, block = get_span(program, "kv_count"), get_span(program, "kv_block")
+    if (partial > n).any() and is_only_compared(program, "kv_count"):
+        partial = np.minimum(partial, n)
     for i in np.flatnonzero((n < 0) | (n > blocks) | (partial > n) | (partial < 0))[:1]:
         yield (
             CODES["count"],
@@ -303,6 +307,30 @@ def _check_blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: P
             count,
             "the blocks that need keep() come first; kv_count says how many",
         )
+
+
+def is_only_compared(program: Program, count: str) -> bool:
+    """Return whether the number of masked blocks is only an operand of comparisons; it may then exceed that of all blocks.
+
+    count: the name of the function that returns both numbers.
+    """
+    for item in program.items:
+        names, kept = set[str](), set[IdentityKey]()
+        for node in walk(item):
+            call = node.value if isinstance(node, (Assign, Subscript)) else None
+            if not isinstance(call, Call) or call.func != Name(count):
+                continue
+            if isinstance(node, Assign) and len(node.targets) == 2:
+                names.add(node.targets[0])
+            elif not isinstance(node, Subscript) or node.indices != (Number(1),):
+                continue
+            kept.add(IdentityKey(call))
+        if any(isinstance(n, Call) and n.func == Name(count) and IdentityKey(n) not in kept for n in walk(item)):
+            return False
+        compared = {IdentityKey(x) for n in walk(item) if isinstance(n, Binary) and traits(n).compares for x in (n.left, n.right)}
+        if any(isinstance(n, Name) and n.id in names and IdentityKey(n) not in compared for n in walk(item)):
+            return False
+    return True
 
 
 def _check_called_rows(

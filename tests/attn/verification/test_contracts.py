@@ -272,3 +272,19 @@ def test_values_for_which_the_specification_divides_by_zero_are_not_asked(value:
     wrong = parse(transfer(parse(CAUSAL), near).text.replace("return q - k <= side", "return q - k + 0 * (q // (side // 4)) <= side"))
     with nullcontext() if requests else pytest.raises(CuirError, match="the divisor is 0"):
         check_contracts(wrong, wrong.kernels()["flash_fwd"], near, at, changed={"side": value})
+
+
+def test_more_masked_blocks_than_all_are_harmless_where_a_step_is_compared_with_them() -> None:
+    """A tile that visits no block may say that five are masked, unless the number is counted up to."""
+    text = files("corpus").joinpath("programs/flash_fwd.cuir").read_text(encoding="utf-8")
+    assert text.count("max(0, m * BM + N - M + 1)") == 1 and text.count("i < partial") == 1
+    negative = text.replace("max(0, m * BM + N - M + 1)", "(m * BM + N - M + 1)")
+    problem = Problem(Lengths(1, 1, 1, 200, 30), 16, 8)
+    for source, accepted in (
+        (negative, True),
+        (negative.replace("i < partial", "i < min(partial, n)"), False),
+        (negative.replace("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - 1 - i + 0 * kv_count(b, h, m)[0]"), False),
+    ):
+        program = parse(source)
+        with nullcontext() if accepted else pytest.raises(CuirError, match="V108"):
+            check_contracts(program, program.kernels()["flash_fwd"], variant("causal"), [problem])
