@@ -31,7 +31,8 @@ FLUSHED = 2.0**-126  # exponentials below are 0
 # intermediates
 _CANCELLED = 2.0**-20
 _MASK = 1e30  # larger numbers absorb what is added to them
-_EDGE = 0.99  # of the largest number of a dtype: near it rounding decides between finite and infinite
+# of the largest number of a dtype: near it rounding decides between numbers about as large and infinities
+_EDGE = 0.99
 # relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
 _BROKEN = 1 / 8
 
@@ -367,13 +368,14 @@ class _Judgement:
         if (not_finite := ~x.isfinite() & w.isfinite()).any():
             broken |= not_finite & measure.overflows(name)
         self.outside = int((w.isnan() | (w.isinf() & measure.open)).sum())
-        free = w.isnan() | broken | ordered | ((w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE))
+        edge = (w.abs() > _EDGE * limit) & (w.abs() < limit / _EDGE) & (x * w.sign() > _EDGE**2 * limit)
+        free = w.isnan() | broken | ordered | edge
         infinite = w.isinf() & measure.open
         if measure.below:  # NaN is wrong where float32 has the same infinity
             infinite = infinite & ~(x.isnan() & (measure.first[name].double() == w))
         free = free | infinite
         if measure.special:  # rounding decides whether a sum lies beyond the dtype
-            free = free | (w.isfinite() & (w.abs() >= limit))
+            free = free | (w.isfinite() & (w.abs() > limit))
         if (unwritten := x.isnan() & ~free).any():
             raise self.make_error(
                 "V302",

@@ -9,7 +9,7 @@ from ..checking.kernel_results import keep_with_kernel
 from ..checking.tensor_modes import has_addition
 from ..checking.views import root_name
 from ..syntax.nodes import Assign, Attribute, Binary, Call, Expr, IfExp, Name, Node, Subscript, Unary
-from ..syntax.types import BF16, F16, TileType
+from ..syntax.types import BF16, BOOL, F16, I32, TileType
 from ..syntax.walk import IdentityKey, walk
 
 _HALF = (F16, BF16)
@@ -85,10 +85,25 @@ class _Flow:
             bound = self.checked.find_call(e)
             if bound is not None and self.loads(bound):
                 return any(root_name(place) in self.holders for place, _ in self.list_places(bound).values())
+            if bound is not None and self.converts_integers(bound):
+                return False
             return bound is None or (
                 not bound.op.effects.accesses and any(isinstance(self.checked.find_type(x), TileType) for x in bound.args.values())
             )
         return isinstance(e, (Binary, Unary, IfExp))
+
+    def converts_integers(self, bound: BoundCall) -> bool:
+        """Return whether the call converts integers or truth values, in steps or at once.
+
+        A position beyond 2,048 is no number of f16: that is an error of the kernel, not of the dtype of its data.
+        """
+        if not bound.op.traits.converts:
+            return False
+        value = next(iter(bound.args.values()))
+        inner = self.checked.find_call(value) if isinstance(value, Call) else None
+        if getattr(self.checked.find_type(value), "dtype", None) in (I32, BOOL):
+            return True
+        return inner is not None and self.converts_integers(inner)
 
     def loads(self, bound: BoundCall) -> bool:
         """Return whether the call only loads a tile from memory unchanged."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import corpus
 from corpus.computes import COMPUTES
-from cuir import check, parse
+from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.syntax.types import BF16, F16, F32
 from cuir.verification.roundings import rounds_between, rounds_for_products
+from cuir.verification.spec_dispatch import check_case
+from cuir.verification.values.draws import Draw
 from tests.verification.small_kernels import KERNELS, rows
 
 MORE = "Y: Global[T, M, D]"
@@ -28,6 +31,9 @@ STORE = "store(Y[q, cols(D)], cast(x, T))"
         ("y = cast(x * 2.0, T)\n z = y\n store(Y[q, cols(D)], cast(exp2(cast(max(z, 0.0), f32)), T))", True),
         (STORE + "\n store(Y[q, cols(D)], cast(cast(Y[q, cols(D)], f32) + 1.0, T))", True),
         ("store(Y[q, cols(D)], cast(x, T), add=True)", True),
+        ("store(Y[q, cols(D)], cast(x * cast(cast(q, T), f32), T))", False),
+        ("store(Y[q, cols(D)], cast(x * cast(cast(cast(q, f32), T), f32), T))", False),
+        ("store(Y[q, cols(D)], cast(x * cast(cast(cast(q, f32) * 0.1, T), f32), T))", True),
         ("store(Y[q, cols(D)], cast(mma(cast(x, T), cast(x, T)), T))", True),
     ],
 )
@@ -84,3 +90,17 @@ def test_kernels_of_the_corpus_and_small_ones() -> None:
     assert {kernel for name, kernel in plain if not name.endswith("_f32")} == {"gemm", "delta", "combine", "prepare", "finish"}
     assert {name for name, _ in plain if name.endswith("_f32")} == {name for name, _ in results if name.endswith("_f32")}
     assert not any(rounds_between(check(parse(s.text), "kernel", dict(s.consts[0]))) for s in KERNELS.values())
+
+
+@pytest.mark.parametrize(("position", "codes"), [("cast(cast(q, T), f32)", ["V301"]), ("cast(q, f32)", [])])
+def test_a_position_that_its_dtype_does_not_hold_is_an_error_of_the_kernel(position: str, codes: list[str]) -> None:
+    """2,049 is no number of f16; the dtype of the data does not allow that."""
+    text = rows(MORE, f"store(Y[q, cols(D)], cast(x * cos({position}), T))")
+    checked = check(program := parse(text), "kernel", {"T": F16, "D": 16})
+    spec = FunctionSpecification("f", lambda x: x * torch.arange(x.shape[0], dtype=torch.float64).to(x.dtype)[:, None].cos())
+    found = []
+    try:
+        check_case(program, checked, spec, Draw("long", {"M": 2100}))
+    except CuirError as error:
+        found = [d.code for d in error.diagnostics]
+    assert found == codes

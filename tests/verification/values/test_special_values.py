@@ -54,6 +54,14 @@ def gated(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     return torch.where(g > 0.25, x, 0.0)
 
 
+FINITE = "where(CONDITION, min(max(x, -3.4028234663852886e38), 3.4028234663852886e38), 0.0)"
+
+
+def finite(x: torch.Tensor) -> torch.Tensor:
+    largest = 3.4028234663852886e38
+    return torch.where(x.isnan(), 0.0, x.clamp(-largest, largest))
+
+
 def above(x: torch.Tensor, threshold: float) -> torch.Tensor:
     return torch.where(x > threshold, x, 0.0)
 
@@ -125,6 +133,7 @@ RIGHT: dict[str, Kernel] = {
     "hardshrink": (elementwise("where(abs(x) > 0.5, x, 0.0)"), lambda x: F.hardshrink(x, 0.5), F16),
     "relu6": (elementwise("min(max(x, 0.0), 6.0)"), lambda x: F.relu6(x), F16),
     "NaN becomes 0": (elementwise("where(x == x, x, 0.0)"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
+    "infinities become the largest numbers": (elementwise(FINITE.replace("CONDITION", "x == x")), finite, F32),
     "a softmax with a bias": (nested(BIAS, ONLINE), biased, F16),
     "a softmax with a mask": (nested(MASK, MASKED), masked, F16),
     "two factors": (elementwise("(x - g) * (x + g)", GATE), lambda x, g: (x - g) * (x + g), F32),
@@ -145,6 +154,7 @@ WRONG: dict[str, Kernel] = {
     "1 - p is 0": (elementwise("x / (1.0 - p)", "p: f32"), dropped, F16),
     "a bucket too high": (elementwise("cast(floor(x * 0.1 + 0.001), i32)", dtype="i32"), bucket, F32),
     "hardshrink at its bound": (elementwise("where(abs(x) >= 0.5, x, 0.0)"), lambda x: F.hardshrink(x, 0.5), F16),
+    "infinities become 0": (elementwise(FINITE.replace("CONDITION", "x - x == 0.0")), finite, F32),
     "NaN stays": (elementwise("x"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
     "a first block of -inf": (nested(BIAS, ONLINE.replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
     "a maximum from -1e30": (nested(BIAS, ONLINE.replace("[16, 1], -inf", "[16, 1], -1e30")), biased, F16),
