@@ -89,7 +89,7 @@ def _decides(checked: Checked, node: Expr, parents: Mapping[IdentityKey, Node]) 
             isinstance(outer, Call) and is_where(outer) and outer.args[0] is inner
         )
         if is_choice:
-            kind: Any = checked.find_type(outer)  # type: ignore[arg-type]
+            kind: Any = checked.find_type(outer)
             return isinstance(kind, TileType) or getattr(kind, "dtype", None) == F32
         if not isinstance(outer, Expr):
             return False

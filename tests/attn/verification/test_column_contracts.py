@@ -53,7 +53,8 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
     ("out = cdiv(M, BM) - M // BM", "out = 0 * M", "V102"),
     ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
     ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
-    ("return n - max(0, M // BM - max(first, full)), n", "return n + 1, n", "V108"),
+    ("return n - max(0, M // BM - max(first, full)), n", "return 0 - 1, n", "V108"),
+        ("return n - max(0, M // BM - max(first, full)), n", "return n, cdiv(M, BM) + 1", "V108"),
 ])  # fmt: skip
 def test_a_broken_contract_is_told(old: str, new: str, code: str) -> None:
     assert old in TEXT
