@@ -68,7 +68,7 @@ docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/error
 site: $(STAMP)   ## build the site in out/site; a broken link is an error
 	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
 		$(BIN)/python -m pip install --disable-pip-version-check --no-input -q -c constraints.txt -e '.[site]'
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "out/site/index.html; $(BIN)/python -m http.server -d out/site serves it"
 
 picture: $(STAMP) ## draw the picture of the README from an interpreter trace

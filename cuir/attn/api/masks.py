@@ -227,8 +227,8 @@ def create_block_mask(
         H: query heads, or None where the mask is the same for all heads.
         Q_LEN: number of queries.
         KV_LEN: number of keys.
-        device, BLOCK_SIZE, separate_full_blocks, compute_dq_write_order, dq_kv_order: for blocks that PyTorch makes
-            when an attribute of the mask is read.
+        device: of blocks that PyTorch makes when an attribute of the mask is read.
+        BLOCK_SIZE: of these blocks; those after it are PyTorch's options for them.
 
     Raises CuirError X101 for a function of another signature, U412 for unusable lengths and sizes.
     """

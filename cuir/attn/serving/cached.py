@@ -89,7 +89,11 @@ def attention_with_kv_cache(
         block_mask: a mask_mod (b, h, q_idx, kv_idx), with indices as in score_mod, or a result of `create_block_mask`,
             of which only the mask_mod is used.
         causal: query i of M is token len - M + i of its sequence and sees tokens up to itself.
-        scale, normalize, sink, backend, verify: as for `flex_attention`.
+        scale: as for `flex_attention`.
+        normalize: as for `flex_attention`.
+        sink: as for `flex_attention`.
+        backend: as for `flex_attention`.
+        verify: as for `flex_attention`.
         layout: "NHD" or "HND", the order of tokens and heads in the cache.
         max_seqlen: the length for which work is distributed, by default the capacity of the cache; longer sequences are
             computed correctly as well.

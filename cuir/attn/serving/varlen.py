@@ -85,11 +85,16 @@ def varlen_attention(
         block_mask: a mask_mod (b, h, q_idx, kv_idx), with indices as in score_mod, or a result of `create_block_mask`,
             of which only the mask_mod is used.
         causal: a sequence's last query sees all its keys, the one before it a key less.
-        scale, normalize, sink, backend, verify: as for `flex_attention`.
+        scale: as for `flex_attention`.
+        normalize: as for `flex_attention`.
+        sink: as for `flex_attention`.
+        backend: as for `flex_attention`.
+        verify: as for `flex_attention`.
         return_lse: also return LSE.
         enable_gqa: H may be a multiple of HK.
-        dropout_p, dropout_seed: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H,
-            TQ, TK], with or without gradients.
+        dropout_p: as for `flex_attention`; the mask is `cuir.dropout_mask` of one long sequence, [1, H, TQ, TK], with
+            or without gradients.
+        dropout_seed: as for `flex_attention`.
 
     Returns:
         O [TQ, H, DV], and with return_lse also LSE [H, TQ], f32. A query without keys has O = 0 and LSE = -inf; rows of
