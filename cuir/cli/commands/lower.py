@@ -18,6 +18,7 @@ from ..output import print_errors, print_json, stderr, stdout
 if TYPE_CHECKING:
     from ...checking.checked import Checked
     from ...lowering import Cuda, Stage
+    from ...runtime.launch_description import LaunchDescription
 
 Number = int | float | bool
 OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
@@ -37,6 +38,9 @@ def lower(
     cubin: Annotated[
         Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)
     ] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="print what a launch takes instead: symbol, grid, block, parameters, tensor maps")
+    ] = False,
     stages: Annotated[
         Path | None, typer.Option("--stages", help="write the IR after each pass into this folder, and list the passes", show_default=False)
     ] = None,
@@ -59,6 +63,7 @@ def lower(
     from ...checking.checker import check
     from ...checking.const_defaults import consts_as_json
     from ...lowering import lower as run_lower
+    from ...runtime.launch_description import describe_launch
     from ...runtime.launchable import describe_spills
     from ...runtime.nvcc import compile_cuda
     from ..command_inputs import kept, read_numbers, read_program, read_program_consts
@@ -69,6 +74,7 @@ def lower(
         context, "passes", "lists the passes of any program", "file", "kernel", "const", "out", "cubin", "stages", "validate", "without"
     )
     not_beside(context, "markdown", "prints the page of the passes", "as_json")
+    not_beside(context, "launch", "prints what a launch takes", "passes", "stages", "validate")
     if passes:
         return _list_passes(markdown, as_json)
     if file is None:
@@ -99,6 +105,7 @@ def lower(
                 "consts": consts_as_json(checked.consts),
                 "source": cuda.source if cuda else None,
                 "choices": list(cuda.choices) if cuda else [],
+                "launch": describe_launch(cuda).as_json() if cuda else None,
                 "resources": compiled.resources.as_json() if compiled else None,
                 "warnings": [spilled] if spilled else [],
                 **({"stages": [_as_json(s, stages) for s in stages_run]} if with_stages else {}),
@@ -110,7 +117,9 @@ def lower(
     if error is not None:
         print_errors(error.diagnostics, False)
         return 1
-    if cuda is not None and not (with_stages or asked_for(context, "out", "cubin")):
+    if cuda is not None and launch:
+        _print_launch(describe_launch(cuda))
+    elif cuda is not None and not (with_stages or asked_for(context, "out", "cubin")):
         print(cuda.source, end="")
     for path in written:
         stderr().print(f"written: {path}", soft_wrap=True)
@@ -119,6 +128,29 @@ def lower(
     if spilled:
         stderr().print(f"warning: {spilled}", style="yellow", soft_wrap=True)
     return 0
+
+
+# ---- the launch
+def _print_launch(launch: LaunchDescription) -> None:
+    """Print what a launch takes."""
+    from ..tables import print_table
+
+    console = stdout()
+    for name, text in (
+        ("symbol", launch.symbol),
+        ("arch", launch.arch),
+        ("grid", launch.grid),
+        ("block", f"{launch.block} threads"),
+        ("cluster", f"{launch.cluster} CTAs" if launch.cluster > 1 else "none"),
+        ("shared", f"{launch.shared_bytes} bytes, dynamic"),
+    ):
+        console.print(f"{name:<8}  {text}", soft_wrap=True, highlight=False, markup=False)
+    print_table(
+        "parameters, in order", ("name", "type", "offset", ""), [(p.name, p.type, str(p.offset), p.meaning) for p in launch.parameters]
+    )
+    if launch.maps:
+        rows = [(m.name, m.tensor, m.dtype, ", ".join(m.dims), ", ".join(map(str, m.box)), m.swizzle) for m in launch.maps]
+        print_table("tensor maps, innermost dim first", ("name", "tensor", "dtype", "dims", "box", "swizzle"), rows)
 
 
 # ---- passes

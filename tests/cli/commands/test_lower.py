@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
     assert cuir(*argv, "-o", tmp_path / "k.cu" / "no").code == 2
     nowhere = cuir(*argv, "-o", tmp_path / "nowhere" / "k.cu")
     assert nowhere.code == 2 and "U108" in nowhere.err and not (tmp_path / "nowhere").exists(), "no folder is made for a file"
+
+
+def test_lower_describes_the_launch(cuir: Callable, tmp_path: Path) -> None:
+    argv = ("lower", "gemm", "-c", "T=f16,BM=64,BN=64")
+    shown = cuir(*argv, "--launch")
+    assert shown.code == 0 and "units = cdiv(M, 64) * cdiv(N, 64)" in shown.out and "__global__" not in shown.out
+    launch = cuir(*argv, "--json").json["launch"]
+    assert [p["name"] for p in launch["parameters"]] == re.findall(r"^(\w+) +\S+ +\d+ ", shown.out, re.M)
+    assert cuir(*argv, "--launch", "--out", tmp_path / "gemm.cu").code == 0 and (tmp_path / "gemm.cu").stat().st_size
+    assert cuir(*argv, "--launch", "--validate").code == 2
 
 
 @needs_nvcc
