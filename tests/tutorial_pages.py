@@ -3,13 +3,14 @@
 A comment before each block says what it is:
 
     <!-- file: NAME -->      a file of the reader's folder; `test_*.py` hold tests, which pass
-    <!-- fault: NAME -->     a diff of such a file, for the reports and commands behind it on the page
+    <!-- diff: NAME -->      a change of such a file, for the reports and commands behind it on the page
     <!-- report: NAME -->    the failure of a test file
     <!-- console -->         commands behind `$ `, each with its output, parts of it (around `...`), or nothing of it
+    <!-- nvcc -->            commands that need nvcc
     <!-- gpu: NAME -->       Python for a GPU: runs here with the interpreter in the place of the compiled kernel
     <!-- picture -->         a drawing
 
-`<!-- fixed -->` ends a fault.
+`<!-- undo -->` takes a change back.
 """
 
 from __future__ import annotations
@@ -43,35 +44,35 @@ SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code of a page. `fault`: the diff that it is about, and the file of that; `span`: of its text in the page."""
+    """A block of code of a page. `change`: the diff that it is about, and the file of that; `span`: of its text in the page."""
 
     page: str
     kind: str
     name: str
     text: str
     span: tuple[int, int]
-    fault: tuple[str, str] | None = None
+    change: tuple[str, str] | None = None
 
     @property
     def title(self) -> str:
-        return f"{self.page}:{self.kind}:{self.name}{'-faulty' if self.fault else ''}:{self.span[0]}"
+        return f"{self.page}:{self.kind}:{self.name}{'-changed' if self.change else ''}:{self.span[0]}"
 
 
 def read_blocks(page: Path) -> list[Block]:
     blocks: list[Block] = []
-    fault = None
+    change = None
     text = page.read_text(encoding="utf-8")
     for found in BLOCK.finditer(text):
         kind, name, _, body = found.groups()
-        fault = (
+        change = (
             (name, body)
-            if kind == "fault"
+            if kind == "diff"
             else None
-            if "<!-- fixed -->" in text[blocks[-1].span[1] if blocks else 0 : found.start()]
-            else fault
+            if "<!-- undo -->" in text[blocks[-1].span[1] if blocks else 0 : found.start()]
+            else change
         )
-        faulty = kind in ("report", "console")
-        blocks.append(Block(page.name, kind or "", name or "", body, found.span(4), fault if faulty else None))
+        changed = kind in ("report", "console")
+        blocks.append(Block(page.name, kind or "", name or "", body, found.span(4), change if changed else None))
     return blocks
 
 
@@ -80,23 +81,25 @@ def all_blocks(*kinds: str) -> list[Block]:
 
 
 def apply_diff(text: str, diff: str) -> str:
-    """Replace the `-` lines of a diff, which lie together once in the text, by its `+` lines."""
-    removed, added = ("".join(line[1:] + "\n" for line in diff.splitlines() if line.startswith(sign)) for sign in "-+")
-    assert text.count(removed) == 1, f"{text.count(removed)} places for the diff"
-    return text.replace(removed, added)
+    """Replace the `-` lines of each hunk, which lie together once in the text, by its `+` lines; `@@` parts hunks."""
+    for hunk in diff.split("@@\n"):
+        removed, added = ("".join(line[1:] + "\n" for line in hunk.splitlines() if line.startswith(sign)) for sign in "-+")
+        assert text.count(removed) == 1, f"{text.count(removed)} places for the diff"
+        text = text.replace(removed, added)
+    return text
 
 
-def write_folder(folder: Path, fault: tuple[str, str] | None = None) -> None:
-    """Write all files of the pages, one of them with a fault."""
+def write_folder(folder: Path, change: tuple[str, str] | None = None) -> None:
+    """Write all files of the pages, one of them with a change."""
     for block in all_blocks("file"):
-        text = apply_diff(block.text, fault[1]) if fault is not None and fault[0] == block.name else block.text
+        text = apply_diff(block.text, change[1]) if change is not None and change[0] == block.name else block.text
         (folder / block.name).write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
-def reader_folder(folder: Path, fault: tuple[str, str] | None = None) -> Iterator[None]:
+def reader_folder(folder: Path, change: tuple[str, str] | None = None) -> Iterator[None]:
     """A folder with the files of the pages, as the current one."""
-    write_folder(folder, fault)
+    write_folder(folder, change)
     before = Path.cwd()
     os.chdir(folder)
     sys.path.insert(0, "")
@@ -123,7 +126,7 @@ def report_of(name: str) -> str:
         run_tests(name)
     except MismatchError as error:
         return f"{error}\n"
-    raise AssertionError(f"{name} passes in spite of the fault")
+    raise AssertionError(f"{name} passes in spite of the change")
 
 
 def split_commands(text: str) -> list[tuple[str, str]]:
@@ -148,11 +151,17 @@ def output_of(command: str, code: int | None = None) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         if program == "python":
-            runpy.run_path(arguments[0], run_name="__main__")
+            try:
+                runpy.run_path(arguments[0], run_name="__main__")
+            except cuir.CuirError as error:
+                print(f"cuir.CuirError: {error}")
         else:
             assert program == "cuir"
             assert run_command(arguments) in ((0, 1) if code is None else (code,)), shown.getvalue()
-    return SECONDS.sub("... s", "\n".join(line.rstrip() for line in shown.getvalue().splitlines())).strip() + "\n"
+    return (
+        SECONDS.sub("... s", "\n".join(line.rstrip() for line in shown.getvalue().replace(f"{Path.cwd()}/", "").splitlines())).strip()
+        + "\n"
+    )
 
 
 class InterpretedKernel:
@@ -203,8 +212,11 @@ def renew(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for block in reversed(read_blocks(page)):
         if block.kind in ("report", "console"):
-            with tempfile.TemporaryDirectory() as folder, reader_folder(Path(folder), block.fault):
-                shown = report_of(block.name) if block.kind == "report" else renew_console(block.text)
+            with tempfile.TemporaryDirectory() as folder, reader_folder(Path(folder), block.change):
+                if block.kind == "console":
+                    shown = renew_console(block.text)
+                else:
+                    shown = block.text if matches(block.text, report := report_of(block.name)) else report
             text = text[: block.span[0]] + shown + text[block.span[1] :]
     page.write_text(text, encoding="utf-8")
 

@@ -65,7 +65,12 @@ def test_output(attention, tmp_path: Path) -> None:
 def test_a_deadlock_leaves_a_trace_in_which_the_blocked_workers_end(tmp_path: Path) -> None:
     text = Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8").replace("mbarrier(WG,", "mbarrier(2,")
     checked = cuir.check(cuir.parse(text), consts={"T": cuir.f16, "BM": 64, "BN": 64})
-    arguments = {"A": torch.zeros(64, 256).half(), "Bt": torch.zeros(64, 256).half(), "C": torch.zeros(64, 64).half(), "bias": torch.zeros(64)}
+    arguments = {
+        "A": torch.zeros(64, 256).half(),
+        "Bt": torch.zeros(64, 256).half(),
+        "C": torch.zeros(64, 64).half(),
+        "bias": torch.zeros(64),
+    }
     trace = Trace()
     with pytest.raises(cuir.CuirError, match="D401"):
         cuir.run(checked, arguments, trace=trace)
