@@ -22,7 +22,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def kept(suite: str) -> Path:
+def find_run(suite: str) -> Path:
     (result,) = RESULTS.glob(f"{suite}-h200-*.jsonl")
     return result
 
@@ -41,7 +41,7 @@ def test_table_and_plot_are_drawn_from_each_file(name: str, tmp_path: Path) -> N
 
 
 def test_a_table_has_a_row_for_each_cell(tmp_path: Path) -> None:
-    path = kept("smoke")
+    path = find_run("smoke")
     shown.draw(path, tmp_path)
     assert (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8") == markdown(*read(path))
 
@@ -50,7 +50,7 @@ def test_a_table_has_a_row_for_each_cell(tmp_path: Path) -> None:
                                            ("-bf16", {"fa3": "FlashAttention-3", "cudnn": "cuDNN"})])  # fmt: skip
 def test_the_page_shows_the_means_of_full_and_causal(suffix: str, peers: dict[str, str]) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-    result = medians([kept(f"flash{suffix}"), kept(f"models{suffix}")])
+    result = medians([find_run(f"flash{suffix}"), find_run(f"models{suffix}")])
     for peer, word in peers.items():
         shares = [of[f"ours / {peer}"] for of in result.values()]
         assert f"| {len(shares)} | {word} | {geometric_mean(shares):.3f} ({min(shares):.3f}) |" in page
@@ -59,7 +59,7 @@ def test_the_page_shows_the_means_of_full_and_causal(suffix: str, peers: dict[st
 @pytest.mark.parametrize("suite", ["masks", "paper", "variants", "smoke"])
 def test_the_page_shows_the_means_of_masks(suite: str) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-    result = means(read(kept(suite))[1])
+    result = means(read(find_run(suite))[1])
     every: Mean = result["all"]["flex"]
     assert f"| {every.count} | FlexAttention | {every.text} |" in page
     if suite in ("masks", "paper"):

@@ -31,7 +31,7 @@ def kernel(body: str) -> Checked:
     return check(parse(HEAD + "".join(f"        {line}\n" for line in body.split("\n"))))
 
 
-def found(checked: Checked) -> set[str]:
+def collect_decisions(checked: Checked) -> set[str]:
     return {show(e) for r in checked.roles for e in expressions(r.body) if e.decides}
 
 
@@ -73,12 +73,12 @@ def found(checked: Checked) -> set[str]:
     ],
 )
 def test_what_decides(body: str, expected: set[str]) -> None:
-    assert found(kernel(f"{body}\nstore(Y[rows(64), cols(64)], y)")) == expected
+    assert collect_decisions(kernel(f"{body}\nstore(Y[rows(64), cols(64)], y)")) == expected
 
 
 def test_through_functions() -> None:
     checked = kernel("y = where(scaled(q) - scaled(k_) >= 0.0, x, 0.0)\nstore(Y[rows(64), cols(64)], y)")
-    assert sum("* 0.1" in text for text in found(checked)) >= 2
+    assert sum("* 0.1" in text for text in collect_decisions(checked)) >= 2
     assert len(list(list_deciders(checked))) == 1
 
 

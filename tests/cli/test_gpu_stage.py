@@ -70,14 +70,14 @@ def worker(tmp_path: Path) -> Callable[[str], list[str]]:
     return lambda how: [sys.executable, str(tmp_path / "worker.py"), how]
 
 
-def asked(command: list[str], tool: str | None = None, sanitizer: str = "") -> Stage:
+def run_stage(command: list[str], tool: str | None = None, sanitizer: str = "") -> Stage:
     return gpu_stage(
         verified(), tool, lambda text: None, command=command, sanitizer=sanitizer, limit=20.0 if "hang" not in command else 4.0
     )
 
 
 def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
-    stage = asked(worker("right"))
+    stage = run_stage(worker("right"))
     assert stage.verdict == "passed" and len(stage.rows) == len(verified().cases) >= 10 and "launches alike" in stage.reason
 
 
@@ -90,7 +90,7 @@ def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
     ],
 )
 def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: str, code: str, words: str) -> None:
-    stage = asked(worker(how))
+    stage = run_stage(worker(how))
     (result,) = stage.diagnostics
     assert stage.verdict == "failed" and len(stage.rows) == 1
     assert result.code == code and words in result.message and result.span == verified().checked.origin.span and result.hint
@@ -100,7 +100,7 @@ def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: 
 
 def test_the_wait_that_hangs_is_named(worker: Callable[[str], list[str]]) -> None:
     line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if ".wait(" in s.source.line(s.line))
-    (result,) = asked([*worker("hang"), str(line)]).diagnostics
+    (result,) = run_stage([*worker("hang"), str(line)]).diagnostics
     assert result.code == "V403" and result.span == span and "parity 1" in result.notes[0].message and "CTA 3" in result.notes[0].message
 
 
@@ -114,18 +114,20 @@ def made_up(tmp_path: Path, report: str) -> str:
 @pytest.mark.parametrize("how", ["right", "end"])
 def test_a_report_is_told_as_a_line_of_the_program(worker: Callable[[str], list[str]], tmp_path: Path, how: str) -> None:
     line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if "O[" in s.source.line(s.line))
-    stage = asked(worker(how), "memcheck", made_up(tmp_path, REPORT.format(line=line)))
+    stage = run_stage(worker(how), "memcheck", made_up(tmp_path, REPORT.format(line=line)))
     assert stage.verdict == "failed" and stage.diagnostics[0].code == "V404" and stage.diagnostics[0].span == span
     assert len(stage.diagnostics) == (1 if how == "right" else 2)
 
 
 def test_no_report_is_a_pass_of_the_smallest_problems(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
-    stage = asked(worker("right"), "racecheck", made_up(tmp_path, "========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 0 hazards\n"))
+    stage = run_stage(
+        worker("right"), "racecheck", made_up(tmp_path, "========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 0 hazards\n")
+    )
     assert stage.verdict == "passed" and len(stage.rows) == SANITIZED_CASES and "no report of racecheck" in stage.reason
 
 
 def test_a_sanitizer_that_says_nothing_is_no_pass(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
-    stage = asked(worker("right"), "memcheck", made_up(tmp_path, ""))
+    stage = run_stage(worker("right"), "memcheck", made_up(tmp_path, ""))
     assert stage.verdict == "failed" and stage.diagnostics[0].code == "U507"
 
 

@@ -22,7 +22,7 @@ from llm.loop import Attempt, Verdict
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass
 from llm.transcript import Recorder
-from tests.llm.test_tune import EARLY_TILE, STAGES, here
+from tests.llm.test_tune import EARLY_TILE, STAGES, run_here
 
 CALL = (
     "tune",
@@ -44,7 +44,7 @@ class Apart:
     """In place of the process of its own: this one."""
 
     def __enter__(self) -> Callable[..., Any]:
-        return here
+        return run_here
 
     def __exit__(self, *_: object) -> None:
         pass

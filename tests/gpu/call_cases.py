@@ -32,7 +32,7 @@ def problem(m: int = 300, n: int = 300, heads: int = 4, seed: int = 0) -> dict[s
     return {"Q": q, "K": k, "V": v, "scale": SCALE}
 
 
-def wanted(p: dict[str, Any]) -> torch.Tensor:
+def compute_expected(p: dict[str, Any]) -> torch.Tensor:
     q, k, v = (p[x].double() for x in "QKV")
     m, n = q.shape[2], k.shape[2]
     keep = torch.arange(n, device="cuda")[None] <= torch.arange(m, device="cuda")[:, None] + n - m
@@ -40,7 +40,7 @@ def wanted(p: dict[str, Any]) -> torch.Tensor:
 
 
 def right(o: torch.Tensor, p: dict[str, Any]) -> bool:
-    w = wanted(p)
+    w = compute_expected(p)
     return bool((o.double() - w).norm() <= 1e-3 * w.norm())
 
 

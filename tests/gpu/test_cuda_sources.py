@@ -62,7 +62,7 @@ def lifted_program(name: str) -> Program:
     return parse(transcript.exchanges[-1].verdict["text"], f"{name}.cuir")
 
 
-def beside(name: str) -> dict[str, Any]:
+def compare_speeds(name: str) -> dict[str, Any]:
     """The lifted kernel and its source on the same inputs: every problem agrees. Returns their speeds."""
     source = read_expert_source(corpus.launch_of(name))
     result = beside_source(lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
@@ -115,7 +115,7 @@ def test_source_is_an_experts(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_what_was_lifted_agrees_with_its_source(name: str) -> None:
-    isolated(beside, name, seconds=240)
+    isolated(compare_speeds, name, seconds=240)
 
 
 @pytest.mark.gpu

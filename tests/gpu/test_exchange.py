@@ -46,7 +46,7 @@ def arguments(units: int, device: str) -> dict[str, torch.Tensor]:
     return {"X": x, "T": torch.zeros_like(x), "Y": torch.zeros_like(x)}
 
 
-def wanted(x: torch.Tensor, rounds: int) -> torch.Tensor:
+def compute_expected(x: torch.Tensor, rounds: int) -> torch.Tensor:
     """Return the expected Y: integers, so exactly."""
     return 3.0 * x.flip(1) * sum(range(1, rounds + 1))
 
@@ -59,7 +59,7 @@ def right() -> None:
             inputs = arguments(units, "cuda")
             kernel(**inputs)
             torch.cuda.synchronize()
-            assert torch.equal(inputs["Y"], wanted(inputs["X"], rounds)), (rounds, units)
+            assert torch.equal(inputs["Y"], compute_expected(inputs["X"], rounds)), (rounds, units)
         if units <= 3:
             simulated = {n: t.cpu() for n, t in arguments(units, "cuda").items()}
             run(checked, simulated)
@@ -75,4 +75,4 @@ def test_exchange() -> None:
 def test_it_is_right_in_the_interpreter(schedule: str) -> None:
     inputs = arguments(3, "cpu")
     run(check(parse(EXCHANGE, "exchange.cuir")), inputs, schedule=schedule)
-    assert inputs["Y"].equal(wanted(inputs["X"], 5))
+    assert inputs["Y"].equal(compute_expected(inputs["X"], 5))

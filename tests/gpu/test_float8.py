@@ -168,7 +168,7 @@ def casts_are_right(dtype: str) -> None:
         torch.testing.assert_close(z, expected * 2, rtol=0, atol=0, equal_nan=True)
 
 
-def beside(
+def make_widened_case(
     case: tuple[int, int, int, int, str, str], dtype: str, device: str
 ) -> tuple[Checked, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """A kernel of products of halves by 8-bit floats, its arguments, and what its outputs must be, in float64."""
@@ -196,7 +196,7 @@ def beside_is_right(
 def beside_halves(dtype: str) -> None:
     """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
     for case in BESIDE:
-        checked, inputs, expected = beside(case, dtype, "cuda")
+        checked, inputs, expected = make_widened_case(case, dtype, "cuda")
         compile(checked)(**inputs)
         beside_is_right(case, dtype, inputs, expected)
 

@@ -28,7 +28,7 @@ def origin() -> Program:
     return parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.cuir")
 
 
-def made(variant: str) -> TransferResult:
+def transfer_variant(variant: str) -> TransferResult:
     return transfer(origin(), read_variant(variant, ()))
 
 
@@ -40,7 +40,7 @@ def test_a_small_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert command(call) == 0
     (report,) = json.loads(capsys.readouterr().out)["tuned"]
     assert report["complete"] and {c["status"] for c in report["candidates"]} <= {"timed", "flawed"}
-    assert {k: report["best"]["consts"][k] for k in ("BM", "BN")} == tuned(made("prefix_lm").program, SHAPE)
+    assert {k: report["best"]["consts"][k] for k in ("BM", "BN")} == tuned(transfer_variant("prefix_lm").program, SHAPE)
     assert command(call) == 0
     assert json.loads(capsys.readouterr().out)["tuned"][0]["seconds"] < report["seconds"], "the second goes on where the first ended"
 
@@ -62,7 +62,7 @@ def test_programs_compete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_wrong_candidate_is_seen() -> None:
-    right, second = made("causal"), made("full")
+    right, second = transfer_variant("causal"), transfer_variant("full")
     assert LocalDevice(right, None, SHAPE, "f16").check(SETTING) == ("right", "")
 
     device = LocalDevice(right, None, SHAPE, "f16")
@@ -74,7 +74,7 @@ def test_a_wrong_candidate_is_seen() -> None:
 @pytest.mark.parametrize("variant", ["causal", "causal_document", "softcap"])
 def test_a_cell(variant: str) -> None:
     peers = ("cudnn", "fa2", "flex", "compiled")
-    row = measure_cell(Cell(variant, {}, "small", SHAPE), made(variant), "f16", [SETTING], peers, rounds=1)
+    row = measure_cell(Cell(variant, {}, "small", SHAPE), transfer_variant(variant), "f16", [SETTING], peers, rounds=1)
     expected = {"cuir BM=128,BN=128", "flex", "compiled"} | ({"cudnn", "fa2"} if variant == "causal" else set())
     assert set(row["contenders"]) == expected
     assert all(c["tflops"] > 0 and c["error"] <= row["bound"] for c in row["contenders"].values())

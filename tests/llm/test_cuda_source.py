@@ -31,7 +31,7 @@ def kernel(body: str, before: str = "", threads: int = 128) -> Annotated:
     return annotate(f"{before}\n__global__ void __launch_bounds__({threads}) f(float* x, int n) {{\n{body}\n}}\n", "f.cu")
 
 
-def shown(body: str, before: str = "", threads: int = 128) -> Orchestration:
+def annotate_body(body: str, before: str = "", threads: int = 128) -> Orchestration:
     return of_source(kernel(body, before, threads))
 
 
@@ -110,7 +110,7 @@ def test_ptx_copies_name_their_array_and_barrier() -> None:
         'asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" '
         ':: "r"(u32(s.k[n])), "l"(map), "r"(u32(&s.k_full[n])), "r"(0), "r"(0), "r"(0), "r"(0)); }'
     )
-    facts = shown(body, before)
+    facts = annotate_body(body, before)
     assert [str(r) for r in facts.roles] == ["role load: warps=1; bulk load"]
     assert [(b.name, b.count, b.stages, b.carries_bytes) for b in facts.barriers] == [("k_full", 1, 2, True)]
     assert [(m.name, m.nbytes, m.stages) for m in facts.memory] == [("k", 16384, 2)]

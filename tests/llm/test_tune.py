@@ -76,7 +76,7 @@ class Device:
         return 2.0 - 0.5 * (consts["STAGES"] == 3) + 0.25 * ("cdiv(M, BM) - 1" not in text)
 
 
-def here(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+def run_here(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
     """In place of `Apart`: in this process."""
     return function(*arguments)
 
@@ -94,7 +94,7 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return requests
 
 
-def tuning(device: Device | None = None, difference: Any = here, compile: Any = None, settings: tuple[Outcome, ...] = ()) -> Tuning:
+def tuning(device: Device | None = None, difference: Any = run_here, compile: Any = None, settings: tuple[Outcome, ...] = ()) -> Tuning:
     target = Target(parse(TEXT), "flash_fwd", causal, FIXED, "causal attention", "a formula", settings)
     return Tuning.of(target, SETTING, device, compile, difference)
 
@@ -193,7 +193,7 @@ def test_time_is_limited_and_the_end_of_a_process_is_no_end(unverified: list) ->
 def test_a_program_that_does_not_fit_is_no_start() -> None:
     target = Target(parse(TEXT), "flash_fwd", causal, FIXED, "", "")
     with pytest.raises(CuirError) as error:
-        Tuning.of(target, {"STAGES": 30}, None, None, here)  # type: ignore[arg-type]
+        Tuning.of(target, {"STAGES": 30}, None, None, run_here)  # type: ignore[arg-type]
     assert error.value.diagnostics[0].code == "M301"
 
 

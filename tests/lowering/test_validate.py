@@ -26,7 +26,7 @@ def applied(result: ops.Kernel, name: str) -> ops.Apply:
     return next(op for op in result.roles[0].body.block.ops if isinstance(op, ops.Apply) and op.op == name)
 
 
-def nothing(result: ops.Kernel) -> None:
+def change_nothing(result: ops.Kernel) -> None:
     """A pass that changes nothing."""
 
 
@@ -58,15 +58,15 @@ def said(*passes: Any) -> str:
 
 
 def test_the_first_pass_that_changes_a_result_is_named() -> None:
-    assert not said(nothing, a_pass("same", factor(0.5)))
-    assert said(nothing, a_pass("wrong", factor(0.25)), a_pass("later", factor(0.125))).startswith("wrong: Z: ")
+    assert not said(change_nothing, a_pass("same", factor(0.5)))
+    assert said(change_nothing, a_pass("wrong", factor(0.25)), a_pass("later", factor(0.125))).startswith("wrong: Z: ")
     assert "of the elements differ, by up to 1" in said(a_pass("wrong", factor(0.25)))
     assert said(a_pass("close", factor(0.5 + 2.0**-24))).startswith("close: Z: ")
 
 
 def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
     close = a_pass("close", factor(0.5 + 2.0**-24), ROUNDING=True)
-    assert not said(close, nothing, a_pass("same", factor(0.5 + 2.0**-24)))
+    assert not said(close, change_nothing, a_pass("same", factor(0.5 + 2.0**-24)))
     assert said(a_pass("far", factor(0.501), ROUNDING=True)).startswith("far: Z: ")
     assert said(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
 
@@ -81,7 +81,7 @@ def test_the_pipeline_keeps_what_kernels_compute(name: str) -> None:
 
 
 def test_invalid_ir_is_named() -> None:
-    assert said(nothing, a_pass("broken", untyped)) == "broken: VerifyException: there is no primitive `times`"
+    assert said(change_nothing, a_pass("broken", untyped)) == "broken: VerifyException: there is no primitive `times`"
 
 
 @pytest.mark.parametrize("name", ["flash_bwd f16", "flash_fwd_sm80 f16", "combine f16", "gemm bf16", "expert plain f16"])
@@ -90,7 +90,7 @@ def test_random_arguments_run(name: str) -> None:
     checked = cases.case(name).checked
     first, second = (random_arguments(checked, torch.Generator().manual_seed(5)) for _ in range(2))
     run(checked, first)
-    assert validate(build(checked), [nothing], second) is None
+    assert validate(build(checked), [change_nothing], second) is None
     assert first.keys() == second.keys() and any(bool(first[t.name].isfinite().any()) for t in checked.tensors if t.written)
     lengths = dict.fromkeys(checked.dims, 3)
     inputs = random_arguments(checked, torch.Generator().manual_seed(5), lengths)

@@ -143,7 +143,7 @@ def columns(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> dict[str, 
     return {"c": [bool(i % 2) for i in range(len(retained))], "x": [x for x, _ in retained], "y": [y for _, y in retained]}
 
 
-def wanted(name: str, inputs: dict[str, list[Any]]) -> list[Any]:
+def compute_expected(name: str, inputs: dict[str, list[Any]]) -> list[Any]:
     n = arity(name)
     with np.errstate(all="ignore"):
         return (
@@ -180,7 +180,7 @@ def lanes(dtype: DType, values: list[Any]) -> np.ndarray:
 def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
     """Folding, the functions on numbers and lanes, masks of tensors and of numbers, contracts on arrays and on numbers."""
     inputs = columns(name, dtype, pairs)
-    want = wanted(name, inputs)
+    want = compute_expected(name, inputs)
     say = functools.partial(agree, name, want=want, inputs=inputs)
     e, n = named(name), arity(name)
     rows = list(zip(*inputs.values()))
@@ -287,7 +287,7 @@ def pairs_of(name: str, dtype: DType) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize(("name", "dtype"), [c for c in CASES if c[0] not in OF_SCALARS], ids=str)
 def test_tiles_of_the_interpreter(name: str, dtype: DType) -> None:
     inputs = columns(name, dtype, pairs_of(name, dtype))
-    want = wanted(name, inputs)
+    want = compute_expected(name, inputs)
     actual = interpreted(TILE, name, dtype, {**inputs, "y": inputs["y"]}, want, (-(-len(want) // 512) * 16, 32)).tolist()
     agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "tiles")
 
@@ -298,7 +298,7 @@ def test_scalars_of_the_interpreter(name: str, dtype: DType, lanes_: int) -> Non
     """One value of a batch, and another in each lane."""
     pairs = pairs_of(name, dtype)
     inputs = columns(name, dtype, pairs if len(pairs) <= 64 else pairs[:: len(pairs) // 64])
-    want = wanted(name, inputs)
+    want = compute_expected(name, inputs)
     n = len(want) if lanes_ == 1 else -(-len(want) // lanes_) * lanes_
     actual = interpreted(SCALAR, name, dtype, inputs, want, (n,), grid=lanes_, lanes=lanes_).tolist()
     agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "scalars")
@@ -317,7 +317,7 @@ def test_half_precision_rounds_once(name: str, dtype: DType) -> None:
     kind = torch.float16 if dtype == F16 else torch.bfloat16
     narrow = [tuple(torch.tensor(p).to(kind).float().tolist()) for p in pairs_of(name, F32)]
     inputs = columns(name, F32, narrow)
-    want = [float(torch.tensor(w).to(kind)) for w in wanted(name, inputs)]
+    want = [float(torch.tensor(w).to(kind)) for w in compute_expected(name, inputs)]
     actual = interpreted(TILE, name, dtype, inputs, want, (-(-len(want) // 512) * 16, 32)).float().tolist()
     agree(name, actual, want, inputs, str(dtype))
 

@@ -80,7 +80,7 @@ def run_one(case: Any, setting: Setting) -> Outcome:
                 outcome=CRASH,
                 code=ours.diagnostics[0].code if ours else type(error).__name__,
                 message=short(error),
-                place=where(error),
+                place=find_place(error),
             )
     finally:
         torch._dynamo.reset()
@@ -91,7 +91,7 @@ def short(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def where(error: BaseException) -> str:
+def find_place(error: BaseException) -> str:
     """The last lines of Python that an exception came through, for the reader of a table."""
     frames = traceback.extract_tb(error.__traceback__)[-2:]
     return " < ".join(f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in reversed(frames))

@@ -31,7 +31,7 @@ def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor,
     return o * torch.sigmoid(lse - sink[:, None])[..., None]
 
 
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """The launches from now on: kernels, and what they are given."""
     launches: list[tuple[str, dict[str, Any]]] = []
     launch = gradients._Interpreted.launch
@@ -58,7 +58,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     ],
 )  # fmt: skip
 def test_only_what_is_asked_for(requests: str, kernels: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = told(monkeypatch)
+    launches = record_launches(monkeypatch)
     q, k, v = tensors(1, 2, 2, N, N, 64)
     g = torch.Generator().manual_seed(3)
     inputs = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
@@ -103,7 +103,7 @@ def test_head_dims_that_differ(keys: int, values: int, requests: str) -> None:
 @pytest.mark.parametrize(("requests", "finished", "dim"), [("v", 2, 64), ("qkv", 3, 64), ("q", 0, 64), ("qkv", 3, 192)])
 def test_heads_of_a_group_are_added_up(requests: str, finished: int, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV of key heads that several query heads share are sums in f32, which a launch each converts."""
-    launches = told(monkeypatch)
+    launches = record_launches(monkeypatch)
     monkeypatch.setattr(backward_kernels, "LEAST_SPREAD", 0)
     inputs = dict(zip("qkv", tensors(1, 4, 2, N, N, dim), strict=True))
     expected = [inputs[name].requires_grad_() for name in requests]

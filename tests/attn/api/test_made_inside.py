@@ -20,7 +20,7 @@ QKV = tuple(torch.randn(B, H, S, D, generator=torch.Generator().manual_seed(i)).
 attend = functools.partial(flex_attention, backend="interpret")
 
 
-def wanted(score_mod: Mod | None = None, mask_mod: Mod | None = None) -> torch.Tensor:
+def compute_expected(score_mod: Mod | None = None, mask_mod: Mod | None = None) -> torch.Tensor:
     mask = None if mask_mod is None else theirs.create_block_mask(mask_mod, B, H, S, S, device="cpu")
     o: torch.Tensor = theirs.flex_attention(*(x.double() for x in QKV), score_mod=score_mod, block_mask=mask)
     return o
@@ -59,7 +59,7 @@ def test_a_closure_over_tensors_is_an_input_of_the_graph() -> None:
     f = Compiled(forward)
     for seed in (3, 4):
         bias = torch.randn(S, generator=torch.Generator().manual_seed(seed))
-        close(f(*QKV, bias), wanted(lambda s, b, h, i, j, bias=bias: s + torch.sin(bias[i] * 2) + bias[j]))
+        close(f(*QKV, bias), compute_expected(lambda s, b, h, i, j, bias=bias: s + torch.sin(bias[i] * 2) + bias[j]))
     (graph,) = f.graphs
     assert [n.target for n in graph.graph.nodes if "cuir" in str(n.target)] == [torch.ops.cuir.flex_attention.default]
     assert not list(graph.children())
@@ -74,7 +74,7 @@ def test_longer_tensors_need_no_graph_each() -> None:
     f = Compiled(forward)
     for longer in range(5):
         bias = torch.randn(S + longer, generator=torch.Generator().manual_seed(longer))
-        close(f(*QKV, bias), wanted(lambda s, b, h, i, j, bias=bias: s + bias[j]))
+        close(f(*QKV, bias), compute_expected(lambda s, b, h, i, j, bias=bias: s + bias[j]))
     assert len(f.graphs) == 2  # the second for any length
 
 
@@ -111,7 +111,7 @@ def test_a_mod_from_outside_shares_a_variable_with_the_function(written: bool) -
     f = Compiled(forward)
     for _ in range(3):
         actual = f(*QKV)
-        close(actual, wanted(lambda s, b, h, i, j: s + bias[j]))
+        close(actual, compute_expected(lambda s, b, h, i, j: s + bias[j]))
 
 
 def test_a_tensor_that_the_graph_computes() -> None:
@@ -120,7 +120,7 @@ def test_a_tensor_that_the_graph_computes() -> None:
         return attend(q, k, v, score_mod=lambda s, b, h, i, j: s + slope[i] * slope[j])
 
     slope = torch.arange(S) * 0.1
-    close(Compiled(forward)(*QKV), wanted(lambda s, b, h, i, j: s + slope[i] * slope[j]))
+    close(Compiled(forward)(*QKV), compute_expected(lambda s, b, h, i, j: s + slope[i] * slope[j]))
 
 
 def test_an_integer_that_torch_compile_takes_for_dynamic() -> None:
@@ -130,7 +130,7 @@ def test_an_integer_that_torch_compile_takes_for_dynamic() -> None:
 
     f = Compiled(forward)
     for width in (5, 9, 11, 5):
-        close(f(*QKV, width), wanted(lambda s, b, h, i, j, w=width: s * w, lambda b, h, i, j, w=width: i - j < w))
+        close(f(*QKV, width), compute_expected(lambda s, b, h, i, j, w=width: s * w, lambda b, h, i, j, w=width: i - j < w))
 
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
@@ -145,7 +145,7 @@ def test_partials(where: str) -> None:
     def forward(q: Any, k: Any, v: Any, t: Any) -> Any:
         return attend(q, k, v, score_mod=functools.partial(score_mod, t, factor=0.5) if where == "inside" else made)
 
-    close(Compiled(forward)(*QKV, table), wanted(lambda s, b, h, i, j: s * 0.5 + table[j]))
+    close(Compiled(forward)(*QKV, table), compute_expected(lambda s, b, h, i, j: s * 0.5 + table[j]))
 
 
 def test_a_mask_of_a_new_partial_in_each_call_is_one_graph() -> None:
@@ -163,14 +163,14 @@ def test_a_mask_of_a_new_partial_in_each_call_is_one_graph() -> None:
     mods = [functools.partial(near, ids=torch.arange(S) // step, width=9) for step in (7, 9, 4, 5)]
     masks = [create_block_mask(mod, None, None, S, S, device="cpu") for mod in mods]
     for mask, mod in zip(masks[:3], mods):
-        close(f(*QKV, mask, None), wanted(None, mod))
+        close(f(*QKV, mask, None), compute_expected(None, mod))
     assert len(f.graphs) == 1
     broken = torch.compile(forward, backend="eager")  # a partial that was set breaks a graph
     masks[0].mask_mod = mods[3]
-    close(broken(*QKV, masks[0], None), wanted(None, mods[3]))
-    close(broken(*QKV, masks[1], mods[2]), wanted(None, mods[2]))
+    close(broken(*QKV, masks[0], None), compute_expected(None, mods[3]))
+    close(broken(*QKV, masks[1], mods[2]), compute_expected(None, mods[2]))
     assert masks[1].mask_mod is mods[2]
-    close(f(*QKV, masks[2], None), wanted(None, mods[2]))
+    close(f(*QKV, masks[2], None), compute_expected(None, mods[2]))
 
 
 def test_a_mask_of_a_mod_from_inside_with_one_from_outside() -> None:
@@ -184,7 +184,7 @@ def test_a_mask_of_a_mod_from_inside_with_one_from_outside() -> None:
     f = Compiled(forward)
     for step in (7, 9):
         ids = torch.arange(S) // step
-        close(f(*QKV, ids)[0], wanted(None, lambda b, h, i, j, ids=ids: (i >= j) & (ids[i] == ids[j])))
+        close(f(*QKV, ids)[0], compute_expected(None, lambda b, h, i, j, ids=ids: (i >= j) & (ids[i] == ids[j])))
     assert len(f.graphs) == 1
 
 
@@ -200,9 +200,9 @@ def test_a_module_whose_parameter_the_mod_reads() -> None:
     module = Attention()
     with torch.no_grad():
         f = Compiled(module)
-        close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
+        close(f(*QKV), compute_expected(lambda s, b, h, i, j: s + module.bias[h, i, j]))
         module.bias.mul_(2)
-        close(f(*QKV), wanted(lambda s, b, h, i, j: s + module.bias[h, i, j]))
+        close(f(*QKV), compute_expected(lambda s, b, h, i, j: s + module.bias[h, i, j]))
     assert f(*QKV).requires_grad  # its gradient: test_learned.py
 
 
@@ -217,7 +217,7 @@ def test_what_a_mod_may_do(backend: str) -> None:
 
     table = torch.randn(5, 4)
     f = Compiled(lambda q, k, v, t: attend(q * 1.0, k, v, score_mod=mod(t)) + 1.0, backend)
-    close(f(*QKV, table) - 1.0, wanted(mod(table)))
+    close(f(*QKV, table) - 1.0, compute_expected(mod(table)))
 
 
 class Scaled(torch.nn.Module):
@@ -246,7 +246,7 @@ def test_methods_are_mods(of_another: bool) -> None:
     for factor in (3, -2, 3):
         own.factor = factor
         own.bias.data.add_(1)
-        close(f(*QKV), wanted(own.scaled, lambda b, h, i, j: own.before(b, h, i, j)))
+        close(f(*QKV), compute_expected(own.scaled, lambda b, h, i, j: own.before(b, h, i, j)))
 
 
 def test_layers_that_share_a_mask_with_a_variable() -> None:
@@ -279,7 +279,7 @@ def test_layers_that_share_a_mask_with_a_variable() -> None:
 def test_floats_that_change_share_a_graph() -> None:
     f = Compiled(lambda q, k, v, cap: attend(q, k, v, score_mod=lambda s, b, h, i, j: cap * torch.tanh(s / cap)))
     for cap in (5.0, 4.0, 3.0, 2.0):
-        close(f(*QKV, cap), wanted(lambda s, b, h, i, j, cap=cap: cap * torch.tanh(s / cap)))
+        close(f(*QKV, cap), compute_expected(lambda s, b, h, i, j, cap=cap: cap * torch.tanh(s / cap)))
     assert len(f.graphs) == 2  # one for a constant, one for a number that changes
 
 
@@ -308,7 +308,7 @@ def test_a_mod_from_inside_reads_a_tensor_of_the_file(by: str, monkeypatch: pyte
         return attend(q, k, v, score_mod={"name": by_name, "function": by_function, "default": by_default}[by])
 
     def right(bias: torch.Tensor) -> torch.Tensor:
-        return wanted(lambda s, b, h, i, j: s + bias[h, j])
+        return compute_expected(lambda s, b, h, i, j: s + bias[h, j])
 
     f, first = Compiled(forward), BIAS.clone()
     close(f(*QKV), right(first))
@@ -349,10 +349,10 @@ def test_a_mod_from_inside_calls_functions_of_the_file(by: str, monkeypatch: pyt
         return attend(q, k, v, score_mod={"function": by_function, "settings": by_settings, "functions of functions": by_both}[by])
 
     f = Compiled(forward)
-    close(f(*QKV), wanted(lambda s, b, h, i, j: s - (i - j) * 0.5))
+    close(f(*QKV), compute_expected(lambda s, b, h, i, j: s - (i - j) * 0.5))
     if by != "function":
         monkeypatch.setitem(SETTINGS, "slope", 0.25)
-        close(f(*QKV), wanted(lambda s, b, h, i, j: s - (i - j) * 0.25))
+        close(f(*QKV), compute_expected(lambda s, b, h, i, j: s - (i - j) * 0.25))
 
 
 def test_a_branch_of_a_helper_is_told_where_it_stands() -> None:

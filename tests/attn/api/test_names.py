@@ -102,7 +102,7 @@ def inputs() -> list[torch.Tensor]:
     return [x.half().requires_grad_() for x in torch.randn(3, 1, 1, N, D)]
 
 
-def wanted(mod: Callable[..., Any], x: list[torch.Tensor], learned: list[torch.Tensor]) -> list[torch.Tensor]:
+def compute_expected(mod: Callable[..., Any], x: list[torch.Tensor], learned: list[torch.Tensor]) -> list[torch.Tensor]:
     q, k, v = (t.double() for t in x)
     at = torch.arange(N)
     o = mod(q @ k.mT * D**-0.5, 0, 0, at[:, None], at).softmax(-1) @ v
@@ -114,7 +114,7 @@ def judge(attention: Callable[..., torch.Tensor], chosen: list[str]) -> None:
     mod, learned = mod_of(captured), [v for v in captured.values() if isinstance(v, torch.Tensor)]
     o = attention(*x, mod)
     actual = [o, *torch.autograd.grad(o.float().square().sum(), [*x, *learned])]
-    for a, b in zip(actual, wanted(mod, x, learned), strict=True):
+    for a, b in zip(actual, compute_expected(mod, x, learned), strict=True):
         torch.testing.assert_close(a.double(), b.double(), atol=1e-2, rtol=1e-2)
 
 
@@ -146,7 +146,7 @@ def test_the_same_names_over_a_cache() -> None:
     captured = {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in values_of(["self", "step", "out", "KEYS", "PAGES"]).items()}
     mod, (q, k, v) = mod_of(captured), (x.detach().transpose(1, 2) for x in inputs())
     o = cuir.attention_with_kv_cache(q, k, v, cache_seqlens=N, score_mod=mod, **OPTIONS)
-    want = wanted(mod, inputs(), [])[0]
+    want = compute_expected(mod, inputs(), [])[0]
     torch.testing.assert_close(o.transpose(1, 2).double(), want, atol=1e-2, rtol=1e-2)
 
 

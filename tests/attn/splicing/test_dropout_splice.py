@@ -59,7 +59,7 @@ def expert(name: str) -> cuir.Program:
     return parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir")
 
 
-def made(name: str, spec: Specification) -> TransferResult:
+def transfer_variant(name: str, spec: Specification) -> TransferResult:
     if name.startswith("flash_fwd"):
         return transfer(expert(name), spec)
     return transfer_query_gradients(expert(name), spec) if "_dq_" in name else transfer_backward(expert(name), spec)
@@ -80,7 +80,7 @@ def check_gradients(name: str, text: str, spec: Specification) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_outputs_are_those_of_the_replayed_mask(name: str, origin: str) -> None:
     spec = replace(SPECS[name], dropout=Dropout())
-    program = made(origin, spec).program
+    program = transfer_variant(origin, spec).program
     checked = cuir.check(program, consts=FORWARD[origin])
     for case in (RAGGED, Case("no keys", Lengths(1, 2, 1, 40, 0)), Case("growing", Lengths(1, 2, 2, 40, 200), "growing")):
         check_numbers(program, checked, spec, case)
@@ -92,21 +92,21 @@ def test_outputs_are_those_of_the_replayed_mask(name: str, origin: str) -> None:
 @pytest.mark.parametrize("variant", ["causal", "capped"])
 def test_gradients_are_those_of_the_replayed_mask(variant: str, name: str) -> None:
     spec = replace(SPECS[variant], dropout=Dropout())
-    check_gradients(name, made(name, spec).text, spec)
+    check_gradients(name, transfer_variant(name, spec).text, spec)
 
 
 @pytest.mark.parametrize("p", [0.003, 0.9, 1.0])
 def test_other_probabilities(p: float) -> None:
     """The same program, for it takes the threshold when it runs."""
     spec = replace(SPECS["causal"], dropout=Dropout(p))
-    program = made("flash_fwd_sm90", spec).program
-    assert show(program) == made("flash_fwd_sm90", replace(spec, dropout=Dropout(0.5))).text
+    program = transfer_variant("flash_fwd_sm90", spec).program
+    assert show(program) == transfer_variant("flash_fwd_sm90", replace(spec, dropout=Dropout(0.5))).text
     check_numbers(program, cuir.check(program, consts=FORWARD["flash_fwd_sm90"]), spec, RAGGED)
 
 
 def test_schedules_do_not_change_the_mask() -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
-    program = made("flash_fwd_f32", spec).program
+    program = transfer_variant("flash_fwd_f32", spec).program
     checked = cuir.check(program, consts=FORWARD["flash_fwd_f32"])
     for number in range(4):
         check_numbers(program, checked, spec, RAGGED, Schedule.random(number))
@@ -146,7 +146,7 @@ def with_fault(text: str, fault: tuple[str, str]) -> str:
 @pytest.mark.parametrize("fault", FORWARD_FAULTS)
 def test_a_forward_kernel_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
-    program = parse(with_fault(made("flash_fwd_sm90", spec).text, FORWARD_FAULTS[fault]), "faulty.cuir")
+    program = parse(with_fault(transfer_variant("flash_fwd_sm90", spec).text, FORWARD_FAULTS[fault]), "faulty.cuir")
     with pytest.raises(CuirError) as caught:
         check_numbers(program, cuir.check(program, consts=FORWARD["flash_fwd_sm90"]), spec, RAGGED)
     assert caught.value.diagnostics[0].code in ("V301", "V304")
@@ -157,7 +157,7 @@ def test_a_forward_kernel_with_another_mask_is_refused(fault: str) -> None:
 def test_a_backward_kernel_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
     with pytest.raises(CuirError) as caught:
-        check_gradients("flash_bwd_sm90", with_fault(made("flash_bwd_sm90", spec).text, BACKWARD_FAULTS[fault]), spec)
+        check_gradients("flash_bwd_sm90", with_fault(transfer_variant("flash_bwd_sm90", spec).text, BACKWARD_FAULTS[fault]), spec)
     assert caught.value.diagnostics[0].code == "V301"
 
 
@@ -166,13 +166,13 @@ def test_a_backward_kernel_with_another_mask_is_refused(fault: str) -> None:
 def test_a_kernel_of_dq_with_another_mask_is_refused(fault: str) -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
     with pytest.raises(CuirError) as caught:
-        check_gradients("flash_bwd_dq_f32", with_fault(made("flash_bwd_dq_f32", spec).text, FAULTS[fault]), spec)
+        check_gradients("flash_bwd_dq_f32", with_fault(transfer_variant("flash_bwd_dq_f32", spec).text, FAULTS[fault]), spec)
     assert caught.value.diagnostics[0].code == "V301"
 
 
 def test_the_mask_that_is_read_out_is_the_replayed_one() -> None:
     spec = replace(SPECS["causal"], dropout=Dropout())
-    wrong = with_fault(made("flash_fwd_sm90", spec).text, FAULTS["heads alike"])
+    wrong = with_fault(transfer_variant("flash_fwd_sm90", spec).text, FAULTS["heads alike"])
     program = parse(wrong, "faulty.cuir")
     with pytest.raises(CuirError, match="V305"):
         check_mask(program, cuir.check(program, consts=FORWARD["flash_fwd_sm90"]), spec, Lengths(1, 2, 1, 70, 83))
@@ -180,7 +180,7 @@ def test_the_mask_that_is_read_out_is_the_replayed_one() -> None:
 
 @pytest.mark.parametrize("name", [*FORWARD, *BACKWARD])
 def test_programs_without_dropout_have_none_of_it(name: str) -> None:
-    text = made(name, SPECS["capped"]).text
+    text = transfer_variant(name, SPECS["capped"]).text
     assert not any(word in text for word in ("dropout", "retained", "scrambled"))
 
 
@@ -191,7 +191,7 @@ def test_what_is_added_has_names_of_its_own(name: str) -> None:
     retained, dropout_seed = torch.arange(300) % 7 > 0, torch.zeros(300)
     mods = lambda b, h, q, k: retained[k] & (k <= q), lambda s, b, h, q, k: s + dropout_seed[k]
     spec = Specification("named", *mods, dropout=Dropout())
-    result = made(name, spec)
+    result = transfer_variant(name, spec)
     kernel = result.program.kernels()[result.kernel]
     assert set(DROPOUT) <= {p.name for p in kernel.params} and not {p.name for p in result.captured} & set(DROPOUT)
     if name in BACKWARD:
@@ -203,7 +203,7 @@ def test_what_is_added_has_names_of_its_own(name: str) -> None:
 def test_a_launch_gets_the_arguments_of_the_specification() -> None:
     """Make arguments as tuning and measuring do; calls of flex_attention have others."""
     spec = replace(SPECS["documents"], dropout=Dropout(0.75))
-    result, at = made("flash_fwd_sm90", spec), Lengths(1, 2, 1, 40, 70)
+    result, at = transfer_variant("flash_fwd_sm90", spec), Lengths(1, 2, 1, 40, 70)
     inputs = result.arguments(at, consts=FORWARD["flash_fwd_sm90"])
     assert inputs["dropout_factor"] == 4.0 and torch.equal(inputs["dropout_seed"], Dropout().seed_for(at))  # type: ignore[arg-type]
     assert inputs.keys() - result.arguments(at, consts=FORWARD["flash_fwd_sm90"], dropout=False).keys() == set(DROPOUT)

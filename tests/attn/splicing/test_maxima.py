@@ -38,7 +38,7 @@ SPECS = {
 }  # fmt: skip
 
 
-def made(name: str, origin: str = "flash_fwd_sm90") -> tuple[cuir.Program, Specification]:
+def make_program(name: str, origin: str = "flash_fwd_sm90") -> tuple[cuir.Program, Specification]:
     spec = replace(SPECS[name], max_scores=True)
     return transfer(str(KERNELS[origin]), spec).program, spec
 
@@ -46,7 +46,7 @@ def made(name: str, origin: str = "flash_fwd_sm90") -> tuple[cuir.Program, Speci
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SPECS)
 def test_it_is_the_largest_score(name: str) -> None:
-    program, spec = made(name)
+    program, spec = make_program(name)
     checked = cuir.check(program, consts=CONSTS)
     for case in (
         Case("ragged", Lengths(1, 4, 2, 150, 300)),
@@ -61,7 +61,7 @@ def test_it_is_the_largest_score(name: str) -> None:
 @examples(0.1)
 @given(name=st.sampled_from(sorted(SPECS)), m=st.integers(1, 200), n=st.integers(1, 300), seed=st.integers(0, 99))
 def test_any_lengths(name: str, m: int, n: int, seed: int) -> None:
-    program, spec = made(name)
+    program, spec = make_program(name)
     check_numbers(
         program, cuir.check(program, consts=CONSTS), spec, Case("drawn", Lengths(1, 2, 1, m, n), "growing" if seed % 2 else "normal", seed)
     )
@@ -69,7 +69,7 @@ def test_any_lengths(name: str, m: int, n: int, seed: int) -> None:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_only_what_asks_for_it_has_it(name: str) -> None:
-    plain, requests = transfer(str(KERNELS["flash_fwd_sm90"]), SPECS[name]), made(name)[0]
+    plain, requests = transfer(str(KERNELS["flash_fwd_sm90"]), SPECS[name]), make_program(name)[0]
     assert "MAX_SCORES" not in plain.text
     lines, signature = set(show(requests).splitlines()), plain.text.partition("def flash_fwd(")[2].partition("):")[0]
     gone = [line for line in plain.text.splitlines() if line not in lines]
@@ -80,12 +80,12 @@ def test_only_what_asks_for_it_has_it(name: str) -> None:
 
 def test_the_lowering_looks_for_the_maximum_of_a_block_once() -> None:
     plain = transfer(str(KERNELS["flash_fwd_sm90"]), SPECS["causal"]).program
-    sources = [cuir.lower(cuir.check(p, consts=CONSTS)).source for p in (plain, made("causal")[0])]
+    sources = [cuir.lower(cuir.check(p, consts=CONSTS)).source for p in (plain, make_program("causal")[0])]
     assert sources[0].count("shfl") == sources[1].count("shfl") > 0
 
 
 def test_a_reference_that_lags_behind_is_found() -> None:
-    program, spec = made("full")
+    program, spec = make_program("full")
     text = show(program).replace("state[1] * LN2", "state[0][0] * LN2")
     stale = cuir.parse(text)
     case = Case("growing", Lengths(1, 2, 2, 100, 512), "growing")

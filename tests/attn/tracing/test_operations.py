@@ -162,7 +162,7 @@ TABLE = torch.tensor([*VALUES, *VALUES, *VALUES])[: AT.M]
 QUOTA = torch.tensor([3.0, math.nan])
 
 
-def kept(mask_mod: Callable[..., Any]) -> torch.Tensor:
+def evaluate_mask(mask_mod: Callable[..., Any]) -> torch.Tensor:
     """The traced mask [H, M, N], evaluated on tensors."""
     traced_mod = trace(Specification("test", mask_mod=mask_mod))
     assert traced_mod.keep is not None
@@ -172,7 +172,7 @@ def kept(mask_mod: Callable[..., Any]) -> torch.Tensor:
     return torch.stack([torch.as_tensor(evaluate(traced_mod.keep, {**names, **lengths, "b": 0, "h": h, "q": q, "k": k})).expand(AT.M, AT.N) for h in range(AT.H)])  # fmt: skip
 
 
-def wanted(mask_mod: Callable[..., Any]) -> torch.Tensor:
+def evaluate_by_pytorch(mask_mod: Callable[..., Any]) -> torch.Tensor:
     q, k = torch.arange(AT.M)[:, None], torch.arange(AT.N)
     return torch.stack([torch.as_tensor(mask_mod(torch.tensor(0), torch.tensor(h), q, k)).expand(AT.M, AT.N) for h in range(AT.H)])
 
@@ -196,7 +196,7 @@ MASKS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_are_computed_as_written(name: str) -> None:
-    assert torch.equal(kept(MASKS[name]), wanted(MASKS[name]))
+    assert torch.equal(evaluate_mask(MASKS[name]), evaluate_by_pytorch(MASKS[name]))
 
 
 @given(st.floats(0.0625, 8, width=32), st.floats(0.0625, 8, width=32), st.sampled_from(["*", "/"]))
@@ -204,7 +204,7 @@ def test_no_factor_moves_in_a_comparison(a: float, c: float, sign: str) -> None:
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         return q * a * c >= k * a * c + a if sign == "*" else q / a / c >= (k + 1) / a / c
 
-    assert torch.equal(kept(mask), wanted(mask))
+    assert torch.equal(evaluate_mask(mask), evaluate_by_pytorch(mask))
 
 
 def test_factors_of_scores_are_taken_together_and_those_of_their_conditions_are_not() -> None:

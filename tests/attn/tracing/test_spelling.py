@@ -24,7 +24,7 @@ flags = torch.rand(N, 3, generator=generator) > 0.5
 SCOPE = {"torch": torch, "F": F, "math": math, "rows": rows, "matrices": matrices, "whole": whole, "flags": flags}
 
 
-def given(text: str) -> tuple[torch.Tensor, torch.Tensor]:
+def evaluate_both(text: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Evaluate an expression by PyTorch and by its trace; of several results the first one's last element.
 
     Its names: rows r and s, a matrix m, integers i and j, bools c.
@@ -49,7 +49,7 @@ def mod(score, b, h, q, k):
 
 
 def same(text: str) -> None:
-    want, result = given(text)
+    want, result = evaluate_both(text)
     torch.testing.assert_close(result.double(), want.double(), rtol=2e-5, atol=1e-6)
 
 
@@ -135,9 +135,9 @@ def test_a_spelling_gives_what_pytorch_gives(text: str) -> None:
 )
 def test_norms_of_singular_values_are_refused_in_words(text: str) -> None:
     with pytest.raises(CuirError, match=r"X120.*matrix norm.*(?s:.*)singular values"):
-        given(text)
+        evaluate_both(text)
 
 
 def test_a_new_tensor_of_some_size_is_refused() -> None:
     with pytest.raises(CuirError, match="X120"):
-        given("r.new_zeros(3)")
+        evaluate_both("r.new_zeros(3)")

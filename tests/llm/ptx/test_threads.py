@@ -17,13 +17,13 @@ def solved(body: str) -> Threads:
     return threads
 
 
-def where(threads: Threads, op: str) -> int:
+def find_index(threads: Threads, op: str) -> int:
     return next(i for i, x in enumerate(threads.instructions) if x.op == op)
 
 
 def values(threads: Threads, op: str, operand: int = 0) -> tuple[dict[int, int], bool]:
     """Return each value of an instruction's operand with its number of threads, and whether others are possible."""
-    i = where(threads, op)
+    i = find_index(threads, op)
     result, second = threads.of_threads(i, threads.instructions[i].operands[operand])
     return {int(v): int(m.sum()) for v, m in result}, second
 
@@ -42,7 +42,7 @@ def values(threads: Threads, op: str, operand: int = 0) -> tuple[dict[int, int],
 )
 def test_the_threads_that_a_branch_lets_on(condition: str, threads: int) -> None:
     result = solved(f"mov.u32 %t, %tid.x;\n{condition}\n@%p bra $E;\nbrkpt;\n$E:\nret;")
-    assert int(result.at(where(result, "brkpt")).sum()) == threads
+    assert int(result.at(find_index(result, "brkpt")).sum()) == threads
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 7])
@@ -64,7 +64,7 @@ def test_a_loop_of_constants_ends() -> None:
     body = "mov.u32 %i, 0;\nmov.u32 %a, 1024;\n$T:\nst.shared.u32 [%a], 0;\nadd.s32 %a, %a, 16;\nadd.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, 5;\n@%p bra $T;\nmembar.cta;\nret;"
     result = solved(body)
     assert values(result, "st.shared.u32") == ({1024 + 16 * i: 128 for i in range(5)}, False)
-    assert result.at(where(result, "membar.cta")).all()
+    assert result.at(find_index(result, "membar.cta")).all()
 
 
 def test_the_remainder_by_a_product_with_an_inverse_has_few_values() -> None:
@@ -80,4 +80,4 @@ def test_a_register_of_two_roles_is_each_ones_own() -> None:
 def test_an_endless_counter_lets_its_loop_end() -> None:
     body = "mov.u32 %i, 0;\n$T:\nadd.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, 100000;\n@%p bra $T;\nmembar.cta;\nret;"
     result = solved(body)
-    assert result.at(where(result, "membar.cta")).all()
+    assert result.at(find_index(result, "membar.cta")).all()

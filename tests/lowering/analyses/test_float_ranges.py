@@ -18,7 +18,7 @@ from tests.lowering.passes.lowering import role
 INF = math.inf
 
 
-def found(*lines: str) -> tuple[float, float]:
+def compute_range(*lines: str) -> tuple[float, float]:
     """The range of what a body stores last."""
     ir = build(kernel("\n".join(["S = zeros(f32, [64, 64]) + scale", *lines, "store(Z[rows(64), cols(64)], V)"])))
     stores = [op for op in every(ir) if isinstance(op, Perform) and op.op == "store"]
@@ -42,19 +42,19 @@ def found(*lines: str) -> tuple[float, float]:
     ("S - S", EVERYTHING),
 ])  # fmt: skip
 def test_ranges(value: str, expected: tuple[float, float]) -> None:
-    assert found(f"V = {value}") == expected
+    assert compute_range(f"V = {value}") == expected
 
 
 def test_branches_give_what_either_region_gives() -> None:
-    assert found("V = full(f32, [64, 64], 1.0)", "if n > 0:", "    V = exp2(min(S, 3.0))") == (0.0, 8.0)
+    assert compute_range("V = full(f32, [64, 64], 1.0)", "if n > 0:", "    V = exp2(min(S, 3.0))") == (0.0, 8.0)
 
 
 def test_what_a_loop_makes_of_itself_has_no_range() -> None:
-    assert found("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = V + 1.0") == EVERYTHING
+    assert compute_range("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = V + 1.0") == EVERYTHING
 
 
 def test_what_a_loop_leaves_alone_keeps_its_range() -> None:
-    assert found("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = exp2(min(S, 5.0))") == (0.0, 32.0)
+    assert compute_range("V = exp2(min(S, 3.0))", "for i in range(n):", "    V = exp2(min(S, 5.0))") == (0.0, 32.0)
 
 
 BODY = """\

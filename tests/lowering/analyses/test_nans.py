@@ -24,7 +24,7 @@ def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], R: Global[f32, 64], n: i32
 """
 
 
-def made(body: str) -> ops.Kernel:
+def build_kernel(body: str) -> ops.Kernel:
     return cleaned(program(TEXT + "".join(f"        {line}\n" for line in body.split("\n"))))
 
 
@@ -62,7 +62,7 @@ def made(body: str) -> ops.Kernel:
     ],
 )
 def test_signs_of_nans(body: str, negative: bool) -> None:
-    kernel = made(f"{body}\nstore(R[rows(64)], row_max(y))")
+    kernel = build_kernel(f"{body}\nstore(R[rows(64)], row_max(y))")
     (top,) = (
         op
         for op in every(kernel)
@@ -103,7 +103,7 @@ def test_a_loop_is_what_any_turn_makes_of_it() -> None:
     ],
 )
 def test_rows_that_a_nan_spoils(body: str, spoiled: bool) -> None:
-    kernel = made(f"y = x * x\n{body}")
+    kernel = build_kernel(f"y = x * x\n{body}")
     first = next(op for op in every(kernel) if isinstance(op, ops.Apply) and op.op == "*" and op.arguments[0] is op.arguments[1])
     assert spoils_row(first.result) == spoiled
 

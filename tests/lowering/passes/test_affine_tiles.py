@@ -14,7 +14,7 @@ from tests.lowering.passes.lowering import LINES, role, text
 STORE = "store(Z[rows(64), cols(64)], A)"
 
 
-def shown(value: str) -> str:
+def format_value(value: str) -> str:
     return text(kernel(f"q, k = n + rows(64), cols(64)\nA = {value}\n{STORE}"), LINES)
 
 
@@ -28,14 +28,14 @@ def shown(value: str) -> str:
     "cast(k - q, f32) * scale * scale + cast(q * q, f32)",
 ])  # fmt: skip
 def test_sums_and_products_are_one_line(value: str) -> None:
-    result = shown(value)
+    result = format_value(value)
     assert len(re.findall(r"tile\.line .*: !tile.reg<f32, 64, 64>", result)) == 1
     assert not re.search(r'tile\.apply "[-+*]"\(.*\) : !tile.reg<f32, 64, 64>', result)
 
 
 def test_programs_that_mean_the_same_are_the_same_line() -> None:
     first, *rest = (
-        re.search(r"tile\.line .*", shown(v)).group()  # type: ignore[union-attr]
+        re.search(r"tile\.line .*", format_value(v)).group()  # type: ignore[union-attr]
         for v in ("cast(k - q, f32) * scale", "scale * cast(k - q, f32)", "cast(-q + k, f32) * scale")
     )
     assert all(o == first for o in rest)
@@ -48,7 +48,7 @@ def test_programs_that_mean_the_same_are_the_same_line() -> None:
     "full(f32, [64, 64], scale)",
 ])  # fmt: skip
 def test_other_tiles_are_no_lines(value: str) -> None:
-    assert not re.search(r"tile\.line .*: !tile.reg<f32, 64, 64>", shown(value))
+    assert not re.search(r"tile\.line .*: !tile.reg<f32, 64, 64>", format_value(value))
 
 
 def after(body: str, near: bool = True) -> str:

@@ -16,7 +16,7 @@ from tests.strategies.arguments import arguments
 ROW = "P = Z[rows(64), cols(64)] * 0.5\n"
 
 
-def kept(body: str) -> tuple[bool, int]:
+def defer_sums(body: str) -> tuple[bool, int]:
     """Return whether the stored `total` is a sum of parts, and the additions over the threads of a row.
 
     Results stay, but for roundings.
@@ -47,11 +47,11 @@ def kept(body: str) -> tuple[bool, int]:
     ("x = row_sum(P)\ntotal = 1.0 / x", False),
 ])  # fmt: skip
 def test_sums_that_may_be_added_up_late(body: str, parts: bool) -> None:
-    assert kept(body)[0] == parts
+    assert defer_sums(body)[0] == parts
 
 
 def test_a_condition_needs_the_whole_sum() -> None:
-    assert kept("x = row_sum(P)\ntotal = where(x > 1.0, x, 0.0 * x)")[1] >= 1
+    assert defer_sums("x = row_sum(P)\ntotal = where(x > 1.0, x, 0.0 * x)")[1] >= 1
 
 
 @pytest.mark.parametrize(("body", "sums"), [
@@ -61,4 +61,4 @@ def test_a_condition_needs_the_whole_sum() -> None:
     ("total = row_sum(P)\nfor i in range(n):\n    store(Y[rows(64)], total)\n    total = total + row_sum(P * P)", 2),  # in each turn, and behind the last
 ])  # fmt: skip
 def test_a_sum_is_added_up_once_for_all_that_read_it(body: str, sums: int) -> None:
-    assert kept(body)[1] == sums
+    assert defer_sums(body)[1] == sums

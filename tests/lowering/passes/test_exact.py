@@ -39,7 +39,7 @@ def marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
     return [op for op in every(kernel) if isinstance(op, ops.Apply) and op.exact is not None]
 
 
-def found(body: str) -> Counter[str]:
+def count_exact(body: str) -> Counter[str]:
     """The primitives in the role that are exact."""
     kernel = build(program(HEAD + "".join(f"        {line}\n" for line in [*body.split("\n"), "store(Y[rows(64), cols(64)], y)"])))
     exact.run(kernel)
@@ -83,7 +83,7 @@ def found(body: str) -> Counter[str]:
     ],
 )
 def test_what_is_exact(body: str, expected: list[str]) -> None:
-    assert found(body) == Counter(expected)
+    assert count_exact(body) == Counter(expected)
 
 
 def test_scalars_of_the_frame_are_exact() -> None:
@@ -127,13 +127,13 @@ def decided(checked: Checked) -> Counter[tuple[int, str]]:
                 description is not None
                 and not description[0].reduces
                 and not description[0].effects.accesses
-                and not (description[0].name == "neg" and known(description[1][0]))
+                and not (description[0].name == "neg" and is_known(description[1][0]))
             ):
                 out[e.span.line, description[0].name] += 1
     return out
 
 
-def known(e: object) -> bool:
+def is_known(e: object) -> bool:
     return isinstance(e, Literal) or getattr(e, "id", None) == "inf"
 
 

@@ -21,8 +21,8 @@ from tests.gpu.test_float8 import (
     PRODUCT,
     WIDENED,
     all_numbers,
-    beside,
     beside_is_right,
+    make_widened_case,
     numbers,
     operands,
     rounded,
@@ -44,7 +44,7 @@ def test_products_in_the_interpreter(dtype: str, shape: tuple[int, int, int]) ->
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("case", BESIDE)
 def test_products_beside_halves_in_the_interpreter(case: tuple[int, int, int, int, str, str], dtype: str) -> None:
-    checked, inputs, expected = beside(case, dtype, "cpu")
+    checked, inputs, expected = make_widened_case(case, dtype, "cpu")
     cuir.run(checked, inputs)
     beside_is_right(case, dtype, inputs, expected)
 

@@ -8,7 +8,7 @@ from cuir.verification.coverage.targets import compute_period
 from .planted import checked_of, text_of
 
 
-def found(body: str, more: str = "") -> list[tuple[str, str, bool]]:
+def find_conditions(body: str, more: str = "") -> list[tuple[str, str, bool]]:
     """Conditions of the line: kind, text, whether of a tile."""
     plain = {c.text for c in collect_conditions(checked_of(""))}
     return [(c.kind, c.text, c.tile) for c in collect_conditions(checked_of(body, more)) if c.text not in plain]
@@ -27,7 +27,7 @@ def found(body: str, more: str = "") -> list[tuple[str, str, bool]]:
     ],
 )
 def test_every_spelling_is_a_condition(body: str, kind: str, text: str) -> None:
-    assert (kind, text) in [(k, t) for k, t, _ in found(body)]
+    assert (kind, text) in [(k, t) for k, t, _ in find_conditions(body)]
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def test_index_arithmetic_has_conditions(rows: str, kind: str, text: str) -> Non
 
 
 def test_what_does_not_vary_is_no_condition() -> None:
-    assert found("g = rows(16) % 8") == []
+    assert find_conditions("g = rows(16) % 8") == []
 
 
 def test_conditions_of_loops_and_branches() -> None:
     body = "for k in range(cdiv(H, 2)):\n                if flag:\n                    f = 2.0\n"
-    kinds = [(k, t) for k, t, _ in found(body, ", flag: bool")]
+    kinds = [(k, t) for k, t, _ in find_conditions(body, ", flag: bool")]
     assert ("turns", "for k in range(cdiv(H, 2))") in kinds and ("truth", "flag") in kinds
 
 
 def test_a_loop_of_a_known_number_of_turns_is_none() -> None:
-    assert not [k for k, _, _ in found("for k in range(3):\n                f = 2.0") if k == "turns"]
+    assert not [k for k, _, _ in find_conditions("for k in range(3):\n                f = 2.0") if k == "turns"]
 
 
 def test_sides() -> None:
