@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -130,12 +130,19 @@ def captured_integers(spec: Specification) -> list[int]:
         return [v for v in spec.captured.values() if isinstance(v, int)]
 
 
+class Capture(NamedTuple):
+    """A captured number or tensor."""
+
+    parameter: Parameter
+    proxy: Proxy | TensorProxy
+
+
 class _Tracer:
     def __init__(self, spec: Specification, reserved: set[str], pinned: set[str]):
         self.spec, self.taken, self.pinned = spec, reserved, pinned
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
         self.names = set(reserved)  # names
-        self.parameters: dict[tuple[str, object], tuple[Parameter, Proxy | TensorProxy]] = {}
+        self.parameters: dict[tuple[str, object], Capture] = {}
         self.held: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
         self.lifted: dict[int, object] = {}
         self.standing: Callable[[torch.Tensor], torch.Tensor] = lambda x: x  # for tensors from outside
@@ -181,7 +188,7 @@ class _Tracer:
         for m in masks:
             keep = m if keep is None else compute("and", keep, m)
         keeps_all = keep is not None and isinstance(keep.expr, Literal) and keep.expr.value is True
-        parameters_in_order = [p for p, _ in self.parameters.values()]
+        parameters_in_order = [c.parameter for c in self.parameters.values()]
         (score, factor), *marked_logits = (
             self.logits(*factor_uniform(e, parameters_in_order, split=not peeled))
             for e in (result.expr, *(() if marked is None else (marked.expr,)))
@@ -192,7 +199,7 @@ class _Tracer:
             zero = Binary("+", Binary("-", q.expr, q.expr), Binary("-", k.expr, k.expr))
             score = Binary("+", score, to(Proxy(zero, I32, True), F32).expr)
         used = {n for e in (score, factor, keep.expr if keep is not None else None, sink) if e is not None for n in names_read(e)}
-        parameters = tuple(p for p, _ in self.parameters.values() if p.name in used)
+        parameters = tuple(c.parameter for c in self.parameters.values() if c.parameter.name in used)
         return Traced(
             None if keep is None or keeps_all else keep.expr,
             score,
@@ -201,7 +208,7 @@ class _Tracer:
             sink,
             mask,
             tuple(sorted(self.pinned)),
-            tuple((place[0], p.name) for place, (p, _) in self.parameters.items()),
+            tuple((name, c.parameter.name) for (name, _), c in self.parameters.items()),
             (running := TRACE.get()) is not None and running.rows,
             marked_logits[0] if marked_logits else None,
         )
@@ -317,8 +324,8 @@ class _Tracer:
         if entry is None:
             dtype = F32 if isinstance(value, float) else I32
             p = Parameter(self.fresh(name), dtype, 0, value)
-            entry = self.parameters[place] = (p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
-        return entry[1]
+            entry = self.parameters[place] = Capture(p, Proxy(Name(p.name), dtype, False, value, frozenset((name,)), self.pins, True))
+        return entry.proxy
 
     def tensor(self, name: str, value: torch.Tensor, key: str | None) -> TensorProxy | Proxy:
         place = (name, id(value) if key is None else key)
@@ -345,10 +352,8 @@ class _Tracer:
                 dtype=value.dtype,
             )
             # without dims: a number that lies on the device
-            self.parameters[place] = (p, proxy if value.ndim else lift(proxy[0]))
-        proxy_of_value = self.parameters[place][1]
-        assert isinstance(proxy_of_value, (Proxy, TensorProxy))
-        return proxy_of_value
+            self.parameters[place] = Capture(p, proxy if value.ndim else lift(proxy[0]))
+        return self.parameters[place].proxy
 
     def constant(self, value: torch.Tensor) -> TensorProxy:
         """Return the parameter of a tensor with dims that the mod makes from none of its arguments.
@@ -363,7 +368,7 @@ class _Tracer:
             proxy_of_constant = self.tensor("constant", value.detach().clone(), None)  # the mod may write to its own
             assert isinstance(proxy_of_constant, TensorProxy)
             place = ("constant", id(self.alive[-1]))
-            self.parameters[place] = replace(self.parameters[place][0], constant=True), proxy_of_constant
+            self.parameters[place] = Capture(replace(self.parameters[place].parameter, constant=True), proxy_of_constant)
         return proxy_of_constant
 
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
@@ -373,7 +378,7 @@ class _Tracer:
             if id(standin) not in self.held:
                 frame = user_frame()
                 self.tensor((frame and found_under(value, frame)) or "tensor", standin, None)
-        return self.parameters[self.held[id(standin)]][1]
+        return self.parameters[self.held[id(standin)]].proxy
 
     def callable(self, value: Callable[..., object], name: str = "") -> Callable[..., object]:
         """Capture a function, or an object that is called."""
