@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..ops.expressions import is_where
@@ -51,13 +53,18 @@ def make_branch_draws(checked: Checked, spec: AnySpecification, observed: Observ
         targets += [Target("side", c, side) for side in range(len(c.sides)) if missing >> side & 1]
     search = Search(_OPERATIONS[level])
     if targets:
-        solve(checked, Space(checked, spec), targets, search, lambda problem: lambda name: None)
+        solve(checked, Space(checked, spec), targets, search, lambda problem: _refuse_tensor)
     fits = [s for s in search.solutions if not s.problem.large and s.cost <= _COST[level]]
     draws = list[Draw]()
     for s in choose(fits, targets, _BRANCHES[level], 1 << 62):
         assert isinstance(s.problem.case, Draw)
         draws += _make_draws_of_kinds(checked, spec, s.problem.case.sizes, str(s.targets[0].condition.source_text))
     return draws
+
+
+def _refuse_tensor(name: str) -> np.ndarray:
+    """Stand for the inputs: conditions that sizes decide read none."""
+    raise AssertionError(f"a condition of sizes reads the tensor {name}")
 
 
 def _make_draws_of_kinds(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int], branch: str) -> Iterator[Draw]:
