@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import os
 import shutil
 from collections import Counter
 from collections.abc import Generator
@@ -25,6 +26,7 @@ from tests.strategies.memory import read_resident
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, get_left_out_reason, is_named, is_thinned, measure_cpu
 
 torch.set_num_threads(1)
+os.environ.setdefault("CUIR_PROCESSES", "1")  # of a verification: workers share the cores out already
 gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
@@ -61,8 +63,15 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: collections of garbage need not walk through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.callbacks.append(_freeze_survivors)
     gc.enable()
     gc.set_threshold(20_000, 20, 50)  # interpreted runs make many small objects that die by themselves
+
+
+def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
+    """Leave what has survived a full collection out of later ones: caches grow all the time, and to walk through them again takes seconds."""
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
 
 
 def pytest_sessionfinish() -> None:
@@ -103,19 +112,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # ---- less to verify
 @pytest.fixture
 def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the problems of a verification at level quick; all of them in `make thorough`.
+    """A third of the problems of a verification at level quick, and of its schedules; all of them in `make thorough`.
 
     For a test of a program that is to pass, where what verification finds is not under test.
     """
     if request.config.getoption("--thorough") != "none":
         return
-    from cuir.verification import numbers_stage, schedules_stage, stages
+    from cuir.verification import numbers_stage, schedules, schedules_stage, stages
     from cuir.verification.coverage import drive
 
     effort = drive.EFFORTS["quick"]
     monkeypatch.setitem(drive.EFFORTS, "quick", replace(effort, operations=effort.operations // 10))
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))  # such a report is not to be remembered
     for module, name in (
+        (schedules, "make_schedules"),
+        (schedules_stage, "make_orders"),
+        (schedules_stage, "make_counted_jobs"),
         (schedules_stage, "make_schedule_cases"),
         (schedules_stage, "make_empty_cases"),
         (schedules_stage, "make_ring_cases"),
@@ -126,7 +138,21 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
         (stages, "choose_readout_lengths"),
     ):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, real=real: real(*given)[::3])
+        monkeypatch.setattr(module, name, lambda *given, real=real: list(real(*given))[::3])
+
+
+@pytest.fixture
+def no_schedules(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verification without its stage of schedules; with it in `make thorough`.
+
+    For a test of what the stage of numbers finds, or lets pass, in problems that are not made for schedules.
+    """
+    if request.config.getoption("--thorough") != "none":
+        return
+    from cuir.verification import stages
+
+    monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(stages._Verification, "schedules", lambda *arguments: None)
 
 
 # ---- memory

@@ -57,19 +57,21 @@ def test_it_stays_in_the_text_and_comes_to_the_cuda() -> None:
 
 
 def test_verification_asks_nothing_of_it() -> None:
-    assert verify(parse(TEXT), FunctionSpecification("three", lambda X: X * 3)).ok
+    assert verify(parse(TEXT), FunctionSpecification("three", lambda X: X * 3), seeded=0).ok
 
 
 def test_what_is_read_unwritten_is_an_error() -> None:
     """The part of the other CTA, which nobody wrote."""
     wrong = TEXT.replace("store(PARTS[cta_rank(), r, c], X[r, c] * cast(cta_rank() + 1, f32))", "store(PARTS[0, r, c], X[r, c])")
     wrong = wrong.replace("store(PARTS[0, r, c]", "if cta_rank() == 0:\n                store(PARTS[0, r, c]")
-    report = verify(parse(wrong), FunctionSpecification("three", lambda X: X * 3))
+    report = verify(parse(wrong), FunctionSpecification("three", lambda X: X * 3), shrink=False, seeded=0)
     assert report.diagnostics[0].code == "M415" and "`PARTS[1, 0, " in report.diagnostics[0].message
 
 
 def test_without_the_barrier_it_is_a_race() -> None:
-    report = verify(parse(TEXT.replace("            done.wait(i % 2)\n", "")), FunctionSpecification("three", lambda X: X * 3))
+    report = verify(
+        parse(TEXT.replace("            done.wait(i % 2)\n", "")), FunctionSpecification("three", lambda X: X * 3), shrink=False, seeded=0
+    )
     assert not report.ok and report.diagnostics[0].code in ("R402", "M415", "S402", "S401")
 
 

@@ -16,6 +16,7 @@ BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
 OVERRUN = 3.0  # a test fails beyond so many budgets: other load on a machine stretches CPU seconds, though not threefold
 PROPERTY = "cpu_seconds"
 ELSEWHERE = "`make thorough` runs"
+THINNING = frozenset({"few_problems", "no_schedules"})  # fixtures with which a plain run verifies less
 
 
 def choose_cases(ids: Iterable[str], seed: int) -> set[str]:
@@ -50,7 +51,7 @@ def get_left_out_reason(report: object) -> str:
 
 def is_thinned(item: pytest.Item) -> bool:
     """Return True if a plain run verifies less in this test than `make thorough` does."""
-    return "few_problems" in getattr(item, "fixturenames", ())
+    return not THINNING.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def is_named(item: pytest.Item, args: Iterable[str]) -> bool:

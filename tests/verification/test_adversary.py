@@ -72,8 +72,10 @@ CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}  # small tiles: a verdict takes
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", EDITS)
-def test_it_is_refused(name: str) -> None:
+def test_it_is_refused(name: str, request: pytest.FixtureRequest) -> None:
     edits, consts, stage, code = EDITS[name]
+    if stage in ("mask", "numbers"):
+        request.getfixturevalue("no_schedules")
     report = verify(parse(edited(edits)), corpus.variant("causal")(), consts={**CONSTS, **consts}, shrink=False, seeded=0)
     failed = next(s for s in report.stages if s.verdict == "failed")
     assert (failed.name, report.diagnostics[0].code) == (stage, code)
@@ -90,6 +92,7 @@ NORM = textwrap.dedent("""
     """)
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.parametrize(("eps", "code"), [("1e-6", ""), ("1e-5", "V301"), ("3e-6", "V301"), ("0.0", "V30")])
 def test_a_small_number_beside_the_inputs_is_asked_for(eps: str, code: str) -> None:
     def reference(x: torch.Tensor) -> torch.Tensor:
@@ -105,6 +108,7 @@ CLAMPED = [("                    q_full[x].expect(", "                    store(
             "                    fence_async(tensors=True)\n                    q_full[x].expect(")]  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("edits", [[], EDITS["the scale is not used"][0], CLAMPED], ids=["right", "scale", "clamped"])
 def test_a_function_is_asked_as_mods_are(edits: Sequence[tuple[str, str]]) -> None:

@@ -108,6 +108,7 @@ def test_an_infinite_output_is_an_overflow() -> None:
     )
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("lse", ["0.0", "-inf if N > 0 else 0.0"])
 def test_a_query_without_keys_names_the_store(lse: str) -> None:

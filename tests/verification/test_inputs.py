@@ -161,7 +161,7 @@ def test_a_group_norm_may_add_in_f32_what_pytorch_adds_in_double_precision() -> 
         lambda x: torch.nn.functional.group_norm(x[None], 1)[0],
         sizes=lambda drawn: drawn if 1 < drawn["C"] * drawn["S"] < 10_000 else None,  # f32 adds that many one after another
     )
-    report = verify(parse(GROUP_NORM), spec, level="quick")
+    report = verify(parse(GROUP_NORM), spec, level="quick", seeded=0)
     assert report.ok, str(report)
 
 

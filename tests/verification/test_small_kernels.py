@@ -19,6 +19,7 @@ def judged(name: str, small: Small, consts: dict[str, Const], *changes: tuple[st
     return verify(parse(text, f"{name}.cuir"), spec, consts=consts, seeded=0, shrink=False)
 
 
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "at"), [(n, i) for n, s in KERNELS.items() for i in range(len(s.consts))])
 def test_right_kernels_pass(name: str, at: int) -> None:

@@ -191,6 +191,7 @@ def test_kernels_are_verified(dims: tuple[int, int], parts: int) -> None:
         part.prove(Progress("capped"))
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_a_wrong_kernel_of_tf32_is_found() -> None:
     """Rounding to TF32 hides no slope that is off by 1 %."""
     from cuir.syntax.parser import parse

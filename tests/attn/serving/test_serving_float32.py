@@ -149,6 +149,7 @@ def test_under_torch_compile() -> None:
     assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(q, k, v), called(q, k, v))
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("chunk", "right", "wrong"),
@@ -164,7 +165,6 @@ def test_a_fault_at_the_end_of_a_sequence_is_found(chunk: int, right: str, wrong
     assert not cuir.verify(cuir.parse(text.replace(right, wrong)), spec, consts=consts, seeded=0, shrink=False).ok
 
 
-@pytest.mark.usefixtures("few_problems")
 @pytest.mark.usefixtures("few_problems")
 def test_the_kernel_is_right_over_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its schedules are alike: tests/explore/test_programs.py."""

@@ -156,6 +156,7 @@ def test_of_the_origin_nothing_changes_but_the_words() -> None:
         assert set(transfer_backward(origin, spec).replaced) <= {"spans", "q_count", "q_block"}
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.usefixtures("few_problems")
 def test_a_wrong_derivative_is_found() -> None:
     spec = corpus.specification("softcap")()

@@ -18,7 +18,7 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32, DType
 from cuir.text.diagnostics import CuirError
-from cuir.verification import verify
+from cuir.verification import stages, verify
 from cuir.verification.report import VerifyReport
 
 TEXT = corpus.kernels()["flash_bwd_dq_sm90"].read_text(encoding="utf-8")
@@ -62,31 +62,48 @@ def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType,
 
 
 @functools.cache
-def judged(name: str, spec: str, consts: tuple[tuple[str, DType], ...]) -> tuple[str, VerifyReport]:
-    """The text of a variant's program, and its report."""
-    of = corpus.specification(spec)()
-    text = transfer_query_gradients(parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir"), of).text
-    return text, verify(
-        parse(text, "dq.cuir"), of, kernel=KERNEL, consts={"D": 64, "BM": 64, "BN": 64, **dict(consts)}, seeded=0, shrink=False
-    )
+def text_of(name: str, spec: str) -> str:
+    """The text of a variant's program."""
+    return transfer_query_gradients(
+        parse(corpus.kernels()[name].read_text(encoding="utf-8"), f"{name}.cuir"), corpus.specification(spec)()
+    ).text
+
+
+def judged(text: str, spec: str, consts: dict[str, DType]) -> VerifyReport:
+    sizes = {"D": 64, "BM": 64, "BN": 64, **consts}
+    return verify(parse(text, "dq.cuir"), corpus.specification(spec)(), kernel=KERNEL, consts=sizes, seeded=0, shrink=False)
+
+
+ORIGINS = [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})]
 
 
 @pytest.mark.sweep
-@pytest.mark.usefixtures("few_problems")
-@pytest.mark.parametrize(("name", "consts"), [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})])
+@pytest.mark.parametrize(("name", "consts"), ORIGINS)
 @pytest.mark.parametrize(("spec", "old", "new", "code"), [
     ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
     ("causal", "cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", "V101"),
     ("causal_document", "return block_list[b, 0, m, i]", "return block_list[b, 0, m, 0]", "V103"),
 ])  # fmt: skip
-def test_its_contracts_are_asked(name: str, consts: dict[str, DType], spec: str, old: str, new: str, code: str) -> None:
+def test_its_contracts_are_asked(
+    name: str, consts: dict[str, DType], spec: str, old: str, new: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which blocks of keys are visited, and which of them without the mask, as of a forward pass: before any number."""
-    of = corpus.specification(spec)()
-    text, report = judged(name, spec, tuple(consts.items()))
-    assert report.ok and report.stages[1].verdict == "passed" and old in text
-    sizes = {"D": 64, "BM": 64, "BN": 64, **consts}
-    wrong = verify(parse(text.replace(old, new), "dq.cuir"), of, kernel=KERNEL, consts=sizes, seeded=0, shrink=False)
+
+    def stop(*arguments: object) -> None:
+        raise stages._Stop
+
+    monkeypatch.setattr(stages._Verification, "schedules", stop)
+    text = text_of(name, spec)
+    assert old in text and judged(text, spec, consts).stages[1].verdict == "passed"
+    wrong = judged(text.replace(old, new), spec, consts)
     assert not wrong.ok and wrong.stages[1].verdict == "failed" and wrong.diagnostics[0].code == code
+
+
+@pytest.mark.thorough("whole verifications of right programs, whose contracts and numbers have their tests here")
+@pytest.mark.parametrize(("name", "consts"), ORIGINS)
+@pytest.mark.parametrize("spec", ["causal", "causal_document"])
+def test_they_are_verified(name: str, consts: dict[str, DType], spec: str) -> None:
+    assert judged(text_of(name, spec), spec, consts).ok
 
 
 def test_a_kernel_without_the_derivative_is_refused() -> None:
@@ -94,6 +111,7 @@ def test_a_kernel_without_the_derivative_is_refused() -> None:
         transfer_query_gradients(parse(TEXT.replace("dscore", "slope")), Specification("full"))
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize(

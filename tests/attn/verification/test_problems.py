@@ -140,6 +140,7 @@ def test_the_smallest_failing_case_is_shown() -> None:
     assert "B=1, H=1, HK=1, M=1," in notes and "N=71, normal inputs" in notes and "first seen in the case large: B=2" in notes
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "cuir.verification.numbers_stage.shrink_error", functools.partial(shrink_error, seconds=2.0)

@@ -29,7 +29,8 @@ UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of mor
     **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES), "decode_paged": PLACES,
 }  # fmt: skip
 CONSTS = {"T": DTYPES["f16"], "D": 128}
-TOGETHER = 8  # kernels of a file: neighbours, which mostly run in one worker
+TOGETHER = 4  # kernels of a file: neighbours, which mostly run in one worker
+ROUND = "test_the_ptx_of_a_program_says_its_orchestration"
 
 
 def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> Checked:
@@ -45,25 +46,36 @@ def of_the_corpus(name: str, kernel: str) -> Checked:
 
 
 @functools.cache
-def neighbours(first: int, folder: Path) -> dict[tuple[str, str], tuple[Path, str, str]]:
-    """Kernels from the one of this number on, lowered: the file that each is in, one for an architecture, its architecture, and a part of its name there."""
+def neighbours(group: tuple[tuple[str, str], ...], folder: Path) -> dict[tuple[str, str], tuple[Path, str, str]]:
+    """A group of kernels, lowered: the file that each is in, one for an architecture, its architecture, and a part of its name there."""
     found: dict[tuple[str, str], tuple[Path, str, str]] = {}
-    lowered = {key: lower(of_the_corpus(*key)) for key in KERNELS[first : first + TOGETHER]}
+    lowered = {key: lower(of_the_corpus(*key)) for key in group}
     for arch in dict.fromkeys(cuda.arch for cuda in lowered.values()):
-        place = folder / f"{first}_{arch}.cu"
+        place = folder / f"{'_'.join(group[0])}_{arch}.cu"
         place.write_text(one_file([cuda.source for cuda in lowered.values() if cuda.arch == arch]), encoding="utf-8")
         counted = zip(itertools.count(), (key for key, cuda in lowered.items() if cuda.arch == arch))
         found |= {key: (place, arch, f"program_{i}::") for i, key in counted}
     return found
 
 
+@pytest.fixture
+def group(request: pytest.FixtureRequest, name: str, kernel: str) -> tuple[tuple[str, str], ...]:
+    """The kernel with others that this run takes: of a sweep those that are left out are not compiled."""
+    items = (item for item in request.session.items if getattr(item, "originalname", "") == ROUND and not item.get_closest_marker("skip"))
+    taken = [key for item in items if (key := (item.callspec.params["name"], item.callspec.params["kernel"])) in KERNELS]  # type: ignore[attr-defined]
+    first = taken.index((name, kernel)) // TOGETHER * TOGETHER
+    return tuple(taken[first : first + TOGETHER])
+
+
 @pytest.mark.sweep
 @needs_nvcc
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
-def test_the_ptx_of_a_program_says_its_orchestration(name: str, kernel: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_ptx_of_a_program_says_its_orchestration(
+    name: str, kernel: str, group: tuple[tuple[str, str], ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Roles, registers, barriers with counts, stages and users, arrays with bytes and stages, groups in flight; and what is left unknown is named above."""
-    program, index = of_the_corpus(name, kernel), KERNELS.index((name, kernel))
-    place, arch, part = neighbours(index - index % TOGETHER, tmp_path_factory.getbasetemp())[name, kernel]
+    program = of_the_corpus(name, kernel)
+    place, arch, part = neighbours(group, tmp_path_factory.getbasetemp())[name, kernel]
     reading = read_compiled(place, Build(arch, kernel=part, cluster=(program.cluster, 1, 1)))
     assert differences(reading, program) == []
     assert all(name in UNKNOWN and what.startswith(UNKNOWN[name]) for what in reading.unknown)

@@ -23,6 +23,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("body", FAULTS)
 def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
@@ -30,6 +31,7 @@ def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
 def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
@@ -39,11 +41,13 @@ def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> 
     assert report.as_json()["coverage"]["seen"] == report.coverage.sides
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_an_integer_that_is_given_is_driven_too() -> None:
     text = text_of("f = 3.0 if t == 30 and skip == 77 else 2.0", ", skip: i32")
     assert not cuir.verify(cuir.parse(text), lambda x, skip: 2 * x, shrink=False, seeded=0).ok
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_a_side_that_nothing_takes_is_said() -> None:
     report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled, seeded=0)
     assert report.ok and report.coverage.seen == report.coverage.sides - 1
@@ -54,6 +58,7 @@ def test_a_side_that_nothing_takes_is_said() -> None:
 RESCALED = "                    acc = acc * alpha\n"
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
     """Break one block of forty: each of them raises the maximum of some head."""
     text = Path("corpus/programs/flash_fwd.cuir").read_text()
@@ -63,6 +68,7 @@ def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.usefixtures("no_schedules")
 def test_a_block_that_a_product_leaves_out_is_found() -> None:
     text = Path("corpus/programs/gemm.cuir").read_text()
     line = "                acc = mma_async(sA[s, wg * 64 : wg * 64 + 64], sB[s].T, acc)\n"

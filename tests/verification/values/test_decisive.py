@@ -45,6 +45,7 @@ def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
     return verify(parse(text_of(body, dtype), "rows.cuir"), function(text), shrink=False, seeded=0)
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -71,6 +72,7 @@ def test_another_side_is_refused(body: str, text: str) -> None:
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -97,6 +99,7 @@ def test_rounding_as_pytorch_does_passes(body: str, text: str) -> None:
     assert any(KIND in str(row["case"]) for row in report.stages[4].rows)
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("body", "text", "decider", "feeds"),
@@ -124,6 +127,7 @@ def test_what_is_not_exact_and_rounded_is_refused(body: str, text: str, decider:
     assert any(f"`{feeds}`" in n.message for n in result.notes) and result.hint is not None
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize(("read", "dtype"), [("f8e4m3", "f32"), ("f16", "i32"), ("bf16", "bf16")])
 def test_other_dtypes(read: str, dtype: str) -> None:

@@ -153,6 +153,7 @@ def judged(text: str, spec: FunctionSpecification) -> VerifyReport:
     return verify(parse(text, "kernel.cuir"), spec, seeded=0, shrink=False)
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", PAIRS)
 def test_faults_where_special_values_meet_are_refused(name: str) -> None:
@@ -161,6 +162,7 @@ def test_faults_where_special_values_meet_are_refused(name: str) -> None:
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"]), report.summary()
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", PAIRS)
 def test_right_twins_pass(name: str) -> None:

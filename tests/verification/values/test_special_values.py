@@ -171,6 +171,7 @@ WRONG: dict[str, Kernel] = {
 }
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_pass(name: str) -> None:
@@ -178,6 +179,7 @@ def test_right_kernels_pass(name: str) -> None:
     assert report.ok, report.diagnostics[0].render()
 
 
+@pytest.mark.usefixtures("no_schedules")
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", WRONG)
 def test_faults_at_special_values_are_refused(name: str) -> None:
