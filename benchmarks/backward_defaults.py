@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
-from cuir.attn.kernels.autograd import Gradients, choose_gradients
+from cuir.attn.kernels.autograd import BackwardInputs, Gradients, choose_gradients
 from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.attn.kernels.few_keys import has_few_keys
 from cuir.attn.kernels.kernels import attention
@@ -95,7 +95,7 @@ class Problem:
         def call(of: Gradients) -> tuple[torch.Tensor | None, ...]:
             return (
                 of.replay(self.ready, self.scale, *inputs)
-                or of.of(self.ready, *inputs, None, self.scale, keep=self.ready.kernel is not None)[0]
+                or of.of(self.ready, BackwardInputs(*inputs), self.scale, keep=self.ready.kernel is not None)[0]
             )
 
         return {name: partial(call, of) for name, of in self.forms.items()}

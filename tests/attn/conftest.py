@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from torch.nn.attention import flex_attention
 
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.kernels import kernels
 from tests.attn.launches import Launches
 
@@ -35,5 +35,5 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, OrderedDict())
+        monkeypatch.setattr(prepared_calls, name, OrderedDict())
     yield found

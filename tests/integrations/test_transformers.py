@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from cuir import CuirError, draw_dropout_seed, dropout_mask
-from cuir.attn.api import front, made_inside
+from cuir.attn.api import dense, made_inside
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")
@@ -192,8 +192,8 @@ def test_prepared_masks_and_biases() -> None:
 def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers share the mask of a forward pass; a soft cap and a sink are the same objects in the next one."""
     prepared: list[Any] = []
-    prepare = front.prepare
-    monkeypatch.setattr(front, "prepare", lambda *args: prepared.append(args) or prepare(*args))
+    prepare = dense.prepare
+    monkeypatch.setattr(dense, "prepare", lambda *args: prepared.append(args) or prepare(*args))
     q, k, v = heads(1, 9)
     mask, sink = mask_for(2, 1, 9, 8, 0, theirs.causal_mask_function, TOKENS["left"]), torch.ones(4)
     with torch.no_grad():

@@ -16,7 +16,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses import FakeTensor
 
-from ...spec.specification import LENGTHS
+from ...spec.specification import LENGTHS, Normalize
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..capture.call_inputs import check_wrapped
@@ -24,7 +24,8 @@ from ..capture.dispatched import has_no_numbers, is_traced
 from ..capture.graph_errors import at_tracing
 from ..capture.graph_places import name_in_code, remember_places, span_of_error
 from ..capture.mods import make_capture_key
-from .operator import UNKNOWN, collect_captured, handle_of, register_mods
+from ..capture.attention_request import Mod, Weighting
+from .operator import UNKNOWN, GraphMods, ReadMod, collect_captured, handle_of, register_mods
 
 _NAME = "cuir_flex_attention_mods"
 TRIED = (2, 13)  # and later
@@ -47,22 +48,26 @@ _READ = _Reader()
 
 
 def read_mods(
-    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool = False, dropout_p: float = 0.0
-) -> tuple[list[torch.Tensor], str] | None:
+    query: torch.Tensor, mask_mod: Mod | None, score_mod: Mod | None, weighting: Weighting, dropout_p: float = 0.0
+) -> GraphMods | None:
     """Return the tensors that mods capture, as arguments of an operator, and the handle of the mods.
 
-    `sink` says that there is one. Returns None for mods that an operator cannot hold, in a call that no graph takes.
-    Raises CuirError U418 in code that becomes a graph.
+    No `Variant` has the mods before they are read: torch.compile asks each item of a new tuple whether it is a
+    constant, which fixes the numbers that a mod closes over.
+
+    Returns None for mods that an operator cannot hold, in a call that no graph takes. Raises CuirError U418 in code
+    that becomes a graph.
     """
+    rest = weighting.normalize, weighting.sink is not None, weighting.max_scores, dropout_p
     if torch.compiler.is_compiling():
         read = _READ if torch.compiler.is_dynamo_compiling() and enter_tracer() else _from_outside
-        captured, handle = read(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
-        return list(captured), handle
+        captured, handle = read(query, mask_mod, score_mod, *rest)
+        return GraphMods(list(captured), handle)
     traced = is_traced()
     for x in (query, *make_capture_key(mask_mod, score_mod).tensors):
         check_wrapped("what a mod captures" if x is not query else "`query`", x)
     try:
-        captured, handle = _from_outside(query, mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
+        captured, handle = _from_outside(query, mask_mod, score_mod, *rest)
     except CuirError:
         if traced:
             raise
@@ -71,11 +76,17 @@ def read_mods(
         captured, handle = list(make_capture_key(mask_mod, score_mod).tensors), UNKNOWN
     if isinstance(query, FakeTensor) and not traced:
         captured = [x if isinstance(x, FakeTensor) else query.fake_mode.from_tensor(x) for x in captured]
-    return captured, handle
+    return GraphMods(captured, handle)
 
 
 def _from_outside(
-    query: torch.Tensor, mask_mod: Any, score_mod: Any, normalize: str, sink: bool, max_scores: bool, dropout_p: float
+    query: torch.Tensor,
+    mask_mod: Mod | None,
+    score_mod: Mod | None,
+    normalize: Normalize,
+    sink: bool,
+    max_scores: bool,
+    dropout_p: float,
 ) -> tuple[list[torch.Tensor], str]:
     handle = register_mods(mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
     return collect_captured(handle, (mask_mod, score_mod)), handle
@@ -272,8 +283,8 @@ class Length(str):
     """The name of a length of the call, in place of a captured value."""
 
 
-def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[Any, Any, tuple[torch.Tensor, ...]]:
-    """Return the identifying key, the mod, and the stand-ins for its tensors, of a graph.
+def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> ReadMod:
+    """Return the mod of a graph.
 
     The last inputs of the graph stand for `values`. `code` is that of the function that became the graph.
     """
@@ -291,26 +302,24 @@ def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> tuple[
         result = forward(module, *indices, *(lengths[x] if isinstance(x, Length) else x for x in (getattr(namespace, n) for n in names)))
         return result[0] if isinstance(result, tuple) else result
 
-    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def mask_mod(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return run(b, h, q_idx, kv_idx)
 
-    def mask_mod_of_lengths(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
-        return run(b, h, q_idx, kv_idx, B=B, H=H, HK=HK, M=M, N=N)
-
-    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def score_mod(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         return run(score, b, h, q_idx, kv_idx)
 
-    def score_mod_of_lengths(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
-        return run(score, b, h, q_idx, kv_idx, B=B, H=H, HK=HK, M=M, N=N)
+    def mod_of_lengths(
+        *indices: torch.Tensor, B: torch.Tensor, H: torch.Tensor, HK: torch.Tensor, M: torch.Tensor, N: torch.Tensor
+    ) -> torch.Tensor:
+        return run(*indices, B=B, H=H, HK=HK, M=M, N=N)
 
-    of_lengths = any(isinstance(x, Length) for x in stand_ins)
-    mods = (mask_mod_of_lengths if of_lengths else mask_mod) if count == 4 else (score_mod_of_lengths if of_lengths else score_mod)
+    mod: Mod = mod_of_lengths if any(isinstance(x, Length) for x in stand_ins) else mask_mod if count == 4 else score_mod
     if code is not None:
         # where diagnostics find it
-        mods.__code__ = mods.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+        mod.__code__ = mod.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
     tensors = tuple(x for x in stand_ins if isinstance(x, torch.Tensor))
     key = graph.code, tuple((x.dtype, x.ndim) if isinstance(x, torch.Tensor) else x for x in stand_ins)
-    return key, mods, tensors
+    return ReadMod(key, mod, tensors)
 
 
 __all__ = ["read_mods"]

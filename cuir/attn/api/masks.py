@@ -19,7 +19,7 @@ from ..capture.graph_errors import at_tracing
 from ..capture.mods import make_capture_key
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..splicing.captured_arguments import memory_of, state_of
-from .operator import mark_steady
+from .steady_tensors import mark_steady
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask without blocks
@@ -34,8 +34,7 @@ class MaskRequest(NamedTuple):
     mask_mod: Callable[..., Any]
     B: int | None
     H: int | None
-    Q_LEN: int
-    KV_LEN: int
+    lengths: tuple[int, int]  # of queries and of keys
     device: torch.device | str | None
     BLOCK_SIZE: tuple[int, int]
     more: tuple[tuple[str, bool], ...]  # options of PyTorch's create_block_mask that are not its defaults
@@ -46,15 +45,14 @@ class MaskRequest(NamedTuple):
 
         A mod with keyword-only parameters for lengths gets those of the mask.
         """
-        mod, lengths = self.mask_mod, {"B": self.B, "H": self.H, "M": self.Q_LEN, "N": self.KV_LEN}
+        mod, lengths = self.mask_mod, {"B": self.B, "H": self.H, "M": self.lengths[0], "N": self.lengths[1]}
         keywords = {name: lengths[name] for name in requested_lengths(mod) if lengths.get(name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         mask = theirs.create_block_mask(
             functools.partial(mod, **keywords) if keywords else mod,
             self.B,
             self.H,
-            self.Q_LEN,
-            self.KV_LEN,
+            *self.lengths,
             device=str(device),
             BLOCK_SIZE=self.BLOCK_SIZE,
             **dict(self.more),
@@ -79,7 +77,7 @@ class LazyBlockMask(theirs.BlockMask):
 
     def __init__(self, asked_for: MaskRequest) -> None:
         self.mask_mod = asked_for.mask_mod
-        self.seq_lengths = asked_for.Q_LEN, asked_for.KV_LEN
+        self.seq_lengths = asked_for.lengths
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
         self._asked = asked_for
         # of the fields that were made: name, value, state and memory of the tensor
@@ -127,18 +125,19 @@ class LazyBlockMask(theirs.BlockMask):
     def _as_asked(self) -> bool:
         """True while lengths and block size are those of its creation."""
         first = self._asked
-        return self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE
+        return self.seq_lengths == first.lengths and self.BLOCK_SIZE == first.BLOCK_SIZE
 
     def still(self) -> MaskRequest | None:
         """Return the arguments of its creation if it is still equivalent to its mask_mod.
 
         Every call that is not traced runs this.
         """
-        first = self._asked
-        if self._states is not None:
+        now = self.__dict__
+        first: MaskRequest = now["_asked"]
+        if now["_states"] is not None:
             return first if self.untouched() else None
-        unset = len(self.__dict__) == FIELDS and self.mask_mod is first.mask_mod
-        return first if unset and self.seq_lengths == (first.Q_LEN, first.KV_LEN) and self.BLOCK_SIZE == first.BLOCK_SIZE else None
+        unset = len(now) == FIELDS and now["mask_mod"] is first.mask_mod
+        return first if unset and now["seq_lengths"] == first.lengths and now["BLOCK_SIZE"] == first.BLOCK_SIZE else None
 
     def untouched(self) -> bool:
         """Return True if it is still equivalent to its mask_mod.
@@ -252,7 +251,7 @@ def create_block_mask(
         ("dq_kv_order", dq_kv_order, True),
     )
     more = tuple((name, value) for name, value, default in options if value is not default)
-    return LazyBlockMask(MaskRequest(mask_mod, B, H, Q_LEN, KV_LEN, device, (rows, columns), more))
+    return LazyBlockMask(MaskRequest(mask_mod, B, H, (Q_LEN, KV_LEN), device, (rows, columns), more))
 
 
 def create_nested_block_mask(

@@ -11,30 +11,32 @@ import hashlib
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._mode_utils import no_dispatch
 
-from ...caching import WeakValueMemo
-from ...spec.specification import Specification, lengths_of
+from ...spec.specification import Normalize, Specification, lengths_of
 from ...text.diagnostics import CuirError
-from ..capture.call_inputs import check_options, check_tensors, parts_for
+from ..capture.call_inputs import Seeded, check_options, check_tensors, parts_for
 from ..capture.differentiated_once import differentiated_once
 from ..capture.graph_errors import at_tracing, of_operator
 from ..capture.graph_places import at_users_places
 from ..capture.mods import Path, follow, make_capture_key
 from ..capture.packing import empty_as, output_for, without_room
-from ..kernels.autograd import backward
-from ..kernels.kernels import ATTENTIONS, Level, Ready, name_of
+from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Options, Variant, Weighting
+from ..kernels.autograd import BackwardInputs, backward
+from ..kernels.kernels import ATTENTIONS, Ready, name_of
 from ..splicing.captured_arguments import memory_of, state_of
 from ..splicing.rebuilt import rebuild_mods
 from ..tracing.pairs import Translate, translate_pairs
 from ..tracing.parameter import Parameter
+from .prepared_calls import prepare
+from .steady_tensors import is_steady, mark_steady
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 BACKWARD_SCHEMA = SCHEMA.replace(
@@ -45,7 +47,59 @@ UNKNOWN = ""  # the handle of mods that no call will run
 PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
 
 Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
-Slow = Callable[..., Ready]
+
+
+class OperatorCall(NamedTuple):
+    """The arguments of the operator, in the order of SCHEMA."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    captured: list[torch.Tensor]
+    handle: str
+    scale: float
+    enable_gqa: bool
+    backend: str
+    verify: Level
+    block_size: Sequence[int] = ()
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self[:3]
+
+    @property
+    def options(self) -> Options:
+        return Options(*self[5:9])
+
+
+class BackwardCall(NamedTuple):
+    """The arguments of the backward operator, in the order of BACKWARD_SCHEMA.
+
+    Attributes:
+        wanted: which of dQ, dK and dV.
+        learned: indices of the captured tensors that have gradients.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    o: torch.Tensor
+    lse: torch.Tensor
+    do: torch.Tensor
+    dlse: torch.Tensor | None
+    wanted: Sequence[bool]
+    learned: Sequence[int]
+    captured: list[torch.Tensor]
+    handle: str
+    scale: float
+    enable_gqa: bool
+    backend: str
+    verify: Level
+    block_size: Sequence[int] = ()
+
+    @property
+    def forward(self) -> OperatorCall:
+        return OperatorCall(self.query, self.key, self.value, *self[9:])
 
 
 @dataclass(frozen=True)
@@ -87,7 +141,7 @@ class Handled:
 
     spec: Specification
     stand_ins: tuple[torch.Tensor, ...] = ()
-    normalize: str = "softmax"
+    normalize: Normalize = "softmax"
     sink: bool = False
     max_scores: bool = False
     dropout_p: float = 0.0
@@ -118,40 +172,21 @@ class Handled:
         size = block_size[0], block_size[1]
         return BlockMask.from_kv_blocks(count, indices, full, full_indices, size, mask_mod, lengths, compute_q_blocks=False)
 
-    def with_sink(self, captured: list[torch.Tensor]) -> tuple[Any, ...]:
-        """Return normalize, sink, whether the largest scores are requested, and True for dropout.
-
-        Returns an empty tuple for a plain softmax.
-        """
-        plain = not self.sink and self.normalize == "softmax" and not self.max_scores and not self.dropout_p
-        weights = self.normalize, captured[-1] if self.sink else None, self.max_scores
-        return () if plain else (*weights, True) if self.dropout_p else weights
+    def weighting(self, captured: list[torch.Tensor]) -> Weighting:
+        """Return the weights with a sink among these captured tensors."""
+        if not (self.sink or self.max_scores or self.dropout_p) and self.normalize == "softmax":
+            return SOFTMAX
+        return Weighting(self.normalize, captured[-1] if self.sink else None, self.max_scores, bool(self.dropout_p))
 
 
 # a graph that torch.compile made may call its handle at any later time: both grow with the mods that were compiled
 _HANDLED: dict[str, Handled] = {}
 _BY_MODS: dict[Any, str] = {}
-# tensors that a mod holds, by id
-_STEADY: WeakValueMemo[int, torch.Tensor] = WeakValueMemo("flex.steady_tensors", key="id of the tensor", invalidation="the tensor died")
-_PREPARE: list[Slow] = []  # `prepare` of front.py, registered to avoid a circular import
-
-
-def prepare_with(prepare: Slow) -> None:
-    _PREPARE[:] = [prepare]
-
-
-def mark_steady(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Register tensors that mods hold.
-
-    Other tensors that reach the operator are results of the graph, which may reuse their memory.
-    """
-    for t in tensors:
-        _STEADY[id(t)] = t
 
 
 @at_tracing
 def register_mods(
-    mask_mod: Any, score_mod: Any, normalize: str = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
+    mask_mod: Any, score_mod: Any, normalize: Normalize = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
 ) -> str:
     """Register mods and return their handle; run when a graph is traced.
 
@@ -242,22 +277,36 @@ def _nowhere(x: torch.Tensor) -> torch.Tensor:
         return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
-# a mod that torch.compile read: its key, the mod, the stand-ins for its tensors
-Read = tuple[Any, Any, tuple[torch.Tensor, ...]]
+class ReadMod(NamedTuple):
+    """A mod that torch.compile read, with stand-ins for its tensors."""
+
+    key: Hashable
+    mod: Mod
+    stand_ins: tuple[torch.Tensor, ...]
 
 
-def handle_of(mask_mod: Read | None, score_mod: Read | None, normalize: str, sink: bool, max_scores: bool, dropout_p: float = 0.0) -> str:
+class GraphMods(NamedTuple):
+    """Mods and a sink as an operator takes them: the tensors that they capture, and their handle."""
+
+    captured: list[torch.Tensor]
+    handle: str
+
+
+def handle_of(
+    mask_mod: ReadMod | None, score_mod: ReadMod | None, normalize: Normalize, sink: bool, max_scores: bool, dropout_p: float = 0.0
+) -> str:
     """Return the handle of mods that torch.compile read.
 
     The graph passes their tensors, those of the mask first.
     """
+    mods = mask_mod, score_mod
 
     def make() -> Handled:
-        mask, score = (None if m is None else m[1] for m in (mask_mod, score_mod))
-        stand_ins = tuple(t for m in (mask_mod, score_mod) if m is not None for t in m[2])
+        mask, score = (None if m is None else m.mod for m in mods)
+        stand_ins = tuple(t for m in mods if m is not None for t in m.stand_ins)
         return Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
 
-    return handle_for((tuple(None if m is None else m[0] for m in (mask_mod, score_mod)), normalize, sink, max_scores, dropout_p), make)
+    return handle_for((tuple(None if m is None else m.key for m in mods), normalize, sink, max_scores, dropout_p), make)
 
 
 def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
@@ -340,74 +389,47 @@ def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
     return [sink if isinstance(sink, torch.Tensor) else torch.full((heads,), sink, dtype=torch.float32, device=device)]
 
 
-def _run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+def _run(*arguments: Any) -> tuple[torch.Tensor, ...]:
     """Return the outputs of an attention under a handle."""
-    return _ready(query, key, value, *rest, forward=True)[0].outputs(query, key, value)
+    call = OperatorCall(*arguments)
+    return _ready(call, forward=True)[0].outputs(*call.tensors)
 
 
-def _run_backward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    do: torch.Tensor,
-    dlse: torch.Tensor | None,
-    wanted: Sequence[bool],
-    learned: Sequence[int],
-    *rest: Any,
-) -> list[torch.Tensor]:
+def _run_backward(*arguments: Any) -> list[torch.Tensor]:
     """Return those of dQ, dK and dV that are wanted, and gradients of captured tensors.
 
-    dQ, dK and dV have the strides of the inputs. `learned` has the indices of the captured tensors.
+    dQ, dK and dV have the strides of the inputs.
     """
-    ready, captured = _ready(query, key, value, *rest)
-    tensors = [captured[i] for i in learned]
-    grads = backward(ready, query, key, value, o, lse, do, dlse, wanted, tensors)
-    dense = [empty_as(x).zero_() if g is None else g for g, x, needed in zip(grads, (query, key, value), wanted, strict=False) if needed]
+    call = BackwardCall(*arguments)
+    ready, captured = _ready(call.forward)
+    tensors = [captured[i] for i in call.learned]
+    grads = backward(ready, BackwardInputs(*call[:7]), call.wanted, tensors)
+    first = zip(grads, call[:3], call.wanted, strict=False)
+    dense = [empty_as(x).zero_() if g is None else g for g, x, needed in first if needed]
     of_captured = zip(grads[3:], tensors, strict=True)
     return dense + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
 
 
-def _ready(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    captured: list[torch.Tensor],
-    handle: str,
-    *rest: Any,
-    forward: bool = False,
-) -> tuple[Ready, list[torch.Tensor]]:
+def _ready(call: OperatorCall, forward: bool = False) -> tuple[Ready, list[torch.Tensor]]:
     """Prepare a call; return its launch, with the seed of its dropout, and its captured tensors."""
-    attention = ATTENTIONS.get(handle)
+    attention = ATTENTIONS.get(call.handle)
     dropout = attention.spec.dropout if attention is not None else None
-    p = get_handled(handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
+    p = get_handled(call.handle).dropout_p if attention is None else 0.0 if dropout is None else dropout.p
     if not p:
-        return _ready_undropped(query, key, value, captured, handle, *rest, forward=forward)
-    ready, tensors = _ready_undropped(query, key, value, captured[:-1], handle, *rest, forward=forward)
-    return ready.with_dropout((p, captured[-1])), tensors
+        return _ready_undropped(call, forward)
+    ready, tensors = _ready_undropped(call._replace(captured=call.captured[:-1]), forward)
+    return ready.with_dropout(Seeded(p, call.captured[-1])), tensors
 
 
-def _ready_undropped(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    captured: list[torch.Tensor],
-    handle: str,
-    scale: float,
-    enable_gqa: bool,
-    backend: str,
-    verify: Level,
-    block_size: Sequence[int] = (),
-    *,
-    forward: bool = False,
-) -> tuple[Ready, list[torch.Tensor]]:
+def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[torch.Tensor]]:
     """Prepare a call without dropout; return its launch and the tensors used for the captured ones.
 
+    These are those of its mods, in the order of their walk.
+
     Args:
-        captured: those of its mods, in the order of their walk.
         forward: no gradients follow, which would need the launch to hold its tensors.
     """
+    query, key, value, captured, handle, scale, _, backend, verify, block_size = call
     attention = ATTENTIONS.get(handle)
     if attention is not None:
         attention.check(query, key, value, scale, backend)
@@ -436,10 +458,11 @@ def _ready_undropped(
     if forward and (bound := handled.bound.get(lies)) is not None:
         return bound.to(captured, query.device), captured
     tensors, remembered = copy_graph_tensors(captured)
-    mods, weights = handled.with_tensors(tensors), handled.with_sink(tensors)
-    mask = handled.with_blocks(tensors, mods[0], (query.shape[2], key.shape[2]), block_size)
+    mask_mod, score_mod = handled.with_tensors(tensors)
+    mask = handled.with_blocks(tensors, mask_mod, (query.shape[2], key.shape[2]), block_size)
+    request = AttentionRequest(query, key, value, score_mod, mask, *call.options, handled.weighting(tensors))
     with translate_pairs(handled.indices_of_user(tensors)):
-        ready = _PREPARE[0](query, key, value, *mods, scale, enable_gqa, backend, verify, mask, weights)
+        ready = prepare(request, mask_mod)
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
@@ -456,56 +479,36 @@ def copy_graph_tensors(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor]
 
     Tensors that the graph made are copied, as the graph may reuse their memory.
     """
-    remembered = all((_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference() for t in captured)
+    remembered = all(map(is_steady, captured))
     return (captured if remembered else [t.clone() for t in captured]), remembered
 
 
-def restore_mods(handle: str, captured: list[torch.Tensor]) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Return (mask_mod, score_mod, weights) of a handle with the tensors that a graph passes.
+def restore_variant(handle: str, captured: list[torch.Tensor]) -> Variant:
+    """Return the variant of a handle with the tensors that a graph passes.
 
     This is for calls without a materialised block mask.
     """
     handled, (tensors, _) = get_handled(handle), copy_graph_tensors(captured)
-    return *handled.with_tensors(tensors), handled.with_sink(tensors)
+    return Variant(*handled.with_tensors(tensors), handled.weighting(tensors))
 
 
-def _shapes(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    captured: list[torch.Tensor],
-    handle: str,
-    scale: float,
-    enable_gqa: bool,
-    backend: str,
-    verify: str,
-    block_size: Sequence[int] = (),
-) -> tuple[torch.Tensor, torch.Tensor]:
-    check_options(scale, backend, verify)
-    check_tensors(query, key, value, enable_gqa)
-    return without_room(output_for(query, value.shape[3]), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
+def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    call = OperatorCall(*arguments)
+    check_options(call.scale, call.backend, call.verify)
+    check_tensors(*call.tensors, call.enable_gqa)
+    query, columns = call.query, call.value.shape[3]
+    return without_room(output_for(query, columns), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
-def _shapes_with_max_scores(query: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
-    o, lse = _shapes(query, *rest)
+def _shapes_with_max_scores(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    o, lse = _shapes(*arguments)
     return o, lse, torch.empty_like(lse)
 
 
-def _shapes_of_gradients(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    do: torch.Tensor,
-    dlse: torch.Tensor | None,
-    wanted: Sequence[bool],
-    learned: Sequence[int],
-    captured: Sequence[torch.Tensor],
-    *rest: Any,
-) -> list[torch.Tensor]:
-    first = (x for x, needed in zip((query, key, value), wanted, strict=True) if needed)
-    return [*map(empty_as, first), *(captured[i].new_empty(captured[i].shape) for i in learned)]
+def _shapes_of_gradients(*arguments: Any) -> list[torch.Tensor]:
+    call = BackwardCall(*arguments)
+    first = (x for x, needed in zip(call[:3], call.wanted, strict=True) if needed)
+    return [*map(empty_as, first), *(call.captured[i].new_empty(call.captured[i].shape) for i in call.learned)]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -569,15 +572,15 @@ __all__ = [
     "OPERATOR",
     "UNKNOWN",
     "WITH_MAX_SCORES",
+    "GraphMods",
     "Handled",
+    "ReadMod",
     "collect_captured",
     "define",
     "get_handled",
     "handle_for",
     "handle_of",
-    "mark_steady",
-    "prepare_with",
     "register_mods",
-    "restore_mods",
+    "restore_variant",
     "sink_of",
 ]

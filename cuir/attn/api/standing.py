@@ -23,7 +23,7 @@ from ..masks.lists import PAIRS, kept_pairs
 from ..splicing.captured_arguments import State, memory_of, state_of, unchanged
 from ..tracing.traced import Traced
 from .masks import LazyBlockMask
-from .operator import mark_steady
+from .steady_tensors import mark_steady
 
 Mod = Callable[..., Any]
 MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
@@ -94,7 +94,7 @@ def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, 
     if isinstance(block_mask, LazyBlockMask):
         request = block_mask.still()
         if request is not None:
-            return request.mask_mod, request[1:5]  # B, H and the lengths: all that its shape depends on
+            return request.mask_mod, request[1:4]  # B, H and the lengths: all that its shape depends on
     elif not isinstance(block_mask, BlockMask):
         return None
     standing = _STANDING.get(block_mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NoReturn, TypeGuard, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -305,18 +305,20 @@ def make_scale_positive(query: torch.Tensor, scale: T) -> tuple[torch.Tensor, T 
     return (-query, -scale) if scale <= -SCALES[0] else (query * 0.0, 1.0)
 
 
-def check_sink(weights: tuple[object, ...], heads: int) -> None:
+def check_sink(sink: object, heads: int) -> None:
     """Check that a sink that is a tensor has a logit for each query head.
 
     Raises CuirError U408.
-
-    `weights` is (normalize, sink, ...), or empty.
     """
-    if weights and isinstance(sink := weights[1], torch.Tensor) and sink.shape != (heads,):
+    if isinstance(sink, torch.Tensor) and sink.shape != (heads,):
         wrong("U408", f"`sink` has a logit for each of {heads} query heads, found {list(sink.shape)}")
 
 
-Seeded = tuple[float, torch.Tensor]  # a probability of dropout, and the seed of its mask
+class Seeded(NamedTuple):
+    """Dropout of a call: its probability, and the seed of its mask."""
+
+    p: float
+    seed: torch.Tensor
 
 
 def prepare_dropout(p: object, seed: torch.Tensor | None, query: torch.Tensor) -> Seeded | None:
@@ -345,7 +347,7 @@ def prepare_dropout(p: object, seed: torch.Tensor | None, query: torch.Tensor) -
         )
     if query.device.type == "meta":
         return None
-    return float(p), draw_dropout_seed(query.device) if seed is None else seed.contiguous()
+    return Seeded(float(p), draw_dropout_seed(query.device) if seed is None else seed.contiguous())
 
 
 _STREAM_IS_CAPTURED: Callable[[], bool] = getattr(

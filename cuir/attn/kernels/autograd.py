@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -40,6 +40,18 @@ KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
 Launch = Callable[..., tuple[torch.Tensor, ...] | None]
 # captured tensors of floats, each with its places among what the mods capture
 Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]
+
+
+class BackwardInputs(NamedTuple):
+    """The tensors of a forward call, its outputs and their gradients; dLSE is None if nothing depends on LSE."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor
+    lse: torch.Tensor
+    do: torch.Tensor
+    dlse: torch.Tensor | None = None
 
 
 class Kernel(Protocol):
@@ -160,13 +172,7 @@ class Gradients:
     def of(
         self,
         ready: Ready,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        o: torch.Tensor,
-        lse: torch.Tensor,
-        do: torch.Tensor,
-        dlse: torch.Tensor | None,
+        tensors: BackwardInputs,
         scale: float,
         keep: bool = False,
     ) -> tuple[tuple[torch.Tensor | None, ...], dict[int, torch.Tensor]]:
@@ -178,6 +184,7 @@ class Gradients:
             keep: a later pass may replay this one with `replay`, as nothing is done to these gradients.
         """
         assert ready.data is not None
+        q, k, v, o, lse, do, dlse = tensors
         plan, device, at = self.plan, q.device, lengths_of(q, k)
         if not plan.steps:
             return (None, None, None), {}
@@ -376,13 +383,7 @@ def choose_gradients(
 
 def backward(
     ready: Ready,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    do: torch.Tensor,
-    dlse: torch.Tensor | None,
+    tensors: BackwardInputs,
     needed: Sequence[bool] = (True, True, True),
     learned: Sequence[torch.Tensor] = (),
 ) -> tuple[torch.Tensor | None, ...]:
@@ -391,12 +392,12 @@ def backward(
     A gradient that is not wanted, or of a tensor that nothing depends on, is None.
 
     Args:
-        dlse: the gradient of LSE, None if nothing depends on LSE.
         learned: tensors among those that the mods capture.
     """
+    query, key, value, o, lse, do, dlse = tensors
     if autocasts(query):  # a backward pass computes in the dtypes of the forward pass
         with torch.autocast(query.device.type, enabled=False):
-            return backward(ready, query, key, value, o, lse, do, dlse, needed, learned)
+            return backward(ready, tensors, needed, learned)
     assert ready.attention is not None and ready.data is not None
     # kernels recognise calls of tensors that want nothing
     q, k, v, o, lse = (x.detach() for x in (query, key, value, o, lse))
@@ -419,7 +420,7 @@ def backward(
     # gradients are given as they are
     keep = keep and key.shape[0] == query.shape[0] and all(map(made_as_it_lies, (q, k, v)))
     q, k, v, o, do = fitting
-    grads, learned_gradients = gradients.of(ready, q, k, v, o, lse, do, dlse, scale, keep)
+    grads, learned_gradients = gradients.of(ready, BackwardInputs(q, k, v, o, lse, do, dlse), scale, keep)
     dense = (None if g is None or not is_needed else without_room(g, x) for g, x, is_needed in zip(grads, (q, k, v), needed, strict=True))
     summed = (
         g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
@@ -476,7 +477,7 @@ class _Differentiable(torch.autograd.Function):
 
         def first() -> tuple[torch.Tensor | None, ...]:
             do_or_zeros = torch.zeros_like(o) if do is None else do
-            return backward(ctx.ready, query, key, value, o, lse, do_or_zeros, dlse, needed[:3], ctx.learned)
+            return backward(ctx.ready, BackwardInputs(query, key, value, o, lse, do_or_zeros, dlse), needed[:3], ctx.learned)
 
         grads = differentiated_once(first, (query, key, value, do, dlse, *ctx.learned))
         return *grads[:3], None, *grads[3:]
@@ -539,6 +540,7 @@ def collect_read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
 
 __all__ = [
     "Attention",
+    "BackwardInputs",
     "Gradients",
     "Learnable",
     "Ready",

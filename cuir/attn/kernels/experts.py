@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
 
 from ...checking.checked import Const
 from ...runtime.result_cache import remember
@@ -17,6 +19,22 @@ if TYPE_CHECKING:
 
 Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
 VARLEN, SINGLE_VARLEN = "flash_fwd_varlen_sm90", "flash_fwd_varlen_f32"
+
+
+class Form(NamedTuple):
+    """The properties of a call's tensors that its kernel depends on, beside its variant.
+
+    Attributes:
+        value_dim: head dim of value and O.
+        kind: which expert kernel.
+        consts: const parameters that are not to be chosen.
+    """
+
+    dtype: torch.dtype
+    head_dim: int
+    value_dim: int
+    kind: Kind = "forward"
+    consts: tuple[tuple[str, Const], ...] = ()
 
 
 def expert(kind: Kind, dtype: DType) -> str:
@@ -83,4 +101,4 @@ def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str
     return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
-__all__ = ["Kind", "expert", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]
+__all__ = ["Form", "Kind", "expert", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]

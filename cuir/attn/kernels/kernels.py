@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +40,7 @@ from ..capture.first_call_progress import Progress
 from ..capture.made import DeviceArguments
 from ..capture.mods import CaptureKey, make_capture_key
 from ..capture.packing import output_for, pack_rows, strides_fit, without_room
+from ..capture.attention_request import Level
 from ..masks.lists import TooLarge
 from ..splicing.captured_arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..splicing.dropout_splice import arguments_of
@@ -51,7 +52,7 @@ from ..tracing.traced import Traced
 from . import decoding
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
-from .experts import Kind, expert, space_of, starts_of
+from .experts import Form, expert, space_of, starts_of
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import KNOWN_LENGTHS, Settings, text_of
 from .shares import join_shares, launch_arguments, share_count
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from ...runtime.compiled_kernel import CompiledKernel, ReplayableCall
     from ...verification import VerifyReport
 
-Level = Literal["quick", "full", "off"]
 KNOWN_PROBABILITIES = 16  # of dropout: size limit of the cache of launches
 
 
@@ -135,7 +135,9 @@ class Ready:
         outputs = self.launch(query, key, value, o)
         if self.kernel is not None and as_they_lie and self.steady and share_count(self.setting) == 1:
             call = self.kernel.make_replay(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
-            self.replays[:] = [] if call is None else [call]
+            self.replays.clear()
+            if call is not None:
+                self.replays.append(call)
         return outputs if self.fits else (without_room(o, tensors["Q"]), *outputs[1:])
 
     def as_they_lie(self, captured: Sequence[torch.Tensor], at: Lengths) -> tuple[tuple[Parameter, int], ...] | None:
@@ -586,38 +588,31 @@ def attention(
     check_options(None, "auto", verify)
     head_dim, value_dim = plain_integer(head_dim), plain_integer(value_dim)
     spec = as_specification(spec, name_of(spec))
-    return make_attention(
-        spec,
-        make_capture_key(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting),
-        dtype_of(dtype),
-        (head_dim, head_dim if value_dim is None else value_dim),
-        origin,
-        consts,
-        verify,
-    )
+    capture_key = make_capture_key(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting)
+    values = head_dim if value_dim is None else value_dim
+    form = Form(TORCH[dtype_of(dtype)], head_dim, values, consts=tuple((consts or {}).items()))
+    return make_attention(spec, capture_key, form, verify, origin=origin)
 
 
 def make_attention(
     spec: Specification,
     capture_key: CaptureKey,
-    dtype: DType,
-    head_dims: tuple[int, int],
-    origin: Program | None = None,
-    consts: Mapping[str, Const] | None = None,
+    form: Form,
     level: Level = "quick",
     traced: Traced | None = None,
+    origin: Program | None = None,
     bits: bool = True,
-    kind: Kind = "forward",
 ) -> Attention:
     """Make the attention of a specification whose capture key, and perhaps trace, is available.
 
     Args:
+        origin: a kernel in place of the expert one of this form.
         bits: as for `transfer`.
-        kind: which of the expert kernels, if no origin is passed.
     """
+    dtype, kind, head_dims = dtype_of(form.dtype), form.kind, (form.head_dim, form.value_dim)
     check_head_dims(*head_dims)
-    parts = {"PARTS": parts_for(TORCH[dtype])} if dtype == F32 and origin is None else {}
-    fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **(consts or {})}
+    parts = {"PARTS": parts_for(form.dtype)} if dtype == F32 and origin is None else {}
+    fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}
     traced = traced_with(spec, capture_key) if traced is None else traced
     if origin is None:
         transferred = transfer_to_expert(expert(kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
@@ -646,7 +641,7 @@ def make_attention(
         capture_key,
         settings,
         level,
-        lambda: make_attention(spec, capture_key, dtype, head_dims, origin, consts, level, traced, False, kind),
+        lambda: make_attention(spec, capture_key, form, level, traced, origin, bits=False),
     )
 
 

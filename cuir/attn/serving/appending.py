@@ -11,6 +11,7 @@ import torch
 from ..capture.call_inputs import wrong
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import quantise
+from .serving_requests import Bounds
 
 
 def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
@@ -29,13 +30,12 @@ def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, l
         scale[page, :, row] = token_scales
 
 
-def append_packed(
-    new: torch.Tensor, cache: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor
-) -> None:
+def append_packed(new: torch.Tensor, cache: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, bounds: Bounds) -> None:
     """Write packed tokens [TQ, HK, D] behind those that a cache [NP, HK, page size, D] holds.
 
     Sequence b has the tokens starts[b] .. ends[b] - 1; the cache has their dtype. Raises CuirError U408.
     """
+    starts, ends = bounds
     if not len(starts) or not len(new):
         return
     t = torch.arange(len(new), dtype=torch.int32, device=new.device)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -12,8 +12,7 @@ from ...arguments.requirements import COPY_ALIGNMENT
 from ...checking.checked import Const
 from ...spec.specification import Lengths, Normalize
 from ...syntax.plain_numbers import plain_number
-from ..api.front import Form
-from ..api.operator import define, restore_mods
+from ..api.operator import GraphMods, define, restore_variant
 from ..capture.call_inputs import (
     DTYPES,
     NO_FLOAT64,
@@ -28,16 +27,20 @@ from ..capture.call_inputs import (
     word,
     wrong,
 )
-from ..capture.mods import make_capture_key
 from ..capture.packing import pack_rows, strides_fit
+from ..capture.attention_request import Level, Mod, Variant, weighting_of
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
-from ..kernels.kernels import Level
+from ..kernels.experts import Form
 from .appending import append
 from .eight_bit import DTYPE as EIGHT_BITS
 from .eight_bit import check_scales, for_kernel
 from .ordering import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
-from .per_sequence import launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
+from .per_sequence import SequenceLaunch, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
+from .serving_requests import CacheInputs, CacheOptions, PagedCache
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 Layout = Literal["NHD", "HND"]
 
@@ -52,7 +55,7 @@ def attention_with_kv_cache(
     cache_seqlens: torch.Tensor | int,
     page_table: torch.Tensor | None = None,
     score_mod: Callable[..., Any] | None = None,
-    block_mask: Any = None,
+    block_mask: Mod | BlockMask | None = None,
     causal: bool = False,
     scale: float | None = None,
     layout: Layout = "NHD",
@@ -120,52 +123,24 @@ def attention_with_kv_cache(
     for mods, U5xx for a missing device or tool.
     """
     cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
-    scale, sink = plain_number(scale), plain_number(sink)
-    lengths_and_scales = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
-    mask_mod = mask_of(block_mask)
-    mods = register_in_graph(mask_mod, score_mod, normalize, sink, -2, (q, k_cache))
-    if mods is not None:
-        o, lse = _in_graph(q, k_cache, v_cache, k, v, *lengths_and_scales, *mods, causal, scale, layout, max_seqlen, backend, verify)
+    inputs = CacheInputs(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q)
+    options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify)
+    mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
+    mods = register_in_graph(mask_mod, score_mod, weighting, -2, (q, k_cache))
+    if mods is None:
+        o, lse = _attended(inputs, Variant(mask_mod, score_mod, weighting), options)
     else:
-        weights = () if normalize == "softmax" and sink is None else (normalize, sink, False)
-        o, lse = _attended(
-            q, k_cache, v_cache, k, v, *lengths_and_scales, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, backend, verify
-        )
+        o, lse = _in_graph(inputs, mods, options)
     return (o, lse) if return_lse else o
 
 
-def _attended(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None,
-    k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None,
-    cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None,
-    score_mod: Any,
-    mask_mod: Any,
-    causal: bool,
-    scale: float | None,
-    layout: str,
-    max_seqlen: int | None,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run a call that no graph traces; return O and LSE.
-
-    Args:
-        weights: normalize and sink, unless they are those of a plain softmax.
-    """
-    B = _check(
-        q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
-    )
+def _attended(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run a call that no graph traces; return O and LSE."""
+    B = _check(inputs, options)
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
+    causal, scale, layout, max_seqlen, backend, verify = options
     _check_starts(k_cache, v_cache)
-    check_sink(weights, q.shape[-2])
+    check_sink(variant.weighting.sink, q.shape[-2])
     for name, bound in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
         if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, torch.SymInt)) or bound < 0):
             wrong("U413", f"{name} must be an integer from 0 on, found {bound!r}")
@@ -179,41 +154,20 @@ def _attended(
     else:
         pages = page_table.contiguous()
     single = q.dtype == torch.float32
-    lengths, chunk = _lengths(cache_seqlens, B, q.device), _chunk(page, page_table is not None, SINGLE_BLOCK if single else BLOCK)
+    chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single else BLOCK)
+    lengths = _lengths(cache_seqlens, B, q.device)
     if cu_seqlens_q is not None:
-        return attention_of_packed(
-            q,
-            keys,
-            values,
-            k,
-            v,
-            lengths,
-            pages,
-            chunk,
-            cu_seqlens_q,
-            max_seqlen_q,
-            score_mod,
-            mask_mod,
-            causal,
-            scale,
-            weights,
-            backend,
-            verify,
-        )
+        return attention_of_packed(inputs, PagedCache(keys, values, pages, lengths, chunk), variant, options)
     M = q.shape[1]
-    previous_lengths = lengths
 
     def append_new() -> None:
         if k is not None and v is not None:
-            for new, cache, of in ((k, keys, k_scale), (v, values, v_scale)):
-                append(new, cache, of, previous_lengths, pages)
+            for new, written, of in ((k, keys, k_scale), (v, values, v_scale)):
+                append(new, written, of, lengths, pages)
 
-    if k is not None:
-        lengths = previous_lengths + k.shape[1]
+    lengths_after = lengths if k is None else lengths + k.shape[1]
     if single:
-        return attention_of_equal(
-            q, keys, values, lengths, pages, chunk, append_new, score_mod, mask_mod, causal, scale, weights, backend, verify
-        )
+        return attention_of_equal(q, PagedCache(keys, values, pages, lengths_after, chunk), append_new, variant, options)
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
     eight = keys.dtype == EIGHT_BITS
     consts = (
@@ -221,9 +175,9 @@ def _attended(
         *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
     )
     form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
-    whole = rule(mask_mod, causal)
-    capture_key = make_capture_key(whole, score_mod, *weights)
-    attention = lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, weights)
+    whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
+    capture_key = whole.make_capture_key()
+    attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
     query = q.transpose(1, 2)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):
         query = pack_rows(query)
@@ -233,7 +187,7 @@ def _attended(
         "KEYS": keys,
         "VALUES": values,
         "PAGES": pages,
-        "LENGTHS": lengths,
+        "LENGTHS": lengths_after,
         "O": o.transpose(1, 2),
         "scale": D**-0.5 if scale is None else float(scale),
     }
@@ -245,101 +199,54 @@ def _attended(
             return {"ORDER": longest_first(cache_seqlens)}
         return {"ORDER": as_they_stand(B, q.device)}
 
-    return o, launch_attention(attention.attention, attention.data(capture_key), at, B, arguments, (B, H, M), backend, order, append_new)
+    launch = SequenceLaunch(attention.attention, attention.data(capture_key), at, B, arguments, (B, H, M), backend)
+    return o, launch_attention(launch, order, append_new)
 
 
-def _in_graph(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    cache_seqlens: torch.Tensor | int,
-    page_table: torch.Tensor | None,
-    k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None,
-    cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None,
-    captured: list[torch.Tensor],
-    handle: str,
-    causal: bool,
-    scale: float | None,
-    layout: str,
-    max_seqlen: int | None,
-    backend: str,
-    verify: Level,
-) -> Any:
+def _in_graph(inputs: CacheInputs, mods: GraphMods, options: CacheOptions) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the call as one operator that torch.compile traces.
 
     The operator writes new tokens too, so that the cache stays in place. Arguments are checked when the graph is
     traced.
     """
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
     tensors = {"q": q, "k_cache": k_cache, "v_cache": v_cache, "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
     for name, x in tensors.items():
         if isinstance(x, torch.Tensor):
             check_gradient(name, x)
-    for x in captured:
+    for x in mods.captured:
         check_gradient("a captured tensor", x)
     if isinstance(cache_seqlens, int):
-        _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
+        _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, options.layout)
         cache_seqlens = _lengths(cache_seqlens, len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1, q.device)
-    rest = cu_seqlens_q, max_seqlen_q, captured, handle, causal, scale, layout, max_seqlen, backend, verify
+    caches = cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
     if k is None and v is None:
-        return OPERATOR(q, k_cache, v_cache, cache_seqlens, page_table, k_scale, v_scale, *rest)
-    if k is None or v is None:
-        _check_both(k, v)
-    return APPENDING(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, *rest)
+        o, lse = OPERATOR(q, k_cache, v_cache, *caches, *mods, *options)
+    else:
+        if k is None or v is None:
+            _check_both(k, v)
+        o, lse = APPENDING(q, k_cache, v_cache, k, v, *caches, *mods, *options)
+    return o, lse
 
 
-def _run(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None,
-    k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None,
-    cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None,
-    captured: list[torch.Tensor],
-    handle: str,
-    *rest: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _split(arguments: Sequence[Any]) -> tuple[CacheInputs, GraphMods, CacheOptions]:
+    """Return the parts of an operator's arguments."""
+    inputs, mods = len(CacheInputs._fields), len(CacheInputs._fields) + len(GraphMods._fields)
+    return CacheInputs(*arguments[:inputs]), GraphMods(*arguments[inputs:mods]), CacheOptions(*arguments[mods:])
+
+
+def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
-    mask_mod, score_mod, weights = restore_mods(handle, captured)
-    causal, scale, layout, max_seqlen, *how = rest
-    arguments = q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q
-    return _attended(*arguments, score_mod, mask_mod, causal, scale, layout, max_seqlen, weights, *how)
+    inputs, mods, options = _split(arguments)
+    return _attended(inputs, restore_variant(mods.handle, mods.captured), options)
 
 
-def _shapes(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    k: torch.Tensor | None,
-    v: torch.Tensor | None,
-    cache_seqlens: torch.Tensor,
-    page_table: torch.Tensor | None,
-    k_scale: torch.Tensor | None,
-    v_scale: torch.Tensor | None,
-    cu_seqlens_q: torch.Tensor | None,
-    max_seqlen_q: int | None,
-    captured: list[torch.Tensor],
-    handle: str,
-    causal: bool,
-    scale: float | None,
-    layout: str,
-    max_seqlen: int | None,
-    backend: str,
-    verify: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    _check(
-        q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q, scale, layout, backend, verify
-    )
+def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, _, options = _split(arguments)
+    _check(inputs, options)
+    q, columns = inputs.q, inputs.v_cache.shape[3]
     *tokens, H, _ = q.shape
-    return q.new_empty((*tokens, H, v_cache.shape[3])), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
+    return q.new_empty((*tokens, H, columns)), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
 
 _REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify"
@@ -374,27 +281,13 @@ def _lengths(lengths: torch.Tensor | int, B: int, device: torch.device) -> torch
     return lengths.to(torch.int32).contiguous()
 
 
-def _check(
-    q: Any,
-    k_cache: Any,
-    v_cache: Any,
-    k: Any,
-    v: Any,
-    cache_seqlens: Any,
-    page_table: Any,
-    k_scale: Any,
-    v_scale: Any,
-    cu_seqlens_q: Any,
-    max_seqlen_q: Any,
-    scale: Any,
-    layout: str,
-    backend: str,
-    verify: str,
-) -> int:
+def _check(inputs: CacheInputs, options: CacheOptions) -> int:
     """Check the arguments; return the number of sequences.
 
     Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413.
     """
+    q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
+    _, scale, layout, _, backend, verify = options
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
@@ -469,27 +362,29 @@ def _check(
             f"a cache without a page_table has a sequence for each of {B}, found {k_cache.shape[0]}",
             "page_table says where the pages of each sequence are",
         )
-    for name, x, rank in (("cache_seqlens", cache_seqlens, 1), ("page_table", page_table, 2)):
-        if (rank == 1 and isinstance(x, int) and not isinstance(x, bool)) or (rank == 2 and x is None):
+    for name, table, rank in (("cache_seqlens", cache_seqlens, 1), ("page_table", page_table, 2)):
+        if (rank == 1 and isinstance(table, int) and not isinstance(table, bool)) or (rank == 2 and table is None):
             continue
-        if not isinstance(x, torch.Tensor):
-            wrong("U403", f"`{name}` must be a tensor of int32{' or a number' if rank == 1 else ''}, found {type(x).__name__}")
-        check_dense(name, x)
-        if x.dtype != torch.int32 and not (rank == 1 and x.dtype == torch.int64):
-            wrong("U404", f"`{name}` must be int32, found {str(x.dtype).removeprefix('torch.')}", f"{name}.to(torch.int32), once")
-        if x.dim() != rank or x.shape[0] != B:
+        if not isinstance(table, torch.Tensor):
+            wrong("U403", f"`{name}` must be a tensor of int32{' or a number' if rank == 1 else ''}, found {type(table).__name__}")
+        check_dense(name, table)
+        if table.dtype != torch.int32 and not (rank == 1 and table.dtype == torch.int64):
+            wrong("U404", f"`{name}` must be int32, found {str(table.dtype).removeprefix('torch.')}", f"{name}.to(torch.int32), once")
+        if table.dim() != rank or table.shape[0] != B:
             wrong(
                 "U408",
-                f"`{name}` has an entry for each of {B} sequences{', and as many pages as the longest may have' if rank == 2 else ''}, found shape {tuple(x.shape)}",
+                f"`{name}` has an entry for each of {B} sequences{', and as many pages as the longest may have' if rank == 2 else ''}, found shape {tuple(table.shape)}",
             )
-        check_device(name, x, q)
-    for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        tokens = (len(q),) if cu_seqlens_q is not None else () if x is None else (B, k.shape[1])
-        if x is not None and x.shape != (*tokens, cache.shape[heads], cache.shape[3]):
+        check_device(name, table, q)
+    for name, added, cache in (("k", k, k_cache), ("v", v, v_cache)):
+        if added is None or k is None:
+            continue
+        tokens = (len(q),) if cu_seqlens_q is not None else (B, k.shape[1])
+        if added.shape != (*tokens, cache.shape[heads], cache.shape[3]):
             new_tokens = f"[{len(q)}" if cu_seqlens_q is not None else f"[{B}, new tokens"
             wrong(
                 "U408",
-                f"`{name}` must be {new_tokens}, {cache.shape[heads]}, {cache.shape[3]}], as its cache has it, found {tuple(x.shape)}",
+                f"`{name}` must be {new_tokens}, {cache.shape[heads]}, {cache.shape[3]}], as its cache has it, found {tuple(added.shape)}",
             )
     if isinstance(cache_seqlens, int):
         _check_room(cache_seqlens, k_cache, k if cu_seqlens_q is None else None, page_table, layout)
@@ -497,12 +392,12 @@ def _check(
     return B
 
 
-def _check_both(k: Any, v: Any) -> None:
+def _check_both(k: object, v: object) -> None:
     if (k is None) != (v is None):
         wrong("U402", f"new keys and values come together: `{'k' if k is None else 'v'}` is missing")
 
 
-def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page_table: Any, layout: str) -> None:
+def _check_room(length: int, k_cache: torch.Tensor, k: torch.Tensor | None, page_table: torch.Tensor | None, layout: str) -> None:
     pages, new = 1 if page_table is None else page_table.shape[1], 0 if k is None else k.shape[1]
     room = pages * k_cache.shape[1 if layout == "NHD" else 2]
     if not 0 <= length <= room - new:

@@ -13,19 +13,18 @@ import torch
 
 from ...caching import Memo
 from ...spec.specification import requested_lengths
-from ..api.front import flex_attention
+from ..api.dense import run
 from ..api.masks import create_block_mask
-from ..api.operator import OPERATOR, UNKNOWN, Handled, get_handled, handle_for
+from ..api.operator import OPERATOR, UNKNOWN, GraphMods, Handled, get_handled, handle_for
 from ..capture.call_inputs import Seeded, capturing, check_differentiable
 from ..capture.graph_errors import at_tracing
 from ..capture.made import Counting
+from ..capture.attention_request import AttentionRequest, Mod, Options, Variant, Weighting
 from ..capture.symbolic_sizes import is_known
-from ..kernels.kernels import Level
 from ..splicing.captured_arguments import memory_of, state_of
 from ..tracing.pairs import Translate, translate_pairs
 from .per_sequence import is_causal, rule
-
-Mod = Callable[..., Any]
+from .serving_requests import Bounds, PackedTensors
 
 
 @dataclass(frozen=True)
@@ -109,70 +108,43 @@ _KNOWN: Memo[Any, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
 
 
 def differentiable_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    starts: tuple[torch.Tensor, ...],
-    ends: tuple[torch.Tensor, ...],
-    mask_mod: Mod | None,
-    score_mod: Mod | None,
-    scale: float | None,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-    dropout: Seeded | None = None,
+    tensors: PackedTensors, variant: Variant, options: Options, dropout: Seeded | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute O [H, TQ, DV] and LSE [H, TQ] of q [H, TQ, D], k and v [HK, TK, ..].
-
-    `starts` and `ends` are the bounds of sequences, of queries and of keys. Raises CuirError X109.
-    """
-    normalize, sink = weights[:2]
-    tables, strangers = _tables(starts, ends, (q.shape[1], k.shape[1]))
+    """Compute O [H, TQ, DV] and LSE [H, TQ]. Raises CuirError X109."""
+    q, k, v, queries, keys = tensors
+    tables, strangers = _tables(queries, keys, (q.shape[1], k.shape[1]))
     clean = strangers is not None and strangers.known_none()
-    sizes = {"B": len(starts[0]), "H": q.shape[0], "HK": k.shape[0]}
-    mask, score = mods_of_long_sequence(mask_mod, score_mod, tables, sizes)
-    by_head = q.shape[0] if mask_mod is not None else None
+    sizes = {"B": len(queries.starts), "H": q.shape[0], "HK": k.shape[0]}
+    mask, score = mods_of_long_sequence(variant.mask_mod, variant.score_mod, tables, sizes)
+    by_head = q.shape[0] if variant.mask_mod is not None else None
     blocks = create_block_mask(mask, None, by_head, q.shape[1], k.shape[1], q.device)
     q, k, v = (x[None] for x in ((q, k, v) if clean else _without_strangers(q, k, v, tables)))
-    drops: dict[str, Any] = {} if dropout is None else {"dropout_p": dropout[0], "dropout_seed": dropout[1]}
+    weighting = variant.weighting if dropout is None else variant.weighting._replace(dropout=True)
     with translate_pairs(tables.indices_of_sequence):
-        o, lse = flex_attention(
-            q, k, v, score, blocks, scale, True, True, backend=backend, verify=verify, normalize=normalize, sink=sink, **drops
-        )
+        o, lse = run(AttentionRequest(q, k, v, score, blocks, options.scale, True, options.backend, options.verify, weighting, dropout))
     o, lse = o.squeeze(0), lse.squeeze(0)  # x[0] would fill and copy a tensor in the backward pass
     return (o if clean else torch.where(tables.queries.sequence[:, None] >= 0, o, 0.0)), lse
 
 
 def differentiable_in_graph(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    starts: tuple[torch.Tensor, ...],
-    ends: tuple[torch.Tensor, ...],
-    captured: list[torch.Tensor],
-    handle: str,
-    causal: bool,
-    scale: float | None,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-    dropout: Seeded | None,
+    tensors: PackedTensors, mods: GraphMods, causal: bool, options: Options, weighting: Weighting, dropout: Seeded | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run `differentiable_attention` by the operator of `flex_attention`, under torch.compile.
 
-    `captured` and `handle` are those of the mods, and a sink. Raises CuirError X109.
+    Raises CuirError X109.
     """
-    normalize, sink = weights[:2]
-    check_differentiable(q, k, v, normalize, captured)
-    tables = _made_tables(starts, ends, (q.shape[1], k.shape[1]))
-    sizes = {"B": starts[0].shape[0], "H": q.shape[0], "HK": k.shape[0]}
+    q, k, v, queries, keys = tensors
+    captured, handle = mods
+    check_differentiable(q, k, v, weighting.normalize, captured)
+    tables = _made_tables(queries, keys, (q.shape[1], k.shape[1]))
+    sizes = {"B": queries.starts.shape[0], "H": q.shape[0], "HK": k.shape[0]}
     named = (int(sizes[n]) if n in lengths_named(handle) else None for n in ("B", "H", "HK"))
-    long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout[0], *named)
-    mods = len(captured) - (sink is not None)
-    arguments = [*captured[:mods], *tables.tensors(), *captured[mods:], *([] if dropout is None else [dropout[1]])]
-    scale = q.shape[2] ** -0.5 if scale is None else float(scale)
+    long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout.p, *named)
+    count = len(captured) - (weighting.sink is not None)
+    arguments = [*captured[:count], *tables.tensors(), *captured[count:], *([] if dropout is None else [dropout.seed])]
+    scale = q.shape[2] ** -0.5 if options.scale is None else float(options.scale)
     q, k, v = (x[None] for x in _without_strangers(q, k, v, tables))
-    o, lse = OPERATOR(q, k, v, arguments, long_handle, scale, True, backend, verify)
+    o, lse = OPERATOR(q, k, v, arguments, long_handle, scale, True, options.backend, options.verify)
     return torch.where(tables.queries.sequence[:, None] >= 0, o.squeeze(0), 0.0), lse.squeeze(0)
 
 
@@ -285,36 +257,37 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
     return handle_for((handle, causal, dropout_p, B, H, HK), make)
 
 
-def _made_tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> Tables:
+def _made_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tables:
     """Build the tables of the tokens within these bounds."""
-    queries, keys = (_tokens(s, e, count, none) for s, e, count, none in zip(starts, ends, tokens, (-1, -2)))
-    counts = {n: _of_sequences(e - s, queries.sequence) for n, s, e in zip("MN", starts, ends)}
-    first, end = (_of_sequences(x, queries.sequence) for x in (starts[1], ends[1]))
-    seen = first + queries.place + counts["N"] - counts["M"]  # the causal mask's last key
-    return Tables(queries, keys, counts, Ranges(first, end, torch.where(queries.sequence >= 0, seen, -1).int()))
+    of_queries, of_keys = _tokens(queries, tokens[0], -1), _tokens(keys, tokens[1], -2)
+    counts = {n: _of_sequences(of.ends - of.starts, of_queries.sequence) for n, of in (("M", queries), ("N", keys))}
+    first, end = (_of_sequences(x, of_queries.sequence) for x in keys)
+    seen = first + of_queries.place + counts["N"] - counts["M"]  # the causal mask's last key
+    return Tables(of_queries, of_keys, counts, Ranges(first, end, torch.where(of_queries.sequence >= 0, seen, -1).int()))
 
 
-def _tables(starts: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...], tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
+def _tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
     """Return the tables for these bounds, from the cache or made now, and what is known of strangers."""
-    places = (*starts, *ends)
+    places = (*queries, *keys)
     states = tuple(state_of(x) for x in places)
     stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0
     key = None if None in states else (states, tokens, stream)
     entry = _KNOWN.get(key)
     if entry is not None:
         return entry[:2]
-    tables = _made_tables(starts, ends, tokens)
+    tables = _made_tables(queries, keys, tokens)
     if key is not None and not capturing():  # tensors made in a capture have data in replays only
         _KNOWN[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
         return _KNOWN[key][:2]
     return tables, None
 
 
-def _tokens(starts: torch.Tensor, ends: torch.Tensor, count: int, none: int) -> Tokens:
+def _tokens(bounds: Bounds, count: int, none: int) -> Tokens:
     """Locate `count` tokens.
 
     Where several sequences begin at one token, all but the last are empty.
     """
+    starts, ends = bounds
     tokens = torch.arange(count, dtype=torch.int32, device=starts.device)
     if is_known(starts.shape[0] == 0):
         return Tokens(torch.full_like(tokens, none), torch.zeros_like(tokens))

@@ -8,30 +8,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nested._internal.nested_tensor import NestedTensor
 
 from ...checking.checked import Const
 from ...spec.specification import Lengths, requested_lengths
 from ...text.diagnostics import CuirError
-from ..api.front import Form, KnownAttention, lookup_attention
 from ..api.made_inside import read_mods
 from ..api.masks import get_mask_mod
-from ..api.operator import sink_of
+from ..api.operator import GraphMods, sink_of
+from ..api.prepared_calls import KnownAttention, lookup_attention
 from ..capture.call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from ..capture.dispatched import check_local, has_no_numbers, is_dispatched
-from ..capture.mods import CaptureKey, make_capture_key
+from ..capture.mods import CaptureKey
+from ..capture.attention_request import Level, Mod, Variant, Weighting
 from ..capture.symbolic_sizes import is_known
-from ..kernels.kernels import Attention, Level
+from ..kernels.experts import Form
+from ..kernels.kernels import Attention
 from ..kernels.shares import join_shares, launch_arguments, share_count
 from ..splicing.splice import TransferResult
+from .serving_requests import Bounds
 
-Mod = Callable[..., Any]
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 MOST_SEQUENCES = 65536  # limit of the kernel's search
 
 
-def mask_of(block_mask: Any) -> Mod | None:
+def mask_of(block_mask: Mod | BlockMask | None) -> Mod | None:
     """Return the mask_mod of a call's argument: a mask_mod, or a BlockMask that has one.
 
     Raises CuirError U412.
@@ -49,7 +55,9 @@ def rule(mask_mod: Mod | None, causal: bool) -> Mod | None:
     return _causal if mask_mod is None else _with_causal(mask_mod)
 
 
-def _causal(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, M: Any, N: Any) -> Any:
+def _causal(
+    b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor, *, M: torch.Tensor, N: torch.Tensor
+) -> torch.Tensor:
     return kv_idx <= q_idx + (N - M)
 
 
@@ -62,14 +70,15 @@ def _with_causal(mask_mod: Mod) -> Mod:
     """Return the conjunction of a mask_mod and the causal mask."""
     names = requested_lengths(mask_mod)
 
-    def both(b: Any, h: Any, q_idx: Any, kv_idx: Any, *, B: Any, H: Any, HK: Any, M: Any, N: Any) -> Any:
+    def both(*pair: torch.Tensor, B: torch.Tensor, H: torch.Tensor, HK: torch.Tensor, M: torch.Tensor, N: torch.Tensor) -> torch.Tensor:
         lengths = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
-        return mask_mod(b, h, q_idx, kv_idx, **{n: lengths[n] for n in names}) & (kv_idx <= q_idx + (N - M))
+        _, _, q_idx, kv_idx = pair
+        return mask_mod(*pair, **{n: lengths[n] for n in names}) & (kv_idx <= q_idx + (N - M))
 
     return both
 
 
-def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def places(name: str, cu_seqlens: object, q: torch.Tensor) -> Bounds:
     """Return the starts and ends of sequences.
 
     Raises CuirError U403, U404, U405, U407, U408.
@@ -91,12 +100,10 @@ def places(name: str, cu_seqlens: Any, q: torch.Tensor) -> tuple[torch.Tensor, t
         )
     check_device(name, cu_seqlens, q)
     all_places = cu_seqlens.to(torch.int32).contiguous()
-    return all_places[:-1], all_places[1:]
+    return Bounds(all_places[:-1], all_places[1:])
 
 
-def check_places(
-    name: str, starts: torch.Tensor, ends: torch.Tensor, tokens: int, most: int | None = None, places: str = "cu_seqlens_{}"
-) -> None:
+def check_places(name: str, bounds: Bounds, tokens: int, most: int | None = None, places: str = "cu_seqlens_{}") -> None:
     """Check the bounds of sequences among so many tokens, and their lengths against `most`, on a CPU.
 
     A GPU is not waited for.
@@ -107,6 +114,7 @@ def check_places(
 
     Raises CuirError U413.
     """
+    starts, ends = bounds
     if starts.device.type != "cpu" or len(starts) == 0:
         return
     lengths, places = (ends - starts).tolist(), places.format(name)
@@ -126,7 +134,7 @@ def check_places(
         )
 
 
-def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> None:
+def clear_strangers(o: torch.Tensor, lse: torch.Tensor, bounds: Bounds) -> None:
     """Set O [H, TQ, DV] to 0 and LSE [H, TQ] to -inf in rows of no sequence, on a CPU.
 
     A kernel does not write these rows.
@@ -134,52 +142,64 @@ def clear_strangers(o: torch.Tensor, lse: torch.Tensor, starts: torch.Tensor, en
     if o.device.type != "cpu":
         return
     outside = torch.ones(o.shape[1], dtype=torch.bool)
-    for start, end in zip(starts.tolist(), ends.tolist()):
+    for start, end in zip(bounds.starts.tolist(), bounds.ends.tolist()):
         outside[start:end] = False
     if outside.any():
         o[:, outside], lse[:, outside] = 0.0, -math.inf
 
 
-def lookup_rule_attention(
-    whole: Mod | None, mask_mod: Mod | None, score_mod: Any, capture_key: CaptureKey, form: Form, verify: Level, weights: tuple[Any, ...]
-) -> KnownAttention:
-    """Return the attention of a call's mask, made of its mask_mod, and its score_mod.
+def lookup_rule_attention(whole: Variant, variant: Variant, capture_key: CaptureKey, form: Form, verify: Level) -> KnownAttention:
+    """Return the attention of a call's variant, with a mask made of its mask_mod.
 
     Args:
-        capture_key: capture key of the mask and the score_mod.
-        weights: as for `lookup_attention`.
+        whole: the variant with that mask, and `capture_key` is its key.
+        variant: as the user wrote it.
 
     Raises CuirError U403, X1xx, of a mask at its place.
     """
     try:
-        return lookup_attention(whole, score_mod, capture_key, form, verify, weights)
+        return lookup_attention(whole, capture_key, form, verify)
     except (CuirError, TypeError):
-        if whole is not mask_mod and mask_mod is not None:  # raise for the user's mask, not for the wrapper around it
-            lookup_attention(mask_mod, score_mod, make_capture_key(mask_mod, score_mod, *weights), form, verify, weights)
+        if whole.mask_mod is not variant.mask_mod and variant.mask_mod is not None:
+            # raise for the user's mask, not for the wrapper around it
+            lookup_attention(variant, variant.make_capture_key(), form, verify)
         raise
 
 
-def launch_attention(
-    attention: Attention,
-    data: TransferResult,
-    at: Lengths,
-    sequences: int,
-    inputs: Mapping[str, Any],
-    rows: tuple[int, ...],
-    backend: str,
-    by_setting: Callable[[Mapping[str, Const]], Mapping[str, Any]] = lambda consts: {},
-    before: Callable[[], object] = lambda: None,
-) -> torch.Tensor:
-    """Run an attention with these tensors, O among them, and return LSE [*rows], f32.
+class SequenceLaunch(NamedTuple):
+    """A launch of an attention whose sequences only the device has the lengths of.
 
-    Args:
+    Attributes:
         data: the captured values of the mods.
         at: the lengths for which the setting is chosen.
+        sequences: number of them.
+        inputs: the tensors by the kernel's names, O among them.
+        rows: shape of LSE.
+    """
+
+    attention: Attention
+    data: TransferResult
+    at: Lengths
+    sequences: int
+    inputs: Mapping[str, Any]
+    rows: tuple[int, ...]
+    backend: str
+
+
+def launch_attention(
+    launch: SequenceLaunch,
+    by_setting: Callable[[Mapping[str, Const]], Mapping[str, torch.Tensor]] = lambda consts: {},
+    before: Callable[[], object] = lambda: None,
+) -> torch.Tensor:
+    """Run an attention, and return LSE [*rows], f32.
+
+    Args:
         by_setting: further arguments, from the setting's const parameters.
         before: called when nothing can be refused any more.
 
     Raises CuirError.
     """
+    attention, data, at, sequences, inputs, rows, backend = launch
     device = inputs["Q"].device
     for name, p in attention.captured_by_name(data):
         if isinstance(p.value, torch.Tensor):
@@ -213,8 +233,8 @@ def launch_attention(
 
 
 def register_in_graph(
-    mask_mod: Mod | None, score_mod: Any, normalize: str, sink: Any, heads: int, tensors: tuple[Any, Any], nested: bool = False
-) -> tuple[list[torch.Tensor], str] | None:
+    mask_mod: Mod | None, score_mod: Mod | None, weighting: Weighting, heads: int, tensors: tuple[torch.Tensor, torch.Tensor]
+) -> GraphMods | None:
     """Return the tensors and the handle that a call's operator takes for its mods and its sink.
 
     Returns None for a call that needs no operator.
@@ -226,18 +246,19 @@ def register_in_graph(
     Raises CuirError U403, U418.
     """
     q, keys = tensors
-    plain_tensors = (q._values, keys._values) if nested and not torch.compiler.is_compiling() else tensors
-    if not torch.compiler.is_compiling() and not is_dispatched(*plain_tensors, plain_tensors[1]) and not has_no_numbers(plain_tensors[0]):
-        return None
+    if not torch.compiler.is_compiling():
+        plain_q, plain_keys = (x._values if isinstance(x, NestedTensor) else x for x in tensors)
+        if not is_dispatched(plain_q, plain_keys, plain_keys) and not has_no_numbers(plain_q):
+            return None
     check_local(q, keys)
-    mods = read_mods(q, mask_mod, score_mod, normalize, sink is not None)
+    mods = read_mods(q, mask_mod, score_mod, weighting)
     if mods is None:
         return None
-    captured, handle = mods
-    return [*captured, *sink_of(sink, q.shape[heads], q.device)], handle
+    return GraphMods([*mods.captured, *sink_of(weighting.sink, q.shape[heads], q.device)], mods.handle)
 
 
 __all__ = [
+    "SequenceLaunch",
     "check_places",
     "clear_strangers",
     "is_causal",

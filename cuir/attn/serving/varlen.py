@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
+from torch.nested._internal.nested_tensor import NestedTensor, nested_view_from_values_offsets_lengths
 
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...caching import Memo
 from ...spec.specification import Lengths, Normalize
 from ...syntax.plain_numbers import plain_number
 from ...text.diagnostics import CuirError
-from ..api.front import Form, nested_with
-from ..api.operator import define, restore_mods
+from ..api.operator import GraphMods, define, restore_variant
 from ..capture.call_inputs import (
     DTYPES,
     NO_FLOAT64,
@@ -32,14 +31,28 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.constants import constant
-from ..capture.mods import make_capture_key
 from ..capture.packing import autocast, autocasts, pack_rows, strides_fit
+from ..capture.attention_request import AttentionRequest, Level, Mod, Options, Variant, weighting_of
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
-from ..kernels.kernels import Level
+from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
 from ..splicing.captured_arguments import memory_of, state_of
 from .packed_training import differentiable_attention, differentiable_in_graph
-from .per_sequence import check_places, clear_strangers, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
+from .per_sequence import (
+    SequenceLaunch,
+    check_places,
+    clear_strangers,
+    launch_attention,
+    lookup_rule_attention,
+    mask_of,
+    places,
+    register_in_graph,
+    rule,
+)
+from .serving_requests import Bounds, PackedInputs, PackedTensors
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 def varlen_attention(
@@ -52,7 +65,7 @@ def varlen_attention(
     max_seqlen_k: int | None = None,
     *,
     score_mod: Callable[..., Any] | None = None,
-    block_mask: Any = None,
+    block_mask: Mod | BlockMask | None = None,
     causal: bool = False,
     scale: float | None = None,
     return_lse: bool = False,
@@ -109,19 +122,18 @@ def varlen_attention(
     if autocasts(q):
         q, k, v = (autocast(x, q.device.type) for x in (q, k, v))
     dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, q)
-    bounds = cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k)
-    scale, sink = plain_number(scale), plain_number(sink)
-    mask_mod = mask_of(block_mask)
-    mods = register_in_graph(mask_mod, score_mod, normalize, sink, 1, (q, k))
-    if mods is not None and (dropout is not None or _want_gradients(q, k, v, *mods[0])):
-        places = _checked(q, k, v, *bounds, enable_gqa)
-        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-        o, lse = differentiable_in_graph(q, k, v, *places, *mods, causal, scale, (normalize, sink), backend, verify, dropout)
+    inputs = PackedInputs(q, k, v, cu_seqlens_q, cu_seqlens_k, plain_integer(max_seqlen_q), plain_integer(max_seqlen_k))
+    options = Options(plain_number(scale), enable_gqa, backend, verify)
+    mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
+    mods = register_in_graph(mask_mod, score_mod, weighting, 1, (q, k))
+    if mods is None:
+        o, lse = _packed(inputs, Variant(mask_mod, score_mod, weighting), causal, options, dropout)
+    elif dropout is not None or _want_gradients(q, k, v, *mods.captured):
+        tensors = _by_heads(inputs, *_checked(inputs, enable_gqa))
+        o, lse = differentiable_in_graph(tensors, mods, causal, options, weighting, dropout)
         o = o.transpose(0, 1)
-    elif mods is not None:
-        o, lse = OPERATOR(q, k, v, *bounds, *mods, causal, scale, enable_gqa, backend, verify)
     else:
-        o, lse = _packed(q, k, v, *bounds, score_mod, mask_mod, causal, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
+        o, lse = OPERATOR(*inputs, *mods, causal, *options)
     return (o, lse) if return_lse else o
 
 
@@ -129,122 +141,57 @@ def _want_gradients(*tensors: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
+def _by_heads(inputs: PackedInputs, queries: Bounds, keys: Bounds) -> PackedTensors:
+    return PackedTensors(inputs.q.transpose(0, 1), inputs.k.transpose(0, 1), inputs.v.transpose(0, 1), queries, keys)
+
+
 def _packed(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    max_seqlen_q: Any,
-    max_seqlen_k: Any,
-    score_mod: Any,
-    mask_mod: Any,
-    causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-    dropout: Seeded | None = None,
+    inputs: PackedInputs, variant: Variant, causal: bool, options: Options, dropout: Seeded | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a call that no graph traces; return O and LSE."""
-    starts, ends = _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
-    check_places("q", starts[0], ends[0], q.shape[0], max_seqlen_q)
-    check_places("k", starts[1], ends[1], k.shape[0])
-    o, lse = _attention(
-        q.transpose(0, 1),
-        k.transpose(0, 1),
-        v.transpose(0, 1),
-        starts,
-        ends,
-        max_seqlen_q,
-        score_mod,
-        mask_mod,
-        causal,
-        scale,
-        weights,
-        backend,
-        verify,
-        dropout,
-    )
+    queries, keys = _checked(inputs, options.enable_gqa)
+    check_places("q", queries, inputs.q.shape[0], inputs.max_seqlen_q)
+    check_places("k", keys, inputs.k.shape[0])
+    o, lse = _attention(_by_heads(inputs, queries, keys), inputs.max_seqlen_q, variant, causal, options, dropout)
     return o.transpose(0, 1), lse
 
 
-def _checked(
-    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any, max_seqlen_k: Any, enable_gqa: bool
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """Check the arguments; return the starts and ends of sequences, of queries and of keys.
+def _checked(inputs: PackedInputs, enable_gqa: bool) -> tuple[Bounds, Bounds]:
+    """Check the arguments; return the bounds of sequences, of queries and of keys.
 
     Raises CuirError as `_check`, and U413.
     """
-    _check(q, k, v, enable_gqa)
-    starts, ends = zip(*(places(name, x, q) for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k))))
-    if not are_equal(starts[0].shape[0], starts[1].shape[0]):
-        wrong(
-            "U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {starts[0].shape[0]} and {starts[1].shape[0]} of them"
-        )
-    for name, most in (("max_seqlen_q", max_seqlen_q), ("max_seqlen_k", max_seqlen_k)):
+    q = inputs.q
+    _check(q, inputs.k, inputs.v, enable_gqa)
+    queries, keys = places("cu_seqlens_q", inputs.cu_seqlens_q, q), places("cu_seqlens_k", inputs.cu_seqlens_k, q)
+    counts = queries.starts.shape[0], keys.starts.shape[0]
+    if not are_equal(*counts):
+        wrong("U408", f"cu_seqlens_q and cu_seqlens_k are of the same sequences, found {counts[0]} and {counts[1]} of them")
+    for name, most in (("max_seqlen_q", inputs.max_seqlen_q), ("max_seqlen_k", inputs.max_seqlen_k)):
         if most is not None and (not isinstance(most, (int, torch.SymInt)) or isinstance(most, bool) or is_known(most < 0)):
             wrong("U413", f"{name} must be a number of tokens, found {most!r}", f"int({name}), which a caller knows without the device")
-    return starts, ends
+    return queries, keys
 
 
-def _run(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    captured: list[torch.Tensor],
-    handle: str,
-    causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-    backend: str,
-    verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _split(arguments: Sequence[Any]) -> tuple[PackedInputs, GraphMods, bool, Options]:
+    """Return the parts of the operator's arguments."""
+    count = len(PackedInputs._fields)
+    captured, handle, causal, *options = arguments[count:]
+    return PackedInputs(*arguments[:count]), GraphMods(captured, handle), causal, Options(*options)
+
+
+def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
-    mask_mod, score_mod, weights = restore_mods(handle, captured)
-    return _packed(
-        q,
-        k,
-        v,
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        score_mod,
-        mask_mod,
-        causal,
-        scale,
-        enable_gqa,
-        weights[:2] or ("softmax", None),
-        backend,
-        verify,
-    )
+    inputs, mods, causal, options = _split(arguments)
+    return _packed(inputs, restore_variant(mods.handle, mods.captured), causal, options)
 
 
-def _shapes(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    captured: list[torch.Tensor],
-    handle: str,
-    causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-    backend: str,
-    verify: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    check_options(scale, backend, verify)
-    _checked(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, enable_gqa)
-    return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, _, _, options = _split(arguments)
+    check_options(options.scale, options.backend, options.verify)
+    _checked(inputs, options.enable_gqa)
+    q, columns = inputs.q, inputs.v.shape[2]
+    return q.new_empty((*q.shape[:2], columns)), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
 OPERATOR = define(
@@ -256,25 +203,14 @@ OPERATOR = define(
 )
 
 
-def nested_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    score_mod: Any,
-    block_mask: Any,
-    scale: float | None,
-    enable_gqa: bool,
-    normalize: Normalize,
-    sink: Any,
-    dropout: Seeded | None,
-    backend: str,
-    verify: Level,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def nested_attention(request: AttentionRequest) -> tuple[torch.Tensor, torch.Tensor]:
     """Run `varlen_attention` of nested tensors [B, H, j, D], of layout torch.jagged.
 
     Returns O [B, H, j, DV] and LSE [B, H, j], nested as query is. Raises CuirError U403, U408, and the errors of
     `varlen_attention`.
     """
+    tensors: tuple[NestedTensor, NestedTensor, NestedTensor] = request[:3]  # type: ignore[assignment]  # checked here
+    query, key, value = tensors
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, torch.Tensor) or not x.is_nested or x.layout != torch.jagged:
             wrong(
@@ -282,7 +218,7 @@ def nested_attention(
                 f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_what(x)}",
                 "torch.nested.nested_tensor(tensors, layout=torch.jagged)",
             )
-        if x.dim() != 4 or x._ragged_idx != 2:  # type: ignore[attr-defined]
+        if x.dim() != 4 or x._ragged_idx != 2:
             wrong(
                 "U405",
                 f"`{name}` must be [batch, heads, jagged length, head dim], found {tuple(x.shape)}",
@@ -290,77 +226,54 @@ def nested_attention(
             )
     if not key.shape[0] == query.shape[0] == value.shape[0]:
         wrong("U408", f"query, key and value are nested of the same sequences, found {query.shape[0]}, {key.shape[0]} and {value.shape[0]}")
-    mods = register_in_graph(mask_of(block_mask), score_mod, normalize, sink, 1, (query, key), nested=True)
+    # the kernel of packed sequences drops nothing: calls with dropout are those of one long sequence
+    options, weighting = request.options, weighting_of(request.weighting.normalize, request.weighting.sink)
+    mask_mod, score_mod = mask_of(request.block_mask), request.score_mod
+    mods = register_in_graph(mask_mod, score_mod, weighting, 1, (query, key))
     if mods is not None:
-        return _nested_in_graph(query, key, value, *mods, scale, enable_gqa, (normalize, sink), backend, verify, dropout)
+        return _nested_in_graph(request, mods)
     q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))
-    _check(q, k, v, enable_gqa)
+    _check(q, k, v, options.enable_gqa)
     if key._offsets is not value._offsets or key._lengths is not value._lengths:
         _check_alike(key, value)
-    starts, ends = zip(*map(_places, (query, key)), strict=True)
-    for name, x, start, end in (("query", q, starts[0], ends[0]), ("key", k, starts[1], ends[1])):
-        check_places(name, start, end, len(x), places="the offsets of `{}`")
-    o, lse = _attention(
-        q.transpose(0, 1),
-        k.transpose(0, 1),
-        v.transpose(0, 1),
-        starts,
-        ends,
-        query._maybe_max_seqlen,
-        score_mod,
-        mask_of(block_mask),
-        False,
-        scale,
-        (normalize, sink),
-        backend,
-        verify,
-        dropout,
-    )
+    queries, keys = _places(query), _places(key)
+    for name, tokens, bounds in (("query", q, queries), ("key", k, keys)):
+        check_places(name, bounds, len(tokens), places="the offsets of `{}`")
+    packed = PackedTensors(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), queries, keys)
+    variant = Variant(mask_mod, score_mod, weighting)
+    o, lse = _attention(packed, query._maybe_max_seqlen, variant, False, options, request.dropout)
     return _nested_as(query, o), _nested_as(query, lse)
 
 
-def _nested_in_graph(
-    query: Any,
-    key: Any,
-    value: Any,
-    captured: list[torch.Tensor],
-    handle: str,
-    scale: float | None,
-    enable_gqa: bool,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-    dropout: Seeded | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run `nested_attention` in a call that torch.compile traces.
-
-    `captured` and `handle` are those of the mods, and a sink.
-    """
+def _nested_in_graph(request: AttentionRequest, mods: GraphMods) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run `nested_attention` in a call that torch.compile traces."""
+    tensors: tuple[NestedTensor, NestedTensor, NestedTensor] = request[:3]  # type: ignore[assignment]
+    query, key, value = tensors
+    options = request.options
     q, k, v = (x.transpose(1, 2).values() for x in (query, key, value))
-    _check(q, k, v, enable_gqa)
+    _check(q, k, v, options.enable_gqa)
     offsets, key_offsets, value_offsets = (x.offsets() for x in (query, key, value))
     lengths, key_lengths, value_lengths = (x.lengths() for x in (query, key, value))
     if key_offsets is not value_offsets or key_lengths is not value_lengths:
-        of_key, of_value = (torch.stack(_ends(*x)) for x in ((key_offsets, key_lengths), (value_offsets, value_lengths)))
+        of_key, of_value = (torch.stack(tuple(_ends(*x))) for x in ((key_offsets, key_lengths), (value_offsets, value_lengths)))
         torch._assert_async((of_key == of_value).all(), "key and value must be nested alike, found other offsets")
-    if lengths is None and key_lengths is None and dropout is None and not _want_gradients(q, k, v, *captured):
-        cu, key_cu = offsets.int(), key_offsets.int()
-        o, lse = OPERATOR(q, k, v, cu, key_cu, None, None, captured, handle, False, scale, enable_gqa, backend, verify)
+    if lengths is None and key_lengths is None and request.dropout is None and not _want_gradients(q, k, v, *mods.captured):
+        o, lse = OPERATOR(q, k, v, offsets.int(), key_offsets.int(), None, None, *mods, False, *options)
     else:
-        starts, ends = zip(_ends(offsets, lengths), _ends(key_offsets, key_lengths), strict=True)
-        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-        o, lse = differentiable_in_graph(q, k, v, starts, ends, captured, handle, False, scale, weights, backend, verify, dropout)
+        queries, keys = _ends(offsets, lengths), _ends(key_offsets, key_lengths)
+        packed = PackedTensors(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), queries, keys)
+        o, lse = differentiable_in_graph(packed, mods, False, options, request.weighting, request.dropout)
         o = o.transpose(0, 1)
     return tuple(torch.nested.nested_tensor_from_jagged(x, offsets, lengths).transpose(1, 2) for x in (o, lse.transpose(0, 1)))  # type: ignore[return-value]
 
 
-def _ends(offsets: torch.Tensor, lengths: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends(offsets: torch.Tensor, lengths: torch.Tensor | None) -> Bounds:
     """Return where sequences begin and end."""
     starts = offsets[:-1]
-    return starts.int(), (offsets[1:] if lengths is None else starts + lengths).int()
+    return Bounds(starts.int(), (offsets[1:] if lengths is None else starts + lengths).int())
 
 
-def _places(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _places(x: NestedTensor) -> Bounds:
     """Return where the sequences of a nested tensor begin and end among its values."""
     return _ends(x._offsets, x._lengths)
 
@@ -371,7 +284,7 @@ _ALIKE: Memo[Any, tuple[object, ...]] = Memo(
 )
 
 
-def _check_alike(key: Any, value: Any) -> None:
+def _check_alike(key: NestedTensor, value: NestedTensor) -> None:
     """Check that the sequences of key and value have the same bounds.
 
     This happens once for each pair of offsets and each write to them: on a GPU it waits for the device. Raises
@@ -407,7 +320,7 @@ def _learns(x: torch.Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
+def _nested_as(query: NestedTensor, x: torch.Tensor) -> torch.Tensor:
     """Return a tensor [H, TQ, ...] nested as query, [B, H, j, ...]."""
     # torch.nested.nested_tensor_from_jagged warns of torch.fx
     nested: torch.Tensor = nested_view_from_values_offsets_lengths(
@@ -417,41 +330,26 @@ def _nested_as(query: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    starts: tuple[torch.Tensor, ...],
-    ends: tuple[torch.Tensor, ...],
-    longest: int | None,
-    score_mod: Any,
-    mask_mod: Any,
-    causal: bool,
-    scale: float | None,
-    weights: tuple[Any, ...],
-    backend: str,
-    verify: Level,
-    dropout: Seeded | None = None,
+    tensors: PackedTensors, longest: int | None, variant: Variant, causal: bool, options: Options, dropout: Seeded | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute O [H, TQ, DV], in memory by tokens, and LSE [H, TQ] of q [H, TQ, D], k, v [HK, TK, ..].
-
-    `starts` and `ends` are the bounds of sequences, of queries and of keys.
-    """
+    """Compute O [H, TQ, DV], in memory by tokens, and LSE [H, TQ]."""
+    q, k, v, queries, keys = tensors
+    scale, _, backend, verify = options
     check_options(scale, backend, verify)
     H, TQ, D = q.shape
     DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
-    check_sink(weights, H)
-    whole = rule(mask_mod, causal)
-    kernel_weights = () if weights == ("softmax", None) else (*weights, False)
-    capture_key, form = make_capture_key(whole, score_mod, *kernel_weights), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
+    check_sink(variant.weighting.sink, H)
+    whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
+    capture_key, form = whole.make_capture_key(), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
     if dropout is not None or _want_gradients(
         q, k, v, *capture_key.tensors
     ):  # dropout draws one mask with and without gradients, as checkpointing asks for
         try:
-            return differentiable_attention(q, k, v, starts, ends, whole, score_mod, scale, weights, backend, verify, dropout)
+            return differentiable_attention(tensors, whole, options, dropout)
         except (CuirError, TypeError):  # of a mod within one of ours: said of the mod itself, at its place
-            lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
+            lookup_rule_attention(whole, variant, capture_key, form, verify)
             raise
-    attention = lookup_rule_attention(whole, mask_mod, score_mod, capture_key, form, verify, kernel_weights)
+    attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
     at = Lengths(1, H, k.shape[0], longest_class(longest, TQ), 1)
     longest = TQ if longest is None else min(longest, TQ)
     q, k, v = (x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in (q, k, v))
@@ -460,17 +358,18 @@ def _attention(
         "Q": q,
         "K": k[None],
         "V": v[None],
-        "PAGES": constant(torch.zeros, len(starts[0]), 1, dtype=torch.int32, device=q.device),
-        "QSTART": starts[0],
-        "QEND": ends[0],
-        "KSTART": starts[1],
-        "KEND": ends[1],
+        "PAGES": constant(torch.zeros, len(queries.starts), 1, dtype=torch.int32, device=q.device),
+        "QSTART": queries.starts,
+        "QEND": queries.ends,
+        "KSTART": keys.starts,
+        "KEND": keys.ends,
         "O": o,
         "LONGEST": longest,
         "scale": D**-0.5 if scale is None else float(scale),
     }
-    lse = launch_attention(attention.attention, attention.data(capture_key), at, len(starts[0]), arguments, (H, TQ), backend)
-    clear_strangers(o, lse, starts[0], ends[0])
+    data = attention.data(capture_key)
+    lse = launch_attention(SequenceLaunch(attention.attention, data, at, len(queries.starts), arguments, (H, TQ), backend))
+    clear_strangers(o, lse, queries)
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
 
 
@@ -498,7 +397,5 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
 def _what(x: Any) -> str:
     return f"a {'nested ' if x.is_nested else ''}tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
 
-
-nested_with(nested_attention)
 
 __all__ = ["nested_attention", "varlen_attention"]

@@ -18,6 +18,7 @@ import torch
 from ...arguments.binding import TORCH
 from ...attn.capture.mods import make_capture_key
 from ...attn.kernels import decoding
+from ...attn.kernels.experts import Form
 from ...attn.kernels.kernels import make_attention
 from ...attn.serving.eight_bit import DTYPE as E4M3
 from ...attn.serving.eight_bit import LARGEST
@@ -226,11 +227,12 @@ def _ours(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
             return {OURS: partial(over_cache, p.caches, None)}
         wide = {"16_bits": partial(over_cache, p.wide, None)} if "16_bits" in names else {}
         return {OURS: partial(over_cache, p.caches, scale), **wide}
-    capture_key, dims = make_capture_key(p.spec.mask_mod, p.spec.score_mod), (p.shape.D, p.shape.D)
+    capture_key = make_capture_key(p.spec.mask_mod, p.spec.score_mod)
     calls: dict[str, AttentionCall] = {}
     fixed: dict[str, Const]
     for fixed in settings(p.shape) if "settings" in names else [{}]:
-        kernel = make_attention(p.spec, capture_key, p.dtype, dims, None, fixed, "off", kind="decode")
+        form = Form(TORCH[p.dtype], p.shape.D, p.shape.D, "decode", tuple(fixed.items()))
+        kernel = make_attention(p.spec, capture_key, form, "off")
         calls[f"{OURS} {label(fixed)}".strip()] = partial(kernel, p.q, p.k, p.v, backend=backend)
     return calls
 

@@ -13,7 +13,7 @@ from torch.nn.attention import flex_attention as theirs
 from torch.nn.attention.flex_attention import AuxRequest
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 
 M, N, D = 90, 200, 64
 Mod = Callable[..., Any]
@@ -65,11 +65,11 @@ def test_what_is_not_asked_for_is_not_given() -> None:
     q, k, v = tensors()
     for lse in (False, True):
         for most in (False, True):
-            front._KNOWN.clear()
-            front._WARM.clear()
+            prepared_calls._KNOWN.clear()
+            prepared_calls._WARM.clear()
             _, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=lse, max_scores=most), backend="interpret")
             assert (aux.lse is not None, aux.max_scores is not None) == (lse, most)
-            assert ["MAX_SCORES" in known.transferred.text for known in front._KNOWN.values()] == [most]
+            assert ["MAX_SCORES" in known.transferred.text for known in prepared_calls._KNOWN.values()] == [most]
     with pytest.raises(CuirError, match=r"U413.*return_lse"):
         flex_attention(q, k, v, return_lse=True, return_aux=AuxRequest(lse=True), backend="interpret")
 

@@ -22,7 +22,7 @@ from torch.nn.attention import flex_attention as theirs
 
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture.first_call_progress import Progress
 from cuir.attn.capture.mods import make_capture_key
 from cuir.attn.kernels import kernels, verified
@@ -199,9 +199,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
-    monkeypatch.setattr(front, "_KNOWN", OrderedDict())
-    monkeypatch.setattr(front, "_TRACED", {})
-    monkeypatch.setattr(front, "_WARM", OrderedDict())
+    monkeypatch.setattr(prepared_calls, "_KNOWN", OrderedDict())
+    monkeypatch.setattr(prepared_calls, "_TRACED", {})
+    monkeypatch.setattr(prepared_calls, "_WARM", OrderedDict())
     yield made
 
 
@@ -266,7 +266,7 @@ def test_nothing_is_transferred_again(compiled: list[Any], monkeypatch: pytest.M
     monkeypatch.setattr(kernels, "transfer", None)
     call(tensors(), documents(1), alibi(2))
     call(tensors(4, 4, n=90), documents(1, 300), alibi(4))
-    assert len(compiled) == 1 and len(front._KNOWN) == 2
+    assert len(compiled) == 1 and len(prepared_calls._KNOWN) == 2
 
 
 def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_the_second_pass_repeats_the_launches_of_the_first(
         with torch.no_grad():
             o, lse = (x.detach() for x in _outputs(made, given))
         calls.clear()
-        found = module.backward(ready, *given, o, lse, do, None)
+        found = module.backward(ready, module.BackwardInputs(*given, o, lse, do))
         assert calls == ["called" if turn == 0 else "again"] * (2 if few else 3)  # the kernel of dQ makes what `prepare` would have
         (gradients,) = [g for asked, g in made._gradients.items() if asked.queries]
         assert gradients.plan.adds == (not few)
@@ -136,9 +136,9 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     o, lse = _outputs(made, given)
     do = torch.randn_like(o)
 
-    def pass_of(*arguments: Any, **more: Any) -> str:
+    def pass_of(ready: Any, *given: Any, **more: Any) -> str:
         calls.clear()
-        module.backward(*arguments, **more)
+        module.backward(ready, module.BackwardInputs(*given), **more)
         return calls[0]
 
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
@@ -170,7 +170,7 @@ def test_passes_with_dropout_are_repeated_with_their_own_seeds(calls: list[str],
         leaves = [x.detach().double().requires_grad_() for x in given]
         o, lse = forward(own, *leaves, 64**-0.5)
         calls.clear()
-        found = module.backward(base.with_dropout(dropout), *given, o.detach().half(), lse.float(), do, None)
+        found = module.backward(base.with_dropout(dropout), module.BackwardInputs(*given, o.detach().half(), lse.float(), do))
         assert calls == ["called" if turn in (0, 2) else "again"] * (2 if few else 3)
         for a, b in zip(found, torch.autograd.grad(o, leaves, do.double()), strict=True):
             assert a is not None and (a.double() - b).norm() < 3e-3 * b.norm()

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from cuir import CuirError, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from tests.attn.launches import Launches
 
 M, N, D = 40, 50, 64
@@ -52,7 +52,7 @@ def test_mods_made_anew_pass_their_own_tensors(launches: Launches) -> None:
         call(biased(bias))
         given = next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "bias")
         assert torch.equal(given, bias) and given.data_ptr() == bias.data_ptr()
-    assert len(front._TRACED) == 1
+    assert len(prepared_calls._TRACED) == 1
 
 
 def tangent(x: torch.Tensor, use: Callable[[torch.Tensor], object]) -> None:

@@ -17,7 +17,7 @@ from torch.nn.attention import flex_attention as theirs
 
 import cuir.flex
 from cuir import CuirError, create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.api.masks import LazyBlockMask
 from tests.strategies.effort import examples
 
@@ -268,13 +268,13 @@ def test_the_mask_mod_alone_is_taken_where_the_blocks_say_no_more() -> None:
     whole = theirs.create_block_mask(causal, None, None, M, N, "cpu")
     generous = theirs.BlockMask.from_kv_blocks(torch.full((1, 1, 2), 3).int(), torch.arange(3).expand(1, 1, 2, 3).int(), mask_mod=causal,
                                                seq_lengths=(M, N))  # fmt: skip
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     for mask in (whole, generous):
         compare(qkv, mask)
-        assert [k.attention.transferred.lists for k in front._KNOWN.values()] == [None]
+        assert [k.attention.transferred.lists for k in prepared_calls._KNOWN.values()] == [None]
     whole.kv_num_blocks[0, 0, 1] = 0
     compare(qkv, whole)
-    assert len(front._KNOWN) == 2 and list(front._KNOWN.values())[1].attention.transferred.lists is not None
+    assert len(prepared_calls._KNOWN) == 2 and list(prepared_calls._KNOWN.values())[1].attention.transferred.lists is not None
 
 
 def test_data_that_a_mask_was_made_from_may_change() -> None:
@@ -294,20 +294,20 @@ def test_a_mask_for_one_batch_of_a_mod_that_tells_them_apart() -> None:
 
 def test_other_tables_of_blocks_are_other_data_of_one_program() -> None:
     qkv = tensors(m=256, n=256)
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     for seed in range(3):
         kinds = torch.randint(0, 2, (1, 2, 4, 4), generator=torch.Generator().manual_seed(seed))
         compare(qkv, theirs.BlockMask.from_kv_blocks(*lists(kinds, 1, 4, seed), BLOCK_SIZE=64))
-    assert len(front._KNOWN) == 1
+    assert len(prepared_calls._KNOWN) == 1
 
 
 def test_lengths_below_a_block_share_a_program() -> None:
-    front._TRACED.clear()
+    prepared_calls._TRACED.clear()
     for m, n in ((1, 150), (30, 150), (100, 129)):
         count, first = torch.ones(1, 1, 1, dtype=torch.int32), torch.ones(1, 1, 1, 2, dtype=torch.int32)
         mask = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=documents, seq_lengths=(m, n), compute_q_blocks=False)
         compare(tensors(m=m, n=n), mask)
-    assert len(front._TRACED) == 1
+    assert len(prepared_calls._TRACED) == 1
 
 
 def test_a_mask_without_lengths_is_asked_for_each() -> None:
@@ -394,9 +394,9 @@ def test_a_mask_whose_bits_take_too_much_memory_is_worked_out(monkeypatch: pytes
     qkv = tensors()
     wanted, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
     monkeypatch.setattr("cuir.attn.masks.lists.MOST_BITS", 0)
-    front._KNOWN.clear(), front._TRACED.clear(), front._WARM.clear()
+    prepared_calls._KNOWN.clear(), prepared_calls._TRACED.clear(), prepared_calls._WARM.clear()
     found, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
-    (known,) = front._KNOWN.values()
+    (known,) = prepared_calls._KNOWN.values()
     assert known.attention.transferred.lists is not None and known.attention.transferred.lists.bits
     assert known.attention.plain.transferred.lists is not None and not known.attention.plain.transferred.lists.bits
     torch.testing.assert_close(found, wanted)

@@ -326,8 +326,8 @@ def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
 ) -> None:
     """As a decoding step's offset is, of a mask that the graph makes or is given. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
     qkv, prepared = tensors(m=3, n=300), []
-    own_prepare = own._PREPARE[0]
-    monkeypatch.setattr(own, "_PREPARE", [lambda *args: prepared.append(1) or own_prepare(*args)])
+    own_prepare = own.prepare
+    monkeypatch.setattr(own, "prepare", lambda *args: prepared.append(1) or own_prepare(*args))
     table = torch.arange(400, dtype=torch.int32)
 
     def mask_at(here: torch.Tensor) -> Any:

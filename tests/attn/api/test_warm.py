@@ -13,8 +13,9 @@ from torch.nn.attention import flex_attention as theirs
 
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture import call_inputs as inputs
+from cuir.attn.capture import attention_request
 from cuir.attn.capture.mods import MutationGuard, make_capture_key
 from cuir.attn.kernels import kernels
 from tests.attn.launches import Launches
@@ -48,7 +49,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         made.append(mods)
         return make_capture_key(*mods)
 
-    monkeypatch.setattr(front, "make_capture_key", counted)
+    monkeypatch.setattr(attention_request, "make_capture_key", counted)
     return made
 
 
@@ -195,7 +196,7 @@ def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) ->
     call(mask)
     assert len(walks) == 2, "the change was not noticed"
     extra = {n for n in first if n not in ("Q", "K", "V", "O", "scale")}
-    program = front._TRACED
+    program = prepared_calls._TRACED
     assert (
         len(program) > 1
         or any(not torch.equal(torch.as_tensor(first[n]), torch.as_tensor(launches.given[-1][n])) for n in extra)
@@ -251,10 +252,10 @@ def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[An
     call(mask, sink=sink)
     assert len(walks) == 6 and torch.equal(next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "sink"), sink)
     gone, _ = weakref.ref(sink), launches.given.clear()
-    for known in front._TRACED.values():
+    for known in prepared_calls._TRACED.values():
         known._checked.entries.clear()
         known.transferred._kept.entries.clear()
-    assert gone() is sink and len(front._WARM) == 2
+    assert gone() is sink and len(prepared_calls._WARM) == 2
 
 
 def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
@@ -275,14 +276,14 @@ def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int
     ids = torch.arange(N) // 2
     gone, mask = weakref.ref(ids), masked(documents(ids))
     call(mask)
-    assert len(front._WARM) == 2
+    assert len(prepared_calls._WARM) == 2
     launches.given.clear()
-    for known in front._TRACED.values():
+    for known in prepared_calls._TRACED.values():
         known._checked.entries.clear()  # of the last few problems
         known.transferred._kept.entries.clear()
     del mask, ids
     collect()
-    assert gone() is None and len(front._WARM) == 1
+    assert gone() is None and len(prepared_calls._WARM) == 1
 
 
 def test_mods_that_no_one_can_hold(launches: Launches, walks: list[Any]) -> None:

@@ -124,7 +124,7 @@ def test_bad_calls(code: str, says: str, hint: str, wrong: Callable[[], Any]) ->
 
 def test_a_number_on_the_cpu_may_be_captured_anywhere() -> None:
     """As PyTorch takes tensors without dims; only a tensor with dims must be where the others are."""
-    from cuir.attn.api.front import _check_captured
+    from cuir.attn.api.prepared_calls import _check_captured
 
     _check_captured("cap", torch.tensor(3.0), Q.to("meta"))
     with pytest.raises(CuirError, match="U407"):

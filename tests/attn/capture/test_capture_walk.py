@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import flex_attention as theirs
 
 from cuir import create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture.capture_walk import FUNCTIONS, Walk
 from cuir.attn.capture.mods import make_capture_key
 from cuir.attn.kernels.kernels import make_attention
@@ -311,11 +311,11 @@ def close(found: torch.Tensor, ids: torch.Tensor, size: int) -> None:
 PROGRAMS: dict[Any, Any] = {}
 
 
-def made_once(spec: Any, who: Any, *given: Any, traced: Any, **options: Any) -> Any:
+def made_once(spec: Any, who: Any, form: Any, level: Any, traced: Any) -> Any:
     """Programs are the same for all holders, and cost most of the time."""
     key = show(traced.keep), tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     if key not in PROGRAMS:
-        PROGRAMS[key] = make_attention(spec, who, *given, traced=traced, **options)
+        PROGRAMS[key] = make_attention(spec, who, form, level, traced)
     return PROGRAMS[key]
 
 
@@ -337,9 +337,9 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         patch.setattr(Base, "near", Base.near)
         for attribute in ("ids", "size"):
             patch.setattr(Base, attribute, getattr(Base, attribute))
-        patch.setattr(front, "make_attention", made_once)
+        patch.setattr(prepared_calls, "make_attention", made_once)
         walks: list[Any] = []
-        patch.setattr(front, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
+        patch.setattr(prepared_calls, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
         held = HOLDERS[name]()
         ids, size = IDS[0].clone(), 3
         held.ids(ids)

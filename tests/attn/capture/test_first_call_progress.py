@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cuir import create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture.first_call_progress import Progress, is_shown
 from cuir.attn.kernels import kernels
 from cuir.verification import Stage, VerifyReport
@@ -82,7 +82,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
-        monkeypatch.setattr(front, name, OrderedDict())
+        monkeypatch.setattr(prepared_calls, name, OrderedDict())
     q, k, v = (torch.randn(1, 2, 40, 64).half() for _ in range(3))
 
     def overlapping(b: Any, h: Any, q: Any, k: Any) -> Any:

@@ -15,9 +15,10 @@ from torch.nn.attention import flex_attention as theirs
 
 import corpus
 from cuir import Specification, check, create_block_mask, flex_attention, transfer
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture.mods import make_capture_key
 from cuir.attn.kernels import decoding, kernels
+from cuir.attn.kernels.experts import Form
 from cuir.attn.kernels.serving_settings import DecodeSettings
 from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.flex import AuxRequest
@@ -77,7 +78,7 @@ def test_gives_what_pytorch_gives(shape: tuple[int, ...], dims: tuple[int, int],
         warnings.simplefilter("ignore")
         wanted, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, other, enable_gqa=True, return_lse=True)
     o, lse = flex_attention(q, k, v, score, own, enable_gqa=True, return_lse=True, backend="interpret")
-    assert next(reversed(front._KNOWN.values())).attention.transferred.kernel == "flash_decode"
+    assert next(reversed(prepared_calls._KNOWN.values())).attention.transferred.kernel == "flash_decode"
     torch.testing.assert_close(o.float(), wanted, atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(lse, wanted_lse, atol=2e-3, rtol=1e-4)
 
@@ -194,7 +195,7 @@ width = 1000
 @pytest.mark.parametrize(("kind", "fixed"), [("decode", {}), ("cache", {"CHUNK": 64}), ("cache of 8 bits", {"CHUNK": 64, "TOKENS": 0})])
 def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, keys: int, kind: Any, fixed: dict[str, int]) -> None:
     spec = Specification("some", mask)
-    attention = kernels.make_attention(spec, make_capture_key(mask, None), F16, (128, 128), None, fixed, "off", kind=kind)
+    attention = kernels.make_attention(spec, make_capture_key(mask, None), Form(torch.float16, 128, 128, kind, tuple(fixed.items())), "off")
     settings, at = attention.settings, Lengths(1, 64, 8, M, 131072)
     numbers = settings.numbers(attention.transferred.captured)
     assert isinstance(settings, DecodeSettings) and keys == settings.needed(at, dict(numbers)).N
@@ -206,6 +207,6 @@ def test_a_score_mod_makes_sharing_worth_while_sooner() -> None:
     at = Lengths(1, 64, 8, 1, 131072)
     for score, shared in ((None, False), (alibi, True)):
         attention = kernels.make_attention(
-            Specification("some", None, score), make_capture_key(None, score), F16, (128, 128), None, {}, "off", kind="decode"
+            Specification("some", None, score), make_capture_key(None, score), Form(torch.float16, 128, 128, "decode"), "off"
         )
         assert ("SPLITS" in attention.settings.choice(at).consts) == shared

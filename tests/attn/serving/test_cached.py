@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir import CuirError, attention_with_kv_cache
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.kernels import decoding
 from cuir.attn.serving import cached
 from cuir.attn.serving.ordering import longest_first
@@ -146,7 +146,7 @@ def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_ot
 
 def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_processors", lambda: 2)
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     made, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
 
     def noted(lengths: torch.Tensor) -> torch.Tensor:
@@ -158,18 +158,18 @@ def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_chang
     assert orders[0].tolist() == [2, 0, 3, 1]
     monkeypatch.setattr(cached, "longest_first", lambda lengths: torch.tensor([1, 3, 0, 2], dtype=torch.int32))
     again, lse_again = made.called(causal=True)
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     assert torch.equal(o, again) and torch.equal(lse, lse_again)
     torch.testing.assert_close(o.double(), made.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
 
 
 def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:
     Problem([100, 40], 16, (4, 2)).called(causal=True)
-    before = len(front._KNOWN)
+    before = len(prepared_calls._KNOWN)
     Problem([30, 90], 32, (4, 2)).called(causal=True)  # another CHUNK
-    after = len(front._KNOWN)
+    after = len(prepared_calls._KNOWN)
     Problem([64, 1, 7], 32, (8, 2), 2).called(causal=True)
-    assert after == before + 1 and len(front._KNOWN) == after
+    assert after == before + 1 and len(prepared_calls._KNOWN) == after
 
 
 def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir import CuirError, attention_with_kv_cache
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from tests.attn.serving.test_varlen import Mod, Packed, alibi, close, from_start, window
 
 
@@ -124,10 +124,10 @@ def test_a_sequence_has_the_same_bits_whatever_the_others_are_and_wherever_its_p
 
 
 def test_one_kernel_for_all_lengths() -> None:
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     for queries, keys in (([70, 1], [80, 20]), ([1, 90, 4], [30, 100, 4])):
         Problem(queries, keys, 16, (2, 1)).called(causal=True)
-    assert len({id(known.attention) for known in front._KNOWN.values()}) == 1
+    assert len({id(known.attention) for known in prepared_calls._KNOWN.values()}) == 1
 
 
 def test_under_torch_compile() -> None:

@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as theirs
 from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.capture.mods import make_capture_key
 
 H, D, PAGE, PAGES, LONGEST = 2, 64, 32, 20, 160
@@ -91,12 +91,12 @@ def test_pages_that_are_reserved_later_are_other_data() -> None:
     mod = cache.paged.get_mask_mod(causal, LENGTHS)
     before = make_capture_key(mod)
     for step in range(3):
-        front._KNOWN.clear()
+        prepared_calls._KNOWN.clear()
         close(cache.attend(q, mask, sloped), cache.wanted(q, causal, sloped))
         if step == 0:
-            known = len(front._TRACED)
+            known = len(prepared_calls._TRACED)
         cache.paged.reserve(torch.tensor(step % 2), LENGTHS[step % 2] + 40)
-    assert len(front._TRACED) == known and make_capture_key(mod).structure == before.structure
+    assert len(prepared_calls._TRACED) == known and make_capture_key(mod).structure == before.structure
 
 
 def test_a_cache_under_torch_compile() -> None:

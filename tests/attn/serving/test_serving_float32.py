@@ -11,7 +11,7 @@ import torch
 import corpus
 import cuir
 from cuir import attention_with_kv_cache, flex_attention, varlen_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.verification import stages
 from tests.attn.serving import test_cached as cached
 from tests.attn.serving import test_packed_cache as packed_cache
@@ -130,11 +130,11 @@ def test_new_tokens_are_in_the_cache_and_one_program_serves_all_calls_over_it() 
         for cache, tokens in zip(made.caches, (made.keys, made.values))
         for b, n in ((0, 40), (1, 5))
     )
-    front._KNOWN.clear()
+    prepared_calls._KNOWN.clear()
     for lengths, M in (([40, 5], 1), ([9, 100, 3], 4)):
         cached.Problem(lengths, 16, (4, 2), M, dtype=SINGLE).called()
     packed_cache.Problem([3, 20], [30, 20], 16, (4, 2), dtype=SINGLE).called()
-    assert len({id(known.attention) for known in front._KNOWN.values()}) == 1
+    assert len({id(known.attention) for known in prepared_calls._KNOWN.values()}) == 1
 
 
 def test_under_torch_compile() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir import CuirError, flex_attention, varlen_attention
-from cuir.attn.api import front
+from cuir.attn.api import prepared_calls
 from cuir.attn.kernels.serving_settings import VarlenSettings, longest_class
 from cuir.attn.serving import packed_training, varlen
 from cuir.flex import create_nested_block_mask
@@ -117,10 +117,10 @@ def test_a_sequence_has_the_same_bits_whatever_the_others_hold() -> None:
 def test_other_lengths_are_other_data_of_one_kernel() -> None:
     made = Packed([100, 40], [100, 40], (2, 2))
     made.called(causal=True)
-    known = next(reversed(front._KNOWN.values())).attention
+    known = next(reversed(prepared_calls._KNOWN.values())).attention
     for lengths in ([30, 90, 100], [129]):
         Packed(lengths, lengths, (4, 2)).called(causal=True)
-    assert next(reversed(front._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
+    assert next(reversed(prepared_calls._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
 
 
 def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:

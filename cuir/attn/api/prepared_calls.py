@@ -1,0 +1,325 @@
+"""Prepared calls: the lookup of the kernel for a call's mods, and the calls that need nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ...caching import Memo
+from ...spec.specification import Specification, lengths_of
+from ...syntax.printer import show
+from ...text.diagnostics import CuirError
+from ..capture.call_inputs import check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
+from ..capture.first_call_progress import Progress
+from ..capture.mods import CaptureKey, MutationGuard
+from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
+from ..kernels.decoding import runs_on_decode_kernel
+from ..kernels.experts import Form, Kind
+from ..kernels.kernels import Attention, Ready, make_attention, name_of, traced_with
+from ..splicing.splice import TransferResult
+from ..tracing.read_ranges import trace_without_clashes
+from ..tracing.traced import Traced
+from .standing import is_materialised, mask_mod_from_blocks, warm
+
+KNOWN_MODS = 256
+KNOWN_CALLS = 256  # signatures of one pair of mods
+
+
+@dataclass(frozen=True)
+class KnownAttention:
+    """The attention of some mods.
+
+    Attributes:
+        transferred: the transfer with these mods' numbers, and no values in place of the tensors that they capture.
+        places: (index among the captured parameters, index among the mods' tensors) of each captured tensor.
+        whole: the walk of the mods reaches all captured tensors. Otherwise no call may be cached, as nothing would
+            notice another tensor in the place of one.
+    """
+
+    attention: Attention
+    transferred: TransferResult
+    places: tuple[tuple[int, int], ...]
+    whole: bool
+
+    def data(self, capture_key: CaptureKey) -> TransferResult:
+        """Return the transfer with the tensors that these mods capture."""
+        if not self.places:
+            return self.transferred
+        captured = list(self.transferred.captured)
+        for parameter, place in self.places:
+            captured[parameter] = captured[parameter].with_value(capture_key.tensors[place])
+        return self.transferred.with_captured(tuple(captured))
+
+
+@dataclass
+class WarmCalls:
+    """Cached calls of the same mods, valid while a guard holds."""
+
+    guard: MutationGuard
+    calls: dict[Hashable, Ready] = field(default_factory=dict)
+    last: tuple[Hashable, Ready] | None = None  # options of the last call, and its prepared launch
+
+
+# a hit saves tracing
+_KNOWN: Memo[Hashable, KnownAttention] = Memo(
+    "flex.known_attentions",
+    key="structure and numbers of the mods' capture key, dtype, head dims, kernel, level of verification",
+    invalidation="never: captured tensors are taken from each call's capture key",
+    limit=KNOWN_MODS,
+)
+# a hit saves the transfer
+_TRACED: Memo[Hashable, Attention] = Memo(
+    "flex.transferred_attentions",
+    key="text of the traces, their parameters, structure of the mods, dtype, head dims, kernel, level of verification",
+    invalidation="never: a pure function of its key",
+    limit=KNOWN_MODS,
+)
+# a hit saves all checks but the guard
+_WARM: Memo[tuple[int, int, int], WarmCalls] = Memo(
+    "flex.warm_calls",
+    key="ids of the mods and of a sink; within an entry shapes, strides, dtypes and options of the call",
+    invalidation="its guard: a mod died, or something that a mod captures was replaced or written to",
+    limit=KNOWN_MODS,
+    counted=False,
+)
+_LOCK = threading.RLock()
+_NOTHING = torch.empty(0)
+_FLOAT32, _is_grad_enabled = torch.float32, torch.is_grad_enabled  # found once: warm calls run them
+
+
+def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
+    """Return the outputs of a call whose signature is cached with these very mods, else None."""
+    query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout = request
+    sink = None if weighting is SOFTMAX else weighting.sink_tensor
+    try:
+        result = warm(block_mask, query, key)
+        if result is None:
+            return None
+        mask_mod, mask = result
+        cache = dict.get(_WARM, (id(mask_mod), id(score_mod), id(sink)))
+        if cache is None or not cache.guard.holds(mask_mod, score_mod, sink):
+            return None
+        parts = parts_for(query.dtype) if query.dtype is _FLOAT32 else 0
+        numbers = () if weighting is SOFTMAX else _numbers(weighting)
+        options = parts, mask, _is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
+    except (AttributeError, RuntimeError, TypeError):
+        return None  # no dense tensors: the checks say so
+    last = cache.last
+    if last is not None and last[0] == options:
+        outputs = last[1].replay(query, key, value)  # errors of a launch must reach the caller
+        if outputs is not None:
+            return outputs
+    try:
+        ready = cache.calls.get((_signature(query, key, value), options))
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    if ready is None:
+        return None
+    cache.last = options, ready
+    ready = ready.pinned()
+    return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
+
+
+def _options(request: AttentionRequest, mask: Hashable) -> Hashable:
+    """Return the part of a call's cache key without its tensors and mods, as in `run_warm`.
+
+    `mask` is the one that `standing.warm` returns.
+    """
+    query, _, _, _, _, scale, enable_gqa, backend, verify, weighting, _ = request
+    parts, numbers = parts_for(query.dtype), _numbers(weighting)
+    return parts, mask, torch.is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
+
+
+def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Hashable:
+    """Return the properties of a call's tensors that its checks and its kernel depend on."""
+    gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    return (
+        query.shape,
+        query.stride(),
+        query.dtype,
+        query.device,
+        key.shape,
+        key.stride(),
+        key.dtype,
+        key.device,
+        value.shape,
+        value.stride(),
+        value.dtype,
+        value.device,
+        gradient,
+    )
+
+
+def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
+    """Prepare a call whose tensors are checked: look up its attention and its captured values.
+
+    `mask_mod` is that of its mask.
+    """
+    query, key, value, weighting, block_mask = request.query, request.key, request.value, request.weighting, request.block_mask
+    check_sink(weighting.sink, query.shape[1])
+    variant, traced = Variant(mask_mod, request.score_mod, weighting), None
+    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting.dropout)
+    if is_materialised(block_mask):
+        need_warm("looking at the blocks of a mask")
+        mask_mod, traced = _mask_mod_from_blocks(request, variant, capture_key, form)
+        if mask_mod is not variant.mask_mod:
+            variant, traced = variant._replace(mask_mod=mask_mod), None
+            capture_key = variant.make_capture_key()
+    attention = lookup_attention(variant, capture_key, form, request.verify, traced)
+    data = attention.data(capture_key)
+    device = query.device
+    for place, p in enumerate(data.captured):
+        if not p.constant and isinstance(p.value, torch.Tensor) and p.value.device != device:
+            _check_captured(attention.attention.own_name(place), p.value, query)
+    ready = attention.attention.ready(query, key, value, request.scale, request.backend, data)
+    if not attention.whole:
+        return replace(ready, steady=False)
+    result = warm(block_mask, query, key)
+    if result is not None:
+        signature = _signature(query, key, value), _options(request, result[1])
+        _keep_warm(ready, capture_key, (mask_mod, request.score_mod, weighting.sink_tensor), signature)
+    return ready
+
+
+def _mask_mod_from_blocks(request: AttentionRequest, variant: Variant, capture_key: CaptureKey, form: Form) -> tuple[Mod, Traced | None]:
+    """Return a mask_mod equivalent to a mask's blocks, and the mods' trace if it is the mask's own.
+
+    `variant` and `capture_key` are those of the mask's mods.
+    """
+    traces: list[Traced] = []
+
+    def alone() -> Traced:
+        entry = _KNOWN.get(_mods(capture_key, form, request.verify)) if capture_key.comparable else None
+        if entry is not None:
+            mask_trace = entry.attention.traced.of_mask(p.value for p in entry.data(capture_key).captured)
+        else:
+            traces.append(traced_with(_specification(variant), capture_key))
+            mask_trace = traces[0].of_mask(p.value for p in traces[0].parameters)
+        return trace_without_clashes(Specification("mask", variant.mask_mod)) if mask_trace is None else mask_trace
+
+    with _LOCK:
+        mod = mask_mod_from_blocks(request.block_mask, lengths_of(request.query, request.key), request.query.device, alone)
+    return mod, traces[0] if traces else None
+
+
+def _specification(variant: Variant) -> Specification:
+    return variant.specification("_".join(name_of(mod) for mod in (variant.score_mod, variant.mask_mod) if mod is not None) or "full")
+
+
+def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: bool) -> Form:
+    kind: Kind = "decode" if runs_on_decode_kernel(query, key) and not dropout else "forward"
+    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
+
+
+def _mods(capture_key: CaptureKey, form: Form, level: Level) -> Hashable:
+    """Return the cache key of calls that share a kernel."""
+    return capture_key.structure, capture_key.values, form, level
+
+
+def _numbers(weighting: Weighting) -> Hashable:
+    """Return weights without a sink that is a tensor, and with the kind of one that is a number."""
+    normalize, sink, max_scores, dropout = weighting
+    if sink is None and not max_scores and not dropout and normalize == "softmax":
+        return ()
+    return normalize, None if isinstance(sink, torch.Tensor) else (type(sink), sink), max_scores, dropout
+
+
+def _keep_warm(
+    ready: Ready, capture_key: CaptureKey, mods: tuple[Mod | None, Mod | None, torch.Tensor | None], signature: Hashable
+) -> None:
+    """Cache a call under its mods and sink.
+
+    The entry is evicted when one of them dies, so that nothing that they captured stays alive.
+    """
+    key = id(mods[0]), id(mods[1]), id(mods[2])
+    if not MutationGuard.possible(capture_key, mods):
+        _WARM.pop(key, None)
+        return
+    warm = _WARM.get(key)
+    if warm is None or not warm.guard.holds(*mods):
+        try:
+            warm = WarmCalls(MutationGuard(capture_key, mods, lambda dead: _WARM.pop(key, None)))
+        except TypeError:  # no weak references: an object with slots
+            return
+    if len(warm.calls) >= KNOWN_CALLS:
+        warm.calls.clear()
+    warm.calls[signature] = ready
+    _WARM[key] = warm
+
+
+def lookup_attention(variant: Variant, capture_key: CaptureKey, form: Form, level: Level, traced: Traced | None = None) -> KnownAttention:
+    """Return the attention of a variant, cached by an earlier call or made now.
+
+    Args:
+        capture_key: that of the variant.
+        traced: the trace of the mods, if the caller has it.
+
+    Raises CuirError U403, X1xx.
+    """
+    if stand_for_others(capture_key.tensors):
+        for x in capture_key.tensors:
+            check_wrapped("what a mod captures", x)
+    signature = _mods(capture_key, form, level)
+    entry = _KNOWN.get(signature) if capture_key.comparable else None
+    if entry is not None:
+        return entry
+    if capture_key.comparable:
+        need_warm("tracing a mod")
+    with _LOCK:
+        spec = _specification(variant)
+        traced = traced_with(spec, capture_key) if traced is None else traced
+        attention = _attention(spec, traced, capture_key, form, level)
+        places, captured = [], []
+        for i, (kernel_parameter, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
+            at = next((j for j, t in enumerate(capture_key.tensors) if t is parameter.value), None)
+            if at is not None:
+                places.append((i, at))
+            captured.append(replace(kernel_parameter, value=parameter.value if at is None else _NOTHING))
+        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING and not p.constant for p in captured)
+        entry = KnownAttention(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
+        if capture_key.comparable and whole:
+            _KNOWN[signature] = entry
+    return entry
+
+
+def _attention(spec: Specification, traced: Traced, capture_key: CaptureKey, form: Form, level: Level) -> Attention:
+    """Return the attention of mods with this trace.
+
+    It is cached from other mods of the same structure, or made now.
+    """
+    texts = (
+        spec.normalize,
+        *(() if spec.dropout is None else ("dropout",)),
+        *(
+            "" if e is None else show(e)
+            for e in (traced.keep, traced.score, traced.factor, traced.sink, traced.mask, *(traced.marked or ()))
+        ),
+    )
+    parameters = tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
+    key = texts, parameters, capture_key.structure, form, level
+    attention = _TRACED.get(key)
+    if attention is None:
+        with Progress(spec.name).step("transfer to the expert kernel"):
+            attention = make_attention(spec, capture_key, form, level, traced)
+        _TRACED[key] = attention
+    return attention
+
+
+def _check_captured(name: str, tensor: torch.Tensor, query: torch.Tensor) -> None:
+    """Check that a captured tensor is on the query's device.
+
+    Raises CuirError U407.
+    """
+    # PyTorch lets a number be on the CPU
+    if tensor.device != query.device and (tensor.ndim or tensor.device.type != "cpu"):
+        raise CuirError.of(
+            "U407",
+            f"`{name}`, which a mod captures, must be on the device of `query`, {query.device}, found {tensor.device}",
+            hint=f"{name}.to(query.device)",
+        )
+
+
+__all__ = ["KnownAttention", "lookup_attention", "prepare", "run_warm"]
