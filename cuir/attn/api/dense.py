@@ -6,9 +6,9 @@ import torch
 from torch.compiler import is_compiling
 
 from ...spec.specification import lengths_of
+from ..capture.attention_request import AttentionRequest
 from ..capture.call_inputs import check_differentiable, check_options, check_ranks, check_tensors
 from ..capture.dispatched import check_local, has_no_numbers, is_dispatched
-from ..capture.attention_request import AttentionRequest
 from .made_inside import read_mods
 from .masks import LazyBlockMask, check_mask, get_mask_mod
 from .operator import OPERATOR, WITH_MAX_SCORES, sink_of

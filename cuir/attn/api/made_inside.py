@@ -19,12 +19,12 @@ from torch._subclasses import FakeTensor
 from ...spec.specification import LENGTHS, Normalize
 from ...text.diagnostics import CuirError
 from ...text.source import Span
+from ..capture.attention_request import Mod, Weighting
 from ..capture.call_inputs import check_wrapped
 from ..capture.dispatched import has_no_numbers, is_traced
 from ..capture.graph_errors import at_tracing
 from ..capture.graph_places import name_in_code, remember_places, span_of_error
 from ..capture.mods import make_capture_key
-from ..capture.attention_request import Mod, Weighting
 from .operator import UNKNOWN, GraphMods, ReadMod, collect_captured, handle_of, register_mods
 
 _NAME = "cuir_flex_attention_mods"

@@ -22,13 +22,13 @@ from torch.utils._mode_utils import no_dispatch
 
 from ...spec.specification import Normalize, Specification, lengths_of
 from ...text.diagnostics import CuirError
+from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Options, Variant, Weighting
 from ..capture.call_inputs import Seeded, check_options, check_tensors, parts_for
 from ..capture.differentiated_once import differentiated_once
 from ..capture.graph_errors import at_tracing, of_operator
 from ..capture.graph_places import at_users_places
 from ..capture.mods import Path, follow, make_capture_key
 from ..capture.packing import empty_as, output_for, without_room
-from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Options, Variant, Weighting
 from ..kernels.autograd import BackwardInputs, backward
 from ..kernels.kernels import ATTENTIONS, Ready, name_of
 from ..splicing.captured_arguments import memory_of, state_of

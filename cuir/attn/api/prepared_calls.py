@@ -12,10 +12,10 @@ from ...caching import Memo
 from ...spec.specification import Specification, lengths_of
 from ...syntax.printer import show
 from ...text.diagnostics import CuirError
+from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
 from ..capture.call_inputs import check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
 from ..capture.first_call_progress import Progress
 from ..capture.mods import CaptureKey, MutationGuard
-from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form, Kind
 from ..kernels.kernels import Attention, Ready, make_attention, name_of, traced_with

@@ -21,6 +21,7 @@ from ...syntax.nodes import Program
 from ...syntax.plain_numbers import plain_number
 from ...syntax.types import F32, DType
 from ...text.diagnostics import CuirError
+from ..capture.attention_request import Level
 from ..capture.call_inputs import (
     Seeded,
     capturing,
@@ -40,7 +41,6 @@ from ..capture.first_call_progress import Progress
 from ..capture.made import DeviceArguments
 from ..capture.mods import CaptureKey, make_capture_key
 from ..capture.packing import output_for, pack_rows, strides_fit, without_room
-from ..capture.attention_request import Level
 from ..masks.lists import TooLarge
 from ..splicing.captured_arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..splicing.dropout_splice import arguments_of

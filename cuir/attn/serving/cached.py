@@ -13,6 +13,7 @@ from ...checking.checked import Const
 from ...spec.specification import Lengths, Normalize
 from ...syntax.plain_numbers import plain_number
 from ..api.operator import GraphMods, define, restore_variant
+from ..capture.attention_request import Level, Mod, Variant, weighting_of
 from ..capture.call_inputs import (
     DTYPES,
     NO_FLOAT64,
@@ -28,7 +29,6 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.packing import pack_rows, strides_fit
-from ..capture.attention_request import Level, Mod, Variant, weighting_of
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form
 from .appending import append

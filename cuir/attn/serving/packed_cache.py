@@ -12,10 +12,10 @@ import torch
 
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...spec.specification import Lengths
+from ..capture.attention_request import Variant
 from ..capture.call_inputs import precision
 from ..capture.constants import constant
 from ..capture.packing import pack_rows, strides_fit
-from ..capture.attention_request import Variant
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
 from .appending import append_packed

@@ -20,10 +20,10 @@ from ..api.made_inside import read_mods
 from ..api.masks import get_mask_mod
 from ..api.operator import GraphMods, sink_of
 from ..api.prepared_calls import KnownAttention, lookup_attention
+from ..capture.attention_request import Level, Mod, Variant, Weighting
 from ..capture.call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
 from ..capture.dispatched import check_local, has_no_numbers, is_dispatched
 from ..capture.mods import CaptureKey
-from ..capture.attention_request import Level, Mod, Variant, Weighting
 from ..capture.symbolic_sizes import is_known
 from ..kernels.experts import Form
 from ..kernels.kernels import Attention

@@ -14,6 +14,7 @@ from ...spec.specification import Lengths, Normalize
 from ...syntax.plain_numbers import plain_number
 from ...text.diagnostics import CuirError
 from ..api.operator import GraphMods, define, restore_variant
+from ..capture.attention_request import AttentionRequest, Level, Mod, Options, Variant, weighting_of
 from ..capture.call_inputs import (
     DTYPES,
     NO_FLOAT64,
@@ -32,7 +33,6 @@ from ..capture.call_inputs import (
 )
 from ..capture.constants import constant
 from ..capture.packing import autocast, autocasts, pack_rows, strides_fit
-from ..capture.attention_request import AttentionRequest, Level, Mod, Options, Variant, weighting_of
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class

@@ -14,8 +14,8 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
-from cuir.attn.capture import call_inputs as inputs
 from cuir.attn.capture import attention_request
+from cuir.attn.capture import call_inputs as inputs
 from cuir.attn.capture.mods import MutationGuard, make_capture_key
 from cuir.attn.kernels import kernels
 from tests.attn.launches import Launches
