@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import types
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -27,6 +27,12 @@ from ..capture.graph_places import name_in_code, remember_places, span_of_error
 from ..capture.mods import make_capture_key
 from .operator import UNKNOWN, GraphMods, ReadMod, collect_captured, handle_of, register_mods
 
+if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.base import VariableTracker
+    from torch._dynamo.variables.functions import BaseUserFunctionVariable
+    from torch.fx import GraphModule
+
 _NAME = "cuir_flex_attention_mods"
 TRIED = (2, 13)  # and later
 
@@ -40,7 +46,7 @@ class _Reader(HigherOrderOperator):
     def __init__(self) -> None:
         super().__init__(_NAME)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any) -> tuple[list[torch.Tensor], str]:
         return _from_outside(*args)
 
 
@@ -113,7 +119,7 @@ def readable() -> bool:
     return tuple(map(int, torch.__version__.split(".")[:2])) >= TRIED
 
 
-def _variable(base: Any) -> Any:
+def _variable(base: Any) -> type[VariableTracker]:
     from torch._dynamo import exc
     from torch._dynamo.variables import functions as dynamo_functions
     from torch._dynamo.variables.base import VariableTracker
@@ -124,7 +130,7 @@ def _variable(base: Any) -> Any:
 
     functions: Any = dynamo_functions
 
-    def inside(tx: Any, mod: Any) -> bool:
+    def inside(tx: InstructionTranslatorBase, mod: VariableTracker) -> bool:
         """Return True if the graph makes this mod.
 
         It does if it makes it from its own values, the mod closes over a variable of the compiled function, or it is a
@@ -139,7 +145,7 @@ def _variable(base: Any) -> Any:
             return mod.has_closure() or mod.defaults is not None or mod.kwdefaults is not None or _leads_on(mod)
         return isinstance(mod, (functions.FunctoolsPartialVariable, functions.UserMethodVariable))
 
-    def is_known(mod: Any) -> bool:
+    def is_known(mod: VariableTracker) -> bool:
         """Return True if the tracer knows all of a mod, so that it can be called outside of the graph."""
         try:
             mod.as_python_constant()
@@ -147,16 +153,16 @@ def _variable(base: Any) -> Any:
             return False
         return True
 
-    def scalar(tx: Any) -> tuple[list[Any], dict[str, Any]]:
+    def scalar(tx: InstructionTranslatorBase) -> tuple[list[VariableTracker], dict[str, VariableTracker]]:
         """Return the arguments of `new_empty` for an integer of a mod."""
         return [VariableTracker.build(tx, [])], {"dtype": VariableTracker.build(tx, torch.int32)}
 
-    def code_of(mod: Any) -> types.CodeType | None:
+    def code_of(mod: VariableTracker) -> types.CodeType | None:
         if isinstance(mod, functions.FunctoolsPartialVariable):
             return code_of(mod.func)
         return mod.get_code() if isinstance(mod, functions.BaseUserFunctionVariable) else None
 
-    def asked_for(mod: Any) -> list[str]:
+    def asked_for(mod: VariableTracker) -> list[str]:
         """Return the names of the lengths that a mod takes by keyword and has no values for."""
         if isinstance(mod, functions.FunctoolsPartialVariable):
             return [n for n in asked_for(mod.func) if n not in mod.keywords]
@@ -173,7 +179,9 @@ def _variable(base: Any) -> Any:
     class Variable(base):
         _HOP_NAME = _NAME
 
-        def _call_function(self, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        def _call_function(
+            self, tx: InstructionTranslatorBase, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
+        ) -> VariableTracker:
             # a number that torch.compile takes for dynamic, such as a probability of dropout: each value has a graph
             args = [ConstantVariable.create(x.evaluate_expr(tx.output)) if isinstance(x, SymNodeVariable) else x for x in args]
             query, mask_mod, score_mod, *rest = args
@@ -186,8 +194,8 @@ def _variable(base: Any) -> Any:
                 if tx.output.root_tx.one_graph:
                     refuse_old_version(unread)
                 return VariableTracker.build(tx, torch._dynamo.graph_break).call_function(tx, [], {})
-            mods: list[Any] = []
-            captured: list[Any] = []
+            mods: list[tuple[GraphModule, list[Value], types.CodeType | None] | None] = []
+            captured: list[VariableTracker] = []
             for mod, kind in ((mask_mod, "mask_fn"), (score_mod, "score_mod")):
                 if isinstance(mod, ConstantVariable):
                     mods.append(None)
@@ -203,7 +211,7 @@ def _variable(base: Any) -> Any:
                     refuse_unread(kind, str(error), span_of_error(error))
                 graph = tx.output.nn_modules.pop(read.node.target)
                 tx.output.graph.erase_node(read.node)
-                values: list[Any] = []
+                values: list[Value] = []
                 inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
                 for proxy, placeholder in zip(lifted, inputs[len(inputs) - len(lifted) :], strict=True):
                     example = proxy.node.meta["example_value"]
@@ -226,7 +234,7 @@ def _variable(base: Any) -> Any:
     return Variable
 
 
-def _fix_number(number: Any, kind: str) -> int | float:
+def _fix_number(number: float | torch.SymFloat | torch.SymInt, kind: str) -> int | float:
     """Guard a number that torch.compile takes for dynamic: each value has a graph.
 
     Raises CuirError X122 for one that depends on data.
@@ -241,7 +249,7 @@ def _fix_number(number: Any, kind: str) -> int | float:
         )
 
 
-def _leads_on(mod: Any) -> bool:
+def _leads_on(mod: BaseUserFunctionVariable) -> bool:
     """Return True if a function that the graph makes reads tensors, or what functions and objects hold, through globals.
 
     Of such values no guard of ours would notice a change, since the function is dead when the graph runs.
@@ -283,7 +291,10 @@ class Length(str):
     """The name of a length of the call, in place of a captured value."""
 
 
-def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> ReadMod:
+Value = torch.Tensor | int | float | Length  # that a mod closes over
+
+
+def as_mod(graph: GraphModule, values: list[Value], code: types.CodeType | None) -> ReadMod:
     """Return the mod of a graph.
 
     The last inputs of the graph stand for `values`. `code` is that of the function that became the graph.
@@ -295,10 +306,11 @@ def as_mod(graph: Any, values: list[Any], code: types.CodeType | None) -> ReadMo
     names = names if len(set(names)) == len(names) else inputs[count:]
     namespace = types.SimpleNamespace(**dict(zip(names, stand_ins, strict=True)))
     remember_places(graph)
-    forward = types.FunctionType(graph.forward.__func__.__code__, graph.forward.__func__.__globals__, "mod")
+    method = graph.forward.__func__  # type: ignore[attr-defined]
+    forward = types.FunctionType(method.__code__, method.__globals__, "mod")
     module = graph if any(n.op == "get_attr" for n in graph.graph.nodes) else None
 
-    def run(*indices: Any, **lengths: Any) -> Any:
+    def run(*indices: torch.Tensor, **lengths: torch.Tensor) -> torch.Tensor:
         result = forward(module, *indices, *(lengths[x] if isinstance(x, Length) else x for x in (getattr(namespace, n) for n in names)))
         return result[0] if isinstance(result, tuple) else result
 

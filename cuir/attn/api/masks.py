@@ -6,7 +6,6 @@ Masks that were edited, sliced or built from blocks are in standing.py.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +13,12 @@ from torch.nn.attention import flex_attention as theirs
 
 from ...spec.specification import Lengths, Specification, requested_lengths
 from ...text.notebook import render_in_notebook
+from ..capture.attention_request import Mod
 from ..capture.call_inputs import plain_integer, wrong
 from ..capture.graph_errors import at_tracing
 from ..capture.mods import make_capture_key
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
-from ..splicing.captured_arguments import memory_of, state_of
+from ..splicing.captured_arguments import State, memory_of, state_of
 from .steady_tensors import mark_steady
 
 GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
@@ -31,7 +31,7 @@ UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 class MaskRequest(NamedTuple):
     """The arguments of `create_block_mask`."""
 
-    mask_mod: Callable[..., Any]
+    mask_mod: Mod
     B: int | None
     H: int | None
     lengths: tuple[int, int]  # of queries and of keys
@@ -81,9 +81,9 @@ class LazyBlockMask(theirs.BlockMask):
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
         self._asked = asked_for
         # of the fields that were made: name, value, state and memory of the tensor
-        self._states: tuple[tuple[Any, ...], ...] | None = None
+        self._states: tuple[tuple[str, object, State, object], ...] | None = None
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Record that the mask_mod was replaced."""
         object.__setattr__(self, name, value)
         if name == "mask_mod" and "_asked" in self.__dict__:
@@ -157,7 +157,7 @@ class LazyBlockMask(theirs.BlockMask):
         """Return itself: transformers calls this on masks of static caches, be they tensors or not."""
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Copy or pickle an unedited mask as a lazy one, and an edited one as PyTorch's own."""
         if self.untouched():
             return LazyBlockMask, (self._asked,)
@@ -203,7 +203,7 @@ def _empty() -> theirs.BlockMask:
 
 
 def create_block_mask(
-    mask_mod: Callable[..., Any],
+    mask_mod: Mod,
     B: int | None,
     H: int | None,
     Q_LEN: int,
@@ -255,7 +255,7 @@ def create_block_mask(
 
 
 def create_nested_block_mask(
-    mask_mod: Callable[..., Any], B: int | None, H: int | None, q_nt: torch.Tensor, kv_nt: torch.Tensor | None = None, **options: Any
+    mask_mod: Mod, B: int | None, H: int | None, q_nt: torch.Tensor, kv_nt: torch.Tensor | None = None, **options: Any
 ) -> theirs.BlockMask:
     """Create the mask of nested tensors [B, H, j, D] for `flex_attention`.
 
@@ -278,7 +278,7 @@ def create_nested_block_mask(
     return create_block_mask(mask_mod, B, H, *lengths, **{"device": q_nt.device.type, **options})
 
 
-def get_mask_mod(block_mask: Any) -> Callable[..., Any] | None:
+def get_mask_mod(block_mask: object) -> Mod | None:
     """Return the mask_mod of a block mask, ours or PyTorch's; None without a mask.
 
     Raises CuirError U412.
@@ -288,7 +288,7 @@ def get_mask_mod(block_mask: Any) -> Callable[..., Any] | None:
     if not isinstance(block_mask, theirs.BlockMask):
         hint = "create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)" if callable(block_mask) else None
         wrong("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
-    mod: Callable[..., Any] = block_mask.mask_mod
+    mod: Mod = block_mask.mask_mod
     if getattr(mod, "__name__", "") == "_sliced_mask_mod_error":
         wrong(
             "U412",
@@ -298,7 +298,7 @@ def get_mask_mod(block_mask: Any) -> Callable[..., Any] | None:
     return mod
 
 
-def check_mask(block_mask: Any, at: Lengths) -> None:
+def check_mask(block_mask: theirs.BlockMask | None, at: Lengths) -> None:
     """Check that a block mask is for a problem of these lengths.
 
     Raises CuirError U412.

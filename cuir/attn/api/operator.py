@@ -17,6 +17,7 @@ from numbers import Number
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._mode_utils import no_dispatch
 
@@ -31,7 +32,7 @@ from ..capture.mods import Path, follow, make_capture_key
 from ..capture.packing import empty_as, output_for, without_room
 from ..kernels.autograd import BackwardInputs, backward
 from ..kernels.kernels import ATTENTIONS, Ready, name_of
-from ..splicing.captured_arguments import memory_of, state_of
+from ..splicing.captured_arguments import State, memory_of, state_of
 from ..splicing.rebuilt import rebuild_mods
 from ..tracing.pairs import Translate, translate_pairs
 from ..tracing.parameter import Parameter
@@ -107,7 +108,7 @@ class Warm:
     """A prepared call, with the captured tensors and their states."""
 
     ready: Ready
-    tensors: tuple[tuple[torch.Tensor, Any, Any], ...]
+    tensors: tuple[tuple[torch.Tensor, State, object], ...]
 
     def holds(self, captured: list[torch.Tensor]) -> bool:
         return all(t is tensor and state_of(t) == state for t, (tensor, state, _) in zip(captured, self.tensors))
@@ -145,12 +146,12 @@ class Handled:
     sink: bool = False
     max_scores: bool = False
     dropout_p: float = 0.0
-    places: tuple[tuple[Found, tuple[weakref.ref[Any], ...]], ...] = ()  # with the functions and objects on the way
-    roots: tuple[weakref.ref[Any] | None, ...] = ()  # the mask_mod and the score_mod
-    warm: dict[Any, Warm] = field(default_factory=dict)
-    bound: dict[Any, Bound] = field(default_factory=dict)
+    places: tuple[tuple[Found, tuple[weakref.ref[types.FunctionType], ...]], ...] = ()  # with the functions and objects on the way
+    roots: tuple[weakref.ref[Mod] | None, ...] = ()  # the mask_mod and the score_mod
+    warm: dict[Hashable, Warm] = field(default_factory=dict)
+    bound: dict[Hashable, Bound] = field(default_factory=dict)
 
-    def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    def with_tensors(self, captured: list[torch.Tensor]) -> tuple[Mod | None, Mod | None]:
         """Return (mask_mod, score_mod) with these captured tensors."""
         places = {id(s): i for i, s in enumerate(self.stand_ins)}
         spec = rebuild_mods(self.spec, lambda x: captured[places[id(x)]] if id(x) in places else x)
@@ -160,7 +161,9 @@ class Handled:
         """Return the indices that the user's mods see of a pair, where these mods wrap them."""
         return None
 
-    def with_blocks(self, captured: list[torch.Tensor], mask_mod: Any, lengths: tuple[int, int], block_size: Sequence[int]) -> Any:
+    def with_blocks(
+        self, captured: list[torch.Tensor], mask_mod: Mod | None, lengths: tuple[int, int], block_size: Sequence[int]
+    ) -> BlockMask | None:
         """Return a materialised block mask; None for a mask that is equivalent to its mask_mod.
 
         The latter has no block_size here.
@@ -181,12 +184,17 @@ class Handled:
 
 # a graph that torch.compile made may call its handle at any later time: both grow with the mods that were compiled
 _HANDLED: dict[str, Handled] = {}
-_BY_MODS: dict[Any, str] = {}
+_BY_MODS: dict[Hashable, str] = {}
 
 
 @at_tracing
 def register_mods(
-    mask_mod: Any, score_mod: Any, normalize: Normalize = "softmax", sink: bool = False, max_scores: bool = False, dropout_p: float = 0.0
+    mask_mod: Mod | None,
+    score_mod: Mod | None,
+    normalize: Normalize = "softmax",
+    sink: bool = False,
+    max_scores: bool = False,
+    dropout_p: float = 0.0,
 ) -> str:
     """Register mods and return their handle; run when a graph is traced.
 
@@ -248,7 +256,7 @@ def register_mods(
     return _BY_MODS[key]
 
 
-def _named(*parts: Any) -> str:
+def _named(*parts: object) -> str:
     """Return a new handle, the same for equal parts in another process.
 
     A graph that was made elsewhere must not find other mods under it.
@@ -309,7 +317,7 @@ def handle_of(
     return handle_for((tuple(None if m is None else m.key for m in mods), normalize, sink, max_scores, dropout_p), make)
 
 
-def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
+def handle_for(key: tuple[Hashable, ...], make: Callable[[], Handled]) -> str:
     """Return the handle of the mods of this key, which has the same text in another process.
 
     The mods are made if there are none yet.
@@ -320,13 +328,13 @@ def handle_for(key: tuple[Any, ...], make: Callable[[], Handled]) -> str:
     return _BY_MODS[key]
 
 
-def _name(mask_mod: Any, score_mod: Any, path: Path) -> str:
+def _name(mask_mod: Mod | None, score_mod: Mod | None, path: Path) -> str:
     """Return the user's name of the value at a path."""
     step, key = path[-1]
     return str(follow((mask_mod, score_mod), path[:-1]).__code__.co_freevars[int(key)] if step == "cell" else key)
 
 
-def _holders(mods: tuple[Any, ...], path: Path) -> tuple[weakref.ref[Any], ...]:
+def _holders(mods: tuple[Mod | None, ...], path: Path) -> tuple[weakref.ref[types.FunctionType], ...]:
     passed = (follow(mods, path[:n]) for n in range(1, len(path)))
     return tuple(weakref.ref(x) for x in passed if isinstance(x, types.FunctionType))
 
@@ -355,7 +363,7 @@ def collect_guarded(handle: str) -> tuple[Found, ...]:
     return tuple(places)
 
 
-def collect_captured(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
+def collect_captured(handle: str, mods: tuple[Mod | None, Mod | None]) -> list[torch.Tensor]:
     """Return the tensors that mods just entered capture, as inputs of the graph.
 
     Everything else that they capture becomes a guard of it.
@@ -382,7 +390,7 @@ def collect_captured(handle: str, mods: tuple[Any, Any]) -> list[torch.Tensor]:
     return captured
 
 
-def sink_of(sink: Any, heads: int, device: torch.device) -> list[torch.Tensor]:
+def sink_of(sink: torch.Tensor | float | None, heads: int, device: torch.device) -> list[torch.Tensor]:
     """Return a sink as inputs of a graph, which follow the captured tensors."""
     if sink is None:
         return []
@@ -511,13 +519,25 @@ def _shapes_of_gradients(*arguments: Any) -> list[torch.Tensor]:
     return [*map(empty_as, first), *(call.captured[i].new_empty(call.captured[i].shape) for i in call.learned)]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+class _Context(FunctionCtx):
+    """What a call of the operator keeps for its backward pass.
+
+    Attributes:
+        rest: the arguments behind the captured tensors.
+    """
+
+    rest: tuple[Any, ...]
+    saved_tensors: tuple[torch.Tensor, ...]
+    needs_input_grad: tuple[Any, ...]
+
+
+def _keep(ctx: _Context, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:3], *output[:2], *inputs[3])
     ctx.rest = inputs[4:]
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:
+def _gradients(ctx: _Context, do: torch.Tensor | None, dlse: torch.Tensor | None, *_: object) -> tuple[object, ...]:
     query, key, value, o, lse, *captured = ctx.saved_tensors
     grads: list[torch.Tensor | None] = [None] * 3
     captured_grads: list[torch.Tensor | None] = [None] * len(captured)
@@ -548,7 +568,9 @@ for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attenti
     torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
 
 
-def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+def define(
+    name: str, arguments: str, run: Callable[..., tuple[torch.Tensor, ...]], shapes: Callable[..., tuple[torch.Tensor, ...]]
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """Define an operator of the package that returns O and LSE and has no gradients.
 
     Args:
@@ -558,7 +580,8 @@ def define(name: str, arguments: str, run: Callable[..., Any], shapes: Callable[
     _LIBRARY.define(f"{name}({arguments}) -> (Tensor, Tensor)", tags=_TAGS)
     _LIBRARY.impl(name, at_users_places(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{name}", of_operator(shapes), lib=_LIBRARY)
-    return getattr(torch.ops.cuir, name).default
+    operator: Callable[..., tuple[torch.Tensor, torch.Tensor]] = getattr(torch.ops.cuir, name).default
+    return operator
 
 
 _LIBRARY.define(f"flex_attention_backward{BACKWARD_SCHEMA} -> Tensor[]", tags=_TAGS)

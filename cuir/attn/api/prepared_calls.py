@@ -189,6 +189,7 @@ def _mask_mod_from_blocks(request: AttentionRequest, variant: Variant, capture_k
 
     `variant` and `capture_key` are those of the mask's mods.
     """
+    assert request.block_mask is not None
     traces: list[Traced] = []
 
     def alone() -> Traced:

@@ -8,15 +8,16 @@ needs no table.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from ...caching import WeakKeyMemo
 from ...spec.specification import Lengths, lengths_of
+from ..capture.attention_request import Mod
 from ..capture.call_inputs import wrong
 from ..capture.graph_errors import at_tracing
 from ..masks.lists import PAIRS, kept_pairs
@@ -25,13 +26,35 @@ from ..tracing.traced import Traced
 from .masks import LazyBlockMask
 from .steady_tensors import mark_steady
 
-Mod = Callable[..., Any]
 MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
     2,
     13,
 )  # of a graph: functions that run when it is traced may be given one
 DROPPED, MASKED, WHOLE = range(3)  # kinds of blocks
 BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+
+
+class Dependency(NamedTuple):
+    """A tensor or a number on which a choice depends, with its state, and its memory, which is held."""
+
+    value: torch.Tensor | int | float
+    state: State
+    memory: object
+
+    def holds(self) -> bool:
+        return self.state is not None and state_of(self.value) == self.state
+
+
+class BlockMaskFields(NamedTuple):
+    """The fields of a BlockMask that an inspection depends on."""
+
+    kv_num_blocks: torch.Tensor
+    kv_indices: torch.Tensor
+    full_kv_num_blocks: torch.Tensor | None
+    full_kv_indices: torch.Tensor | None
+    mask_mod: Mod
+    seq_lengths: tuple[int, int]
+    BLOCK_SIZE: tuple[int, int]
 
 
 @dataclass
@@ -42,25 +65,25 @@ class EquivalentMod:
     """
 
     mod: Mod
-    dependencies: tuple[tuple[Any, Any, Any], ...] = ()
+    dependencies: tuple[Dependency, ...] = ()
 
     def holds(self) -> bool:
-        return all(state is not None and state_of(value) == state for value, state, _ in self.dependencies)
+        return all(d.holds() for d in self.dependencies)
 
 
 @dataclass
 class InspectedMask:
     """A mask at its last inspection, and the mask_mods chosen for it."""
 
-    fields: tuple[Any, ...]
+    fields: BlockMaskFields
     states: tuple[tuple[torch.Tensor, State], ...]  # of the tensors among them
-    memory: tuple[Any, ...]  # held, so that no other tensor gets its place
+    memory: tuple[object, ...]  # held, so that no other tensor gets its place
     serial: int = field(default_factory=itertools.count().__next__)
     chosen: dict[tuple[Lengths, torch.device], EquivalentMod] = field(default_factory=dict)
     # shapes and device of the call before, and its problem
-    last: tuple[tuple[Any, ...], tuple[Lengths, torch.device]] | None = None
+    last: tuple[tuple[torch.Size, torch.Size, torch.device], tuple[Lengths, torch.device]] | None = None
 
-    def holds(self, mask: Any) -> bool:
+    def holds(self, mask: BlockMask) -> bool:
         for now, then in zip(_fields(mask), self.fields):
             if now is not then and (isinstance(now, torch.Tensor) or now != then):
                 return False
@@ -74,17 +97,17 @@ class InspectedMask:
         return self.chosen.get(last[1])
 
 
-_STANDING: WeakKeyMemo[Any, InspectedMask] = WeakKeyMemo(
+_STANDING: WeakKeyMemo[BlockMask, InspectedMask] = WeakKeyMemo(
     "flex.inspected_masks", key="the BlockMask object", invalidation="it died, or one of its fields was replaced or written to"
 )
 
 
-def is_materialised(block_mask: Any) -> bool:
+def is_materialised(block_mask: BlockMask | None) -> bool:
     """Return True if a mask's blocks are to be read."""
     return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
 
 
-def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, ...]] | None:
+def warm(block_mask: BlockMask | None, query: torch.Tensor, key: torch.Tensor) -> tuple[Mod | None, Hashable] | None:
     """Return the cached mask_mod of a mask, and the key that it shares with masks of the same mask_mod.
 
     Returns None for a mask that is not in the cache.
@@ -104,7 +127,7 @@ def warm(block_mask: Any, query: Any, key: Any) -> tuple[Mod | None, tuple[Any, 
     return None if chosen is None else (chosen.mod, (standing.serial, chosen.mod is block_mask.mask_mod))
 
 
-def mask_mod_from_blocks(block_mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
+def mask_mod_from_blocks(block_mask: BlockMask, at: Lengths, device: torch.device, alone: Callable[[], Traced]) -> Mod:
     """Return a mask_mod equivalent to a mask with its blocks, for a problem of these lengths.
 
     Every pair is evaluated once for each mask, data and lengths, which waits for the device. `alone` traces the mask's
@@ -123,7 +146,7 @@ def mask_mod_from_blocks(block_mask: Any, at: Lengths, device: torch.device, alo
 
 
 @at_tracing
-def mark_graph_inputs(mask: Any) -> bool:
+def mark_graph_inputs(mask: BlockMask) -> bool:
     """Register a mask's tensors as inputs of a graph, which is not to reuse their memory.
 
     A mask that the graph makes has no fields yet.
@@ -132,8 +155,8 @@ def mark_graph_inputs(mask: Any) -> bool:
     return True
 
 
-def _fields(mask: Any) -> tuple[Any, ...]:
-    return (
+def _fields(mask: BlockMask) -> BlockMaskFields:
+    return BlockMaskFields(
         mask.kv_num_blocks,
         mask.kv_indices,
         mask.full_kv_num_blocks,
@@ -144,10 +167,10 @@ def _fields(mask: Any) -> tuple[Any, ...]:
     )
 
 
-def _check(mask: Any, at: Lengths) -> None:
+def _check(mask: BlockMask, at: Lengths) -> None:
     rows = -(-at.M // mask.BLOCK_SIZE[0])
     for count, indices in ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices)):
-        if count is None:
+        if count is None or indices is None:
             continue
         if count.shape != indices.shape[:-1] or count.shape[:2] != mask.kv_num_blocks.shape[:2]:
             wrong(
@@ -163,15 +186,17 @@ def _check(mask: Any, at: Lengths) -> None:
             )
 
 
-def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Traced], previous: EquivalentMod | None) -> EquivalentMod:
+def _choose(
+    mask: BlockMask, at: Lengths, device: torch.device, alone: Callable[[], Traced], previous: EquivalentMod | None
+) -> EquivalentMod:
     if min(at.M, at.N) == 0:
         return EquivalentMod(mask.mask_mod)
     rows, columns = mask.BLOCK_SIZE
     kinds = block_kinds(mask, -(-at.M // rows), -(-at.N // columns), device)
-    dependencies: tuple[tuple[Any, Any, Any], ...] = ()
+    dependencies: tuple[Dependency, ...] = ()
     if min(rows, at.M) * min(columns, at.N) <= PAIRS:
         traced = alone()
-        dependencies = tuple((p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
+        dependencies = tuple(Dependency(p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
         if _agree(kinds, traced, at, rows, columns, device):
             return EquivalentMod(mask.mask_mod, dependencies)
     if previous is not None and previous.mod is not mask.mask_mod:
@@ -179,7 +204,7 @@ def _choose(mask: Any, at: Lengths, device: torch.device, alone: Callable[[], Tr
     return EquivalentMod(as_it_stands(kinds, rows, columns, mask.mask_mod), dependencies)
 
 
-def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
+def block_kinds(mask: BlockMask, rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
     """Return the kind of each block: DROPPED, MASKED or WHOLE, i32 [B or 1, H or 1, rows, columns].
 
     Blocks behind the last key, or before the first (a page that does not exist), hold no key; a block that is listed
@@ -193,7 +218,7 @@ def block_kinds(mask: Any, rows: int, columns: int, device: torch.device | str) 
         return torch.zeros(*indices.shape[:3], columns + 1, dtype=torch.int32, device=device).scatter_(3, places, 1)[..., :columns]
 
     masked = listed(mask.kv_num_blocks, mask.kv_indices)
-    if mask.full_kv_num_blocks is None:
+    if mask.full_kv_num_blocks is None or mask.full_kv_indices is None:
         return masked.contiguous()
     whole = listed(mask.full_kv_num_blocks, mask.full_kv_indices)
     return torch.where(whole > 0, WHOLE, masked * MASKED).int()
@@ -206,7 +231,7 @@ def as_it_stands(blocks: torch.Tensor, rows: int, columns: int, mask_mod: Mod) -
     """
     by_batch, by_head = blocks.shape[0] > 1, blocks.shape[1] > 1
 
-    def blockwise(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+    def blockwise(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
         # int: constants of the kernel
         kind = blocks[b if by_batch else 0, h if by_head else 0, q_idx // int(rows), kv_idx // int(columns)]
         return (kind == WHOLE) | ((kind == MASKED) & mask_mod(b, h, q_idx, kv_idx))

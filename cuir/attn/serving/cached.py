@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -54,7 +54,7 @@ def attention_with_kv_cache(
     *,
     cache_seqlens: torch.Tensor | int,
     page_table: torch.Tensor | None = None,
-    score_mod: Callable[..., Any] | None = None,
+    score_mod: Mod | None = None,
     block_mask: Mod | BlockMask | None = None,
     causal: bool = False,
     scale: float | None = None,

@@ -5,8 +5,6 @@ A number of the cache times its scale is a key or a value.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..capture.call_inputs import check_gradient, wrong
@@ -16,7 +14,7 @@ DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # finite number of the dtype
 
 
-def check_scales(k_scale: Any, v_scale: Any, keys: torch.Tensor) -> None:
+def check_scales(k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, keys: torch.Tensor) -> None:
     """Check that scales fit a cache [NP, HK, page size, D].
 
     Both are None, f32 [HK], or f32 [NP, HK, page size].
@@ -25,7 +23,7 @@ def check_scales(k_scale: Any, v_scale: Any, keys: torch.Tensor) -> None:
     """
     if (k_scale is None) != (v_scale is None):
         wrong("U402", f"scales come together: `{'k_scale' if k_scale is None else 'v_scale'}` is missing")
-    if k_scale is None:
+    if k_scale is None or v_scale is None:
         return
     for name, x in (("k_scale", k_scale), ("v_scale", v_scale)):
         if not isinstance(x, torch.Tensor):

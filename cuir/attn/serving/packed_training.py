@@ -5,9 +5,8 @@ A query sees the keys of its own sequence; the mods of a sequence become those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -98,11 +97,12 @@ class Tables:
         return Tables(Tokens(queries, place), Tokens(keys, key_place), {"M": counts, "N": key_counts}, Ranges(*ranges))
 
 
+Index = torch.Tensor  # of a batch, a head or a token
 TABLES = 9  # number of tensors
 
 # The layers of a model share bounds, and with the same tables as captured data their masks hit every cache.
 # An entry holds the bounds' memory, so that no other tensor gets its address.
-_KNOWN: Memo[Any, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
+_KNOWN: Memo[Hashable, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
     "flex.packed_tables", key="states of the bounds' tensors, counts of tokens, stream", invalidation="a write to the bounds", limit=8
 )
 
@@ -163,14 +163,14 @@ def mods_of_long_sequence(
     # names of captured values become those of the kernel's parameters
     queries, keys, counts = tables.queries, tables.keys, tables.counts
 
-    def within(mod: Mod) -> Callable[..., Any]:
+    def within(mod: Mod) -> Mod:
         """Wrap a mod of one sequence, for calls with indices in the long one.
 
         The indices and the lengths that the mod gets are those of the sequence.
         """
         names = requested_lengths(mod)
 
-        def called(i: Any, j: Any, h: Any, *score: Any) -> Any:
+        def called(i: Index, j: Index, h: Index, *score: torch.Tensor) -> torch.Tensor:
             lengths = {n: counts[n][i] if n in counts else known[n] for n in names}
             return mod(*score, queries.sequence[i], h, queries.place[i], keys.place[j], **lengths)
 
@@ -179,19 +179,19 @@ def mods_of_long_sequence(
     of_mask, of_score = (None if mod is None else within(mod) for mod in (mask_mod, score_mod))
     first, end, last = tables.ranges.first, tables.ranges.end, tables.ranges.last
 
-    def in_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+    def in_sequence(b: Index, h: Index, i: Index, j: Index) -> torch.Tensor:
         return (j >= first[i]) & (j < end[i])
 
-    def in_causal_sequence(b: Any, h: Any, i: Any, j: Any) -> Any:
+    def in_causal_sequence(b: Index, h: Index, i: Index, j: Index) -> torch.Tensor:
         return (j >= first[i]) & (j <= last[i])
 
-    def in_mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+    def in_mask(b: Index, h: Index, i: Index, j: Index) -> torch.Tensor:
         assert of_mask is not None
         return (queries.sequence[i] == keys.sequence[j]) & of_mask(i, j, h)
 
     mask = in_sequence if mask_mod is None else in_causal_sequence if is_causal(mask_mod) else in_mask
 
-    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    def score(s: torch.Tensor, b: Index, h: Index, i: Index, j: Index) -> torch.Tensor:
         assert of_score is not None
         return of_score(i, j, h, s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +64,7 @@ def varlen_attention(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     *,
-    score_mod: Callable[..., Any] | None = None,
+    score_mod: Mod | None = None,
     block_mask: Mod | BlockMask | None = None,
     causal: bool = False,
     scale: float | None = None,
@@ -279,7 +279,7 @@ def _places(x: NestedTensor) -> Bounds:
 
 
 # An entry holds the memory of offsets that were found equal, so that no other tensor gets its address.
-_ALIKE: Memo[Any, tuple[object, ...]] = Memo(
+_ALIKE: Memo[Hashable, tuple[object, ...]] = Memo(
     "flex.equal_offsets", key="states of the offsets of key and value", invalidation="a write to the offsets", limit=64
 )
 
@@ -373,7 +373,7 @@ def _attention(
     return (o if DV % unit == 0 else o.transpose(0, 1).contiguous().transpose(0, 1)), lse
 
 
-def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) -> None:
     """Raise CuirError for arguments that do not fit: U403, U404, U405, U407, U408, U109, U110, U410, U411."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
@@ -394,7 +394,7 @@ def _check(q: Any, k: Any, v: Any, enable_gqa: bool) -> None:
     check_heads(q.shape[1], k.shape[1], enable_gqa)
 
 
-def _what(x: Any) -> str:
+def _what(x: object) -> str:
     return f"a {'nested ' if x.is_nested else ''}tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
 
 
