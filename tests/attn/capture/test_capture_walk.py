@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import flex_attention as theirs
 
 from cuir import create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
+from cuir.attn.capture import attention_request
 from cuir.attn.capture.capture_walk import FUNCTIONS, Walk
 from cuir.attn.capture.mods import make_capture_key
 from cuir.attn.kernels.kernels import make_attention
@@ -339,7 +340,7 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
             patch.setattr(Base, attribute, getattr(Base, attribute))
         patch.setattr(prepared_calls, "make_attention", made_once)
         walks: list[Any] = []
-        patch.setattr(prepared_calls, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
+        patch.setattr(attention_request, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
         held = HOLDERS[name]()
         ids, size = IDS[0].clone(), 3
         held.ids(ids)
