@@ -65,10 +65,10 @@ def test_what_the_package_exports_is_found() -> None:
 
 def test_functions_take_few_parameters() -> None:
     """More travel as a request: a frozen dataclass whose fields have names at every caller."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for path, name in list_long_signatures():
-        found.setdefault(name_of(path.parent), []).append(f"{path.name}:{name}")
-    too_many = {folder: names for folder, names in found.items() if len(names) > TOO_MANY_PARAMETERS.get(folder, 0)}
+        results.setdefault(name_of(path.parent), []).append(f"{path.name}:{name}")
+    too_many = {folder: names for folder, names in results.items() if len(names) > TOO_MANY_PARAMETERS.get(folder, 0)}
     assert not too_many, f"functions with more than {PARAMETERS} parameters"
 
 
@@ -122,21 +122,21 @@ def list_setters(tree: ast.Module) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("_CALL: list = []\ndef register(call):\n    _CALL[:] = [call]", ["register"]),
         ("_CALL: list = []\ndef clear(call):\n    _CALL[:] = []", []),
         ("def f(x):\n    own = [1]\n    own[:] = [x]", []),
     ],
 )
-def test_a_setter_is_recognised(text: str, found: list[str]) -> None:
-    assert list_setters(ast.parse(text)) == found
+def test_a_setter_is_recognised(text: str, result: list[str]) -> None:
+    assert list_setters(ast.parse(text)) == result
 
 
 def test_no_circle_is_dissolved_by_a_setter() -> None:
     """What both sides need moves to a module above both, or is a parameter."""
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for path in sources("cuir", "llm"):
         if setters := list_setters(nodes(path)[0]):
-            found.setdefault(name_of(path.parent), []).extend(f"{path.name}:{s}" for s in setters)
-    assert not {folder: names for folder, names in found.items() if len(names) > SETTERS.get(folder, 0)}
+            results.setdefault(name_of(path.parent), []).extend(f"{path.name}:{s}" for s in setters)
+    assert not {folder: names for folder, names in results.items() if len(names) > SETTERS.get(folder, 0)}

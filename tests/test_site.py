@@ -20,7 +20,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "text", "shown"),
+    ("page", "text", "output"),
     [
         ("flex.md", "see [the class](../cuir/x.py) and [tests](../tests)", "see the class and tests"),
         ("flex.md", "[a page](serving.md#one) and [b](notes/x.md)", "[a page](serving.md#one) and [b](notes/x.md)"),
@@ -29,9 +29,9 @@ def test_every_page_is_in_the_navigation_once() -> None:
         ("flex.md", "![picture](../img.png) [web](https://a.b/../c)", "![picture](../img.png) [web](https://a.b/../c)"),
     ],
 )
-def test_links_out_of_the_pages_are_names(page: str, text: str, shown: str) -> None:
+def test_links_out_of_the_pages_are_names(page: str, text: str, output: str) -> None:
     hook = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["on_page_markdown"]
-    assert hook(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=page))) == shown
+    assert hook(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=page))) == output
 
 
 def test_the_api_page_names_what_programs_import() -> None:

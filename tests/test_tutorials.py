@@ -72,10 +72,10 @@ def test_commands_print_what_the_page_shows(block: Block, tmp_path: Path) -> Non
     commands = split_commands(block.text)
     assert commands
     with reader_folder(tmp_path, block.change):
-        for written, shown in commands:
+        for written, display in commands:
             command = f"{written} -c BM=64,BN=64" if written.startswith("cuir bridge") else written  # fewer and smaller tiles
             output = output_of(command, 0 if block.change is None else None)
-            assert matches(shown, output), output
+            assert matches(display, output), output
 
 
 @of_kind("gpu")
@@ -88,11 +88,11 @@ def test_code_for_a_gpu_runs_in_the_interpreter(block: Block, tmp_path: Path) ->
 @of_kind("nvcc")
 def test_what_nvcc_compiles(block: Block, tmp_path: Path) -> None:
     with reader_folder(tmp_path):
-        for command, shown in split_commands(block.text):
+        for command, output in split_commands(block.text):
             if command.startswith("nvcc "):
                 subprocess.run([find_nvcc(), *command.split()[1:]], check=True)
             else:
-                assert matches(shown, output_of(command, 0))
+                assert matches(output, output_of(command, 0))
 
 
 @pytest.mark.nvcc

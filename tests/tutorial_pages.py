@@ -62,17 +62,17 @@ def read_blocks(page: Path) -> list[Block]:
     blocks: list[Block] = []
     change = None
     text = page.read_text(encoding="utf-8")
-    for found in BLOCK.finditer(text):
-        kind, name, _, body = found.groups()
+    for result in BLOCK.finditer(text):
+        kind, name, _, body = result.groups()
         change = (
             (name, body)
             if kind == "diff"
             else None
-            if "<!-- undo -->" in text[blocks[-1].span[1] if blocks else 0 : found.start()]
+            if "<!-- undo -->" in text[blocks[-1].span[1] if blocks else 0 : result.start()]
             else change
         )
         changed = kind in ("report", "console")
-        blocks.append(Block(page.name, kind or "", name or "", body, found.span(4), change if changed else None))
+        blocks.append(Block(page.name, kind or "", name or "", body, result.span(4), change if changed else None))
     return blocks
 
 
@@ -135,21 +135,21 @@ def split_commands(text: str) -> list[tuple[str, str]]:
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def matches(shown: str, output: str) -> bool:
+def matches(display: str, output: str) -> bool:
     """Whether lines of a page are the output, or its parts in order where `...` stands for others."""
-    place, parts = 0, LEFT_OUT.split(shown)
+    place, parts = 0, LEFT_OUT.split(display)
     for part in parts:
         place = output.find(part, place) + len(part)
         if place < len(part):
             return False
-    return not shown or len(parts) > 1 or shown == output
+    return not display or len(parts) > 1 or display == output
 
 
 def output_of(command: str, code: int | None = None) -> str:
     """Run a command, `cuir ...` or `python FILE`; return its output with seconds left out. code: its exit code."""
     program, *arguments = shlex.split(command)
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         if program == "python":
             try:
                 runpy.run_path(arguments[0], run_name="__main__")
@@ -157,9 +157,9 @@ def output_of(command: str, code: int | None = None) -> str:
                 print(f"cuir.CuirError: {error}")
         else:
             assert program == "cuir"
-            assert run_command(arguments) in ((0, 1) if code is None else (code,)), shown.getvalue()
+            assert run_command(arguments) in ((0, 1) if code is None else (code,)), output.getvalue()
     return (
-        SECONDS.sub("... s", "\n".join(line.rstrip() for line in shown.getvalue().replace(f"{Path.cwd()}/", "").splitlines())).strip()
+        SECONDS.sub("... s", "\n".join(line.rstrip() for line in output.getvalue().replace(f"{Path.cwd()}/", "").splitlines())).strip()
         + "\n"
     )
 
@@ -188,21 +188,21 @@ def run_on_cpu(block: Block) -> str:
     for large, small in SMALL.items():
         text = text.replace(large, small)
     assert '"cuda"' not in text
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), mock.patch.object(cuir, "compile", InterpretedKernel):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), mock.patch.object(cuir, "compile", InterpretedKernel):
         exec(compile(text, block.name, "exec"), {"__name__": "__main__"})
-    return shown.getvalue()
+    return output.getvalue()
 
 
 def renew_console(text: str) -> str:
     """Write outputs of commands anew, but for those of which the page shows parts or nothing."""
-    shown = ""
+    display = ""
     for command, below in split_commands(text):
         output = output_of(command)
         if not matches(below, output):
             print(f"{command}\n{output}")
-        shown += f"$ {command}\n{below if LEFT_OUT.search(below) or not below else output}"
-    return shown
+        display += f"$ {command}\n{below if LEFT_OUT.search(below) or not below else output}"
+    return display
 
 
 def renew(page: Path) -> None:
@@ -214,10 +214,10 @@ def renew(page: Path) -> None:
         if block.kind in ("report", "console"):
             with tempfile.TemporaryDirectory() as folder, reader_folder(Path(folder), block.change):
                 if block.kind == "console":
-                    shown = renew_console(block.text)
+                    output = renew_console(block.text)
                 else:
-                    shown = block.text if matches(block.text, report := report_of(block.name)) else report
-            text = text[: block.span[0]] + shown + text[block.span[1] :]
+                    output = block.text if matches(block.text, report := report_of(block.name)) else report
+            text = text[: block.span[0]] + output + text[block.span[1] :]
     page.write_text(text, encoding="utf-8")
 
 

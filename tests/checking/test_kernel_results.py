@@ -28,11 +28,11 @@ def test_a_function_is_called_once_for_each_argument(checked: Checked) -> None:
         calls.append((factor, plus))
         return factor + plus if factor else None
 
-    other = replace(checked)
+    second = replace(checked)
     assert measure(checked) == measure(checked) == 1 and measure(checked, 2) == 2
     assert measure(checked, 2, plus=3) == measure(checked, 2, plus=3) == 5
     assert measure(checked, 0) is measure(checked, 0) is None, "None is a result, too"
-    assert calls == [(1, 0), (2, 0), (2, 3), (0, 0)] and measure(other) == 1 and len(calls) == 5, "each kernel has its own"
+    assert calls == [(1, 0), (2, 0), (2, 3), (0, 0)] and measure(second) == 1 and len(calls) == 5, "each kernel has its own"
     assert measure.__name__ == "measure"
 
 

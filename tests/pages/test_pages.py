@@ -37,13 +37,13 @@ def read_text(html: str) -> str:
 
 
 def test_a_program_keeps_its_text_and_folds() -> None:
-    shown = render_program(SCALE)
-    assert shown.count("<details") == 1 and cuir.show(SCALE).strip() in read_text(shown)
+    output = render_program(SCALE)
+    assert output.count("<details") == 1 and cuir.show(SCALE).strip() in read_text(output)
 
 
 def test_a_diff_colours_what_differs() -> None:
-    shown = render_diff("a = 1\nb = 2\n", "a = 1\nb = 3\nc = 4\n")
-    assert shown.count('class="old"') == 1 and shown.count('class="new"') == 2 and "b = 3" in read_text(shown)
+    output = render_diff("a = 1\nb = 2\n", "a = 1\nb = 3\nc = 4\n")
+    assert output.count('class="old"') == 1 and output.count('class="new"') == 2 and "b = 3" in read_text(output)
     assert "are equal" in render_diff("a = 1\n", "a = 1\n")
 
 
@@ -58,8 +58,8 @@ def test_blocks_are_counted_and_drawn() -> None:
 
 def test_a_timeline_has_a_row_for_each_track_and_marks_a_line() -> None:
     trace = Trace([Event("compute[0]", "work", "work", 0, 100, 3), Event("copy engine", "<copy>", "copy", 10, 50, 7)])
-    shown = render_timeline(trace, marked_line=7)
-    assert shown.count("<rect") == 2 and shown.count('stroke="#c1121f"') == 1 and "&lt;copy&gt;" in shown
+    output = render_timeline(trace, marked_line=7)
+    assert output.count("<rect") == 2 and output.count('stroke="#c1121f"') == 1 and "&lt;copy&gt;" in output
     assert "No events" in render_timeline(Trace())
 
 
@@ -67,8 +67,8 @@ def test_a_report_shows_stages_and_diagnostics() -> None:
     stage = Stage(
         "numbers", "right?", "failed", "wrong <numbers>", CuirError.of("V301", "differs <by> 1").diagnostics, 1.0, [{"error": 1e-3}]
     )
-    shown = render_verification(VerifyReport("spec", "k", "quick", {}, [stage]))
-    assert "wrong &lt;numbers&gt;" in shown and "differs &lt;by&gt; 1" in shown and "1.00e-03" in shown and "<b>wrong</b>" in shown
+    output = render_verification(VerifyReport("spec", "k", "quick", {}, [stage]))
+    assert "wrong &lt;numbers&gt;" in output and "differs &lt;by&gt; 1" in output and "1.00e-03" in output and "<b>wrong</b>" in output
 
 
 def test_a_page_escapes_titles_and_links_sections(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_objects_show_themselves_in_notebooks() -> None:
 def test_verify_writes_a_page_of_a_fault(cuir: Callable, tmp_path: Path) -> None:
     (tmp_path / "k.cuir").write_text(TEXT.replace("* factor", "* (factor + 1.0)"), encoding="utf-8")
     (tmp_path / "spec.py").write_text("def reference(x, factor):\n    return x * factor\n", encoding="utf-8")
-    shown = cuir("verify", tmp_path / "k.cuir", "--against", tmp_path / "spec.py", "--html", tmp_path / "page.html")
+    output = cuir("verify", tmp_path / "k.cuir", "--against", tmp_path / "spec.py", "--html", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert shown.code == 1 and "error[V301]" in text and "Workers over time" in text and not OUTSIDE.search(text)
+    assert output.code == 1 and "error[V301]" in text and "Workers over time" in text and not OUTSIDE.search(text)
 
 
 @pytest.mark.thorough

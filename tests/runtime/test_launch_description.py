@@ -30,9 +30,9 @@ def lower(name: str) -> Cuda:
 def test_parameters_are_those_of_the_signature(name: str) -> None:
     cuda = lower(name)
     launch = describe_launch(cuda)
-    found = re.search(rf"__global__[^(]*\([^)]*\)\s+{launch.symbol}\((.*?)\) \{{", cuda.source, re.S)
-    assert found
-    names = [re.sub(r"_stride(\d+)$", r".stride(\1)", p.split()[-1]) for p in found[1].split(",")]
+    match = re.search(rf"__global__[^(]*\([^)]*\)\s+{launch.symbol}\((.*?)\) \{{", cuda.source, re.S)
+    assert match
+    names = [re.sub(r"_stride(\d+)$", r".stride(\1)", p.split()[-1]) for p in match[1].split(",")]
     assert [p.name for p in launch.parameters] == names
     sizes = {"CUtensorMap": 128, "int64_t": 8, "int": 4, "float": 4, "bool": 1}
     end = 0

@@ -54,10 +54,10 @@ def test_a_side_that_no_problem_with_other_inputs_takes_gets_them(n: int, length
 def test_a_variance_in_one_pass_is_refused_on_the_path_of_long_rows_alone(condition: str, codes: set[str]) -> None:
     """The twin has two passes for rows of any length."""
     program = parse(VARIANCE.replace("N <= LIMIT", condition))
-    found = set()
+    results = set()
     for d in drawn(40):
         try:
             check_case(program, check(program, "k", {}), SPEC, d)
         except CuirError as error:
-            found |= {x.code for x in error.diagnostics}
-    assert found == codes
+            results |= {x.code for x in error.diagnostics}
+    assert results == codes

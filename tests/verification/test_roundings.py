@@ -98,9 +98,9 @@ def test_a_position_that_its_dtype_does_not_hold_is_an_error_of_the_kernel(posit
     text = rows(MORE, f"store(Y[q, cols(D)], cast(x * cos({position}), T))")
     checked = check(program := parse(text), "kernel", {"T": F16, "D": 16})
     spec = FunctionSpecification("f", lambda x: x * torch.arange(x.shape[0], dtype=torch.float64).to(x.dtype)[:, None].cos())
-    found = []
+    results = []
     try:
         check_case(program, checked, spec, Draw("long", {"M": 2100}))
     except CuirError as error:
-        found = [d.code for d in error.diagnostics]
-    assert found == codes
+        results = [d.code for d in error.diagnostics]
+    assert results == codes

@@ -43,8 +43,8 @@ def inputs(m: int, n: int, d: int, dv: int) -> tuple[torch.Tensor, torch.Tensor,
     return numbers(1, 2, m, d), numbers(1, 1, n, d), numbers(1, 1, n, dv)
 
 
-def off(x: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((x.double() - wanted).norm() / (wanted.norm() or 1.0))
+def off(x: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((x.double() - expected).norm() / (expected.norm() or 1.0))
 
 
 def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
@@ -64,21 +64,21 @@ def test_within_twice_the_error_of_pytorch(dims: tuple[int, int], lengths: tuple
     torch.set_float32_matmul_precision("highest")
     q, k, v = inputs(*lengths, *dims)
     o, lse = ours(q, k, v, return_lse=True)
-    wanted, wanted_lse = reference(q.double(), k.double(), v.double())
-    own = off(reference(q, k, v)[0], wanted)
-    assert o.dtype == torch.float32 and o.shape == wanted.shape
-    assert off(o, wanted) <= 2 * own + 2.0**-23
+    expected, wanted_lse = reference(q.double(), k.double(), v.double())
+    private = off(reference(q, k, v)[0], expected)
+    assert o.dtype == torch.float32 and o.shape == expected.shape
+    assert off(o, expected) <= 2 * private + 2.0**-23
     torch.testing.assert_close(lse.double(), wanted_lse.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("level", ["high", "medium"])
 def test_tf32_where_it_is_allowed(level: str) -> None:
     q, k, v = inputs(150, 130, 64, 64)
-    wanted = reference(q.double(), k.double(), v.double())[0]
+    expected = reference(q.double(), k.double(), v.double())[0]
     exact = ours(q, k, v)
     torch.set_float32_matmul_precision(level)
     rounded = ours(q, k, v)  # the same mods and tensors: a call that is known, but for the precision
-    assert 5e-5 < off(rounded, wanted) < TF32
+    assert 5e-5 < off(rounded, expected) < TF32
     torch.set_float32_matmul_precision("highest")
     assert torch.equal(ours(q, k, v), exact) and not torch.equal(exact, rounded)
 
@@ -96,8 +96,8 @@ def test_settings_of_each_backend_alone(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    for said, parts in (("tf32", 1), ("ieee", 2)):
-        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=said))
+    for message, parts in (("tf32", 1), ("ieee", 2)):
+        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=message))
         assert parts_for(torch.float32) == parts
 
 
@@ -148,16 +148,16 @@ def test_float64_is_refused() -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_object_is_verified(parts: int) -> None:
     """Mask, schedules and numbers, by the error that the kernel's precision allows."""
-    made = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": parts, "BM": 128, "BN": 32, "ROWS": 128})
-    report = made.report
-    assert report is not None and report.ok and made.program.kernels()["flash_fwd"].params[0].name == "Q"
+    result = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": parts, "BM": 128, "BN": 32, "ROWS": 128})
+    report = result.report
+    assert report is not None and report.ok and result.program.kernels()["flash_fwd"].params[0].name == "Q"
     assert corpus.expert("f32") == "flash_fwd_f32"
 
 
 @pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")
 @pytest.mark.parametrize("score", [lambda s, b, h, q, k: s * 2, lambda s, b, h, q, k: s * s], ids=["twice", "squared"])
 def test_steep_scores_are_verified_in_tf32(score: Callable[..., Any]) -> None:
-    """What rounding to TF32 makes of few weights, and of an LSE, is PyTorch's own error as well as the kernel's."""
+    """PyTorch has the same error as the kernel where TF32 rounds few weights, and an LSE."""
     report = attention(Specification("steep", score_mod=score), dtype="f32", head_dim=64, consts={"PARTS": 1}).report
     assert report is not None and report.ok
 
@@ -167,9 +167,12 @@ def test_a_call_takes_the_start_that_was_measured() -> None:
     from cuir.performance.selection import Device, Evidence, choose
     from cuir.spec.specification import Lengths
 
-    made = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": 2})
-    fixed = {"T": made.settings.fixed["T"], "D": 64, "DV": 64, "PARTS": 2}
-    found = choose(
-        made.program, fixed, Lengths(2, 16, 16, 4096, 4096), Evidence(made.settings.starts, device=Device("NVIDIA H200 sm_90 132", 132))
+    created = attention(Specification("causal", causal), dtype="f32", head_dim=64, consts={"PARTS": 2})
+    fixed = {"T": created.settings.fixed["T"], "D": 64, "DV": 64, "PARTS": 2}
+    result = choose(
+        created.program,
+        fixed,
+        Lengths(2, 16, 16, 4096, 4096),
+        Evidence(created.settings.starts, device=Device("NVIDIA H200 sm_90 132", 132)),
     )
-    assert found.source == "start" and (found.consts["BM"], found.consts["ROWS"]) == (256, 128)
+    assert result.source == "start" and (result.consts["BM"], result.consts["ROWS"]) == (256, 128)

@@ -465,6 +465,6 @@ def test_a_version_of_pytorch_whose_tracer_is_not_ours_to_ask(whole: bool, monke
         exact = ((q.double() @ k.double().mT * D**-0.5 + bias).softmax(-1) @ v.double()).sum(-1)
         o = f(q, k, v)
         torch.testing.assert_close(o.double().sum(-1), exact, rtol=6e-3, atol=6e-2)
-        found, right = (torch.autograd.grad(x.square().sum(), table)[0] for x in (o.float().sum(-1), exact))
-        assert float((found - right).norm()) < 2e-2 * float(right.norm())
+        result, right = (torch.autograd.grad(x.square().sum(), table)[0] for x in (o.float().sum(-1), exact))
+        assert float((result - right).norm()) < 2e-2 * float(right.norm())
     assert len(graphs) == 2

@@ -62,10 +62,10 @@ def test_a_class_is_asked_for_once(asked: list[Lengths]) -> None:
 
 
 def test_a_call_says_which_setting_it_gets_and_why() -> None:
-    made = attention(causal, dtype="bf16", head_dim=128, verify="off")
-    chosen = made.choice(queries(2, 32, 8192, 128), queries(2, 8, 8192, 128))
+    result = attention(causal, dtype="bf16", head_dim=128, verify="off")
+    chosen = result.choice(queries(2, 32, 8192, 128), queries(2, 8, 8192, 128))
     assert chosen.source == "table" and "BM=192" in str(chosen) and "NVIDIA H200" in chosen.why
-    few = made.choice(queries(1, 2, 300, 128), queries(1, 2, 300, 128))
+    few = result.choice(queries(1, 2, 300, 128), queries(1, 2, 300, 128))
     assert few.source == "model"
 
 
@@ -77,19 +77,19 @@ def test_windows_of_one_program_have_settings_of_their_own() -> None:
 
 
 def test_what_the_user_fixes_stays() -> None:
-    made = attention(causal, dtype="bf16", head_dim=128, consts={"BM": 128, "BN": 112}, verify="off")
+    result = attention(causal, dtype="bf16", head_dim=128, consts={"BM": 128, "BN": 112}, verify="off")
     q = queries(2, 32, 8192, 128)
-    assert {"BM": 128, "BN": 112}.items() <= made.choice(q, q).consts.items()
+    assert {"BM": 128, "BN": 112}.items() <= result.choice(q, q).consts.items()
 
 
 def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
-    made = attention(causal, dtype="bf16", head_dim=64, verify="off")
+    result = attention(causal, dtype="bf16", head_dim=64, verify="off")
     q, k, v = torch.randn(3, 1, 1, 64, 64).to(torch.bfloat16)
-    made(q, k, v, backend="interpret")
+    result(q, k, v, backend="interpret")
     assert not asked
 
 
-@pytest.mark.parametrize(("spills", "given", "chosen"), [
+@pytest.mark.parametrize(("spills", "inputs", "chosen"), [
     ({(192, 128): 800, (192, 80): 0}, {}, (192, 80)),
     ({(192, 128): 800, (192, 80): 700, (192, 64): 600, (128, 64): 500}, {}, (192, 128)),  # they gain too little
     ({(192, 128): 800, (192, 80): 390, (192, 64): 380, (128, 64): 0}, {}, (128, 64)),
@@ -98,7 +98,7 @@ def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
     ({(192, 128): 800, (128, 128): 800}, {"BN": 128}, (192, 128)),  # the width is the user's own
 ])  # fmt: skip
 def test_tiles_that_spill_give_way_to_smaller_ones(
-    spills: dict[tuple[int, int], int], given: dict[str, int], chosen: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    spills: dict[tuple[int, int], int], inputs: dict[str, int], chosen: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kernel:
         def __init__(self, consts: Any):
@@ -108,7 +108,7 @@ def test_tiles_that_spill_give_way_to_smaller_ones(
     proven: list[Any] = []
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
-    settings = attention(causal, head_dim=64, verify="off", consts=given).settings
+    settings = attention(causal, head_dim=64, verify="off", consts=inputs).settings
     for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4000, 4000)):
         consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append((consts["BM"], consts["BN"])), "causal")
         tile = consts["BM"], consts["BN"]

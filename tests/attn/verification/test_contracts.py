@@ -27,7 +27,7 @@ def variant(name: str) -> Specification:
 
 
 def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") -> Diagnostic:
-    """What the contracts say about the causal kernel with one text replaced."""
+    """Return the reports of the contracts about the causal kernel with one text replaced."""
     assert CAUSAL.count(old) >= 1
     program = parse(CAUSAL.replace(old, new), "kernel.cuir")
     with pytest.raises(CuirError) as caught:

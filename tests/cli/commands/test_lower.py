@@ -63,10 +63,10 @@ def test_lower_prints_or_writes(cuir: Callable, tmp_path: Path) -> None:
 
 def test_lower_describes_the_launch(cuir: Callable, tmp_path: Path) -> None:
     argv = ("lower", "gemm", "-c", "T=f16,BM=64,BN=64")
-    shown = cuir(*argv, "--launch")
-    assert shown.code == 0 and "units = cdiv(M, 64) * cdiv(N, 64)" in shown.out and "__global__" not in shown.out
+    output = cuir(*argv, "--launch")
+    assert output.code == 0 and "units = cdiv(M, 64) * cdiv(N, 64)" in output.out and "__global__" not in output.out
     launch = cuir(*argv, "--json").json["launch"]
-    assert [p["name"] for p in launch["parameters"]] == re.findall(r"^(\w+) +\S+ +\d+ ", shown.out, re.M)
+    assert [p["name"] for p in launch["parameters"]] == re.findall(r"^(\w+) +\S+ +\d+ ", output.out, re.M)
     assert cuir(*argv, "--launch", "--out", tmp_path / "gemm.cu").code == 0 and (tmp_path / "gemm.cu").stat().st_size
     assert cuir(*argv, "--launch", "--validate").code == 2
 

@@ -81,9 +81,9 @@ def test_a_faulty_run_writes_its_trace_and_says_so(cuir: Callable, tmp_path: Pat
     text = Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8")
     program.write_text(text.replace("mbarrier(WG,", "mbarrier(2,"), encoding="utf-8")
     argv = ("run", program, "-c", "T=f16,BM=64,BN=64", "-d", "M=64,N=64,K=256", "--trace", path, "--json")
-    shown = cuir(*argv)
-    assert shown.code == 1 and shown.json["diagnostics"][0]["code"] == "D401"
-    assert any(str(path) in note["message"] for note in shown.json["diagnostics"][0]["notes"])
+    output = cuir(*argv)
+    assert output.code == 1 and output.json["diagnostics"][0]["code"] == "D401"
+    assert any(str(path) in note["message"] for note in output.json["diagnostics"][0]["notes"])
     assert {e["cat"] for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"} >= {"copy", "blocked"}
     path.unlink()
     assert cuir(*argv[:5], "M=64,N=64,K=7", "--trace", path).code == 2 and not path.exists()

@@ -90,9 +90,14 @@ def test_a_hang_while_timing_is_no_figure(program: Program) -> None:
 
 def test_ties_and_noise_keep_the_earlier(program: Program) -> None:
     jitter = itertools.cycle([1.0, 0.999, 1.001])
-    kept: list[dict] = []
-    tune(SearchTask(program, None, FIXED, SPACE), FakeDevice(lambda c: next(jitter)), FakeCompiler(), keep=lambda o: kept.append(o.consts))
-    assert kept[0]["BM"] == 64 and len(kept) == 2  # the start, and what the last turns gave
+    retained: list[dict] = []
+    tune(
+        SearchTask(program, None, FIXED, SPACE),
+        FakeDevice(lambda c: next(jitter)),
+        FakeCompiler(),
+        keep=lambda o: retained.append(o.consts),
+    )
+    assert retained[0]["BM"] == 64 and len(retained) == 2  # the start, and what the last turns gave
 
 
 def test_given_consts_are_not_varied(program: Program) -> None:
@@ -101,8 +106,8 @@ def test_given_consts_are_not_varied(program: Program) -> None:
 
 
 def test_defaults_are_no_second_candidate(program: Program) -> None:
-    seen = [tuple(o.consts.items()) for o in tune(SearchTask(program, None, FIXED, SPACE), FakeDevice(cost), FakeCompiler()).outcomes]
-    assert len(seen) == len(set(seen)) and all(len(s) == 4 for s in seen)
+    observed = [tuple(o.consts.items()) for o in tune(SearchTask(program, None, FIXED, SPACE), FakeDevice(cost), FakeCompiler()).outcomes]
+    assert len(observed) == len(set(observed)) and all(len(s) == 4 for s in observed)
 
 
 def test_without_a_device_candidates_are_only_listed(program: Program) -> None:
@@ -134,13 +139,13 @@ def test_an_interrupted_search_goes_on(program: Program, tmp_path: Path) -> None
         tune(SearchTask(program, None, FIXED, SPACE), Interrupted(cost, verdicts), FakeCompiler(), journal=Journal(path))
     assert path.exists()
     path.write_text(path.read_text(encoding="utf-8") + '{"consts": {"BM": 1', encoding="utf-8")  # the line that was being written
-    done = {tuple(sorted(e["consts"].items())) for e in Journal(path).entries.values()}
+    finished = {tuple(sorted(e["consts"].items())) for e in Journal(path).entries.values()}
     device = FakeDevice(cost, verdicts)
     report = tune(SearchTask(program, None, FIXED, SPACE), device, FakeCompiler(), journal=Journal(path))
-    assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and done
-    assert (("BM", 64), ("BN", 64)) in {entry[:2] for entry in done}
-    again = [c for c in device.checked if tuple(sorted(plain(c).items())) in done]
-    assert not again, "what was found before is not asked again"
+    assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and finished
+    assert (("BM", 64), ("BN", 64)) in {entry[:2] for entry in finished}
+    repeated = [c for c in device.checked if tuple(sorted(plain(c).items())) in finished]
+    assert not repeated, "what was found before is not asked again"
     whole = FakeDevice(cost, verdicts)
     third = tune(SearchTask(program, None, FIXED, SPACE), whole, FakeCompiler(), journal=Journal(path))
     assert found(third) == found(report) and not whole.checked and whole.timed, "only the last turns are run again"
@@ -157,9 +162,9 @@ def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> Non
     flawed = {(o.consts["STAGES"], o.consts["BN"], o.why) for o in entries if o.status == "flawed"}
     assert flawed == {(2, 96, "8 bytes of spills"), (3, 96, "8 bytes of spills")}
     assert all(FIXED.items() <= o.consts.items() for o in entries)
-    again = FakeCompiler(spills)
-    tune(SearchTask(program, None, {**FIXED, "STAGES": 3}, SPACE), FakeDevice(cost), again, journal=Journal(path))
-    assert {c["BN"] for c in again.seen} == {96}
+    repeated = FakeCompiler(spills)
+    tune(SearchTask(program, None, {**FIXED, "STAGES": 3}, SPACE), FakeDevice(cost), repeated, journal=Journal(path))
+    assert {c["BN"] for c in repeated.seen} == {96}
 
 
 def test_a_space_for_another_kernel_is_an_error(program: Program) -> None:

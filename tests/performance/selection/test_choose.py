@@ -1,4 +1,4 @@
-"""What a call gets: the user's choice, then what was tuned, then the shipped table, then the model; one for a class of problems."""
+"""The setting of a call: the user's choice, then tuned, then the shipped table, then the model."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def keep(variant: str, shape: Shape, dtype: str = "bf16", **consts: int) -> None
 
 
 def test_a_first_call_gets_the_shipped_setting() -> None:
-    made = adapted("causal")
-    chosen = choose(made.program, BASE, AT)
+    result = adapted("causal")
+    chosen = choose(result.program, BASE, AT)
     assert chosen.source == "table" and "NVIDIA H200" in chosen.why and "causal" in str(chosen)
-    assert chosen.consts == {**BASE, **chosen.setting} and find_violation(made.program, None, chosen.consts) is None
+    assert chosen.consts == {**BASE, **chosen.setting} and find_violation(result.program, None, chosen.consts) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_clusters_serve_head_dim_192_where_queries_see_many_keys_of_a_bounded_ra
 
 def test_what_was_tuned_comes_first() -> None:
     keep("causal", Shape(2, 32, 32, 8192, 8192, 128), BM=64, BN=96)
-    made = adapted("causal")
-    chosen = choose(made.program, BASE, AT)
+    result = adapted("causal")
+    chosen = choose(result.program, BASE, AT)
     assert chosen.source == "tuned" and chosen.setting == {"BM": 64, "BN": 96}
-    assert choose(made.program, {**BASE, "STAGES": 2}, AT).setting == {"BM": 64, "BN": 96, "STAGES": 2}, (
+    assert choose(result.program, {**BASE, "STAGES": 2}, AT).setting == {"BM": 64, "BN": 96, "STAGES": 2}, (
         "nothing of what was tuned is given"
     )
-    assert choose(made.program, {**BASE, "BM": 128}, AT).source != "tuned", "a part of it is"
-    assert choose(made.program, BASE, AT, Evidence(sources=("table",))).source == "table"
+    assert choose(result.program, {**BASE, "BM": 128}, AT).source != "tuned", "a part of it is"
+    assert choose(result.program, BASE, AT, Evidence(sources=("table",))).source == "table"
     assert choose(adapted("full").program, BASE, AT).source == "table", "another program"
 
 
@@ -89,7 +89,7 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "own",
+    "ours",
     [
         {"BM": 128},
         {"BN": 64},
@@ -101,41 +101,41 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
         {"DYNAMIC": False},
     ],
 )
-def test_a_choice_of_the_users_stands(own: dict[str, int]) -> None:
-    made = adapted("causal")
-    chosen = choose(made.program, {**BASE, **own}, AT, Evidence(STARTS))
-    assert own.items() <= chosen.consts.items() and find_violation(made.program, None, chosen.consts) is None
+def test_a_choice_of_the_users_stands(ours: dict[str, int]) -> None:
+    result = adapted("causal")
+    chosen = choose(result.program, {**BASE, **ours}, AT, Evidence(STARTS))
+    assert ours.items() <= chosen.consts.items() and find_violation(result.program, None, chosen.consts) is None
 
 
 def test_the_model_serves_what_has_no_row() -> None:
-    made = adapted("causal")
+    result = adapted("causal")
     for fixed, device in (({**BASE, "D": 80, "DV": 80}, None), (BASE, Device("NVIDIA H100 PCIe sm_90 114", 114))):
-        chosen = choose(made.program, fixed, AT, Evidence(device=device))
+        chosen = choose(result.program, fixed, AT, Evidence(device=device))
         assert (
-            chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and find_violation(made.program, None, chosen.consts) is None
+            chosen.source == "model" and {"BM", "BN"} <= set(chosen.setting) and find_violation(result.program, None, chosen.consts) is None
         )
-    assert choose(made.program, BASE, Lengths(1, 2, 2, 512, 512)).source == "model", "few tiles"
-    assert choose(made.program, BASE, AT, Evidence(sources=("model",))).source == "model"
+    assert choose(result.program, BASE, Lengths(1, 2, 2, 512, 512)).source == "model", "few tiles"
+    assert choose(result.program, BASE, AT, Evidence(sources=("model",))).source == "model"
 
 
 def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
     """They were measured for these, where launches have many tiles."""
-    made, wide = adapted("causal"), {**BASE, "D": 192, "DV": 128}
+    result, wide = adapted("causal"), {**BASE, "D": 192, "DV": 128}
     starts = ({"BM": 192, "BN": 80, "QBUF": 1}, {"BM": 128, "BN": 96, "QBUF": 1})
-    assert choose(made.program, wide, AT, Evidence(starts, exact=True)).setting == starts[0]
-    assert choose(made.program, {**wide, "BM": 128}, AT, Evidence(starts, exact=True)).setting == starts[1]
-    assert choose(made.program, wide, AT, Evidence(starts)).source == "model", "those are of a larger head dim"
-    assert choose(made.program, wide, Lengths(1, 2, 2, 512, 512), Evidence(starts, exact=True)).source == "model", "few tiles"
-    assert choose(made.program, BASE, AT, Evidence(starts, exact=True)).source == "table"
+    assert choose(result.program, wide, AT, Evidence(starts, exact=True)).setting == starts[0]
+    assert choose(result.program, {**wide, "BM": 128}, AT, Evidence(starts, exact=True)).setting == starts[1]
+    assert choose(result.program, wide, AT, Evidence(starts)).source == "model", "those are of a larger head dim"
+    assert choose(result.program, wide, Lengths(1, 2, 2, 512, 512), Evidence(starts, exact=True)).source == "model", "few tiles"
+    assert choose(result.program, BASE, AT, Evidence(starts, exact=True)).source == "table"
 
 
 def test_without_a_gpu_the_first_start_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "device", lambda: ("", 0))
-    made = adapted("causal")
-    chosen = choose(made.program, BASE, AT, Evidence(({"BM": 192, "BN": 176}, *STARTS)))
+    result = adapted("causal")
+    chosen = choose(result.program, BASE, AT, Evidence(({"BM": 192, "BN": 176}, *STARTS)))
     assert chosen.source == "start" and chosen.setting == {"BM": 64, "BN": 64}
-    assert choose(made.program, {**BASE, "BM": 128}, AT, Evidence(STARTS)).setting == {"BM": 128, "BN": 128}
-    assert choose(made.program, BASE, AT).consts == BASE
+    assert choose(result.program, {**BASE, "BM": 128}, AT, Evidence(STARTS)).setting == {"BM": 128, "BN": 128}
+    assert choose(result.program, BASE, AT).consts == BASE
 
 
 def test_programs_that_are_no_attention_stay_as_given() -> None:
@@ -156,13 +156,13 @@ def test_lengths_of_a_class_are_near(n: int) -> None:
 @given(st.integers(1000, 20000), st.integers(0, 40))
 def test_a_class_has_one_setting(n: int, more: int) -> None:
     """Whatever problem of it comes first: nothing depends on what was called before."""
-    made, of = adapted("sliding_window"), work("sliding_window")
-    one, other = (Lengths(2, 32, 32, x, x) for x in (n, n + more))
-    classes = [problem_class(of, at, {"window": w}) for at, w in ((one, 500), (other, 510))]
+    result, of = adapted("sliding_window"), work("sliding_window")
+    item, second = (Lengths(2, 32, 32, x, x) for x in (n, n + more))
+    classes = [problem_class(of, at, {"window": w}) for at, w in ((item, 500), (second, 510))]
     if classes[0] == classes[1]:
         settings = [
-            choose(made.program, BASE, at, Evidence(sources=("table", "model")), numbers={"window": w}).setting
-            for at, w in ((one, 500), (other, 510))
+            choose(result.program, BASE, at, Evidence(sources=("table", "model")), numbers={"window": w}).setting
+            for at, w in ((item, 500), (second, 510))
         ]
         assert settings[0] == settings[1]
 
@@ -178,8 +178,8 @@ def test_few_settings_for_the_lengths_of_a_program() -> None:
     for variant, numbers in (("causal", {}), ("full", {}), ("sliding_window", {"window": 1024}), ("document", {})):
         for D in (64, 96, 128, 256):
             fixed = {"T": BF16, "D": D, "DV": D}
-            found = {
+            results = {
                 str(choose(adapted(variant).program, fixed, Lengths(max(1, 16384 // n), 32, 8, n, n), numbers=numbers).setting)
                 for n in range(1024, 16385, 1024)
             }
-            assert len(found) <= 3, (variant, D, found)
+            assert len(results) <= 3, (variant, D, results)

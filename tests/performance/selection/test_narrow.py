@@ -41,15 +41,15 @@ def neighbours(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 @functools.cache
 def listed(mod: Any) -> TransferResult:
-    made = transfer(ORIGIN, Specification(mod.__name__, mod))
-    assert made.mask is not None, "it has block lists"
-    return made
+    variant = transfer(ORIGIN, Specification(mod.__name__, mod))
+    assert variant.mask is not None, "it has block lists"
+    return variant
 
 
 def work_of(mod: Any) -> Work:
-    found = Work.of(listed(mod).program, mask=listed(mod).mask)
-    assert found is not None
-    return found
+    result = Work.of(listed(mod).program, mask=listed(mod).mask)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("mod", [dilated, pieces])
@@ -75,24 +75,24 @@ def test_of_many_queries_some_strips_are_looked_at() -> None:
 def test_strips_are_looked_at_on_the_host() -> None:
     of = work_of(dilated)
     numbers = listed(dilated).numbers
-    own = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
+    ours = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
     with torch.device("meta"):  # as users who set a default device
-        found = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
-    assert found is not None and own is not None and (found.some == own.some).all() and (found.whole == own.whole).all()
+        result = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
+    assert result is not None and ours is not None and (result.some == ours.some).all() and (result.whole == ours.whole).all()
 
 
 def test_what_reads_data_is_not_counted() -> None:
-    made = adapted("document")
-    of = Work.of(made.program, mask=made.mask)
-    assert of is not None and made.mask is not None and of.mask is None and not of.can_count
+    result = adapted("document")
+    of = Work.of(result.program, mask=result.mask)
+    assert of is not None and result.mask is not None and of.mask is None and not of.can_count
     assert cost.rank_smaller_tiles(of, Shape(4, 16, 16, 4096, 4096, 64), {}, 132, {}, {"BM": 128, "BN": 128}) == []
 
 
-def chosen(made: TransferResult, D: int, numbers: dict[str, int | float], *, alone: bool = False, **own: int) -> Any:
-    """What a call gets; alone: without the model."""
+def chosen(result: TransferResult, D: int, numbers: dict[str, int | float], *, alone: bool = False, **own: int) -> Any:
+    """Return the setting of a call; alone: without the model."""
     fixed = {"T": BF16, "D": D, "DV": D, **own}
     sources = ("table",) if alone else ("tuned", "table", "start", "model")
-    return choose(made.program, fixed, AT, Evidence(sources=sources), numbers=numbers, mask=made.mask)  # type: ignore[arg-type]
+    return choose(result.program, fixed, AT, Evidence(sources=sources), numbers=numbers, mask=result.mask)  # type: ignore[arg-type]
 
 
 @pytest.mark.sweep
@@ -100,27 +100,27 @@ def chosen(made: TransferResult, D: int, numbers: dict[str, int | float], *, alo
 @pytest.mark.parametrize("mod", [dilated, neighbours])
 def test_tiles_of_a_narrow_mask_visit_less(mod: Any, D: int) -> None:
     """Counted by the block lists themselves, every pair looked at."""
-    made, areas = listed(mod), []
+    result, areas = listed(mod), []
     for alone in (True, False):
-        setting = chosen(made, D, {}, alone=alone).setting
-        count, _ = block_lists(made.mask, made.numbers, AT, setting["BM"], setting["BN"])  # type: ignore[arg-type]
+        setting = chosen(result, D, {}, alone=alone).setting
+        count, _ = block_lists(result.mask, result.numbers, AT, setting["BM"], setting["BN"])  # type: ignore[arg-type]
         areas.append(int(count[..., 1].sum()) * setting["BM"] * setting["BN"])
     assert areas[1] <= cost.MAX_PAIR_RATIO * areas[0], areas
 
 
 @pytest.mark.parametrize("D", [64, 128])
 def test_bounds_that_keep_few_keys_take_smaller_tiles(D: int) -> None:
-    made, of = adapted("local", left=8, right=8), work("local", left=8, right=8)
+    created, of = adapted("local", left=8, right=8), work("local", left=8, right=8)
     numbers = {"left": 8, "right": 8}
-    found, measured = (chosen(made, D, numbers, alone=alone) for alone in (False, True))  # type: ignore[arg-type]
+    result, measured = (chosen(created, D, numbers, alone=alone) for alone in (False, True))  # type: ignore[arg-type]
     shape = Shape(4, 16, 16, 4096, 4096, D)
-    assert (found.source, measured.source) == ("model", "table") and "rows see few keys" in found.why and measured.why in found.why
-    assert cost.count_tile_pairs(of, shape, numbers, found.setting) <= cost.MAX_PAIR_RATIO * cost.count_tile_pairs(
+    assert (result.source, measured.source) == ("model", "table") and "rows see few keys" in result.why and measured.why in result.why
+    assert cost.count_tile_pairs(of, shape, numbers, result.setting) <= cost.MAX_PAIR_RATIO * cost.count_tile_pairs(
         of, shape, numbers, measured.setting
     )
-    assert chosen(made, D, numbers, BN=128).setting["BN"] == 128, "what is given stands"  # type: ignore[arg-type]
+    assert chosen(created, D, numbers, BN=128).setting["BN"] == 128, "what is given stands"  # type: ignore[arg-type]
     wide = {"left": 1024, "right": 1024}
-    assert chosen(made, D, wide).source == "table"  # type: ignore[arg-type]
+    assert chosen(created, D, wide).source == "table"  # type: ignore[arg-type]
 
 
 def test_what_was_measured_stands() -> None:
@@ -134,9 +134,9 @@ def test_what_was_measured_stands() -> None:
     }
     assert len(cells) > 50
     for cell in cells:
-        made, shape = adapted(cell.variant), cell.shape
-        numbers = {n: cell.parameters[n] for n in made.numbers if n in cell.parameters}
+        created, shape = adapted(cell.variant), cell.shape
+        numbers = {n: cell.parameters[n] for n in created.numbers if n in cell.parameters}
         fixed = {"T": BF16, "D": shape.D, "DV": shape.D}
-        found = choose(made.program, fixed, shape.lengths, numbers=numbers, mask=made.mask)
-        if found.source != "table":
-            assert table.count_waves(shape, 132) < table.MIN_WAVES, (cell, found)
+        result = choose(created.program, fixed, shape.lengths, numbers=numbers, mask=created.mask)
+        if result.source != "table":
+            assert table.count_waves(shape, 132) < table.MIN_WAVES, (cell, result)

@@ -33,25 +33,25 @@ def test_a_row_of_ours_and_of_a_peer(tmp_path: Path) -> None:
     assert all("wrong" not in c and 0 < c["error"] <= row["bound"] and c["rounds"] == 2 for c in row["contenders"].values())
     assert row["flops"] == 10 * 64 * 2 * (60 * 61 // 2) and ratios(row) == {"deterministic": 1.0, "dense": 1.0}
     results = Results(tmp_path / "r.jsonl", {"suite": "backward", "pass": "backward", "date": "today"})
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def ask(request: Any, seconds: float) -> Any:
-        asked.append(request)
+        requests.append(request)
         return row
 
-    assert run_calls(SuiteRun([CELL], results, "f16", ["dense"], rounds=2, limit=9.0), "backward", ask, lambda told: None)
-    assert asked[0]["do"] == "backward" and asked[0]["peers"] == ["dense"] and not results.missing([CELL], ["dense"])
+    assert run_calls(SuiteRun([CELL], results, "f16", ["dense"], rounds=2, limit=9.0), "backward", ask, lambda text: None)
+    assert requests[0]["do"] == "backward" and requests[0]["peers"] == ["dense"] and not results.missing([CELL], ["dense"])
     assert "(10 x head dim each), backward;" in markdown(results.head, results.rows)
 
 
 def test_wrong_gradients_are_told() -> None:
     problem = make_tensors(CELL.shape, torch.float16, "cpu")
-    given = [problem[n].requires_grad_() for n in "QKV"]
-    q, k, v = given
+    inputs = [problem[n].requires_grad_() for n in "QKV"]
+    q, k, v = inputs
     do = torch.ones_like(q)
     expected = compute_expected_gradients(read_variant("causal", ()), q, k, v, do, 0.125)
     s = (q.double() @ k.double().mT * 0.125).masked_fill(~torch.ones(60, 60).tril().bool(), -torch.inf)
-    right = list(torch.autograd.grad(s.softmax(-1) @ v.double(), given, do.double()))
+    right = list(torch.autograd.grad(s.softmax(-1) @ v.double(), inputs, do.double()))
     assert not expected.judge(right)
     for i, name in enumerate(("dQ", "dK", "dV")):
         assert f"relative error of {name}" in expected.judge([1.01 * x if i == j else x for j, x in enumerate(right)])

@@ -54,10 +54,10 @@ def measured(program: object, transferred: object, **options: object) -> dict:
 def test_a_right_kernel_is_timed() -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
     row = measured(transferred.program, transferred)
-    ((name, found),) = row["contenders"].items()
-    assert name == "cuir BM=64,BN=64" and found["milliseconds"] == 0.5 and found["error"] <= row["bound"]
+    ((name, result),) = row["contenders"].items()
+    assert name == "cuir BM=64,BN=64" and result["milliseconds"] == 0.5 and result["error"] <= row["bound"]
     flops = 4 * 64 * 2 * (100 * 101 // 2)  # two heads
-    assert row["flops"] == flops and found["tflops"] == round(flops / 0.5 / 1e9, 2)
+    assert row["flops"] == flops and result["tflops"] == round(flops / 0.5 / 1e9, 2)
     assert Cell.from_json(row) == Cell("causal", {}, "small", SHAPE)
 
 
@@ -65,8 +65,8 @@ def test_a_wrong_kernel_is_not_timed() -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
     wrong = transfer(ORIGIN, read_variant("full", ()))
     row = measured(wrong.program, transferred)
-    (found,) = row["contenders"].values()
-    assert "relative error" in found["wrong"] and "tflops" not in found
+    (result,) = row["contenders"].values()
+    assert "relative error" in result["wrong"] and "tflops" not in result
 
 
 def test_our_kernel_that_fails_is_an_entry() -> None:
@@ -83,18 +83,18 @@ def test_our_kernel_that_fails_is_an_entry() -> None:
 
 def test_each_contender_is_told_before_it_runs_and_a_lost_one_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
-    told: list[object] = []
+    text: list[object] = []
 
     def fa2() -> torch.Tensor:
-        told.append("a call")
+        text.append("a call")
         return torch.zeros(0)
 
     monkeypatch.setattr("cuir.performance.suites.peers.contenders", lambda *_: {"fa2": fa2, "flex": fa2})
     ours = "cuir BM=64,BN=64"
-    rows = measured(transferred.program, transferred, lost={"flex": "hangs: no answer"}, tell=lambda *of: told.append(of))["contenders"]
+    rows = measured(transferred.program, transferred, lost={"flex": "hangs: no answer"}, tell=lambda *of: text.append(of))["contenders"]
     assert rows["flex"] == {"failed": "hangs: no answer"} and rows[ours]["milliseconds"] == 0.5
     begun, run = [(ours, BUILD_SECONDS), (ours, RUN_SECONDS), ("", BUILD_SECONDS), ("fa2", BUILD_SECONDS)], (ours, RUN_SECONDS)
-    assert told == [*begun, "a call", ("fa2", RUN_SECONDS), run, run], "a shorter limit once nothing compiles any more"
+    assert text == [*begun, "a call", ("fa2", RUN_SECONDS), run, run], "a shorter limit once nothing compiles any more"
     row = measured(transferred.program, transferred, lost={ours: "hangs: no answer"})["contenders"][ours]
     assert row == {"failed": "hangs: no answer", "consts": {"BM": 64, "BN": 64}}
 
@@ -109,17 +109,17 @@ def test_contenders_that_fail_are_entries_and_a_lost_context_is_not(monkeypatch:
 
         return call
 
-    found = {
+    results = {
         "flex": raises(NoCompiler("no C++ compiler\nand more")),
         "compiled": raises(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate")),
         "fa2": lambda: torch.zeros(SHAPE.B, SHAPE.H, SHAPE.M, SHAPE.D, dtype=torch.float16),
     }
-    monkeypatch.setattr("cuir.performance.suites.peers.contenders", lambda *_: dict(found))
+    monkeypatch.setattr("cuir.performance.suites.peers.contenders", lambda *_: dict(results))
     transferred = transfer(ORIGIN, read_variant("causal", ()))
     rows = measured(transferred.program, transferred)["contenders"]
     assert rows["flex"] == {"failed": "no C++ compiler"} and rows["compiled"] == {"failed": "out of memory"}
     assert "relative error" in rows["fa2"]["wrong"] and rows["cuir BM=64,BN=64"]["milliseconds"] == 0.5
-    found["flex"] = raises(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    results["flex"] = raises(RuntimeError("CUDA error: an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal"):
         measured(transferred.program, transferred)
 
@@ -146,16 +146,16 @@ def test_peers_compute_the_variant(name: str, monkeypatch: pytest.MonkeyPatch) -
     spec = read_variant(name, ())
     transferred = transfer(ORIGIN, spec)
     case = on_cpu(transferred, Shape(2, 4, 2, 150, 150, 64), torch.float16)
-    found = contenders(("cudnn", "fa2", "dense", "flex", "compiled"), spec, case.problem, case.scale)
-    assert ("cudnn" in found) == ("fa2" in found) == (name in ("full", "causal"))
-    assert ("dense" in found) == (name in ("causal", "prefix_lm", "causal_document"))
+    result = contenders(("cudnn", "fa2", "dense", "flex", "compiled"), spec, case.problem, case.scale)
+    assert ("cudnn" in result) == ("fa2" in result) == (name in ("full", "causal"))
+    assert ("dense" in result) == (name in ("causal", "prefix_lm", "causal_document"))
     assert list(contenders(("flex", "otherwise"), spec, case.problem, case.scale)) == ["flex"]
-    if "dense" in found:
-        assert case.expected.judge(found["dense"]()) == ""
+    if "dense" in result:
+        assert case.expected.judge(result["dense"]()) == ""
     q, k = case.problem["Q"], case.problem["K"]
     assert lengths_of(q, k).HK == 2
-    assert compute_expectation(spec, q, k, case.problem["V"], case.scale).judge(found["compiled"]()) == ""
-    assert case.expected.judge(found["flex"]()) == ""
+    assert compute_expectation(spec, q, k, case.problem["V"], case.scale).judge(result["compiled"]()) == ""
+    assert case.expected.judge(result["flex"]()) == ""
 
 
 def test_flash_attention_3_is_a_peer_where_it_is_installed(install: Callable[[str, str], None]) -> None:
@@ -172,9 +172,9 @@ def test_flash_attention_3_is_a_peer_where_it_is_installed(install: Callable[[st
     for name in ("full", "causal", "prefix_lm"):
         spec = read_variant(name, ("prefix=20",) if name == "prefix_lm" else ())
         case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 150, 150, 64), torch.float16)
-        found = contenders(("fa3",), spec, case.problem, case.scale)
-        assert list(found) == ([] if name == "prefix_lm" else ["fa3"])
-        assert all(case.expected.judge(call()) == "" for call in found.values())
+        result = contenders(("fa3",), spec, case.problem, case.scale)
+        assert list(result) == ([] if name == "prefix_lm" else ["fa3"])
+        assert all(case.expected.judge(call()) == "" for call in result.values())
 
 
 DENSE = """
@@ -230,9 +230,9 @@ def test_the_newest_peers_where_they_are_installed(
     for variant in ("full", "causal", "sliding_window", "prefix_lm", "sliding_window_global", "softcap", "sink_causal", "relu"):
         spec = read_variant(variant, {"prefix_lm": ["prefix=20"], "sliding_window_global": ["window=30", "tokens=10"]}.get(variant, []))
         case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 90, 90, 64), torch.float16)
-        found = contenders((peer,), spec, case.problem, case.scale)
-        assert list(found) == ([peer] if variant in says else []), variant
-        assert all(case.expected.judge(call()) == "" for call in (*found.values(), *found.values()))
+        result = contenders((peer,), spec, case.problem, case.scale)
+        assert list(result) == ([peer] if variant in says else []), variant
+        assert all(case.expected.judge(call()) == "" for call in (*result.values(), *result.values()))
     if peer == "cudnn_flex":
         assert len(sys.modules[module].plans) == len(says), "a plan is made once"
     row = measure_backward(
@@ -247,20 +247,20 @@ def test_compiled_pytorch_is_the_peer_where_flex_attention_cannot_be(name: str, 
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     spec = read_variant(name, ())
     case = on_cpu(transfer(ORIGIN, spec), Shape(2, 4, 2, 150, 150, 64), torch.float16)
-    found = contenders(("cudnn", "fa2", "dense", "flex", "otherwise"), spec, case.problem, case.scale)
-    assert list(found) == ["compiled"] and case.expected.judge(found["compiled"]()) == ""
+    result = contenders(("cudnn", "fa2", "dense", "flex", "otherwise"), spec, case.problem, case.scale)
+    assert list(result) == ["compiled"] and case.expected.judge(result["compiled"]()) == ""
 
 
 def test_the_masks_suite_is_what_users_have_today() -> None:
     cells = suite("masks").cells()
     assert len(cells) == 9 * 4 * 2 and suite("masks").peers == ("flex", "fa4", "cudnn_flex") and len(suite("paper").cells()) == 96
-    for one in (c for c in cells if c.model == "hd64"):
-        spec, n = read_variant(one.variant, one.arguments), one.shape.M
+    for item in (c for c in cells if c.model == "hd64"):
+        spec, n = read_variant(item.variant, item.arguments), item.shape.M
         w = max(256, n // 8)
         q, k = torch.randint(n, (4000,)), torch.randint(n, (4000,))
         block = n // 8
         answer = (q - n // 2) // block
-        wanted = {
+        expected = {
             "sliding_window": (k <= q) & (q - k <= w),
             "causal_blockwise": (k <= q) & ((q // block == k // block) | (q // block == 7)),
             "sliding_window_global": (k <= q) & ((q - k <= w) | (k < 128)),
@@ -270,26 +270,26 @@ def test_the_masks_suite_is_what_users_have_today() -> None:
             "relative_position": torch.ones(4000, dtype=torch.bool),
             "alibi_causal": k <= q,
             "softcap_causal": k <= q,
-        }[one.variant]
-        mask_mod, score_mod = spec.mods(Lengths(*one.shape.as_tuple()[:5]))
-        b, h = torch.tensor(one.shape.B - 1), torch.tensor(5)
-        assert mask_mod is None or torch.equal(mask_mod(b, h, q, k), wanted)
+        }[item.variant]
+        mask_mod, score_mod = spec.mods(Lengths(*item.shape.as_tuple()[:5]))
+        b, h = torch.tensor(item.shape.B - 1), torch.tensor(5)
+        assert mask_mod is None or torch.equal(mask_mod(b, h, q, k), expected)
         s = torch.randn(4000)
         scores = {
             "relative_position": s + 0.01 * (k - q),
             "alibi_causal": s + 2 ** (-6 / 4) * (k - q),
             "softcap_causal": 20 * torch.tanh(s / 20),
         }
-        assert (score_mod is not None) == (one.variant in scores)
+        assert (score_mod is not None) == (item.variant in scores)
         if score_mod is not None:
-            torch.testing.assert_close(score_mod(s, b, h, q, k), scores[one.variant])
+            torch.testing.assert_close(score_mod(s, b, h, q, k), scores[item.variant])
 
 
 def test_suites_name_variants_and_peers_that_there_are() -> None:
-    for one in SUITES.values():
-        check_peers([p for p in one.peers if not not_installed(p, one.kind)], one.kind)
-        assert one.cells() and len({c.name for c in one.cells()}) == len(one.cells())
-        assert one.kind in ("decode", "varlen") or all(c.shape.B * c.shape.M == 16384 for c in one.cells())
+    for item in SUITES.values():
+        check_peers([p for p in item.peers if not not_installed(p, item.kind)], item.kind)
+        assert item.cells() and len({c.name for c in item.cells()}) == len(item.cells())
+        assert item.kind in ("decode", "varlen") or all(c.shape.B * c.shape.M == 16384 for c in item.cells())
     assert set(VARIANTS) == set(corpus.variants()) == set(suite("variants").variants)
     for name, parameters in VARIANTS.items():
         read_variant(name, [f"{k}={v}" for k, v in parameters(1024).items()])

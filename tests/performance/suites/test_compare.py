@@ -34,16 +34,16 @@ def compared(result: TransferResult, launch: Callable[..., Any]) -> dict[str, An
 
 def test_a_right_kernel_is_timed_beside_its_peers() -> None:
     result = transfer(ORIGIN, read_variant("sliding_window", ("window=40",)))
-    found = compared(result, interpreted(result.program)(SETTING))
-    assert [r["what"] for r in found["rows"]] == ["this kernel", "dense", "flex"]
-    assert all(r["milliseconds"] == 0.5 for r in found["rows"])
-    assert found["problem"] == "1 x 2 heads x 128 x 64, f16" and 0 < found["error"] <= 1.5 * found["yardstick"] + 2e-5
-    assert found["summary"].startswith("right (error ") and "1.00 x the best of PyTorch's" in found["summary"]
+    actual = compared(result, interpreted(result.program)(SETTING))
+    assert [r["what"] for r in actual["rows"]] == ["this kernel", "dense", "flex"]
+    assert all(r["milliseconds"] == 0.5 for r in actual["rows"])
+    assert actual["problem"] == "1 x 2 heads x 128 x 64, f16" and 0 < actual["error"] <= 1.5 * actual["yardstick"] + 2e-5
+    assert actual["summary"].startswith("right (error ") and "1.00 x the best of PyTorch's" in actual["summary"]
 
 
 def test_a_wrong_kernel_is_found() -> None:
-    result, other = (transfer(ORIGIN, read_variant(v, ())) for v in ("sliding_window", "full"))
-    launch = interpreted(other.program)(SETTING)
+    result, second = (transfer(ORIGIN, read_variant(v, ())) for v in ("sliding_window", "full"))
+    launch = interpreted(second.program)(SETTING)
 
     def wrong(**arguments: Any) -> None:
         launch(**{name: arguments[name] for name in ("Q", "K", "V", "O", "LSE", "scale")})

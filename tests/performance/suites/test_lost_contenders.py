@@ -27,26 +27,26 @@ class Gpu:
         self.lost: list[dict] = []
 
     def __call__(self, request: Mapping, seconds: float) -> Mapping:
-        (one,) = (c for c in CELLS if c.as_json() == {k: request[k] for k in c.as_json()})
+        (item,) = (c for c in CELLS if c.as_json() == {k: request[k] for k in c.as_json()})
         self.lost.append(dict(request["lost"]))
         for name, (status, why) in self.losses.items():
-            if one.name in self.at and name not in request["lost"]:
+            if item.name in self.at and name not in request["lost"]:
                 raise WorkerLost(status, why, name)
-        found = row(one)
-        return {**found, "contenders": found["contenders"] | {name: {"failed": why} for name, why in request["lost"].items()}}
+        result = row(item)
+        return {**result, "contenders": result["contenders"] | {name: {"failed": why} for name, why in request["lost"].items()}}
 
 
 def test_a_row_is_measured_again_without_what_was_lost(tmp_path: Path) -> None:
-    gpu, told = Gpu(LOSSES, (CELLS[1].name,)), list[Told]()
+    gpu, text = Gpu(LOSSES, (CELLS[1].name,)), list[Told]()
     results = Results(tmp_path / "r.jsonl", HEAD)
-    assert go(results, gpu, tell=told.append)
-    one = {"reference A": "hangs: no answer within 30 s"}
-    both = {**one, "reference B": "fault: the process ended with 7: no more"}
-    assert gpu.lost == [{}, {}, one, both, {}], "a contender that was lost at one row is tried at the next"
+    assert go(results, gpu, tell=text.append)
+    item = {"reference A": "hangs: no answer within 30 s"}
+    both = {**item, "reference B": "fault: the process ended with 7: no more"}
+    assert gpu.lost == [{}, {}, item, both, {}], "a contender that was lost at one row is tried at the next"
     assert "failed" not in results.rows[1] and {n: results.rows[1]["contenders"][n]["failed"] for n in both} == both
-    assert [t.doing for t in told if t.lasting][1:] == [f"{CELLS[1].name}: {n}: {why}; once more without it" for n, why in both.items()]
-    again = Gpu({}, ())
-    assert go(Results(tmp_path / "r.jsonl", HEAD), again) and not again.lost, "a row with an entry that failed is a row"
+    assert [t.doing for t in text if t.lasting][1:] == [f"{CELLS[1].name}: {n}: {why}; once more without it" for n, why in both.items()]
+    repeated = Gpu({}, ())
+    assert go(Results(tmp_path / "r.jsonl", HEAD), repeated) and not repeated.lost, "a row with an entry that failed is a row"
 
 
 def test_a_row_that_loses_ever_more_is_given_up(tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_a_row_that_loses_ever_more_is_given_up(tmp_path: Path) -> None:
 
 
 def test_what_is_lost_though_left_out_is_not_asked_for_without_end(tmp_path: Path) -> None:
-    asked: list[Mapping] = []
+    requests: list[Mapping] = []
 
     def ask(request: Mapping, seconds: float) -> Mapping:
-        asked.append(request)
+        requests.append(request)
         raise WorkerLost("hangs", "no answer within 30 s", "flex")
 
     results = Results(tmp_path / "r.jsonl", HEAD)
-    assert go(results, ask) and len(asked) == 2 * len(CELLS) and all("flex" in r["failed"] for r in results.rows)
+    assert go(results, ask) and len(requests) == 2 * len(CELLS) and all("flex" in r["failed"] for r in results.rows)
 
 
 SMALL = """
@@ -108,24 +108,24 @@ class Kernel(Kernel):
 def test_a_reference_that_hangs_on_one_row(tmp_path: Path) -> None:
     """The process of `cuir bench` on a CPU: one configuration hangs when it is checked, another ends the process when it is timed."""
     (tmp_path / "bench_ref.py").write_text(FILE + MORE, encoding="utf-8")
-    one, path = Cell("causal", {}, "small", SHAPE), tmp_path / "r.jsonl"
+    item, path = Cell("causal", {}, "small", SHAPE), tmp_path / "r.jsonl"
 
     def plan(cell: Cell) -> Planned:
         return Planned(cell, "text", "flash_fwd", (SETTING,))
 
     with Worker([sys.executable, "-c", SMALL], {"PYTHONPATH": str(ROOT)}) as worker:
         assert run_cells(
-            SuiteRun([one], Results(path, HEAD), "f16", (), rounds=2, limit=600.0, reference=str(tmp_path)),
+            SuiteRun([item], Results(path, HEAD), "f16", (), rounds=2, limit=600.0, reference=str(tmp_path)),
             plan,
             lambda work: iter([(0, BuildResult())]),
             Priming,
             lambda request, seconds: worker.ask({"origin": "flash_fwd_sm90", **request}, seconds),
-            lambda told: None,
+            lambda text: None,
         )
-    head, (found,) = read(path)
-    entries = found["contenders"]
+    head, (result,) = read(path)
+    entries = result["contenders"]
     assert entries["reference hangs"] == {"failed": "hangs: no answer within 2 s"}
     assert entries["reference ends"] == {"failed": "fault: the process ended with 7: no more"}
     assert entries["reference right"]["rounds"] == entries["cuir BM=64,BN=64"]["rounds"] == 2
-    assert "failed: causal small 100: reference hangs: hangs: no answer within 2 s" in summary([found])
-    assert "reference ends: fault: the process ended with 7: no more" in markdown(head, [found])
+    assert "failed: causal small 100: reference hangs: hangs: no answer within 2 s" in summary([result])
+    assert "reference ends: fault: the process ended with 7: no more" in markdown(head, [result])

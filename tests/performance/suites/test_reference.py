@@ -52,17 +52,17 @@ def measured(variant: str, reference: Reference, dtype: str = "f16") -> dict:
     transferred = transfer(ORIGIN, read_variant(variant, ()))
     launch: Callable = interpreted(transferred.program)
     setting = SETTING if dtype == "f16" else {}
-    found = measure_cell(Cell(variant, {}, "small", SHAPE), transferred, dtype, Contenders([setting] if setting else [], [], reference),
+    result = measure_cell(Cell(variant, {}, "small", SHAPE), transferred, dtype, Contenders([setting] if setting else [], [], reference),
                          Timing(2, measure=lambda call: (call() and None) or 0.5), prepare=on_cpu, launch=launch)  # fmt: skip
-    return {n: c for n, c in found["contenders"].items() if n.startswith("reference")}
+    return {n: c for n, c in result["contenders"].items() if n.startswith("reference")}
 
 
 def test_it_is_checked_and_timed_as_any_other(folder: Path) -> None:
     reference = Reference(folder)
-    found = measured("causal", reference)
-    assert found["reference C"]["milliseconds"] == 0.5
-    assert "relative error" in found["reference wrong"]["wrong"] and "milliseconds" not in found["reference wrong"]
-    assert found["reference ends"] == {"failed": "no compiler here"}
+    result = measured("causal", reference)
+    assert result["reference C"]["milliseconds"] == 0.5
+    assert "relative error" in result["reference wrong"]["wrong"] and "milliseconds" not in result["reference wrong"]
+    assert result["reference ends"] == {"failed": "no compiler here"}
     assert [c for c in reference.module.BUILT if not c.get("SHIFT")] == [{"D": 64, "CAUSAL": 1}], "built once, the others not at all"
 
 

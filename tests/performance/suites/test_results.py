@@ -25,10 +25,10 @@ CELLS = [cell("causal", "llama2-7b", n) for n in (1024, 2048, 4096)]
 SETTINGS = ({"BM": 64}, {"BM": 128})
 
 
-def row(one: Cell, mine: float = 600.0, theirs: float = 400.0) -> dict:
+def row(item: Cell, mine: float = 600.0, theirs: float = 400.0) -> dict:
     contenders = {"cuir BM=64": {"consts": {"BM": 64}, "tflops": mine - 100, "milliseconds": 1.0}, "cuir BM=128": {"consts": {"BM": 128}, "tflops": mine, "milliseconds": 0.9},
                   "cudnn": {"tflops": theirs, "milliseconds": 1.4}, "flex": {"failed": "out of memory"}}  # fmt: skip
-    return {**one.as_json(), "dtype": "f16", "contenders": contenders}
+    return {**item.as_json(), "dtype": "f16", "contenders": contenders}
 
 
 class Gpu:
@@ -40,10 +40,10 @@ class Gpu:
         if len(self.asked) == self.stop_at:
             raise KeyboardInterrupt
         self.asked.append(request)
-        one = Cell.from_json(request)
-        if one.name == self.lost:
+        item = Cell.from_json(request)
+        if item.name == self.lost:
             raise WorkerLost("hangs", "no answer within 240 s")
-        return row(one)
+        return row(item)
 
 
 class Priming:
@@ -54,23 +54,23 @@ class Priming:
 
     def __enter__(self) -> list[Future]:
         self.open_ones.append(self)
-        found: list[Future] = [Future() for _ in self.cells]
-        for one in found:
-            one.set_result("")
-        return found
+        results: list[Future] = [Future() for _ in self.cells]
+        for item in results:
+            item.set_result("")
+        return results
 
     def __exit__(self, *_: object) -> None:
         self.open_ones.remove(self)
 
 
 def go(
-    results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, tell: Callable = lambda told: None, **options: object
+    results: Results, gpu: Callable, refused: str = "", prime: Callable = Priming, tell: Callable = lambda text: None, **options: object
 ) -> bool:
     def compile(work: object) -> object:
         return ((i, BuildResult(refused=refused if consts["BM"] == 128 else "")) for i, (_, _, consts) in enumerate(work))
 
-    def plan(one: Cell) -> Planned:
-        return Planned(one, "text", "flash_fwd", SETTINGS)
+    def plan(item: Cell) -> Planned:
+        return Planned(item, "text", "flash_fwd", SETTINGS)
 
     suite = SuiteRun(**{"cells": CELLS, "results": results, "dtype": "f16", "peers": ("cudnn",), "rounds": 2, "limit": 100.0, **options})
     return run_cells(suite, plan, compile, prime, gpu, tell)
@@ -83,8 +83,8 @@ def test_an_interrupted_suite_goes_on(tmp_path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write('{"variant": "cau')
     gpu = Gpu()
-    again = Results(path, {**HEAD, "date": "another"})
-    assert go(again, gpu) and [Cell.from_json(r) for r in gpu.asked] == CELLS[1:]
+    repeated = Results(path, {**HEAD, "date": "another"})
+    assert go(repeated, gpu) and [Cell.from_json(r) for r in gpu.asked] == CELLS[1:]
     head, rows = read(path)
     assert head == HEAD and [Cell.from_json(r) for r in rows] == CELLS
     idle = Gpu()
@@ -121,10 +121,10 @@ def test_nothing_compiles_while_a_cell_is_timed(tmp_path: Path) -> None:
 def test_rows_without_a_contender_that_is_asked_for_are_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     go(Results(path, HEAD), Gpu())
-    more, again = Gpu(), Gpu()
+    more, repeated = Gpu(), Gpu()
     assert go(Results(path, HEAD), more, reference="there", peers=("cudnn",)) and len(more.asked) == 3
     assert more.asked[0]["reference"] == "there"
-    assert go(Results(path, HEAD), again, reference="there") and go(Results(path, HEAD), again) and not again.asked
+    assert go(Results(path, HEAD), repeated, reference="there") and go(Results(path, HEAD), repeated) and not repeated.asked
 
 
 def test_what_the_worker_is_told_wrongly_costs_a_cell(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ def test_settings_that_do_not_compile_are_not_asked_for(tmp_path: Path) -> None:
 
 def test_the_limit_of_time(tmp_path: Path) -> None:
     times = iter([0.0, 1.0, 2.0, 200.0])
-    results, told = Results(tmp_path / "r.jsonl", HEAD), list[Told]()
-    assert not go(results, Gpu(), clock=lambda: next(times), tell=told.append)
-    assert len(results.rows) == 1 and told[-1].row == results.rows[0] and (told[-1].done, told[-1].of) == (1, 3)
+    results, text = Results(tmp_path / "r.jsonl", HEAD), list[Told]()
+    assert not go(results, Gpu(), clock=lambda: next(times), tell=text.append)
+    assert len(results.rows) == 1 and text[-1].row == results.rows[0] and (text[-1].done, text[-1].of) == (1, 3)
 
 
 def test_the_table_says_what_the_rows_say() -> None:
@@ -170,10 +170,10 @@ def test_the_table_says_what_the_rows_say() -> None:
 
 
 def test_a_reference_counts_with_its_best_configuration() -> None:
-    one = row(CELLS[0], 600, 400)
-    one["contenders"] |= {"reference A": {"tflops": 500.0}, "reference B": {"tflops": 800.0}, "reference C": {"wrong": "relative error 1"}}
-    assert peers(one) == {"cudnn": 400.0, "reference": 800.0} and ratios(one) == {"cudnn": 1.5, "reference": 0.75} and ratio(one) == 0.75
-    assert "| 600 | 400 | out of memory | 800 | 1.50 |  | 0.75 | BM=128 |" in markdown(HEAD, [one])
+    item = row(CELLS[0], 600, 400)
+    item["contenders"] |= {"reference A": {"tflops": 500.0}, "reference B": {"tflops": 800.0}, "reference C": {"wrong": "relative error 1"}}
+    assert peers(item) == {"cudnn": 400.0, "reference": 800.0} and ratios(item) == {"cudnn": 1.5, "reference": 0.75} and ratio(item) == 0.75
+    assert "| 600 | 400 | out of memory | 800 | 1.50 |  | 0.75 | BM=128 |" in markdown(HEAD, [item])
 
 
 @given(
@@ -186,16 +186,16 @@ def test_a_reference_counts_with_its_best_configuration() -> None:
 )
 def test_means_are_of_their_groups(figures: list[tuple[str, str, float, float]]) -> None:
     rows = [row(cell(variant, model, 1024), mine + 100, theirs) for variant, model, mine, theirs in figures]
-    found = means(rows)
-    for group, of in found.items():
+    result = means(rows)
+    for group, of in result.items():
         members = [r for r in rows if group in ("all", r["variant"], f"d{r['shape'][5]}")]
         shares = [(r["contenders"]["cuir BM=128"]["tflops"]) / r["contenders"]["cudnn"]["tflops"] for r in members]
         assert set(of) == {"cudnn"} and of["cudnn"].count == len(members) and of["cudnn"].smallest == min(shares)
         assert min(shares) * 0.999 <= of["cudnn"].mean <= max(shares) * 1.001
         assert any(place(r) == of["cudnn"].where for r in members)
-    assert "all" in found
+    assert "all" in result
     both = [v for v in ("full", "causal", "prefix_lm") if 1 < sum(r["variant"] == v for r in rows) < len(rows)]
-    assert set(both) == set(found) & {"full", "causal", "prefix_lm"}
+    assert set(both) == set(result) & {"full", "causal", "prefix_lm"}
 
 
 def test_what_is_wrong_is_named_and_counts_for_nothing() -> None:
@@ -249,6 +249,6 @@ def test_a_setting_of_one_round_is_no_best() -> None:
         "cudnn": {"tflops": 400.0, "rounds": 3},
     }
     row = {"variant": "causal", "parameters": {}, "model": "llama2-7b", "shape": [1, 1, 1, 64, 64, 64], "contenders": contenders}
-    found = ours(row)
-    assert found is not None and found[0] == "cuir BM=128" and peers(row) == {"cudnn": 400.0}
+    result = ours(row)
+    assert result is not None and result[0] == "cuir BM=128" and peers(row) == {"cudnn": 400.0}
     assert ratios(row) == {"cudnn": 436.0 / 400.0}

@@ -32,11 +32,11 @@ def test_it_sees_what_the_interpreter_sees(b: int, h: int, m: int, grid: int) ->
     with watch_runs():
         cuir.run(CHECKED, {"X": x, "Y": torch.empty_like(x)}, grid=grid)
     masks = PROGRAM.evaluate({"B": b, "H": h, "M": m}, min(grid, PROGRAM.units({"B": b, "H": h, "M": m})))
-    seen = observed.masks()
+    visited = observed.masks()
     assert {
-        c.text: (masks.sides[c.number], seen[c.number])
+        c.text: (masks.sides[c.number], visited[c.number])
         for c in observed.conditions
-        if c.role >= 0 and masks.sides[c.number] != seen[c.number]
+        if c.role >= 0 and masks.sides[c.number] != visited[c.number]
     } == {}
 
 
@@ -57,10 +57,10 @@ def test_a_launch_that_is_too_long_is_unknown() -> None:
 
 def test_scalars_are_read_from_inputs() -> None:
     checked = checked_of("f = 2.0 if L[b] > 3 else 2.0", ", L: Global[i32, B]")
-    wanted = [c for c in collect_conditions(checked) if c.text == "L[b] > 3"]
-    program = ScalarProgram(checked, wanted)
+    expected = [c for c in collect_conditions(checked) if c.text == "L[b] > 3"]
+    program = ScalarProgram(checked, expected)
     with pytest.raises(Unknown):
         program.evaluate({"B": 2, "H": 1, "M": 1})
     tensors = {"L": np.array([1, 9], dtype=np.int32)}
-    assert program.evaluate({"B": 2, "H": 1, "M": 1}, tensors=tensors.__getitem__).sides[wanted[0].number] == 3
-    assert program.evaluate({"B": 1, "H": 1, "M": 1}, tensors=tensors.__getitem__).sides[wanted[0].number] == 2
+    assert program.evaluate({"B": 2, "H": 1, "M": 1}, tensors=tensors.__getitem__).sides[expected[0].number] == 3
+    assert program.evaluate({"B": 1, "H": 1, "M": 1}, tensors=tensors.__getitem__).sides[expected[0].number] == 2
