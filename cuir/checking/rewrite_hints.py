@@ -27,7 +27,37 @@ COMPOSITIONS = {  # of x and, in this order, y and z
     "maximum": "max(x, y)",
     "minimum": "min(x, y)",
 }
-_SAME = {"clip": "clamp", "fmax": "maximum", "fmin": "minimum", "swish": "silu", "ln": "log"}
+COUNTERPARTS = {  # names of Triton, PyTorch and CUDA that no expression of x replaces
+    "sum": "`row_sum(x)` gives [R, 1], `col_sum(x)` gives [1, C]",
+    "mean": "`row_sum(x) / n` of rows with n elements",
+    "amax": "`row_max(x)` gives [R, 1], `col_max(x)` gives [1, C]",
+    "amin": "`-row_max(-x)` gives [R, 1], `-col_max(-x)` gives [1, C]",
+    "dot": "`mma(a, b, acc)`, or `mma_async` with `mma_wait`",
+    "wgmma": "`mma_async(a, b, acc)`, then `mma_wait(acc)`",
+    "arange": "`rows(n)` is [n, 1], `cols(n)` is [1, n]",
+    "program_id": "`work = tiles(n)` before the roles, and `for t in work` in each",
+    "zeros_like": "`zeros(dtype, [rows, cols])`",
+    "atomic_add": "`store(place, x, add=True)`",
+    "to": "`cast(x, dtype)`",
+    "trans": "`store(s, x)` into shared memory, then `load(s.T)`",
+    "syncthreads": "`sync()` for a role, or a `named_barrier(n)`",
+    "make_tensor_descriptor": "`copy_async(box, shared, bar)` makes its tensor map itself",
+    "make_block_ptr": "a view, `X[i : i + 64, :]`, which `load` and `copy_async` take",
+    "fence_proxy_async": "`fence_async()`",
+    "softmax": "`row_max`, `exp2` and `row_sum`: docs/tutorials/tables.md",
+}
+_SAME = {
+    "clip": "clamp",
+    "fmax": "maximum",
+    "fmin": "minimum",
+    "swish": "silu",
+    "ln": "log",
+    "matmul": "dot",
+    "float": "to",
+    "half": "to",
+    "__syncthreads": "syncthreads",
+    "transpose": "trans",
+}
 _AS_TENSOR = ("lgamma", "digamma", "erfinv", "i0")
 _MODULES = ("math", "torch", "np", "numpy", "tl")
 
@@ -37,6 +67,8 @@ def describe_composition(name: str) -> str | None:
     canonical = _SAME.get(name, name)
     if canonical in COMPOSITIONS:
         return f"write `{COMPOSITIONS[canonical]}`"
+    if canonical in COUNTERPARTS:
+        return COUNTERPARTS[canonical]
     if name in _MODULES:
         return "there are no modules: a primitive is called by its name alone"
     return f"nothing computes {name} in a kernel: give its values as a tensor parameter" if name in _AS_TENSOR else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from cuir import CuirError, check, parse
-from cuir.checking.rewrite_hints import COMPOSITIONS, describe_composition
+from cuir.checking.rewrite_hints import COMPOSITIONS, COUNTERPARTS, describe_composition
 from cuir.interp import run
 from cuir.ops import TABLE
 
@@ -53,6 +54,8 @@ def test_each_composition_computes_its_function(name: str) -> None:
         ("lgamma(x)", "N105", "nothing computes lgamma in a kernel: give its values as a tensor parameter"),
         ("math.sqrt(x)", "N101", "there are no modules: a primitive is called by its name alone"),
         ("exp3(x)", "N105", "did you mean `exp2`?"),
+        ("sum(x)", "N105", "`row_sum(x)` gives [R, 1], `col_sum(x)` gives [1, C]"),
+        ("x.to(f16)", "N119", "`cast(x, dtype)`"),
         ("frobnicate(x)", "N105", "`cuir ops` lists the primitives"),
     ],
 )
@@ -68,3 +71,10 @@ def test_a_function_of_the_file_takes_precedence() -> None:
     out = torch.empty(5)
     run(parse(text), {"X": torch.full((5,), 4.0), "Y": torch.zeros(5), "Z": torch.zeros(5), "OUT": out})
     assert torch.equal(out, torch.full((5,), 0.5)) and describe_composition("mine") is None
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_counterparts_name_primitives(name: str) -> None:
+    called = set(re.findall(r"(\w+)\(|`(\w+)`", COUNTERPARTS[name]))
+    assert called and {a or b for a, b in called} <= {name.partition(".")[0] for name in TABLE}
+    assert name not in TABLE and describe_composition(name) == COUNTERPARTS[name]
