@@ -39,6 +39,7 @@ def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = 
     """
     import corpus
 
+    from ..attn.verification.problems import is_attention
     from ..performance.search import Space
     from .command_inputs import read_program
 
@@ -53,7 +54,13 @@ def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = 
     try:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        read_program(source)  # a missing file is reported rather than its missing space
+        program = read_program(source)  # a missing file is reported rather than its missing space
+        if is_kernel and space_file is None and not any(is_attention(k) for k in program.kernels().values()):
+            raise CuirError.of(
+                "U115",
+                f"the search is for attention kernels, and {source} has none",
+                hint="compile it with other consts and time them: docs/tutorials/first_kernel.md shows a loop",
+            ) from None
         raise CuirError.of(
             "U115",
             f"nothing says which values are worth trying for {source}: {place.name} cannot be read",
