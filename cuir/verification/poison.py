@@ -164,7 +164,9 @@ def _find_zeros(
     if not outputs:
         return {}
     try:
-        grads = torch.autograd.grad(outputs, list(leaves.values()), flows, allow_unused=True)
+        # a single number needs no derivatives by outputs, for whose shapes torch imports half a second of modules
+        total = torch.stack([(x * flow).sum().double() for x, flow in zip(outputs, flows, strict=True)]).sum()
+        grads = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     except RuntimeError:  # a function that cannot be differentiated
         return {}
     places = {n: torch.ones_like(x, dtype=torch.bool) if g is None else g == 0 for (n, x), g in zip(leaves.items(), grads, strict=True)}
