@@ -20,7 +20,7 @@ from tests.strategies.effort import examples
 
 from ..kernels.test_autograd import biased, both, causal, dense, documents, late, masking, softcap, tensors
 from .test_gradients_asked_for import biased as of_a_table
-from .test_gradients_asked_for import told, wide
+from .test_gradients_asked_for import record_launches, wide
 
 DIMS = st.one_of(st.sampled_from([8, 32, 64, 96, 128, 192, 256]), st.integers(1, 256))
 SINGLE = torch.float32
@@ -123,7 +123,7 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
 def test_only_what_is_asked_for(requests: str, kernels: list[str], dim: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warpgroups that share keys add the gradient of what is captured once."""
     torch._dynamo.reset()
-    launches, N = told(monkeypatch), 70
+    launches, N = record_launches(monkeypatch), 70
     q, k, v = tensors(1, 2, 2, N, N, dim, dtype=SINGLE)
     g = torch.Generator().manual_seed(3)
     inputs = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
