@@ -118,6 +118,7 @@ def test_the_launch_from_cpp_is_what_the_description_says(tmp_path: Path) -> Non
 
 
 # ---- from FlexAttention
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_the_changed_layer_computes_what_pytorch_computes(tmp_path: Path) -> None:
     (change,) = {b.change for b in all_blocks("console") if b.change is not None and b.change[0] == "attention.py"}
     results = []
