@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.recorded import read_rows
 from cuir.text.markdown import table
 
 HERE = Path(__file__).parent
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for one program")
     options = parser.parse_args()
     if options.table:
-        print("\n".join(summary(json.loads(x) for path in options.table for x in path.read_text(encoding="utf-8").splitlines())))
+        print("\n".join(summary(row for path in options.table for row in read_rows(path))))
         return
     chosen = options.sources or sources()
     if options.unpack:
