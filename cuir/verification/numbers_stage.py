@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+
+import torch
 
 from ..arguments.binding import TORCH
 from ..attn.verification.numeric import add_note, get_ratio
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
-from ..interp.interpreted_launch import Grid
+from ..interp.interpreted_launch import Grid, run
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from .branch_problems import make_branch_draws
 from .coverage.cover import Cover
 from .coverage.observed import Observed
 from .coverage.one_sided import report_coverage
-from .inputs import choose_half_dtype, find_accumulated
+from .inputs import FunctionLaunch, choose_half_dtype, find_accumulated
 from .large_problems import describe_left, is_too_large
 from .perturbed import check_perturbed, choose_perturbed
 from .report import Stage
@@ -27,6 +29,7 @@ from .schedules import NUMBER_GRIDS
 from .side_processes import Job
 from .spec_dispatch import (
     AnyCase,
+    FinishedRun,
     check_case,
     describe_outside,
     find_single_steps,
@@ -34,6 +37,7 @@ from .spec_dispatch import (
     make_corner_cases,
     make_hidden_cases,
     make_number_cases,
+    prepare_launch,
     require_compared,
     shrink_error,
 )
@@ -43,6 +47,8 @@ from .user_sizes import LEFT_OUT, is_user_case, make_user_cases
 
 WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched
 Todo = list[tuple[Checked, AnyCase]]
+Outputs = tuple[Mapping[str, torch.Tensor], int]  # of a run, and its number of CTAs
+Finished = list[dict[str, object]] | Outputs | None  # of a job: rows, or outputs that are not judged yet
 
 
 class NumbersStage:
@@ -59,6 +65,7 @@ class NumbersStage:
         self.steps: list[str] = []  # dims in which no problem was longer than one step
         self.cases: list[AnyCase] = []  # of the kernel itself
         self.todo: Todo = []
+        self.problems: list[FunctionLaunch] = []  # the launches of `todo`, of a function whose runs are shared
         self.left: list[AnyCase] = []  # problems that could not be run
 
     def prepare(self, more: Sequence[AnyCase]) -> list[Job]:
@@ -69,12 +76,25 @@ class NumbersStage:
         self.todo = self._list_problems(more)
         return [partial(self._run_problem, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
 
-    def run(self, stage: Stage, more: Sequence[AnyCase], finished: Sequence[list[dict[str, object]] | None] = ()) -> None:
-        """Run the problems, and `more` of them. Raises CuirError for the first fault.
+    def prepare_runs(self, more: Sequence[AnyCase]) -> list[Job]:
+        """List the problems as `prepare` does, as jobs that run the kernel and return outputs and the number of CTAs.
 
-        finished: for each problem its rows, if it has passed in another process.
+        For functions, which side processes do not evaluate: autograd fails in a fork of a process that uses a GPU.
+        Raises CuirError for a problem that cannot be prepared.
         """
-        checked, todo = self.checked, self.todo or self._list_problems(more)
+        self.todo = self._list_problems(more)
+        problems = (prepare_launch(self.program, kernel, self.spec, case, poison=True) for kernel, case in self.todo)
+        self.problems = [p for p in problems if isinstance(p, FunctionLaunch)]
+        return [partial(self._run_alone, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
+
+    def run(self, stage: Stage, more: Sequence[AnyCase], wider: Sequence[AnyCase], finished: Sequence[Finished] = ()) -> None:
+        """Run the problems, `more` and `wider` ones. Raises CuirError for the first fault.
+
+        wider: problems that follow from runs of the schedules stage, so that nothing can prepare them.
+        finished: for each problem what its job returned, if it has passed in another process.
+        """
+        checked, todo = self.checked, [*(self.todo or self._list_problems(more)), *((self.checked, c) for c in wider)]
+        self.cases += wider
         self.steps = find_single_steps(checked, self.spec, self.cases)
         corners = list(make_corner_cases(self.request.caller_spec, self.program, checked, (c for _, c in todo)))
         self._run_problems(stage, todo, finished)
@@ -106,19 +126,28 @@ class NumbersStage:
             todo += [(variant, c) for c in make_number_cases(variant, self.spec, self.marks, "quick")]
         return todo
 
-    def _run_problem(self, number: int, kernel: Checked, case: AnyCase) -> list[dict[str, object]]:
-        """Run a problem on a grid chosen by its number, and judge its numbers; return rows."""
+    def _run_problem(self, number: int, kernel: Checked, case: AnyCase, outputs: Outputs | None = None) -> list[dict[str, object]]:
+        """Run a problem on a grid chosen by its number, and judge its numbers; return rows. outputs: of its run."""
         if number in WATCHED_ANEW:
             self.observed.narrow()
         columns = {"consts": self._describe_consts(kernel)} if self.varied else {}
-        return [{**columns, **row} for row in check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case))]
+        finished = None if outputs is None else FinishedRun(self.problems[number], *outputs)
+        rows = check_case(self.program, kernel, self.spec, case, grid=_choose_grid(number, case), finished=finished)
+        return [{**columns, **row} for row in rows]
 
-    def _run_problems(self, stage: Stage, todo: Todo, finished: Sequence[list[dict[str, object]] | None]) -> None:
+    def _run_alone(self, number: int, kernel: Checked, case: AnyCase) -> Outputs:
+        if number in WATCHED_ANEW:
+            self.observed.narrow()
+        problem = self.problems[number]
+        report = run(kernel, problem.arguments(), grid=_choose_grid(number, case), undefined=problem.undefined)
+        return problem.outputs, report.grid
+
+    def _run_problems(self, stage: Stage, todo: Todo, finished: Sequence[Finished]) -> None:
         skipped_error: CuirError | None = None  # of a skipped problem
-        for number, ((kernel, case), rows) in enumerate(itertools.zip_longest(todo, finished)):
+        for number, ((kernel, case), result) in enumerate(itertools.zip_longest(todo, finished)):
             self.request.progress(f"numbers: {number} of {len(todo)}, {case.name}")
             try:
-                stage.rows += self._run_problem(number, kernel, case) if rows is None else rows
+                stage.rows += result if isinstance(result, list) else self._run_problem(number, kernel, case, result)
             except CuirError as error:
                 is_skipped = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
                 if is_skipped or is_too_large(kernel, case, error):

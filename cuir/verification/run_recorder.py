@@ -16,11 +16,11 @@ from .soundness import Soundness
 class RunRecorder:
     """Recorder of the runs of some kernels.
 
-    If the specification answers differently afterwards, or refuses to, the observations are discarded. refused:
-    functions that were refused, see `limit_calls`.
+    If the specification answers differently afterwards, or refuses to, the observations are discarded. soundness: None
+    for a specification that the runs do not evaluate. refused: functions that were refused, see `limit_calls`.
     """
 
-    def __init__(self, observed: Observed, kernels: Sequence[Checked], soundness: Soundness, refused: Refusals):
+    def __init__(self, observed: Observed, kernels: Sequence[Checked], soundness: Soundness | None, refused: Refusals):
         self.observed, self.kernels, self.soundness, self.refused = observed, kernels, soundness, refused
 
     def forget(self) -> None:
@@ -32,7 +32,8 @@ class RunRecorder:
     def export(self) -> Any:
         """Return sides seen, and blocks entered of each kernel; None if the specification is unsound."""
         try:
-            self.soundness.end(self.refused)
+            if self.soundness is not None:
+                self.soundness.end(self.refused)
         except CuirError:
             return None
         return list(self.observed.seen), [export_entered_blocks(kernel) for kernel in self.kernels]

@@ -132,7 +132,7 @@ class _Verification:
         self.runs = 0  # runs under different schedules
         self.orders: list[Order] = []
         self.observed: Observed  # sides of the kernel's conditions that runs have taken
-        self.more: list[AnyCase] = []  # problems of the schedules stage whose numbers are judged too
+        self.counted: list[AnyCase] = []  # problems of the schedules stage whose numbers are judged too
         self.other_kernels: list[Checked] = []  # the kernel with other consts
         self.scheduled: SchedulesStage
         self.numbered: NumbersStage | None = None
@@ -239,18 +239,28 @@ class _Verification:
         return kernels, refused
 
     def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
-        """Start the runs of schedules and numbers in side processes, if these are known in advance."""
+        """Start the runs of schedules and numbers in side processes, for mods, whose problems are known in advance.
+
+        Of gradients of mods, the kernel alone runs there.
+        """
         self.scheduled = SchedulesStage(self.request, checked, self.observed)
         self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)
         assert self.soundness is not None
-        if self.processes == 1 or self.level != "quick" or not isinstance(self.spec, Specification):
-            return SideProcesses((), RunRecorder(self.observed, [], self.soundness, refused), 1)
-        scheduled = self.scheduled.prepare()
-        phases = scheduled, self.numbered.prepare(self.scheduled.counted)
+        alone, gradients = SideProcesses((), RunRecorder(self.observed, [], None, refused), 1), is_backward(checked.origin)
+        if self.processes == 1 or self.level != "quick" or not (isinstance(self.spec, Specification) or gradients):
+            return alone
+        try:
+            scheduled = self.scheduled.prepare()
+            phases = scheduled, (self.numbered.prepare_runs if gradients else self.numbered.prepare)(self.scheduled.counted)
+        except CuirError:
+            if not gradients:
+                raise
+            self.scheduled.jobs, self.numbered.todo = [], []
+            return alone  # the stages meet the fault
         kernels = [checked, *(o.checked for o in self.scheduled.orders)]
         for kernel in kernels:
             prepare_code(kernel)
-        return SideProcesses(phases, RunRecorder(self.observed, kernels, self.soundness, refused), self.processes)
+        return SideProcesses(phases, RunRecorder(self.observed, kernels, None if gradients else self.soundness, refused), self.processes)
 
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
@@ -315,7 +325,7 @@ class _Verification:
         with self.stage(2) as stage:
             scheduled = self.scheduled
             scheduled.run(stage, shared.results(0))
-            self.orders, self.runs, self.more = scheduled.orders, scheduled.runs, [*scheduled.wider, *scheduled.counted]
+            self.orders, self.runs, self.counted = scheduled.orders, scheduled.runs, scheduled.counted
 
     def mask(self, checked: Checked) -> None:
         if not is_attention(checked.origin):
@@ -344,7 +354,7 @@ class _Verification:
         with self.stage(4) as stage:
             stage_of_numbers = self.numbered
             assert stage_of_numbers is not None
-            stage_of_numbers.run(stage, self.more, shared.results(1))
+            stage_of_numbers.run(stage, self.counted, self.scheduled.wider, shared.results(1))
             assert self.soundness is not None
             self.soundness.end(refused)
             if self.level == "full":

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 import corpus
 from cuir.spec.loading import as_specification
@@ -211,6 +212,58 @@ def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -
 def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, a_sixth: None) -> None:
     text = TEXT.replace(right, wrong)
     alone, shared = (verified(text, n) for n in (1, 3))
+    assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
+    assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
+
+
+def gradients_verified(processes: int, right: str = "", wrong: str = "") -> VerifyReport:
+    text = corpus.kernels()["flash_bwd_dq_f32"].read_text(encoding="utf-8")
+    assert right in text
+    spec = as_specification(corpus.specification("causal"), "causal")
+    return verify(parse(text.replace(right, wrong), "gradients.cuir"), spec, consts={"D": 8, "BM": 64}, shrink=False, processes=processes)
+
+
+def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where longer problems follow from runs of the schedules stage, and without autograd, which fails in forks of a process that uses a GPU."""
+    local, differentiate = os.getpid(), torch.autograd.grad
+
+    def grad(*given: Any, **options: Any) -> Any:
+        if os.getpid() != local:
+            raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")
+        return differentiate(*given, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    left: list[int] = []
+    results = SideProcesses.results
+
+    def count(shared: SideProcesses, phase: int) -> list[Any]:
+        finished = results(shared, phase)
+        left.append(sum(x is None for x in finished))
+        return finished
+
+    monkeypatch.setattr(SideProcesses, "results", count)
+    wider: list[Any] = []
+
+    def find(*given: Any) -> list[Any]:
+        wider[:] = numbers_stage.make_number_cases(given[1], given[2], [], "quick")[:1]
+        return list(wider)
+
+    monkeypatch.setattr(schedules_stage, "find_wider_cases", find)
+    monkeypatch.setattr(numbers_stage, "make_branch_draws", lambda *given: [])  # a sixth leaves many branches to draw for
+    alone, shared = (described(gradients_verified(n)) for n in (1, 3))
+    assert alone == shared and alone[0] and wider and left == [0, 0, 0, 0]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("right", "wrong", "stage"),
+    [
+        ("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)", "schedules"),
+        ("return 1.0", "return 1.02", "numbers"),
+    ],
+)
+def test_a_fault_of_gradients_is_told_as_by_one_process(right: str, wrong: str, stage: str, a_sixth: None) -> None:
+    alone, shared = (gradients_verified(n, right, wrong) for n in (1, 3))
     assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
     assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
 
