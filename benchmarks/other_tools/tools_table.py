@@ -19,7 +19,7 @@ RESULTS = "results"  # nothing around the process: outputs are compared
 TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
 AS_ORIGINAL = "reports as of the original"  # a report on the kernel without the fault, too, tells nothing about the fault
-BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/verification.md
+BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/notes/other_tools.md
 HEAD = (
     "class",
     "faults run",

@@ -290,10 +290,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     output = capsys.readouterr().out
     assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in output and "| none | 1 |" in output
     page = tmp_path / "page.md"
-    page.write_text((Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8"))
+    page.write_text((Path(__file__).parents[2] / "docs/notes/other_tools.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path), "--page", str(page)])
     assert faults_on_gpu.main() == faults_on_gpu.main() == 0
-    assert page.read_text().count("| none | 1 |") == 1 and "# Verification" in page.read_text()
+    assert page.read_text().count("| none | 1 |") == 1 and "# Other tools" in page.read_text()
     page.write_text("nothing")
     for words, message in (
         (["--table", str(tmp_path / "absent")], "No such file"),
