@@ -165,7 +165,7 @@ def test_a_fault_at_the_end_of_a_sequence_is_found(chunk: int, right: str, wrong
     assert not cuir.verify(cuir.parse(text.replace(right, wrong)), spec, consts=consts, seeded=0, shrink=False).ok
 
 
-@pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification of a right program, whose numbers and faults have their tests here")
 def test_the_kernel_is_right_over_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its schedules are alike: tests/explore/test_programs.py."""
     monkeypatch.setattr(stages._Verification, "schedules", lambda *arguments: None)

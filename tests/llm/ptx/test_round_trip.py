@@ -29,7 +29,7 @@ UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of mor
     **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES), "decode_paged": PLACES,
 }  # fmt: skip
 CONSTS = {"T": DTYPES["f16"], "D": 128}
-TOGETHER = 4  # kernels of a file: neighbours, which mostly run in one worker
+TOGETHER = 3  # kernels of a file: neighbours, which mostly run in one worker
 ROUND = "test_the_ptx_of_a_program_says_its_orchestration"
 
 
