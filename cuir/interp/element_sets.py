@@ -25,10 +25,9 @@ def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> t
 
     Returns [lanes or 1, R, C].
     """
-    offset, inside = tensor.offsets(indices, tensor.strides)
+    offset, inside, whole = tensor.offsets(indices, tensor.strides)
     if not tensor.t.numel():
         return torch.zeros(offset.shape, dtype=tensor.held, device=tensor.t.device)
-    whole = bool(inside.all())
     elements = tensor.flat[offset if whole else torch.where(inside, offset, 0)].to(tensor.held)
     enter_elements(m, actor, tensor, indices, inside, "read", offset, whole)
     return elements if whole else elements.masked_fill_(~inside, 0)
@@ -36,7 +35,7 @@ def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> t
 
 def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], values: Any, mask: torch.Tensor | None, add: bool) -> None:
     """Write values to the elements at the indices, where inside of the tensor and mask is True."""
-    offset, inside = tensor.offsets(indices, tensor.strides)
+    offset, inside, whole = tensor.offsets(indices, tensor.strides)
     lanes = len(m.clusters)
     rows, cols = values.shape[1:] if isinstance(values, torch.Tensor) else (1, 1)
     # torch.broadcast_shapes would import sympy, which takes a second
@@ -44,7 +43,7 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     inside = (inside if mask is None else inside & mask).expand(shape)
     if not tensor.t.numel():
         return
-    whole = bool(inside.all())
+    whole = whole and (mask is None or bool(mask.all()))
     enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset, whole)
     if not m.launch.data:
         return

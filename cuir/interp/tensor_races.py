@@ -68,7 +68,7 @@ def enter_elements(
         return
     lanes = len(m.clusters)
     if offset is None or shadow.strides != tensor.strides:
-        offset, _ = tensor.offsets(indices, shadow.strides)
+        offset, _, _ = tensor.offsets(indices, shadow.strides)
     shape = (lanes, *inside.shape[1:])
     positions = offset.expand(shape)
     lane = torch.arange(lanes, device=positions.device).reshape(-1, 1, 1).expand(shape)

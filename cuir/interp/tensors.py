@@ -64,10 +64,10 @@ class TensorArg:
                 _move_each(self.flat, self.strides, part, offsets, chunk, _deliver)
 
     # ---- elements
-    def offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def offsets(self, indices: list[Any], strides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, bool]:
         """Compute offsets in memory of index tiles and scalars, one for each dim, by `strides`.
 
-        Returns the offsets, and whether each is inside of the tensor.
+        Returns the offsets, whether each is inside of the tensor, and whether all are.
         """
         base, fits = 0, True  # from indices equal for all elements: tensors for them would cost more than the rest
         tiles: list[tuple[torch.Tensor, int, int]] = []
@@ -79,17 +79,16 @@ class TensorArg:
             else:
                 base, fits = base + int(i) * stride, fits and bool(0 <= i < size)
         offset: Any = None
-        inside: Any = None
+        inside = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
         for i, stride, size in tiles:
             term, within = i.to(torch.int64) * stride, (i >= 0) & (i < size)
             # the base goes to the first term, a row or a column, which is smaller than their sum
-            offset, inside = (term + base if base else term, within) if offset is None else (offset + term, inside & within)
-        if offset is None or not fits:
-            none = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
-            inside = none if inside is None else inside & none
+            offset = offset + term if offset is not None else term + base if base else term
+            if not bool(within.all()):
+                inside, fits = inside & within, False
         offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device) if offset is None else offset
         offset, inside = torch.broadcast_tensors(offset, inside)
-        return offset, inside
+        return offset, inside, fits
 
 
 class BoxRef(State):
