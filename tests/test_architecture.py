@@ -302,3 +302,26 @@ def test_the_library_logs_and_does_not_print() -> None:
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"
     ]
     assert not printed
+
+
+# Rooms through which a call of attention travels as a request.
+REQUESTED = ("cuir/attn", "cuir/flex")
+# Public functions, and a specification, which takes by name what a kernel reads.
+LONG_SIGNATURES = {"flex_attention", "create_block_mask", "attention_with_kv_cache", "varlen_attention", "reference"}
+PARAMETERS = 8
+ANY_OF_A_THOUSAND = 15
+
+
+def test_functions_take_few_parameters() -> None:
+    """More of them travel together: they are a request, options or tensors with a name."""
+    functions = [n for p in sources(*REQUESTED) for n in nodes(p)[1] if isinstance(n, ast.FunctionDef)]
+    long = {f.name for f in functions if len([*f.args.posonlyargs, *f.args.args, *f.args.kwonlyargs]) > PARAMETERS}
+    assert len(functions) > 1000 and long == LONG_SIGNATURES
+
+
+def test_attention_has_types() -> None:
+    for room in {p.parent for p in sources(*REQUESTED)}:
+        files = list(room.glob("*.py"))
+        found = sum(isinstance(n, ast.Name) and n.id == "Any" for p in files for n in nodes(p)[1])
+        lines = sum(len(p.read_text(encoding="utf-8").splitlines()) for p in files)
+        assert 1000 * found <= ANY_OF_A_THOUSAND * lines, room

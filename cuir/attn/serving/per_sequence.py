@@ -247,7 +247,9 @@ def register_in_graph(
     """
     q, keys = tensors
     if not torch.compiler.is_compiling():
-        plain_q, plain_keys = (x._values if isinstance(x, NestedTensor) else x for x in tensors)
+        plain_q, plain_keys = tensors
+        if isinstance(q, NestedTensor) and isinstance(keys, NestedTensor):
+            plain_q, plain_keys = q._values, keys._values
         if not is_dispatched(plain_q, plain_keys, plain_keys) and not has_no_numbers(plain_q):
             return None
     check_local(q, keys)
