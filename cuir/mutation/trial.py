@@ -182,7 +182,7 @@ class Trial:
 
     @cached_property
     def expected(self) -> list[Output] | None:
-        """Outputs of the original in all problems; None if it is refused in one."""
+        """Outputs of the unmutated kernel in all problems; None if verification refuses one."""
         key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
         if key not in _expected:
             _expected.clear()  # a process judges mutants of one program

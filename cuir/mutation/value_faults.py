@@ -29,7 +29,7 @@ def _computes(places: Places, site: Site) -> bool:
 
 @operator
 def mutate_expressions(places: Places) -> Iterator[Mutant]:
-    """Change comparisons, sums, factors, extrema and numbers in the functions of the kernel."""
+    """Yield mutants whose comparisons, sums, factors, extrema or numbers differ, in functions of the program."""
     for site in places.sites:
         node = site.node
         if not _computes(places, site) or any(isinstance(p, Slice) for p in site.parents):

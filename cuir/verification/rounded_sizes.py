@@ -224,9 +224,9 @@ class _Evaluation:
 
 
 def _find_differing(checked: Checked, point: _Point) -> Iterator[list[dict[str, int]]]:
-    """Yield sizes at which the expression differs, the shortest first.
+    """Yield lists of sizes at which float32 rounds the expression to another value, the shortest first.
 
-    One list for each dim that may bound its indices.
+    There is a list for each dim that may bound the indices of the expression.
     """
     names = [*point.dims, *point.indices]
     values = _make_values(point.dims, point.indices)

@@ -52,7 +52,7 @@ class Recorder(Protocol):
     """State that jobs leave behind."""
 
     def forget(self) -> None:
-        """Begin a phase in a side process."""
+        """Forget what runs of the caller left in a forked side process, before its first job."""
 
     def export(self) -> object:
         """Return the state of a phase, for `merge` in another process; None to discard its results."""

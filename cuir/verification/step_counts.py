@@ -85,7 +85,7 @@ def is_counted(case: AnyCase) -> bool:
 
 
 def choose_grid(number: int) -> Grid:
-    """Return the number of CTAs of a problem, by its number.
+    """Return the number of CTAs on which the `number`-th problem runs.
 
     It is a function, since a kernel without units of work has a fixed grid.
     """

@@ -19,7 +19,7 @@ class Facts:
 
     @functools.cached_property
     def ranges(self) -> Ranges:
-        """Ranges of i32 values."""
+        """Compute the intervals in which the i32 values of a kernel lie."""
         return Ranges(self.kernel)
 
     @functools.cached_property

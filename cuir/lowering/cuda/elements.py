@@ -26,7 +26,7 @@ BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on
 
 
 class Elements:
-    """Expressions of one scope's values."""
+    """C++ expressions of the elements of values, within one scope of the printed text."""
 
     def __init__(self, scope: Scope):
         self.scope, self.out = scope, scope.out

@@ -19,7 +19,7 @@ Key = tuple[object, ...]
 
 
 def run(kernel: ops.Kernel) -> None:
-    """Number the values of a kernel."""
+    """Replace values of a kernel that equal earlier ones by these, so that each is computed once."""
     _number_block(kernel.body.block, {})
 
 
