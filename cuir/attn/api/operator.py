@@ -32,7 +32,7 @@ from ..capture.mods import Path, follow, make_capture_key
 from ..capture.packing import empty_as, output_for, without_room
 from ..kernels.autograd import BackwardInputs, backward
 from ..kernels.kernels import ATTENTIONS, Ready, name_of
-from ..splicing.captured_arguments import State, memory_of, state_of
+from ..splicing.captured_arguments import Snapshot, state_of, take_snapshot
 from ..splicing.rebuilt import rebuild_mods
 from ..tracing.pairs import Translate, translate_pairs
 from ..tracing.parameter import Parameter
@@ -108,10 +108,10 @@ class Warm:
     """A prepared call, with the captured tensors and their states."""
 
     ready: Ready
-    tensors: tuple[tuple[torch.Tensor, State, object], ...]
+    tensors: tuple[Snapshot, ...]
 
     def holds(self, captured: list[torch.Tensor]) -> bool:
-        return all(t is tensor and state_of(t) == state for t, (tensor, state, _) in zip(captured, self.tensors))
+        return all(t is then.value and state_of(t) == then.state for t, then in zip(captured, self.tensors))
 
 
 @dataclass(frozen=True)
@@ -474,7 +474,7 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
     if remembered and ready.steady:
         if len(handled.warm) >= KNOWN_CALLS:
             handled.warm.clear()
-        handled.warm[signature] = Warm(ready, tuple((t, state_of(t), memory_of(t)) for t in captured))
+        handled.warm[signature] = Warm(ready, tuple(map(take_snapshot, captured)))
     if not block_size and (places := ready.as_they_lie(tensors, lengths_of(query, key))) is not None:
         if len(handled.bound) >= KNOWN_CALLS:
             handled.bound.clear()

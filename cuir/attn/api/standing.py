@@ -21,7 +21,7 @@ from ..capture.attention_request import Mod
 from ..capture.call_inputs import wrong
 from ..capture.graph_errors import at_tracing
 from ..masks.lists import PAIRS, kept_pairs
-from ..splicing.captured_arguments import State, memory_of, state_of, unchanged
+from ..splicing.captured_arguments import Snapshot, State, memory_of, state_of, take_snapshot, unchanged
 from ..tracing.traced import Traced
 from .masks import LazyBlockMask
 from .steady_tensors import mark_steady
@@ -32,17 +32,6 @@ MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
 )  # of a graph: functions that run when it is traced may be given one
 DROPPED, MASKED, WHOLE = range(3)  # kinds of blocks
 BLOCKS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-
-
-class Dependency(NamedTuple):
-    """A tensor or a number on which a choice depends, with its state, and its memory, which is held."""
-
-    value: torch.Tensor | int | float
-    state: State
-    memory: object
-
-    def holds(self) -> bool:
-        return self.state is not None and state_of(self.value) == self.state
 
 
 class BlockMaskFields(NamedTuple):
@@ -65,7 +54,7 @@ class EquivalentMod:
     """
 
     mod: Mod
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[Snapshot, ...] = ()
 
     def holds(self) -> bool:
         return all(d.holds() for d in self.dependencies)
@@ -193,10 +182,10 @@ def _choose(
         return EquivalentMod(mask.mask_mod)
     rows, columns = mask.BLOCK_SIZE
     kinds = block_kinds(mask, -(-at.M // rows), -(-at.N // columns), device)
-    dependencies: tuple[Dependency, ...] = ()
+    dependencies: tuple[Snapshot, ...] = ()
     if min(rows, at.M) * min(columns, at.N) <= PAIRS:
         traced = alone()
-        dependencies = tuple(Dependency(p.value, state_of(p.value), memory_of(p.value)) for p in traced.parameters if p.value is not None)
+        dependencies = tuple(take_snapshot(p.value) for p in traced.parameters if p.value is not None)
         if _agree(kinds, traced, at, rows, columns, device):
             return EquivalentMod(mask.mask_mod, dependencies)
     if previous is not None and previous.mod is not mask.mask_mod:

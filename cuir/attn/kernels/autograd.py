@@ -25,7 +25,7 @@ from ..capture.differentiated_once import GradientError, differentiated_once
 from ..capture.first_call_progress import Progress
 from ..capture.made import DeviceArguments
 from ..capture.packing import as_it_lies, autocasts, made_as_it_lies, make_placeholder, output_for, pack_rows, strides_fit, without_room
-from ..splicing.captured_arguments import State, memory_of, state_of
+from ..splicing.captured_arguments import Snapshot, take_snapshot
 from ..splicing.splice import TransferResult
 from ..tracing.mod_evaluator import evaluate
 from ..tracing.names import DROPOUT
@@ -104,7 +104,7 @@ class ReplayableBackward:
         rows: the launch of `prepare`, or of the kernel of dQ in its place.
         queries: the launch that finishes dQ, from its sums or from the arguments of by_keys.
         device_arguments: the arguments for captured values, made from `forward`, those of a forward call.
-        captured: the tensors among these, their states, and their memory, which is kept alive.
+        captured: the tensors among these at the time of the pass.
     """
 
     rows: Launch
@@ -112,11 +112,11 @@ class ReplayableBackward:
     queries: Launch | None
     device_arguments: tuple[DeviceArguments | None, ...]
     forward: DeviceArguments | None
-    captured: tuple[tuple[torch.Tensor, State, object], ...]
+    captured: tuple[Snapshot, ...]
 
     def of(self, ready: Ready) -> bool:
         """Return True if a forward call had the captured values of this pass, unwritten since."""
-        return self.forward is ready.device_arguments and all(state is not None and state_of(t) == state for t, state, _ in self.captured)
+        return self.forward is ready.device_arguments and all(x.holds() for x in self.captured)
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, do: torch.Tensor, *seed: torch.Tensor
@@ -256,14 +256,14 @@ class Gradients:
             self.replayable.clear()
         prepares = "prepare" not in launches_by_step
         queries = None if prepares else launches_by_step["finish"] if "finish" in launches_by_step else launches_by_step[BY_QUERIES]
-        states = tuple((t, state_of(t), memory_of(t)) for t in captured)
+        snapshots = tuple(map(take_snapshot, captured))
         self.replayable[key] = ReplayableBackward(
             launches_by_step[BY_QUERIES if prepares else "prepare"],
             launches_by_step[KERNEL],
             queries,
             device_arguments,
             ready.device_arguments,
-            states,
+            snapshots,
         )
 
     def _runs(self, ready: Ready, device: torch.device) -> Mapping[str, Kernel]:

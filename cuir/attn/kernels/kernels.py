@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -136,8 +136,7 @@ class Ready:
         if self.kernel is not None and as_they_lie and self.steady and share_count(self.setting) == 1:
             call = self.kernel.make_replay(tensors, {"Q": query, "K": key, "V": value, "O": o, **self.arguments})
             self.replays.clear()
-            if call is not None:
-                self.replays.append(call)
+            self.replays.extend([] if call is None else [call])
         return outputs if self.fits else (without_room(o, tensors["Q"]), *outputs[1:])
 
     def as_they_lie(self, captured: Sequence[torch.Tensor], at: Lengths) -> tuple[tuple[Parameter, int], ...] | None:
@@ -220,6 +219,14 @@ class Ready:
         return self
 
 
+class WarmLaunch(NamedTuple):
+    """A prepared call with the states of captured tensors, and their memory, which is held."""
+
+    ready: Ready
+    states: tuple[tuple[torch.Tensor, State], ...]
+    memory: tuple[object, ...]
+
+
 # launches that captured CUDA graphs read: they live as long as the process, since no one tells when a graph dies
 _PINNED: dict[int, Ready] = {}
 _NAMES = itertools.count()
@@ -253,8 +260,7 @@ class Attention:
         self._reads, self._checked = Reads(traced), Cache()
         self._captured = self._in_order(transferred)
         self._gradients: dict[RequestedGradients, Gradients] = {}
-        # with the tensors' memory
-        self._warm: dict[Any, tuple[Ready, tuple[tuple[torch.Tensor, State], ...], object]] = {}
+        self._warm: dict[Hashable, WarmLaunch] = {}
         values = [p.value for p in transferred.captured]
         self._steady = not any(v is None or (isinstance(v, torch.Tensor) and v.is_inference()) for v in values)
         self.handle = f"attention{next(_NAMES)}"  # by which a graph of torch.compile calls it
@@ -416,15 +422,15 @@ class Attention:
                 cached = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if cached is not None and unchanged(cached[1]):
-            return cached[0].pinned().with_dropout(self._seeded(query))(query, key, value)
+        if cached is not None and unchanged(cached.states):
+            return cached.ready.pinned().with_dropout(self._seeded(query))(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
             captured = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
-            self._warm[signature] = ready, tuple((t, state_of(t)) for t in captured), tuple(map(memory_of, captured))
+            self._warm[signature] = WarmLaunch(ready, tuple((t, state_of(t)) for t in captured), tuple(map(memory_of, captured)))
         return ready.with_dropout(self._seeded(query))(query, key, value)
 
     def _seeded(self, query: torch.Tensor) -> Seeded | None:

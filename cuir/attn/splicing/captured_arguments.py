@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -244,6 +244,22 @@ def memory_of(value: Value) -> object:
     return value.untyped_storage() if isinstance(value, torch.Tensor) else None
 
 
+class Snapshot(NamedTuple):
+    """A captured value at some time: its state, and its memory, which is held with it."""
+
+    value: Value
+    state: State
+    memory: object
+
+    def holds(self) -> bool:
+        """Return True if the value was not written to since, and writes to it are counted."""
+        return self.state is not None and state_of(self.value) == self.state
+
+
+def take_snapshot(value: Value) -> Snapshot:
+    return Snapshot(value, state_of(value), memory_of(value))
+
+
 def _same(value: Value, cached: Value, state: State) -> bool:
     if state is None or state_of(cached) != state:
         return False
@@ -264,4 +280,15 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-__all__ = ["Cache", "CapturedArguments", "captured_arguments", "memory_of", "sources_of", "state_of", "tile_sizes", "unchanged"]
+__all__ = [
+    "Cache",
+    "CapturedArguments",
+    "Snapshot",
+    "captured_arguments",
+    "memory_of",
+    "sources_of",
+    "state_of",
+    "take_snapshot",
+    "tile_sizes",
+    "unchanged",
+]
