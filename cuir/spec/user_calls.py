@@ -218,9 +218,23 @@ class UserCall:
         finally:
             with lock:
                 self.active = False
-                if is_raised:  # and perhaps not raised yet
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread), None)
+                if is_raised:
+                    _discard_pending_exception()
             over.set()
+
+
+def _discard_pending_exception() -> None:
+    """Catch an asynchronous exception that is perhaps pending in this thread.
+
+    Clearing it would leave CPython 3.11's flag of pending work set for all threads: each function call that a debugger,
+    coverage or Hypothesis traces would then repeat its first instruction for ever.
+    """
+    try:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Expired))
+        for _ in range(1000):  # it is raised at the next backward jump
+            pass
+    except _Expired:
+        pass
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -214,3 +215,42 @@ def test_a_child_of_the_function_does_not_go_on() -> None:
     call(os.fork)
     assert os.getpid() == marker
     os.wait()
+
+
+GIVEN_UP_THEN_TRACED = """
+import sys, threading
+from cuir.spec.user_calls import limit_calls, user_call
+from cuir.text.diagnostics import CuirError
+
+def call_for_long():
+    try:
+        with limit_calls(0.05), user_call("the function"):
+            while True:
+                pass
+    except CuirError as error:
+        print(error.diagnostics[0].code)
+
+def call_swallowing():
+    try:
+        with limit_calls(0.05), user_call("the function"):
+            for _ in range(3):
+                try:
+                    while True:
+                        pass
+                except BaseException:
+                    pass
+    except CuirError as error:
+        print(error.diagnostics[0].code)
+
+for function in (call_for_long, call_swallowing):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+sys.settrace(lambda *event: None)
+(lambda: print("traced"))()
+"""
+
+
+def test_a_call_that_was_given_up_in_a_thread_leaves_tracing_as_it_is() -> None:
+    shown = subprocess.run([sys.executable, "-c", GIVEN_UP_THEN_TRACED], capture_output=True, text=True, timeout=60, check=True)
+    assert shown.stdout.split() == ["X125", "X125", "traced"]
