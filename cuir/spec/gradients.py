@@ -89,7 +89,9 @@ def gradients(
         forward_values = FO if PREPARES else None
         o, lse = forward(variant, q, k, v, scale, Arithmetic(PARTS == 1, o=forward_values, exact_scores=exact_scores))
         tensors = [leaf for leaf, _ in leaves.values()]
-        dq, dk, dv, *leaf_gradients = torch.autograd.grad((o * do.to(o.dtype)).sum(), (q, k, v, *tensors), allow_unused=True, materialize_grads=True)
+        dq, dk, dv, *leaf_gradients = torch.autograd.grad(
+            (o * do.to(o.dtype)).sum(), (q, k, v, *tensors), allow_unused=True, materialize_grads=True
+        )
         if queries_alone:
             return {"dQ": dq} | (_rows(forward_values, do, lse, MP) if forward_values is not None else {})
         captured_gradients = {name: _pad_with_nan(x, shape) for (name, (_, shape)), x in zip(leaves.items(), leaf_gradients, strict=True)}
