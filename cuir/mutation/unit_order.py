@@ -8,6 +8,7 @@ import numpy as np
 
 from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
+from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Call, Expr, For, Func, Name
 from ..text.diagnostics import CuirError
 from ..verification.steps import align_heads
@@ -61,7 +62,7 @@ def _find_count(t: Trial, name: str) -> Expr | None:
             for s in t.places.sites
             if isinstance(s.node, Assign) and isinstance(source, Name) and s.node.targets == (source.id,) and isinstance(s.node.value, Call)
         ]
-        if len(bound) != 1 or bound[0].func != Name("tiles") or len(bound[0].args) != 1:
+        if len(bound) != 1 or traits(bound[0]).makes != "units" or len(bound[0].args) != 1:
             return None
         counts.add(bound[0].args[0])
     return counts.pop() if len(counts) == 1 else None

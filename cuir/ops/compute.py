@@ -295,7 +295,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="x as a product of f32 operands with parts=1 takes it: rounded to the 11 bits of TF32. What is computed of it agrees with such products; a number of TF32 stays as it is.",
+    doc="x in TF32, as products with parts=1 round it.",
     evaluate=meaning("round_tf32"),
     traits=arithmetic("x", cost=2),
 )(_type_unary_float)

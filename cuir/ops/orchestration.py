@@ -32,7 +32,7 @@ def _role(cx: CallContext) -> Type:
     Param("dynamic", "const bool", "False", keyword=True),
     where="declaration",
     traits=Traits(declares=True, makes="units"),
-    doc="The units of work of the launch, once per kernel; `for t in work` gives every worker of a cluster the same increasing sequence, and the sequences of all clusters partition range(n). "
+    doc="The units of work of the launch, once per kernel; `for t in work` gives every worker of a cluster the same increasing sequence, and all sequences partition range(n). "
     "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.",
 )
 def _tiles(cx: CallContext) -> Type:

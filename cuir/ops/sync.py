@@ -169,7 +169,7 @@ def _sync(cx: CallContext) -> Type:
     effects=Effects(fences=True),
     traits=Traits(one_lane=True),
     doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well. "
-    "tensors=True: those to tensors too (fence.proxy.async), before a bulk access of the same elements.",
+    "tensors=True: those to tensors too (fence.proxy.async), before a bulk access of them.",
 )
 def _fence(cx: CallContext) -> Type:
     if cx.has("tensors"):

@@ -45,7 +45,7 @@ def softmax(input: object, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 @function("softmin")
 def softmin(input: object, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> TracedValue:
-    return softmax(apply("neg", input), dim, _stacklevel, dtype)
+    return softmax(apply("negative", input), dim, _stacklevel, dtype)
 
 
 @function("log_softmax")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.defaults import Cell
+from benchmarks.recorded import read_rows
 from cuir import Specification, transfer
 from cuir.attn.masks.lists import block_lists
 from cuir.attn.splicing.splice import TransferResult
@@ -125,8 +125,8 @@ def test_bounds_that_keep_few_keys_take_smaller_tiles(D: int) -> None:
 
 def test_what_was_measured_stands() -> None:
     """In no cell of which the table was made does the model speak against it."""
-    (path,) = (ROOT / "benchmarks/results").glob("defaults-h200-*.jsonl")
-    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    (path,) = (ROOT / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")
+    rows = read_rows(path)
     cells = {
         Cell(r["variant"], Shape(*r["shape"]))
         for r in rows
