@@ -134,7 +134,7 @@ def test_a_setter_is_recognised(text: str, result: list[str]) -> None:
 
 
 def test_no_circle_is_dissolved_by_a_setter() -> None:
-    """What both sides need moves to a module above both, or is a parameter."""
+    """No module sets a name of another one to dissolve a circle of imports."""
     results: dict[str, list[str]] = {}
     for path in sources("cuir", "llm"):
         if setters := list_setters(nodes(path)[0]):

@@ -136,7 +136,7 @@ def split_commands(text: str) -> list[tuple[str, str]]:
 
 
 def matches(display: str, output: str) -> bool:
-    """Whether lines of a page are the output, or its parts in order where `...` stands for others."""
+    """Return whether lines of a page are the output, or its parts in order where `...` stands for others."""
     place, parts = 0, LEFT_OUT.split(display)
     for part in parts:
         place = output.find(part, place) + len(part)

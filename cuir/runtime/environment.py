@@ -1,4 +1,4 @@
-"""What kernels need of a machine: cards, driver, compiler, packages, cache; and what runs here."""
+"""Inspection of a machine: cards, driver, compiler, packages, cache, and which kernels run on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch of a lowered kernel takes, for callers in other languages: symbol, grid, block, parameters, tensor maps."""
+"""Description of a launch for callers in other languages: symbol, grid, block, parameters, tensor maps."""
 
 from __future__ import annotations
 

@@ -520,7 +520,7 @@ def _shapes_of_gradients(*arguments: Any) -> list[torch.Tensor]:
 
 
 class _Context(FunctionCtx):
-    """What a call of the operator keeps for its backward pass.
+    """State that a call of the operator keeps for its backward pass.
 
     Attributes:
         rest: the arguments behind the captured tensors.

@@ -70,7 +70,7 @@ def weighting_of(normalize: Normalize, sink: torch.Tensor | float | None) -> Wei
 
 
 class Variant(NamedTuple):
-    """What a kernel computes: mods and weights."""
+    """Variant that a kernel computes: its mods and its weights."""
 
     mask_mod: Mod | None
     score_mod: Mod | None

@@ -466,35 +466,21 @@ class Attention:
         fits = all(map(strides_fit, (query, key, value))) and columns * value.element_size() % COPY_ALIGNMENT == 0
         numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
         if backend == "interpret":
-            consts = self.settings.untuned(at)
-            try:
-                device_arguments = self.arguments(data, at, query.device, consts)
-            except TooLarge:
-                return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
-            return Ready(
-                None,
-                self.settings.checked(consts),
-                {**numbers, **(device_arguments or {})},
-                device_arguments,
-                columns=columns,
-                fits=fits,
-                attention=self,
-                data=data,
-                setting=consts,
-            )
-        problem = at, self.settings.numbers(data.captured)
-        if problem not in self.settings.by_problem:
-            need_hopper(query.device)
-            if not capturing():  # report unfitting values before verification spends seconds
-                self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
-        consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
+            consts, kernel = self.settings.untuned(at), None
+        else:
+            problem = at, self.settings.numbers(data.captured)
+            if problem not in self.settings.by_problem:
+                need_hopper(query.device)
+                if not capturing():  # report unfitting values before verification spends seconds
+                    self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
+            consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
         try:
             device_arguments = self.arguments(data, at, query.device, consts)
         except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
-        return Ready(
+        prepared = Ready(
             kernel,
-            None,
+            self.settings.checked(consts) if kernel is None else None,
             {**numbers, **(device_arguments or {})},
             device_arguments,
             columns=columns,
@@ -502,7 +488,8 @@ class Attention:
             attention=self,
             data=data,
             setting=consts,
-        ).pinned()
+        )
+        return prepared if kernel is None else prepared.pinned()
 
     def captured_by_name(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
         """Yield the name of each captured value in the mods, for messages, and its parameter."""

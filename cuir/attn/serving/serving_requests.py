@@ -10,7 +10,7 @@ from ..capture.attention_request import Level
 
 
 class Bounds(NamedTuple):
-    """Where sequences begin and end among packed tokens, int32 [B] each."""
+    """Starts and ends of sequences among packed tokens, int32 [B] each."""
 
     starts: torch.Tensor
     ends: torch.Tensor

@@ -1,4 +1,4 @@
-"""What travels through a call has the order of the operators' schemas, and plain weights have no key."""
+"""Requests have the order of the operators' schemas, and plain weights have no key."""
 
 from __future__ import annotations
 
