@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         place = next((e for e in reversed(call.excinfo.traceback) if e.path == item.path), None)
         at = f"{item.path.name}:{place.lineno + 1}: {place.statement}\n" if place is not None else ""
         notes = "".join(f"\n{n}" for n in getattr(call.excinfo.value, "__notes__", ()))
-        report.longrepr = f"{at}{call.excinfo.value}{notes}"
+        report.longrepr = _make_representation(call.excinfo, f"{at}{call.excinfo.value}{notes}")
     return report
+
+
+def _make_representation(found: pytest.ExceptionInfo[BaseException], text: str) -> Any:
+    """Make what pytest prints of a failure: the text, and its first line in the short summary, which CI prints whole."""
+    shown: Any = found.getrepr(style="native")
+    entries = shown.reprtraceback.reprentries
+    del entries[:-1]
+    entries[0].lines[:] = [text]
+    if shown.reprcrash is not None:
+        shown.reprcrash.message = str(found.value).partition("\n")[0]
+    return shown
 
 
 def _is_ours(found: pytest.ExceptionInfo[BaseException]) -> bool:

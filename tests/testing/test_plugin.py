@@ -8,6 +8,7 @@ from cuir.testing import session_settings
 from cuir.testing.session_settings import TestClock, run_once
 
 pytest_plugins = ["pytester"]
+pytest.importorskip("cuir.flex")  # operators register once, and pytester forgets the modules that its run imports
 
 FAILING = """
 from hypothesis import given, settings
@@ -27,8 +28,10 @@ def test_shrinks(m, seed):
 """
 
 
-def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ci", ["", "true"])  # pytest cuts its short summary to lines, but not where CI is set
+def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
     monkeypatch.setattr(session_settings, "SHRINKING", 1.0)
+    monkeypatch.setenv("CI", ci)
     pytester.makepyfile(FAILING)
     output = pytester.runpytest_inprocess("-p", "cuir.testing.plugin", "-p", "no:cacheprovider", "-p", "no:xdist")
     output.assert_outcomes(failed=3)
@@ -38,6 +41,8 @@ def test_failures_are_short_and_without_our_frames(pytester: pytest.Pytester, mo
     assert "matching.py:" not in text.partition("Explanation")[0] and "Traceback" not in text
     assert "error[X105]" in sections[1] or "factr" in sections[1]
     assert "m=" in sections[2]
+    summary = text.partition("short test summary")[2].splitlines()[1:]
+    assert len([line for line in summary if line.startswith("FAILED")]) == 3 and len(summary) <= 5
 
 
 def test_options_reach_the_assertions(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
