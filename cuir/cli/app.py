@@ -24,9 +24,11 @@ from .commands.show import show
 from .commands.transfer import transfer
 from .commands.tune import tune
 from .commands.verify import verify
+from .help_page import Command, Group
 
 app = typer.Typer(
     name="cuir",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -47,39 +49,40 @@ def _version(requested: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")] = False,
 ) -> None:
-    """CuIR: expert GPU kernels, changed to new attention variants, tested on a CPU under many schedules, compiled for Hopper."""
+    """Change expert attention kernels to new variants, test them on a CPU, compile them for Hopper GPUs."""
 
 
-# panel of the help, its commands, and for each the line that the list shows: a screen of 80 columns holds all
+# task of the help, its commands, and for each the line that the list shows: a screen of 80 columns holds all
 PANELS: dict[str, dict[Callable[..., object], str]] = {
-    "Write": {
-        check: "names, types, shapes, roles, limits of the architecture",
-        show: "print a program in canonical form, or a difference",
-        ops: "primitives and operators of the language",
-        explain: "explain the code of an error",
-    },
-    "Trust": {
-        verify: "test a program against its specification, on the CPU",
-        mutate: "make faulty programs; show those that verification passes",
-    },
-    "Adapt": {
-        corpus: "list expert kernels, programs, variants and functions",
-        bridge: "adapt an expert kernel to a variant, verify, compile, time",
+    "Adapt a kernel": {
+        bridge: "the main job: adapt an expert kernel, verify, compile, time it",
+        corpus: "list the expert kernels, programs and variants that are shipped",
         transfer: "adapt a program to a specification, by rules or by a model",
-        lift: "lift expert CUDA to a CuIR program",
-        evaluate: "measure how often models adapt kernels rightly",
+        lift: "turn expert CUDA into a CuIR program",
     },
-    "Run": {
+    "Write a program": {
+        check: "find errors in names, types, shapes, roles and resources",
+        show: "print a program in canonical form, or what differs from another",
+        ops: "list the primitives and operators of the language",
+        explain: "explain the code of an error, such as T111",
+    },
+    "Test it": {
+        verify: "test a program against what it should compute, on the CPU",
+        mutate: "plant faults in a right program; show those that go unnoticed",
+    },
+    "Run and measure": {
         run: "run a kernel on random tensors, interpreted or on a GPU",
         lower: "print or compile the CUDA of a program; show its passes",
-        tune: "find the fastest const parameters for a shape",
+        tune: "find the fastest tile sizes and stages for a shape",
         bench: "time kernels beside PyTorch, cuDNN, FlashAttention and others",
+        evaluate: "measure how often language models adapt kernels rightly",
     },
-    "Machine": {
-        doctor: "cards, driver, compiler, packages; what runs here; self-test",
-        cache: "show or clear the cache folder",
+    "This machine": {
+        doctor: "show what is installed, what runs here, and how to add the rest",
+        cache: "show or clear the files that earlier runs left",
     },
 }
 for panel, commands in PANELS.items():
     for command, line in commands.items():
-        app.command("eval" if command is evaluate else None, rich_help_panel=panel, short_help=line)(command)
+        name = "eval" if command is evaluate else None
+        app.command(name, cls=Command, rich_help_panel=panel, short_help=line)(command)

@@ -27,26 +27,70 @@ def _more_than_nothing(usd: float | None) -> float | None:
     return usd
 
 
+ASKING = "Asking a language model"  # panel of the help
 MODEL = "CUIR_MODEL"  # the variable that names the model to ask where --model does not
 Model = Annotated[
     str | None,
-    typer.Option("--model", help=f"the model to ask, as litellm names it (PROVIDER/NAME); else the variable {MODEL}", show_default=False),
+    typer.Option(
+        "--model",
+        metavar="PROVIDER/NAME",
+        help="the model to ask, as litellm names it",
+        show_default=f"the variable {MODEL}",
+        rich_help_panel=ASKING,
+    ),
 ]
-Samples = Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations that are led side by side")]
-Attempts = Annotated[int, typer.Option("--attempts", min=1, help="answers of one conversation: the first and its repairs")]
+Samples = Annotated[
+    int, typer.Option("-k", "--samples", min=1, max=64, metavar="N", help="conversations that are led side by side", rich_help_panel=ASKING)
+]
+Attempts = Annotated[
+    int,
+    typer.Option("--attempts", min=1, metavar="N", help="answers of one conversation: the first and its repairs", rich_help_panel=ASKING),
+]
 Money = Annotated[
-    float | None, typer.Option("--budget", min=0, help="US dollars to spend, more than 0", show_default=False, callback=_more_than_nothing)
+    float | None,
+    typer.Option(
+        "--budget",
+        min=0,
+        metavar="USD",
+        help="US dollars to spend, more than 0",
+        show_default=False,
+        callback=_more_than_nothing,
+        rich_help_panel=ASKING,
+    ),
 ]
-Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="tokens to spend, asked and answered", show_default=False)]
+Tokens = Annotated[
+    int | None,
+    typer.Option("--tokens", min=1, metavar="N", help="tokens to spend, asked and answered", show_default=False, rich_help_panel=ASKING),
+]
 Temperature = Annotated[
-    float | None, typer.Option("--temperature", min=0, max=2, help="of the model (left out: the provider's)", show_default=False)
+    float | None,
+    typer.Option(
+        "--temperature",
+        min=0,
+        max=2,
+        metavar="T",
+        help="temperature of the model, 0 to 2",
+        show_default="the provider's",
+        rich_help_panel=ASKING,
+    ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=1, help="seconds to wait for one answer")]
-Record = Annotated[Path | None, typer.Option("--record", help="write every exchange to this file", show_default=False)]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, metavar="SECONDS", help="time to wait for one answer", rich_help_panel=ASKING)]
+Record = Annotated[
+    Path | None,
+    typer.Option("--record", metavar="FILE", help="write every exchange to this file", show_default=False, rich_help_panel=ASKING),
+]
 Replay = Annotated[
-    Path | None, typer.Option("--replay", help="take the answers from a file that --record wrote, not from a model", show_default=False)
+    Path | None,
+    typer.Option(
+        "--replay", metavar="FILE", help="take the answers from a file that --record wrote", show_default=False, rich_help_panel=ASKING
+    ),
 ]
-Cache = Annotated[Path | None, typer.Option("--cache", help="a folder for answers: the same request is asked once", show_default=False)]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache", metavar="FOLDER", help="a folder for answers: the same request is asked once", show_default=False, rich_help_panel=ASKING
+    ),
+]
 
 
 @dataclass(frozen=True)

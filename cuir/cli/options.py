@@ -22,39 +22,97 @@ Variant = Annotated[
     str,
     typer.Argument(help="a variant of `cuir corpus`, or your own as file.py:function", autocompletion=complete_variant, show_default=False),
 ]
+KERNEL = "Which kernel"  # panel of the help for what most calls leave out
+EXPLORATION = "Every schedule of small launches"
+
 Parameters = Annotated[
-    list[str] | None, typer.Option("-p", "--param", help="a parameter of the variant: -p prefix=256", show_default=False)
+    list[str] | None,
+    typer.Option("-p", "--param", metavar="NAME=VALUE", help="a parameter of the variant: -p prefix=256", show_default=False),
 ]
 KernelName = Annotated[
     str | None,
-    typer.Option("-k", "--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+    typer.Option(
+        "-k",
+        "--kernel",
+        metavar="NAME",
+        help="the kernel, if the file holds several",
+        autocompletion=complete_kernel,
+        show_default=False,
+        rich_help_panel=KERNEL,
+    ),
 ]
-Consts = Annotated[list[str] | None, typer.Option("-c", "--const", help="a const parameter: -c BM=128", show_default=False)]
-Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype)]
+Consts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--const",
+        metavar="NAME=VALUE",
+        help="a const parameter, such as a tile size: -c BM=128",
+        show_default=False,
+        rich_help_panel=KERNEL,
+    ),
+]
+Dtype = Annotated[str, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype, rich_help_panel=KERNEL)]
 GivenDtype = Annotated[
-    str | None, typer.Option("--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype, show_default="the file's, else f16")
+    str | None,
+    typer.Option(
+        "--dtype", help="f16, bf16 or f32", autocompletion=complete_dtype, show_default="the file's, else f16", rich_help_panel=KERNEL
+    ),
 ]
-HeadDim = Annotated[int | None, typer.Option("--head-dim", help="1 to 256", show_default="the file's, else 128")]
-Level = Annotated[str, typer.Option("--level", help="how much to try: quick or full", autocompletion=complete_level)]
+HeadDim = Annotated[
+    int | None,
+    typer.Option("--head-dim", metavar="N", help="length of a head, 1 to 256", show_default="the file's, else 128", rich_help_panel=KERNEL),
+]
+Level = Annotated[str, typer.Option("--level", help="how much to try: quick (seconds) or full (minutes)", autocompletion=complete_level)]
 Origin = Annotated[
     str,
-    typer.Option("--origin", help="the expert kernel to adapt: a file, or a name out of `cuir corpus`", autocompletion=complete_program),
+    typer.Option(
+        "--origin",
+        metavar="FILE",
+        help="the expert kernel to adapt: a file, or a name out of `cuir corpus`",
+        autocompletion=complete_program,
+        rich_help_panel=KERNEL,
+    ),
 ]
 HtmlPage = Annotated[
-    Path | None, typer.Option("--html", help="write one page with program, pictures and verdicts, without a network", show_default=False)
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="write a page for the browser: program, pictures, verdicts", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
-Seconds = Annotated[float, typer.Option("--seconds", min=1, help="with --exhaustive: give up on a launch after so many, deciding nothing")]
+Seconds = Annotated[
+    float,
+    typer.Option(
+        "--seconds", min=1, metavar="N", help="with --exhaustive: give up on a launch after so many seconds", rich_help_panel=EXPLORATION
+    ),
+]
 Written = Annotated[
-    Path | None, typer.Option("--out", help="with --exhaustive: write the shortest failing schedule found there", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="with --exhaustive: write the shortest failing schedule there",
+        show_default=False,
+        rich_help_panel=EXPLORATION,
+    ),
 ]
-Budget = Annotated[float, typer.Option("--budget", min=0.001, help="seconds of processor time that one run in the interpreter may take")]
+Budget = Annotated[
+    float, typer.Option("--budget", min=0.001, metavar="SECONDS", help="processor time that one run in the interpreter may take")
+]
 Replay = Annotated[
-    Path | None, typer.Option("--replay", help="run the schedule in this file, which --exhaustive wrote, with data", show_default=False)
+    Path | None,
+    typer.Option(
+        "--replay",
+        metavar="FILE",
+        help="run the schedule in this file, which --exhaustive wrote, with data",
+        show_default=False,
+        rich_help_panel=EXPLORATION,
+    ),
 ]
-Limit = Annotated[float, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on")]
+Limit = Annotated[
+    float, typer.Option("--limit", min=0, metavar="SECONDS", help="time after which nothing new begins; the same command later goes on")
+]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="compilers at a time (left out: one a core, as far as memory goes)", show_default=False)
+    int | None, typer.Option("--jobs", min=1, metavar="N", help="compilers at a time", show_default="one a core, as far as memory goes")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
 

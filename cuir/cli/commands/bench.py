@@ -33,16 +33,22 @@ def bench(
     context: typer.Context,
     suite: Annotated[str, typer.Argument(help=f"{', '.join(SUITES[:-1])} or {SUITES[-1]}", autocompletion=complete_suite)] = "smoke",
     origin: Origin = EXPERT, dtype: Dtype = "f16", const: Consts = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
-    peer: Annotated[list[str] | None, typer.Option("--peer", help="cudnn, fa2, fa3, fa4, cudnn_flex, dense, flex, compiled, otherwise, (of backward passes) deterministic or (of decode and varlen) flashinfer, settings, varlen_attn, instead of the suite's own; several allowed", show_default=False)] = None,
-    reference: Annotated[Path | None, typer.Option("--reference", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="of timing (left out: the suite's)", show_default=False)] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="WORD", help="a variant, a model or a length: leave out other cells; several allowed", show_default=False)] = None,
+    peer: Annotated[list[str] | None, typer.Option("--peer", metavar="NAME", help="what to time beside: cudnn, fa2, fa3, fa4, cudnn_flex, dense, flex, compiled, otherwise; of backward passes deterministic; of decode and varlen flashinfer, settings, varlen_attn; several allowed", show_default="the suite's")] = None,
+    reference: Annotated[Path | None, typer.Option("--reference", metavar="FOLDER", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, metavar="N", help="rounds of timing", show_default="the suite's")] = None,
     limit: Limit = 3600.0, jobs: Jobs = None,
-    out: Annotated[Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/SUITE-DEVICE-DATE.jsonl)", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the results file", show_default="benchmarks/results/SUITE-DEVICE-DATE.jsonl")] = None,
     show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
     fresh: Fresh = False, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked."""
+    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked.
+
+    Examples:
+        cuir bench smoke
+        cuir bench masks --only sliding_window --peer flex
+        cuir bench --show --out results.jsonl
+    """
     from ...bridging import attention_consts
     from ...performance.suites import Results
     from ...performance.suites import suite as find_suite

@@ -23,20 +23,27 @@ def bridge(
     const: Consts = None,
     level: Level = "quick",
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder for programs, reports, CUDA and cubin (left out: out/VARIANT)", show_default=False)
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="folder for programs, reports, CUDA and cubin", show_default="out/VARIANT"),
     ] = None,
     compile: Annotated[
         bool | None,
-        typer.Option("--compile/--no-compile", help="demand the cubin, or leave it out (left out: if nvcc is there)", show_default=False),
+        typer.Option("--compile/--no-compile", help="demand the compiled kernel, or leave it out", show_default="if nvcc is there"),
     ] = None,
     run: Annotated[
         bool | None,
-        typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out (left out: if one is there)", show_default=False),
+        typer.Option("--run/--no-run", help="demand a run on a GPU, or leave it out", show_default="if one is there"),
     ] = None,
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
-    """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there."""
+    """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there.
+
+    Examples:
+        cuir bridge prefix_lm
+        cuir bridge sliding_window -p window=256 --head-dim 64
+        cuir bridge mine.py:my_mask --html report.html
+    """
     from ...bridging import bridge as run_bridge
     from ...checking.const_defaults import parenthesise_consts, select_main_consts
     from ..command_inputs import KernelWords, output_folder, read_origin, read_variant

@@ -14,12 +14,19 @@ from ..output import print_json, stdout
 def cache(
     kind: Annotated[
         str | None,
-        typer.Argument(help="kernels, cubins, verdicts, results, ptx or tuning", autocompletion=complete_cache, show_default=False),
+        typer.Argument(
+            help="one kind of files: kernels, cubins, verdicts, results, ptx or tuning", autocompletion=complete_cache, show_default=False
+        ),
     ] = None,
     remove: Annotated[bool, typer.Option("--clear", help="remove these files; results of tuning only if KIND is tuning")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the cache folder: kinds of files, their number and bytes, the limit."""
+    """Show or clear the files that earlier runs left: their number and size by kind, and the limit.
+
+    Examples:
+        cuir cache
+        cuir cache cubins --clear
+    """
     from ...caching import disk
     from ...text.diagnostics import CuirError
     from ..command_inputs import suggestion

@@ -22,7 +22,12 @@ def check(
     watch: Annotated[bool, typer.Option("--watch", help="check again whenever the file changes, until Ctrl-C")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a program: names, types, shapes, roles, what the architecture allows."""
+    """Find errors of a program before it runs: names, types, shapes, roles, what the architecture allows.
+
+    Examples:
+        cuir check gemm
+        cuir check mine.cuir --watch
+    """
     from ..option_conflicts import not_beside
 
     if not watch:

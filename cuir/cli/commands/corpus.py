@@ -9,7 +9,12 @@ from ..output import print_json
 
 
 def corpus(as_json: Json = False) -> None:
-    """List the corpus: expert kernels, programs, variants, functions that programs compute, and expert CUDA to lift."""
+    """List what is shipped: expert kernels, programs, variants, functions that programs compute, and expert CUDA to lift.
+
+    Examples:
+        cuir corpus
+        cuir corpus | grep window
+    """
     import corpus as shipped
 
     from ..tables import print_table

@@ -15,7 +15,12 @@ def doctor(
     self_test: Annotated[bool, typer.Option("--self-test", help="run kernels against PyTorch: some two minutes")] = False,
     as_json: Json = False,
 ) -> int:
-    """Show cards, driver, compiler and packages, and what runs here."""
+    """Show which GPU, driver, compiler and packages are here, what can run, and how to install what is missing.
+
+    Examples:
+        cuir doctor
+        cuir doctor --self-test
+    """
     from ...runtime.environment import describe_reach, inspect_environment, inspect_packages
     from ..self_test import run_self_test
 

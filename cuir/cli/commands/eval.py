@@ -20,7 +20,7 @@ from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_specification
 from ..measurement_views import ProgressLine
-from ..model_options import MODEL, Attempts, Money, Temperature, Timeout, Tokens
+from ..model_options import ASKING, MODEL, Attempts, Money, Temperature, Timeout, Tokens
 from ..options import Consts, GivenDtype, HeadDim, Json, Level, Origin, read_level
 from ..output import print_json, stderr, stdout
 from ..process_setup import configure_process
@@ -41,7 +41,7 @@ def evaluate(
     variants: Annotated[
         list[str] | None,
         typer.Argument(
-            help="what the kernel is adapted to (left out: every variant of `cuir corpus`)",
+            help="what the kernel is adapted to; left out: every variant of `cuir corpus`",
             autocompletion=complete_specification,
             show_default=False,
         ),
@@ -49,14 +49,24 @@ def evaluate(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            "--model", help=f"a model to ask, as litellm names it; several allowed; else the variable {MODEL}", show_default=False
+            "--model",
+            metavar="PROVIDER/NAME",
+            help="a model to ask, as litellm names it; several allowed",
+            show_default=f"the variable {MODEL}",
+            rich_help_panel=ASKING,
         ),
     ] = None,
-    samples: Annotated[int, typer.Option("-k", "--samples", min=1, max=64, help="conversations for each variant and model")] = SAMPLES,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "-k", "--samples", min=1, max=64, metavar="N", help="conversations for each variant and model", rich_help_panel=ASKING
+        ),
+    ] = SAMPLES,
     attempts: Attempts = 5,
     origin: Origin = EXPERT,
     origin_spec: Annotated[
-        str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)
+        str | None,
+        typer.Option("--from", metavar="SPEC", help="what the origin computes (known for programs of the corpus)", show_default=False),
     ] = None,
     dtype: GivenDtype = None,
     head_dim: HeadDim = None,
@@ -66,19 +76,42 @@ def evaluate(
     tokens: Tokens = None,
     temperature: Temperature = None,
     timeout: Timeout = 600,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, help="conversations at a time")] = 1,
-    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, max=64, metavar="N", help="conversations at a time")] = 1,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
+    ] = 240,
     record: Annotated[
-        Path | None, typer.Option("--record", help="a folder: write every exchange there, a file for each sample", show_default=False)
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FOLDER",
+            help="write every exchange there, a file for each sample",
+            show_default=False,
+            rich_help_panel=ASKING,
+        ),
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option("--replay", help="a folder of transcripts: judge their answers, ask no model", show_default=False)
+        Path | None,
+        typer.Option(
+            "--replay",
+            metavar="FOLDER",
+            help="judge the answers of these transcripts, ask no model",
+            show_default=False,
+            rich_help_panel=ASKING,
+        ),
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option("--cache", help="a folder for answers: the same request is asked once", show_default=False)
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="FOLDER",
+            help="a folder for answers: the same request is asked once",
+            show_default=False,
+            rich_help_panel=ASKING,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="the results file (left out: benchmarks/results/eval-DATE.jsonl)", show_default=False)
+        Path | None, typer.Option("--out", metavar="FILE", help="the results file", show_default="benchmarks/results/eval-DATE.jsonl")
     ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="ask nothing: the results in --out, with table and plot where there are none yet")
@@ -86,7 +119,12 @@ def evaluate(
     fresh: Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")] = False,
     as_json: Json = False,
 ) -> int:
-    """Measure models: variants x models, several conversations each: pass@1, 3 and 5, cost, and why attempts failed."""
+    """Measure how often language models adapt kernels rightly: pass@1, 3 and 5 by variant and model, cost, and why attempts failed.
+
+    Examples:
+        cuir eval prefix_lm sliding_window --model PROVIDER/NAME --samples 3
+        cuir eval --replay transcripts
+    """
     from llm.apart import Apart
     from llm.budget import Budget
     from llm.evaluate import Rows, read

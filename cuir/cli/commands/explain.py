@@ -19,7 +19,11 @@ def explain(
     markdown: Annotated[bool, typer.Option("--markdown", help="every code as markdown (docs/errors.md)")] = False,
     as_json: Json = False,
 ) -> None:
-    """Explain the code of an error; without one, list all codes."""
+    """Explain the code of an error; without one, list all codes.
+
+    Examples:
+        cuir explain T111
+    """
     from ...text import codes
     from ...text.diagnostics import CuirError
     from ..command_inputs import suggest_codes

@@ -15,6 +15,7 @@ from ...ops.limits import list_architectures
 from ...text.diagnostics import CuirError
 from ..completion import complete_cuda
 from ..model_options import (
+    ASKING,
     Asking,
     Attempts,
     Cache,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from ...checking.checked import Const
     from ...spec.function_specification import AnySpecification
 
+READING = "Reading the source"  # panel of the help
+
 
 def lift(
     source: Annotated[
@@ -52,8 +55,8 @@ def lift(
         str | None,
         typer.Option(
             "--spec",
-            help="what it computes: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one (left out: what its launch description says)",
-            show_default=False,
+            help="what it computes: a variant or function of `cuir corpus`, or FILE.py:FUNCTION",
+            show_default="what its launch description says",
         ),
     ] = None,
     param: Parameters = None,
@@ -69,63 +72,107 @@ def lift(
     timeout: Timeout = 600,
     define: Annotated[
         list[str] | None,
-        typer.Option("-D", "--define", help="a macro that the source is compiled with: -D HEAD_DIM=64, -D NDEBUG", show_default=False),
+        typer.Option(
+            "-D",
+            "--define",
+            metavar="MACRO",
+            help="a macro that the source is compiled with: -D HEAD_DIM=64",
+            show_default=False,
+            rich_help_panel=READING,
+        ),
     ] = None,
-    include: Annotated[list[Path] | None, typer.Option("-I", "--include", help="a folder of headers", show_default=False)] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("-I", "--include", metavar="FOLDER", help="a folder of headers", show_default=False, rich_help_panel=READING),
+    ] = None,
     kernel: Annotated[
         str | None,
         typer.Option(
             "--kernel",
-            help="which kernel of the source: its name, a part of its full name, or a regular expression (left out: the only one; if there are several, they are listed)",
-            show_default=False,
+            metavar="NAME",
+            help="which kernel of the source: its name, a part of its full name, or a regular expression",
+            show_default="the only one",
+            rich_help_panel=READING,
         ),
     ] = None,
     instantiate: Annotated[
         str | None,
-        typer.Option("--instantiate", help="text behind the source: 'template __global__ void name<64>(int*);'", show_default=False),
+        typer.Option(
+            "--instantiate",
+            metavar="TEXT",
+            help="text behind the source: 'template __global__ void name<64>(int*);'",
+            show_default=False,
+            rich_help_panel=READING,
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option("--threads", min=1, max=1024, help="of a CTA, where no __launch_bounds__ says", show_default=False)
+        int | None,
+        typer.Option(
+            "--threads",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="threads of a CTA, where no __launch_bounds__ says",
+            show_default=False,
+            rich_help_panel=READING,
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", help="CTAs of a cluster, where the source does not say: 2, or 2,2 along x and y", show_default=False),
+        typer.Option(
+            "--cluster",
+            metavar="N",
+            help="CTAs of a cluster, where the source does not say: 2, or 2,2 along x and y",
+            show_default=False,
+            rich_help_panel=READING,
+        ),
     ] = None,
     flag: Annotated[
-        list[str] | None, typer.Option("--flag", help="a further option of nvcc's: --flag=-std=c++20", show_default=False)
+        list[str] | None,
+        typer.Option("--flag", help="a further option of nvcc: --flag=-std=c++20", show_default=False, rich_help_panel=READING),
     ] = None,
     read: Annotated[
         str,
         typer.Option(
-            "--read", help="auto, compiler or text: who reads the source; auto takes what nvcc makes of it, and the text if that fails"
+            "--read",
+            metavar="HOW",
+            help="auto, compiler or text: auto reads what nvcc makes of the source, and its text if that fails",
+            rich_help_panel=READING,
         ),
     ] = "auto",
     arch: Annotated[
         str | None,
         typer.Option(
-            "--arch", help="sm_80 or sm_90a (left out: what the launch description says, else what the calls show)", show_default=False
+            "--arch", help="sm_80 or sm_90a", show_default="the launch description's, else what the calls show", rich_help_panel=READING
         ),
     ] = None,
     settle: Annotated[
         Path | None,
         typer.Option(
-            "--settle", help="a file of differences from the source in which the program is right, with reasons", show_default=False
+            "--settle", metavar="FILE", help="differences from the source in which the program is right, with reasons", show_default=False
         ),
     ] = None,
     dtype: GivenDtype = None,
     head_dim: HeadDim = None,
     const: Consts = None,
     level: Level = "quick",
-    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
+    ] = 240,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/NAME)", show_default=False)
+        Path | None, typer.Option("--out", metavar="FOLDER", help="folder for the program and reports", show_default="out/NAME")
     ] = None,
     record: Record = None,
     replay: Replay = None,
     cache: Cache = None,
     as_json: Json = False,
 ) -> int:
-    """Lift expert CUDA to a CuIR program: its orchestration is read off without a model, its workers are written by one and verified."""
+    """Turn expert CUDA into a CuIR program: its roles and barriers are read off, a model writes its workers, and all is verified.
+
+    Examples:
+        cuir lift flash_fwd_sm90 --explain
+        cuir lift mine.cu --spec causal --model PROVIDER/NAME
+    """
     from llm.ptx.compile_source import Build
 
     from ...checking.const_defaults import parenthesise_consts

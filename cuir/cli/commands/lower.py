@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...runtime.launch_description import LaunchDescription
 
 Number = int | float | bool
+PASSES = "Passes of the lowering"  # panel of the help
 OURS = re.compile(r"\d\d-[a-z_]+\.ir")  # names of files that --stages writes
 
 
@@ -33,33 +34,64 @@ def lower(
     kernel: KernelName = None,
     const: Consts = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="write the CUDA source there instead of printing it", show_default=False)
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="write the CUDA source there instead of printing it", show_default=False),
     ] = None,
     cubin: Annotated[
-        Path | None, typer.Option("--cubin", help="compile, and write the cubin there (needs nvcc)", show_default=False)
+        Path | None, typer.Option("--cubin", metavar="FILE", help="compile, and write the cubin there (needs nvcc)", show_default=False)
     ] = None,
     launch: Annotated[
         bool, typer.Option("--launch", help="print what a launch takes instead: symbol, grid, block, parameters, tensor maps")
     ] = False,
     stages: Annotated[
-        Path | None, typer.Option("--stages", help="write the IR after each pass into this folder, and list the passes", show_default=False)
+        Path | None,
+        typer.Option(
+            "--stages",
+            metavar="FOLDER",
+            help="write the IR after each pass into this folder, and list the passes",
+            show_default=False,
+            rich_help_panel=PASSES,
+        ),
     ] = None,
     validate: Annotated[
-        bool, typer.Option("--validate", help="run the IR on random inputs before and after each pass: do results stay as they are?")
+        bool,
+        typer.Option(
+            "--validate",
+            help="run the IR on random inputs before and after each pass: do results stay as they are?",
+            rich_help_panel=PASSES,
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="with --validate: of the inputs")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="with --validate: seed of the inputs", rich_help_panel=PASSES)
+    ] = 0,
     dim: Annotated[
         list[str] | None,
-        typer.Option("-d", "--dim", help="with --validate: lengths of dims, -d B=1,M=100 (left out: by the seed)", show_default=False),
+        typer.Option(
+            "-d",
+            "--dim",
+            metavar="DIMS",
+            help="with --validate: lengths of dims, -d B=1,M=100",
+            show_default="drawn by the seed",
+            rich_help_panel=PASSES,
+        ),
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="leave out a pass, and again another one", show_default=False)
+        list[str] | None,
+        typer.Option("--without", metavar="PASS", help="leave out a pass; several allowed", show_default=False, rich_help_panel=PASSES),
     ] = None,
-    passes: Annotated[bool, typer.Option("--passes", help="list the passes of the lowering, and run none")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="with --passes: as markdown (docs/passes.md)")] = False,
+    passes: Annotated[bool, typer.Option("--passes", help="list the passes of the lowering, and run none", rich_help_panel=PASSES)] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="with --passes: as markdown (docs/passes.md)", rich_help_panel=PASSES)
+    ] = False,
     as_json: Json = False,
 ) -> int:
-    """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it."""
+    """Print the CUDA C++ of a program, or compile it; show and check what each pass does to it.
+
+    Examples:
+        cuir lower gemm
+        cuir lower mine.cuir -c BM=64 --cubin mine.cubin
+        cuir lower gemm --stages ir --validate
+    """
     from ...checking.checker import check
     from ...checking.const_defaults import consts_as_json
     from ...lowering import lower as run_lower

@@ -17,7 +17,7 @@ from ...text.diagnostics import CuirError
 from ...text.plurals import count_noun
 from ..completion import complete_program, complete_specification
 from ..interruption import Interrupted
-from ..options import Consts, GivenDtype, Json, KernelName, Level, Parameters, read_level
+from ..options import KERNEL, Consts, GivenDtype, Json, KernelName, Level, Parameters, read_level
 from ..output import plain, print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -33,7 +33,8 @@ def mutate(
         str | None,
         typer.Option(
             "--against",
-            help="what the program computes: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)",
+            metavar="SPEC",
+            help="what the program computes: a variant, or FILE.py with a function `reference` (known for programs of the corpus)",
             autocompletion=complete_specification,
             show_default=False,
         ),
@@ -42,25 +43,40 @@ def mutate(
     kernel: KernelName = None,
     dtype: GivenDtype = None,
     head_dim: Annotated[
-        int | None, typer.Option("--head-dim", help="1 to 256; 64 takes half the time of 128", show_default="the file's, else 128")
+        int | None,
+        typer.Option(
+            "--head-dim",
+            metavar="N",
+            help="length of a head; 64 takes half the time of 128",
+            show_default="the file's, else 128",
+            rich_help_panel=KERNEL,
+        ),
     ] = None,
     const: Consts = None,
     level: Level = "quick",
     fault: Annotated[
-        list[int] | None, typer.Option("--class", help="only faults of this class, 1 to 15 (several: again)", show_default=False)
+        list[int] | None,
+        typer.Option("--class", metavar="N", help="only faults of this class, 1 to 15; several allowed", show_default=False),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="at most so many mutants, drawn from all classes alike", show_default=False)
+        int | None,
+        typer.Option("--limit", min=1, metavar="N", help="at most so many mutants, drawn from all classes alike", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of the choice")] = 0,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="processes (left out: one a core)", show_default=False)] = None,
-    seconds: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time for one mutant")] = 60,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="with --limit: seed of the choice")] = 0,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="processes at a time", show_default="one a core")] = None,
+    seconds: Annotated[float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time for one mutant")] = 60,
     out: Annotated[
-        Path | None, typer.Option("--out", help="a file of JSON lines, from which an interrupted run goes on", show_default=False)
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="a file of JSON lines, from which an interrupted run goes on", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """How good is the verification? Makes faulty programs from a right one and shows those that no stage refuses."""
+    """Measure the verification: plant faults in a right program, and show those that no stage refuses.
+
+    Examples:
+        cuir mutate gemm --limit 20
+        cuir mutate flash_fwd_sm90 --head-dim 64 --class 3 --out mutants.jsonl
+    """
     from ...checking.checker import pick_kernel
     from ...checking.const_defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
     from ...mutation import FAULTS, Job, MutateReport, chosen, mutants, run

@@ -19,7 +19,12 @@ def ops(
     markdown: Annotated[bool, typer.Option("--markdown", help="the whole reference as markdown (docs/reference.md)")] = False,
     as_json: Json = False,
 ) -> None:
-    """The primitives and operators of the language, from their table."""
+    """List the primitives and operators of the language, or describe one.
+
+    Examples:
+        cuir ops
+        cuir ops mbarrier.wait
+    """
     from ...checking.rewrite_hints import describe_composition
     from ...text.diagnostics import CuirError
     from ..command_inputs import suggestion

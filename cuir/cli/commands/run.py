@@ -11,7 +11,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_program
 from ..option_conflicts import asked_for, not_beside, one_of, only_with
-from ..options import Budget, Consts, Json, KernelName, Replay, Seconds, Written
+from ..options import EXPLORATION, Budget, Consts, Json, KernelName, Replay, Seconds, Written
 from ..output import print_json
 from ..process_setup import configure_process
 
@@ -23,9 +23,12 @@ def run(
     ],
     kernel: KernelName = None,
     const: Consts = None,
-    dim: Annotated[list[str] | None, typer.Option("-d", "--dim", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option("-d", "--dim", metavar="DIMS", help="the length of a dim: -d B=1,H=4,M=100", show_default=False)
+    ] = None,
     scalar: Annotated[
-        list[str] | None, typer.Option("-s", "--scalar", help="a scalar of the kernel: -s scale=0.125", show_default=False)
+        list[str] | None,
+        typer.Option("-s", "--scalar", metavar="NAME=VALUE", help="a scalar of the kernel: -s scale=0.125", show_default=False),
     ] = None,
     schedule: Annotated[
         str,
@@ -33,17 +36,19 @@ def run(
             "--schedule", help="in_order, random:SEED, adversarial:SEED, adversarial:POLICY, or all of those that verification tries"
         ),
     ] = "in_order",
-    grid: Annotated[int | None, typer.Option("--grid", help="how many CTAs (or clusters) run", show_default=False)] = None,
-    data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="of the random tensors")] = 0,
+    grid: Annotated[int | None, typer.Option("--grid", metavar="N", help="how many CTAs (or clusters) run", show_default=False)] = None,
+    data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, metavar="N", help="seed of the random tensors")] = 0,
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="write a trace there: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False)
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="write a trace: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False),
     ] = None,
-    on: Annotated[str, typer.Option("--on", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
+    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
     loader: Annotated[
         str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")
     ] = "driver",
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one")
+        bool,
+        typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one", rich_help_panel=EXPLORATION),
     ] = False,
     seconds: Seconds = 600,
     out: Written = None,
@@ -51,7 +56,13 @@ def run(
     budget: Budget = 60,
     as_json: Json = False,
 ) -> int:
-    """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU."""
+    """Run a kernel on random tensors: in the interpreter, which finds races and deadlocks, or on a GPU.
+
+    Examples:
+        cuir run gemm -d M=128,N=128,K=64
+        cuir run gemm -d M=128,N=128,K=64 --schedule random:7 --trace trace.json
+        cuir run gemm -d M=4096,N=4096,K=4096 --on gpu
+    """
     from ...interp.step_budget import limit_seconds
     from ..command_inputs import kept, read_numbers, read_program, read_program_consts
     from ..kernel_run import RunOptions, replayable, run_kernel

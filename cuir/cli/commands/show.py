@@ -14,11 +14,19 @@ from ..output import print_json, stdout
 def show(
     file: File,
     diff: Annotated[
-        str | None, typer.Option("--diff", help="another program: show what differs", autocompletion=complete_program, show_default=False)
+        str | None,
+        typer.Option(
+            "--diff", metavar="FILE", help="another program: show what differs", autocompletion=complete_program, show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a program in canonical form, or its difference to another."""
+    """Print a program in canonical form, or its difference to another.
+
+    Examples:
+        cuir show flash_fwd_sm90
+        cuir show mine.cuir --diff gemm
+    """
     from ...syntax.printer import show as print_program
     from ..command_inputs import read_program
     from ..tables import print_code, print_diff, unified

@@ -14,6 +14,7 @@ import typer
 from ...text.diagnostics import CuirError, Diagnostic
 from ..completion import complete_kernel, complete_program, complete_specification
 from ..model_options import (
+    ASKING,
     MODEL,
     Asking,
     Attempts,
@@ -31,7 +32,7 @@ from ..model_options import (
     configured,
 )
 from ..model_outcome import as_data, print_drift
-from ..options import Consts, Effort, GivenDtype, HeadDim, Json, Level, Parameters, read_level
+from ..options import KERNEL, Consts, Effort, GivenDtype, HeadDim, Json, Level, Parameters, read_level
 from ..output import exit_code, print_errors, print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -54,13 +55,15 @@ def transfer(
         str,
         typer.Option(
             "--to",
-            help="what it is to compute: a variant or function of `cuir corpus`, file.py:function, or file.py with a function `reference` or only one",
+            metavar="SPEC",
+            help="what it is to compute: a variant or function of `cuir corpus`, or FILE.py:FUNCTION",
             autocompletion=complete_specification,
             show_default=False,
         ),
     ],
     origin_spec: Annotated[
-        str | None, typer.Option("--from", help="what the origin computes (known for programs of the corpus)", show_default=False)
+        str | None,
+        typer.Option("--from", metavar="SPEC", help="what the origin computes (known for programs of the corpus)", show_default=False),
     ] = None,
     param: Parameters = None,
     model: Model = None,
@@ -72,22 +75,36 @@ def transfer(
     timeout: Timeout = 600,
     kernel: Annotated[
         str | None,
-        typer.Option("--kernel", help="the kernel, if the file holds several", autocompletion=complete_kernel, show_default=False),
+        typer.Option(
+            "--kernel",
+            metavar="NAME",
+            help="the kernel, if the file holds several",
+            autocompletion=complete_kernel,
+            show_default=False,
+            rich_help_panel=KERNEL,
+        ),
     ] = None,
     dtype: GivenDtype = None,
     head_dim: HeadDim = None,
     const: Consts = None,
     level: Level = "quick",
-    time_limit: Annotated[float, typer.Option("--time-limit", min=1, help="seconds of processor time to judge one answer")] = 240,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
+    ] = 240,
     out: Annotated[
-        Path | None, typer.Option("--out", help="folder for the program and reports (left out: out/TARGET)", show_default=False)
+        Path | None, typer.Option("--out", metavar="FOLDER", help="folder for the program and reports", show_default="out/TARGET")
     ] = None,
     record: Record = None,
     replay: Replay = None,
     cache: Cache = None,
     as_json: Json = False,
 ) -> int:
-    """Adapt a kernel to a specification: without a model where its rules are enough, else by asking one and verifying what it says."""
+    """Adapt a kernel to a specification: by rules where they are enough, else by asking a model and verifying its answer.
+
+    Examples:
+        cuir transfer flash_fwd_sm90 --to prefix_lm
+        cuir transfer gemm --to gelu_gemm --model PROVIDER/NAME
+    """
     from ...checking.checker import pick_kernel
     from ...performance.search.space import plain as plain_consts
     from ..command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification

@@ -12,7 +12,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_target
-from ..model_options import Attempts, Cache, Model, ModelOptions, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
+from ..model_options import ASKING, Attempts, Cache, Model, ModelOptions, Money, Record, Replay, Samples, Temperature, Timeout, Tokens
 from ..options import Consts, Fresh, GivenDtype, Jobs, Json, Origin, Parameters
 from ..output import print_json, stderr
 from ..tuning_targets import TuningTarget, TuningWords, read_target, transfer_origin
@@ -25,29 +25,36 @@ if TYPE_CHECKING:
     from ...performance.search.tuning_records import Key
     from ...performance.timing.problem import Shape
 
+SEARCH, LISTING = "How to search", "Without a GPU"  # panels of the help
 SECONDS = 600.0  # of a search, if nobody says otherwise
 
 
 def tune(
     targets: Annotated[list[str], typer.Argument(help="variants to adapt --origin to, or kernels to tune as they stand; with --variant the kernel to adapt", autocompletion=complete_target, show_default=False)],
-    variant: Annotated[list[str] | None, typer.Option("--variant", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
-    shape: Annotated[list[str] | None, typer.Option("--shape", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192 with the file's D, else 128")] = None,
+    variant: Annotated[list[str] | None, typer.Option("--variant", metavar="VARIANT", help="what the kernel is adapted to and tuned for; several allowed", show_default=False)] = None,
+    shape: Annotated[list[str] | None, typer.Option("--shape", metavar="SHAPE", help="B,H,HK,M,N,D; several allowed", show_default="2,32,32,8192,8192 with the file's D, else 128")] = None,
     param: Parameters = None, origin: Origin = EXPERT, dtype: GivenDtype = None, const: Consts = None,
-    space: Annotated[Path | None, typer.Option("--space", help="values worth trying, as JSON (left out: NAME.tune.json beside the kernel)", show_default=False)] = None,
-    limit: Annotated[float | None, typer.Option("--limit", min=0, help="seconds after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
+    space: Annotated[Path | None, typer.Option("--space", metavar="FILE", help="values worth trying, as JSON", show_default="NAME.tune.json beside the kernel", rich_help_panel=SEARCH)] = None,
+    limit: Annotated[float | None, typer.Option("--limit", min=0, metavar="SECONDS", help="time after which nothing new begins; the same command later goes on", show_default="600; none with --model")] = None,
     jobs: Jobs = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="of timing, all candidates in turns")] = 3,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="every combination, instead of axis after axis around the best")] = False,
-    choice: Annotated[bool, typer.Option("--choice", help="only say which setting a call of each shape gets, and why")] = False,
-    gpu: Annotated[str | None, typer.Option("--gpu", help="with --choice: a GPU that is not here, as its maker calls it", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit")] = False,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="rounds of timing, all candidates in turns", rich_help_panel=SEARCH)] = 3,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="try every combination, not only axis after axis around the best", rich_help_panel=SEARCH)] = False,
+    choice: Annotated[bool, typer.Option("--choice", help="only say which setting a call of each shape gets, and why", rich_help_panel=LISTING)] = False,
+    gpu: Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="with --choice: for a GPU that is not here, such as 'NVIDIA H200'", show_default=False, rich_help_panel=LISTING)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list candidates, and why others do not fit", rich_help_panel=LISTING)] = False,
     fresh: Fresh = False, model: Model = None, samples: Samples = 1, attempts: Attempts = 5, budget: Money = None, tokens: Tokens = None,
     temperature: Temperature = None, timeout: Timeout = 600,
-    proposal: Annotated[list[str] | None, typer.Option("--proposal", help="a program to time beside the kernel, as a model's would be; several allowed", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="with --model: folder for programs (left out: out/TARGET-tuned)", show_default=False)] = None,
+    proposal: Annotated[list[str] | None, typer.Option("--proposal", metavar="FILE", help="a program to time beside the kernel, as a model's would be; several allowed", show_default=False, rich_help_panel=ASKING)] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="with --model: folder for programs", show_default="out/TARGET-tuned", rich_help_panel=ASKING)] = None,
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Find the fastest values of const parameters for a shape, and keep them for bridge, run and the Python API; with --model, faster programs."""
+    """Find the fastest tile sizes, stages and other consts for a shape, and keep them for later calls; with --model, faster programs.
+
+    Examples:
+        cuir tune causal --shape 2,32,8,4096,4096,128
+        cuir tune causal --dry-run
+        cuir tune causal --choice --gpu 'NVIDIA H200'
+    """
     from ...checking.const_defaults import USUAL_DTYPE
     from ...performance.search import SearchOptions
     from ...performance.timing.gpu import explain_missing_gpu

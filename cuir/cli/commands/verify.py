@@ -12,6 +12,7 @@ from ..command_defaults import EXPERT
 from ..completion import complete_specification, complete_target
 from ..option_conflicts import asked_for, not_beside, one_of, only_with
 from ..options import (
+    EXPLORATION,
     Budget,
     Consts,
     GivenDtype,
@@ -30,6 +31,8 @@ from ..options import (
 from ..output import exit_code, print_errors, print_json
 from ..process_setup import configure_process
 
+PROBLEM, GPU = "One problem", "On a GPU"  # panels of the help
+
 
 def verify(
     context: typer.Context,
@@ -44,7 +47,8 @@ def verify(
         typer.Option(
             "--against",
             "--spec",
-            help="what a program should compute: a variant, or FILE.py with a function `reference` or only one (known for the corpus' programs)",
+            metavar="SPEC",
+            help="what a program should compute: a variant, or FILE.py with a function `reference` (known for programs of the corpus)",
             autocompletion=complete_specification,
             show_default=False,
         ),
@@ -56,37 +60,79 @@ def verify(
     head_dim: HeadDim = None,
     const: Consts = None,
     level: Level = "quick",
-    quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="the same as --level quick", hidden=True)] = False,
     schedules: Annotated[
         int | None,
-        typer.Option("--schedules", min=0, help="at least so many seeded schedules (left out: 15 or 72, by level)", show_default=False),
+        typer.Option(
+            "--schedules", min=0, metavar="N", help="run at least so many seeded schedules", show_default="15, or 72 at level full"
+        ),
     ] = None,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some")
+        bool,
+        typer.Option("--exhaustive", help="explore every schedule of small launches, instead of trying some", rich_help_panel=EXPLORATION),
     ] = False,
-    tiles: Annotated[int, typer.Option("--tiles", min=1, help="with --exhaustive: tiles of a CTA")] = 2,
-    blocks: Annotated[int, typer.Option("--blocks", min=1, help="with --exhaustive: key blocks of a tile")] = 4,
-    gpu: Annotated[bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter")] = False,
+    tiles: Annotated[
+        int, typer.Option("--tiles", min=1, metavar="N", help="with --exhaustive: tiles of a CTA", rich_help_panel=EXPLORATION)
+    ] = 2,
+    blocks: Annotated[
+        int, typer.Option("--blocks", min=1, metavar="N", help="with --exhaustive: key blocks of a tile", rich_help_panel=EXPLORATION)
+    ] = 4,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter", rich_help_panel=GPU)
+    ] = False,
     sanitizer: Annotated[
-        str | None, typer.Option("--sanitizer", help="with --gpu: memcheck or racecheck of compute-sanitizer", show_default=False)
+        str | None,
+        typer.Option(
+            "--sanitizer",
+            metavar="TOOL",
+            help="with --gpu: memcheck or racecheck of compute-sanitizer",
+            show_default=False,
+            rich_help_panel=GPU,
+        ),
     ] = None,
     seconds: Seconds = 600,
     out: Written = None,
     replay: Replay = None,
     problem: Annotated[
-        list[str] | None, typer.Option("--problem", help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--problem",
+            metavar="DIMS",
+            help="run and judge one problem: --problem B=1,H=2,HK=1,M=100,N=64",
+            show_default=False,
+            rich_help_panel=PROBLEM,
+        ),
     ] = None,
-    inputs: Annotated[str, typer.Option("--inputs", help="with --problem: how inputs are drawn")] = "normal",
-    data_seed: Annotated[int, typer.Option("--data-seed", min=0, max=2**63 - 1, help="with --problem: of the inputs")] = 0,
+    inputs: Annotated[
+        str, typer.Option("--inputs", metavar="KIND", help="with --problem: how inputs are drawn", rich_help_panel=PROBLEM)
+    ] = "normal",
+    data_seed: Annotated[
+        int,
+        typer.Option("--data-seed", min=0, max=2**63 - 1, metavar="N", help="with --problem: seed of the inputs", rich_help_panel=PROBLEM),
+    ] = 0,
     schedule: Annotated[
-        str, typer.Option("--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY")
+        str,
+        typer.Option(
+            "--schedule", help="with --problem: in_order, random:SEED, adversarial:SEED or adversarial:POLICY", rich_help_panel=PROBLEM
+        ),
     ] = "in_order",
-    grid: Annotated[int | None, typer.Option("--grid", help="with --problem: how many CTAs (or clusters) run", show_default=False)] = None,
+    grid: Annotated[
+        int | None,
+        typer.Option(
+            "--grid", metavar="N", help="with --problem: how many CTAs (or clusters) run", show_default=False, rich_help_panel=PROBLEM
+        ),
+    ] = None,
     budget: Budget = 20,
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
-    """Is a program well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?"""
+    """Test a program: is it well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?
+
+    Examples:
+        cuir verify prefix_lm
+        cuir verify mine.cuir --against mine.py --level full
+        cuir verify gemm --exhaustive
+    """
     import corpus
 
     from ...bridging import Step
