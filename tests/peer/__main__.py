@@ -3,7 +3,7 @@
 python -m tests.peer                                            # all, interpreted; `make peer-tests`
 python -m tests.peer --backend native -j 8                      # on a Hopper GPU, at the sizes of the originals
 python -m tests.peer -k 'kv_batch_broadcast' --out rows.jsonl   # those whose name holds this
-python -m tests.peer --table rows.jsonl --page docs/flex.md     # nothing runs: the tables of what was found, and into a page
+python -m tests.peer --table rows.jsonl --page docs/notes/peer_tests.md   # nothing runs: tables of outcomes, into a page
 python -m tests.peer --part gradients                           # what the forward part leaves out
 python -m tests.peer --backend pytorch                          # do the scenarios ask for what PyTorch does? its functions in the place of ours
 

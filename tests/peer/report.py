@@ -1,4 +1,4 @@
-"""Tables of outcomes in Markdown: counts by file and theme, what was refused by which code, and every case that was neither right nor refused."""
+"""Tables of outcomes in Markdown: counts by file and theme, refusals by code, and every case that is neither right nor refused."""
 
 from __future__ import annotations
 
@@ -14,22 +14,47 @@ BEGIN, END = "<!-- python -m tests.peer --page -->\n", "<!-- /python -m tests.pe
 
 
 def tables(outcomes: Sequence[Outcome]) -> str:
-    """All that is told of a run."""
+    """Return all tables of a run."""
     refusals = "Refused, by code:\n\n" + codes(outcomes)
     return "\n\n".join([summary(outcomes), table(outcomes), refusals, "Neither right nor refused:\n\n" + bad(outcomes), asides()])
 
 
+def page_tables(outcomes: Sequence[Outcome]) -> str:
+    """Return the tables of a page: counts by file alone, and no tests that are not counted."""
+    return "\n\n".join([summary(outcomes), file_counts(outcomes), codes(outcomes, tests=2), bad(outcomes)])
+
+
+def file_counts(outcomes: Sequence[Outcome]) -> str:
+    """Return the counts of each file in short: cases that are neither right nor refused are one number."""
+    lines = ["| | cases | pass | refused | neither | want gradients |", "|---|--:|--:|--:|--:|--:|"]
+    for name, some in [(file, [o for o in outcomes if o.file == file]) for file in FILES] + [("**all**", list(outcomes))]:
+        if some:
+            counts = Counter(o.outcome for o in some)
+            cells = [
+                len(some),
+                counts[PASS],
+                counts[REFUSED],
+                sum(counts[kind] for kind in BAD),
+                sum(o.gradients in (BACKWARD, INPUTS) for o in some),
+            ]
+            lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def with_tables(page: str, outcomes: Sequence[Outcome]) -> str:
-    """A page with these tables between its two marks. Raises ValueError if it has none."""
+    """Return a page with its tables between two marks. Raises ValueError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no lines {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{begin}\n{tables(outcomes)}\n\n{end}{after}"
+    return f"{before}{begin}\n{page_tables(outcomes)}\n\n{end}{after}"
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The counts. The last two columns say which of these cases want a backward pass, or hand in tensors that require gradients and no more."""
+    """Return the counts of each file, and of its themes.
+
+    The last two columns count cases with a backward pass, and those whose inputs require gradients and no more.
+    """
     head = "| | cases | pass | refused | wrong | differs | crash | hang | want gradients | of these, inputs alone |"
     lines = [head, "|---|" + "--:|" * (head.count("|") - 2)]
     for file in FILES:

@@ -425,7 +425,7 @@ def test_what_a_mask_tells_of_its_blocks() -> None:
 
 
 def test_what_does_not_work_says_so() -> None:
-    """The list of docs/flex.md: long rows, prefix sums of rows, random numbers, functions that kernels lack."""
+    """The list of docs/flex_limits.md: long rows, prefix sums of rows, random numbers, functions that kernels lack."""
     long = torch.randn(S, 300)
     q, k, v = (torch.randn(1, H, S, D).half() for _ in range(3))
     mods: list[Mod] = [
