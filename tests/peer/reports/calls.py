@@ -18,7 +18,7 @@ def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
 
-@report("pytorch/pytorch#136232", "a block mask that is larger than the sequence, and a loss that uses the LSE")
+@report("pytorch/pytorch#136232", "a block mask larger than the sequence; a loss of the LSE")
 def larger_mask_and_lse(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         mask = api.create_block_mask(causal, None, None, 512, 512, device=t.device)
@@ -32,7 +32,7 @@ def larger_mask_and_lse(t: Trial) -> Attempt:
     return Attempt(make, qkv(t))
 
 
-@report("pytorch/pytorch#133716", "keys that grow step by step, an offset in a tensor, transposed inputs")
+@report("pytorch/pytorch#133716", "growing keys, an offset tensor, transposed inputs")
 def growing_keys(t: Trial) -> list[Attempt]:
     start = torch.tensor(40, dtype=torch.int32, device=t.device)
 
@@ -68,7 +68,7 @@ def block_in_one_graph(t: Trial) -> Attempt:
     return Attempt(make, (t.randn(B, S, 64),), (weight, out))
 
 
-@report("pytorch/pytorch#163314", "decoding with a row of a block mask, whose mask_mod is shifted; H=None for several heads")
+@report("pytorch/pytorch#163314", "decoding with a row of a block mask")
 def decoding_with_a_slice(t: Trial) -> list[Attempt]:
     def at(position: int) -> Attempt:
         def make(api: Any) -> Any:
@@ -84,7 +84,7 @@ def decoding_with_a_slice(t: Trial) -> list[Attempt]:
     return [at(p) for p in (3, 127, 128, 200)]
 
 
-@behaviour("pytorch/pytorch#164702", "the mask_mod of a sliced block mask says that it is none", calls=("eager",))
+@behaviour("pytorch/pytorch#164702", "the mask_mod of a sliced block mask", calls=("eager",))
 def mod_of_a_slice(t: Trial, call: str) -> None:
     mask = t.ours.create_block_mask(causal, None, None, 256, 256, device=t.device)[:, :, 0]
     try:
@@ -94,7 +94,7 @@ def mod_of_a_slice(t: Trial, call: str) -> None:
     expect(False, "a sliced mask's mask_mod answered")
 
 
-@report("meta-pytorch/gpt-fast#233", "decoding over a cache whose end is not filled")
+@report("meta-pytorch/gpt-fast#233", "decoding over a partly filled cache")
 def cache_that_is_not_full(t: Trial) -> Attempt:
     position = torch.tensor(60, device=t.device)
 
@@ -105,9 +105,7 @@ def cache_that_is_not_full(t: Trial) -> Attempt:
     return Attempt(make, t.qkv((1, 4, 1, 128), (1, 4, 256, 128), torch.bfloat16))
 
 
-@behaviour(
-    "huggingface/transformers#46802", "an offset that is a tensor of one element, not a scalar: right, or refused with what to write"
-)
+@behaviour("huggingface/transformers#46802", "an offset in a tensor of one element: right or refused")
 def offset_of_one_element(t: Trial, call: str) -> None:
     offset = torch.tensor([20], device=t.device)
     with t.either():
@@ -118,12 +116,12 @@ def offset_of_one_element(t: Trial, call: str) -> None:
         judge(dense_attention(*(y.double() for y in x), block_mask=scalar), dense_attention(*x, block_mask=scalar), result)
 
 
-@report("pytorch/pytorch#143117", "three and six query heads of a key head, few and many queries")
+@report("pytorch/pytorch#143117", "three and six query heads a key head")
 def groups_of_three(t: Trial) -> list[Attempt]:
     return [Attempt(attention(enable_gqa=True), t.qkv((1, h, m, 64), (1, 2, S, 64), torch.float16)) for h, m in ((6, 1), (12, 7), (6, S))]
 
 
-@report("pytorch/pytorch#134043", "values of fewer and of more columns than keys")
+@report("pytorch/pytorch#134043", "values narrower and wider than keys")
 def values_of_other_dims(t: Trial) -> list[Attempt]:
     return [Attempt(attention(), t.qkv((B, H, S, d), dtype=torch.float16, v_dim=dv)) for d, dv in ((64, 32), (32, 64), (96, 128))]
 
@@ -131,14 +129,14 @@ def values_of_other_dims(t: Trial) -> list[Attempt]:
 @behaviour(
     "huggingface/transformers#46960",
     "heads of 512",
-    why="U110: products have 256 columns at most; PyTorch's `scaled_dot_product_attention` takes such heads",
+    why="U110: products have at most 256 columns; use PyTorch's `scaled_dot_product_attention`",
 )
 def heads_of_512(t: Trial, call: str) -> None:
     x = t.qkv((1, 1, 16, 512), dtype=torch.float16)
     t.refused(lambda: t.compile(t.ours.flex_attention)(*x) if call == "compiled" else t.ours.flex_attention(*x), "U110")
 
 
-@behaviour("meta-pytorch/attention-gym#53", "activation checkpoints around a call with a block mask", calls=("reentrant", "not reentrant"))
+@behaviour("meta-pytorch/attention-gym#53", "activation checkpoints around a call", calls=("reentrant", "not reentrant"))
 def checkpoints(t: Trial, call: str) -> None:
     mask = t.ours.create_block_mask(causal, None, None, S, S, device=t.device)
     results = []
@@ -154,7 +152,7 @@ def checkpoints(t: Trial, call: str) -> None:
         expect(torch.equal(a, b), f"{name} differs under a checkpoint")
 
 
-@report("pytorch/pytorch#181645", "the LSE is in natural logarithms, and has gradients")
+@report("pytorch/pytorch#181645", "the LSE: natural logarithms, gradients")
 def natural_logarithms(t: Trial) -> list[Attempt]:
     def make(api: Any) -> Any:
         return lambda q, k, v: tuple(reversed(api.flex_attention(q, k, v, return_lse=True)))
@@ -162,7 +160,7 @@ def natural_logarithms(t: Trial) -> list[Attempt]:
     return [Attempt(attention(return_lse=True), qkv(t)), Attempt(make, qkv(t))]
 
 
-@report("huggingface/transformers#41026", "sinks by a renormalisation with the LSE, and their gradients")
+@report("huggingface/transformers#41026", "sinks by renormalising with the LSE")
 def sinks_by_renormalisation(t: Trial) -> Attempt:
     sinks = t.wanting(torch.zeros(H, device=t.device))
 
@@ -179,7 +177,7 @@ def sinks_by_renormalisation(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (sinks,))
 
 
-@report("pytorch/torchtitan#2211", "a sink as sigmoid(lse - sink), and the same by the sink argument")
+@report("pytorch/torchtitan#2211", "a sink as sigmoid(lse - sink)")
 def sinks_by_argument(t: Trial) -> Attempt:
     sinks = t.wanting(torch.randn(H, device=t.device))
 
@@ -195,7 +193,7 @@ def sinks_by_argument(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (sinks,))
 
 
-@behaviour("Dao-AILab/flash-attention#443", "packed sequences with far fewer keys than queries, causal: dQ without NaN", calls=("eager",))
+@behaviour("Dao-AILab/flash-attention#443", "packed, fewer keys than queries: dQ without NaN", calls=("eager",))
 def packed_with_few_keys(t: Trial, call: str) -> None:
     ends = [torch.tensor(x, dtype=torch.int32, device=t.device) for x in ([0, 76, 110, 256], [0, 1, 2, 3])]
     with torch.enable_grad():
@@ -210,7 +208,7 @@ def packed_with_few_keys(t: Trial, call: str) -> None:
     expect(torch.allclose(o[last].float(), v.float(), atol=1e-2), "a query with one key is not its value")
 
 
-@report("pytorch/pytorch#134739", "inputs that are slices of one projection, without a copy")
+@report("pytorch/pytorch#134739", "inputs that are slices of one projection")
 def slices_of_a_projection(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         def call(x: Any) -> Any:
@@ -222,7 +220,7 @@ def slices_of_a_projection(t: Trial) -> Attempt:
     return Attempt(make, (t.randn(B, S, 3 * H * 64, dtype=torch.bfloat16),))
 
 
-@report("pytorch/pytorch#149767", "T5's scale of 1 and a bias of each head, without a mask")
+@report("pytorch/pytorch#149767", "T5's scale of 1 and head biases")
 def scale_of_one(t: Trial) -> Attempt:
     bias = t.randn(1, H, S, S)
     return Attempt(attention(lambda s, b, h, q, k: s + bias[0, h, q, k], scale=1.0), [t.wanting(0.3 * x.detach()) for x in qkv(t)], (bias,))
@@ -230,16 +228,16 @@ def scale_of_one(t: Trial) -> Attempt:
 
 @behaviour(
     "meta-pytorch/attention-gym#77",
-    "dropout by random numbers in a mod",
+    "random numbers in a mod",
     calls=("eager",),
-    why="X120: a mod is a function of its arguments; `dropout_p=` drops weights, or draw before the mod into a tensor that it reads",
+    why="X120: use `dropout_p=`, or draw into a tensor before the mod",
 )
 def random_numbers_in_a_mod(t: Trial, call: str) -> None:
     mod = lambda s, b, h, q, k: torch.where(torch.rand(()) > 0.1, s, float("-inf"))  # noqa: E731
     t.refused(lambda: t.ours.flex_attention(*qkv(t), score_mod=mod), "X120")
 
 
-@behaviour("meta-pytorch/attention-gym#25", "torch.vmap over a call: right, or refused", calls=("eager",))
+@behaviour("meta-pytorch/attention-gym#25", "torch.vmap over a call: right or refused", calls=("eager",))
 def vmap_over_a_call(t: Trial, call: str) -> None:
     x = torch.randn(3, 2, 1, H, 16, D, device=t.device).unbind()
     with t.either():
@@ -248,7 +246,7 @@ def vmap_over_a_call(t: Trial, call: str) -> None:
         judge(torch.stack(rows), torch.stack(rows).float(), result)
 
 
-@report("meta-pytorch/attention-gym#109", "one compiled function, block masks of lengths that grow")
+@report("meta-pytorch/attention-gym#109", "block masks of growing lengths, compiled once")
 def masks_that_grow(t: Trial) -> list[Attempt]:
     def at(n: int) -> Attempt:
         return Attempt(attention(None, lambda api: api.create_block_mask(causal, 1, 1, n, n, device=t.device)), t.qkv((1, 2, n, 64)))

@@ -51,7 +51,7 @@ def kept(t: Trial) -> torch.Tensor:
 
 
 # ---- masks
-@report(USER + "made in place", "tensors that a mask makes and reads at its indices: ranges, triangles, lists, repetitions")
+@report(USER + "made in place", "tensors made in a mask: ranges, triangles, lists")
 def masks_of_made_tensors(t: Trial) -> list[Attempt]:
     n, device = S, t.device
     return masked(
@@ -67,7 +67,7 @@ def masks_of_made_tensors(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "integers", "arithmetic on indices: shifts by computed amounts, floors, remainders, powers, signs")
+@report(USER + "integers", "index arithmetic: shifts, floors, remainders, powers")
 def index_arithmetic(t: Trial) -> list[Attempt]:
     return masked(
         t,
@@ -82,7 +82,7 @@ def index_arithmetic(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "conditions", "conditions joined in Python's and PyTorch's ways, sums and products of masks")
+@report(USER + "conditions", "conditions joined in Python's and PyTorch's ways")
 def joined_conditions(t: Trial) -> list[Attempt]:
     return masked(
         t,
@@ -97,7 +97,7 @@ def joined_conditions(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "views", "captured tables read through views: rolled, flipped, transposed, flattened, expanded, narrowed")
+@report(USER + "views", "captured tables through views: rolled, flipped, transposed")
 def views_of_tables(t: Trial) -> list[Attempt]:
     docs, keep = documents(t), kept(t)
     return masked(
@@ -113,7 +113,7 @@ def views_of_tables(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "modalities", "rows of a captured table of spans, iterated over, compared with, counted in")
+@report(USER + "modalities", "rows of a captured table of spans")
 def rows_of_spans(t: Trial) -> list[Attempt]:
     device = t.device
     spans = torch.tensor([[[0, 5, 8], [1, 20, 6]], [[0, 0, 4], [1, 30, 10]]], device=device)
@@ -137,7 +137,7 @@ def rows_of_spans(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "token kinds", "kinds of tokens: enumerations, dictionaries of tensors, numbers on the device, flags as integers")
+@report(USER + "token kinds", "kinds of tokens: enumerations, dictionaries, flags")
 def kinds_of_tokens(t: Trial) -> list[Attempt]:
     named, of = {"document": documents(t)}, kinds(t)
     last, zero, window = (torch.tensor(n, device=t.device) for n in (7, 0, 9))
@@ -153,7 +153,7 @@ def kinds_of_tokens(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "points", "distances of points: windows on grids, norms and products of rows, nearest components")
+@report(USER + "points", "distances of points: grids, norms, nearest components")
 def distances_of_points(t: Trial) -> list[Attempt]:
     points = torch.randn(S, 2, device=t.device)
     return masked(
@@ -169,7 +169,7 @@ def distances_of_points(t: Trial) -> list[Attempt]:
 
 
 # ---- scores
-@report(USER + "biases in place", "biases that a score makes and reads: ramps, slopes, patterns by head")
+@report(USER + "biases in place", "biases made in a score: ramps, slopes")
 def scores_of_made_tensors(t: Trial) -> list[Attempt]:
     n, device = S, t.device
     slopes = t.randn(H)
@@ -185,7 +185,7 @@ def scores_of_made_tensors(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "modules", "layers of a model applied to captured rows: embeddings, linear layers, norms, products with matrices")
+@report(USER + "modules", "layers on captured rows: embeddings, norms, matrices")
 def layers_on_rows(t: Trial) -> list[Attempt]:
     table, weight, bias, points = t.randn(2 * S, H), t.randn(H, 2), t.randn(H), t.randn(S, 2)
     return scored(
@@ -205,7 +205,7 @@ def layers_on_rows(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "a layer of a module", "a linear layer and an embedding that are modules, called in the mod")
+@report(USER + "a layer of a module", "modules called in the mod")
 def called_modules(t: Trial) -> Attempt:
     class Bias(torch.nn.Module):
         def __init__(self) -> None:
@@ -223,7 +223,7 @@ def called_modules(t: Trial) -> Attempt:
     return Attempt(attention(module.forward), qkv(t, S), tuple(module.parameters()) if t.gradients else ())
 
 
-@report(USER + "similarities", "similarities of learned rows: cosine, normalised products, softmax weights, distances")
+@report(USER + "similarities", "similarities of learned rows: cosine, softmax weights")
 def similarities_of_rows(t: Trial) -> list[Attempt]:
     points = t.randn(S, 3)
     return scored(
@@ -241,7 +241,7 @@ def similarities_of_rows(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "learned gates", "learned gates: sigmoids and softplus of whole tables, products, interpolation, extrema")
+@report(USER + "learned gates", "learned gates: sigmoids, softplus, interpolation")
 def learned_gates(t: Trial) -> list[Attempt]:
     gates, slopes, factor = t.randn(H, S), t.randn(H), t.randn()
     return scored(
@@ -261,7 +261,7 @@ def learned_gates(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "activations", "activations of the score: shrinkage, parametric and hard ones, smooth ones")
+@report(USER + "activations", "activations of the score")
 def activations_of_scores(t: Trial) -> list[Attempt]:
     slope = t.wanting(torch.tensor([0.25], device=t.device))
     return scored(
@@ -278,7 +278,7 @@ def activations_of_scores(t: Trial) -> list[Attempt]:
     )
 
 
-@report(USER + "spelling", "plain arithmetic of scores as users spell it: dtypes, constants, methods, Python's sums")
+@report(USER + "spelling", "arithmetic of scores: dtypes, constants, methods")
 def spellings_of_arithmetic(t: Trial) -> list[Attempt]:
     gates = t.randn(H, S)
     return scored(
@@ -298,8 +298,8 @@ def spellings_of_arithmetic(t: Trial) -> list[Attempt]:
 # ---- what is refused
 @behaviour(
     USER + "running sums",
-    "a running sum of a captured tensor within the mod",
-    why="X120: it would be made anew for each pair; write `ids = (tokens == eos).cumsum(-1)` before the mod, and `ids[b, q_idx]` in it",
+    "a running sum within the mod",
+    why="X120: each pair would make it anew; write `ids = (tokens == eos).cumsum(-1)` before the mod, `ids[b, q_idx]` in it",
 )
 def running_sum_in_the_mod(t: Trial, call: str) -> None:
     tokens = kinds(t)
@@ -314,7 +314,7 @@ def running_sum_in_the_mod(t: Trial, call: str) -> None:
 @behaviour(
     USER + "numbers of tensors",
     "`int()` of a captured tensor",
-    why="X121: the kernel reads the tensor in each launch; write `< window` with the tensor itself, or `window.item()` before the mod",
+    why="X121: write `< window` with the tensor itself, or `window.item()` before the mod",
 )
 def number_of_a_tensor(t: Trial, call: str) -> None:
     window = torch.tensor(9, device=t.device)

@@ -19,7 +19,7 @@ def masked(t: Trial, mod: Callable[..., Any], m: int = S, n: int = S, b: int | N
     return attention(None, lambda api: api.create_block_mask(mod, b, h, m, n, device=t.device, **options))
 
 
-@report("pytorch/pytorch#158212", "wrong gradients under a mask of several offsets, made by exec")
+@report("pytorch/pytorch#158212", "gradients under a mask made by exec")
 def offsets_made_by_exec(t: Trial) -> list[Attempt]:
     attempts, size, w = [], 32, 4
     for offset in (0, 1, 3):
@@ -36,12 +36,12 @@ def offsets_made_by_exec(t: Trial) -> list[Attempt]:
     return attempts
 
 
-@report("pytorch/pytorch#134560", "a mask that depends on the batch, for batches of several sizes: & binds before %")
+@report("pytorch/pytorch#134560", "a mask by batch: & binds before %")
 def masks_of_batches(t: Trial) -> list[Attempt]:
     return [Attempt(masked(t, lambda b, h, q, k: (q >= k) & b % 2 == 0, b=n), t.qkv((n, H, S, D))) for n in (2, 3)]
 
 
-@report("pytorch/pytorch#136196", "a dense mask of each batch, with other masks and other batches in the next step")
+@report("pytorch/pytorch#136196", "dense masks that change from step to step")
 def dense_masks_of_batches(t: Trial) -> list[Attempt]:
     def at(n: int) -> Attempt:
         keep = torch.rand(n, S, S, device=t.device) > 0.3
@@ -57,7 +57,7 @@ def documents_in_tiny_blocks(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: ids[q] == ids[k], 10, 10, BLOCK_SIZE=(10, 10)), t.qkv((1, 2, 10, 64)))
 
 
-@report("meta-pytorch/attention-gym#94", "a mask of groups of tokens, made in a method of a module")
+@report("meta-pytorch/attention-gym#94", "groups of tokens, in a module's method")
 def mask_of_a_method(t: Trial) -> Attempt:
     class Model:
         def __init__(self, api: Any) -> None:
@@ -69,20 +69,20 @@ def mask_of_a_method(t: Trial) -> Attempt:
     return Attempt(attention(None, lambda api: Model(api).mask(7)), t.qkv((1, 2, 63, D)))
 
 
-@report("pytorch/pytorch#103749", "padded rows that see no key at all")
+@report("pytorch/pytorch#103749", "padded rows without keys")
 def rows_of_padding(t: Trial) -> Attempt:
     lengths = torch.tensor([37, 80], device=t.device)
     return Attempt(masked(t, lambda b, h, q, k: (q >= k) & (q < lengths[b]) & (k < lengths[b]), b=B), qkv(t))
 
 
-@report("pytorch/pytorch#109517", "rows without keys in the midst of a mask that was drawn")
+@report("pytorch/pytorch#109517", "rows without keys in a drawn mask")
 def rows_without_keys(t: Trial) -> Attempt:
     keep = torch.rand(S, S, device=t.device) > 0.5
     keep[10:30] = False
     return Attempt(masked(t, lambda b, h, q, k: keep[q, k]), qkv(t, dtype=torch.float16))
 
 
-@report("pytorch/pytorch#141126", "block-sparse masks: two masks with one compiled function")
+@report("pytorch/pytorch#141126", "two block-sparse masks, compiled once")
 def two_sparse_masks(t: Trial) -> list[Attempt]:
     first, second = (torch.rand(4, 4, device=t.device) > 0.4 for _ in range(2))
     return [
@@ -91,7 +91,7 @@ def two_sparse_masks(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("pytorch/pytorch#139462", "a mask of more keys than there are, two batches")
+@report("pytorch/pytorch#139462", "a mask of more keys than there are")
 def mask_beyond_the_keys(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         mask = api.create_block_mask(lambda b, h, q, k: q >= k, 2, None, 128, 256, device=t.device)
@@ -100,13 +100,13 @@ def mask_beyond_the_keys(t: Trial) -> Attempt:
     return Attempt(make, t.qkv((2, 1, 2, 16)))
 
 
-@report("meta-pytorch/attention-gym#112", "an irregular mask that is a tensor")
+@report("meta-pytorch/attention-gym#112", "an irregular mask in a tensor")
 def mask_of_a_tensor(t: Trial) -> Attempt:
     keep = torch.rand(S, S, device=t.device) > 0.5
     return Attempt(masked(t, lambda b, h, q, k: keep[q, k]), qkv(t))
 
 
-@report("showlab/Show-o#8", "images before text: a mask with a default argument")
+@report("showlab/Show-o#8", "a mask with a default argument")
 def images_before_text(t: Trial) -> list[Attempt]:
     def mmu_vit(b: Any, h: Any, q_idx: Any, kv_idx: Any, system_prompt_len: int = 0) -> Any:
         return (q_idx >= kv_idx) | (kv_idx <= system_prompt_len + 1 + 57)
@@ -120,7 +120,7 @@ def mask_of_each_sequence(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: keep[b, 0, q, k] | (q == k), b=B), qkv(t))
 
 
-@report("pytorch/pytorch#182593", "the same pairs as full blocks and as partial ones")
+@report("pytorch/pytorch#182593", "the same pairs in full and partial blocks")
 def full_or_partial(t: Trial) -> list[Attempt]:
     def of(full: bool) -> Any:
         def make(api: Any) -> Any:
@@ -138,7 +138,7 @@ def full_or_partial(t: Trial) -> list[Attempt]:
     return [Attempt(of(full), t.qkv((1, 2, 128, 64))) for full in (True, False)]
 
 
-@report("pytorch/pytorch#188322", "sparsity that stands in the lists of blocks alone")
+@report("pytorch/pytorch#188322", "sparsity in the lists of blocks alone")
 def lists_without_a_mod(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         counts = torch.tensor([[[1, 2]]], dtype=torch.int32, device=t.device)
@@ -152,7 +152,7 @@ def lists_without_a_mod(t: Trial) -> Attempt:
 @behaviour(
     "pytorch/pytorch#157543",
     "a mask_mod with an `if` on data",
-    why="X121: the value is known on the device alone; `torch.where`, `&` and `|` instead",
+    why="X121: the device alone knows the value; use `torch.where` in place of `if`",
 )
 def branch_on_data(t: Trial, call: str) -> None:
     ids = torch.arange(S, device=t.device) // 10
@@ -165,14 +165,14 @@ def branch_on_data(t: Trial, call: str) -> None:
     t.refused(lambda: masked(t, mod)(t.ours)(*qkv(t)), "X121")
 
 
-@report("meta-pytorch/attention-gym#25", "documents between separators, and padding, by sums of masks")
+@report("meta-pytorch/attention-gym#25", "documents between separators, by sums of masks")
 def documents_by_separators(t: Trial) -> Attempt:
     tokens = torch.randint(0, 9, (B, S), device=t.device)
     ids, padded = (tokens == 3).cumsum(-1), tokens == 0
     return Attempt(masked(t, lambda b, h, q, k: ~padded[b, k] & (ids[b, q] == ids[b, k]) & (q >= k), b=B), qkv(t))
 
 
-@report("pytorch/pytorch#140363", "batch 1, one head, a mask by offsets of documents")
+@report("pytorch/pytorch#140363", "a mask by offsets of documents")
 def documents_of_one_batch(t: Trial) -> Attempt:
     offsets = torch.tensor([0, 13, 60, S], device=t.device)
     ids = torch.repeat_interleave(torch.arange(3, device=t.device), offsets.diff())
@@ -192,7 +192,7 @@ def writing_mod(t: Trial, call: str) -> None:
     t.refused(lambda: attention(mod)(t.ours)(*qkv(t)), "X120")
 
 
-@report("pytorch/pytorch#163588", "one query, 1000 keys of which a part counts, in bf16")
+@report("pytorch/pytorch#163588", "one query, part of 1000 keys, bf16")
 def padded_cross_attention(t: Trial) -> list[Attempt]:
     return [
         Attempt(masked(t, lambda b, h, q, k, n=n: k < n, 1, 500), t.qkv((1, 1, 1, 64), (1, 1, 500, 64), torch.bfloat16))
@@ -202,7 +202,7 @@ def padded_cross_attention(t: Trial) -> list[Attempt]:
 
 @behaviour(
     "meta-pytorch/attention-gym#70",
-    "documents read at [b, h, q] from a tensor of one head",
+    "[b, h, q] of a tensor of one head",
     why="U416: head 1 is outside of the tensor; read it at [b, 0, q]",
     calls=("eager",),
 )
@@ -211,22 +211,22 @@ def documents_of_one_head(t: Trial, call: str) -> None:
     t.refused(lambda: masked(t, lambda b, h, q, k: ids[b, h, q] == ids[b, h, k], b=B, h=H)(t.ours)(*qkv(t)), "U416")
 
 
-@report("Dao-AILab/flash-attention#1778", "more queries than keys, causal to the last key: rows without keys are 0")
+@report("Dao-AILab/flash-attention#1778", "more queries than keys, causal to the last key")
 def more_queries_than_keys(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: q + 40 - 100 >= k, 100, 40), t.qkv((1, 2, 100, D), (1, 2, 40, D)))
 
 
-@report("Dao-AILab/flash-attention#2199", "a window of 32 to the left and 64 to the right, 129 queries")
+@report("Dao-AILab/flash-attention#2199", "a window of 32 left and 64 right")
 def window_of_both_sides(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: (q - k <= 32) & (k - q <= 64), 129, 129), t.qkv((1, 2, 129, 64), dtype=torch.float16))
 
 
-@report("huggingface/transformers#39408", "a window of w keys, the query's own among them")
+@report("huggingface/transformers#39408", "a window that counts the query's own key")
 def window_with_itself(t: Trial) -> list[Attempt]:
     return [Attempt(masked(t, lambda b, h, q, k, w=w: (q >= k) & (q - k < w)), qkv(t)) for w in (1, 16)]
 
 
-@report("flashinfer-ai/flashinfer#4452", "a cache shorter than the prompt: rows without keys have LSE -inf")
+@report("flashinfer-ai/flashinfer#4452", "a cache shorter than the prompt")
 def shorter_cache(t: Trial) -> Attempt:
     return Attempt(
         attention(
@@ -236,7 +236,7 @@ def shorter_cache(t: Trial) -> Attempt:
     )
 
 
-@report("flashinfer-ai/flashinfer#441", "a mask of four speculated tokens over fifteen keys")
+@report("flashinfer-ai/flashinfer#441", "four speculated tokens over fifteen keys")
 def speculated_tokens(t: Trial) -> Attempt:
     tree = [[0], [0, 1], [0, 2], [0, 1, 3]]
     keep = torch.zeros(4, 15, dtype=torch.bool, device=t.device)
@@ -246,20 +246,20 @@ def speculated_tokens(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: keep[q, k], 4, 15), t.qkv((1, 32, 4, 128), (1, 32, 15, 128), torch.bfloat16))
 
 
-@report("NVIDIA-NeMo/Automodel#3802", "membership of keys in a table of each query")
+@report("NVIDIA-NeMo/Automodel#3802", "keys out of a table of each query")
 def membership_of_keys(t: Trial) -> Attempt:
     member = torch.zeros(B, S, S, dtype=torch.bool, device=t.device)
     member.scatter_(2, torch.randint(0, S, (B, S, 9), device=t.device), True)
     return Attempt(masked(t, lambda b, h, q, k: member[b, q, k] & (k <= q), b=B), qkv(t))
 
 
-@report("pytorch/pytorch#175545", "a cache whose slots are in any order, causal by their positions")
+@report("pytorch/pytorch#175545", "cache slots in any order, causal by positions")
 def slots_in_any_order(t: Trial) -> Attempt:
     positions = torch.stack([torch.randperm(S, device=t.device) for _ in range(B)])
     return Attempt(masked(t, lambda b, h, q, k: positions[b, k] <= q + S - 8, 8, S, b=B), t.qkv((B, H, 8, 64), (B, H, S, 64)))
 
 
-@report("SHI-Labs/NATTEN#203", "neighbourhoods of up to 32 tokens, dilated, head dim 64")
+@report("SHI-Labs/NATTEN#203", "dilated neighbourhoods of 32 tokens")
 def small_neighbourhoods(t: Trial) -> list[Attempt]:
     def one(q: Any, k: Any, n: int, kernel: int, dilation: int) -> Any:
         half = kernel // 2
@@ -276,7 +276,7 @@ def small_neighbourhoods(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("meta-pytorch/attention-gym#41", "tables: cells see their row, their column and the header")
+@report("meta-pytorch/attention-gym#41", "cells see row, column and header")
 def rows_and_columns_of_tables(t: Trial) -> Attempt:
     row, column = (torch.randint(0, 6, (B, S), device=t.device) for _ in range(2))
     return Attempt(masked(t, lambda b, h, q, k: (row[b, q] == row[b, k]) | (column[b, q] == column[b, k]) | (row[b, k] == 0), b=B), qkv(t))
@@ -305,7 +305,7 @@ def causal_chunks(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: (q >= k) & (q // 32 == k // 32)), qkv(t))
 
 
-@report("huggingface/transformers: modeling_gemma3.py", "images that are seen whole within a causal window")
+@report("huggingface/transformers: modeling_gemma3.py", "images seen whole within a causal window")
 def images_within_text(t: Trial) -> Attempt:
     image = torch.full((B, S), -1, device=t.device)
     image[0, 10:30], image[0, 40:60], image[1, 5:25] = 0, 1, 0
@@ -321,7 +321,7 @@ def windows_by_cumulative_lengths(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: window[q] == window[k]), qkv(t))
 
 
-@report("SafeAILab/EAGLE: trees of drafts", "a draft's tree: each token sees its ancestors")
+@report("SafeAILab/EAGLE: trees of drafts", "draft trees: tokens see their ancestors")
 def tree_of_drafts(t: Trial) -> Attempt:
     parent = torch.tensor([-1, 0, 0, 1, 1, 2, 4], device=t.device)
     ancestor = torch.eye(7, dtype=torch.bool, device=t.device)
@@ -330,14 +330,14 @@ def tree_of_drafts(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: (k < 50) | ancestor[q, (k - 50).clamp(min=0)], 7, 57), t.qkv((1, 4, 7, 64), (1, 4, 57, 64)))
 
 
-@report("MoonshotAI/MoBA: moba_naive.py", "blocks that a gate chose for each query")
+@report("MoonshotAI/MoBA: moba_naive.py", "blocks chosen by a gate")
 def chosen_blocks(t: Trial) -> Attempt:
     chosen = torch.rand(B, H, S, 10, device=t.device).topk(3).indices
     member = torch.zeros(B, H, S, 10, dtype=torch.bool, device=t.device).scatter_(3, chosen, True)
     return Attempt(masked(t, lambda b, h, q, k: (q >= k) & (member[b, h, q, k // 10] | (q // 10 == k // 10)), b=B, h=H), qkv(t))
 
 
-@report("kuleshov-group/bd3lms: models/dit.py", "block diffusion: noisy blocks see themselves and clean ones before")
+@report("kuleshov-group/bd3lms: models/dit.py", "block diffusion, noisy and clean blocks")
 def block_diffusion(t: Trial) -> Attempt:
     n, size = 48, 8
 
@@ -350,24 +350,24 @@ def block_diffusion(t: Trial) -> Attempt:
     return Attempt(masked(t, mod, 2 * n, 2 * n), t.qkv((1, 2, 2 * n, D)))
 
 
-@report("FoundationVision/VAR: models/var.py", "scales of an image: each sees those before")
+@report("FoundationVision/VAR: models/var.py", "scales of an image see those before")
 def scales_of_an_image(t: Trial) -> Attempt:
     scale = torch.repeat_interleave(torch.arange(5, device=t.device), torch.tensor([1, 4, 9, 16, 25], device=t.device))
     return Attempt(masked(t, lambda b, h, q, k: scale[q] >= scale[k], 55, 55), t.qkv((1, 2, 55, D)))
 
 
-@report("speechbrain/speechbrain: dynamic chunk training", "chunks of a stream with a left context of chunks")
+@report("speechbrain/speechbrain: dynamic chunk training", "chunks of a stream with left context")
 def chunks_of_a_stream(t: Trial) -> Attempt:
     return Attempt(masked(t, lambda b, h, q, k: (k // 12 <= q // 12) & (k // 12 >= q // 12 - 2)), qkv(t))
 
 
-@report("zihangdai/xlnet: modeling.py", "an order of tokens that was drawn, without the token itself")
+@report("zihangdai/xlnet: modeling.py", "a drawn order, without the token itself")
 def drawn_order(t: Trial) -> Attempt:
     order = torch.randperm(S, device=t.device)
     return Attempt(masked(t, lambda b, h, q, k: order[q] > order[k]), qkv(t))
 
 
-@behaviour("pytorch/pytorch#143260", "a sliced block mask has the shape of its blocks")
+@behaviour("pytorch/pytorch#143260", "the shape of a sliced block mask")
 def shape_of_a_slice(t: Trial, call: str) -> None:
     mask = t.ours.create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device=t.device, BLOCK_SIZE=256)
     theirs = t.theirs.create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device=t.device, BLOCK_SIZE=256)

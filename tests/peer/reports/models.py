@@ -33,9 +33,7 @@ def masked(t: Trial, mod: Mod, **options: Any) -> Attempt:
 
 
 # ---- masks of models
-@report(
-    USER + "block diffusion", "a clean and a noisy stream behind a text prefix: block-causal to the clean one, own block of the noisy one"
-)
+@report(USER + "block diffusion", "block diffusion behind a text prefix")
 def clean_and_noisy_streams(t: Trial) -> Attempt:
     block_ids = torch.arange(40, device=t.device) // 8
     block_ids[36:] = -1
@@ -62,7 +60,7 @@ class Role(enum.IntEnum):
     REPLY = 2
 
 
-@report(USER + "agents", "roles of tokens with selected ones, and queries of padding that keep one safe key")
+@report(USER + "agents", "agents' roles; padding that keeps one safe key")
 def roles_of_tokens(t: Trial) -> Attempt:
     role = torch.arange(S, device=t.device) % 3
     valid = torch.arange(S, device=t.device)[None] < torch.tensor([[S], [70]], device=t.device)
@@ -78,7 +76,7 @@ def roles_of_tokens(t: Trial) -> Attempt:
     return masked(t, mask)
 
 
-@report(USER + "vision and language", "heads for vision, for text and for both, with a start of the content by batch")
+@report(USER + "vision and language", "heads for vision, for text, for both")
 def heads_of_modalities(t: Trial) -> Attempt:
     starts, length = torch.tensor([0, 13], device=t.device), 32
 
@@ -91,7 +89,7 @@ def heads_of_modalities(t: Trial) -> Attempt:
     return masked(t, mask)
 
 
-@report(USER + "speech", "segments of utterances whose indices are guarded before a table is read")
+@report(USER + "speech", "speech segments with guarded indices")
 def guarded_segments(t: Trial) -> Attempt:
     n = 90
     segments = torch.arange(n, device=t.device) // 17
@@ -103,19 +101,19 @@ def guarded_segments(t: Trial) -> Attempt:
     return masked(t, mask)
 
 
-@report(USER + "recommendation", "a window over a history that does not see the features of the user before it")
+@report(USER + "recommendation", "a window over a user's history")
 def history_behind_features(t: Trial) -> Attempt:
     prefix, window = 6, 20
     return masked(t, lambda b, h, q, k: (k <= q) & (q - k < window) & ~((q >= prefix) & (k < prefix)))
 
 
-@report(USER + "world models", "frames that see earlier frames, in crops of a length that is no whole number of frames, small blocks")
+@report(USER + "world models", "frames see earlier frames, ragged crops")
 def frames_of_worlds(t: Trial) -> list[Attempt]:
     frame = 7
     return [masked(t, lambda b, h, q, k: (k // frame) <= (q // frame), BLOCK_SIZE=size) for size in (128, 32, (32, 64))]
 
 
-@report(USER + "checkpoints of a text", "beacons: tokens see their own group, special tokens and checkpoints of their document")
+@report(USER + "checkpoints of a text", "beacons: tokens see group and checkpoints")
 def beacons(t: Trial) -> Attempt:
     ids = torch.arange(S, device=t.device) * 37 % 23
     checkpoints, special = ids == 5, torch.isin(ids, torch.tensor([1, 7], device=t.device))
@@ -123,13 +121,13 @@ def beacons(t: Trial) -> Attempt:
     return masked(t, lambda b, h, q, k: (q >= k) & (docs[k] == docs[q]) & ((groups[k] == groups[q]) | checkpoints[k] | special[k]))
 
 
-@report(USER + "diffusion language models", "lengths by batch that include the last token, and a mask of keys alone")
+@report(USER + "diffusion language models", "lengths by batch, a mask of keys alone")
 def lengths_and_masks_of_keys(t: Trial) -> list[Attempt]:
     lengths, keys = torch.tensor([60, 99], device=t.device), torch.arange(B * S, device=t.device).view(B, S) % 3 > 0
     return [masked(t, lambda b, h, q, k: (q <= lengths[b]) & (k <= lengths[b])), masked(t, lambda b, h, q, k: keys[b, k])]
 
 
-@report(USER + "two halves", "training on a clean half and a masked half: three quadrants by integer division")
+@report(USER + "two halves", "clean half and masked half, three quadrants")
 def quadrants_of_halves(t: Trial) -> Attempt:
     half, block = S // 2, 4
 
@@ -143,13 +141,13 @@ def quadrants_of_halves(t: Trial) -> Attempt:
 
 
 # ---- biases of models
-@report(USER + "proteins", "a pair bias that samples of one input share: heads hold batches, the bias is read at quotients of h")
+@report(USER + "proteins", "a pair bias shared by samples in heads")
 def pair_bias_of_samples(t: Trial) -> Attempt:
     z = t.randn(1, H, S, S)
     return Attempt(attention(lambda s, b, h, q, k: s + z[(h // H) // 2, h % H, q, k]), t.qkv((1, 2 * H, S, D)), (z,))
 
 
-@report(USER + "forgetting", "running sums of log gates, made of a projection in the forward, read at the query and at the key")
+@report(USER + "forgetting", "running log gates of a projection")
 def forget_gates(t: Trial) -> Attempt:
     gates = t.randn(B, H, S)
 
@@ -165,7 +163,7 @@ def forget_gates(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (gates,))
 
 
-@report(USER + "masks as floats", "a float mask [1, 1, S, S] added in the score_mod, and grouped heads that share a slope")
+@report(USER + "masks as floats", "a float mask added in the score_mod")
 def float_mask_and_shared_slopes(t: Trial) -> list[Attempt]:
     dense = torch.where(torch.rand(S, S, device=t.device) > 0.3, 0.0, -1e9)[None, None]
     slopes = t.randn(2)
@@ -177,7 +175,7 @@ def float_mask_and_shared_slopes(t: Trial) -> list[Attempt]:
 
 
 # ---- around the call
-@report(USER + "caches of masks", "masks by length from functools.lru_cache, of a partial of one function")
+@report(USER + "caches of masks", "masks from functools.lru_cache")
 def cached_masks(t: Trial) -> list[Attempt]:
     def make(api: Any) -> Any:
         @functools.lru_cache
@@ -194,7 +192,7 @@ def cached_masks(t: Trial) -> list[Attempt]:
     return [Attempt(make, qkv(t, n)) for n in (S, 64, S)]
 
 
-@report(USER + "partial calls", "functools.partial of the call itself, with a mask, a scale, kernel options and enable_gqa")
+@report(USER + "partial calls", "functools.partial of the call itself")
 def partial_of_the_call(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         mask = api.create_block_mask(causal, None, None, S, S, device=t.device)
@@ -205,7 +203,7 @@ def partial_of_the_call(t: Trial) -> Attempt:
     return Attempt(make, t.qkv((B, 4, S, D), (B, 2, S, D)))
 
 
-@report(USER + "compiled masks", "create_block_mask under torch.compile, and with _compile=True")
+@report(USER + "compiled masks", "create_block_mask under torch.compile")
 def compiled_masks(t: Trial) -> list[Attempt]:
     def made(compiled: bool) -> Callable[[Any], Any]:
         def mask(api: Any) -> Any:
@@ -217,7 +215,7 @@ def compiled_masks(t: Trial) -> list[Attempt]:
     return [Attempt(attention(None, made(compiled)), qkv(t)) for compiled in (True, False)]
 
 
-@report(USER + "nests of masks", "and_masks and or_masks within each other, with partials, lambdas and bound methods")
+@report(USER + "nests of masks", "nested and_masks and or_masks")
 def nests_of_masks(t: Trial) -> Attempt:
     class Documents:
         def __init__(self) -> None:
@@ -236,9 +234,7 @@ def nests_of_masks(t: Trial) -> Attempt:
     return Attempt(attention(None, mask), qkv(t))
 
 
-@report(
-    USER + "block tables", "BlockMask.from_kv_blocks: causal documents by their first and last token, windows clamped, whole blocks alone"
-)
+@report(USER + "block tables", "BlockMask.from_kv_blocks of documents and windows")
 def tables_of_blocks(t: Trial) -> list[Attempt]:
     size, n = 32, 128
     docs = torch.arange(n, device=t.device) // 48
@@ -284,13 +280,13 @@ def weights(t: Trial) -> tuple[torch.Tensor, torch.Tensor]:
     return t.wanting(torch.randn(H * D, 3 * H * D, device=t.device) / 8), t.wanting(torch.rand(H, device=t.device) * 0.1)
 
 
-@report(USER + "layers", "two layers with one mod as a bound method, a packed projection, inputs that are not contiguous")
+@report(USER + "layers", "two layers with one bound method")
 def layers_with_bound_methods(t: Trial) -> Attempt:
     own = weights(t)
     return Attempt(lambda api: torch.nn.Sequential(*(Layer(api, own, t.device) for _ in range(2))), (t.randn(B, S, H * D),), own)
 
 
-@report(USER + "copies", "deep copies of a module that holds a mask, as an average of weights keeps them", calls=("eager",))
+@report(USER + "copies", "deep copies of a module with a mask", calls=("eager",))
 def copied_module(t: Trial) -> Attempt:
     own = weights(t)
 
@@ -303,7 +299,7 @@ def copied_module(t: Trial) -> Attempt:
     return Attempt(make, (t.randn(B, S, H * D),), own)
 
 
-@report(USER + "moved masks", "a mask that is moved to the device of the query, broadcast over batches and heads, and adjusted")
+@report(USER + "moved masks", "a mask moved to the query's device")
 def moved_mask(t: Trial) -> list[Attempt]:
     def moved(api: Any) -> Any:
         return api.create_block_mask(causal, 1, 1, S, S, device="cpu").to(t.device)
@@ -311,7 +307,7 @@ def moved_mask(t: Trial) -> list[Attempt]:
     return [Attempt(attention(None, moved), qkv(t)), Attempt(attention(None, lambda api: moved(api)._adjust(64, 64)), qkv(t, 64))]
 
 
-@behaviour(USER + "streams of inference", "inference_mode, no_grad, a call in between that trains, and masks made under either")
+@behaviour(USER + "streams of inference", "inference_mode, no_grad, training in between")
 def modes_of_inference(t: Trial, call: str) -> None:
     x = torch.randn(3, B, H, S, D, device=t.device).unbind()
     with torch.inference_mode():
@@ -327,7 +323,7 @@ def modes_of_inference(t: Trial, call: str) -> None:
             judge(golden, expected(t.theirs)(*x), actual, mode.__name__)
 
 
-@behaviour(USER + "autocast", "projections in half precision under autocast, with a learned bias in float32")
+@behaviour(USER + "autocast", "autocast with a learned float32 bias")
 def half_inputs_under_autocast(t: Trial, call: str) -> None:
     layer = torch.nn.Linear(D, 3 * D, device=t.device)
     bias = torch.randn(S, device=t.device)
@@ -343,7 +339,7 @@ def half_inputs_under_autocast(t: Trial, call: str) -> None:
     judge(golden, dense_attention(q, k, v, mod), result, "O")
 
 
-@behaviour(USER + "saved masks", "a module that holds a mask of a function of its file, saved and loaded", calls=("eager",))
+@behaviour(USER + "saved masks", "a module with a mask, saved and loaded", calls=("eager",))
 def saved_mask(t: Trial, call: str) -> None:
     mask, file = t.ours.create_block_mask(causal, None, None, S, S, device=t.device), io.BytesIO()
     torch.save({"mask": mask, "window": functools.partial(within, 9)}, file)
@@ -355,7 +351,7 @@ def saved_mask(t: Trial, call: str) -> None:
         judge(golden, dense_attention(*x, block_mask=item), t.ours.flex_attention(*x, block_mask=item), "O")
 
 
-@behaviour(USER + "training loops", "an optimiser steps on what a mod captures: each call reads the new values, as warm as the one before")
+@behaviour(USER + "training loops", "an optimiser steps on captured tensors")
 def steps_of_an_optimiser(t: Trial, call: str) -> None:
     x = torch.randn(3, B, H, S, D, device=t.device).unbind()
     bias = torch.zeros(H, S, device=t.device, requires_grad=True)
@@ -375,7 +371,7 @@ def steps_of_an_optimiser(t: Trial, call: str) -> None:
             optimiser.step()
 
 
-@behaviour(USER + "data parallel", "DistributedDataParallel around a layer, a world of one process", calls=("eager",))
+@behaviour(USER + "data parallel", "DistributedDataParallel, one process", calls=("eager",))
 def data_parallel_layer(t: Trial, call: str) -> None:
     distributed = torch.distributed
     if distributed.is_initialized():
@@ -395,7 +391,7 @@ def data_parallel_layer(t: Trial, call: str) -> None:
 
 
 # ---- masks and biases made of others
-@report(USER + "windows of images", "relative positions of a window: two captured indices of each pair into a learned table of heads")
+@report(USER + "windows of images", "relative positions by two captured indices")
 def positions_in_windows(t: Trial) -> Attempt:
     side = 7
     places = torch.stack(torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij"), -1).view(-1, 2).to(t.device)
@@ -403,7 +399,7 @@ def positions_in_windows(t: Trial) -> Attempt:
     return Attempt(attention(lambda s, b, h, q, k: s + table[h, steps[q, k, 0], steps[q, k, 1]]), qkv(t, side * side), (table,))
 
 
-@report(USER + "gated biases", "a bias of buckets weighed by a head's gate and by what query and key say")
+@report(USER + "gated biases", "a bias of buckets under a gate")
 def gated_relative_bias(t: Trial) -> Attempt:
     table, gamma, mu = t.randn(9, H), t.randn(H), t.randn(B, H, 2, 60)
     buckets = (torch.arange(60, device=t.device)[:, None] - torch.arange(60, device=t.device)).abs().clamp(max=8)
@@ -423,7 +419,7 @@ def gated_relative_bias(t: Trial) -> Attempt:
     return Attempt(make, qkv(t, 60), (table, gamma, mu))
 
 
-@report(USER + "squared relu", "the logarithm of a squared relu of the score, by a length that a closure holds")
+@report(USER + "squared relu", "the logarithm of a squared relu")
 def squared_relu_scores(t: Trial) -> list[Attempt]:
     def score(divisor: float, length: int | None) -> Mod:
         def inner(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -438,7 +434,7 @@ def squared_relu_scores(t: Trial) -> list[Attempt]:
     ]
 
 
-@report(USER + "segments in scores", "padding and segments masked in the score_mod by masked_fill, with offsets of rows")
+@report(USER + "segments in scores", "padding by masked_fill in the score_mod")
 def segments_in_scores(t: Trial) -> Attempt:
     padded = torch.arange(S, device=t.device)[None] >= torch.tensor([[S], [80]], device=t.device)
     segments = torch.arange(S, device=t.device).expand(B, S) // 40
@@ -450,7 +446,7 @@ def segments_in_scores(t: Trial) -> Attempt:
     return Attempt(attention(score), qkv(t))
 
 
-@report(USER + "padding added later", "a mask of another mask's mask_mod and of padding, with its lengths and block size")
+@report(USER + "padding added later", "padding added to another mask's mask_mod")
 def padding_on_a_mask(t: Trial) -> Attempt:
     padded = torch.arange(S, device=t.device)[None] >= torch.tensor([[S], [61]], device=t.device)
 
@@ -462,7 +458,7 @@ def padding_on_a_mask(t: Trial) -> Attempt:
     return Attempt(attention(None, mask), qkv(t))
 
 
-@report(USER + "micro-batches", "a mask split along the batch: its mask_mod is called with b and an offset of the chunk", calls=("eager",))
+@report(USER + "micro-batches", "a mask split along the batch", calls=("eager",))
 def masks_of_chunks(t: Trial) -> list[Attempt]:
     ids = torch.arange(4 * S, device=t.device).view(4, S) // 30
 
@@ -480,7 +476,7 @@ def masks_of_chunks(t: Trial) -> list[Attempt]:
     return [chunk(0), chunk(1)]
 
 
-@report(USER + "decoders of queries", "queries with a strided local window on keys that wraps around, of which the last ones are padding")
+@report(USER + "decoders of queries", "a strided window that wraps around")
 def strided_windows(t: Trial) -> Attempt:
     queries, keys, window, valid = 12, 60, 20, torch.tensor(9, device=t.device)
 
@@ -492,7 +488,7 @@ def strided_windows(t: Trial) -> Attempt:
     return Attempt(make, t.qkv((B, H, queries, D), (B, H, keys, D)))
 
 
-@report(USER + "decoding in buckets", "a query against a bucket of a cache, with positions and the number of written keys as tensors")
+@report(USER + "decoding in buckets", "a query against a bucket of a cache")
 def decoding_in_buckets(t: Trial) -> list[Attempt]:
     def at(written: int) -> Attempt:
         positions, count = torch.tensor([written, written - 3], device=t.device), torch.tensor(written, device=t.device)
@@ -507,7 +503,7 @@ def decoding_in_buckets(t: Trial) -> list[Attempt]:
     return [at(n) for n in (40, 41, 90)]
 
 
-@report(USER + "outputs for merging", "two parts of the keys merged by their LSE, each with the mask of its part")
+@report(USER + "outputs for merging", "two parts of the keys merged by LSE")
 def merged_parts(t: Trial) -> Attempt:
     def make(api: Any) -> Any:
         masks = [api.create_block_mask(lambda b, h, q, k, at=at: q >= k + at, None, None, S, S // 2, device=t.device) for at in (0, S // 2)]
@@ -527,8 +523,8 @@ def merged_parts(t: Trial) -> Attempt:
 
 @behaviour(
     USER + "masks in masks",
-    "a mod that calls `mask.mask_mod` of a mask whose blocks were made, under torch.compile",
-    why="U418: the mask holds more than is compared; write `inner = mask.mask_mod` before the mod, and `inner(...)` in it",
+    "a mod that calls a mask's `mask_mod`, compiled",
+    why="U418: write `inner = mask.mask_mod` before the mod, `inner(...)` in it",
     calls=("compiled",),
 )
 def mask_of_a_mask(t: Trial, call: str) -> None:

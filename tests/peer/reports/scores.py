@@ -21,7 +21,7 @@ def qkv(t: Trial, s: int = S, dtype: torch.dtype = torch.float32, **sizes: int) 
     return t.qkv((b, h, s, d), dtype=dtype)
 
 
-@report("pytorch/pytorch#153799", "NaN in the backward pass for lengths that are no multiple of 128, with a mask and a score_mod")
+@report("pytorch/pytorch#153799", "NaN gradients for lengths that are no multiple of 128")
 def causal_mask_and_distance(t: Trial) -> Attempt:
     make = attention(
         lambda score, b, h, q, k: score + (q - k),
@@ -39,7 +39,7 @@ def score_replaced(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("pytorch/pytorch#145208", "learned factors and biases: a scalar, one that is used twice, one behind an integer tensor")
+@report("pytorch/pytorch#145208", "learned scalars as factors and biases")
 def learned_scalar_factor(t: Trial) -> list[Attempt]:
     factor, bias, buckets = t.randn(), t.randn(8), torch.arange(S, device=t.device) % 8
     return [
@@ -73,7 +73,7 @@ def learned_scalar_at_zero(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("meta-pytorch/attention-gym#20", "T5's learned relative positions, read at an index that is shifted to begin at 0")
+@report("meta-pytorch/attention-gym#20", "T5's learned relative positions at a shifted index")
 def learned_relative_positions(t: Trial) -> Attempt:
     table = t.randn(2 * S - 1, H)
     return Attempt(attention(lambda score, b, h, q, k: score + table[q - k + S - 1, h]), qkv(t), (table,))
@@ -82,7 +82,7 @@ def learned_relative_positions(t: Trial) -> Attempt:
 @behaviour(
     "meta-pytorch/attention-gym#20",
     "the same table read at q_idx - kv_idx",
-    why="U416: an index below 0 that is computed does not count from the end; add the length",
+    why="U416: a computed index below 0 does not count from the end; add the length",
     calls=("eager",),
 )
 def learned_relative_positions_unshifted(t: Trial, call: str) -> None:
@@ -90,7 +90,7 @@ def learned_relative_positions_unshifted(t: Trial, call: str) -> None:
     t.refused(lambda: attention(lambda score, b, h, q, k: score + table[q - k])(t.ours)(*qkv(t)), "U416")
 
 
-@report("meta-pytorch/attention-gym#69", "a bias computed from the query, whose gradient flows on to it")
+@report("meta-pytorch/attention-gym#69", "a bias computed from the query")
 def bias_of_the_query(t: Trial) -> Attempt:
     relation = t.randn(S, S, D)
 
@@ -104,19 +104,19 @@ def bias_of_the_query(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (relation,))
 
 
-@report("pytorch/pytorch#136076", "a learned bias read at the sum of both indices")
+@report("pytorch/pytorch#136076", "a learned bias at the sum of both indices")
 def bias_at_the_sum(t: Trial) -> Attempt:
     bias = t.randn(2 * S)
     return Attempt(attention(lambda score, b, h, q, k: score + bias[q + k]), qkv(t), (bias,))
 
 
-@report("pytorch/pytorch#137452", "a learned bias read through an integer table that has no gradient")
+@report("pytorch/pytorch#137452", "a learned bias behind an integer table")
 def bias_through_a_table(t: Trial) -> Attempt:
     bias, places = t.randn(S), torch.randperm(S, device=t.device)
     return Attempt(attention(lambda score, b, h, q, k: score + bias[places[k]]), qkv(t), (bias,))
 
 
-@report("pytorch/pytorch#157677", "a bias that a linear layer computes from the first token")
+@report("pytorch/pytorch#157677", "a linear layer's bias from the first token")
 def bias_of_a_projection(t: Trial) -> Attempt:
     weight, first = t.randn(H * 16 * 16, 8), torch.randn(B, 8, device=t.device)
 
@@ -130,7 +130,7 @@ def bias_of_a_projection(t: Trial) -> Attempt:
     return Attempt(make, qkv(t, 16), (weight,))
 
 
-@report("pytorch/pytorch#162228", "gradients of a bias matrix that is made inside of the compiled function")
+@report("pytorch/pytorch#162228", "a bias matrix made inside the compiled function")
 def bias_matrix_made_inside(t: Trial) -> Attempt:
     of_token = t.randn(B, 16)
 
@@ -147,7 +147,7 @@ def bias_matrix_made_inside(t: Trial) -> Attempt:
     return Attempt(make, (t.randn(B, 16, 64),), (of_token,))
 
 
-@report("meta-pytorch/attention-gym#45", "a bias of another layout, doubled and viewed before the mod is made")
+@report("meta-pytorch/attention-gym#45", "a bias of another layout, doubled and viewed")
 def bias_doubled_and_viewed(t: Trial) -> Attempt:
     bias = t.randn(B, S, S, H)
 
@@ -161,15 +161,13 @@ def bias_doubled_and_viewed(t: Trial) -> Attempt:
     return Attempt(make, qkv(t, dtype=torch.bfloat16), (bias,))
 
 
-@behaviour(
-    "pytorch/pytorch#139548", "a mask_mod given as score_mod", why="X123: a score_mod gives scores; give the mask to `create_block_mask`"
-)
+@behaviour("pytorch/pytorch#139548", "a mask_mod given as score_mod", why="X123: give the mask to `create_block_mask`")
 def mask_as_score(t: Trial, call: str) -> None:
     function = attention(lambda score, b, h, q, k: q >= k)(t.ours)
     t.refused(lambda: (t.compile(function) if call == "compiled" else function)(*qkv(t)), "X123")
 
 
-@report("pytorch/pytorch#145869", "a learned bias of every pair, of all and of one batch")
+@report("pytorch/pytorch#145869", "a learned bias of every pair")
 def bias_of_every_pair(t: Trial) -> list[Attempt]:
     whole, of_heads = t.randn(B, H, S, S), t.randn(1, H, S, S)
     return [
@@ -186,13 +184,13 @@ def large_scores(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("pytorch/pytorch#135161", "inputs that are all equal: compiled and eager results drift apart")
+@report("pytorch/pytorch#135161", "equal inputs: compiled and eager drift apart")
 def equal_inputs(t: Trial) -> Attempt:
     x = torch.full((1, 4, 256, 64), 2.6, device=t.device) + 0.1 * torch.randn(1, 4, 256, 64, device=t.device)
     return Attempt(attention(), [t.wanting(x.clone()) for _ in range(3)])
 
 
-@report("pytorch/pytorch#188871", "a table read at a shifted distance, for several lengths in one compiled function")
+@report("pytorch/pytorch#188871", "a table at a shifted distance, several lengths")
 def tables_of_several_lengths(t: Trial) -> list[Attempt]:
     def at(n: int) -> Attempt:
         table, offset = t.randn(2 * n), n - 1
@@ -201,7 +199,7 @@ def tables_of_several_lengths(t: Trial) -> list[Attempt]:
     return [at(n) for n in (64, 96, 160)]
 
 
-@report("sgl-project/sglang#33915", "Gemma 2 and Grok: a cap that must come before the mask, with a window")
+@report("sgl-project/sglang#33915", "Gemma 2, Grok: a cap before a window")
 def cap_before_the_window(t: Trial) -> Attempt:
     cap, window = 3.0, 24
 
@@ -213,7 +211,7 @@ def cap_before_the_window(t: Trial) -> Attempt:
     return Attempt(attention(score_mod), x)
 
 
-@report("flashinfer-ai/flashinfer#350", "decoding with a cap: applied before masking")
+@report("flashinfer-ai/flashinfer#350", "decoding with a cap before the mask")
 def capped_decoding(t: Trial) -> Attempt:
     lengths = torch.tensor([70, 100], device=t.device)
     make = attention(
@@ -232,7 +230,7 @@ def alibi_slopes(heads: int) -> list[float]:
     return alibi_slopes(near) + alibi_slopes(2 * near)[0::2][: heads - near]
 
 
-@report("Dao-AILab/flash-attention#907", "ALiBi in cross attention, aligned to the last key, six heads")
+@report("Dao-AILab/flash-attention#907", "ALiBi in cross attention, aligned to the last key")
 def alibi_of_cross_attention(t: Trial) -> Attempt:
     slopes, m, n = torch.tensor(alibi_slopes(6), device=t.device), 40, 100
     return Attempt(
@@ -268,7 +266,7 @@ def t5_bias(t: Trial) -> Attempt:
     return Attempt(attention(lambda score, b, h, q, k: score + table[buckets[k - q + S], h]), qkv(t), (table,))
 
 
-@report("JingyunLiang/SwinIR#61", "shifted windows of Swin: a bias of relative positions and -100 between regions")
+@report("JingyunLiang/SwinIR#61", "Swin's shifted windows: relative positions, -100 between regions")
 def swin_shifted_windows(t: Trial) -> Attempt:
     window = 7
     table = t.randn((2 * window - 1) ** 2, H)
@@ -281,7 +279,7 @@ def swin_shifted_windows(t: Trial) -> Attempt:
     return Attempt(attention(score_mod), t.qkv((B, H, 49, D)), (table,))
 
 
-@report("facebookresearch/segment-anything: image_encoder.py", "decomposed relative positions, computed from the query")
+@report("facebookresearch/segment-anything: image_encoder.py", "decomposed relative positions from the query")
 def decomposed_positions(t: Trial) -> Attempt:
     height = width = 8
     rows, columns = t.randn(height, height, D), t.randn(width, width, D)
@@ -300,7 +298,7 @@ def decomposed_positions(t: Trial) -> Attempt:
     return Attempt(make, qkv(t, height * width), (rows, columns))
 
 
-@report("aqlaboratory/openfold: triangular_attention.py", "pair biases and a mask of -1e9 that leaves some keys in each row")
+@report("aqlaboratory/openfold: triangular_attention.py", "pair biases and a mask of -1e9")
 def pair_bias(t: Trial) -> Attempt:
     pair, kept = t.randn(H, S, S), (torch.arange(S, device=t.device) < 80).expand(B, S).contiguous()
     return Attempt(attention(lambda s, b, h, q, k: s + pair[h, q, k] + torch.where(kept[b, k], 0.0, -1e9)), qkv(t), (pair,))
@@ -313,7 +311,7 @@ def graph_distances(t: Trial) -> Attempt:
     return Attempt(attention(lambda s, b, h, q, k: s + spatial[path[b, q, k], h] + edges[edge[b, q, k], h]), qkv(t), (spatial, edges))
 
 
-@report("zhixuan-lin/forgetting-transformer: forgetting_attention.py", "cumulative log gates of each token that begin at logsigmoid(0)")
+@report("zhixuan-lin/forgetting-transformer: forgetting_attention.py", "cumulative log gates of tokens")
 def forget_gates(t: Trial) -> Attempt:
     logits = t.wanting(torch.zeros(B, H, S, device=t.device))
 
@@ -329,7 +327,7 @@ def forget_gates(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (logits,))
 
 
-@report("chijames/KERPLE: logarithmic kernels", "learned logarithmic distances, whose coefficients begin at the bound of a clamp")
+@report("chijames/KERPLE: logarithmic kernels", "learned logarithmic distances with clamped coefficients")
 def learned_logarithms(t: Trial) -> list[Attempt]:
     a, c = t.wanting(torch.rand(H, device=t.device)), t.wanting(torch.zeros(H, device=t.device))
     return [
@@ -338,7 +336,7 @@ def learned_logarithms(t: Trial) -> list[Attempt]:
     ]
 
 
-@report("microsoft/DeBERTa: disentangled_attention.py", "content to position and position to content, clamped distances")
+@report("microsoft/DeBERTa: disentangled_attention.py", "content to position and back, clamped distances")
 def disentangled(t: Trial) -> Attempt:
     span, table = 16, t.randn(32, D)
 
@@ -358,7 +356,7 @@ def disentangled(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (table,))
 
 
-@report("microsoft/Swin-Transformer: swin_transformer_v2.py", "cosine attention: normalised inputs and a clamped learned temperature")
+@report("microsoft/Swin-Transformer: swin_transformer_v2.py", "cosine attention with a clamped learned temperature")
 def cosine_attention(t: Trial) -> Attempt:
     logit_scale = t.wanting(torch.full((H,), math.log(10.0), device=t.device))
 
@@ -374,7 +372,7 @@ def cosine_attention(t: Trial) -> Attempt:
     return Attempt(make, qkv(t), (logit_scale,))
 
 
-@report("pytorch/pytorch#163300", "a continuous position bias: a small learned network of the offsets")
+@report("pytorch/pytorch#163300", "a position bias by a small learned network")
 def continuous_position_bias(t: Trial) -> Attempt:
     w1, b1, w2 = t.randn(8, 2), t.randn(8), t.randn(H, 8)
 
@@ -386,7 +384,7 @@ def continuous_position_bias(t: Trial) -> Attempt:
     return Attempt(attention(score_mod), t.qkv((B, H, 25, D)), (w1, b1, w2))
 
 
-@report("lucidrains/x-transformers: attend.py", "a score raised to a power, a learned bias of each head, and a value of a sigmoid")
+@report("lucidrains/x-transformers: attend.py", "powers of scores, a learned bias, a sigmoid")
 def mixed_arithmetic(t: Trial) -> list[Attempt]:
     head = t.wanting(torch.zeros(H, device=t.device))
     return [

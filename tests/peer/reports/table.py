@@ -1,4 +1,4 @@
-"""The table of public reports in Markdown: a row for each, with its result in each way of calling."""
+"""The lists of public reports in Markdown: what was tried, by project, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,22 +11,36 @@ from tests.peer.running import PASS, REFUSED, Outcome
 BEGIN, END = "<!-- python -m tests.peer.reports -->\n", "<!-- /python -m tests.peer.reports -->\n"
 
 
+OWN_HEADINGS = {
+    "pytorch/pytorch": "PyTorch",
+    "meta-pytorch/attention-gym": "attention-gym",
+    "Dao-AILab/flash-attention": "FlashAttention",
+    "huggingface/transformers": "transformers",
+    "user code": "User code",
+}
+OTHERS = "Other projects"
+
+
 def make_table(outcomes: Sequence[Outcome]) -> str:
-    """Make one row a report: where it stands, what was tried, forward and gradients, each eager and compiled."""
+    """Make the lists of what was tried, by project, and the table of what is refused. A report that passes whole has no remark."""
     load_reports()
-    lines = ["| report | tried | forward | gradients |", "|---|---|---|---|"]
+    tried: dict[str, list[str]] = {
+        heading: [] for heading in ("PyTorch", "attention-gym", "FlashAttention", "transformers", OTHERS, "User code")
+    }
     for name, report in REPORTED.items():
         of_report = [o for o in outcomes if o.name.split("::")[1].partition("[")[0] == name]
-        forward, backward = (_make_cell([o for o in of_report if o.part == part]) for part in ("forward", "gradients"))
-        if report.why and forward == PASS:
-            forward = REFUSED
-        lines.append(f"| {_make_link(report.place)} | {report.title} | {forward} | {backward} |")
+        remark = _make_remark(of_report)
+        if not report.why or remark:
+            heading = OWN_HEADINGS.get(report.place.partition("#")[0].partition(":")[0], OTHERS)
+            where = "" if heading == "User code" else f"{_make_link(report.place)} "
+            tried[heading].append(f"* {where}{report.title}{remark}")
     counts = [sum(o.part == part and o.outcome == PASS for o in outcomes) for part in ("forward", "gradients")]
     totals = [sum(o.part == part for o in outcomes) for part in ("forward", "gradients")]
     summary = f"{len(REPORTED)} reports: {counts[0]} of {totals[0]} forward cases pass, {counts[1]} of {totals[1]} with gradients."
     refused = ["| refused | report | why, and what to write instead |", "|---|---|---|"]
     refused += [f"| {report.title} | {_make_link(report.place)} | {report.why} |" for report in REPORTED.values() if report.why]
-    return "\n\n".join([summary, "\n".join(lines), "Refused:", "\n".join(refused)])
+    lists = [f"### {heading}\n\n" + "\n".join(lines) for heading, lines in tried.items() if lines]
+    return "\n\n".join([summary, "## What is refused", "\n".join(refused), "## What was tried", *lists])
 
 
 def replace_table(page: str, text: str) -> str:
@@ -38,14 +52,16 @@ def replace_table(page: str, text: str) -> str:
     return f"{before}{begin}\n{text}\n\n{end}{after}"
 
 
-def _make_cell(outcomes: Sequence[Outcome]) -> str:
-    if not outcomes:
-        return "—"
-    if all(o.outcome == PASS for o in outcomes):
-        return "pass"
-    return ", ".join(
-        f"{o.name.partition('[')[2].rstrip(']')}: {f'refused, {o.code}' if o.outcome == REFUSED else o.outcome}" for o in outcomes
-    )
+def _make_remark(outcomes: Sequence[Outcome]) -> str:
+    """Tell what else than a pass of both parts is known of a report, in brackets; empty where there is nothing."""
+    bad = [o for o in outcomes if o.outcome != PASS]
+    remarks = [
+        f"{o.part} {o.name.partition('[')[2].rstrip(']')}: {f'refused, {o.code}' if o.outcome == REFUSED else o.outcome}" for o in bad
+    ]
+    report = REPORTED[outcomes[0].name.split("::")[1].partition("[")[0]] if outcomes else None
+    if outcomes and not bad and not (report and report.why) and all(o.part == "forward" for o in outcomes):
+        remarks.append("forward alone")
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def _make_link(place: str) -> str:

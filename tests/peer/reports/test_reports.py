@@ -11,7 +11,7 @@ from tests.peer.cases import load_reports
 from tests.peer.judging import Wrong
 from tests.peer.reports import table
 from tests.peer.reports.suite import DENSE, REPORTED, Attempt, ReportTrial, dense_attention
-from tests.peer.running import Setting, run_one
+from tests.peer.running import PASS, WRONG, Outcome, Setting, run_one
 from tests.peer.trial import Trial, attention
 
 ROOT = Path(__file__).parents[3]
@@ -38,12 +38,36 @@ def test_a_sample_of_the_reports_holds(part: str, name: str) -> None:
     assert o.outcome == "pass", o
 
 
-def test_the_page_has_a_row_for_each_report() -> None:
+def test_the_page_names_each_report_once() -> None:
     load_reports()
     page = (ROOT / "docs/public_reports.md").read_text(encoding="utf-8")
     assert f"{len(REPORTED)} reports:" in page
     for report in REPORTED.values():
-        assert f"| {report.title} |" in page, report
+        rows = [line for line in page.splitlines() if report.title in line]
+        assert rows and (f"| {report.title} |" in rows[0] and report.why in rows[0] if report.why else rows[0].startswith("* ")), report
+
+
+def make_outcomes(wrong: str = "") -> list[Outcome]:
+    """Make the outcomes of a run in which every case passes, but for those whose name holds `wrong`."""
+    cases = load_reports()
+    parts = [(name, part) for name, case in cases.items() for part in ("forward", *["gradients"] * bool(case.gradients))]
+    return [Outcome(name, WRONG if wrong and wrong in name else PASS, part=part) for name, part in parts]
+
+
+def test_the_page_is_what_passes_make() -> None:
+    page = (ROOT / "docs/public_reports.md").read_text(encoding="utf-8")
+    assert table.replace_table(page, table.make_table(make_outcomes())) == page
+
+
+def test_what_does_not_pass_is_remarked() -> None:
+    text = table.make_table(make_outcomes(wrong="graph_distances"))
+    (line,) = (x for x in text.splitlines() if "biases by shortest paths" in x)
+    assert "forward eager: wrong" in line and "gradients compiled: wrong" in line
+    assert text.count("wrong") == line.count("wrong") == 4
+    (refused,) = (
+        x for x in table.make_table(make_outcomes(wrong="heads_of_512")).splitlines() if x.startswith("* ") and "heads of 512" in x
+    )
+    assert "wrong" in refused
 
 
 def test_tables_stand_between_the_marks_of_a_page() -> None:
