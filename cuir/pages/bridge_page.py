@@ -10,8 +10,8 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
+from .diff_html import render_diff
 from .page import Section, render_page
-from .program_html import render_diff
 from .report_html import render_diagnostics, render_verification
 from .verification_page import make_kernel_sections
 

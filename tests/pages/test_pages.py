@@ -13,27 +13,16 @@ import torch
 
 import cuir
 from cuir.interp.event_trace import Event, Trace
+from cuir.pages.diff_html import render_diff
 from cuir.pages.mask_picture import BlockMap, count_blocks, render_blocks
 from cuir.pages.page import Section, render_page, write_page
-from cuir.pages.program_html import render_diff, render_program
+from cuir.pages.program_html import render_program
 from cuir.pages.report_html import render_verification
 from cuir.pages.timeline_picture import render_timeline
 from cuir.text.diagnostics import CuirError
 from cuir.verification.report import Stage, VerifyReport
+from tests.pages.html_text import OUTSIDE, read_text
 from tests.testing.programs import SCALE, TEXT
-
-OUTSIDE = re.compile(r"""(?:src|href)=["']?(?:https?:)?//""")
-
-
-def read_text(html: str) -> str:
-    return (
-        re.sub(r"<[^>]+>", "", html)
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&amp;", "&")
-        .replace("&quot;", '"')
-        .replace("&#34;", '"')
-    )
 
 
 def test_a_program_keeps_its_text_and_folds() -> None:

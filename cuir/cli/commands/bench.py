@@ -13,7 +13,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import SUITES, complete_suite
-from ..options import Consts, Dtype, Fresh, Jobs, Json, Limit, Origin
+from ..options import Consts, Dtype, Fresh, HtmlReport, Jobs, Json, Limit, Origin
 from ..tuning_targets import read_target
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...performance.search import Space
     from ...performance.suites.cells import Cell
     from ...performance.suites.reference import Reference
+    from ...performance.suites.result_rows import Row
     from ...performance.suites.running import SuiteRun
     from ...performance.timing.worker import Worker
     from ..measurement_views import BenchView
@@ -40,7 +41,7 @@ def bench(
     limit: Limit = 3600.0, jobs: Jobs = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the results file", show_default="benchmarks/results/SUITE-DEVICE-DATE.jsonl")] = None,
     show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
-    fresh: Fresh = False, as_json: Json = False,
+    fresh: Fresh = False, page: HtmlReport = None, as_json: Json = False,
 ) -> int:  # fmt: skip
     """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked.
 
@@ -86,6 +87,7 @@ def bench(
                 f"{out} holds results of the suite {head['suite']}, not of {suite}",
                 hint=f"cuir bench {head['suite']} --show --out {out}",
             )
+        _write_page(page, head, rows)
         return finish_bench(head, rows, out, True, as_json, anew=False)
     cells = _only(chosen.cells(), only or ())
     named_consts = read_consts(const or ())
@@ -119,7 +121,17 @@ def bench(
             complete = run_calls(run, kind, worker.ask, view)
         else:
             complete = _bench_cells(run, origin, named_consts, space, outside, jobs, worker, view)
+    _write_page(page, results.head, results.rows, complete)
     return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=not as_json)
+
+
+def _write_page(page: Path | None, head: Mapping[str, object], rows: Sequence[Row], complete: bool = True) -> None:
+    """Write the page of --html, if it is requested. Raises CuirError U108."""
+    if page is not None:
+        from ...pages.bench_page import render_bench_page
+        from ...pages.page import write_page
+
+        write_page(page, render_bench_page(head, rows, complete))
 
 
 def _bench_cells(

@@ -21,7 +21,7 @@ from ..command_defaults import EXPERT
 from ..completion import complete_specification
 from ..measurement_views import ProgressLine
 from ..model_options import ASKING, MODEL, Attempts, Money, Temperature, Timeout, Tokens
-from ..options import Consts, GivenDtype, HeadDim, Json, Level, Origin, read_level
+from ..options import Consts, GivenDtype, HeadDim, HtmlReport, Json, Level, Origin, read_level
 from ..output import print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -117,6 +117,7 @@ def evaluate(
         bool, typer.Option("--show", help="ask nothing: the results in --out, with table and plot where there are none yet")
     ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")] = False,
+    page: HtmlReport = None,
     as_json: Json = False,
 ) -> int:
     """Measure how often language models adapt kernels rightly: pass@1, 3 and 5 by variant and model, cost, and why attempts failed.
@@ -131,6 +132,7 @@ def evaluate(
     from llm.evaluate import evaluate as run
 
     from ..command_inputs import results_file
+    from ..evaluation_html import write_evaluation_page
     from ..interruption import goes_on_from
     from ..option_conflicts import not_beside
 
@@ -143,8 +145,7 @@ def evaluate(
             "asks nothing",
             "variants",
             "model",
-            "replay",
-            "record",
+            *(() if page is not None else ("replay", "record")),  # the page shows the conversations
             "samples",
             "attempts",
             "origin",
@@ -162,7 +163,10 @@ def evaluate(
             "time_limit",
             "fresh",
         )
-        return _finish(*read(out), out, True, as_json, anew=False)
+        head, results = read(out)
+        if page is not None:
+            write_evaluation_page(page, head, results, record or replay)
+        return _finish(head, results, out, True, as_json, anew=False)
     not_beside(
         context,
         "replay",
@@ -211,6 +215,8 @@ def evaluate(
         rows = Rows(path, {**head, "date": today, "command": _command(sys.argv[1:])}, fresh)
         with goes_on_from(path, fresh), _EvalView(f"{len(cells)} samples of {len({c.variant for c in cells})} variants", as_json) as view:
             complete = run(cells, of, rows, Budget(usd=budget, tokens=tokens), jobs, view)
+    if page is not None:
+        write_evaluation_page(page, rows.head, rows.rows, record or replay)
     return _finish(rows.head, rows.rows, path, complete, as_json)
 
 

@@ -17,7 +17,7 @@ from ...text.diagnostics import CuirError
 from ...text.plurals import count_noun
 from ..completion import complete_program, complete_specification
 from ..interruption import Interrupted
-from ..options import KERNEL, Consts, GivenDtype, Json, KernelName, Level, Parameters, read_level
+from ..options import KERNEL, Consts, GivenDtype, HtmlReport, Json, KernelName, Level, Parameters, read_level
 from ..output import plain, print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -69,6 +69,7 @@ def mutate(
         Path | None,
         typer.Option("--out", metavar="FILE", help="a file of JSON lines, from which an interrupted run goes on", show_default=False),
     ] = None,
+    page: HtmlReport = None,
     as_json: Json = False,
 ) -> None:
     """Measure the verification: plant faults in a right program, and show those that no stage refuses.
@@ -105,8 +106,13 @@ def mutate(
         _Bar(f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json) as bar,
     ):
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
+    of = {"kernel": job.kernel, "against": variant, "consts": consts_as_json(specialised), "level": job.level}
+    if page is not None:
+        from ...pages.mutation_page import render_mutation_page
+        from ...pages.page import write_page
+
+        write_page(page, render_mutation_page(report, {**of, "consts": describe_consts(specialised), "seed": seed}))
     if as_json:
-        of = {"kernel": job.kernel, "against": variant, "consts": consts_as_json(specialised), "level": job.level}
         print_json({"ok": True, "diagnostics": [], **of, "seed": seed, "original": show(source), **report.as_json()})
     else:
         _print(report, describe_consts(specialised))
