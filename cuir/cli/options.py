@@ -78,7 +78,9 @@ HtmlPage = Annotated[
     Path | None,
     typer.Option("--html", metavar="FILE", help="write a page for the browser: program, pictures, verdicts", show_default=False),
 ]
-HtmlReport = Annotated[Path | None, typer.Option("--html", help="write the results as one page, without a network", show_default=False)]
+HtmlReport = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="write the results as one page, without a network", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
 Seconds = Annotated[
     float,
