@@ -1,11 +1,19 @@
 """Programs that a model lifted from published kernels, each beside its source on a Hopper GPU.
 
     python -m benchmarks.lifted --out rows.jsonl                               # those whose source is a package that is installed, or PyTorch itself
-    python -m benchmarks.lifted --learn-cuda learn_cuda.so --gemm pingpong.so  # and those whose source was built (docs/lifting.md says how)
+    python -m benchmarks.lifted --learn-cuda learn_cuda.so --gemm pingpong.so  # and those whose source was built
     python -m benchmarks.lifted --table rows.jsonl                             # no GPU: the table of what was measured
 
 Inputs are the same, results are compared. Attention: full, head dim of the program, 32 heads, batch x length 16384. The
 GEMM: M = N = K, alpha 1, beta 1. Sustained: contenders take turns of 100 ms.
+
+Building the sources: of CUTLASS
+
+    nvcc -shared -Xcompiler -fPIC -std=c++17 -arch=sm_90a --expt-relaxed-constexpr -DNDEBUG -O3 \\
+        -I CUTLASS/include -I CUTLASS/tools/util/include examples/lifting/pingpong_host.cu -o pingpong.so
+
+and of learn-cuda `07_attention/attention_v5.cu` behind `extern "C" int run(const void *Q, const void *K, const void *V,
+void *O, int batch, int queries, int keys)`.
 """
 
 from __future__ import annotations
