@@ -38,41 +38,32 @@ _KEPT, _SOME, _NONE = (
 
 # ---- the table
 def table() -> str:
-    """Return a row for each variant: definition, weights, visited blocks, captured values."""
+    """Return a row for each variant: definition, visited blocks, captured values."""
     origin = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
-    lines = ["| variant | definition | weights | blocks of a tile | order of tiles | parameters |", "|---|---|---|---|---|---|"]
+    lines = ["| variant | definition | blocks | parameters |", "|---|---|---|---|"]
     for name, place in corpus.variants().items():
         factory = corpus.variant(name)
         spec = as_specification(factory, name)
         result = transfer(origin, spec)
         funcs = set(result.program.funcs())
         if result.lists is not None:
-            blocks, order = "lists", "listed"
+            blocks = "lists"
+        elif spec.mask_mod is None:
+            blocks = "all"
         else:
-            blocks = (
-                "several runs" if "rank" in funcs else "one run, an edge at either end" if "spans" in funcs else "from the first key on"
-            )
-            blocks = "all" if spec.mask_mod is None else blocks
-            order = "a head's in a row" if "tile" in result.replaced and "L2" not in result.text else "longest first"
+            blocks = "runs" if "rank" in funcs else "run" if "spans" in funcs else "prefix"
         parameters = ", ".join(
             f"`{p.name}={p.default}`" if p.default is not None else f"`{p.name}`" for p in inspect.signature(factory).parameters.values()
         )
-        lines.append(
-            f"| [`{name}`](../corpus/variants/{place.name}) | {definition(spec)} | {weights(spec)} | {blocks} | {order} | {parameters} |"
-        )
+        lines.append(f"| [`{name}`](../corpus/variants/{place.name}) | {definition(spec)} | {blocks} | {parameters} |")
     return "\n".join(lines) + "\n"
 
 
 def definition(spec: Specification) -> str:
-    """Return the first sentence of a variant's docstring, with its formulas as code."""
+    """Return the first sentence of a variant's docstring, with its formulas as code, without ", no mask"."""
     text = re.split(r"(?<=[a-z0-9)\]])[.:;] |\n\s*\n|\.\n", spec.doc.strip())[0].rstrip(".")
-    text = " ".join(text.split()).replace("|", "\\|")
+    text = " ".join(text.split()).replace("|", "\\|").removesuffix(", no mask")
     return f"`{text}`" if re.match(r"(keep|score|p) = ", text) else text
-
-
-def weights(spec: Specification) -> str:
-    """Describe the weights of a variant."""
-    return spec.normalize + (" with a sink" if spec.sink is not None else "") + (" of a score rule" if spec.score_mod is not None else "")
 
 
 def with_table(page: str) -> str:
