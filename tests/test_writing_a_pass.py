@@ -40,7 +40,7 @@ def test_the_ir_of_the_page_is_that_of_its_program() -> None:
     ir = re.search(r"```\n(tile\.kernel .*?)```", PAGE, re.S)
     assert program and ir
     stages = {s.name: s.text for s in list(Lowering(cuir.check(cuir.parse(program.group(1)))).stages())[:3]}
-    assert stages["value_numbering"] == ir.group(1) == show(parse(ir.group(1)))
+    assert stages["eliminate_common_subexpressions"] == ir.group(1) == show(parse(ir.group(1)))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / name).write_text(text, encoding="utf-8")
     pipeline = place / "cuir/lowering/passes/pipeline.py"
     assert ENTRY
-    text = pipeline.read_text(encoding="utf-8").replace("from . import (\n", "from . import (\n    same_extremum,\n")
+    text = pipeline.read_text(encoding="utf-8").replace("from . import (\n", "from . import (\n    fold_same_extremum,\n")
     pipeline.write_text(text.replace("    *CLEAN,\n", f"    *CLEAN,\n    {ENTRY.group(1)}", 1), encoding="utf-8")
     return place
 
@@ -65,10 +65,10 @@ def run(place: Path, *argv: str) -> str:
 
 
 def test_the_test_of_the_pass_passes(copy: Path) -> None:
-    assert sorted(FILES) == ["cuir/lowering/passes/same_extremum.py", "tests/lowering/passes/test_same_extremum.py"]
-    assert "3 passed" in run(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/lowering/passes/test_same_extremum.py")
+    assert sorted(FILES) == ["cuir/lowering/passes/fold_same_extremum.py", "tests/lowering/passes/test_fold_same_extremum.py"]
+    assert "3 passed" in run(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/lowering/passes/test_fold_same_extremum.py")
 
 
 def test_the_pass_is_one_of_the_pipeline(copy: Path) -> None:
     output = run(copy, "cuir", "lower", "gemm", "-c", "T=f16", "-d", "M=70,N=72,K=64", "--validate")
-    assert re.search(r"^04 same_extremum +unchanged +[\d.]+ +same", output, re.M)
+    assert re.search(r"^04 fold_same_extremum +unchanged +[\d.]+ +same", output, re.M)

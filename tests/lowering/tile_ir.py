@@ -10,7 +10,7 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse
-from cuir.lowering.passes import dead_code, fusion, simplify, value_numbering
+from cuir.lowering.passes import eliminate_common_subexpressions, eliminate_dead_code, inline_elementwise, simplify
 from cuir.syntax.parser import parse as parse_program
 
 FRAME = """\
@@ -48,9 +48,9 @@ def cleaned(checked: Checked) -> ops.Kernel:
     kernel = build(checked)
     for _ in range(2):
         simplify.run(kernel)
-        value_numbering.run(kernel)
-        dead_code.run(kernel)
-    fusion.run(kernel)
+        eliminate_common_subexpressions.run(kernel)
+        eliminate_dead_code.run(kernel)
+    inline_elementwise.run(kernel)
     kernel.verify()
     return kernel
 

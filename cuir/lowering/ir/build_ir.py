@@ -1,7 +1,7 @@
 """The tile IR of a checked kernel: names become values, loops and branches carry those that they bind.
 
 Every name of the program is a value at each place; where branches or turns of a loop meet, names that they bind
-differently are carried. Nothing is optimised here: dead values are carried too (the pass `dead_code` removes them).
+differently are carried. Nothing is optimised here: dead values are carried too (the pass `eliminate_dead_code` removes them).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from cuir.lowering.analyses.warp_sync import WarpSyncs, find_warp_syncs
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.inlining import mark
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.passes import moved_tiles
+from cuir.lowering.passes import copy_fp8_in_chunks
 from cuir.syntax.parser import parse
 from tests.gpu.test_joins import TEXT
 from tests.lowering.tile_ir import cleaned, program, role
@@ -181,9 +181,9 @@ def f(X: Global[f8e4m3, 64, 128], Y: Global[f16, 64, 128]):
 
 
 def moves(*lines: str) -> list[bool]:
-    """Return the joins of lines in a loop after the pass `moved_tiles`."""
+    """Return the joins of lines in a loop after the pass `copy_fp8_in_chunks`."""
     kernel = cleaned(program(MOVING + "\n".join(f"            {line}" for line in lines) + "\n"))
-    moved_tiles.run(kernel)
+    copy_fp8_in_chunks.run(kernel)
     mark(kernel)
     first = len(MOVING.splitlines()) + 1
     reached = {op.location.line.data for op in find_warp_syncs(kernel.roles[0]).before}  # type: ignore[union-attr]

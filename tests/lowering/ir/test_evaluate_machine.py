@@ -9,7 +9,7 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.machine_ops import Queue
 from cuir.lowering.ir.text import parse
-from cuir.lowering.passes import divisions, lazy_zeros, work_item_values
+from cuir.lowering.passes import elide_zero_accumulators, hoist_work_item_values, multiply_by_inverses
 from cuir.lowering.validate import validate
 from tests.lowering.ir import cases
 
@@ -107,6 +107,6 @@ def test_units_by_a_queue_with_what_travels(name: str) -> None:
     """The words of a unit are what the roles worked out themselves, each worker's own ones too."""
     case = cases.case(name)
     kernel = case.built.clone()
-    assert validate(kernel, [work_item_values, divisions, lazy_zeros], case.arguments, ctas=case.ctas) is None
+    assert validate(kernel, [hoist_work_item_values, multiply_by_inverses, elide_zero_accumulators], case.arguments, ctas=case.ctas) is None
     assert any(isinstance(op, Queue) for op in kernel.body.block.ops)
     assert any(op.reads for op in kernel.walk() if isinstance(op, ops.ForUnits))

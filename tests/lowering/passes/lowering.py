@@ -12,31 +12,31 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ops import Kernel
 from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import (
-    affine_bias,
-    affine_columns,
-    affine_tiles,
-    column_gathers,
-    dead_code,
-    fusion,
-    row_functions,
-    shared_reciprocals,
+    branch_row_functions,
+    decompose_affine_tiles,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    gather_per_column,
+    inline_elementwise,
+    limit_columns,
+    materialise_affine_products,
+    share_reciprocals,
     simplify,
-    slope_products,
-    value_numbering,
+    split_row_bias,
 )
 
 Pass = Callable[[Kernel], None]
-NEAR = functools.partial(affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
-LINES: tuple[Pass, ...] = (affine_columns.run, NEAR)
-BIAS: tuple[Pass, ...] = (*LINES, affine_bias.run)
-ALL: tuple[Pass, ...] = (affine_columns.run, column_gathers.run, NEAR, affine_bias.run, shared_reciprocals.run, row_functions.run, slope_products.run)  # fmt: skip
+NEAR = functools.partial(decompose_affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
+LINES: tuple[Pass, ...] = (limit_columns.run, NEAR)
+BIAS: tuple[Pass, ...] = (*LINES, split_row_bias.run)
+ALL: tuple[Pass, ...] = (limit_columns.run, gather_per_column.run, NEAR, split_row_bias.run, share_reciprocals.run, branch_row_functions.run, materialise_affine_products.run)  # fmt: skip
 
 
 def clean(ir: Kernel) -> None:
     for _ in range(2):
         simplify.run(ir)
-        value_numbering.run(ir)
-        dead_code.run(ir)
+        eliminate_common_subexpressions.run(ir)
+        eliminate_dead_code.run(ir)
 
 
 def after(ir: Kernel, passes: Sequence[Pass]) -> Kernel:
@@ -73,7 +73,7 @@ class Facts:
 
 def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> Cuda:
     ir = after(build(checked), passes)
-    fusion.run(ir)
+    inline_elementwise.run(ir)
     return KernelPrinter(ir, checked, Facts(), frozenset(), {}).emit()
 
 

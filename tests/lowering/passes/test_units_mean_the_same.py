@@ -12,7 +12,7 @@ from cuir.checking.checker import check
 from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.passes import divisions, work_item_values
+from cuir.lowering.passes import hoist_work_item_values, multiply_by_inverses
 from cuir.syntax.parser import parse
 
 HEAD = """\
@@ -128,10 +128,10 @@ def test_what_is_stored_stays(body: str, worker: int, n: int, M: int) -> None:
     kernel = build(check(parse(HEAD + f'    with role("one", warps=3) as w:\n        for t in work:\n{lines}')))
     parameters = {"n": n, "M": M}
     before = Run(kernel, parameters, worker).stored
-    work_item_values.run(kernel)
+    hoist_work_item_values.run(kernel)
     kernel.verify()
     assert any(isinstance(op, machine.Queue) for op in kernel.body.block.ops)
     assert Run(kernel, parameters, worker).stored == before
-    divisions.run(kernel)
+    multiply_by_inverses.run(kernel)
     kernel.verify()
     assert Run(kernel, parameters, worker).stored == before and len(before) == 9

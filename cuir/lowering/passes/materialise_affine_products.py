@@ -5,7 +5,7 @@ slope does not change. They are materialised if a role has room, that is `ROOM` 
 live. Elsewhere the compiler must not know the slope before the tile is there to which the line is added: it would
 compute all products beforehand, and spill. No result changes.
 
-The pass depends on the values that are inlined: `fusion` runs at its start, and must run again behind it.
+The pass depends on the values that are inlined: `inline_elementwise` runs at its start, and must run again behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..ir.ir_walk import every
 from ..ir.layouts import HALVES, registers
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
-from . import fusion
+from . import inline_elementwise as fusion
 from .rewriting import before, insert
 from .simplify import number
 

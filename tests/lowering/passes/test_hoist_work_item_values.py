@@ -11,7 +11,7 @@ from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import divisions, work_item_values
+from cuir.lowering.passes import hoist_work_item_values, multiply_by_inverses
 from tests.lowering.kernels import NAMES, corpus_kernel
 
 # ---- texts before and after
@@ -33,7 +33,7 @@ def role(body: str, name: str = "one", workers: int = 1, warp: int = 0) -> str:
 
 def run(*roles: str, head: str = HEAD) -> ops.Kernel:
     kernel = parse(head + "".join(roles) + "  tile.yield()\n}\n")
-    work_item_values.run(kernel)
+    hoist_work_item_values.run(kernel)
     kernel.verify()
     assert show(parse(show(kernel))) == show(kernel)
     return kernel
@@ -199,7 +199,7 @@ def test_the_ir_sees_words_that_do_not_travel(wrong: tuple[str, str], message: s
 def test_kernels_of_the_corpus_stay_valid(name: str) -> None:
     checked = corpus_kernel(name)
     kernel = build(checked)
-    for item in (work_item_values, divisions):
+    for item in (hoist_work_item_values, multiply_by_inverses):
         item.run(kernel)
         kernel.verify()
         text = show(kernel)
@@ -209,7 +209,7 @@ def test_kernels_of_the_corpus_stay_valid(name: str) -> None:
 def test_what_travels_in_the_flagship() -> None:
     """Batch, head, the first row (m * 128), the number of blocks, the head of K and V, the number of blocks with a mask; nothing else is left to divide."""
     kernel = build(corpus_kernel("flash_fwd_sm90.flash_fwd"))
-    work_item_values.run(kernel)
+    hoist_work_item_values.run(kernel)
     result = queue(kernel)
     names = [v.name_hint for v in result.hand_out.words]
     assert [n for n in names if n] == ["b", "h", "n", "hk", "partial"] and len(names) == 6

@@ -21,7 +21,7 @@ from ..ir.ir_walk import every, last
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
 from ..ir.warps import RowBound
-from .affine_tiles import type_of_rows
+from .decompose_affine_tiles import type_of_rows
 from .rewriting import before, insert, replace
 from .simplify import number
 

@@ -16,7 +16,7 @@ from ..ir import make, ops
 from ..ir.bits import WORD, Bits, bits
 from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
 from ..ir.ir_walk import every
-from .affine_columns import is_limit
+from .limit_columns import is_limit
 from .rewriting import insert, replace
 
 MOST = 16  # words of a row, which are all in registers at once

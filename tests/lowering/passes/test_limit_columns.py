@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import affine_columns, dead_code
+from cuir.lowering.passes import eliminate_dead_code, limit_columns
 from tests.lowering.passes.lowering import role
 
 LIMITS = """\
@@ -22,9 +22,9 @@ FULL = "!tile.reg<bool, 64, 64>"
 
 def after(condition: str) -> str:
     ir = parse(role(LIMITS + condition + '\n%z = tile.apply "where"(%m, %S, %f) : !tile.reg<f32, 64, 64>', "%z"))
-    affine_columns.run(ir)
+    limit_columns.run(ir)
     ir.verify()
-    dead_code.run(ir)
+    eliminate_dead_code.run(ir)
     return show(ir)
 
 

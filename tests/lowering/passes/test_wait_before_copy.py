@@ -19,7 +19,7 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse as parse_ir
 from cuir.lowering.ir.text import show
-from cuir.lowering.passes import finish_before_copy
+from cuir.lowering.passes import wait_before_copy
 from cuir.lowering.passes.pipeline import optimise
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
@@ -153,7 +153,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
 
     def behind(read: str) -> str:
         kernel = parse_ir(text.replace("READ", read))
-        finish_before_copy.run(kernel)
+        wait_before_copy.run(kernel)
         kernel.verify()
         return show(kernel)
 
@@ -164,7 +164,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
         '%B_1 = tile.perform "mma_wait"(x0: %B) {pending=0}' in copied and "tile.yield(%B_1)" in copied and copied.count("tile.note") == 1
     )
     repeated = parse_ir(copied)
-    finish_before_copy.run(repeated)
+    wait_before_copy.run(repeated)
     assert show(repeated) == copied
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import affine_columns, affine_tiles, dead_code
+from cuir.lowering.passes import decompose_affine_tiles, eliminate_dead_code, limit_columns
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import LINES, role, text
 
@@ -53,9 +53,9 @@ def test_other_tiles_are_no_lines(value: str) -> None:
 
 def after(body: str, near: bool = True) -> str:
     ir = parse(role(body, "%a"))
-    affine_tiles.run(ir, near=lambda value: near)
+    decompose_affine_tiles.run(ir, near=lambda value: near)
     ir.verify()
-    dead_code.run(ir)
+    eliminate_dead_code.run(ir)
     return show(ir)
 
 
@@ -86,7 +86,7 @@ def test_which_indices_are_near_is_asked() -> None:
     store = "store(Z[rows(64), cols(64)], A)"
     for start, result in (("M", True), ("I[0]", False)):
         body = f"q, k = {start} + rows(64), cols(64)\nA = cast(k - q, f32)\n{store}"
-        assert bool(re.search(r"tile\.line .*<f32, 64, 64>", text(kernel(body), [affine_columns.run, affine_tiles.run]))) == result
+        assert bool(re.search(r"tile\.line .*<f32, 64, 64>", text(kernel(body), [limit_columns.run, decompose_affine_tiles.run]))) == result
 
 
 def test_integer_lines_wrap_and_need_no_such_care() -> None:

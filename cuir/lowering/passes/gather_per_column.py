@@ -18,7 +18,7 @@ from ..ir import make, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Exchange, exchange, read_columns
-from . import affine_columns
+from . import limit_columns as affine_columns
 from .rewriting import insert, replace
 from .simplify import number
 

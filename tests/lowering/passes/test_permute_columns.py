@@ -13,7 +13,7 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.machine_tiles import DEALT, InOrder
 from cuir.lowering.ir.ops import Kernel, Perform
-from cuir.lowering.passes import dealt_columns, warp_branches
+from cuir.lowering.passes import branch_on_warp_votes, permute_columns
 from cuir.lowering.validate import validate
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
@@ -72,9 +72,9 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[i
     checked = kernel(body)
     ir = build(checked)
     clean(ir)
-    warp_branches.run(ir)
+    branch_on_warp_votes.run(ir)
     inputs = arguments(checked, {}) | {"n": n, "scale": 0.5}
-    assert validate(ir, [dealt_columns], inputs) is None
+    assert validate(ir, [permute_columns], inputs) is None
     assert dealt(ir) == (*result, 0)
 
 
@@ -91,7 +91,7 @@ def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int
     checked = kernel(f"store(sZ[1], acc)\n{body}", rows, columns)
     ir = build(checked)
     clean(ir)
-    assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
+    assert validate(ir, [permute_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
     assert dealt(ir) == result
     assert lower(checked).source.count("cuir::store_dealt<") == result[2]
 
@@ -114,8 +114,8 @@ def test_whatever_is_made_of_the_sums_stays_the_same(inside: list[str], behind: 
     checked = kernel("\n".join([f"other = acc * scale\nfor i in range(n):\n    {loop}", *behind, END]))
     ir = build(checked)
     clean(ir)
-    warp_branches.run(ir)
-    assert validate(ir, [dealt_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
+    branch_on_warp_votes.run(ir)
+    assert validate(ir, [permute_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
 
 
 def test_the_text_says_the_order_once() -> None:

@@ -15,7 +15,7 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import exact, value_numbering
+from cuir.lowering.passes import eliminate_common_subexpressions, mark_no_contract
 from cuir.syntax.nodes import Literal
 from cuir.syntax.parser import parse as parse_program
 from tests.lowering.tile_ir import kernel_of, program, role
@@ -42,7 +42,7 @@ def marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
 def count_exact(body: str) -> Counter[str]:
     """The primitives in the role that are exact."""
     kernel = build(program(HEAD + "".join(f"        {line}\n" for line in [*body.split("\n"), "store(Y[rows(64), cols(64)], y)"])))
-    exact.run(kernel)
+    mark_no_contract.run(kernel)
     kernel.verify()
     return Counter(op.op for op in marked(kernel.roles[0]))
 
@@ -88,7 +88,7 @@ def test_what_is_exact(body: str, expected: list[str]) -> None:
 
 def test_scalars_of_the_frame_are_exact() -> None:
     kernel = build(program(HEAD + "        store(Y[rows(64), cols(64)], x * half)\n"))
-    exact.run(kernel)
+    mark_no_contract.run(kernel)
     assert [op.op for op in marked(kernel)] == ["*"] and not marked(kernel.roles[0])
 
 
@@ -99,7 +99,7 @@ def test_the_text_says_it() -> None:
         '%z = tile.apply "+"(%y, %x) : !tile.reg<f32, 64, 64>',
         '%c = tile.apply "<"(%y, %x) : !tile.reg<bool, 64, 64>',
     )
-    exact.run(kernel_of(r))
+    mark_no_contract.run(kernel_of(r))
     text = show(kernel_of(r))
     assert '"*"(%x, %s) exact :' in text and text.count("exact") == 1
     assert show(parse(text)) == text
@@ -112,7 +112,7 @@ def test_an_equal_value_keeps_that_it_decides() -> None:
         '%z = tile.apply "*"(%x, %s) exact : !tile.reg<f32, 64, 64>',
         '%c = tile.apply "<"(%z, %x) : !tile.reg<bool, 64, 64>',
     )
-    value_numbering.run(kernel_of(r))
+    eliminate_common_subexpressions.run(kernel_of(r))
     assert [op.result.name_hint for op in marked(r)] in (["y"], ["z"])
 
 
@@ -142,7 +142,7 @@ def test_the_checker_agrees(name: str) -> None:
     text = corpus.programs()[name].read_text(encoding="utf-8")
     checked = check(parse_program(text, f"{name}.cuir"), None, {"T": "f16"} | ({} if name == "gemm" else {"D": 64}))
     kernel = build(checked)
-    exact.run(kernel)
+    mark_no_contract.run(kernel)
     lines = Counter((op.location.line.data, op.op) for r in kernel.roles for op in marked(r) if isinstance(op.location, FileLineColLoc))
     assert {op for _, op in lines} == {op for _, op in decided(checked)} and sum(lines.values()) == sum(decided(checked).values())
 
@@ -150,7 +150,7 @@ def test_the_checker_agrees(name: str) -> None:
 def test_it_is_done_once() -> None:
     checked = check(parse_program(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), None, {"T": "f16", "D": 64})
     kernel = build(checked)
-    exact.run(kernel)
+    mark_no_contract.run(kernel)
     once = show(kernel)
-    exact.run(kernel)
+    mark_no_contract.run(kernel)
     assert show(kernel) == once

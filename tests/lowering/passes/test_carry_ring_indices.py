@@ -8,7 +8,7 @@ import pytest
 
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import show
-from cuir.lowering.passes import ring_indices
+from cuir.lowering.passes import carry_ring_indices
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import clean
@@ -30,7 +30,7 @@ def test_counters_carry_their_stage_and_parity(body: str, carried: bool) -> None
     result = build(checked)
     clean(result)
     before = len(re.findall(r'"%"|"//"', show(result)))
-    assert validate(result, [ring_indices], arguments(checked, {"M": 64 * 9}) | {"n": 4}) is None  # every stage comes twice and more
+    assert validate(result, [carry_ring_indices], arguments(checked, {"M": 64 * 9}) | {"n": 4}) is None  # every stage comes twice and more
     clean(result)
     remaining = [line for line in show(result).split("\n") if re.search(r'"%"|"//"', line) and "%t" not in line]
     assert (len(remaining) == 0) == carried and before > 0

@@ -19,7 +19,7 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.warps import RowBound, WarpIf
-from cuir.lowering.passes import simplify, value_numbering, warp_branches
+from cuir.lowering.passes import branch_on_warp_votes, eliminate_common_subexpressions, simplify
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import F16
 from tests.lowering.conftest import kernel
@@ -62,7 +62,7 @@ def filled(text: str, columns: int = 48, factor: str = "scale", limit: str = "8.
 def branches(body: str = STEPS, **options: object) -> list[WarpIf]:
     result = build(kernel(filled(body, **options), filled(HEAD, **options)))  # type: ignore[arg-type]
     clean(result)
-    warp_branches.run(result)
+    branch_on_warp_votes.run(result)
     result.verify()
     clean(result)
     return [op for op in every(result) if isinstance(op, WarpIf)]
@@ -175,9 +175,9 @@ def test_a_branch_gives_what_the_choice_gives(test: str, f: float, rows: int) ->
     groups of rows, for each of which it chooses again."""
     ir = build(check(parse(KERNEL.format(test=test, rows=rows))))
     simplify.run(ir)
-    value_numbering.run(ir)
+    eliminate_common_subexpressions.run(ir)
     expected = results(ir, f, rows)
-    warp_branches.run(ir)
+    branch_on_warp_votes.run(ir)
     ir.verify()
     assert any(isinstance(op, WarpIf) for op in ir.walk())
     assert all(torch.equal(a, b) for a, b in zip(results(ir, f, rows), expected, strict=True))
@@ -187,8 +187,8 @@ def test_a_branch_gives_what_the_choice_gives(test: str, f: float, rows: int) ->
 def test_threads_ask_their_own_elements_where_a_greater_maximum_alone_can_matter(test: str, parts: bool) -> None:
     ir = build(check(parse(KERNEL.format(test=test, rows=64))))
     simplify.run(ir)
-    value_numbering.run(ir)
-    warp_branches.run(ir)
+    eliminate_common_subexpressions.run(ir)
+    branch_on_warp_votes.run(ir)
     assert any(isinstance(op, RowBound) for op in ir.walk()) == parts
 
 

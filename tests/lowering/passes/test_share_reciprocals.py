@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import shared_reciprocals
+from cuir.lowering.passes import share_reciprocals
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import cuda, role, text
@@ -37,7 +37,7 @@ def checked(body: str, columns: int = 48) -> object:
 
 
 def ir(body: str, columns: int = 48) -> str:
-    return text(checked(body, columns), [shared_reciprocals.run])  # type: ignore[arg-type]
+    return text(checked(body, columns), [share_reciprocals.run])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("division", "shared"), [
@@ -85,7 +85,7 @@ DIVISION = """\
 
 def after(body: str, **facts: object) -> str:
     program = parse(role(body, "%q"))
-    shared_reciprocals.run(program, **facts)  # type: ignore[arg-type]
+    share_reciprocals.run(program, **facts)  # type: ignore[arg-type]
     return show(program)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cuir.lowering import Cuda
-from cuir.lowering.passes import affine_columns, affine_tiles, column_gathers
+from cuir.lowering.passes import decompose_affine_tiles, gather_per_column, limit_columns
 from cuir.lowering.passes.pipeline import CLEAN
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.host import GXX, on_cpu
@@ -20,7 +20,7 @@ BODY = "S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where
 
 
 def ir(condition: str) -> str:
-    return text(kernel(BODY.format(condition)), [affine_columns.run, column_gathers.run])
+    return text(kernel(BODY.format(condition)), [limit_columns.run, gather_per_column.run])
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,18 @@ def test_other_gathers_are_read_in_place(condition: str) -> None:
 
 
 def test_lines_are_seen_through() -> None:
-    result = text(kernel(BODY.format("I[k - 3] == q")), [affine_columns.run, affine_tiles.run, column_gathers.run])
+    result = text(kernel(BODY.format("I[k - 3] == q")), [limit_columns.run, decompose_affine_tiles.run, gather_per_column.run])
     assert "read_columns" in result
 
 
 def test_a_tensor_that_the_kernel_writes_is_read_in_place() -> None:
     body = "k = cols(64)\nS = zeros(f32, [64, 64]) + Y[k]\nstore(Y[rows(64)], row_sum(S))"
-    assert "read_columns" not in text(kernel(body), [column_gathers.run])
+    assert "read_columns" not in text(kernel(body), [gather_per_column.run])
 
 
 def test_one_index_of_several_runs() -> None:
     head = HEAD.replace("I: Global[i32, M]", "I: Global[i32, 7, M]")
-    result = text(kernel(BODY.format("I[n, k] == n"), head), [column_gathers.run])
+    result = text(kernel(BODY.format("I[n, k] == n"), head), [gather_per_column.run])
     assert re.search(r"tile\.at %I\[%n, %\w+ : 80\] : !tile.tensor<i32, 80>", result)
 
 
@@ -70,7 +70,7 @@ def test_one_index_of_several_runs() -> None:
 def test_lanes_work_out_what_follows_from_what_they_read(body: str, by_lanes: int, exchanges: int) -> None:
     result = text(
         kernel(f"k = n * 80 + cols(80)\n{body}\nstore(Y[rows(64)], row_sum(zeros(f32, [64, 80]) + A))"),
-        [affine_columns.run, column_gathers.run, *(p.run for p in CLEAN)],
+        [limit_columns.run, gather_per_column.run, *(p.run for p in CLEAN)],
     )
     assert len(re.findall(r"tile\.apply .*, lanes>", result)) == by_lanes
     assert result.count("tile.exchange") == exchanges

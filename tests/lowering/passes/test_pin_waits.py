@@ -9,7 +9,7 @@ from cuir.checking.checker import check
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.warps import Pinned
-from cuir.lowering.passes import pinned_waits, warp_branches
+from cuir.lowering.passes import branch_on_warp_votes, pin_waits
 from tests.lowering.passes.lowering import clean
 
 KERNEL = """\
@@ -63,8 +63,8 @@ def pinned(before: str, behind: str = "n + 0") -> list[str]:
 def pinned_in(text: str) -> list[str]:
     ir = build(check(cuir.parse(text)))
     clean(ir)
-    warp_branches.run(ir)
-    pinned_waits.run(ir)
+    branch_on_warp_votes.run(ir)
+    pin_waits.run(ir)
     ir.verify()
     return [value.type.layout.data for op in every(ir) if isinstance(op, Pinned) for value in op.values]  # type: ignore[attr-defined]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import row_functions
+from cuir.lowering.passes import branch_row_functions
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import cuda, role
@@ -14,7 +14,7 @@ from tests.lowering.passes.lowering import cuda, role
 
 def after(body: str) -> str:
     ir = parse(role("%one = tile.constant 1.0 : !tile.scalar<f32>\n%two = tile.constant 2.0 : !tile.scalar<f32>\n" + body))
-    row_functions.run(ir)
+    branch_row_functions.run(ir)
     ir.verify()
     return show(ir)
 

@@ -15,8 +15,8 @@ from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, tile
 from ..ir.ir_walk import every
 from ..ir.layouts import HALVES, LANES
+from .load_fp8_as_f16 import find_narrow_load
 from .rewriting import insert, replace
-from .widened_loads import find_narrow_load
 
 ROWS, COLUMNS = 8, 64  # copied by a warp at a time: a chunk of 16 numbers a lane
 

@@ -9,7 +9,7 @@ import torch
 from cuir.lowering.ir.bits import Bits
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import affine_columns, bit_words, dead_code
+from cuir.lowering.passes import eliminate_dead_code, limit_columns, load_mask_words
 from tests.lowering.passes.lowering import role
 
 TESTED = """\
@@ -25,10 +25,10 @@ CHOSEN = '%y = tile.apply "where"({}, %S, %f) : !tile.reg<f32, 64, 64>\n'
 def after(body: str, written: str = "") -> str:
     text = role(body, "%y").replace("  %n = ", f'  %I = tile.tensor "I"{written} : !tile.tensor<i32, "M", 2>\n  %n = ', 1)
     ir = parse(text)
-    affine_columns.run(ir)
-    bit_words.run(ir)
+    limit_columns.run(ir)
+    load_mask_words.run(ir)
     ir.verify()
-    dead_code.run(ir)
+    eliminate_dead_code.run(ir)
     assert show(parse(show(ir))) == show(ir)
     return show(ir)
 
@@ -55,7 +55,7 @@ def test_bits_mean_those_of_the_words() -> None:
     ir = parse(
         role(TESTED + CHOSEN.format("%b"), "%y").replace("  %n = ", '  %I = tile.tensor "I" : !tile.tensor<i32, "M", 2>\n  %n = ', 1)
     )
-    bit_words.run(ir)
+    load_mask_words.run(ir)
     bits = next(o for o in every(ir) if isinstance(o, Bits))
     words = [torch.tensor([[5], [-(2**31)]], dtype=torch.int32).repeat(32, 1), torch.tensor([[0], [1]], dtype=torch.int32).repeat(32, 1)]
     (result,) = bits.evaluate(None, words)

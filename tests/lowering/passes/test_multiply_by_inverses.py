@@ -7,7 +7,7 @@ import pytest
 from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import divisions
+from cuir.lowering.passes import multiply_by_inverses
 
 HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
   %n = tile.parameter "n" : !tile.scalar<i32>
@@ -27,7 +27,7 @@ def role(body: str, threads: int = 128) -> str:
 
 def after(text: str) -> str:
     kernel = parse(text)
-    divisions.run(kernel)
+    multiply_by_inverses.run(kernel)
     kernel.verify()
     return show(parse(show(kernel)))
 

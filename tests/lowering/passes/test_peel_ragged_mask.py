@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cuir.lowering.passes import affine_columns, last_columns
+from cuir.lowering.passes import limit_columns, peel_ragged_mask
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import cuda, text
@@ -18,7 +18,7 @@ BODY = "S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where
 
 
 def ir(condition: str, otherwise: str = "1.0") -> str:
-    return text(kernel(BODY.format(condition, otherwise)), [affine_columns.run, last_columns.run])
+    return text(kernel(BODY.format(condition, otherwise)), [limit_columns.run, peel_ragged_mask.run])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_it_stands_under_a_branch(condition: str) -> None:
 @pytest.mark.parametrize("rest", [("1.0", "1.0"), ("1.0", "2.0")])
 def test_however_the_two_are_written(first: str, second: str, rest: tuple[str, str]) -> None:
     body = f"S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nS = where({first}, S, {rest[0]})\nS = where({second}, S, {rest[1]})\nstore(Y[q], row_sum(S))"
-    result = text(kernel(body), [affine_columns.run, last_columns.run])
+    result = text(kernel(body), [limit_columns.run, peel_ragged_mask.run])
     assert len(re.findall(r"tile\.if", result)) == 1 and len(re.findall('tile.apply "where"', result)) == 2
 
 
@@ -61,7 +61,7 @@ HEAD = '@kernel(arch="sm_90a")\ndef f(I: Global[i32, M], Z: Global[f32, R, 80], 
 
 def test_a_number_that_a_limit_chooses_stays() -> None:
     body = "S = zeros(f32, [64, 80])\nk = n * 80 + cols(80)\nq = rows(64)\nA = where(k < n, 1.0, S)\nS = where(I[k] == I[q], A, S)\nstore(Y[q], row_sum(S))"
-    assert "tile.if" not in text(kernel(body), [affine_columns.run, last_columns.run])
+    assert "tile.if" not in text(kernel(body), [limit_columns.run, peel_ragged_mask.run])
 
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
@@ -69,7 +69,7 @@ def test_a_number_that_a_limit_chooses_stays() -> None:
 def test_it_gives_the_same(otherwise: str, tmp_path: Path) -> None:
     """Printed and run, for blocks within, across and behind the end."""
     body = f"k = n * 80 + cols(80)\nq = rows(64)\nS = where((I[k] == I[q]) & (k < m), zeros(f32, [64, 80]) + cast(k, f32), {otherwise})\nstore(Z[q, cols(80)], S)"
-    result = cuda(kernel(body, HEAD), [affine_columns.run, last_columns.run])
+    result = cuda(kernel(body, HEAD), [limit_columns.run, peel_ragged_mask.run])
     assert " < 80;" in result.source
     call = on_cpu(result, tmp_path)
     of, z = np.random.default_rng(3).integers(0, 3, 160).astype(np.int32), np.full((64, 80), np.nan, np.float32)

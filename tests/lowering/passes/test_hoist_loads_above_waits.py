@@ -8,7 +8,7 @@ import cuir
 from cuir.checking.checker import check
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.text import show
-from cuir.lowering.passes import early_reads
+from cuir.lowering.passes import hoist_loads_above_waits
 from tests.lowering.passes.lowering import clean
 
 KERNEL = """\
@@ -29,7 +29,7 @@ def k(X: Global[f16, M, 64], D: Global[i32, M], W: Global[i32, M], Y: Global[f32
 def after(body: str) -> list[str]:
     ir = build(check(cuir.parse(KERNEL.format(body=body.replace("\n", "\n        ")))))
     clean(ir)
-    early_reads.run(ir)
+    hoist_loads_above_waits.run(ir)
     ir.verify()
     clean(ir)
     return [line.strip() for line in show(ir).splitlines()]

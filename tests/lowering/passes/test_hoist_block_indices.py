@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.text import parse, show
-from cuir.lowering.passes import block_indices
+from cuir.lowering.passes import hoist_block_indices
 from tests.lowering.passes.lowering import role
 
 INDEX = """\
@@ -23,7 +23,7 @@ INDEX = """\
 
 def after(size: int, by: int, op: str) -> str:
     ir = parse(role(INDEX.format(size=size, by=by, op=op), "%y"))
-    block_indices.run(ir)
+    hoist_block_indices.run(ir)
     ir.verify()
     return show(ir)
 
@@ -56,6 +56,6 @@ GATHERED = """\
 def test_an_index_that_is_read_at_one_place_is_read_once() -> None:
     text = role(GATHERED, "%y").replace("  %n = ", '  %I = tile.tensor "I" : !tile.tensor<i32, "M">\n  %n = ', 1)
     ir = parse(text)
-    block_indices.run(ir)
+    hoist_block_indices.run(ir)
     ir.verify()
     assert re.search(r'"gather"\(place: %\d+\) : !tile.reg<i32, 1, 1>', show(ir))

@@ -15,7 +15,7 @@ from ...syntax.types import BOOL, I32
 from ..ir import make, ops
 from ..ir.ir_types import TileT, is_scalar, scalar
 from ..ir.ir_walk import every
-from .affine_columns import is_limit, iterate_joined, truth_type
+from .limit_columns import is_limit, iterate_joined, truth_type
 from .rewriting import before, insert, replace
 
 

@@ -19,7 +19,7 @@ from ..ir import make, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
-from . import affine_columns
+from . import limit_columns as affine_columns
 from .rewriting import insert, replace
 from .simplify import number
 

@@ -7,7 +7,7 @@ import pytest
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.rows import QuadSum
-from cuir.lowering.passes import deferred_row_sums
+from cuir.lowering.passes import defer_row_sums
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import clean
@@ -25,8 +25,8 @@ def defer_sums(body: str) -> tuple[bool, int]:
     result = build(checked)
     clean(result)
     for n in (0, 2):
-        assert validate(result.clone(), [deferred_row_sums], arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}) is None
-    deferred_row_sums.run(result)
+        assert validate(result.clone(), [defer_row_sums], arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}) is None
+    defer_row_sums.run(result)
     result.verify()
     clean(result)
     stored = [op.arg("tile").owner for op in every(result) if getattr(op, "op", "") == "store"]

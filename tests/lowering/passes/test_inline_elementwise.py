@@ -6,7 +6,7 @@ import pytest
 
 from cuir.checking.checker import check
 from cuir.lowering import lower
-from cuir.lowering.passes.fusion import DEEPEST
+from cuir.lowering.passes.inline_elementwise import DEEPEST
 from cuir.syntax.parser import parse
 
 TEXT = """
