@@ -13,7 +13,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "serving.md"
 PRINTED = {
     "serve.py": "(2, 4, 4, 64) (2, 4, 4) True\n",
     "batch.py": "(46, 4, 64) True\n",
-    "eight_bit.py": "(2, 20, 4, 64) True\n",
     "graph.py": "[34, 7] True\n",
     "packed.py": "(200, 4, 64) (4, 200)\n",
 }
