@@ -20,20 +20,8 @@ TOOLS = ("racecheck", "memcheck", "synccheck")
 REPORTS = "reports"
 AS_ORIGINAL = "reports as of the original"  # a report on the kernel without the fault, too, tells nothing about the fault
 BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/notes/other_tools.md
-HEAD = (
-    "class",
-    "faults run",
-    WRONG,
-    DIFFERS,
-    "hangs",
-    "error",
-    RIGHT,
-    *TOOLS,
-    "any of these",
-    "right, but a tool reports",
-    "`cuir verify`",
-    "fault",
-)
+KINDS = {WRONG: "wrong", DIFFERS: "differ from run to run", HANGS: "hang", ERROR: "end in an error"}
+HEAD = ("class", "fault", "run", "shown by results", *TOOLS)
 
 Outcomes = Mapping[tuple[str, str], str]  # (fault's id, tool) -> outcome
 
@@ -108,20 +96,8 @@ def markdown(faults: Sequence[Fault], outcomes: Outcomes) -> str:
 
 def _cells(number: str, title: str, row: Row) -> tuple[str, ...]:
     """Return the cells of a row."""
-    counts = [row.results[o] for o in (WRONG, DIFFERS, HANGS, ERROR, RIGHT)]
     tools = [f"{n}/{of}" if of else "" for n, of in row.tools.values()]
-    stages = Counter(f.stage for f in row.faults if f.stage)
-    stage_counts = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
-    return (
-        number,
-        str(len(row.faults)),
-        *(str(n or "") for n in counts),
-        *tools,
-        str(row.any),
-        str(row.tool_alone or ""),
-        stage_counts,
-        title,
-    )
+    return (number, title, str(len(row.faults)), str(len(row.faults) - row.results[RIGHT]), *tools)
 
 
 def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
@@ -129,11 +105,16 @@ def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
     row = row_of([f for f in faults if f.fault], outcomes)
     detected = len(row.faults) - row.results[RIGHT]
     tools = ", ".join(f"{t} reports {n} of {of}" for t, (n, of) in row.tools.items())
+    kinds = ", ".join(f"{row.results[o]} {word}" for o, word in KINDS.items())
     stopped = sum(bool(f.fault and f.unrunnable) for f in faults)
+    stages = Counter(f.stage for f in row.faults if f.stage)
+    stage_counts = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
     return (
-        f"Of {len(row.faults)} faults that ran, results showed {detected}; {tools}; {row.any} are seen by any of these, "
+        f"Of {len(row.faults)} faults that ran, results showed {detected} ({kinds}); {tools}; {row.any} are seen by any of these, "
         f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
-        f"`cuir verify` refuses all of them" + (f"; {stopped} more cannot be run." if stopped else ".")
+        f"`cuir verify` refuses all of them"
+        + (f" ({stage_counts})" if stages else "")
+        + (f"; {stopped} more cannot be run." if stopped else ".")
     )
 
 

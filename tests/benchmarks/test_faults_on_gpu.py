@@ -252,8 +252,10 @@ def test_the_table_counts_what_was_seen_by_what() -> None:
     }
     lines = markdown(FAULTS, outcomes).splitlines()
     assert len(lines) == 6 and len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| 1 | 2 | 1 |") and "schedules 4" in lines[4] and lines[5].startswith("| none | 2 |")
+    assert lines[2].startswith("| 1 | ") and " | 2 | 1 | " in lines[2] and lines[4].startswith("| all |  | 4 | 2 | 1/3 | 0/3 | 0/3 |")
+    assert lines[5].startswith("| none | no fault: the kernels as they are | 2 | 0 |")
     message = summary(FAULTS, outcomes)
+    assert "(1 wrong, 0 differ from run to run, 1 hang, 0 end in an error)" in message and "refuses all of them (schedules 4)" in message
     assert "Of 4 faults that ran, results showed 2" in message and "1 of which a tool reports" in message
     assert [line.split(":")[0] for line in unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
     assert "Of 0 faults" in summary([], {}) and markdown([], {})
@@ -281,6 +283,9 @@ def test_a_report_that_the_original_has_too_says_nothing_of_a_fault() -> None:
                      "elsewhere": REPORTS, "silent": SILENT}  # fmt: skip
 
 
+NO_FAULT = "| none | no fault: the kernels as they are |"
+
+
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.jsonl"
     head = {"machine": "NVIDIA H200, 580.1", "compute-sanitizer": "2025.3"}
@@ -288,12 +293,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path)])
     assert faults_on_gpu.main() == 0
     output = capsys.readouterr().out
-    assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in output and "| none | 1 |" in output
+    assert "Run on NVIDIA H200, 580.1, compute-sanitizer 2025.3:" in output and f"{NO_FAULT} 1 |" in output
     page = tmp_path / "page.md"
     page.write_text((Path(__file__).parents[2] / "docs/notes/other_tools.md").read_text(encoding="utf-8"))
     monkeypatch.setattr(sys, "argv", ["faults_on_gpu", "--table", str(path), "--page", str(page)])
     assert faults_on_gpu.main() == faults_on_gpu.main() == 0
-    assert page.read_text().count("| none | 1 |") == 1 and "# Other tools" in page.read_text()
+    assert page.read_text().count(f"{NO_FAULT} 1 |") == 1 and "# Other tools" in page.read_text()
     page.write_text("nothing")
     for words, message in (
         (["--table", str(tmp_path / "absent")], "No such file"),
