@@ -14,10 +14,10 @@ from ..lowering.passes.pipeline import PASSES, Pass
 _HEAD = """\
 # Passes of the lowering
 
-Made from `cuir/lowering/passes` by `cuir lower --passes --markdown`; do not edit. How the lowering works, and how to write a pass: [lowering.md](lowering.md).
+Made from `cuir/lowering/passes`, a file for each pass, by `cuir lower --passes --markdown`; do not edit. How the lowering works, and how to write a pass: [lowering.md](lowering.md).
 
-Passes run in this order on the IR of every kernel. `cuir lower FILE --stages DIR` writes the IR behind each that changed it, `--validate` compares the results before and behind
-each, `--without NAME` leaves one out. *Needed*: nothing can be printed without it. *Rounds*: sums and products may be rounded otherwise than before; all other passes keep every bit.
+The numbers give the order. *Needed*: nothing can be printed without it; others can be left out (`cuir lower FILE --without NAME`).
+*Rounds*: sums and products may be rounded otherwise than before. All other passes keep every bit.
 
 | | pass | what it does | |
 |---|---|---|---|
@@ -40,10 +40,14 @@ def as_json() -> list[dict[str, Any]]:
 
 
 def markdown() -> str:
-    """Return all passes as one page: the order, then each once with its module's docstring."""
-    rows = [f"| {n} | `{p.name}` | {p.purpose} | {kind(p)} |" for n, p in numbered()]
+    """Return all passes as one page: a table of each with its places in the order, then what its module's docstring adds."""
+    places: dict[str, list[int]] = {}
+    for n, p in numbered():
+        places.setdefault(p.name, []).append(n)
+    passes = {p.name: p for p in PASSES}.values()
+    rows = [f"| {', '.join(map(str, places[p.name]))} | [`{p.name}`](#{p.name}) | {p.purpose} | {kind(p)} |" for p in passes]
     parts = [_HEAD + "\n".join(rows)]
-    for p in {p.name: p for _, p in numbered()}.values():
-        docstring = inspect.getdoc(p.module) or ""
-        parts.append(f"## {p.name}\n\n`cuir/lowering/passes/{p.name}.py`\n\n{docstring}")
+    for p in passes:
+        summary, _, details = (inspect.getdoc(p.module) or "").partition("\n\n")
+        parts.append(f"## {p.name}\n\n{details or summary}")
     return "\n\n".join(parts) + "\n"

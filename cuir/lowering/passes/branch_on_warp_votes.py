@@ -1,8 +1,8 @@
-"""Turn choices by `warp_any` into branches of each warp, which computes only the side that it needs.
+"""Turn selects by `warp_any` into branches of each warp, which computes only the side that it needs.
 
-Choices of a block by the same vote share a branch: values that only they read go inside. A vote need not be decided row
-by row: where it can only become true with a greater row maximum, each thread tests its own elements, and the threads of
-a row meet inside the branch alone.
+Selects of a block by the same vote share a branch, with the values that only they read. Where a vote can only become
+true with a greater row maximum, each thread tests its own elements, and the threads of a row meet inside the branch
+alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Carry stages and parities of rings instead of dividing: `i % n` and `i // n % 2` of a counter i.
 
-A counter starts at a constant that is not negative and goes up by one. A wait's address and a product's descriptor
-follow from its stage, so that a division there delays both. Stage and parity are exact as long as the counter does not
-wrap.
+The counter starts at a nonnegative constant and goes up by one. Divisions there would delay waits and products. Exact
+as long as the counter does not wrap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copy tiles of 8-bit floats between arrays of shared memory, widened to halves, in chunks.
 
-Each thread converts 16 neighbours of a row, which it loads at once, where an accumulator's layout would give it two.
-The tiles must have no other reader.
+Each thread loads and converts 16 neighbours of a row, where an accumulator's layout would give it two. The tiles must
+have no other reader.
 """
 
 from __future__ import annotations

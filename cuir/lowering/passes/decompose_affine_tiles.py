@@ -1,8 +1,8 @@
 """Turn tiles of column indices, numbers per row and scalars into lines, one operation an element.
 
-A line is rows[r] + slope * column; sums and products make it, such as a bias linear in the distance. i32 lines are
-exact. An f32 line differs from the program's by two roundings of its largest term, so operations that feed a comparison
-(`exact`) are left alone; and it is made only of i32 tiles that do not wrap (`near`).
+A line is rows[r] + slope * column, such as a bias linear in the distance. i32 lines are exact. An f32 line differs by
+two roundings of its largest term, so operations marked `exact` are left alone; it is made only of i32 tiles that do not
+wrap.
 """
 
 from __future__ import annotations

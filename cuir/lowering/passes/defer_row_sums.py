@@ -1,8 +1,7 @@
-"""Keep sums of rows in parts while they are used linearly; a row's four threads add them on a read.
+"""Keep row sums as partial sums while they are used linearly; a row's four threads add them on a read.
 
-A number per row is kept in parts if each of its definitions is a row's sum, zeros, a sum or difference of such numbers,
-such a number times or over one that is not in parts, or a choice between such by a condition that is not in parts. The
-order of additions changes, and with it the last bits of such a sum.
+Each definition must be a row's sum, zeros, a sum or difference of partial sums, a partial sum times or over a whole
+number per row, or a select between such. The order of additions changes, and with it the last bits.
 """
 
 from __future__ import annotations

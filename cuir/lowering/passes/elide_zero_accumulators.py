@@ -1,8 +1,7 @@
 """Leave out the zeros of accumulators: the product that takes them over starts from zeros.
 
-Where an accumulator is zeros on some paths and holds a sum on others, a truth value is carried with it, and the product
-starts from zeros or adds according to that. This is done for zeros that only products read, through waits and where
-paths meet.
+Where an accumulator is zeros on some paths and a sum on others, a truth value is carried with it. This is done for
+zeros that only products read, through waits and where paths meet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compute equal values once: an operation is replaced by an equal one that dominates it.
+"""Compute equal values once: replace an operation by an equal one that dominates it.
 
-Equal operations have the same operands and result type. Reads of tensors that the kernel does not write count as pure.
-Tiles are numbered, too: cheap ones are rematerialised in their readers (see `inline_elementwise`).
+Equal operations have the same operands and result type. Loads of tensors that the kernel does not write count as pure.
+Tiles are numbered, too; `inline_elementwise` rematerialises cheap ones.
 """
 
 from __future__ import annotations

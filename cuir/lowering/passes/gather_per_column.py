@@ -1,9 +1,8 @@
-"""Turn gathers of consecutive elements along the columns into reads of a box, an element per lane.
+"""Turn gathers of consecutive elements along the columns into loads of a box, an element per lane.
 
-Eight lanes need the same column: one bounds check and one read of each, coalesced, instead of C / 4 by each lane, which
-would all be in flight at once and leave no registers. A function of the elements is computed by the lane that read
-them, before the others get it: C / 32 times a lane. The kernel does not write the tensor. No result changes: an index
-that wraps lies outside of the tensor, as one that does not.
+Eight lanes need the same column: one bounds check and one coalesced load of each, instead of C / 4 by each lane. A
+function of the elements is computed by the lane that loaded them. The kernel does not write the tensor. Exact: an index
+that wraps lies outside of the tensor, as before.
 """
 
 from __future__ import annotations

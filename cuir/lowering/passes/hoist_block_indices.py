@@ -1,8 +1,7 @@
 """Compute quotients and remainders of indices once per tile, where a tile lies within one block.
 
-An index is s + 0, 1, .. t - 1 with a scalar s. Where s and the divisor c are multiples of some number of at least t, no
-quotient by c steps inside the tile: (s + i) // c is s // c, and (s + i) % c is s % c + i. An element of a tensor at one
-place for the whole tile is read once. No result changes.
+An index is s + 0, 1, .. t - 1 with a scalar s. Where s and the divisor c are multiples of a number of at least t, (s +
+i) // c is s // c, and (s + i) % c is s % c + i. An element at one place for the whole tile is loaded once. Exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Issue reads of tensors before a wait for a product, so that memory answers during the wait.
+"""Issue loads of tensors before a wait for a product, so that memory answers during the wait.
 
-Moved are numbers, and numbers per row, of tensors that the kernel does not write, whose indices are known before the
-wait: reads of masks and score rules for a block of keys. A read in a branch after the wait goes into a branch on the
-same condition before it. No result changes.
+Moved are numbers, and numbers per row, of tensors that the kernel does not write, with indices known before the wait:
+loads of masks and score rules. A load in a branch after the wait goes into a branch on the same condition before it.
+Exact.
 """
 
 from __future__ import annotations

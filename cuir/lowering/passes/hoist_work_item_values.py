@@ -1,10 +1,9 @@
 """Hoist values that depend on the work item alone to the warp that hands out work items by a queue.
 
-A value is broadcast from that warp to the roles if every work item runs through its computation in some role, if it
-depends on the work item and on nothing that a role does, and if it is more than a few cheap operations away from values
-that are there anyway. A value that also depends on the worker of its role is broadcast once for each worker. Without a
-spare warp, one of the first role hands out dynamic work items, and each role computes its values itself. The queue is
-only made where it is profitable.
+A value is broadcast to the roles if every work item computes it in some role, if it depends on nothing that a role
+does, and if it takes more than a few cheap operations. One that also depends on the worker is broadcast once for each.
+Without a spare warp, one of the first role hands out dynamic work items, and each role computes its values itself. The
+queue is made only where it is profitable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Choose values to rematerialise or inline in their readers, which get no registers of their own.
 
-An elementwise operation read once, by an elementwise operation of the same layout in the same block, goes into its
-reader's loop, unless an operation with an effect stands between the two: values that the program computes before a wait
-stay before it. Values that are free to recompute (a number, a row's or a column's index, a limit on columns) are
-rematerialised in every reader. A scalar goes into its reader unless that is a tile: loops over elements read names.
+An elementwise operation with one reader, elementwise, of the same layout and block, goes into the reader's loop, unless
+an operation with an effect stands between: values that the program computes before a wait stay there. Values that are
+free to recompute (a number, an index, a limit on columns) are rematerialised in every reader. A scalar is inlined
+unless its reader is a tile.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Turn comparisons of indices into limits on the column.
 
-`q - k <= w` becomes `q - w <= k`, with the column alone on one side and a number per row on the other. An i32 tile of
-the form base + s * column with s = 1 or -1, compared with another one, leaves a comparison of the column with a limit.
-Limits of one direction that are combined by & or | become one: the least or the greatest. Sums of operands that may be
-any number (see facts/ranges) saturate: a limit beyond the ends of 32 bits is none.
+`q - k <= w` becomes `q - w <= k`: an i32 tile base + s * column with s = 1 or -1 leaves a comparison of the column with
+a number per row. Limits of one direction that are combined by & or | become one. Sums of operands of unknown range
+(analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Load 8-bit floats of shared memory as f16, where the program widens them to that.
 
-The conversion that each load of them takes gives two f16, exactly, and floats only after that.
+The conversion gives two f16, exactly, and floats only after that.
 """
 
 from __future__ import annotations

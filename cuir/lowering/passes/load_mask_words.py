@@ -1,8 +1,8 @@
-"""Read words of bits once per row, and test a bit that is known when the loop is unrolled.
+"""Load words of bits once per row, and test a bit that is known when the loop is unrolled.
 
-`bit(X[r, c // 32], c)` reads the same word for 32 columns. The words of a row become numbers per row, from which
-`tile.bits` takes an element's; a limit on columns that is combined with it becomes one on the bits of a word. The
-kernel does not write the tensor. No result changes.
+`bit(X[r, c // 32], c)` reads the same word for 32 columns of a tensor that the kernel does not write. `tile.bits` takes
+an element's bit from the words of its row; a limit on columns combined with it becomes one on the bits of a word.
+Exact.
 """
 
 from __future__ import annotations

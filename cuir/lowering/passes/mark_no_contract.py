@@ -1,15 +1,11 @@
 """Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
-FMA contraction or another order of operations changes a value by a rounding. That can change the truth of a comparison,
-which removes keys from a mask, or the integer that `floor` gives. Marked are the operands of comparisons, casts to i32
-or bool and step functions, with the operations that compute them, through loops and branches, up to memory, reductions
-and products.
+A rounding may decide a comparison, which removes keys from a mask, or the integer that `floor` gives. Marked are the
+operands of comparisons, casts to i32 or bool and step functions, and what computes them, up to memory, reductions and
+products.
 
-For comparisons, sums of rows that a loop carries are excepted, with the values that flow into them: a kernel may keep
-them in parts, and their last bits depend on the order anyway. For step functions they are marked, since sums of
-integers are exact in any order. The walk then also passes through maxima, and through memory to the values that the
-kernel stores there. All scalars of the kernel's frame are marked: several roles use them, and an equal value may feed a
-decision in one.
+Comparisons do not mark row sums that a loop carries. Step functions do, since sums of integers are exact in any order;
+they also mark through maxima and stores of this kernel. All scalars outside of roles are marked.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Choose where the products slope * column of lines are computed: early, in registers, or in the sum.
 
-The products of a line without a number per row are the same for all rows, and for all turns of a loop in which the
-slope does not change. They are materialised if a role has room, that is `ROOM` registers beside the full tiles that are
-live. Elsewhere the compiler must not know the slope before the tile is there to which the line is added: it would
-compute all products beforehand, and spill. No result changes.
+The products are the same for all rows, and for all turns of a loop with the same slope. They are materialised if a role
+has `ROOM` registers beside its live full tiles. Elsewhere the slope is hidden from nvcc until the tile is there, since
+it would compute all products beforehand, and spill. Exact.
 
-The pass depends on the values that are inlined: `inline_elementwise` runs at its start, and must run again behind it.
+`inline_elementwise` runs at its start, and must run again after it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Replace divisions of nonnegative i32 numbers by unsigned ones, or by products with an inverse.
 
-By a divisor that is the same in the whole launch, a division is a product with an inverse that is computed once. So is
-a division, by such a divisor, of numbers of unknown sign that are far from the ends of 32 bits, with the inverse of the
-divisor's magnitude.
-
-A division whose dividend does not change either is hoisted itself. Workers on one lane keep divisions: they have time
-to divide, and few registers. Shifts and masks by a power of two are left alone.
+A division by a launch constant is a product with an inverse that is computed once; so is one of numbers of unknown sign
+that are far from the ends of 32 bits. A division whose dividend is constant, too, is hoisted itself. Workers on one
+lane keep divisions, and powers of two their shifts and masks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Peel the ragged mask: test a limit on columns only in the block of columns that reaches it.
 
-A block of keys meets the end of a sequence once, while its mask is tested everywhere: each element is spared a
-comparison. The limit is the same for all rows, so the branch is one of the worker. `where(mask & (column < n), x, y)`
-is split for it; a choice by the limit alone is peeled if it stands before or after one by a mask. Limits that meet no
-mask are left alone: they take one comparison. No result changes.
+The end of a sequence lies in one block of keys; the others are spared a comparison an element. The limit is the same
+for all rows, so the worker branches. `where(mask & (column < n), x, y)` is split for it; a select by the limit alone is
+peeled if it stands before or after one by a mask. Other limits stay. Exact.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Pin exponentials that the program computes during products above the wait for these.
 
-Compilers sink arithmetic below a wait, during which the tensor core idles. A branch before the wait that needs the
-results keeps them above: one on a number that all of them have gone into, if there is one. A wait for a barrier under a
-condition that stands there anyway becomes that branch.
+Compilers sink arithmetic below a wait, and the tensor core idles. A branch before the wait that needs the results keeps
+them above; a wait for a barrier under an existing condition becomes that branch.
 
-They are left to the compiler where arithmetic on all elements of the product follows the wait, which takes less time
-interleaved with them: where they meet the product itself, as the weights of a backward pass do (P * (dP - delta)), for
-which the tensor core idles anyway, and where a loop carries on the product times a factor (acc * alpha in every block).
+They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both
+are faster: where they meet the product itself (P * (dP - delta) of a backward pass), and where a loop carries the
+product times a factor (acc * alpha).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Turn divisions by numbers of a known range into products with reciprocals that neighbours share.
 
-tanh is computed alike. The unit of exponentials and reciprocals does an eighth of the multipliers' work: of four
-numbers from 1 to 2^31 + 1, whose product is a float, one reciprocal and some products give all four. A quotient differs
-from the rounded one by up to 5 units in the last place, tanh by as much as the table of primitives permits. Where a NaN
-makes NaNs of its whole row anyway, its neighbours need no care (`spoils_row`).
+Of four numbers from 1 to 2^31 + 1, whose product is a float, one reciprocal and some products give all four. tanh is
+computed alike. A quotient differs by up to 5 units in the last place, tanh by as much as the table of primitives
+permits. Where a NaN spoils its whole row anyway (`spoils_row`), it need not be kept from its neighbours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Canonicalise: fold constants, order operands and comparisons, remove negations and choices.
+"""Canonicalise: fold constants, order operands and comparisons, remove negations and selects.
 
-Exact: no result changes, not even the last bit of a float (a NaN may look different). Equivalent spellings of a program
-give the same IR.
+Equivalent spellings of a program give the same IR. Exact to the last bit; only the bits of a NaN may differ.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Split off the part of a bias that is the same along a row, where all readers can do without it.
 
-`S = X + (rows + slope * column)` is kept as X + slope * column, and the number per row apart from it: two operations an
-element less than the sum. The maximum of its rows is that of the kept tile plus the shift (rounding is monotone, so it
-is the maximum of the sums), and in exp2(S * f - v) the shift goes into the number per row that is added there anyway.
-Masked elements, -inf, are unchanged, so masks and branches on them pass the shift on. The tile that is kept in place of
-S differs by a few roundings of the largest term.
+`S = X + (rows + slope * column)` is kept as X + slope * column, with the number per row apart: two operations an
+element less. The maximum of its rows is that of the kept tile plus the shift, since rounding is monotone; in exp2(S * f
+- v) the shift goes into the number per row. Masked elements, -inf, are unchanged. The kept tile differs by a few
+roundings of the largest term.
 """
 
 from __future__ import annotations

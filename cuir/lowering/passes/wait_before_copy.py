@@ -1,8 +1,7 @@
 """Insert a wait for a product in flight before its registers are copied.
 
-Where paths meet, or where a product goes on with an accumulator, a value may have to be copied, since its registers
-hold another one that is still live. A copy of registers in flight would read them too early, and make ptxas serialise
-every product of the kernel.
+Where paths meet, or where a product goes on with an accumulator, a value may have to be copied, as its registers hold
+another live one. Copying registers in flight would read them too early, and make ptxas serialise every product.
 """
 
 from __future__ import annotations
