@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/adding_a_primitive.md").read_text(encoding="utf-8")
-STEPS = dict(re.findall(r"```python\n# (cuir/\S+)\n(.*?)```", PAGE, re.S))
+from tests.page_blocks import ROOT, find_block, read_blocks
+
+PROGRAM = "norms.cuir"
+STEPS = {b.name: b.text for b in read_blocks(ROOT / "docs/adding_a_primitive.md") if b.kind == "step" and b.name != PROGRAM}
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in STEPS.items():
         with (place / name).open("a", encoding="utf-8") as file:
             file.write(f"\n\n{text}")
-    program = re.search(r"<!-- uses the new primitive -->\n```python\n(.*?)```", PAGE, re.S)
-    assert program
-    (place / "norms.cuir").write_text(program.group(1), encoding="utf-8")
+    (place / PROGRAM).write_text(find_block("docs/adding_a_primitive.md", "step", PROGRAM).text, encoding="utf-8")
     return place
 
 

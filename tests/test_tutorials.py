@@ -1,10 +1,9 @@
-"""Every block of docs/tutorials runs, every fault is reported as the pages show, and sentences are short."""
+"""Claims of docs/tutorials beside their blocks (tests/test_page_blocks.py), and their words."""
 
 from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,109 +11,23 @@ import torch
 
 import cuir
 from cuir.runtime.launch_description import describe_launch
-from cuir.runtime.nvcc import compile_cuda, find_nvcc
-from tests.tutorial_pages import (
-    FOLDER,
-    Block,
-    all_blocks,
-    matches,
-    output_of,
-    read_blocks,
-    reader_folder,
-    report_of,
-    run_on_cpu,
-    run_tests,
-    split_commands,
-)
+from tests.page_blocks import FOLDER, all_blocks, find_block, reader_folder
 
 PAGES = sorted(FOLDER.glob("*.md"))
-KINDS = ("file", "diff", "report", "console", "nvcc", "gpu", "picture")
-
-
-def of_kind(*kinds: str) -> pytest.MarkDecorator:
-    blocks = all_blocks(*kinds)
-    return pytest.mark.parametrize("block", blocks, ids=[b.title for b in blocks])
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
-def test_each_block_says_what_it_is(page: Path) -> None:
-    assert {b.kind for b in read_blocks(page)} <= set(KINDS)
-    assert page.read_text(encoding="utf-8").count("```") == 2 * len(read_blocks(page))
-
-
-def test_names_of_files_are_unique() -> None:
-    names = [b.name for b in all_blocks("file")]
-    assert len(names) == len(set(names)) > 5
-
-
-@of_kind("file")
-def test_files_hold(block: Block, tmp_path: Path) -> None:
-    with reader_folder(tmp_path):
-        if block.name.endswith(".cuir"):
-            assert cuir.check(block.name).roles
-        elif block.name.startswith("test_"):
-            assert run_tests(block.name)
-        elif block.name.endswith(".py"):
-            compile(block.text, block.name, "exec")
-
-
-@of_kind("report")
-def test_reports_are_those_of_the_page(block: Block, tmp_path: Path) -> None:
-    assert block.change is not None
-    with reader_folder(tmp_path, block.change):
-        report = report_of(block.name)
-        assert matches(block.text, report), report
-
-
-@pytest.mark.usefixtures("few_problems")
-@of_kind("console")
-def test_commands_print_what_the_page_shows(block: Block, tmp_path: Path) -> None:
-    commands = split_commands(block.text)
-    assert commands
-    with reader_folder(tmp_path, block.change):
-        for written, display in commands:
-            command = f"{written} -c BM=64,BN=64" if written.startswith("cuir bridge") else written  # fewer and smaller tiles
-            output = output_of(command, 0 if block.change is None else None)
-            assert matches(display, output), output
-
-
-@of_kind("gpu")
-def test_code_for_a_gpu_runs_in_the_interpreter(block: Block, tmp_path: Path) -> None:
-    with reader_folder(tmp_path):
-        run_on_cpu(block)
-
-
-@pytest.mark.nvcc
-@of_kind("nvcc")
-def test_what_nvcc_compiles(block: Block, tmp_path: Path) -> None:
-    with reader_folder(tmp_path):
-        for command, output in split_commands(block.text):
-            if command.startswith("nvcc "):
-                subprocess.run([find_nvcc(), *command.split()[1:]], check=True)
-            else:
-                assert matches(output, output_of(command, 0))
-
-
-@pytest.mark.nvcc
-@pytest.mark.parametrize("block", [b for b in all_blocks("file") if b.name.endswith(".cuir")], ids=lambda b: b.name)
-def test_kernels_compile_without_spills(block: Block, tmp_path: Path) -> None:
-    with reader_folder(tmp_path):
-        compiled = compile_cuda(cuir.lower(cuir.check(block.name)))
-    assert compiled.cubin and not compiled.resources.spill_stores
 
 
 def test_the_launch_from_cpp_is_what_the_description_says(tmp_path: Path) -> None:
-    (text,) = (b.text for b in all_blocks("file") if b.name == "launch.cpp")
-    with reader_folder(tmp_path):
+    block = find_block("docs/tutorials/launch_your_kernel.md", "file", "launch.cpp")
+    with reader_folder(block.page, tmp_path):
         launch = describe_launch(cuir.lower(cuir.check("rms_norm.cuir")))
-    assert f"BLOCK = {launch.block}, SHARED = {launch.shared_bytes};" in text and f'"{launch.symbol}"' in text
-    arguments = re.search(r"arguments\[\] = \{(.*?)\}", text)
+    assert f"BLOCK = {launch.block}, SHARED = {launch.shared_bytes};" in block.text and f'"{launch.symbol}"' in block.text
+    arguments = re.search(r"arguments\[\] = \{(.*?)\}", block.text)
     assert arguments
     assert [a.lower() for a in re.findall(r"&(\w+)", arguments[1])] == [
         re.sub(r"\.stride\(0\)", "_stride", p.name).lower() for p in launch.parameters
     ]
     (encoded,) = launch.maps
-    assert encoded.dims == ("128", "M") and f"box[] = {{{encoded.box[0]}, {encoded.box[1]}}}" in text and encoded.swizzle == "128B"
+    assert encoded.dims == ("128", "M") and f"box[] = {{{encoded.box[0]}, {encoded.box[1]}}}" in block.text and encoded.swizzle == "128B"
 
 
 # ---- from FlexAttention
@@ -125,7 +38,7 @@ def test_the_changed_layer_computes_what_pytorch_computes(tmp_path: Path) -> Non
     for number, diff in enumerate((None, change)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        with reader_folder(folder, diff), torch.no_grad():
+        with reader_folder(FOLDER / "from_flexattention.md", folder, diff), torch.no_grad():
             torch.manual_seed(0)
             model = runpy.run_path("attention.py")["Attention"](64, heads=4).bfloat16()
             x = torch.randn(1, 60, 64, dtype=torch.bfloat16)

@@ -6,19 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-import cuir
 from cuir.lowering.ir.ir_types import LAYOUTS
-from cuir.lowering.ir.text import dialect, parse, show
-from cuir.lowering.stage_files import Lowering
+from cuir.lowering.ir.text import dialect
+from tests.page_blocks import ROOT, read_blocks
 
-ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/lowering.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", PAGE, re.S))
-ENTRY = re.search(r"```python\n# in PASSES\n(.*?)```", PAGE, re.S)
+STEPS = {b.name: b.text for b in read_blocks(ROOT / "docs/lowering.md") if b.kind == "step"}
+ENTRY = STEPS.pop("PASSES")
 
 
 def test_the_page_names_every_operation_and_layout() -> None:
@@ -35,26 +34,17 @@ def test_files_that_the_page_names_are_there() -> None:
     assert named and not [name for name in named if not (ROOT / "cuir/lowering" / name).is_file()]
 
 
-def test_the_ir_of_the_page_is_that_of_its_program() -> None:
-    program = re.search(r"<!-- check: -->\n```python\n(.*?)```", PAGE, re.S)
-    ir = re.search(r"```\n(tile\.kernel .*?)```", PAGE, re.S)
-    assert program and ir
-    stages = {s.name: s.text for s in list(Lowering(cuir.check(cuir.parse(program.group(1)))).stages())[:3]}
-    assert stages["eliminate_common_subexpressions"] == ir.group(1) == show(parse(ir.group(1)))
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the files of the page, and its pass behind the first ones of the pipeline."""
     place = tmp_path_factory.mktemp("project")
     for folder in ("cuir", "corpus", "tests"):
         shutil.copytree(ROOT / folder, place / folder)  # with what Python has compiled: it is as old as its source
-    for name, text in FILES.items():
+    for name, text in STEPS.items():
         (place / name).write_text(text, encoding="utf-8")
     pipeline = place / "cuir/lowering/passes/pipeline.py"
-    assert ENTRY
     text = pipeline.read_text(encoding="utf-8").replace("from . import (\n", "from . import (\n    fold_same_extremum,\n")
-    pipeline.write_text(text.replace("    *CLEAN,\n", f"    *CLEAN,\n    {ENTRY.group(1)}", 1), encoding="utf-8")
+    pipeline.write_text(text.replace("    *CLEAN,\n", "    *CLEAN,\n" + textwrap.indent(ENTRY, "    "), 1), encoding="utf-8")
     return place
 
 
@@ -65,7 +55,7 @@ def run(place: Path, *argv: str) -> str:
 
 
 def test_the_test_of_the_pass_passes(copy: Path) -> None:
-    assert sorted(FILES) == ["cuir/lowering/passes/fold_same_extremum.py", "tests/lowering/passes/test_fold_same_extremum.py"]
+    assert sorted(STEPS) == ["cuir/lowering/passes/fold_same_extremum.py", "tests/lowering/passes/test_fold_same_extremum.py"]
     assert "3 passed" in run(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/lowering/passes/test_fold_same_extremum.py")
 
 

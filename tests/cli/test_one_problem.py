@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable
 from importlib.resources import files
@@ -13,6 +12,7 @@ import pytest
 from cuir.cli.gpu_stage import Verified
 from cuir.cli.one_problem import replayed
 from cuir.text.diagnostics import Diagnostic, Note
+from tests.page_blocks import find_block
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
 SMALL = ("-c", "BM=64,BN=64")
@@ -208,8 +208,7 @@ def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
 @pytest.mark.usefixtures("few_problems")
 def test_the_function_of_the_page_is_verified(cuir: Callable, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8")
-    text = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", page, re.S)
-    assert text and "cuir verify flash_fwd --against mine.py" in page
-    (tmp_path / "mine.py").write_text(text.group(1))
+    assert "cuir verify flash_fwd --against mine.py" in page
+    (tmp_path / "mine.py").write_text(find_block("docs/verification.md", "file", "mine.py").text)
     output = cuir("verify", "flash_fwd", "--against", tmp_path / "mine.py", "--head-dim", "64", *SMALL, "--json").json["verification"]
     assert output["ok"] and [s["verdict"] for s in output["stages"]] == ["passed"] * 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +23,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from tests.gpu import call_cases
 from tests.gpu.test_programs import PROGRAMS, consts_of, distance
+from tests.page_blocks import read_blocks
 from tests.runtime.test_argument_buffer import MIXED
 
 ROOT = Path(__file__).parents[2]
@@ -252,11 +252,9 @@ def command_line() -> None:
 
 def page(name: str) -> None:
     """A program of docs/pycuda.md."""
-    text = (ROOT / "docs" / "pycuda.md").read_text(encoding="utf-8")
-    code = re.search(rf"<!-- file: {name} -->\n```python\n(.*?)```", text, re.S)
-    assert code is not None
+    (block,) = (b for b in read_blocks(ROOT / "docs" / "pycuda.md") if b.name == name)
     result = "from cuir.runtime.pycuda_loader import import_pycuda\nimport_pycuda()\n"  # libraries of CUDA that lie in torch's packages
-    finished = subprocess.run([sys.executable, "-c", result + code[1]], cwd=ROOT, capture_output=True, text=True, check=False)
+    finished = subprocess.run([sys.executable, "-c", result + block.text], cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert name != "launch.py" or finished.stdout.strip() == "2.0"
 

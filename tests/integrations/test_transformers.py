@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -290,11 +288,3 @@ def test_registering_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(CuirError, match="is another one") as caught:
         register()
     assert caught.value.diagnostics[0].code == "U508"
-
-
-def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[2] / "docs" / "integrations.md"
-    example = re.search(r"<!-- file: generate.py -->\n```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    assert example
-    exec(compile(example[1], "generate.py", "exec"), {})
-    assert capsys.readouterr().out == "(2, 9)\n"

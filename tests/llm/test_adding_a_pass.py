@@ -17,22 +17,17 @@ from llm.budget import Budget
 from llm.loop import improve
 from llm.messages import Answer, Message
 from llm.prompting import fenced
+from tests.page_blocks import find_block
 
-ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs/models.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAM = re.search(r"<!-- check: T=f16 D=64 -->\n```python\n(.*?)```", README, re.S)
-assert PROGRAM
-TEXT = PROGRAM.group(1)
+PAGE = "docs/models.md"
+TEXT = find_block("README.md", "check", "T=f16 D=64").text
 COMMENTED = re.sub(r"( *)(with role\()", r"\1# a comment\n\1\2", TEXT)
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module of the page."""
-    code = re.search(r"```python\n# comment_pass.py\n(.*?)```\n\n<!--", PAGE, re.S)
-    assert code
-    (tmp_path / "comment_pass.py").write_text(code.group(1), encoding="utf-8")
+    (tmp_path / "comment_pass.py").write_text(find_block(PAGE, "file", "comment_pass.py").text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("comment_pass", tmp_path / "comment_pass.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -69,10 +64,8 @@ def test_it_passes_what_only_comments(example: ModuleType) -> None:
 
 def test_its_call_runs(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The second block of the page, as a file; in place of a provider a script."""
-    call = re.search(r"<!-- with comment_pass.py -->\n```python\n(.*?)```", PAGE, re.S)
-    assert call
     (tmp_path / "kernel.cuir").write_text(TEXT, encoding="utf-8")
-    (tmp_path / "call.py").write_text(call.group(1), encoding="utf-8")
+    (tmp_path / "call.py").write_text(find_block(PAGE, "step", "call.py").text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client, "Client", lambda model: Script(*[fenced(COMMENTED, "cuir")] * 2))
     spec = importlib.util.spec_from_file_location("call", tmp_path / "call.py")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.arguments.copy_kernel import COPY
+from tests.page_blocks import find_block
 from tests.runtime.test_argument_buffer import lowered
 
 FIRST_OFFSET = 112  # of the first parameter, as the driver that pretends has it
@@ -236,10 +236,8 @@ def compiled_as_on_the_default_way() -> None:
 
 def page() -> None:
     """The program of docs/pycuda.md that launches by hand; the driver computes nothing."""
-    text = (Path(__file__).parents[2] / "docs" / "pycuda.md").read_text(encoding="utf-8")
-    code = re.search(r"<!-- file: launch.py -->\n```python\n(.*?)```", text, re.S)
-    assert code is not None
-    finished = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, check=False)
+    text = find_block("docs/pycuda.md", "step", "launch.py").text
+    finished = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     first, second = launches()
     assert first["params"] == second["params"] and first["grid"] == second["grid"] == "8"
