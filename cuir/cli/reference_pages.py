@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ..ops import OPERATORS, TABLE, Op
+from ..ops.limits import list_architectures
 
 _HEAD = """\
 # Primitives and operators
@@ -18,7 +20,8 @@ _HEAD = """\
 Made from the table in `cuir/ops` by `cuir ops --markdown`; do not edit. `cuir ops NAME` prints one entry and the places that give it a meaning.
 How the pieces fit together: [language.md](language.md); what they mean exactly: [semantics.md](semantics.md).
 
-*Threads* is the size of the workers that may call an entry: 32 (a warp) or 128 (a warpgroup). *Late* accesses are done by an engine at any time from issue until retired.
+An entry stands inside a role of warps or warpgroups, on {archs}, unless it says otherwise.
+*Late* accesses are done by an engine at any time from issue until retired.
 """
 
 
@@ -152,27 +155,30 @@ def as_json(op: Op) -> dict[str, Any]:
 
 def markdown() -> str:
     """Return the whole reference as one page."""
-    parts = [_HEAD]
+    parts = [_HEAD.format(archs=", ".join(list_architectures()))]
     for family, ops in families().items():
         parts.append(f"## {family.capitalize()}\n")
-        parts.extend(_entry(op) for op in ops)
+        for body, alike in itertools.groupby(ops, _describe):
+            parts.append(f"### {', '.join(f'`{spelling(op)}`{receiver(op)}' for op in alike)}\n\n{body}\n")
     return "\n".join(parts)
 
 
 _ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
-_WHERE = {"role": "inside a role", "declaration": "before the roles", "any": "anywhere"}
+_WHERE = {"declaration": ["before the roles"], "any": ["anywhere"]}
+_WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["by a warp"], (128,): ["by a warpgroup"]}
 
 
-def _entry(op: Op) -> str:
-    """Return an entry as markdown."""
-    lines = [f"### `{spelling(op)}`{receiver(op)}\n", op.doc, ""]
+def _describe(op: Op) -> str:
+    """Return an entry below its heading as markdown."""
+    lines = []
     for p in op.params:
         default = f"; left out: {p.default}" if p.default else ""
         lines.append(f"* `{p.name}`: {p.description}{', by name' if p.keyword else ''}{default}")
-    facts = [_WHERE[op.where], "threads " + " or ".join(map(str, op.workers)), ", ".join(op.archs)]
-    lines.append(f"* {'; '.join(facts)}")
+    archs = [] if op.archs == list_architectures() else [", ".join(op.archs)]
+    if facts := [*_WHERE.get(op.where, []), *_WORKERS.get(op.workers, []), *archs]:
+        lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))
-    return "\n".join(lines) + "\n"
+    return "\n".join([op.doc, *([""] if lines else []), *lines])
 
 
 def families() -> dict[str, list[Op]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from cuir.cli import reference_pages as reference
 from cuir.ops import OPERATORS, TABLE
+from cuir.ops.limits import list_architectures
 from cuir.text.codes import CODES
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,22 @@ def test_every_entry_is_documented(name: str) -> None:
     assert data["archs"] and data["threads"]
     assert [p["name"] for p in data["parameters"]] == [p.name for p in op.params]
     assert reference.spelling(op) in reference.markdown()
+
+
+def test_the_page_says_what_is_not_the_same_for_most_entries() -> None:
+    """Entries that are alike share a section; places, workers and architectures stand only where they differ from the head's."""
+    head, *sections = reference.markdown().split("### ")
+    everywhere = ", ".join(list_architectures())
+    assert f"inside a role of warps or warpgroups, on {everywhere}, unless" in " ".join(head.split())
+    for op in reference.entries().values():
+        title = f"`{reference.spelling(op)}`{reference.receiver(op)}"
+        (body,) = (s.partition("\n")[2] for s in sections if title in re.findall(r"`[^`]+`(?: of an? \w+)?", s.partition("\n")[0]))
+        assert body.startswith(f"\n{op.doc}\n")
+        facts = [line for line in body.splitlines() if line.startswith("* ")]
+        archs, where = ", ".join(op.archs), {"role": "", "declaration": "before the roles", "any": "anywhere"}[op.where]
+        words = "; ".join(filter(None, (where, "by a warpgroup" if op.workers == (128,) else "", archs if archs != everywhere else "")))
+        assert (f"* {words}" in facts) == bool(words)
+        assert everywhere not in body
 
 
 @pytest.mark.parametrize("name", [*TABLE, *OPERATORS])
