@@ -5,33 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from llm.transcript import Exchange, Transcript, read_transcript
+from llm.transcript import Exchange, read_transcript
 
 BEGIN, END = "<!-- transcripts: made by `make docs` -->\n", "<!-- end of transcripts -->\n"
 FOLDER = Path(__file__).parent.parent / "llm/transcripts"
 
 
 def table() -> str:
-    """Return a row for each complete transcript: the job, the verdicts of its answers, tokens and time."""
-    lines = ["| transcript | job | answers | tokens asked, answered | model, s |", "|---|---|---|---|---|"]
+    """Return a row for each complete transcript: the verdicts of its answers, and all tokens, in thousands."""
+    lines = ["| transcript | answers | tokens |", "|---|---|--:|"]
     for path in sorted(FOLDER.glob("*.jsonl")):
         transcript = read_transcript(path)
         if transcript.outcome is None:
             continue
-        tokens = [sum(getattr(e.answer, kind) for e in transcript.exchanges) for kind in ("prompt_tokens", "completion_tokens")]
-        lines.append(
-            f"| [{path.stem}](../llm/transcripts/{path.name}) | {job(transcript)} | {', '.join(map(came, transcript.exchanges))} | {tokens[0]:,}, {tokens[1]:,} "
-            f"| {sum(e.answer.seconds for e in transcript.exchanges):.0f} |"
-        )
+        tokens = sum(e.answer.prompt_tokens + e.answer.completion_tokens for e in transcript.exchanges)
+        lines.append(f"| [{path.stem}](../llm/transcripts/{path.name}) | {', '.join(map(came, transcript.exchanges))} | {tokens / 1000:.1f}k |")
     return "\n".join(lines) + "\n"
-
-
-def job(transcript: Transcript) -> str:
-    """Describe a task."""
-    task = transcript.task
-    if task["pass"] == "transfer":
-        return f"transfer {task['origin']} to {task['to']}"
-    return f"lift {Path(task['source']).name}" if task["pass"] == "lift" else f"tune {task['target']}"
 
 
 def came(e: Exchange) -> str:
