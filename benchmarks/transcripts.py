@@ -19,7 +19,8 @@ def table() -> str:
         if transcript.outcome is None:
             continue
         tokens = sum(e.answer.prompt_tokens + e.answer.completion_tokens for e in transcript.exchanges)
-        lines.append(f"| [{path.stem}](../llm/transcripts/{path.name}) | {', '.join(map(came, transcript.exchanges))} | {tokens / 1000:.1f}k |")
+        answers = ", ".join(map(came, transcript.exchanges))
+        lines.append(f"| [{path.stem}](../llm/transcripts/{path.name}) | {answers} | {tokens / 1000:.1f}k |")
     return "\n".join(lines) + "\n"
 
 
