@@ -7,7 +7,7 @@ A comment before each block says what it is:
     <!-- gpu: NAME -->       Python for a GPU: runs here with the interpreter in the place of the compiled kernel
     <!-- check: CONSTS -->   a program in CuIR that checks
     <!-- ir: PASS -->        the tile IR of the program above, behind that pass; read and printed, it is the same
-    <!-- json: NAME -->      JSON that the reader of JSON_READERS takes
+    <!-- data: NAME -->      JSON or TOML that the command for it reads (DATA_READERS)
     <!-- diff: NAME -->      a change of a file, for the reports and commands behind it on the page
     <!-- report: NAME -->    the failure of a test file
     <!-- console -->         commands behind `$ `, each with its output, parts of it (around `...`), or nothing of it
@@ -34,6 +34,7 @@ import runpy
 import shlex
 import sys
 import textwrap
+import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -109,6 +110,12 @@ def read_blocks(page: Path) -> list[Block]:
 def count_fences(page: Path) -> int:
     """Count the lines that open or close a block, indented ones too."""
     return len(re.findall(r"^\s*(?:```|~~~)", page.read_text(encoding="utf-8"), re.M))
+
+
+def find_indented_code(page: Path) -> list[str]:
+    """Return lines outside of lists that Markdown reads as code without a fence."""
+    text = BLOCK.sub("", read_visible(page))
+    return re.findall(r"(?:^|\n)(?![ ]*(?:[*-]|\d+\.) )\S[^\n]*\n\n(    \S[^\n]*)", text)
 
 
 def all_blocks(*kinds: str) -> list[Block]:
@@ -310,11 +317,13 @@ def read_commands(text: str) -> list[str]:
 def find_missing_files(page: Path, words: list[str]) -> list[str]:
     """Return the words that name a source (`x.cuir`, `x.py:f`, `folder/x`) which neither the page nor the project has.
 
-    Names that begin with `my_` are the reader's.
+    Names that begin with `my_` are the reader's, and those in `out/` are written by commands.
     """
     names = {b.name for b in [*files_of(page), *read_blocks(page)]}
     sources = [w.partition(":")[0] for w in words if re.match(r"[\w./-]+\.(?:cuir|py|sh)(?:$|:)|(?:tests|corpus|examples|benchmarks)/", w)]
-    return [s for s in sources if s not in names and not Path(s).name.startswith("my_") and not (ROOT / s).exists()]
+    return [
+        s for s in sources if s not in names and not s.startswith("out/") and not Path(s).name.startswith("my_") and not (ROOT / s).exists()
+    ]
 
 
 def is_program(path: Path) -> bool:
@@ -333,6 +342,9 @@ def check_command(page: Path, command: str) -> None:
     elif program == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
         assert {a for a in arguments if "=" not in a} <= set(targets), command
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+        assert {e for names in re.findall(r"\[([\w,]+)\]", command) for e in names.split(",")} <= set(extras), command
     elif program == "python" and arguments[0] == "-m":
         assert arguments[1] in ("pip", "pytest", "http.server") or is_program(ROOT.joinpath(*arguments[1].split("."))), command
         assert not find_missing_files(page, arguments[2:]), command
@@ -342,7 +354,7 @@ def check_command(page: Path, command: str) -> None:
         assert program in OTHER_PROGRAMS, command
 
 
-OTHER_PROGRAMS = ("pip", "git", "source", ".", "torchrun", "nsys", "ncu", "vllm", "ray")
+OTHER_PROGRAMS = ("git", "source", ".", "torchrun", "nsys", "ncu", "vllm", "ray")
 
 
 def parse_arguments(arguments: list[str]) -> None:

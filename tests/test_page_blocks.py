@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from cuir.lowering.ir.text import parse, show
 from cuir.lowering.stage_files import Lowering
 from cuir.performance.search import Space
 from cuir.runtime.nvcc import compile_cuda, find_nvcc
+from llm import settling
 from tests.page_blocks import (
     PAGES,
     ROOT,
@@ -24,6 +26,7 @@ from tests.page_blocks import (
     check_command,
     count_fences,
     files_of,
+    find_indented_code,
     matches,
     output_of,
     read_blocks,
@@ -42,7 +45,7 @@ KINDS = (
     "gpu",
     "check",
     "ir",
-    "json",
+    "data",
     "diff",
     "report",
     "console",
@@ -65,7 +68,18 @@ def read_space(text: str) -> None:
     Space.parse(text, "space").check_names(cuir.load(corpus.kernels()["flash_fwd_sm90"]), None)
 
 
-JSON_READERS: dict[str, Callable[[str], object]] = {"space": read_space}
+def read_settlements(text: str) -> None:
+    """Read settlements of `cuir lift --settle` (docs/lifting.md); what they say of a source is not asked."""
+    with mock.patch.object(settling, "_check"):
+        assert settling.read_settled(write_text("settled.toml", text), mock.Mock())
+
+
+def write_text(name: str, text: str) -> Path:
+    Path(name).write_text(text, encoding="utf-8")
+    return Path(name)
+
+
+DATA_READERS: dict[str, Callable[[str], object]] = {"space": read_space, "settlements": read_settlements}
 
 
 def of_kind(*kinds: str) -> pytest.MarkDecorator:
@@ -79,6 +93,7 @@ def test_each_block_says_what_it_is(page: Path) -> None:
     blocks = read_blocks(page)
     assert [b.title for b in blocks if b.kind not in KINDS] == []
     assert count_fences(page) == 2 * len(blocks)
+    assert find_indented_code(page) == []
 
 
 def test_few_blocks_are_not_read() -> None:
@@ -155,9 +170,10 @@ def test_tile_ir_is_that_of_the_program_above(block: Block) -> None:
     assert next(s.text for s in stages if s.name == block.name) == block.text == show(parse(block.text))
 
 
-@of_kind("json")
-def test_json_is_taken_by_its_reader(block: Block) -> None:
-    JSON_READERS[block.name](block.text)
+@of_kind("data")
+def test_data_are_read_by_their_command(block: Block, tmp_path: Path) -> None:
+    with reader_folder(block.page, tmp_path):
+        DATA_READERS[block.name](block.text)
 
 
 # ---- faults, commands and their outputs
