@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..splicing.splice import TransferResult
 
 KNOWN_LENGTHS = 1024  # size limit of the caches by problem
-SPILLED = 64  # bytes that may be: 186 to 220 cost up to a third of the time, 56 nothing (docs/tuning.md)
+SPILLED = 64  # bytes that may be: 186 to 220 cost up to a third of the time, 56 nothing (docs/notes/chosen_settings.md)
 NARROWER = (80, 64)  # keys of a block
 FEWER = 128  # queries of a tile
 Numbers = tuple[tuple[str, int | float], ...]

@@ -1,7 +1,7 @@
 """A cost model of launches of the attention kernel, for problems that no table covers.
 
 It counts blocks of each tile, products, exponentials, other instructions, copies, tiles and waves. The formula and its
-units are explained in docs/tuning.md; its numbers are in cost.json, made by `python -m benchmarks.defaults fit` from
+units are explained in docs/notes/cost_model.md; its numbers are in cost.json, made by `python -m benchmarks.fitting fit` from
 measurements. The model ranks settings of one problem; its milliseconds are those of an H200 at its usual clock.
 """
 
@@ -134,7 +134,7 @@ class Terms:
 
 
 def predict_milliseconds(t: Terms, c: Coefficients) -> float:
-    """Predict the milliseconds of a launch by the formula of docs/tuning.md, in its order."""
+    """Predict the milliseconds of a launch by the formula of docs/notes/cost_model.md, in its order."""
     product = c.product * 2 * 64 * t.BN * (t.D + t.DV) / RATE
     copy = c.copy * t.bytes
 
