@@ -71,8 +71,9 @@ site: $(STAMP)   ## build the site in out/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "out/site/index.html; $(BIN)/python -m http.server -d out/site serves it"
 
-picture: $(STAMP) ## draw the picture of the README from an interpreter trace
+picture: $(STAMP) ## draw the pictures of the README and of docs/memory_and_barriers.md from interpreter traces
 	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png
+	@$(BIN)/python -m benchmarks.barrier_pictures docs/img
 
 bench: $(STAMP)  ## speed of the interpreter on this machine
 	@$(BIN)/python -m benchmarks.interp
