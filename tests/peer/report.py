@@ -21,7 +21,7 @@ def tables(outcomes: Sequence[Outcome]) -> str:
 
 def page_tables(outcomes: Sequence[Outcome]) -> str:
     """Return the tables of a page: counts by file alone, and no tests that are not counted."""
-    return "\n\n".join([summary(outcomes), file_counts(outcomes), codes(outcomes, tests=2), bad(outcomes)])
+    return "\n\n".join([summary(outcomes), file_counts(outcomes), bad(outcomes)])
 
 
 def file_counts(outcomes: Sequence[Outcome]) -> str:
@@ -33,7 +33,7 @@ def file_counts(outcomes: Sequence[Outcome]) -> str:
             cells = [
                 len(some),
                 counts[PASS],
-                counts[REFUSED],
+                _refusals(some),
                 sum(counts[kind] for kind in BAD),
                 sum(o.gradients in (BACKWARD, INPUTS) for o in some),
             ]
@@ -69,11 +69,16 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 def _line(name: str, outcomes: Sequence[Outcome]) -> str:
     counts = Counter(o.outcome for o in outcomes)
-    codes = Counter(o.code for o in outcomes if o.outcome == REFUSED)
-    refused = f"{counts[REFUSED]}" + (f" ({', '.join(f'{code} {n}' for code, n in codes.most_common())})" if codes else "")
     wanting = Counter(o.gradients for o in outcomes)
-    cells = [len(outcomes), counts[PASS], refused, *(counts[kind] for kind in BAD), wanting[BACKWARD] + wanting[INPUTS], wanting[INPUTS]]
+    bad_counts = (counts[kind] for kind in BAD)
+    cells = [len(outcomes), counts[PASS], _refusals(outcomes), *bad_counts, wanting[BACKWARD] + wanting[INPUTS], wanting[INPUTS]]
     return f"| {name} | " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _refusals(outcomes: Sequence[Outcome]) -> str:
+    """Return how many cases are refused, in all and by each code."""
+    codes = Counter(o.code for o in outcomes if o.outcome == REFUSED)
+    return f"{codes.total()}" + (f" ({', '.join(f'{code} {n}' for code, n in codes.most_common())})" if codes else "")
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
