@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 
 
 def stdout() -> Console:
-    """Return a console on standard output."""
+    """Return a console on standard output: text wraps on a terminal alone."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False, markup=False, emoji=False)
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def stderr() -> Console:
-    """Return a console on standard error."""
+    """Return a console on standard error: text wraps on a terminal alone."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console.soft_wrap = not console.is_terminal
+    return console
 
 
 def styled(*parts: str | tuple[str, str]) -> Text:

@@ -48,7 +48,8 @@ def _indented(head: str, text: str, style: str = "") -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    stdout().print(Padding(Text(f"{head}: {text}", style=style), (0, 0, 0, 2)))
+    console, line = stdout(), Text(f"{head}: {text}", style=style)
+    console.print(Padding(line, (0, 0, 0, 2)) if console.is_terminal else Text("  ") + line)
 
 
 def print_verification(report: Any) -> None:

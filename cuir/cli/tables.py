@@ -43,20 +43,18 @@ def facts(checked: Checked) -> dict[str, Any]:
     }
 
 
-def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a plain table; the last column takes the remaining width."""
-    from rich.table import Table
-    from rich.text import Text
+def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a plain table: cells wrap on a terminal; elsewhere a row is a line, so that other programs can read it."""
+    from .table_layout import layout_table
 
+    console = stdout()
+    lines = layout_table(head, rows, console.width if console.is_terminal else None)
     if title:
-        stdout().print(title, style="bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column, name in enumerate(head):
-        table.add_column(name, style="bold" if column == 0 else "", no_wrap=column == 0, overflow="fold", header_style="dim")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    stdout().print(table)
-    stdout().print()
+        console.print(title, style="bold")
+    for i, (first, *others) in enumerate(lines):
+        style = "dim" if i == 0 and any(head) else ""
+        console.print(styled((first, style or "bold"), ("".join(others), style)), soft_wrap=True)
+    console.print()
 
 
 def print_code(text: str) -> None:

@@ -178,7 +178,9 @@ def _print_launch(launch: LaunchDescription) -> None:
     ):
         console.print(f"{name:<8}  {text}", soft_wrap=True, highlight=False, markup=False)
     print_table(
-        "parameters, in order", ("name", "type", "offset", ""), [(p.name, p.type, str(p.offset), p.meaning) for p in launch.parameters]
+        "parameters, in order",
+        ("name", "type", "offset", "meaning"),
+        [(p.name, p.type, str(p.offset), p.meaning) for p in launch.parameters],
     )
     if launch.maps:
         rows = [(m.name, m.tensor, m.dtype, ", ".join(m.dims), ", ".join(map(str, m.box)), m.swizzle) for m in launch.maps]
@@ -222,7 +224,7 @@ def _list_passes(markdown: bool, as_json: bool) -> int:
         print_json({"ok": True, "diagnostics": [], "passes": list_as_json()})
     else:
         rows = [(f"{n:02} {p.name}", kind(p), p.purpose) for n, p in numbered()]
-        print_table("", ("pass", "", "purpose"), rows)
+        print_table("", ("pass", "kind", "purpose"), rows)
     return 0
 
 
