@@ -5,7 +5,6 @@ The judging is in the library.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..verification.failing_run import CASE, CONSTS
 from ..verification.inputs import list_applicable_kinds
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
 from ..verification.values.decisive import KIND as STEPS
@@ -46,8 +46,6 @@ _WHY = {
 }
 _OF_FUNCTIONS = "mods are asked with the values that they capture"
 _NO_TENSOR = "it is of tensors with more dims than those that are drawn"
-_CASE = re.compile(r"in the case .*?: ((?:\w+=[^,\s]+, )+)(\w+) inputs(?:, seed (\d+))?")
-_CONSTS = re.compile(r"found with ((?:-c \w+=\S+ ?)+)$")
 
 
 def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int, schedule: str, grid: int | None, as_json: bool) -> int:
@@ -172,11 +170,11 @@ def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapp
 
     def whole(d: Diagnostic) -> Diagnostic:
         """Add the command to a diagnostic."""
-        case = next((m for n in d.notes if (m := _CASE.search(n.message))), None)
+        case = next((m for n in d.notes if (m := CASE.search(n.message))), None)
         if case is None:
             return d
-        lengths, kind, seed = case.groups()
-        other_consts = next((m[1] for n in d.notes if (m := _CONSTS.search(n.message))), "")
+        _, lengths, kind, seed = case.groups()
+        other_consts = next((m[1] for n in d.notes if (m := CONSTS.search(n.message))), "")
         used = {**consts, **dict(c.split("=", 1) for c in other_consts.split() if "=" in c)}
         words = [*base, *(["-c", label(used)] if used else []), "--problem", lengths.rstrip(", ").replace(", ", ",")]
         words += ([] if kind == "normal" else ["--inputs", kind]) + (["--data-seed", seed] if seed else [])

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplorationOptions:
-    """Options of an exploration: its time limit in seconds, the file for a schedule that fails, and the form of output."""
+    """Options of an exploration: its time limit in seconds, the file for a schedule that fails, and the form of output.
+
+    page: the file of --html.
+    """
 
     seconds: float
     out: Path | None
     as_json: bool
+    page: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def explore_variant(
     """Run `cuir verify ... --exhaustive`; return the exit code."""
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
-    from ..verification.spec_dispatch import require_judgeable
+    from ..verification.spec_dispatch import prepare_launch, require_judgeable
     from .progress_bar import Steps
     from .tables import print_table
 
@@ -99,6 +103,13 @@ def explore_variant(
         step.seconds = sum(e.result.seconds for e in explorations)
         steps(step)
     saved = save(explorations[-1].result if explorations else None, options.out)
+    if options.page is not None:
+        from ..pages.exploration_page import render_exploration_page
+        from ..pages.page import write_page
+
+        failing = explorations[-1].case if explorations and explorations[-1].result.schedule is not None else None
+        arguments = prepare_launch(program, checked, spec, failing).arguments() if failing is not None else None
+        write_page(options.page, render_exploration_page(checked, explorations, diagnostics, arguments))
     if as_json:
         listed = [{"case": str(e.case), "grid": e.grid, **e.result.as_json()} for e in explorations]
         print_json(
@@ -200,11 +211,17 @@ def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
 
 
 def replay_variant(
-    program: Program, kernel: str | None, spec: AnySpecification, named_consts: Mapping[str, Const], file: Path, as_json: bool
+    program: Program,
+    kernel: str | None,
+    spec: AnySpecification,
+    named_consts: Mapping[str, Const],
+    file: Path,
+    as_json: bool,
+    page: Path | None = None,
 ) -> int:
     """Run `cuir verify ... --replay FILE`; return the exit code.
 
-    `named_consts` are the consts that the command line names.
+    `named_consts` are the consts that the command line names, `page` is the file of --html.
     """
     from ..attn.verification.problems import Case
     from ..checking.checker import check, pick_kernel
@@ -229,7 +246,13 @@ def replay_variant(
         case = Draw("replayed", {d: written.dims[d] for d in checked.dims})
     else:
         case = Case("replayed", Lengths(*(written.dims[d] for d in LENGTHS)))
-    return replay(checked, prepare_launch(program, checked, spec, case).arguments(), written, file, as_json)
+    launch = prepare_launch(program, checked, spec, case)
+    if page is not None:
+        from ..pages.exploration_page import render_schedule_page
+        from ..pages.page import write_page
+
+        write_page(page, render_schedule_page(checked, written, launch.fresh().arguments(), file.name))
+    return replay(checked, launch.arguments(), written, file, as_json)
 
 
 def _require_same(

@@ -34,14 +34,51 @@ class Event:
     line: int
 
 
+@dataclass(frozen=True)
+class SyncStep:
+    """A step of synchronisation: what a worker or an engine did to a barrier or an engine, in the order of the run.
+
+    Attributes:
+        actor: Worker, or the copy that lands.
+        kind: arrive, issue, land, wait (once it has returned), sync, product, store or blocked.
+        target: Barrier or engine concerned.
+        phase: Of the barrier; -1 where there is none.
+        count: Arrivals of a phase of the barrier.
+        value: Bytes that an arrival expects, or that a copy brings.
+        cycle: Time of the actor by the cost model.
+    """
+
+    actor: str
+    kind: str
+    target: str
+    line: int
+    cycle: float
+    phase: int = -1
+    count: int = 0
+    value: int = 0
+
+
 @dataclass
 class Trace(ShownInNotebooks):
-    """Events of the first batch of a run, in the order of recording; passed to `run(..., trace=Trace())`."""
+    """Events of the first batch of a run, in the order of recording; passed to `run(..., trace=Trace())`.
+
+    Attributes:
+        events: Intervals of workers and engines.
+        steps: Steps of synchronisation.
+        idle_since: Start of each worker's current stretch of work.
+        tick: Last event of barriers that is among the steps.
+    """
 
     html_renderer = "pages.timeline_picture:render_timeline"
 
     events: list[Event] = field(default_factory=list)
-    idle_since: dict[str, float] = field(default_factory=dict)  # start of each worker's current stretch of work
+    idle_since: dict[str, float] = field(default_factory=dict)
+    steps: list[SyncStep] = field(default_factory=list)
+    tick: int = 0
+
+    def __repr__(self) -> str:
+        tracks, end = {e.track for e in self.events}, max((e.start + e.length for e in self.events), default=0.0)
+        return f"Trace({len(self.events)} events of {len(tracks)} workers and engines, {len(self.steps)} steps, {end:,.0f} cycles)"
 
     # ---- recording
     def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:

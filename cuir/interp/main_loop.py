@@ -12,7 +12,7 @@ from .engines import act
 from .faults import make_fault
 from .groups import drain_stores, finish
 from .machine import BLOCK, Machine, Worker
-from .recording import record_deadlock
+from .recording import record_deadlock, record_steps
 from .values import Diverge
 
 
@@ -21,7 +21,7 @@ def run(m: Machine) -> None:
 
     Raises Diverge when lanes take different branches (see Machine.split), CuirError on a fault.
     """
-    picker = m.picker
+    picker, trace = m.picker, m.launch.trace
     everyone = [w.number for w in m.workers]
     while True:
         alive = [n for n in everyone if not m.workers[n].finished]
@@ -38,6 +38,8 @@ def run(m: Machine) -> None:
             action = m.pending.pop(n)
             act(m, action)
             m.changed()
+        if trace is not None:
+            record_steps(m)
     _finish(m)
 
 

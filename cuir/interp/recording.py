@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..text.source import Span
 from .actions import Action, Copy, Product, Store
-from .barrier_state import Handout, NamedBarrier
-from .event_trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, Trace
+from .barrier_state import Handout, Mbarrier, NamedBarrier
+from .event_trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, SyncStep, Trace
 from .machine import Machine, Worker
 
 
@@ -17,6 +17,31 @@ def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.waited(w.label, start, w.time, name, span.line)
+        record_steps(w.m)
+        if not name.startswith("wait "):  # those of mbarriers are among their events
+            trace.steps.append(SyncStep(w.label, "sync", name, span.line, w.time))
+
+
+def record_steps(m: Machine) -> None:
+    """Record the events of mbarriers since the last call as steps.
+
+    A barrier's log keeps some phases only; between two calls no worker goes round a ring.
+    """
+    trace = m.launch.trace
+    if trace is None or m.number or m.tick == trace.tick:
+        return
+    fresh: list[tuple[int, SyncStep]] = []
+    for ring in m.barriers.values():
+        for bar in ring:
+            event = bar.log if isinstance(bar, Mbarrier) else None
+            while event is not None and event.tick > trace.tick:
+                w = m.workers[event.worker]
+                cycle = bar.time if event.kind == "land" else w.time
+                step = SyncStep(event.label, event.kind, bar.text, event.span.line, cycle, event.phase, bar.count, event.value)
+                fresh.append((event.tick, step))
+                event = event.before
+    trace.steps += [step for _, step in sorted(fresh, key=lambda pair: pair[0])]
+    trace.tick = m.tick
 
 
 def record_deadlock(m: Machine) -> None:
@@ -24,11 +49,14 @@ def record_deadlock(m: Machine) -> None:
     trace = m.launch.trace
     if trace is None or m.number:
         return
+    record_steps(m)
     for w in m.workers:
         if not w.finished and w.block is not None:
             barrier = w.block.barrier
             name = "next unit of work" if isinstance(barrier, Handout) else barrier.text
-            trace.blocked(w.label, w.started if isinstance(barrier, NamedBarrier) else w.time, f"wait {name}", w.block.span.line)
+            since, phase = (w.started, -1) if isinstance(barrier, NamedBarrier) else (w.time, w.block.phase)
+            trace.blocked(w.label, since, f"wait {name}", w.block.span.line)
+            trace.steps.append(SyncStep(w.label, "blocked", name, w.block.span.line, since, phase))
 
 
 def record_product(w: Worker, p: Product, volume: int) -> None:
@@ -64,3 +92,6 @@ def _occupy_engine(trace: Trace, w: Worker, action: Action, engine: str, kind: s
     action.time = start + busy + latency
     if not m.number:
         trace.busy(engine, name, kind, start, busy + latency, action.actor.span.line)
+        record_steps(m)
+        if kind != "copy":  # the issue of a copy to an mbarrier is an event of that
+            trace.steps.append(SyncStep(w.label, kind, name, action.actor.span.line, w.time))

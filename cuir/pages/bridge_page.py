@@ -5,18 +5,22 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from ..checking.checked import Checked
 from ..checking.checker import check
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
+from ..text.diagnostics import CuirError
 from .diff_html import render_diff
+from .html_table import Html, render_table
 from .page import Section, render_page
 from .report_html import render_diagnostics, render_verification
 from .verification_page import make_kernel_sections
 
 if TYPE_CHECKING:
     from ..bridging import BridgeReport
+    from ..performance.suites.result_rows import Comparison
 
 
 def render_steps(report: BridgeReport) -> str:
@@ -29,21 +33,41 @@ def render_steps(report: BridgeReport) -> str:
     return f"<table>{rows}</table>{notes}{render_diagnostics(report.diagnostics)}"
 
 
+def _check(program: Program, report: BridgeReport) -> Checked | None:
+    """Check the adapted program; None if it is not well-formed."""
+    try:
+        return check(program, report.kernel or None, report.consts)
+    except CuirError:
+        return None
+
+
+def _render_times(timing: Comparison) -> str:
+    """Render the time of the kernel beside those of others, with bars."""
+    times = [t for row in timing["rows"] if (t := row.get("milliseconds"))]
+    rows = []
+    for row in timing["rows"]:
+        t = row.get("milliseconds")
+        bar = (
+            f'<div class="bar"><i style="width:{300 * min(times) / t:.0f}px;background:#5b8fb9"></i></div>'
+            if t
+            else escape(row.get("why", ""))
+        )
+        rows.append((row["what"], f"{t:.4g}" if t else "", f"{row.get('tflops') or 0:.0f}" if t else "", Html(bar)))
+    head = f"<p>{escape(timing['problem'])} on {escape(timing['device'])}: {escape(str(timing['summary']))}</p>"
+    accuracy = f"<p>The largest error is {timing['error']:.2e}, PyTorch's own in half precision {timing['yardstick']:.2e}.</p>"
+    return head + render_table(("kernel", "ms", "TFLOP/s", "speed"), rows) + accuracy
+
+
 def render_bridge_page(report: BridgeReport, origin: Program, text: str | None, spec: Specification) -> str:
     """Render the page. text: the adapted program, None if the transfer failed."""
     sections = [Section("Steps", render_steps(report))]
-    if spec.doc:
-        sections.append(Section("Variant", f"<pre>{escape(spec.doc)}</pre>"))
     if text is not None:
         sections.append(Section("Beside the origin", render_diff(show(origin), text)))
     if report.verification is not None:
         sections.append(Section("Verdict", render_verification(report.verification)))
-    if report.resources:
-        cells = "".join(f"<tr><th>{escape(str(k))}</th><td>{escape(str(v))}</td></tr>" for k, v in report.resources.items())
-        sections.append(Section("Resources", f"<table>{cells}</table>"))
     if report.timing:
-        sections.append(Section("Times", f"<p>{escape(str(report.timing['summary']))}</p>"))
-    if text is not None and report.ok:
-        program = parse(text)
-        sections += make_kernel_sections(program, check(program, report.kernel or None, report.consts), spec, report.verification)
+        sections.append(Section("Times", _render_times(report.timing)))
+    if text is not None:
+        program = parse(text, f"{report.variant}.cuir")
+        sections += make_kernel_sections(program, _check(program, report), spec, report.verification, compiles=report.resources is not None)
     return render_page(f"{report.variant}: an adapted kernel", "done" if report.ok else "failed", sections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from ..text.diagnostics import CuirError
+from .timeline_picture import ROW, WIDTH
+
+_SIZES = {"timeline_width": WIDTH, "timeline_row": ROW}
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,20 @@ class Section:
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 
+@functools.cache
+def _environment() -> Environment:
+    return Environment(loader=PackageLoader("cuir.pages"), autoescape=select_autoescape(default=True))
+
+
 def render_page(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     """Render a page; texts are escaped, bodies of sections are HTML."""
-    environment = Environment(loader=PackageLoader("cuir.pages"), autoescape=select_autoescape(default=True))
-    return environment.get_template("page.html.j2").render(title=title, subtitle=subtitle, sections=sections)
+    environment = _environment()
+    return environment.get_template("page.html.j2").render(title=title, subtitle=subtitle, sections=sections, **_SIZES)
+
+
+def render_fragment(body: str) -> str:
+    """Return HTML of a page's section with the styles and the script of pages, for a notebook."""
+    return _environment().get_template("fragment.html.j2").render(body=body, **_SIZES)
 
 
 def write_page(path: Path, text: str) -> None:

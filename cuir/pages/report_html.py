@@ -31,7 +31,7 @@ def _render_stage(s: Stage) -> str:
     mark, color = _MARKS[s.verdict]
     return (
         f'<tr><td style="color:{color}">{mark}</td><th>{escape(s.name)}</th><td>{escape(s.question)}</td>'
-        f"<td>{escape(s.reason)}</td><td>{s.seconds:.1f} s</td></tr>"
+        f'<td>{escape(s.reason)}</td><td class="seconds">{s.seconds:.1f} s</td></tr>'
     )
 
 

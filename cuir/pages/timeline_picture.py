@@ -1,4 +1,4 @@
-"""Picture of a trace: a row for each worker and engine, over the cycles of the cost model; a slider zooms."""
+"""Picture of a trace: a row for each worker, engine and barrier over the cycles of the cost model; it zooms and pans."""
 
 from __future__ import annotations
 
@@ -6,39 +6,76 @@ from html import escape
 
 from ..interp.event_trace import Event, Trace
 from ..interp.trace_files import COLORS, ENGINES
+from .barrier_rows import BarrierRow, make_barrier_rows
 
-_ROW, _LABEL, _WIDTH = 26, 130, 1100
+ROW, WIDTH = 26, 1100  # of the picture's coordinates
+FINDING = "#111111"  # outline
+_LABEL = 130
 _MOST = 6000  # events drawn
+_BARRIERS = 40  # rows
+_PHASES = ("#d9d2e9", "#efeaf7")  # even and odd
+_BUTTONS = (
+    ("in", "+", "zoom in"),
+    ("out", "&minus;", "zoom out"),
+    ("left", "&larr;", "earlier"),
+    ("right", "&rarr;", "later"),
+    ("all", "all", "the whole run"),
+)
 
 
 def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
-    """Render a trace as SVG with a slider. marked_line: outline events of this line of the program."""
+    """Render a trace as SVG with buttons for zoom. marked_line: outline events of this line of the program."""
     events = trace.events[:_MOST]
     if not events:
         return "<p>No events were recorded.</p>"
     tracks = sorted({e.track for e in events}, key=lambda t: (t in ENGINES, t))
     end = max(e.start + e.length for e in events)
     rows = {track: i for i, track in enumerate(tracks)}
-    labels = "".join(f'<div style="height:{_ROW}px;line-height:{_ROW}px">{escape(t)}</div>' for t in tracks)
+    barriers = make_barrier_rows(trace.steps[:_MOST], end)[:_BARRIERS]
+    names = [*tracks, *(b.name for b in barriers)]
+    labels = "".join(f'<div style="height:{ROW}px;line-height:{ROW}px">{escape(name)}</div>' for name in names)
     bars = "".join(_render_event(e, rows[e.track], end, e.line == marked_line) for e in events)
-    height = _ROW * len(tracks)
+    bars += "".join(_render_barrier(b, len(tracks) + i, end) for i, b in enumerate(barriers))
+    height = ROW * len(names)
     kinds = [k for k in COLORS if any(e.kind == k for e in events)]
-    legend = " ".join(f'<span style="background:{COLORS[k]};padding:0 .8em"></span> {k}&nbsp;' for k in kinds)
+    legend = " ".join(f'<span class="swatch" style="background:{COLORS[k]}"></span> {k}' for k in kinds)
+    if barriers:
+        swatches = "".join(f'<span class="swatch" style="background:{c};margin-right:0"></span>' for c in _PHASES)
+        legend += f" {swatches} phases of a barrier, with arrivals"
+    marked = f' <span class="swatch" style="outline:2px solid {FINDING}"></span> the finding' if f'stroke="{FINDING}"' in bars else ""
     left_out = f" The first {_MOST} of {len(trace.events)} events." if len(trace.events) > _MOST else ""
+    buttons = " ".join(f'<button type="button" data-zoom="{name}" title="{title}">{mark}</button>' for name, mark, title in _BUTTONS)
+    marker = (
+        f'<line class="marker" y1="0" y2="{height}" x1="-9" x2="-9" stroke="#c1121f" stroke-width="2" vector-effect="non-scaling-stroke"/>'
+    )
     return (
-        f'<div class="timeline"><p>{legend} {end:,.0f} cycles of the cost model.{left_out} Zoom '
-        f'<input type="range" min="1" max="40" value="1" aria-label="zoom" '
-        f"oninput=\"this.closest('.timeline').querySelector('svg').style.width=this.value*100+'%'\"></p>"
+        f'<div class="timeline" data-cycles="{end:.0f}" data-tracks="{escape("|".join(tracks))}"><p>{legend}{marked}{left_out}</p>'
+        f'<p>{buttons} <span class="range">cycles 0 to {end:,.0f} of the cost model</span>; drag moves, Ctrl with the wheel zooms.</p>'
         f'<div style="display:flex"><div style="width:{_LABEL}px;flex:none;font-size:12px">{labels}</div>'
-        f'<div style="overflow-x:auto;flex:auto"><svg xmlns="http://www.w3.org/2000/svg" role="img" preserveAspectRatio="none" '
-        f'viewBox="0 0 {_WIDTH} {height}" style="width:100%;height:{height}px;display:block">{bars}</svg></div></div></div>'
+        f'<div style="flex:auto;min-width:0"><svg xmlns="http://www.w3.org/2000/svg" role="img" preserveAspectRatio="none" '
+        f'viewBox="0 0 {WIDTH} {height}" style="width:100%;height:{height}px;display:block;cursor:grab">{bars}{marker}</svg></div></div></div>'
     )
 
 
+def _render_barrier(barrier: BarrierRow, row: int, end: float) -> str:
+    y, scale = row * ROW, WIDTH / end
+    phases = "".join(
+        f'<rect class="phase" x="{a * scale:.2f}" y="{y + 8}" width="{max((b - a) * scale, 0):.2f}" height="{ROW - 16}" fill="{_PHASES[n % 2]}">'
+        f"<title>{escape(barrier.name)}, phase {n}: {a:,.0f} to {b:,.0f}</title></rect>"
+        for n, (a, b) in enumerate(barrier.phases)
+    )
+    ticks = "".join(
+        f'<line x1="{x * scale:.2f}" x2="{x * scale:.2f}" y1="{y + 5}" y2="{y + ROW - 5}" stroke="#5e4b8b" stroke-width="2" '
+        f'vector-effect="non-scaling-stroke" data-line="{line}"><title>{escape(text)}, line {line}</title></line>'
+        for x, text, line in barrier.ticks
+    )
+    return phases + ticks
+
+
 def _render_event(e: Event, row: int, end: float, is_marked: bool) -> str:
-    x, width = e.start / end * _WIDTH, max(e.length / end * _WIDTH, 0.3)
-    outline = ' stroke="#c1121f" stroke-width="2"' if is_marked else ""
+    x, width = e.start / end * WIDTH, max(e.length / end * WIDTH, 0.3)
+    outline = f' stroke="{FINDING}" stroke-width="3" vector-effect="non-scaling-stroke"' if is_marked else ""
     return (
-        f'<rect x="{x:.2f}" y="{row * _ROW + 3}" width="{width:.2f}" height="{_ROW - 6}" fill="{COLORS[e.kind]}"{outline}>'
+        f'<rect x="{x:.2f}" y="{row * ROW + 3}" width="{width:.2f}" height="{ROW - 6}" fill="{COLORS[e.kind]}" data-line="{e.line}"{outline}>'
         f"<title>{escape(e.name)}, line {e.line}: {e.start:,.0f} to {e.start + e.length:,.0f}</title></rect>"
     )

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -53,28 +54,42 @@ def count_exponentials(instructions: list[str]) -> tuple[int, ...]:
     return tuple(counts) if len(counts) > 1 else ()
 
 
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a cubin, with the lines of the CUDA text that it comes from, innermost call first."""
+
+    offset: int
+    text: str
+    lines: tuple[int, ...]
+
+
 def read_lines_of_cubin(cubin: bytes) -> dict[int, tuple[int, ...]]:
     """Map offsets of instructions to the lines of the CUDA text they come from, innermost call first.
 
     Empty without nvdisasm, or for a fatbin. Lines in headers are left out: the line of the text that calls them
     counts.
     """
+    return {i.offset: i.lines for i in list_instructions(cubin)}
+
+
+def list_instructions(cubin: bytes) -> list[Instruction]:
+    """Return the instructions of a cubin with their lines; empty without nvdisasm, or for a fatbin."""
     command = find_disassembler()
     if command is None or not command[0].endswith("nvdisasm"):
-        return {}
+        return []
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         text = subprocess.run([command[0], "-c", "-gi", file.name], capture_output=True, text=True, check=False).stdout
-    return read_line_chains(text)
+    return parse_listing(text)
 
 
-def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
-    """Parse the line chains of a listing of `nvdisasm -c -gi`.
+def parse_listing(listing: str) -> list[Instruction]:
+    """Parse a listing of `nvdisasm -c -gi`.
 
     Its form: `//## File "F", line N inlined at "G", line L`, then instructions `/*OFFSET*/ ...;`.
     """
-    chains: dict[int, tuple[int, ...]] = {}
+    instructions: list[Instruction] = []
     chain: list[int] = []
     fresh = True
     for line in listing.splitlines():
@@ -85,7 +100,7 @@ def read_line_chains(listing: str) -> dict[int, tuple[int, ...]]:
             at = re.search(r'File "[^"]*\.cu", line (\d+)', head)
             if at and int(at[1]) not in chain:
                 chain.append(int(at[1]))
-        elif offset := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s", line):
+        elif instruction := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*(?:;|$)", line):
             fresh = True
-            chains[int(offset[1], 16)] = tuple(chain)
-    return chains
+            instructions.append(Instruction(int(instruction[1], 16), instruction[2], tuple(chain)))
+    return instructions

@@ -80,3 +80,17 @@ def test_a_deadlock_leaves_a_trace_in_which_the_blocked_workers_end(tmp_path: Pa
     assert len(ends) == 1 and ends.pop() > max(e.start + e.length for e in trace.events if e.kind != "blocked")
     plot_trace(trace, tmp_path / "t.svg")
     assert "empty[0]" in (tmp_path / "t.svg").read_text(encoding="utf-8")
+
+
+def test_steps_are_the_events_of_barriers_in_their_order(attention) -> None:
+    trace = record(attention)
+    kinds = {s.kind for s in trace.steps}
+    assert {"arrive", "issue", "land", "wait", "product", "store"} <= kinds and "blocked" not in kinds
+    arrivals: dict[str, list[int]] = {}
+    for step in trace.steps:
+        if step.kind == "arrive":
+            arrivals.setdefault(step.target, []).append(step.phase)
+    assert arrivals and all(phases == sorted(phases) for phases in arrivals.values())
+    landed, issued = (sum(s.value for s in trace.steps if s.kind == kind) for kind in ("land", "issue"))
+    assert landed == issued == sum(s.value for s in trace.steps if s.kind == "arrive") > 0
+    assert "steps" in repr(trace) and "\n" not in repr(trace)

@@ -18,7 +18,7 @@ from cuir.pages.mask_picture import BlockMap, count_blocks, render_blocks
 from cuir.pages.page import Section, render_page, write_page
 from cuir.pages.program_html import render_program
 from cuir.pages.report_html import render_verification
-from cuir.pages.timeline_picture import render_timeline
+from cuir.pages.timeline_picture import FINDING, render_timeline
 from cuir.text.diagnostics import CuirError
 from cuir.verification.report import Stage, VerifyReport
 from tests.pages.html_text import OUTSIDE, read_text
@@ -48,7 +48,7 @@ def test_blocks_are_counted_and_drawn() -> None:
 def test_a_timeline_has_a_row_for_each_track_and_marks_a_line() -> None:
     trace = Trace([Event("compute[0]", "work", "work", 0, 100, 3), Event("copy engine", "<copy>", "copy", 10, 50, 7)])
     output = render_timeline(trace, marked_line=7)
-    assert output.count("<rect") == 2 and output.count('stroke="#c1121f"') == 1 and "&lt;copy&gt;" in output
+    assert output.count("<rect") == 2 and output.count(f'stroke="{FINDING}"') == 1 and "&lt;copy&gt;" in output
     assert "No events" in render_timeline(Trace())
 
 
@@ -97,6 +97,16 @@ def test_bridge_writes_a_page(cuir: Callable, tmp_path: Path) -> None:
         == 0
     )
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    for title in ("Steps", "Beside the origin", "Verdict", "Mask", "Workers over time", "Program", "CUDA"):
+    for title in (
+        "Steps",
+        "Beside the origin",
+        "Verdict",
+        "Mask",
+        "Workers over time",
+        "Program",
+        "Variant",
+        "Resources",
+        "CuIR, CUDA, SASS",
+    ):
         assert f"<h2>{title}</h2>" in text
     assert 'class="new"' in text and re.search(r"queries 3, keys 3: some, \d+% of pairs, visit 0", text) and not OUTSIDE.search(text)

@@ -10,7 +10,7 @@ from cuir import parse
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
 from cuir.runtime.nvcc import compile_cuda
-from cuir.runtime.sass import find_disassembler, read_line_chains, read_lines_of_cubin
+from cuir.runtime.sass import find_disassembler, parse_listing, read_lines_of_cubin
 from cuir.syntax.types import F16
 from cuir.verification.sanitizer import make_diagnostics, read_reports
 
@@ -93,7 +93,8 @@ def test_a_listing_gives_the_lines_of_each_instruction() -> None:
 \t//## File "/tmp/k.cu", line 7
         /*0020*/                   EXIT ;
 """
-    assert read_line_chains(listing) == {0x0: (164, 200), 0x10: (164, 200), 0x20: (7,)}
+    assert {i.offset: i.lines for i in parse_listing(listing)} == {0x0: (164, 200), 0x10: (164, 200), 0x20: (7,)}
+    assert [i.text for i in parse_listing(listing)][1:] == ["S2R R0, SR_TID.X", "EXIT"]
 
 
 @pytest.mark.skipif((find_disassembler() or [""])[0].rpartition("/")[2] != "nvdisasm", reason="no nvdisasm")

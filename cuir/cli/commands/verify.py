@@ -158,6 +158,7 @@ def verify(
         ("replay", "runs the schedule of the file"),
     ):
         not_beside(context, job, why, "schedules", "level", "quick")
+    not_beside(context, "problem", "prints its rows", "page")
     for written in filter(None, (out, page)):
         kept(written, [target])
     effort = read_level(level, quick)
@@ -187,14 +188,14 @@ def verify(
         if replay is not None:
             named = {*read_consts(const or ()), *(["D"] if head_dim is not None else [])}
             named |= {n for n, value in consts.items() if dtype is not None and isinstance(value, DType)}
-            return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json)
+            return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json, page)
         checked = check(program, kernel, consts)
         if not is_attention(checked.origin):
             for option in asked_for(context, "tiles", "blocks"):
                 message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
                 raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
         return explore_variant(
-            title, program, checked, specification, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json)
+            title, program, checked, specification, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json, page)
         )
     step = Step("verify")
     with Steps(title, quiet=as_json) as steps:

@@ -1,0 +1,34 @@
+"""Player of a schedule: one step after the other, with the state of the barriers, beside timeline and program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from .schedule_steps import ShownStep, sort_key
+
+_MOST = 2000  # steps that are kept: the last ones, which lead to a fault
+
+
+def render_player(steps: Sequence[ShownStep], at_end: bool = False) -> str:
+    """Render buttons, the text of a step, and a table of barriers; "" without steps. at_end: begin with the last step."""
+    if not steps:
+        return ""
+    kept = steps[-_MOST:]
+    first = len(steps) - len(kept)
+    data = json.dumps({"first": first, "steps": [asdict(s) for s in kept]}, separators=(",", ":")).replace("<", "\\u003c")
+    names = sorted({name for s in kept for name in s.states}, key=sort_key)
+    return (
+        '<div class="player" tabindex="0"><p><button type="button" data-step="first" title="first step">&#124;&lt;</button> '
+        '<button type="button" data-step="previous">previous</button> <button type="button" data-step="next">next</button> '
+        '<button type="button" data-step="last" title="last step">&gt;&#124;</button> '
+        f'<input type="range" min="0" max="{len(kept) - 1}" value="{(len(kept) - 1) * at_end}" aria-label="step"> <span class="counter"></span></p>'
+        '<p class="now" aria-live="polite"></p>'
+        f'<table class="barriers">{"".join(f"<tr><th>{_escape(n)}</th><td></td></tr>" for n in names)}</table>'
+        f'<script type="application/json" class="steps">{data}</script></div>'
+    )
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,0 +1,116 @@
+"""Steps of a run in words, each with the state of all barriers behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..interp.event_trace import SyncStep
+from ..text.diagnostics import Diagnostic
+from ..text.plurals import count_noun
+
+
+@dataclass(frozen=True)
+class BarrierState:
+    """State of an mbarrier: arrivals and bytes of the phase that is under way."""
+
+    phase: int = 0
+    arrivals: int = 0
+    count: int = 0
+    expected: int = 0
+    landed: int = 0
+
+    def __str__(self) -> str:
+        missing = self.expected - self.landed
+        bytes_text = f", {missing:,} bytes missing" if missing > 0 else f", {-missing:,} bytes too many" if missing < 0 else ""
+        return f"phase {self.phase}: {self.arrivals} of {count_noun(self.count, 'arrival')}{bytes_text}"
+
+    def after(self, step: SyncStep) -> BarrierState:
+        """Return the state after an event of this barrier."""
+        now = replace(self, count=step.count)
+        if step.kind == "arrive":
+            now = replace(now, arrivals=now.arrivals + 1, expected=now.expected + step.value)
+        elif step.kind == "land":
+            now = replace(now, landed=now.landed + step.value)
+        else:
+            return now
+        return BarrierState(now.phase + 1, 0, now.count) if now.arrivals == now.count and now.expected == now.landed else now
+
+
+@dataclass(frozen=True)
+class ShownStep:
+    """Step for a reader.
+
+    Attributes:
+        actor: Worker or copy.
+        text: What it does.
+        line: Of the program, 0 if there is none.
+        track: Row of the timeline.
+        cycle: Place on it.
+        states: Barriers that have been used, in words.
+        changed: The barrier that this step concerns.
+    """
+
+    actor: str
+    text: str
+    line: int
+    track: str
+    cycle: float
+    states: dict[str, str] = field(default_factory=dict)
+    changed: str = ""
+
+
+def describe_steps(steps: Sequence[SyncStep], fault: Diagnostic | None = None) -> list[ShownStep]:
+    """Describe steps in their order; the fault that ends the run is the last one."""
+    states: dict[str, BarrierState] = {}
+    shown = []
+    for step in steps:
+        if step.count:
+            states[step.target] = states.get(step.target, BarrierState()).after(step)
+        texts = {name: str(state) for name, state in sorted(states.items(), key=lambda pair: sort_key(pair[0]))}
+        shown.append(ShownStep(step.actor, _describe(step), step.line, _find_track(step), step.cycle, texts, step.target))
+    if fault is not None:
+        last = shown[-1] if shown else ShownStep("", "", 0, "", 0.0)
+        track, cycle = _find_actor(fault, shown) or (last.track, last.cycle)
+        line = fault.span.line if fault.span is not None else 0
+        shown.append(ShownStep(fault.code, fault.message, line, track, cycle, last.states))
+    return shown
+
+
+def _describe(step: SyncStep) -> str:
+    """Return what an actor does, without its name."""
+    phase = f"phase {step.phase} of {step.target}"
+    if step.kind == "arrive":
+        return f"arrives on {phase}" + (f" and expects {step.value:,} bytes" if step.value else "")
+    if step.kind == "issue":
+        return f"is issued: {step.value:,} bytes for {step.target}"
+    if step.kind == "land":
+        return f"lands: {step.value:,} bytes for {phase}"
+    if step.kind == "wait":
+        return f"goes on, since {phase} is complete" if step.phase >= 0 else f"goes on: the first wait for {step.target} holds at once"
+    if step.kind == "blocked":
+        return f"is blocked: it waits for {phase}" if step.phase >= 0 else f"is blocked at {step.target}"
+    if step.kind == "product":
+        return "issues a product"
+    if step.kind == "store":
+        return f"issues a store of {step.target}"
+    return f"goes on behind {step.target}"
+
+
+def _find_track(step: SyncStep) -> str:
+    return "copy engine" if step.kind in ("issue", "land") else step.actor
+
+
+def _find_actor(fault: Diagnostic, shown: Iterable[ShownStep]) -> tuple[str, float] | None:
+    """Return track and time of the worker that the fault names, at its last step."""
+    for step in reversed(list(shown)):
+        if step.track == step.actor and step.actor in fault.message:
+            return step.track, step.cycle
+    return None
+
+
+def sort_key(name: str) -> tuple[str, int]:
+    """Return the key by which names of barriers are sorted: the ring, then the stage."""
+    digits = re.search(r"\[(\d+)\]", name)
+    return name.partition("[")[0], int(digits[1]) if digits else 0
