@@ -71,9 +71,10 @@ site: $(STAMP)   ## build the site in out/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "out/site/index.html; $(BIN)/python -m http.server -d out/site serves it"
 
-picture: $(STAMP) ## draw the pictures of the README and of docs/memory_and_barriers.md from interpreter traces
+picture: $(STAMP) ## draw the pictures of the README and the pages from programs and interpreter traces
 	@$(BIN)/python -m benchmarks.picture docs/img/timeline.png
 	@$(BIN)/python -m benchmarks.barrier_pictures docs/img
+	@$(BIN)/python -m benchmarks.overview_picture docs/img/overview.svg
 
 bench: $(STAMP)  ## speed of the interpreter on this machine
 	@$(BIN)/python -m benchmarks.interp
