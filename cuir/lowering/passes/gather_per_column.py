@@ -1,8 +1,8 @@
 """Turn gathers of consecutive elements along the columns into loads of a box, an element per lane.
 
-Eight lanes need the same column: one bounds check and one coalesced load of each, instead of C / 4 by each lane. A
-function of the elements is computed by the lane that loaded them. The kernel does not write the tensor. Exact: an index
-that wraps lies outside of the tensor, as before.
+Eight lanes need the same column: each is checked and loaded once, coalesced, instead of C / 4 by each lane. The lane
+that loaded an element also computes functions of it. The kernel does not write the tensor. Exact: an index that wraps
+lies outside of the tensor, as before.
 """
 
 from __future__ import annotations

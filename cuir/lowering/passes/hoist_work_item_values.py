@@ -2,8 +2,8 @@
 
 A value is broadcast to the roles if every work item computes it in some role, if it depends on nothing that a role
 does, and if it takes more than a few cheap operations. One that also depends on the worker is broadcast once for each.
-Without a spare warp, one of the first role hands out dynamic work items, and each role computes its values itself. The
-queue is made only where it is profitable.
+Without a spare warp nothing is hoisted, and a warp of the first role hands out dynamic work items. The queue is made
+only where it is profitable.
 """
 
 from __future__ import annotations

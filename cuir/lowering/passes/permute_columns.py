@@ -1,12 +1,9 @@
 """Keep columns of sums in the order in which lanes load the right operand, if no reader needs another.
 
-The right operand of these products is widened. A lane loads two neighbours of a row of 8-bit floats at once, where
-mma.sync takes one, and exchanges cost more than the products. In *dealt order* each 16 columns have those of even
-numbers first.
-
-A sum that a loop carries is dealt if all values that flow into it are such products, constants, or elementwise
-functions of the sum and numbers per row. Other readers get it in order, after the loop. A store to panels of shared
-memory restores the order.
+A lane loads two neighbours of a row of 8-bit floats at once, where mma.sync takes one, and exchanges cost more than the
+products. In *dealt order* each 16 columns have those of even numbers first. A sum that a loop carries is dealt if all
+values that flow into it are such products, constants, or elementwise functions of the sum and numbers per row. Other
+readers get it in order, after the loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pin exponentials that the program computes during products above the wait for these.
 
 Compilers sink arithmetic below a wait, and the tensor core idles. A branch before the wait that needs the results keeps
-them above; a wait for a barrier under an existing condition becomes that branch.
+them above.
 
 They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both
 are faster: where they meet the product itself (P * (dP - delta) of a backward pass), and where a loop carries the

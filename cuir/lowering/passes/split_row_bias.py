@@ -1,9 +1,8 @@
 """Split off the part of a bias that is the same along a row, where all readers can do without it.
 
 `S = X + (rows + slope * column)` is kept as X + slope * column, with the number per row apart: two operations an
-element less. The maximum of its rows is that of the kept tile plus the shift, since rounding is monotone; in exp2(S * f
-- v) the shift goes into the number per row. Masked elements, -inf, are unchanged. The kept tile differs by a few
-roundings of the largest term.
+element less. Maxima of rows and exp2(S * f - v) take the shift from the number per row. Masked elements, -inf, are
+unchanged. The kept tile differs by a few roundings of the largest term.
 """
 
 from __future__ import annotations
