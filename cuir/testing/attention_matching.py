@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -17,6 +19,7 @@ from .session_settings import identify, run_once, session
 
 Mod = Callable[..., torch.Tensor]
 _INPUTS = ("query", "key", "value")
+_LSE_ROUNDING = 2.0**-12  # relative: half of what one bit of float16 is
 
 
 def assert_attention_matches(
@@ -29,6 +32,8 @@ def assert_attention_matches(
     H: int = 2,
     HK: int | None = None,
     D: int = 64,
+    DV: int | None = None,
+    scale: float | None = None,
     dtype: torch.dtype = torch.float16,
     kind: str = "normal",
     seed: int = 0,
@@ -37,9 +42,9 @@ def assert_attention_matches(
 ) -> None:
     """Assert that `cuir.flex_attention` computes a rule as PyTorch's does, with its gradients.
 
-    The kernels run in the interpreter, with `--cuir-gpu` on the GPU. Results are compared with PyTorch's operators in
-    float64. Allowed are 1.2 times the error that these make in `dtype`, and the rounding of the result; in a row twice
-    each.
+    The kernels run in the interpreter, with `--cuir-gpu` on the GPU. Output, LSE and gradients are compared with
+    PyTorch's operators in float64. Allowed are 1.2 times the error that these make in `dtype`, and the rounding of the
+    result; in a row twice each. LSE is compared with operators in float32, beside a rounding of 2^-12.
 
     Args:
         score_mod: score_mod(score, b, h, q_idx, kv_idx).
@@ -47,6 +52,8 @@ def assert_attention_matches(
         M: number of queries.
         N: number of keys.
         HK: number of key heads; H by default.
+        DV: head dim of value; D by default.
+        scale: of the scores; `1 / sqrt(D)` by default.
         kind: how query, key and value are drawn (docs/testing.md).
         seed: of what is drawn.
         gradients: also compare the gradients of query, key and value.
@@ -57,16 +64,20 @@ def assert_attention_matches(
         CuirError: the call or the rule is wrong.
     """
     __tracebackhide__ = True
-    shown = f"M={M}, N={N}, B={B}, H={H}, HK={HK or H}, D={D}, dtype={dtype}, kind={kind!r}, seed={seed}"
+    shown = f"M={M}, N={N}, B={B}, H={H}, HK={HK or H}, D={D}, DV={DV or D}, dtype={dtype}, kind={kind!r}, seed={seed}"
+    if scale is not None:
+        shown += f", scale={scale}"
     call = f"assert_attention_matches(score_mod, mask_mod, {shown})"
 
     def check() -> MismatchError | None:
         case = Case("one problem", Lengths(B, H, HK or H, M, N), kind, seed)  # type: ignore[arg-type]
-        inputs = [x.to(dtype) for x in draw_attention_inputs(case, (D, D), 128, D**-0.5, dtype)]
-        rule = _Rule(score_mod, mask_mod, gradients, seed)
+        factor = D**-0.5 if scale is None else scale
+        inputs = [x.to(dtype) for x in draw_attention_inputs(case, (D, DV or D), 128, factor, dtype)]
+        rule = _Rule(score_mod, mask_mod, factor, gradients, seed)
         device = "cuda" if (session.gpu if gpu is None else gpu) else "cpu"
-        results = rule.compute_ours(inputs, device), rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
-        return _compare(*results, dtype, call)
+        exact, pytorch = rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
+        pytorch["LSE"] = rule.compute_lse([x.float() for x in inputs])
+        return _compare(rule.compute_ours(inputs, device), exact, pytorch, dtype, call)
 
     failure = run_once((identify(score_mod), identify(mask_mod), call, gradients, gpu), check)
     if failure is not None:
@@ -76,37 +87,70 @@ def assert_attention_matches(
 class _Rule:
     """A rule of attention: its results with these kernels, and by PyTorch's operators."""
 
-    def __init__(self, score_mod: Mod | None, mask_mod: Mod | None, gradients: bool, seed: int):
-        self.score_mod, self.mask_mod, self.gradients, self.seed = score_mod, mask_mod, gradients, seed
+    def __init__(self, score_mod: Mod | None, mask_mod: Mod | None, scale: float, gradients: bool, seed: int):
+        self.score_mod, self.mask_mod, self.scale, self.gradients, self.seed = score_mod, mask_mod, scale, gradients, seed
 
     def compute_ours(self, inputs: Sequence[torch.Tensor], device: str) -> dict[str, torch.Tensor]:
-        """Compute output and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
+        """Compute output, LSE and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
         backend = "auto" if device == "cuda" else "interpret"
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             mask = (
                 None if self.mask_mod is None else create_block_mask(self.mask_mod, q.shape[0], q.shape[1], q.shape[2], k.shape[2], device)
             )
             is_grouped = q.shape[1] != k.shape[1]
-            output: torch.Tensor = flex_attention(q, k, v, self.score_mod, mask, enable_gqa=is_grouped, backend=backend, verify="off")
-            return output
+            results: tuple[torch.Tensor, torch.Tensor] = flex_attention(
+                q, k, v, self.score_mod, mask, self.scale, is_grouped, return_lse=True, backend=backend, verify="off"
+            )
+            return results
 
         return self._compute(attend, [x.to(device) for x in inputs])
 
     def compute_pytorch(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Compute output and gradients by PyTorch's operators, in the dtype of the inputs."""
-        spec = Specification("the rule", mask_mod=self.mask_mod, score_mod=self.score_mod)
-        return self._compute(lambda q, k, v: forward(spec, q, k, v, q.shape[-1] ** -0.5)[0], inputs)
+        """Compute output, LSE and gradients by PyTorch's operators, in the dtype of the inputs."""
+        return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs)
 
-    def _compute(self, attend: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def compute_lse(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Compute LSE by PyTorch's operators, in the dtype of the inputs."""
+        query, key, value = inputs
+        return forward(self.specification, query, key, value, self.scale)[1]
+
+    @functools.cached_property
+    def specification(self) -> Specification:
+        """The rule, whose mods see one pair at a time, as in PyTorch."""
+        mask_mod = None if self.mask_mod is None else _map_pairs(self.mask_mod, ())
+        score_mod = None if self.score_mod is None else _map_pairs(self.score_mod, (0,))
+        return Specification("the rule", mask_mod, score_mod)
+
+    def _compute(self, attend: Callable[..., tuple[torch.Tensor, torch.Tensor]], inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         leaves = [x.detach().requires_grad_(self.gradients) for x in inputs]
-        output = attend(*leaves)
-        results = {"output": output.detach().cpu()}
+        output, lse = attend(*leaves)
+        results = {"output": output.detach().cpu(), "LSE": lse.detach().cpu()}
         if self.gradients:
             upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1)).to(output)
             found = torch.autograd.grad(output, leaves, upstream, allow_unused=True, materialize_grads=True)
             results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, found)}
         return results
+
+
+def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
+    """Return a mod for tensors of scores and indices that calls one for single pairs. scores: (0,) if it takes a score."""
+
+    @functools.wraps(mod)
+    def mapped(*arguments: torch.Tensor, **named: object) -> torch.Tensor:
+        def pair(*values: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(mod(*values, **named))
+
+        function = pair
+        for place in (3, 2, 1, 0):
+            function = torch.vmap(function, (*scores, *(0 if i == place else None for i in range(4))))
+        indices = [x.flatten() for x in arguments[len(scores) :]]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            result: torch.Tensor = function(*arguments[: len(scores)], *indices)
+        return result
+
+    return mapped
 
 
 def _compare(
@@ -119,7 +163,7 @@ def _compare(
     """Return a failure for the first result that differs by more than is allowed."""
     for name, expected in exact.items():
         error, yardstick = (_measure(x[name].double(), expected) for x in (ours, pytorch))
-        rounding = torch.finfo(dtype).eps / 2
+        rounding = _LSE_ROUNDING if name == "LSE" else torch.finfo(dtype).eps / 2
         limits = get_ratio(dtype) * yardstick[0] + rounding, RATIO_ROW * yardstick[1] + 2 * rounding
         if max(map(compute_share, error[:2], limits)) > 1:
             text = (

@@ -144,7 +144,8 @@ def _make_problem(
     dims: Mapping[str, int],
 ) -> _Problem:
     """Return the problem. Raises CuirError U113 for values and dims that do not fit the kernel."""
-    sizes = _complete_dims(checked, values, dims)
+    needed = checked.dims or (LENGTHS if isinstance(spec, Specification) else ())
+    sizes = _complete_dims(checked, tuple(needed), values, dims)
     options = [f"{n}={v}" for n, v in dims.items()]
     options += [f"kind={kind!r}"] * (kind != "normal") + [f"seed={seed}"] * bool(seed)
     call = f"assert_matches({', '.join([checked.name, '...', *['values'] * bool(values), *options])}"
@@ -160,8 +161,8 @@ def _make_problem(
     return _Problem(program, checked, spec, Draw("one problem", sizes, kind, seed, scalars=scalars, tensors=tensors), call)
 
 
-def _complete_dims(checked: Checked, values: Mapping[str, Value], dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the length of each dim, from the arguments and from the shapes of tensors."""
+def _complete_dims(checked: Checked, needed: tuple[str, ...], values: Mapping[str, Value], dims: Mapping[str, int]) -> dict[str, int]:
+    """Return the length of each needed dim, from the arguments and from the shapes of tensors."""
     tensors, scalars = {t.name: t for t in checked.tensors}, {s.name for s in checked.scalars}
     found: dict[str, tuple[int, str]] = {n: (v, "the argument") for n, v in dims.items()}
     for name, value in values.items():
@@ -184,7 +185,6 @@ def _complete_dims(checked: Checked, values: Mapping[str, Value], dims: Mapping[
             other, source = found.setdefault(dim, (size, f"the shape of {name}")) if isinstance(dim, str) else (dim, "the kernel")
             if other != size:
                 raise CuirError.of("U113", f"{dim} is {other} by {source}, and {size} by the shape of {name}")
-    needed = list(LENGTHS) if not checked.dims else list(checked.dims)
     if unknown := [n for n in found if n not in needed]:
         raise CuirError.of("U113", f"`{checked.name}` has no dim {', '.join(unknown)}", hint=f"its dims are {', '.join(needed)}")
     if missing := [n for n in needed if n not in found]:

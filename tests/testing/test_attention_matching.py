@@ -15,7 +15,18 @@ def test_a_rule_passes_forward_and_backward() -> None:
     assert_attention_matches(lambda s, b, h, q, k: 20 * (s / 20).tanh(), lambda b, h, q, k: q >= k, M=70, N=70, HK=1, D=16)
 
 
-@pytest.mark.parametrize("part", ["output", "gradient of key"])
+def test_mods_see_one_pair_at_a_time() -> None:
+    rows = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    assert_attention_matches(
+        lambda s, b, h, q, k: s + torch.dot(rows[q], rows[k]), lambda b, h, q, k: (rows[q] > rows[k]).any(), M=20, N=20, D=16, H=1
+    )
+
+
+def test_a_scale_and_two_head_dims_pass() -> None:
+    assert_attention_matches(M=20, N=30, HK=1, D=32, DV=16, scale=0.3, kind="large")
+
+
+@pytest.mark.parametrize("part", ["output", "LSE", "gradient of key"])
 def test_a_difference_fails(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Scaled(torch.autograd.Function):
         """The identity, with a gradient that is off."""
@@ -30,12 +41,11 @@ def test_a_difference_fails(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     real = module.flex_attention
 
-    def wrong(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def wrong(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = real(q, Scaled.apply(k) if "gradient" in part else k, v, *rest, **named)
         if part == "output":
-            o: torch.Tensor = real(q, k, v, *rest, **named)
-            return torch.cat([o[..., :-1, :], o[..., -1:, :] * 1.05], -2)
-        result: torch.Tensor = real(q, Scaled.apply(k), v, *rest, **named)
-        return result
+            o = torch.cat([o[..., :-1, :], o[..., -1:, :] * 1.05], -2)
+        return o, lse + 0.01 * (part == "LSE")
 
     monkeypatch.setattr(module, "flex_attention", wrong)
     with pytest.raises(MismatchError, match=part) as failure:

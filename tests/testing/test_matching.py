@@ -44,6 +44,18 @@ def test_values_of_the_caller_are_what_runs() -> None:
     assert_matches(SCALE, only_ones, {"X": torch.full((5, 64), 3.0).half(), "factor": 2.0}, schedules=1)
 
 
+def test_a_kernel_without_dims_takes_values_alone() -> None:
+    program = cuir.parse("""
+@kernel(arch="sm_90a")
+def twice(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
+    with role("all", warpgroups=1):
+        store(Y[:, :], load(X[:, :]) * 2.0)
+""")
+    assert_matches(program, lambda x: x * 2, {"X": torch.randn(64, 64)}, schedules=1)
+    with pytest.raises(MismatchError):
+        assert_matches(program, lambda x: x * 3, {"X": torch.randn(64, 64)}, schedules=1)
+
+
 def test_a_failure_is_shrunk_outside_of_hypothesis() -> None:
     with pytest.raises(MismatchError, match="the smallest problem found"):
         assert_matches(SECOND_TILE_WRONG, product, M=200)
