@@ -22,6 +22,7 @@ from cuir.attn.api import prepared_calls
 from cuir.attn.capture.first_call_progress import Progress
 from cuir.attn.capture.mods import make_capture_key
 from cuir.attn.kernels import kernels, verified
+from cuir.testing import assert_attention_matches
 from tests.strategies.effort import examples
 
 ROOT = Path(__file__).parents[3]
@@ -98,22 +99,22 @@ LIMITS = torch.tensor([0.5, torch.nan])
     lambda b, h, q, k: (q * 0.1 - k * 0.1 >= 0) & (q / 3.0 >= k / 3.0),
 ], ids=["maximum", "fmax", "a head without a limit", "as written"])  # fmt: skip
 def test_masks_of_nans_and_of_rounded_products(mask: Mod) -> None:
-    compare(tensors(), None, mask)
+    assert_attention_matches(None, mask, M=M, N=N, gradients=False)
 
 
 def test_other_dtypes_and_head_dims() -> None:
-    compare(tensors(dtype=torch.bfloat16, dim=128, batch=2), None, documents(batch=2))
+    assert_attention_matches(None, documents(batch=2), M=M, N=N, B=2, D=128, dtype=torch.bfloat16, gradients=False)
 
 
 def test_grouped_heads_and_scale() -> None:
-    compare(tensors(heads=4, key_heads=2), alibi(4), causal, enable_gqa=True, scale=0.3)
+    assert_attention_matches(alibi(4), causal, M=M, N=N, H=4, HK=2, scale=0.3, gradients=False)
 
 
 def test_queries_without_keys() -> None:
     def late(b: Any, h: Any, q: Any, k: Any) -> Any:
         return q >= k + 20
 
-    compare(tensors(), None, late)
+    assert_attention_matches(None, late, M=M, N=N, gradients=False)
     o, lse = flex_attention(*tensors(), None, create_block_mask(late, 1, 2, M, N), return_lse=True, backend="interpret")
     assert not bool(o[:, :, :20].any()) and bool((lse[:, :, :20] == -torch.inf).all())
 
@@ -136,18 +137,19 @@ def test_captured_values_with_names_of_lengths() -> None:
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return (k[q_idx] == k[kv_idx]) | (kv_idx < N)
 
-    compare(tensors(), lambda s, b, h, q, _k: s * S, mask)
+    assert_attention_matches(lambda s, b, h, q, _k: s * S, mask, M=100, N=140, gradients=False)
     compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, 100, 140, device="cpu"))
 
 
 def test_combined_masks_of_pytorch() -> None:
-    compare(tensors(), None, theirs.and_masks(causal, documents(2)))
+    assert_attention_matches(None, theirs.and_masks(causal, documents(2)), M=M, N=N, gradients=False)
 
 
 @examples(0.2)
 @given(size=st.integers(0, 90), m=st.integers(1, 150), n=st.integers(1, 150), seed=st.integers(0, 3))
 def test_any_window_and_length(size: int, m: int, n: int, seed: int) -> None:
-    compare(tensors(1, 1, m, n), None, theirs.or_masks(windowed(size), documents(seed, max(m, n))))
+    mask = theirs.or_masks(windowed(size), documents(seed, max(m, n)))
+    assert_attention_matches(None, mask, M=m, N=n, H=1, seed=seed, gradients=False)
 
 
 # ---- the explicit form

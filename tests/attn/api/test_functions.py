@@ -1,4 +1,4 @@
-"""PyTorch's elementwise functions in a score_mod, run in the interpreter beside PyTorch's own flex_attention; and that steep ones are verified."""
+"""PyTorch's elementwise functions in a score_mod, run in the interpreter beside float64; and that steep ones are verified."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
 
-from cuir import Specification, attention, flex_attention
+from cuir import Specification, attention
+from cuir.testing import assert_attention_matches
 
 F = torch.nn.functional
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -30,10 +30,7 @@ def test_functions_of_a_score(name: str) -> None:
     def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return FUNCTIONS[name](s + (q - k) * 0.05)
 
-    q, k, v = (torch.randn(1, 2, 40, 64, generator=torch.Generator().manual_seed(i)).half() for i in range(3))
-    actual = flex_attention(q, k, v, score_mod=score_mod, backend="interpret")
-    expected = theirs.flex_attention(q.double(), k.double(), v.double(), score_mod=score_mod)
-    torch.testing.assert_close(actual.double(), expected, rtol=6e-3, atol=6e-3)
+    assert_attention_matches(score_mod, M=40, N=40, gradients=False)
 
 
 @pytest.mark.thorough("a whole verification of a right program, whose numbers have their tests here")

@@ -16,6 +16,7 @@ from cuir.attn.masks import distances
 from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.attn.splicing.splice import transfer
 from cuir.spec.specification import Lengths
+from cuir.testing import assert_attention_matches
 
 H, M, N = 3, 70, 130
 HEADS, TABLE, LENGTH = torch.tensor([0.5, -1.0, 2.0]), torch.linspace(-1.0, 1.0, 3 * 32).view(3, 32), 40
@@ -97,9 +98,7 @@ def dense(mod: Mod, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.
 
 @pytest.mark.parametrize("mod", TABLES)
 def test_numbers(mod: Mod) -> None:
-    inputs = tensors()
-    actual, expected = flex_attention(*inputs, mod, backend="interpret"), dense(mod, *inputs)
-    assert (actual.double() - expected).norm() <= 1e-3 * expected.norm()
+    assert_attention_matches(mod, M=M, N=N, B=2, H=H, gradients=False)
 
 
 @pytest.mark.parametrize("mod", [buckets, of_batches])
@@ -135,21 +134,13 @@ def test_written_data_and_other_lengths() -> None:
 
 def test_a_table_that_is_too_long_is_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "MOST", 100)
-    inputs, factor = tensors(1), 0.5
+    factor = 0.5
 
     def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return roots(s, b, h, q, k) * factor
 
-    actual, expected = flex_attention(*inputs, mod, backend="interpret"), dense(mod, *inputs)
-    assert (actual.double() - expected).norm() <= 1e-3 * expected.norm()
+    assert_attention_matches(mod, M=M, N=N, B=2, H=H, seed=1, gradients=False)
 
 
 def test_gradients_do_without() -> None:
-    q, k, v = (x.requires_grad_() for x in tensors(2))
-    o = flex_attention(q, k, v, waves, backend="interpret")
-    result = torch.autograd.grad(o.float().square().sum(), (q, k, v))
-    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    at = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((2, H, M, N))]
-    exact = torch.autograd.grad((waves(wide[0] @ wide[1].mT / 8.0, *at).softmax(-1) @ wide[2]).square().sum(), wide)
-    for x, y in zip(result, exact, strict=True):
-        assert (x.double() - y).norm() <= 2e-3 * y.norm()
+    assert_attention_matches(waves, M=M, N=N, B=2, H=H, seed=2)
