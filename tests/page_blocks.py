@@ -55,6 +55,7 @@ PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.m
 BLOCK = re.compile(r"(?:^ *<!-- (\w+)(?:: ?([^\n]*?))? ?-->\n)?^( *)```(\w*)\n(.*?)^\3```$", re.S | re.M)
 HIDDEN = re.compile(r"^<!-- (setup|holds)\n(.*?)^-->$", re.S | re.M)
 LEFT_OUT = re.compile(r"^\.\.\.\n", re.M)
+TERMINAL = {"COLUMNS": "110", "LINES": "50", "TERM": "dumb", "TTY_COMPATIBLE": "1"}  # of 110 columns, without colours
 SECONDS = re.compile(r"\b\d+\.\d+ s\b")
 
 
@@ -168,7 +169,7 @@ def reader_folder(page: Path, folder: Path, change: tuple[str, str] | None = Non
     os.chdir(folder)
     sys.path.insert(0, "")
     try:
-        with mock.patch.dict(os.environ, {"COLUMNS": "110", "CUIR_CACHE": str(folder / "cache")}):
+        with mock.patch.dict(os.environ, {**TERMINAL, "CUIR_CACHE": str(folder / "cache")}):
             yield
     finally:
         sys.path.remove("")
