@@ -18,6 +18,7 @@ from ..ops import TABLE
 from ..syntax.nodes import Attribute, Call, Expr, Kernel, Node, Program, Stmt, Typed
 from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
 from ..syntax.walk import walk
+from ..text.notebook import ShownInNotebooks
 from ..text.source import Span
 from .kernel_results import KernelResults
 
@@ -210,7 +211,9 @@ def ctas_along(cluster: int, cluster_x: int, rank: int, along: bool | str) -> li
 
 
 @dataclass(frozen=True, repr=False)
-class Checked:
+class Checked(ShownInNotebooks):
+    html_renderer = "pages.notebook_forms:render_checked"
+
     program: Program
     origin: Kernel  # as written
     cluster: int  # CTAs of a cluster

@@ -14,6 +14,7 @@ from ..arguments.binding import Argument
 from ..checking.checked import Checked
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.notebook import ShownInNotebooks
 from .cluster_barriers import find_cluster_conflict
 from .dpor import Budget, Counts, search
 from .extract import extract_single_units, extract_skeletons
@@ -26,7 +27,7 @@ SHORTEN = 3.0  # seconds for looking for a shorter schedule
 
 
 @dataclass
-class Exploration:
+class Exploration(ShownInNotebooks):
     """Result of the exploration of one launch.
 
     verdict: "clean": no deadlock, race, overrun or lapped wait in any schedule of this launch. "faulty": `diagnostics`
@@ -34,6 +35,8 @@ class Exploration:
     was found so far. classes: executions that differ in which arrival counts in which phase of a barrier; `alike` if
     there is one of each cluster, and for each way to hand out units of work: then all schedules are equivalent.
     """
+
+    html_renderer = "pages.notebook_forms:render_exploration"
 
     verdict: str = "clean"
     states: int = 0

@@ -16,15 +16,17 @@ from ..ops.expressions import traits
 from ..syntax.nodes import Binary, Call, Expr, Unary
 from ..syntax.types import TileType
 from ..syntax.walk import walk
+from ..text.diagnostics import Diagnostic
 from ..text.notebook import ShownInNotebooks
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
 BLOCKED_SHARE = 0.25  # how far a wait that never ends is drawn beyond all others, as a share of the run
+FAULT_SHARE = 0.01  # the width of another fault
 
 
 @dataclass(frozen=True)
 class Event:
-    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy, store or blocked."""
+    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy, store, blocked or fault."""
 
     track: str
     name: str
@@ -67,14 +69,16 @@ class Trace(ShownInNotebooks):
         steps: Steps of synchronisation.
         idle_since: Start of each worker's current stretch of work.
         tick: Last event of barriers that is among the steps.
+        fault: Fault that ended the run.
     """
 
-    html_renderer = "pages.timeline_picture:render_timeline"
+    html_renderer = "pages.notebook_forms:render_recorded_run"
 
     events: list[Event] = field(default_factory=list)
     idle_since: dict[str, float] = field(default_factory=dict)
     steps: list[SyncStep] = field(default_factory=list)
     tick: int = 0
+    fault: Diagnostic | None = None
 
     def __repr__(self) -> str:
         tracks, end = {e.track for e in self.events}, max((e.start + e.length for e in self.events), default=0.0)

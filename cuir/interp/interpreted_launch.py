@@ -35,7 +35,7 @@ from .event_trace import Trace
 from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
 from .noise import Noise, get_noise, perturb_runs
 from .ops import RUNS
-from .recording import record_steps
+from .recording import record_fault
 from .schedule import Schedule
 from .step_budget import UNIT, Budget
 from .tensors import TensorArg
@@ -361,8 +361,8 @@ def _finish(machine: Machine) -> None:
             main_loop.run(batch)
         except Diverge as diverged:
             waiting.extend(reversed(batch.split(diverged)))
-        except CuirError:
-            record_steps(batch)
+        except CuirError as error:
+            record_fault(batch, error)
             raise
         batch.release()
 

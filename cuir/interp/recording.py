@@ -5,10 +5,11 @@ Changes nothing else. Invariant: the times of all batches are kept, for their wa
 
 from __future__ import annotations
 
+from ..text.diagnostics import CuirError
 from ..text.source import Span
 from .actions import Action, Copy, Product, Store
 from .barrier_state import Handout, Mbarrier, NamedBarrier
-from .event_trace import COPY_LATENCY, COPY_RATE, PRODUCT_RATE, SyncStep, Trace
+from .event_trace import COPY_LATENCY, COPY_RATE, FAULT_SHARE, PRODUCT_RATE, Event, SyncStep, Trace
 from .machine import Machine, Worker
 
 
@@ -57,6 +58,22 @@ def record_deadlock(m: Machine) -> None:
             since, phase = (w.started, -1) if isinstance(barrier, NamedBarrier) else (w.time, w.block.phase)
             trace.blocked(w.label, since, f"wait {name}", w.block.span.line)
             trace.steps.append(SyncStep(w.label, "blocked", name, w.block.span.line, since, phase))
+
+
+def record_fault(m: Machine, error: CuirError) -> None:
+    """Record the fault that ends a run, the steps that led to it, and its place in the row of its worker."""
+    trace = m.launch.trace
+    if trace is None:
+        return
+    record_steps(m)
+    fault = trace.fault = error.diagnostics[0]
+    named = [w for w in m.workers if w.label in fault.message]
+    if m.number or not named or fault.span is None or any(e.kind == "blocked" for e in trace.events):
+        return
+    w = min(named, key=lambda w: fault.message.index(w.label))  # a message begins with whose access or arrival is at fault
+    end = max((e.start + e.length for e in trace.events), default=0.0)
+    trace.waited(w.label, w.time, w.time, "", fault.span.line)
+    trace.events.append(Event(w.label, fault.code, "fault", w.time, max(FAULT_SHARE * end, COPY_LATENCY / 10), fault.span.line))
 
 
 def record_product(w: Worker, p: Product, volume: int) -> None:

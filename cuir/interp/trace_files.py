@@ -18,7 +18,15 @@ from .event_trace import Event, Trace
 
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
 ENGINES = ("tensor core", "copy engine")
-COLORS = {"work": "#7aa6c2", "wait": "#e8e4dc", "product": "#c2694f", "copy": "#7d9b6a", "store": "#b39b4d", "blocked": "#a02c2c"}
+COLORS = {
+    "work": "#7aa6c2",
+    "wait": "#e8e4dc",
+    "product": "#c2694f",
+    "copy": "#7d9b6a",
+    "store": "#b39b4d",
+    "blocked": "#a02c2c",
+    "fault": "#e02020",
+}
 ROOM = 0.035  # fraction of the width that the name of a wait takes
 PAGE_SCALE = 250.0  # cycles per inch of a page
 PAGE_WIDTH = 14.0, 300.0  # inches

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
+from ..text.notebook import ShownInNotebooks
 from ..text.source import Span
 
 KERNEL = 'extern "C" __global__ void'  # how the text of a kernel's function begins
@@ -28,8 +29,10 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
-class Cuda:
+class Cuda(ShownInNotebooks):
     """A lowered kernel: the source text, the origin of its lines, and the facts that a launch needs."""
+
+    html_renderer = "pages.notebook_forms:render_lowered"
 
     name: str
     arch: str

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..text.markdown import table
+from ..text.notebook import ShownInNotebooks
 from .judging import EXPLORED, VERDICTS, Judged
 from .sites import FAULTS
 
@@ -18,12 +19,14 @@ SHORT = ("class", "form", "contr.", "sched.", "mask", "numb.", "every", "surv.",
 
 
 @dataclass(frozen=True)
-class MutateReport:
+class MutateReport(ShownInNotebooks):
     """Results in the order of judging.
 
     The score of a class is killed / all; mutants that are known to be equivalent, or shown to give the same result, do
     not count.
     """
+
+    html_renderer = "pages.mutation_page:render_mutants"
 
     results: Sequence[Judged]
 

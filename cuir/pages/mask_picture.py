@@ -19,6 +19,7 @@ from ..text.diagnostics import CuirError
 
 COLORS = {"none": "#f1efe9", "some": "#e0a458", "all": "#5b8fb9"}
 _CELL = 18
+_MOST = 64  # rows and columns drawn
 
 
 @dataclass(frozen=True)
@@ -70,20 +71,25 @@ def find_visits(program: Program, checked: Checked, spec: Specification, lengths
 
 
 def render_block_mask(mask: BlockMask) -> str:
-    """Render the blocks of a BlockMask, for batch and head 0; those of PyTorch have no order of visits."""
+    """Render the blocks of a BlockMask, for batch and head 0, with their places in its lists: those with a mask first."""
     counts = [(mask.kv_num_blocks, mask.kv_indices, math.nan), (mask.full_kv_num_blocks, mask.full_kv_indices, 1.0)]
     kept = np.zeros((mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]))
+    visits = np.full(kept.shape, -1)
     for number, indices, share in counts:
         if number is None or indices is None:
             continue
         for m, count in enumerate(number[0, 0].tolist()):
-            kept[m, indices[0, 0, m, :count].cpu().numpy()] = share
-    return render_blocks(BlockMap(kept), f"BlockMask{tuple(mask.shape)}, blocks of {mask.BLOCK_SIZE}")
+            blocks = indices[0, 0, m, :count].cpu().numpy()
+            kept[m, blocks] = share
+            visits[m, blocks] = visits[m].max(initial=-1) + 1 + np.arange(count)
+    text = f"BlockMask{tuple(mask.shape)}, blocks of {mask.BLOCK_SIZE}, {mask.sparsity():.1f} % are left out; batch and head 0"
+    return f"<p>{escape(text)}; a number is a block's place in the lists.</p>{render_blocks(BlockMap(kept, visits), text)}"
 
 
 def render_blocks(blocks: BlockMap, title: str = "") -> str:
     """Render blocks as SVG: a row for each tile of queries, a column for each block of keys."""
-    tiles, columns = blocks.kept.shape
+    tiles, columns = (min(n, _MOST) for n in blocks.kept.shape)
+    more = f"<p>The first {tiles} of {blocks.kept.shape[0]} rows and {columns} of {blocks.kept.shape[1]} columns.</p>"
     cells = []
     for m in range(tiles):
         for j in range(columns):
@@ -108,4 +114,4 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif">'
         f"<title>{escape(title)}</title>{''.join(cells)}{legend}</svg>"
-    )
+    ) + more * (blocks.kept.shape != (tiles, columns))

@@ -23,10 +23,19 @@ def make_compiled_sections(checked: Checked, compiles: bool = True) -> list[Sect
     cuda = find_lowered(checked) or lower(checked)
     compiled, missing = _compile(cuda) if compiles else (None, "the kernel was not compiled")
     sections = [Section("Resources", _render_resources(checked, cuda, compiled, missing))]
+    return [*sections, Section("CuIR, CUDA, SASS", _render_code(cuda, compiled, missing))]
+
+
+def render_compiled_kernel(compiled: Compiled) -> str:
+    """Render resources and machine code of a compiled kernel."""
+    return _render_resources(compiled.cuda.checked, compiled.cuda, compiled, "") + _render_code(compiled.cuda, compiled, "")
+
+
+def _render_code(cuda: Cuda, compiled: Compiled | None, missing: str) -> str:
     instructions = list_instructions(compiled.cubin) if compiled is not None else []
     if compiled is not None and not instructions:
         missing = _NO_DISASSEMBLER if find_disassembler() is None else "nvdisasm gives lines, cuobjdump does not, and only that is here"
-    return [*sections, Section("CuIR, CUDA, SASS", render_map(map_code(cuda, instructions), missing))]
+    return render_map(map_code(cuda, instructions), missing)
 
 
 def _compile(cuda: Cuda) -> tuple[Compiled | None, str]:

@@ -22,6 +22,7 @@ from ..caching.disk import cache_dir, mark_used, write_whole
 from ..lowering import Cuda
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
+from ..text.notebook import ShownInNotebooks
 from .sass import count_exponentials_around_waits
 from .slim_headers import write_slim_headers
 
@@ -82,8 +83,10 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(ShownInNotebooks):
     """A cubin (or a fatbin, see `target`) with the lowered kernel that it was made from."""
+
+    html_renderer = "pages.notebook_forms:render_compiled"
 
     cuda: Cuda
     cubin: bytes

@@ -18,6 +18,7 @@ import torch
 from ..ops.meaning.tiles import split_operands
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
+from ..text.notebook import ShownInNotebooks
 from ..text.user_code import function_span
 from .dropout_hash import Dropout
 from .function_results import equal_bits
@@ -48,7 +49,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Specification:
+class Specification(ShownInNotebooks):
     """An attention variant, as users of FlexAttention write it.
 
     `mask_mod(b, h, q_idx, kv_idx)` is true where the query may attend to the key; `score_mod(score, b, h, q_idx,
@@ -72,6 +73,8 @@ class Specification:
     softmax's sum, sink included: -inf for a query without keys and sink. Without a softmax there is no sum, and LSE is
     0.
     """
+
+    html_renderer = "pages.notebook_forms:render_specification"
 
     name: str
     mask_mod: Mod | None = None

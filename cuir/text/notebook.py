@@ -7,9 +7,10 @@ from typing import ClassVar
 
 
 def render_in_notebook(renderer: str, shown: object) -> str:
-    """Return the HTML of an object. renderer: "module:function" below `cuir`."""
+    """Return the HTML of an object, with styles and script. renderer: "module:function" below `cuir`."""
     module, _, function = renderer.partition(":")
-    return str(getattr(importlib.import_module(f"cuir.{module}"), function)(shown))
+    body = str(getattr(importlib.import_module(f"cuir.{module}"), function)(shown))
+    return str(importlib.import_module("cuir.pages.page").render_fragment(body))
 
 
 class ShownInNotebooks:

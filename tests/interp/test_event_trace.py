@@ -94,3 +94,15 @@ def test_steps_are_the_events_of_barriers_in_their_order(attention) -> None:
     landed, issued = (sum(s.value for s in trace.steps if s.kind == kind) for kind in ("land", "issue"))
     assert landed == issued == sum(s.value for s in trace.steps if s.kind == "arrive") > 0
     assert "steps" in repr(trace) and "\n" not in repr(trace)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [(("k_full[s].wait(phase)", "k_full[s].wait(phase ^ 1)"), "fault"), (("k_empty[s].arrive(cluster=True)", "pass"), "blocked")],
+)
+def test_a_fault_has_its_place_in_the_row_of_its_worker(attention, change: tuple[str, str], kind: str) -> None:
+    trace = Trace()
+    ran, _, _ = attention(FLAGSHIP, 1, 2, 2, 384, 384, D=128, grid=1, trace=trace, changes=[change])
+    assert ran.error is not None and trace.fault == ran.error.diagnostics[0] and trace.fault.span is not None
+    last = [e for e in trace.events if e.kind in ("fault", "blocked")]
+    assert {e.kind for e in last} == {kind} and any(e.line == trace.fault.span.line and e.track in trace.fault.message for e in last)

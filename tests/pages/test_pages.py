@@ -72,9 +72,15 @@ def test_a_page_escapes_titles_and_links_sections(tmp_path: Path) -> None:
 
 def test_a_block_mask_shows_its_blocks() -> None:
     mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 384, 384, device="cpu")
-    titles = [t.text or "" for t in ElementTree.fromstring(mask._repr_html_()).iter("{http://www.w3.org/2000/svg}title")]
-    assert sum(", some" in t or ": some" in t for t in titles) == 3 and sum(": all" in t for t in titles) == 3
-    assert "queries 0, keys 1: none" in titles
+    titles = re.findall(r"<title>(queries [^<]*)", mask._repr_html_())
+    assert sum(": some" in t for t in titles) == 3 and sum(": all" in t for t in titles) == 3
+    assert "queries 0, keys 1: none, skipped" in titles and "queries 2, keys 2: some, visit 0" in titles
+    assert "queries 2, keys 1: all, visit 2" in titles and "33.3 % are left out" in mask._repr_html_()
+
+
+def test_a_large_mask_is_cut() -> None:
+    drawn = render_blocks(BlockMap(np.ones((100, 65))))
+    assert drawn.count("<title>queries") == 64 * 64 and "The first 64 of 100 rows and 64 of 65 columns" in drawn
 
 
 def test_objects_show_themselves_in_notebooks() -> None:

@@ -40,6 +40,7 @@ from ...syntax.printer import show
 from ...syntax.rewrite import substitute
 from ...syntax.walk import IdentityKey, count_assignments, names_read
 from ...text.diagnostics import CuirError
+from ...text.notebook import ShownInNotebooks
 from ..masks.blocks import ALL_MASKED, Blocks, blocks
 from ..masks.costs import per_pair
 from ..masks.distances import Table, by_distance
@@ -61,7 +62,7 @@ _NEEDED = ("B", "H", "M", "N", "BM", "BN", "scale")
 
 
 @dataclass(frozen=True)
-class TransferResult:
+class TransferResult(ShownInNotebooks):
     """The kernel of a variant.
 
     Attributes:
@@ -73,6 +74,8 @@ class TransferResult:
         tables: tables by distance, which the score reads.
         gradients: of a backward kernel, the parameter for the gradient of a captured tensor, by the tensor's name.
     """
+
+    html_renderer = "pages.notebook_forms:render_transfer"
 
     program: Program
     text: str

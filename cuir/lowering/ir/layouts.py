@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...syntax.types import BF16, F16
+from ...text.notebook import ShownInNotebooks
 from .ir_types import TileT
 
 HALVES = (F16, BF16)  # two to a register in a full tile
@@ -12,13 +13,15 @@ LANES = 32  # of a warp
 
 
 @dataclass(frozen=True)
-class Fragment:
+class Fragment(ShownInNotebooks):
     """A register tile [rows, cols] over a worker of 32 or 128 threads.
 
     It is the accumulator layout of mma.sync and wgmma (PTX ISA, m64nNk16, matrix D). The thread of lane l in warp w of
     the worker holds, in slab s of `slab` rows, rows s * slab + 16 w + l / 4 + {0, 8} and columns 2 (l % 4) + 8 j + {0,
     1}. Element i of a full tile is ((s * groups + j) * 2 + half) * 2 + e.
     """
+
+    html_renderer = "pages.fragment_picture:render_fragment_layout"
 
     rows: int
     cols: int
