@@ -98,7 +98,16 @@ def test_steps_are_the_events_of_barriers_in_their_order(attention) -> None:
 
 @pytest.mark.parametrize(
     ("change", "kind"),
-    [(("k_full[s].wait(phase)", "k_full[s].wait(phase ^ 1)"), "fault"), (("k_empty[s].arrive(cluster=True)", "pass"), "blocked")],
+    [
+        (("k_full[s].wait(phase)", "k_full[s].wait(phase ^ 1)"), "fault"),
+        (
+            (
+                "k_empty = mbarrier(1, stages=STAGES), mbarrier(CLUSTER * WG",
+                "k_empty = mbarrier(1, stages=STAGES), mbarrier(CLUSTER * WG + 1",
+            ),
+            "blocked",
+        ),
+    ],
 )
 def test_a_fault_has_its_place_in_the_row_of_its_worker(attention, change: tuple[str, str], kind: str) -> None:
     trace = Trace()
