@@ -66,7 +66,7 @@ class Trace(ShownInNotebooks):
 
     Attributes:
         events: Intervals of workers and engines.
-        steps: Steps of synchronisation.
+        sync_steps: Steps of synchronisation.
         idle_since: Start of each worker's current stretch of work.
         tick: Last event of barriers that is among the steps.
         fault: Fault that ended the run.
@@ -76,13 +76,13 @@ class Trace(ShownInNotebooks):
 
     events: list[Event] = field(default_factory=list)
     idle_since: dict[str, float] = field(default_factory=dict)
-    steps: list[SyncStep] = field(default_factory=list)
+    sync_steps: list[SyncStep] = field(default_factory=list)
     tick: int = 0
     fault: Diagnostic | None = None
 
     def __repr__(self) -> str:
         tracks, end = {e.track for e in self.events}, max((e.start + e.length for e in self.events), default=0.0)
-        return f"Trace({len(self.events)} events of {len(tracks)} workers and engines, {len(self.steps)} steps, {end:,.0f} cycles)"
+        return f"Trace({len(self.events)} events of {len(tracks)} workers and engines, {len(self.sync_steps)} steps, {end:,.0f} cycles)"
 
     # ---- recording
     def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:

@@ -20,7 +20,7 @@ def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
         trace.waited(w.label, start, w.time, name, span.line)
         record_steps(w.m)
         if not name.startswith("wait "):  # those of mbarriers are among their events
-            trace.steps.append(SyncStep(w.label, "sync", name, span.line, w.time))
+            trace.sync_steps.append(SyncStep(w.label, "sync", name, span.line, w.time))
 
 
 def record_steps(m: Machine) -> None:
@@ -41,7 +41,7 @@ def record_steps(m: Machine) -> None:
                 step = SyncStep(event.label, event.kind, bar.text, event.span.line, cycle, event.phase, bar.count, event.value)
                 fresh.append((event.tick, step))
                 event = event.before
-    trace.steps += [step for _, step in sorted(fresh, key=lambda pair: pair[0])]
+    trace.sync_steps += [step for _, step in sorted(fresh, key=lambda pair: pair[0])]
     trace.tick = m.tick
 
 
@@ -57,7 +57,7 @@ def record_deadlock(m: Machine) -> None:
             name = "next unit of work" if isinstance(barrier, Handout) else barrier.text
             since, phase = (w.started, -1) if isinstance(barrier, NamedBarrier) else (w.time, w.block.phase)
             trace.blocked(w.label, since, f"wait {name}", w.block.span.line)
-            trace.steps.append(SyncStep(w.label, "blocked", name, w.block.span.line, since, phase))
+            trace.sync_steps.append(SyncStep(w.label, "blocked", name, w.block.span.line, since, phase))
 
 
 def record_fault(m: Machine, error: CuirError) -> None:
@@ -111,4 +111,4 @@ def _occupy_engine(trace: Trace, w: Worker, action: Action, engine: str, kind: s
         trace.busy(engine, name, kind, start, busy + latency, action.actor.span.line)
         record_steps(m)
         if kind != "copy":  # the issue of a copy to an mbarrier is an event of that
-            trace.steps.append(SyncStep(w.label, kind, name, action.actor.span.line, w.time))
+            trace.sync_steps.append(SyncStep(w.label, kind, name, action.actor.span.line, w.time))

@@ -67,5 +67,5 @@ def render_trace(trace: Trace, checked: Checked | None, fault: Diagnostic | None
     """Render a trace with its steps, and with the program's text if `checked` says which."""
     stopped = f"<p>The run ends with {fault.code} at the last step.</p>" if fault is not None else ""
     listing = render_listing(checked.origin.span.source) if checked is not None else ""
-    player = render_player(describe_steps(trace.steps, fault), at_end=fault is not None)
+    player = render_player(describe_steps(trace.sync_steps, fault), at_end=fault is not None)
     return f'<div class="run">{stopped}{render_timeline(trace, line)}{player}{listing}</div>'

@@ -31,7 +31,7 @@ def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
     tracks = sorted({e.track for e in events}, key=lambda t: (t in ENGINES, t))
     end = max(e.start + e.length for e in events)
     rows = {track: i for i, track in enumerate(tracks)}
-    barriers = make_barrier_rows(trace.steps[:_MOST], end)[:_BARRIERS]
+    barriers = make_barrier_rows(trace.sync_steps[:_MOST], end)[:_BARRIERS]
     names = [*tracks, *(b.name for b in barriers)]
     labels = "".join(f'<div style="height:{ROW}px;line-height:{ROW}px">{escape(name)}</div>' for name in names)
     bars = "".join(_render_event(e, rows[e.track], end, e.line == marked_line) for e in events)

@@ -84,15 +84,15 @@ def test_a_deadlock_leaves_a_trace_in_which_the_blocked_workers_end(tmp_path: Pa
 
 def test_steps_are_the_events_of_barriers_in_their_order(attention) -> None:
     trace = record(attention)
-    kinds = {s.kind for s in trace.steps}
+    kinds = {s.kind for s in trace.sync_steps}
     assert {"arrive", "issue", "land", "wait", "product", "store"} <= kinds and "blocked" not in kinds
     arrivals: dict[str, list[int]] = {}
-    for step in trace.steps:
+    for step in trace.sync_steps:
         if step.kind == "arrive":
             arrivals.setdefault(step.target, []).append(step.phase)
     assert arrivals and all(phases == sorted(phases) for phases in arrivals.values())
-    landed, issued = (sum(s.value for s in trace.steps if s.kind == kind) for kind in ("land", "issue"))
-    assert landed == issued == sum(s.value for s in trace.steps if s.kind == "arrive") > 0
+    landed, issued = (sum(s.value for s in trace.sync_steps if s.kind == kind) for kind in ("land", "issue"))
+    assert landed == issued == sum(s.value for s in trace.sync_steps if s.kind == "arrive") > 0
     assert "steps" in repr(trace) and "\n" not in repr(trace)
 
 

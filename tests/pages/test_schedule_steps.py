@@ -16,7 +16,7 @@ from tests.pages.ring_programs import HANG, RACE, TEXT, record
 def test_every_schedule_ends_in_the_same_phases(seed: int, tiles: int) -> None:
     _, trace, fault = record(TEXT, Schedule.random(seed), 64 * tiles)
     assert fault is None
-    last = describe_steps(trace.steps)[-1].states
+    last = describe_steps(trace.sync_steps)[-1].states
     for stage in (0, 1):
         uses = (tiles + 1 - stage) // 2
         if uses:
@@ -37,7 +37,7 @@ def test_bytes_and_arrivals_complete_a_phase() -> None:
 
 def test_a_deadlock_ends_with_what_is_missing() -> None:
     _, trace, fault = record(HANG)
-    steps = describe_steps(trace.steps, fault)
+    steps = describe_steps(trace.sync_steps, fault)
     assert fault is not None and steps[-1].actor == "D401" and steps[-1].states["empty[0]"] == "phase 0: 1 of 2 arrivals"
     assert {s.text.partition(":")[0] for s in steps[-3:-1]} == {"is blocked"} and steps[-1].track == "load[0]"
     assert any(s.text == "arrives on phase 0 of full[1] and expects 8,192 bytes" for s in steps)
@@ -46,6 +46,6 @@ def test_a_deadlock_ends_with_what_is_missing() -> None:
 @pytest.mark.parametrize("schedule", ["in_order", "random:3"])
 def test_a_race_ends_at_its_access(schedule: str) -> None:
     _, trace, fault = record(RACE, Schedule.parse(schedule))
-    last = describe_steps(trace.steps, fault)[-1]
+    last = describe_steps(trace.sync_steps, fault)[-1]
     assert fault is not None and fault.span is not None and (last.actor, last.line) == (fault.code, fault.span.line)
     assert last.track == "compute[0]"
