@@ -58,14 +58,14 @@ def render_markdown() -> str:
         "",
         "An error names a place and a code: `file:line:column: error[T111]: ...`.",
         "`cuir explain T111` prints its entry on this page: the cause, and what to do.",
-        "Commands exit with 0 if all is well, 1 if the program is wrong, and 2 if the call is wrong: codes U, and those marked *call*.",
+        "Commands exit with 0 if all is well, 1 if the program is wrong, and 2 if the call is wrong: codes U, and those marked †.",
     ]
     for letter, words in FAMILIES.items():
         entries = sorted((c for c in CODES.values() if c.code.startswith(letter)), key=lambda c: c.code)
         if entries:
             lines += ["", f"## {letter}: {words}"]
             for c in entries:
-                lines += ["", f"**{c.code}: {c.title}.**{' (*call*)' if c.call and letter != 'U' else ''} {c.help}"]
+                lines += ["", f"**{c.code}{'†' if c.call and letter != 'U' else ''}: {c.title}.** {c.help}"]
     return "\n".join(lines) + "\n"
 
 
@@ -234,13 +234,13 @@ _enter(False,
     ("R402", "race in a tensor", "Workers or CTAs access the same elements without order and one writes, or one store gives an element two values. Give each element one owner, let all use add=True, or put a barrier between: `arrive(cluster=True)` for CTAs of a cluster. Nothing orders the CTAs of a launch, and nothing in a kernel waits for a bulk store's writes."),
     ("R403", "missing proxy fence", "Call `fence_async()` after ordinary stores to shared memory, and `fence_async(tensors=True)` after those to tensors, before the tensor core or the copy engine accesses them. If another worker issues that access, put a barrier after the fence."),
     ("S401", "wait that may be a lap behind", "The barrier can complete the next phase of the same parity before this wait looks; the hardware cannot tell them apart. Whoever advances the barrier must first wait for something that the waiter does after this wait. The first note names who advances too early, and why."),
-    ("S402", "too many arrivals", "More workers arrived in a phase than the mbarrier counts. The first note says whether the count is too small, a worker arrived twice, or the previous phase lacks bytes. Let each arrival follow a wait that knows the previous phase complete."),
+    ("S402", "too many arrivals", "More workers arrived in a phase than the mbarrier counts. The first note says whether the count is too small, a worker arrived twice, or the previous phase lacks bytes. Let each arrival follow a wait that shows the previous phase complete."),
     ("S403", "unexpected bytes", "More bytes landed in a phase than announced. Count every view copied on this barrier: `expect(nbytes(view))`."),
     ("S404", "negative bytes", "Pass `expect` the bytes of the copies that will land: the sum of `nbytes(view)`."),
     ("S405", "parity other than 0 or 1", "Use `f % 2` for phase f."),
     ("S406", "phase with the wrong number of warps", "The n workers that complete a phase of `named_barrier(n, warps=k)` must have k warps together. Check for a worker that arrives twice, or of another role."),
     ("D401", "deadlock", "All remaining workers are blocked. Each has a report, the likeliest cause first: what it waits for, arrivals n of m, missing bytes, and why: a count too high, bytes that no copy brings, an arrival at another stage, a role with fewer iterations, a wrong initial parity."),
-    ("D402", "run takes too long", "A loop has too many turns, or a launch too many units of work, for a run's time limit. The message counts the turns made. Check the loop's end, or raise --budget (budget= in Python)."),
+    ("D402", "run takes too long", "A loop has too many iterations, or a launch too many units of work, for a run's time limit. The message counts the iterations made. Check the loop's end, or raise --budget (budget= in Python)."),
     ("L001", "primitive without CUDA code", "The lowering has no code for this primitive here. Please report it."),
     ("L002", "construct not yet lowered", "Only the interpreter runs it. Avoid the construct that the message names."),
     ("L003", "too many dims for a bulk copy", "A tensor map has at most 5. Merge contiguous dims."),
@@ -284,7 +284,7 @@ _enter(False,
     ("V202", "schedules that cannot be enumerated", "A worker's synchronisation must follow from the arguments alone. Avoid scalars read from a tensor that the kernel writes, and stores at places computed from memory."),
     ("V203", "too many schedules", "Executions that differ in which arrival counts in which phase remain unexplored, with no verdict. Use fewer blocks and tiles, or a larger --budget."),
     ("V300", "not an attention kernel", "Masks and scores specify kernels with Q, K, V, O [B, H, M, D], LSE [B, H, M] and scale, whose dtype is a const parameter. For others write `def reference(...)` in a file: --against FILE.py."),
-    ("V301", "wrong output", "The error against float64 exceeds the allowance: 1.2 times PyTorch's own on the same input, plus the output's rounding (twice that for the worst row). PyTorch's error is that of float32, or of the kernel's dtype if the kernel rounds to it in between. The place is the store of a wrong element; a note names unit of work, worker and where wrong elements lie. Check score, softmax_* and the order of blocks; in a norm the mean, divisor, place of eps, and a variance as E[x^2] - E[x]^2."),
+    ("V301", "wrong output", "The error against float64 exceeds the allowance: 1.2 times PyTorch's own on the same input, plus the output's rounding (twice that for the worst row). PyTorch's error is that of float32, or of the kernel's dtype if the kernel rounds to it in between. The place is the store of a wrong element; a note names unit of work, worker and where wrong elements lie. Check score, softmax and the order of blocks; in a norm the mean, divisor, place of eps, and a variance as E[x^2] - E[x]^2."),
     ("V302", "NaN in an output", "The element was never stored, or was computed as NaN. Notes say which, where the NaN began, and which overflow preceded it. Outputs start as NaN, and so do input elements that the function never reads (unused pages, beyond a length): skip these, since multiplying by 0 keeps the NaN. Rows without a key give O = 0."),
     ("V303", "wrong row without a key", "It must give O = 0 and LSE = -inf."),
     ("V304", "wrong LSE", "It must be the natural logarithm of the sum of exponentials of the scaled and modified scores."),
@@ -387,7 +387,7 @@ _enter(True,
     ("U421", "captured tensor written before the backward pass", "Gradients would be those of another mask or score; PyTorch raises too. Write after the backward pass, or capture a copy."),
     ("O120", "malformed launch description", "NAME.launch.toml beside NAME.cu gives the specification of a CUDA source, its compilation, grid and arguments. corpus/cuda has two examples."),
     ("O121", "CUDA source does not compile or load", "The message has the reason from nvcc or the CUDA driver."),
-    ("O122", "CUDA source without a kernel", "Provide a __global__ function and its number of threads, by __launch_bounds__ with a constant or by --threads. A template needs --instantiate."),
+    ("O122", "CUDA source without a kernel", "Provide a `__global__` function and its number of threads, by `__launch_bounds__` with a constant or by --threads. A template needs --instantiate."),
     ("O123", "unreadable PTX", "nvcc wrote an unknown form of PTX. --read text reads the source's text instead."),
     ("O124", "no or several such kernels in a source", "The message lists them. --kernel takes a name, a part of a full name, or a regular expression that fits one full name."),
     ("O125", "settlement does not hold", "--settle FILE names differences in which the program is right: [[settled]] with code, about (the name in the message's backquotes), reason, and by. Unless `by` is a person, the reason must name an instruction of the PTX and its source line; both are checked."),
