@@ -113,6 +113,11 @@ def count_fences(page: Path) -> int:
     return len(re.findall(r"^\s*(?:```|~~~)", page.read_text(encoding="utf-8"), re.M))
 
 
+def count_hidden(page: Path) -> int:
+    """Count the comments of a page that hold Python."""
+    return len(re.findall(r"^ *<!-- *(?:setup|holds)\b", page.read_text(encoding="utf-8"), re.M))
+
+
 def find_indented_code(page: Path) -> list[str]:
     """Return lines outside of lists that Markdown reads as code without a fence."""
     text = BLOCK.sub("", read_visible(page))

@@ -25,6 +25,7 @@ from tests.page_blocks import (
     all_blocks,
     check_command,
     count_fences,
+    count_hidden,
     files_of,
     find_indented_code,
     matches,
@@ -55,6 +56,7 @@ KINDS = (
     "picture",
     "text",
 )
+RUN = ("file", "python", "gpu", "check")  # kinds that may have a setup
 WORKED_EXAMPLES = {
     "adding_a_primitive.md": "tests/test_adding_a_primitive.py",
     "lowering.md": "tests/test_writing_a_pass.py",
@@ -96,6 +98,14 @@ def test_each_block_says_what_it_is(page: Path) -> None:
     assert find_indented_code(page) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
+def test_all_hidden_python_runs(page: Path) -> None:
+    blocks = [b for b in read_blocks(page) if b.setup or b.holds]
+    assert [b.title for b in blocks if b.kind not in RUN or (b.kind == "check" and b.holds)] == []
+    assert [b.title for b in blocks if b.kind == "file" and is_run_by_others(b)] == []
+    assert count_hidden(page) == sum(bool(b.setup) + bool(b.holds) for b in blocks)
+
+
 def test_few_blocks_are_not_read() -> None:
     blocks = all_blocks("text")
     assert len(blocks) <= 5
@@ -135,7 +145,7 @@ def test_files_hold(block: Block, tmp_path: Path) -> None:
         if block.name.endswith(".cuir"):
             assert cuir.check(block.name).roles
         elif block.name.startswith("test_"):
-            assert run_tests(block.name, examples=3)
+            assert run_tests(block.name, examples=2)
         elif block.name.endswith(".py") and not is_run_by_others(block):
             run_python(block)
 
