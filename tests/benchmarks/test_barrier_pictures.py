@@ -23,6 +23,7 @@ from benchmarks.barrier_pictures import (
     record,
     select_steps,
 )
+from cuir.cli import run as run_command
 
 DELETED = re.findall(r"^\| `(.+?)` \| ([A-Z]\d{3}) \| ", PAGE.read_text(encoding="utf-8"), re.M)
 
@@ -87,3 +88,11 @@ def test_each_line_of_the_table_is_needed(line: str, code: str) -> None:
 def test_the_table_names_every_wait_arrival_and_fence() -> None:
     needed = re.findall(r"^ +(?:\w+\[s\]\.\w+\(.*|mma_wait\(.*|fence_async\(.*|store_wait\(.*)$", read_program(), re.M)
     assert [line.strip() for line in needed] == [line for line, _ in DELETED]
+
+
+def test_the_page_says_how_many_schedules_are_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "ring.cuir"
+    program.write_text(read_program(), encoding="utf-8")
+    assert run_command(["run", str(program), "-d", "M=128,N=64,K=320", "--schedule", "all"]) == 0
+    runs = re.search(r"(\d+) runs under different schedules", " ".join(capsys.readouterr().out.split()))
+    assert runs is not None and f"tries {runs[1]} schedules" in PAGE.read_text(encoding="utf-8")
