@@ -1,4 +1,4 @@
-"""Claims of docs/tutorials beside their blocks (tests/test_page_blocks.py), and their words."""
+"""Claims of docs/tutorials beside their blocks (tests/test_page_blocks.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import torch
 import cuir
 from cuir.runtime.launch_description import describe_launch
 from tests.page_blocks import FOLDER, all_blocks, find_block, reader_folder
-
-PAGES = sorted(FOLDER.glob("*.md"))
 
 
 def test_the_launch_from_cpp_is_what_the_description_says(tmp_path: Path) -> None:
@@ -88,23 +86,3 @@ def test_what_the_page_says_is_refused_is_refused(written: str, code: str) -> No
             q, q, q, score_mod=tried if callable(tried) and not isinstance(tried, torch.dtype) else None, backend="interpret"
         )
     assert caught.value.diagnostics[0].code == code
-
-
-# ---- words
-def sentences(page: Path) -> list[str]:
-    """Sentences of a page's prose, without code, tables and headings."""
-    text = re.sub(r"^(?:```.*?^```|\|.*?|#.*?|<!--.*?-->)$", "\n\n", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    parts = [p for block in re.split(r"\n(?:\s*\n|\s*[*\d]+\.? )", text) for p in re.split(r"(?<=[.?!])\s+(?=\S)", block)]
-    return [p for p in parts if p.strip()]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[p.name for p in PAGES])
-def test_sentences_are_short(page: Path) -> None:
-    lengths = [len(s.split()) for s in sentences(page)]
-    assert sum(lengths) < 18 * len(lengths)
-    assert [s for s in sentences(page) if len(s.split()) > 25] == []
-
-
-def test_the_pages_have_at_most_6000_words() -> None:
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in PAGES) <= 6000

@@ -110,7 +110,7 @@ def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
     stages = Counter(f.stage for f in row.faults if f.stage)
     stage_counts = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
     return (
-        f"Of {len(row.faults)} faults that ran, results showed {detected} ({kinds}); {tools}; {row.any} are seen by any of these, "
+        f"Of {len(row.faults)} faults that ran, results showed {detected} ({kinds}). Of the tools, {tools}. {row.any} are seen by any of these; "
         f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
         f"`cuir verify` refuses all of them"
         + (f" ({stage_counts})" if stages else "")

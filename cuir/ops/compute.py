@@ -102,8 +102,8 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
     "Beside halves `b` may be of 8-bit floats. "
-    "Operands of f32 are taken in `parts` numbers of TF32 (11 bits): 1, rounded within 0.7 units in the last place, or 2, the nearest one and the rest cut off to TF32: "
-    "as accurate as f32, by three products; that of both rests is left out. An infinite operand in 2 parts makes NaN.",
+    "Operands of f32 are taken in `parts` numbers of TF32 (11 bits). 1: rounded within 0.7 units in the last place. 2: the nearest one, and the rest cut off to TF32. "
+    "That is as accurate as f32, by three products; that of both rests is left out. An infinite operand in 2 parts makes NaN.",
 )
 def _mma(cx: CallContext) -> Type:
     t = _check_product(cx, "mma_sync", b_shared=False)

@@ -4,8 +4,8 @@ Compilers sink arithmetic below a wait, and the tensor core idles. A branch befo
 them above.
 
 They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both
-are faster: where they meet the product itself (P * (dP - delta) of a backward pass), and where a loop carries the
-product times a factor (acc * alpha).
+are faster. Such products are those that they meet (P * (dP - delta) of a backward pass), and those that a loop carries
+times a factor (acc * alpha).
 """
 
 from __future__ import annotations
