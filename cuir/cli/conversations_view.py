@@ -1,13 +1,12 @@
-"""Progress of conversations with a model on stderr: a table on a terminal, else lines."""
+"""Progress of conversations with a model on stderr: a table on a terminal, elsewhere a line for each answer that was judged."""
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from .interruption import Interrupted
-from .output import plain, stderr
+from .live_view import LiveView
+from .output import stderr
 
 if TYPE_CHECKING:
     from llm.loop import Event
@@ -15,50 +14,43 @@ if TYPE_CHECKING:
 BUSY = ("asking", "judging")  # kinds of events that another one follows
 
 
-class Conversations:
+class Conversations(LiveView):
     """View of the samples of a loop; used as a context around the loop and as its progress function."""
 
+    transient = False
+
     def __init__(self, title: str, quiet: bool = False):
-        self.title, self.quiet = title, quiet
+        super().__init__(title, quiet)
         self.latest: dict[int, tuple[Event, float]] = {}
-        self.said: dict[int, str] = {}
-        self.live: Any = None
+        self.verdicts: dict[int, str] = {}
         self.interrupted = False
 
-    def __enter__(self) -> Conversations:
-        if not self.quiet and not plain():
-            from rich.live import Live
+    def interrupt(self) -> None:
+        """Note that the running samples were interrupted."""
+        self.interrupted = True
 
-            self.live = Live(get_renderable=self.table, console=stderr(), refresh_per_second=8)
-            self.live.__enter__()
-        elif not self.quiet:
-            stderr().print(self.title, soft_wrap=True)
-        return self
+    def get_busy(self) -> list[Event]:
+        """Return the latest event of each sample that is under way."""
+        return [event for event, _ in self.latest.values() if event.kind in BUSY]
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        busy = [event for event, _ in self.latest.values() if event.kind in BUSY]
-        if self.live is not None:
-            self.live.__exit__(kind, error, trace)
-        elif self.interrupted and not self.quiet:
-            for event in busy:
-                stderr().print(f"  sample {event.sample}, attempt {event.attempt}: interrupted", soft_wrap=True)
-        if self.interrupted:
-            raise Interrupted(step=busy[-1].kind if busy else "") from None
+    def get_step(self) -> str:
+        """Return the kind of the last event that is under way."""
+        return next((event.kind for event in reversed(self.get_busy())), "")
+
+    def list_interrupted(self) -> list[str]:
+        """Return a line for each sample under way."""
+        return [f"sample {event.sample}, attempt {event.attempt}: interrupted" for event in self.get_busy()]
 
     def __call__(self, event: Event) -> None:
         self.latest[event.sample] = (event, time.perf_counter())
         if event.kind == "judged":
-            self.said[event.sample] = _line(event)
-        if self.live is not None:
-            self.live.refresh()
-        elif not self.quiet and event.kind == "judged":
-            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: {_line(event)}", soft_wrap=True)
-            stderr().print(f"    so far: {event.budget.summary()}", soft_wrap=True)
-        elif not self.quiet and event.kind == "asking":
-            stderr().print(f"  sample {event.sample}, attempt {event.attempt}: asking", soft_wrap=True)
+            self.verdicts[event.sample] = _line(event)
+        if self.shown:
+            self.refresh()
+        elif event.kind == "judged" and not self.quiet:  # what was paid for is worth a line in any log
+            stderr().print(f"sample {event.sample}, attempt {event.attempt}: {_line(event)}; {event.budget.summary()}", soft_wrap=True)
 
-    def table(self) -> Any:
+    def render(self) -> Any:
         """Return the table of samples."""
         from rich.console import Group
         from rich.spinner import Spinner
@@ -78,7 +70,7 @@ class Conversations:
             doing: Any = Spinner("dots", text=event.kind, style="cyan") if busy else Text(event.why if event.kind == "over" else word)
             seconds = f"{time.perf_counter() - since:.0f} s" if busy else ""
             table.add_row(
-                Text(f"  {sample}.{event.attempt}", style="bold"), doing, Text(seconds, style="dim"), Text(self.said.get(sample, ""))
+                Text(f"  {sample}.{event.attempt}", style="bold"), doing, Text(seconds, style="dim"), Text(self.verdicts.get(sample, ""))
             )
         foot = [Text(f"  {budget.summary()}", style="dim")] if budget is not None else []
         return Group(Text(self.title, style="bold"), table, *foot)

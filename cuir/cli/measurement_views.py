@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..text.diagnostics import CuirError
-from .interruption import Interrupted
-from .output import plain, print_json, stderr, stdout, styled
+from .live_view import ProgressLine
+from .output import print_json, stdout, styled
 from .tables import print_table
 
 if TYPE_CHECKING:
@@ -21,50 +19,6 @@ if TYPE_CHECKING:
     from ..performance.suites.running import Told
 
 SHOWN = 8  # candidates of a table
-SILENCE = 5.0  # seconds after which a further line is printed, where no line can change
-
-
-class ProgressLine:
-    """Line that changes on a terminal; elsewhere a line for each notable event."""
-
-    def __init__(self, title: str, quiet: bool):
-        self.title, self.quiet = title, quiet
-        self.status: Any = None
-        self.doing = ""
-        self.told = time.monotonic()
-
-    def __enter__(self) -> Any:
-        if not self.quiet and not plain():
-            self.status = stderr().status(styled(self.title))
-            self.status.__enter__()
-        elif not self.quiet:
-            stderr().print(self.title)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.status is not None:
-            self.status.__exit__(kind, error, trace)
-            self.status = None
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.note(f"interrupted: {self.doing}" if self.doing else "interrupted")
-            raise Interrupted(step=self.doing) from None
-
-    def update(self, text: str) -> None:
-        """Show what is being done."""
-        self.doing = text
-        if self.status is not None:
-            from rich.text import Text
-
-            self.status.update(Text(f"{self.title}: {text}"))
-        elif time.monotonic() - self.told > SILENCE:
-            self.told = time.monotonic()
-            self.note(text)
-
-    def note(self, text: str) -> None:
-        """Print a line that stays."""
-        if not self.quiet:
-            console = self.status.console if self.status is not None else stderr()
-            console.print(f"  {text}", soft_wrap=True)
 
 
 class TuneView(ProgressLine):
@@ -73,7 +27,7 @@ class TuneView(ProgressLine):
     best = ""
 
     def __call__(self, progress: Progress) -> None:
-        self.update(f"{progress.doing}  ({_counts(progress.outcomes)}; {progress.seconds:.0f} s)")
+        self.update(f"{progress.doing}  ({_counts(progress.outcomes)}; {progress.seconds:.0f} s)", progress.share)
         if progress.best is not None:
             self.tell(progress.best)
 
@@ -81,7 +35,7 @@ class TuneView(ProgressLine):
         """Print a new best setting once; newer figures of the same one are not printed."""
         if _settings(best.consts) != self.best:
             self.best = _settings(best.consts)
-            self.note(f"best so far {best.median:.4f} ms: {self.best}")
+            self.log(f"best so far {best.median:.4f} ms: {self.best}")
 
 
 class BenchView(ProgressLine):
@@ -89,11 +43,12 @@ class BenchView(ProgressLine):
 
     def __call__(self, progress: Told) -> None:
         if progress.lasting:
-            self.note(progress.doing)
+            self.log(progress.doing)
             return
-        self.update(f"{progress.doing}, {progress.done} of {progress.of} done" if progress.of else progress.doing)
+        share = progress.done / progress.of if progress.of else None
+        self.update(f"{progress.doing}, {progress.done} of {progress.of} done" if progress.of else progress.doing, share)
         if progress.row is not None:
-            self.note(f"{progress.done:3d} of {progress.of}  {line(progress.row)}")
+            self.log(f"{progress.done:3d} of {progress.of}  {line(progress.row)}")
 
 
 def line(row: Row) -> str:

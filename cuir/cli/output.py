@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +97,3 @@ def print_json(value: Mapping[str, Any]) -> None:
     from .standard_output import get_json_stream
 
     print(to_json(value), file=get_json_stream(), flush=True)
-
-
-def plain() -> bool:
-    """Return whether there is no live display: stderr is no terminal, or the user refuses one."""
-    return not sys.stderr.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

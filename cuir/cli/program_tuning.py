@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..text.diagnostics import CuirError, Diagnostic
+from .live_view import ProgressLine
 from .output import print_errors, print_json, stderr, stdout, styled
 
 if TYPE_CHECKING:
@@ -108,17 +109,20 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
     )
     output_folder(folder, "tuned", search.name, source)
     with Apart() as processes, Worker(COMMAND) as worker:
-        if not as_json:
-            stderr().print(f"{search.name} for {shape} ({dtype}): the program itself", soft_wrap=True)
-        tuning = Tuning.of(
-            goal,
-            _setting(result, space, shape, fixed),
-            None if missing else RemoteDevice(worker, job),
-            _compiler(search.jobs, bool(missing)),
-            processes,
-            search.rounds,
-        )
-        considered = [Considered(name, _considered(tuning, name, program)) for name, program in proposed_programs]
+        with ProgressLine(f"{search.name} for {shape} ({dtype})", as_json) as line:
+            line.update("the program itself")
+            tuning = Tuning.of(
+                goal,
+                _setting(result, space, shape, fixed),
+                None if missing else RemoteDevice(worker, job),
+                _compiler(search.jobs, bool(missing)),
+                processes,
+                search.rounds,
+            )
+            considered = []
+            for number, (name, program) in enumerate(proposed_programs):
+                line.update(f"{name}, {number + 1} of {len(proposed_programs)} proposals", number / len(proposed_programs))
+                considered.append(Considered(name, _considered(tuning, name, program)))
         assert tuning.start is not None
         if asking is None:
             tuned = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")

@@ -15,6 +15,7 @@ from ..checking.const_defaults import consts_as_json, describe_consts
 from ..interp import run
 from ..text.diagnostics import CuirError, Diagnostic
 from .command_inputs import agreeing, read_consts, read_program_consts
+from .live_view import ProgressLine
 from .output import exit_code, print_errors, print_json, stdout
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def explore_variant(
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import prepare_launch, require_judgeable
-    from .progress_bar import Steps
+    from .steps_view import Steps
     from .tables import print_table
 
     require_judgeable(checked, spec)
@@ -169,7 +170,8 @@ def explore_or_replay(program: Program, words: LaunchWords, file: Path | None, o
     bind(checked.origin, arguments, checked.consts)
     if written is not None and file is not None:
         return replay(checked, arguments, written, file, as_json)
-    result = explore(checked, arguments, grid=words.grid, seconds=options.seconds)
+    with ProgressLine(f"every schedule of a launch of {checked.name}", as_json) as view:
+        result = explore(checked, arguments, grid=words.grid, seconds=options.seconds, progress=view.update)
     saved = save(result, options.out)
     of = {"kernel": checked.name, "consts": consts_as_json(checked.consts)}
     if as_json:

@@ -12,6 +12,7 @@ from ..checking.checked import Checked
 from ..explore import Exploration, explore
 from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
+from ..text.progress_message import ProgressMessage
 from .spec_dispatch import AnyCase, make_small_launches, prepare_launch
 
 
@@ -41,12 +42,14 @@ def check_exhaustively(
     launch. Raises CuirError as `explore` does.
     """
     launches = []
-    for case, grid in make_small_launches(checked, spec, tiles, blocks):
-        progress(case.name)
+    small = list(make_small_launches(checked, spec, tiles, blocks))
+    for number, (case, grid) in enumerate(small):
+        share = number / len(small)
+        progress(ProgressMessage(f"launch {number + 1} of {len(small)}, {case.name}", share))
         arguments = prepare_launch(program, checked, spec, case).arguments()
 
-        def report(text: str, name: str = case.name) -> None:
-            progress(f"{name}: {text}")
+        def report(text: str, name: str = case.name, share: float = share) -> None:
+            progress(ProgressMessage(f"{name}: {text}", share))
 
         result = explore(checked, arguments, grid=grid, classes=classes, seconds=seconds, progress=report)
         launches.append(Explored(case, grid, result))

@@ -15,6 +15,7 @@ from ..checking.const_defaults import describe_consts
 from ..interp.interpreted_launch import Grid, run
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
+from ..text.progress_message import ProgressMessage
 from .branch_problems import make_branch_draws
 from .coverage.cover import Cover
 from .coverage.observed import Observed
@@ -46,6 +47,7 @@ from .underflow_problems import make_underflow_draws
 from .user_sizes import LEFT_OUT, is_user_case, make_user_cases
 
 WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched
+PROBLEMS_SHARE = 0.7  # of the time of the stage, before problems that follow from what these have not covered
 Todo = list[tuple[Checked, AnyCase]]
 Outputs = tuple[Mapping[str, torch.Tensor], int]  # of a run, and its number of CTAs
 Finished = list[dict[str, object]] | Outputs | None  # of a job: rows, or outputs that are not judged yet
@@ -145,7 +147,8 @@ class NumbersStage:
     def _run_problems(self, stage: Stage, todo: Todo, finished: Sequence[Finished]) -> None:
         skipped_error: CuirError | None = None  # of a skipped problem
         for number, ((kernel, case), result) in enumerate(itertools.zip_longest(todo, finished)):
-            self.request.progress(f"numbers: {number} of {len(todo)}, {case.name}")
+            share = PROBLEMS_SHARE * number / len(todo)
+            self.request.progress(ProgressMessage(f"numbers: problem {number + 1} of {len(todo)}, {case.name}", share))
             try:
                 stage.rows += result if isinstance(result, list) else self._run_problem(number, kernel, case, result)
             except CuirError as error:

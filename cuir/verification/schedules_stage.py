@@ -12,6 +12,7 @@ from ..attn.verification.orders import Order, make_orders
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
+from ..text.progress_message import ProgressMessage, get_share
 from .coverage.observed import Observed
 from .exhaustive import check_exhaustively
 from .large_problems import describe_left, is_too_large
@@ -23,6 +24,9 @@ from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_rin
 from .step_counts import make_counted_cases, make_counted_jobs
 from .time_limits import EXPLORATION
 from .unreached import forget_entered
+
+# shares of the stage that are done when problems have run, and when every count of steps has; then schedules are enumerated
+DONE = {"quick": (1.0, 1.0), "full": (0.15, 0.85)}
 
 
 class SchedulesStage:
@@ -42,6 +46,7 @@ class SchedulesStage:
         self.counted: list[AnyCase] = []  # problems with every count of steps
         self.rings: list[AnyCase] = []
         self.jobs: list[Job] = []
+        self.begun, self.expected = 0, 1  # jobs, for the progress
 
     def prepare(self) -> list[Job]:
         """List the jobs before the first runs: for mods, whose problems follow from the tiles alone."""
@@ -55,6 +60,7 @@ class SchedulesStage:
         """
         runs = 0
         for job, count in itertools.zip_longest(self.jobs or self._list_jobs(), finished):
+            self.begun += 1
             runs += job() if count is None else count
         self.wider = find_wider_cases(self.program, self.checked, self.spec)
         runs += sum(self._try(case, ScheduleOptions(few=True)) for case in self.wider)
@@ -72,6 +78,7 @@ class SchedulesStage:
         problems = make_schedule_cases(checked, spec)
         require_outputs_of(self.program, checked, spec, problems[0])
         seeded = self.request.seeded
+        self.expected = len(problems) + 2  # and some short ones
         share = None if seeded is None else -(-seeded // len(problems))
         if has_splice_points(self.program) and is_attention(checked.origin):
             self.orders = list(make_orders(self.program, checked))
@@ -85,7 +92,7 @@ class SchedulesStage:
         for case in self.rings:
             yield partial(self._try, case, ScheduleOptions(few=True))
         self.counted = make_counted_cases(checked, spec, self.level)
-        yield from make_counted_jobs(checked, spec, self.counted, self.level)
+        yield from make_counted_jobs(checked, spec, self.counted, self.level, self._report_counted)
 
     def _try_watched(self, case: AnyCase, options: ScheduleOptions) -> int:
         """Run a problem; watch fewer conditions afterwards."""
@@ -94,7 +101,17 @@ class SchedulesStage:
         return runs
 
     def _report_progress(self, count: int, total: int) -> None:
-        self.request.progress(f"schedules: {count} of {total}")
+        share = (self.begun - 1 + count / total) / max(self.expected, self.begun)
+        self.request.progress(ProgressMessage(f"schedules: problem {self.begun}, run {count + 1} of {total}", share * DONE[self.level][0]))
+
+    def _report_counted(self, message: str) -> None:
+        self._report_between(message, *DONE[self.level])
+
+    def _report_exploration(self, message: str) -> None:
+        self._report_between(message, DONE[self.level][1], 1.0)
+
+    def _report_between(self, message: str, begin: float, end: float) -> None:
+        self.request.progress(ProgressMessage(f"schedules: {message}", begin + (end - begin) * (get_share(message) or 0.0)))
 
     def _try(self, case: AnyCase, options: ScheduleOptions) -> int:
         """Run a problem; return the number of runs, 0 for one that is too large.
@@ -133,7 +150,7 @@ class SchedulesStage:
                 self.checked,
                 self.spec,
                 seconds=EXPLORATION,
-                progress=lambda text: self.request.progress(f"schedules: {text}"),
+                progress=self._report_exploration,
             )
         except CuirError as error:
             if any(d.code not in ("V202", "V203") for d in error.diagnostics):

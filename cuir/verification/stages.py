@@ -33,6 +33,7 @@ from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
+from ..text.progress_message import ProgressMessage
 from .coverage.observed import Observed, observe
 from .coverage.one_sided import report_coverage, require_both_sides
 from .freed_memory import release_freed_memory
@@ -41,6 +42,7 @@ from .mask import Readout, check_function_mask, check_mask, choose_readout_lengt
 from .narrow_products import find_narrow_sums
 from .numbers_stage import NumbersStage
 from .perturbed import check_perturbed, choose_perturbed
+from .progress_shares import StageShares
 from .report import Stage, VerifyReport
 from .request import Level, Progress, Request
 from .run_recorder import RunRecorder
@@ -88,7 +90,7 @@ def verify(
         consts: const parameters; others have the defaults of the file, then those of `fill_consts` (f16, D=128).
         level: "full" tries more sizes and schedules, and also the kernel with the other dtype and head dim, for an
             attention kernel or where the file has no default for them.
-        progress: receives messages.
+        progress: receives messages; `share` of each is the part that is done, 0 to 1, as far as it can be foreseen.
         shrink: search for a small problem that shows wrong numbers, for some seconds.
         seeded: the least number of seeded schedules in all, instead of those of the level.
         budget: seconds of processor time of one run.
@@ -107,7 +109,13 @@ def verify(
     all_consts = fill_consts(picked, consts or {})
     verification = _Verification(
         Request(
-            program, prepare_specification(spec, picked, program, all_consts), spec, level, progress or (lambda text: None), shrink, seeded
+            program,
+            prepare_specification(spec, picked, program, all_consts),
+            spec,
+            level,
+            StageShares(progress, level, is_attention(picked)) if progress is not None else lambda text: None,
+            shrink,
+            seeded,
         ),
         kernel,
         all_consts,
@@ -333,8 +341,9 @@ class _Verification:
             return
         with self.stage(3) as stage:
             read = hidden = 0
-            for lengths in choose_readout_lengths(*get_tile_sizes(checked), self.marks, self.level):
-                self.progress(f"mask: read out for M={lengths.M}, N={lengths.N}")
+            chosen = list(choose_readout_lengths(*get_tile_sizes(checked), self.marks, self.level))
+            for number, lengths in enumerate(chosen):
+                self.progress(ProgressMessage(f"mask: read out for M={lengths.M}, N={lengths.N}", number / len(chosen)))
                 readout = self.read_out(checked, lengths)
                 if readout is None:
                     stage.verdict, stage.reason = "skipped", "not asked: O is not linear in V, so that no probe shows what is kept"

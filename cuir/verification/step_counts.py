@@ -14,9 +14,11 @@ from ..interp.interpreted_launch import Grid
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
+from ..text.progress_message import ProgressMessage
 from . import time_limits
 from .far_counts import NAME, compute_length, lengthens_units, make_far_cases, make_sizes, run_far_case, run_unless_too_large
 from .long_values import choose_usual_scale, make_even_scores
+from .request import Progress
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
 from .steps import find_named_dims, find_steps, find_unit_dims
@@ -93,7 +95,9 @@ def choose_grid(number: int) -> Grid:
     return lambda units: ctas
 
 
-def make_counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str) -> Iterator[Job]:
+def make_counted_jobs(
+    checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], level: str, progress: Progress = lambda message: None
+) -> Iterator[Job]:
     """Yield jobs that run the synchronisation of the problems, and of far larger ones.
 
     Each returns its number of runs. At level full each problem runs on 1 to 3 CTAs and under all schedules: in one way
@@ -103,7 +107,7 @@ def make_counted_jobs(checked: Checked, spec: AnySpecification, cases: Sequence[
     for case in far if level == "full" else far[:2]:
         yield partial(run_far_case, checked, spec, case)
     if level == "full":
-        yield partial(_check_in_every_way, checked, spec, cases)
+        yield partial(_check_in_every_way, checked, spec, cases, progress)
         return
     numbered = list(enumerate(cases))
     for first in range(0, len(numbered), _TOGETHER):
@@ -118,14 +122,17 @@ def _check_in_turn(checked: Checked, spec: AnySpecification, numbered: Sequence[
     )
 
 
-def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase]) -> int:
+def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequence[AnyCase], progress: Progress) -> int:
     """Run the problems on each grid and under each schedule, while the time lasts after the first turn."""
     runs, begin = 0, time.process_time()
     ways = list(itertools.product((1, 2, 3) if checked.tiles is not None else (1,), _SCHEDULES))
     for turn in range(len(ways)):
         for number, case in enumerate(cases):
-            if turn and time.process_time() - begin > time_limits.FURTHER_WAYS:
+            spent = time.process_time() - begin
+            if turn and spent > time_limits.FURTHER_WAYS:
                 return runs
+            share = max((turn * len(cases) + number) / (len(ways) * len(cases)), spent / time_limits.FURTHER_WAYS if turn else 0.0)
+            progress(ProgressMessage(f"counts of steps, round {turn + 1} of at most {len(ways)}, problem {number + 1}", share))
             runs += run_unless_too_large(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
     return runs
 

@@ -43,6 +43,12 @@ def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is shown, as if stderr were a terminal."""
+    monkeypatch.setattr("cuir.cli.live_view.is_terminal", lambda: True)
+
+
+@pytest.fixture
 def good(tmp_path: Path) -> Path:
     """A right program in a file."""
     path = tmp_path / "copy.cuir"

@@ -127,7 +127,7 @@ def test_what_people_see(cuir: Callable, bench: Path) -> None:
     output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
     assert output.code == 0 and "1.333 x the start" in output.out and "1: faster" in output.out and "STAGES=3" in output.out
     assert "A001" in output.out, "an answer that was refused is listed"
-    assert "asking" in output.err and "tokens" in output.err
+    assert "asking" not in output.err and "attempt 1: " in output.err and "tokens" in output.err
 
 
 def test_a_proposal_from_a_file_and_no_model(cuir: Callable, bench: Path) -> None:

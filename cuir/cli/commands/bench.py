@@ -116,13 +116,13 @@ def bench(
     space = read_target(origin, origin, None).space if kind == "forward" and not named_consts else None
     with goes_on_from(path, fresh), BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
         for name, (cause, needs) in absent.items():
-            view.note(f"{name} is left out: {cause}; {needs}")
+            view.warn(f"{name} is left out: {cause}; {needs}")
         if kind != "forward":
             complete = run_calls(run, kind, worker.ask, view)
         else:
             complete = _bench_cells(run, origin, named_consts, space, outside, jobs, worker, view)
     _write_page(page, results.head, results.rows, complete)
-    return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=not as_json)
+    return finish_bench(results.head, results.rows, path, complete, as_json, rows_shown=view.shown)
 
 
 def _write_page(page: Path | None, head: Mapping[str, object], rows: Sequence[Row], complete: bool = True) -> None:

@@ -47,8 +47,8 @@ def bridge(
     from ...bridging import bridge as run_bridge
     from ...checking.const_defaults import parenthesise_consts, select_main_consts
     from ..command_inputs import KernelWords, output_folder, read_origin, read_variant
-    from ..progress_bar import Steps
     from ..report_view import print_bridge
+    from ..steps_view import Steps
 
     configure_process()
     effort = read_level(level)
@@ -56,7 +56,9 @@ def bridge(
     origin, program, picked, consts = read_origin(origin, KernelWords(kernel, dtype, head_dim, const or ()))
     folder = output_folder(out if out is not None else Path("out") / specification.name, specification.name, origin)
     demand: dict[bool | None, Any] = {None: "auto", True: "yes", False: "no"}
-    with Steps(f"{origin} -> {specification.name}{parenthesise_consts(select_main_consts(picked, consts))}", quiet=as_json) as steps:
+    with Steps(
+        f"{origin} -> {specification.name}{parenthesise_consts(select_main_consts(picked, consts))}", quiet=as_json, lines=True
+    ) as steps:
         report = run_bridge(
             specification,
             program,

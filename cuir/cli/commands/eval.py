@@ -19,7 +19,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_specification
-from ..measurement_views import ProgressLine
+from ..live_view import ProgressLine
 from ..model_options import ASKING, MODEL, Attempts, Money, Temperature, Timeout, Tokens
 from ..options import Consts, GivenDtype, HeadDim, HtmlReport, Json, Level, Origin, read_level
 from ..output import print_json, stderr, stdout
@@ -385,7 +385,8 @@ class _EvalView(ProgressLine):
 
     def __call__(self, progress: Told) -> None:
         if progress.row is not None:
-            self.note(f"{progress.done:3d} of {progress.of}  {_line(progress.row)}")
+            self.estimate.update(progress.done / progress.of)
+            self.log(f"{progress.done:3d} of {progress.of}  {_line(progress.row)}")
         elif progress.event is not None:
             self.update(
                 f"{progress.done} of {progress.of}; {progress.cell}, attempt {progress.event.attempt}: {progress.event.kind}; {progress.event.budget.summary()}"

@@ -11,6 +11,7 @@ import typer
 
 from ...text.diagnostics import CuirError
 from ..completion import complete_program
+from ..live_view import ProgressLine
 from ..option_conflicts import asked_for, not_beside, only_with
 from ..options import Consts, Json, KernelName
 from ..output import print_errors, print_json, stderr, stdout
@@ -122,7 +123,8 @@ def lower(
     error: CuirError | None = None
     if with_stages:
         arguments, ctas = _arguments(checked, seed, read_numbers(dim or (), "-d")) if validate else (None, 1)
-        stages_run, error, cuda = _stages(checked, left_out, stages, arguments, ctas)
+        with ProgressLine(f"{checked.name}: the IR before and behind each pass", quiet=as_json or not validate) as view:
+            stages_run, error, cuda = _stages(checked, left_out, stages, arguments, ctas, view)
     else:
         cuda = run_lower(checked, left_out)
     compiled = compile_cuda(cuda) if cubin is not None and cuda is not None else None
@@ -251,7 +253,12 @@ def _arguments(checked: Checked, seed: int, dims: Mapping[str, Number]) -> tuple
 
 
 def _stages(
-    checked: Checked, without: Collection[str], folder: Path | None, arguments: Mapping[str, Any] | None, ctas: int
+    checked: Checked,
+    without: Collection[str],
+    folder: Path | None,
+    arguments: Mapping[str, Any] | None,
+    ctas: int,
+    view: ProgressLine,
 ) -> tuple[list[Stage], CuirError | None, Cuda | None]:
     """Run the passes, and write the IR behind each into the folder, if there is one.
 
@@ -260,14 +267,17 @@ def _stages(
     """
     from ...lowering import Lowering
     from ...lowering.ir.evaluate_workers import Fault
+    from ...lowering.passes.pipeline import select_passes
 
     if folder is not None:
         _clear(folder)
     lowering = Lowering(checked, without)
     stages: list[Stage] = []
+    number_of_passes = len(list(select_passes(without)))
     try:
         for stage in lowering.stages(arguments, ctas):
             stages.append(stage)
+            view.update(f"behind {stage.name}, {len(stages) - 1} of {number_of_passes} passes", (len(stages) - 1) / number_of_passes)
             if folder is not None and stage.text is not None:
                 _write(folder / _file(stage), stage.text.encode())
     except Fault as fault:

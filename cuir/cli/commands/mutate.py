@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...text.diagnostics import CuirError
 from ...text.plurals import count_noun
 from ..completion import complete_program, complete_specification
-from ..interruption import Interrupted
+from ..live_view import ProgressLine
 from ..options import KERNEL, Consts, GivenDtype, HtmlReport, Json, KernelName, Level, Parameters, read_level
-from ..output import plain, print_json, stderr, stdout
+from ..output import print_json, stdout
 from ..process_setup import configure_process
 
 if TYPE_CHECKING:
@@ -103,7 +102,9 @@ def mutate(
     todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
     with (
         goes_on_from(out),
-        _Bar(f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json) as bar,
+        _MutantsView(
+            f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json
+        ) as bar,
     ):
         report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
     of = {"kernel": job.kernel, "against": variant, "consts": consts_as_json(specialised), "level": job.level}
@@ -145,52 +146,20 @@ def _print(report: MutateReport, consts: str) -> None:
     stdout().print(report.summary(), style="bold", soft_wrap=True)
 
 
-class _Bar:
-    """Progress on stderr: a bar on a terminal, else a line for each mutant."""
+class _MutantsView(ProgressLine):
+    """View of mutants as they are judged."""
 
-    def __init__(self, title: str, quiet: bool):
-        self.title, self.quiet = title, quiet
-        self.bar: Any = None
-        self.finished = 0
-        self.task: Any = None
-
-    def __enter__(self) -> _Bar:
-        if self.quiet:
-            return self
-        if plain():
-            stderr().print(self.title, soft_wrap=True)
-            return self
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[latest]}", markup=False),
-        )
-        self.bar = Progress(*columns, console=stderr())
-        self.task = self.bar.add_task(self.title, total=None, latest="")
-        self.bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        if self.bar is not None:
-            if interrupted:
-                self.bar.update(self.task, latest="interrupted")
-            self.bar.stop()
-        elif interrupted and not self.quiet:
-            stderr().print(f"  interrupted after {self.finished} mutants")
-        if interrupted:
-            raise Interrupted(step=f"mutant {self.finished + 1}") from None
+    finished = 0
 
     def __call__(self, finished: int, total: int, judged: Judged) -> None:
         self.finished = finished
-        result = f"{judged.verdict} {judged.stage} {judged.code}".strip()
-        if self.bar is not None:
-            self.bar.update(self.task, completed=finished, total=total, latest=f"class {judged.fault}: {result}")
-        elif not self.quiet:
-            stderr().print(
-                f"  {finished:4d}/{total}  {judged.seconds:6.1f} s  class {judged.fault:2d}  {judged.operator}: {result}", soft_wrap=True
-            )
+        verdict = f"{judged.verdict} {judged.stage} {judged.code}".strip()
+        self.update(f"{finished} of {total}; the last of class {judged.fault}: {verdict}", finished / total)
+
+    def get_step(self) -> str:
+        """Return the mutant that was under way."""
+        return f"mutant {self.finished + 1}"
+
+    def list_interrupted(self) -> list[str]:
+        """Return the number of mutants that are judged."""
+        return [f"interrupted after {self.finished} mutants"]

@@ -192,8 +192,8 @@ def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -
     from ...attn.splicing.splice import transfer as by_rules
     from ...bridging import Step, bridge
     from ...spec.specification import Specification
-    from ..progress_bar import Steps
     from ..report_view import print_bridge
+    from ..steps_view import Steps
 
     if not isinstance(target, Specification):
         raise _NoRule(
@@ -207,7 +207,7 @@ def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -
         raise
     from ...checking.const_defaults import parenthesise_consts
 
-    with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(task.consts)}", quiet=as_json) as steps:
+    with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(task.consts)}", quiet=as_json, lines=True) as steps:
 
         def tell(step: Step) -> None:
             if step.status != "skipped":  # steps that a transfer never takes are not shown

@@ -145,8 +145,8 @@ def verify(
     from ..command_inputs import KernelWords, kept, programs, read_consts
     from ..gpu_stage import gpu_stage, verified_of
     from ..one_problem import replayed, run_problem
-    from ..progress_bar import Steps
     from ..report_view import print_verification
+    from ..steps_view import Steps
 
     configure_process()
     only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")

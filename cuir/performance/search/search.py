@@ -107,6 +107,7 @@ class Progress:
     outcomes: list[Outcome]
     best: Outcome | None
     seconds: float
+    share: float | None = None  # that is done: of the time limit, or of the candidates of a dry run
 
 
 @dataclass(frozen=True)
@@ -219,10 +220,12 @@ class _Search:
         self.complete &= self.clock() - self.started < self.options.limit
         return self.complete
 
-    def report(self, doing: str) -> None:
-        """Report the progress."""
+    def report(self, doing: str, share: float | None = None) -> None:
+        """Report the progress. share: of all work; else it is the share of the time limit that is spent."""
         if self.tell is not None:
-            self.tell(Progress(doing, list(self.outcomes.values()), self.best, self.clock() - self.started))
+            seconds = self.clock() - self.started
+            share = min(1.0, seconds / self.options.limit) if share is None and self.options.limit > 0 else share
+            self.tell(Progress(doing, list(self.outcomes.values()), self.best, seconds, share))
 
     # ---- steps of a candidate
     def process(self, candidates: Iterable[Mapping[str, Const]]) -> None:
@@ -264,7 +267,8 @@ class _Search:
     def select_fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the candidates that pass `check`."""
         for number, outcome in enumerate(outcomes, 1):
-            self.report(f"check {number} of {len(outcomes)}: {label(outcome.consts)}")
+            share = (number - 1) / len(outcomes) if self.device is None else None
+            self.report(f"check {number} of {len(outcomes)}: {label(outcome.consts)}", share)
             diagnostic = find_violation(self.program, self.kernel, {**self.fixed, **outcome.consts})
             if diagnostic is not None:
                 self.set_status(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")

@@ -106,6 +106,7 @@ def test_a_second_call_asks_nothing_and_a_changed_one_is_refused(cuir: Callable,
     assert len(more.json["rows"]) == 8, "what a file holds stays in it"
 
 
+@pytest.mark.usefixtures("terminal")
 def test_people_see_samples_as_they_come(cuir: Callable, scripted: Path) -> None:
     output = cuir(*CALL)
     assert "sliding_window a/b #0: right at attempt 1" in output.err

@@ -16,7 +16,7 @@ SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
 def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
     output = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, *SMALL)
-    assert output.code == 0 and "registers" in output.err and "4/4" in output.err
+    assert output.code == 0 and output.err == ""
     lines = output.out.splitlines()
     assert any(line.split()[:1] == ["14"] and "resources" in line for line in lines) and "faulty programs refused" in lines[-1]
     data = cuir("mutate", "flash_fwd_sm90", "--class", "14", "--class", "5", "--limit", "4", "--out", out, "--json", *SMALL).json

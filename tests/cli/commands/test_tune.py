@@ -25,7 +25,11 @@ def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
 
 
 def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuir.cli.measurement_views.SILENCE", 0.0)
+    texts: list[str] = []
+    shares: list[float | None] = []
+    monkeypatch.setattr(
+        "cuir.cli.measurement_views.TuneView.update", lambda self, text, share=None: (texts.append(text), shares.append(share))
+    )
     output = cuir(
         "tune",
         "full",
@@ -35,8 +39,10 @@ def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.Monkey
         "BM=64,QBUF=1,STAGES=2,STAGED=true,AHEAD=true,DYNAMIC=false,PINGPONG=false",
         "--dry-run",
     )
-    assert output.code == 0 and "check 1 of 16: BN=64,CLUSTER=1" in output.err and "check 16 of 16" in output.err
-    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", line))) == 16 for line in output.err.splitlines()[1:])
+    assert output.code == 0 and output.err == ""
+    assert "check 1 of 16: BN=64,CLUSTER=1" in texts[0] and "check 16 of 16" in texts[-1]
+    assert shares == [n / 16 for n in range(16)]
+    assert all(sum(map(int, re.findall(r"(\d+) (?:fit|pruned|not checked yet)", text))) == 16 for text in texts)
     assert re.search(r"^\d+ fit", output.out)
 
 

@@ -1,0 +1,36 @@
+"""Shares of a verification that are done: those of its stages, which tell shares of their own, put together."""
+
+from __future__ import annotations
+
+from ..text.progress_message import ProgressMessage, get_share
+from .request import Level, Progress
+
+# typical seconds of each stage, of kernels of the corpus: only their ratios matter
+SECONDS = {
+    "quick": {"well-formed": 0.5, "contracts": 0.3, "schedules": 2.0, "mask": 0.5, "numbers": 2.5},
+    "full": {"well-formed": 1.5, "contracts": 1.5, "schedules": 50.0, "mask": 0.5, "numbers": 40.0},
+}
+
+
+class StageShares:
+    """Progress function of stages, which passes each message on with the share of the whole that is done.
+
+    A message begins with the name of its stage and a colon; its share, if it has one, is that of the stage.
+    """
+
+    def __init__(self, progress: Progress, level: Level, has_mask: bool):
+        seconds = {name: s for name, s in SECONDS[level].items() if has_mask or name not in ("contracts", "mask")}
+        whole = sum(seconds.values())
+        self.progress = progress
+        self.begins: dict[str, float] = {}
+        self.lengths = {name: s / whole for name, s in seconds.items()}
+        begin = 0.0
+        for name, length in self.lengths.items():
+            self.begins[name], begin = begin, begin + length
+        self.share = 0.0
+
+    def __call__(self, message: str) -> None:
+        stage = message.partition(":")[0]
+        if stage in self.begins:
+            self.share = max(self.share, self.begins[stage] + (get_share(message) or 0.0) * self.lengths[stage])
+        self.progress(ProgressMessage(str(message), self.share))
