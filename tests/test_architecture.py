@@ -256,7 +256,7 @@ def test_no_path_of_a_machine_and_no_package_index() -> None:
     )
     wrong = []
     for path in tracked():
-        if path.suffix in {".png", ".svg", ".cubin"} or path == Path(__file__):
+        if path.suffix in {".png", ".webp", ".svg", ".cubin"} or path == Path(__file__):
             continue
         for name, text in read_texts(path):
             for number, line in enumerate(text.splitlines(), 1):
