@@ -17,9 +17,40 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("cuir", "corpus", "llm")
 LINES = 550  # of code: docstrings do not count
 # `performance` stands in the order by its folders: flex asks the selection, the suites time flex.
-ROOMS = ("text", "caching", "syntax", "ops", "checking", "arguments", "interp", "explore", "spec", "attn/tracing", "attn/masks", "attn/splicing", "verification/values", "attn/verification", "lowering", "runtime", "performance/timing",
-         "performance/search", "verification", "mutation", "rewrites", "performance/selection", "attn/capture", "attn/kernels", "attn/api", "attn/serving", "flex", "integrations", "performance/suites",
-         "pages", "testing", "cli")  # fmt: skip
+ROOMS = (
+    "text",
+    "caching",
+    "syntax",
+    "ops",
+    "checking",
+    "arguments",
+    "interp",
+    "explore",
+    "spec",
+    "attn/tracing",
+    "attn/masks",
+    "attn/splicing",
+    "verification/values",
+    "attn/verification",
+    "lowering",
+    "runtime",
+    "performance/timing",
+    "performance/search",
+    "verification",
+    "mutation",
+    "rewrites",
+    "performance/selection",
+    "attn/capture",
+    "attn/kernels",
+    "attn/api",
+    "attn/serving",
+    "flex",
+    "integrations",
+    "performance/suites",
+    "pages",
+    "testing",
+    "cli",
+)
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.
 COMPUTED_IMPORTS = {
     "cuir/__init__.py",
@@ -130,17 +161,27 @@ def test_rooms_import_only_what_is_above_them() -> None:
         if p.parent.name not in ("attn", "performance")
     }
     assert rooms == set(ROOMS)
-    wrong = {name_of(p): m for p in sources("cuir") for m in imports(p)
-             if (local := room_of(".".join(p.relative_to(ROOT).with_suffix("").parts))) and (remote := room_of(m))
-             and ROOMS.index(remote) > ROOMS.index(local)}  # fmt: skip
+    wrong = {
+        name_of(p): m
+        for p in sources("cuir")
+        for m in imports(p)
+        if (local := room_of(".".join(p.relative_to(ROOT).with_suffix("").parts)))
+        and (remote := room_of(m))
+        and ROOMS.index(remote) > ROOMS.index(local)
+    }
     assert not wrong
 
 
 def test_rooms_of_the_lowering_import_only_what_is_above_them() -> None:
     """The IR, analyses, passes, printing; targets are a part of printing."""
     place = {"ir": 0, "analyses": 1, "passes": 2, "cuda": 3, "targets": 3}
-    wrong = {name_of(p): m for room in place for p in sources(f"cuir/lowering/{room}") for m in imports(p)
-             if m.startswith("cuir.lowering.") and place.get(m.split(".")[2], -1) > place[room]}  # fmt: skip
+    wrong = {
+        name_of(p): m
+        for room in place
+        for p in sources(f"cuir/lowering/{room}")
+        for m in imports(p)
+        if m.startswith("cuir.lowering.") and place.get(m.split(".")[2], -1) > place[room]
+    }
     assert not wrong
 
 
@@ -212,8 +253,12 @@ def test_an_architecture_is_known_by_its_name_in_its_folder_alone() -> None:
         if name_of(path).startswith("cuir/lowering/targets/"):
             continue
         tree = nodes(path)[1]
-        docs = {id(n.body[0].value) for n in tree if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
-                if n.body and isinstance(n.body[0], ast.Expr)}  # fmt: skip
+        docs = {
+            id(n.body[0].value)
+            for n in tree
+            if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            if n.body and isinstance(n.body[0], ast.Expr)
+        }
         for node in tree:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs and name.search(node.value):
                 sentence = name_of(path).startswith(SENTENCES) and " " in node.value.strip()
@@ -282,8 +327,13 @@ def read_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 def test_nothing_is_left_for_later() -> None:
     mark = re.compile(r"\b(TODO|FIXME|XXX)\b")
-    wrong = [f"{name_of(p)}:{n}" for p in sources(*PACKAGES, "tests", "benchmarks", "examples") if p != Path(__file__)
-             for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1) if mark.search(line)]  # fmt: skip
+    wrong = [
+        f"{name_of(p)}:{n}"
+        for p in sources(*PACKAGES, "tests", "benchmarks", "examples")
+        if p != Path(__file__)
+        for n, line in enumerate(p.read_text(encoding="utf-8").splitlines(), 1)
+        if mark.search(line)
+    ]
     assert not wrong
 
 

@@ -35,9 +35,20 @@ def test_import_is_fast_and_loads_nothing_heavy() -> None:
 
 def test_commands_about_programs_load_no_pytorch() -> None:
     commands = [
-        ["--help"], ["--version"], ["explain", "T111"], ["explain"], ["corpus"], ["show", "gemm"], ["check", "gemm"], ["check", "nothing"], ["ops"], ["ops", "mma"],
-        ["ops", "nothing"], ["check", "flash_fwd_sm90", "--json"], ["lower", "gemm", "--json"],
-    ]  # fmt: skip
+        ["--help"],
+        ["--version"],
+        ["explain", "T111"],
+        ["explain"],
+        ["corpus"],
+        ["show", "gemm"],
+        ["check", "gemm"],
+        ["check", "nothing"],
+        ["ops"],
+        ["ops", "mma"],
+        ["ops", "nothing"],
+        ["check", "flash_fwd_sm90", "--json"],
+        ["lower", "gemm", "--json"],
+    ]
     code = (
         "import json, sys\nfrom cuir.cli import run\n"
         f"codes = [run(argv) for argv in {commands!r}]\n"

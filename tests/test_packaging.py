@@ -53,8 +53,12 @@ def test_the_wheel_adapts_a_kernel_without_the_checkout(wheel: Path, tmp_path: P
     environment = {**os.environ, "PYTHONPATH": str(site), "CUIR_CACHE": str(tmp_path / "cache")}
     place = subprocess.run(
         [sys.executable, "-c", "import cuir, corpus, llm; print(cuir.__file__, cuir.__version__)"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert place.startswith(str(site)) and place.split()[1] in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     command = [sys.executable, "-m", "cuir", "bridge", "prefix_lm", "--out", str(tmp_path / "out")]
     output = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

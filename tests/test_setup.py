@@ -37,9 +37,20 @@ def test_the_distribution_and_its_extras() -> None:
     assert {Requirement(r).name for r in EXTRAS["gpu"]} == {"cuda-bindings", "nvidia-cutlass"}
 
 
-@pytest.mark.parametrize(("target", "part"), [
-    ("demo", "cuir bridge prefix_lm"), ("test", "-m pytest -n 2"), ("thorough", "--thorough=all"), ("lint", "ruff"), ("docs", "ops --markdown"), ("site", "mkdocs build"), ("picture", "benchmarks.picture"), ("bench", "benchmarks.interp"), ("peer-tests", "-m tests.peer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("target", "part"),
+    [
+        ("demo", "cuir bridge prefix_lm"),
+        ("test", "-m pytest -n 2"),
+        ("thorough", "--thorough=all"),
+        ("lint", "ruff"),
+        ("docs", "ops --markdown"),
+        ("site", "mkdocs build"),
+        ("picture", "benchmarks.picture"),
+        ("bench", "benchmarks.interp"),
+        ("peer-tests", "-m tests.peer"),
+    ],
+)
 def test_targets_set_up_what_they_need(target: str, part: str, tmp_path: Path) -> None:
     output = subprocess.run(
         ["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -39,8 +39,13 @@ def x() -> torch.Tensor:
 
 
 @examples(8)
-@given(a=st.sampled_from(sorted(CHANGES)), b=st.sampled_from(sorted(CHANGES)), one=st.sampled_from(NUMBERS[:8]), other=st.sampled_from(NUMBERS),
-       form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]))  # fmt: skip
+@given(
+    a=st.sampled_from(sorted(CHANGES)),
+    b=st.sampled_from(sorted(CHANGES)),
+    one=st.sampled_from(NUMBERS[:8]),
+    other=st.sampled_from(NUMBERS),
+    form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]),
+)
 def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:
     first = (x(), x(), one)
     repeat = make_call_guard(FORM, first)

@@ -116,9 +116,26 @@ def exact(X: Global[f32, L], Y: Global[f32, M, N], first: i32):
 """
 _TERMS = st.recursive(
     st.sampled_from(["t", "first", "M", "N", "3", "64"]),
-    lambda inner: st.builds(lambda f, a, b: f.format(a, b), st.sampled_from(["({} + {})", "({} - {})", "({} * {})", "({} // max(1, {}))", "({} % max(1, {}))", "min({}, {})", "max({}, {})", "cdiv({}, max(1, {}))", "({1} if {0} > 5 else {0})"]), inner, inner),
+    lambda inner: st.builds(
+        lambda f, a, b: f.format(a, b),
+        st.sampled_from(
+            [
+                "({} + {})",
+                "({} - {})",
+                "({} * {})",
+                "({} // max(1, {}))",
+                "({} % max(1, {}))",
+                "min({}, {})",
+                "max({}, {})",
+                "cdiv({}, max(1, {}))",
+                "({1} if {0} > 5 else {0})",
+            ]
+        ),
+        inner,
+        inner,
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(_TERMS, st.integers(1, 5), st.integers(1, 10**5), st.integers(-(10**5), 10**5))

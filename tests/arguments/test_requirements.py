@@ -103,7 +103,10 @@ def test_what_a_launch_admits() -> None:
     assert code(bulk, X=y, Y=wide[:1, :64].expand(64, 64)) == "U506"  # one row for the results of all
 
 
-@pytest.mark.parametrize(("dims", "consts", "uneven"), [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dims", "consts", "uneven"),
+    [("M, 20", {}, True), ("M, D", {"D": 20}, True), ("M, D", {}, False), ("M, 24", {}, False), ("1, 20", {}, False)],
+)
 def test_rows_that_the_signature_says(dims: str, consts: dict[str, int], uneven: bool) -> None:
     columns = 24 if "24" in dims else 20 if uneven or "20" in dims else 64
     checked = move(dims, **consts)

@@ -275,12 +275,27 @@ def test_a_report_that_the_original_has_too_says_nothing_of_a_fault() -> None:
         }
 
     race, deadlock = "========= Error: Race reported between", "========= Deadlock detected in Cuda::barrier wait"
-    lines = [line("same", 1, "gemm", 2, race), line("control", 0, "gemm", 2, race), line("fewer", 1, "gemm", 1, race), line("more", 1, "gemm", 3, race),
-             line("other", 1, "gemm", 2, deadlock), line("both", 1, "gemm", 2, f"{race}\n{deadlock}"), line("elsewhere", 1, "flash_fwd", 2, race),
-             {**line("silent", 1, "gemm", 0, ""), "outcome": SILENT}]  # fmt: skip
+    lines = [
+        line("same", 1, "gemm", 2, race),
+        line("control", 0, "gemm", 2, race),
+        line("fewer", 1, "gemm", 1, race),
+        line("more", 1, "gemm", 3, race),
+        line("other", 1, "gemm", 2, deadlock),
+        line("both", 1, "gemm", 2, f"{race}\n{deadlock}"),
+        line("elsewhere", 1, "flash_fwd", 2, race),
+        {**line("silent", 1, "gemm", 0, ""), "outcome": SILENT},
+    ]
     results = {name: outcome for (name, _), outcome in outcomes_of(lines).items()}
-    assert results == {"same": AS_ORIGINAL, "control": REPORTS, "fewer": AS_ORIGINAL, "more": REPORTS, "other": REPORTS, "both": REPORTS,
-                     "elsewhere": REPORTS, "silent": SILENT}  # fmt: skip
+    assert results == {
+        "same": AS_ORIGINAL,
+        "control": REPORTS,
+        "fewer": AS_ORIGINAL,
+        "more": REPORTS,
+        "other": REPORTS,
+        "both": REPORTS,
+        "elsewhere": REPORTS,
+        "silent": SILENT,
+    }
 
 
 NO_FAULT = "| none | no fault: the kernels as they are |"

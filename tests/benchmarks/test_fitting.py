@@ -47,8 +47,12 @@ def test_runs_lose_least(figures: list[dict[str, float]]) -> None:
 
 
 def test_noise_makes_no_row_of_its_own() -> None:
-    figures = [of(1024, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.1}), of(4096, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0}),
-               of(8192, {"BM=128,BN=128": 0.99, "BM=192,BN=128": 1.0}), of(16384, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0})]  # fmt: skip
+    figures = [
+        of(1024, {"BM=128,BN=128": 1.0, "BM=192,BN=128": 1.1}),
+        of(4096, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0}),
+        of(8192, {"BM=128,BN=128": 0.99, "BM=192,BN=128": 1.0}),
+        of(16384, {"BM=128,BN=128": 1.1, "BM=192,BN=128": 1.0}),
+    ]
     result = table_of(figures, 132)
     assert [(r.setting["BM"], r.least < 600, r.most > 8000) for r in result] == [(128, True, False), (192, False, True)]
     few = table_of([*figures, Measured(Cell("causal", Shape(1, 1, 1, 2048, 2048, 64)), {"BM=64,BN=64": 0.1, "BM=128,BN=128": 1.0})], 132)

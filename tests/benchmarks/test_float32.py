@@ -12,8 +12,16 @@ from benchmarks import float32, shown
 
 
 def row(precision: str, failed: dict[str, str], **tflops: float) -> dict[str, Any]:
-    return {"precision": precision, "head dim": 64, "mask": "causal", "length": 4096, "tflops": tflops,
-            "errors": dict.fromkeys(("ours", "flex"), 4.1e-07), "same bits": not failed, "failed": failed}  # fmt: skip
+    return {
+        "precision": precision,
+        "head dim": 64,
+        "mask": "causal",
+        "length": 4096,
+        "tflops": tflops,
+        "errors": dict.fromkeys(("ours", "flex"), 4.1e-07),
+        "same bits": not failed,
+        "failed": failed,
+    }
 
 
 def test_rows_have_a_table_and_a_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,9 +75,25 @@ def test_full_attention_is_not_asked() -> None:
 
 def test_the_table() -> None:
     rows = [
-        {"variant": "a", "contenders": {"cuir": {"tflops": 600.0}, "flex": {"tflops": 300.0}, "compiled": {"failed": "no memory"}, "fa3": {"tflops": 450.0}}},
-        {"variant": "b", "contenders": {"cuir": {"tflops": 600.0}, "flex": {"tflops": 300.0}, "compiled": {"tflops": 30.0}, "fa3": {"wrong": "O is off"}}},
-    ]  # fmt: skip
+        {
+            "variant": "a",
+            "contenders": {
+                "cuir": {"tflops": 600.0},
+                "flex": {"tflops": 300.0},
+                "compiled": {"failed": "no memory"},
+                "fa3": {"tflops": 450.0},
+            },
+        },
+        {
+            "variant": "b",
+            "contenders": {
+                "cuir": {"tflops": 600.0},
+                "flex": {"tflops": 300.0},
+                "compiled": {"tflops": 30.0},
+                "fa3": {"wrong": "O is off"},
+            },
+        },
+    ]
     output = table(rows)
     assert "| a | 600.0 | 300.0 | no memory | 450.0 |" in output and "| b | 600.0 | 300.0 | 30.0 | O is off |" in output
     assert "fa3 / flex: 1.50 in the geometric mean of 1 structures, smallest 1.50" in output and "fa3 / compiled" not in output

@@ -46,8 +46,13 @@ def test_a_table_has_a_row_for_each_cell(tmp_path: Path) -> None:
     assert (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8") == markdown(*read(path))
 
 
-@pytest.mark.parametrize("suffix, peers", [("", {"reference": "tuned CUDA", "cudnn": "cuDNN", "fa2": "FlashAttention-2"}),
-                                           ("-bf16", {"fa3": "FlashAttention-3", "cudnn": "cuDNN"})])  # fmt: skip
+@pytest.mark.parametrize(
+    "suffix, peers",
+    [
+        ("", {"reference": "tuned CUDA", "cudnn": "cuDNN", "fa2": "FlashAttention-2"}),
+        ("-bf16", {"fa3": "FlashAttention-3", "cudnn": "cuDNN"}),
+    ],
+)
 def test_the_page_shows_the_means_of_full_and_causal(suffix: str, peers: dict[str, str]) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     result = medians([find_run(f"flash{suffix}"), find_run(f"models{suffix}")])

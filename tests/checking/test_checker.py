@@ -133,8 +133,12 @@ def test_consts_specialise() -> None:
 
 def test_all_errors_are_collected() -> None:
     assert errors("a = nothing\nb = 1 + 2.5 * n\nwork.wait(0)\nif n:\n    sync(1)") == [
-        ("N101", 1, 5), ("T111", 2, 15), ("N119", 3, 1), ("T116", 4, 4), ("N118", 5, 5),
-    ]  # fmt: skip
+        ("N101", 1, 5),
+        ("T111", 2, 15),
+        ("N119", 3, 1),
+        ("T116", 4, 4),
+        ("N118", 5, 5),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -362,10 +366,13 @@ def test_a_shape_that_registers_do_not_have_is_told_the_next_one(workers: str, s
     assert "rows of a tile are 1 or a multiple of 64" in result.hint and result.hint.endswith(f"the next larger one is {nearest}")
 
 
-@pytest.mark.parametrize(("consts", "code", "hint"), [
-    ({"CLUSTER": 3}, "T104", "here WG = BM // CLUSTER // 64, BM = 128, CLUSTER = 3: choose others"),
-    ({"BM": 100}, "T162", "here D = 128, DV = 128, BM = 100, QBUF = 2, CLUSTER = 1, STAGED = True: choose others"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("consts", "code", "hint"),
+    [
+        ({"CLUSTER": 3}, "T104", "here WG = BM // CLUSTER // 64, BM = 128, CLUSTER = 3: choose others"),
+        ({"BM": 100}, "T162", "here D = 128, DV = 128, BM = 100, QBUF = 2, CLUSTER = 1, STAGED = True: choose others"),
+    ],
+)
 def test_consts_that_give_unusable_sizes_are_one_error_that_names_them(consts: dict[str, int], code: str, hint: str) -> None:
     from corpus import kernels
 

@@ -84,8 +84,18 @@ def test_through_functions() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("floor(x)", True), ("round(x)", True), ("fmod(x, s)", True), ("cast(x, i32)", True), ("x + 12582912.0", True), ("cast(x, bool)", False), ("x > 0.0", False), ("abs(x)", False), ("sqrt(x)", False)],
-)  # fmt: skip
+    [
+        ("floor(x)", True),
+        ("round(x)", True),
+        ("fmod(x, s)", True),
+        ("cast(x, i32)", True),
+        ("x + 12582912.0", True),
+        ("cast(x, bool)", False),
+        ("x > 0.0", False),
+        ("abs(x)", False),
+        ("sqrt(x)", False),
+    ],
+)
 def test_what_jumps(text: str, expected: bool) -> None:
     checked = kernel(f"store(Y[rows(64), cols(64)], cast({text}, f32))")
     (e,) = (e for r in checked.roles for e in expressions(r.body) if show(e) == text)

@@ -48,9 +48,15 @@ def execute(body: tuple[Stmt, ...], env: dict[str, int], out: list[int]) -> None
 
 
 OPS = {
-    "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "<": lambda x, y: x < y, "==": lambda x, y: x == y, ">": lambda x, y: x > y,
-    "//": lambda x, y: x // y, "%": lambda x, y: x % y,
-}  # fmt: skip
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
+    "<": lambda x, y: x < y,
+    "==": lambda x, y: x == y,
+    ">": lambda x, y: x > y,
+    "//": lambda x, y: x // y,
+    "%": lambda x, y: x % y,
+}
 
 
 def value(e: Expr, env: dict[str, int]) -> int:
@@ -130,8 +136,15 @@ def scalar_code(draw: st.DrawFn) -> tuple[str, str]:
     """A @func and statements of scalar code, as text that Python reads too."""
     names = ["x", "y", "z"]
     leaf = st.sampled_from(names) | st.integers(0, 5).map(str)
-    expr = st.recursive(leaf, lambda e: st.tuples(e, st.sampled_from(["+", "-", "*"]), e).map(lambda t: f"({t[0]} {t[1]} {t[2]})") | st.tuples(e, e).map(
-        lambda t: f"(f({t[0]}, {t[1]}))[0]") | st.tuples(e, e, e, e).map(lambda t: f"({t[0]} if {t[1]} < {t[2]} else {t[3]})"), max_leaves=5)  # fmt: skip
+    expr = st.recursive(
+        leaf,
+        lambda e: (
+            st.tuples(e, st.sampled_from(["+", "-", "*"]), e).map(lambda t: f"({t[0]} {t[1]} {t[2]})")
+            | st.tuples(e, e).map(lambda t: f"(f({t[0]}, {t[1]}))[0]")
+            | st.tuples(e, e, e, e).map(lambda t: f"({t[0]} if {t[1]} < {t[2]} else {t[3]})")
+        ),
+        max_leaves=5,
+    )
     lines = []
     for _ in range(draw(st.integers(1, 5))):
         kind = draw(st.integers(0, 3))

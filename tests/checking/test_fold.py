@@ -114,8 +114,15 @@ def test_division_by_zero_is_told() -> None:
 NAMES = {"a": Literal(7), "b": Literal(-2), "t": Literal(True), "T": Name("f16")}
 
 
-@given(st.recursive(st.sampled_from([Name("a"), Name("b"), Literal(3)]),
-                    lambda inner: st.builds(Binary, st.sampled_from(["+", "-", "*"]), inner, inner) | st.builds(lambda x, y: Call(Name("max"), (x, y)), inner, inner)))  # fmt: skip
+@given(
+    st.recursive(
+        st.sampled_from([Name("a"), Name("b"), Literal(3)]),
+        lambda inner: (
+            st.builds(Binary, st.sampled_from(["+", "-", "*"]), inner, inner)
+            | st.builds(lambda x, y: Call(Name("max"), (x, y)), inner, inner)
+        ),
+    )
+)
 def test_an_expression_of_known_names_is_known(expr: Expr) -> None:
     def value(e: Expr) -> int:
         if isinstance(e, Binary):

@@ -36,17 +36,20 @@ def test_errors_are_one_json_object(cuir: Callable, command: str) -> None:
     assert output.json["ok"] is False and output.json["diagnostics"][0]["code"].startswith("U")
 
 
-@pytest.mark.parametrize(("argv", "part", "hint"), [
-    (["chek"], "did you mean 'check'", "`cuir --help` lists the commands"),
-    (["--nothing"], "no such option", "`cuir --help` lists the commands"),
-    (["check"], "missing argument", "`cuir check --help` lists what it takes"),
-    (["verify", "gemm", "--schedulez", "3"], "did you mean --schedule or --schedules?", "`cuir verify --help` lists what it takes"),
-    (["verify", "gemm", "--lev", "full"], "did you mean --level?", "`cuir verify --help` lists what it takes"),
-    (["check", "a", "b"], "unexpected extra argument", "`cuir check --help` lists what it takes"),
-    (["ops", "--nothing"], "no such option", "`cuir ops --help` lists what it takes"),
-    (["mutate", "--class"], "requires an argument", "`cuir mutate --help` lists what it takes"),
-    (["ops", "--json=3"], "does not take a value", "`cuir ops --help` lists what it takes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "part", "hint"),
+    [
+        (["chek"], "did you mean 'check'", "`cuir --help` lists the commands"),
+        (["--nothing"], "no such option", "`cuir --help` lists the commands"),
+        (["check"], "missing argument", "`cuir check --help` lists what it takes"),
+        (["verify", "gemm", "--schedulez", "3"], "did you mean --schedule or --schedules?", "`cuir verify --help` lists what it takes"),
+        (["verify", "gemm", "--lev", "full"], "did you mean --level?", "`cuir verify --help` lists what it takes"),
+        (["check", "a", "b"], "unexpected extra argument", "`cuir check --help` lists what it takes"),
+        (["ops", "--nothing"], "no such option", "`cuir ops --help` lists what it takes"),
+        (["mutate", "--class"], "requires an argument", "`cuir mutate --help` lists what it takes"),
+        (["ops", "--json=3"], "does not take a value", "`cuir ops --help` lists what it takes"),
+    ],
+)
 def test_wrong_calls_end_with_2(cuir: Callable, argv: list[str], part: str, hint: str) -> None:
     output = cuir(*argv)
     assert output.code == 2 and part in output.err.lower() and "error[U100]" in output.err and hint in output.err
@@ -119,9 +122,13 @@ def test_interrupt_ends_with_130(tmp_path: Path, as_json: bool) -> None:
     # What is started in the background by a shell without job control ignores interrupts, and so does all that it starts:
     # the command here begins as one that is typed at a terminal does, whoever runs the tests.
     process = subprocess.Popen(
-        [sys.executable, "-m", "cuir", "show", str(path), *["--json"][: int(as_json)]], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "cuir", "show", str(path), *["--json"][: int(as_json)]],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 60
     writer = -1
     while writer < 0 and time.monotonic() < deadline:
@@ -150,7 +157,7 @@ INTERRUPTED = [
     (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.kernel_run.bind", ""),
     (("lower", "gemm"), "cuir.lowering.lower", ""),
     (("check", "gemm"), "cuir.checking.checker.check", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("argv", "position", "step"), INTERRUPTED, ids=[" ".join(a) for a, _, _ in INTERRUPTED])

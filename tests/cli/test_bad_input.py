@@ -77,7 +77,7 @@ STATIC = [
     ("no silent conversion", "cast(load(buf[s]), f32)", "load(buf[s])", "T111", 28, 56),
     ("too much shared memory", "STAGES: const = 2", "STAGES: const = 40", "M301", 7, 5),
     ("a product of a warp", "i += 1", "i += 1\n            x = mma_async(buf[s], buf[s].T)", "S219", 20, 17),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in STATIC], ids=[c[0] for c in STATIC])
@@ -96,7 +96,7 @@ FAULTS = [
     ("too few bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) // 2)", "S403", 18, 13),
     ("too many bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) * 2)", "D401", 16, 13),
     ("an arrival left out", "free[s].arrive()", "left_out = s", "D401", 16, 13),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("old", "new", "code", "line", "column"), [c[1:] for c in FAULTS], ids=[c[0] for c in FAULTS])
@@ -134,7 +134,7 @@ CALLS = [
     ("a scale that is no number", {"scale": "0.5"}, "U409", 6, 56, ""),
     ("no tensor", {"X": [1.0]}, "U403", 6, 16, ""),
     ("an unknown name", {"Z": 1}, "U401", 5, 1, ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("inputs", "code", "line", "column", "hint"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
@@ -232,7 +232,7 @@ WRONG_CALLS = [
     (("explain", "U101", "--markdown"), "U100"),
     (("ops", "mma", "--markdown"), "U100"),
     (("ops", "nothing"), "U106"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("argv", "code"), WRONG_CALLS, ids=[" ".join(Path(x).name for x in a) for a, _ in WRONG_CALLS])
@@ -312,7 +312,7 @@ SPECIFICATIONS = [
     ("branch", "def keep(b, h, q, k):\n    if q < k:\n        return False\n    return True\n", 2),
     ("unknown operation", "import torch\ndef keep(b, h, q, k):\n    return torch.fft.fft(q) > k\n", 3),
     ("fails", "def keep(b, h, q, k):\n    return q.nothing > k\n", 2),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "line"), [c[1:] for c in SPECIFICATIONS], ids=[c[0] for c in SPECIFICATIONS])
@@ -364,7 +364,17 @@ def test_a_loop_without_end_is_given_up_in_its_budget(write: Callable[[str, str]
     assert cuir("run", more, *CONSTS, *PROBLEM, "--budget", "60").code == 0  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("consts", ["T=f16,D=64,STAGES=0", "T=f16,D=64,STAGES=-1", "T=f16,D=64,STAGES=4294967296", "T=f16,D=0", "T=f16,D=-64", "T=f16,D=99999999999999999999"])  # fmt: skip
+@pytest.mark.parametrize(
+    "consts",
+    [
+        "T=f16,D=64,STAGES=0",
+        "T=f16,D=64,STAGES=-1",
+        "T=f16,D=64,STAGES=4294967296",
+        "T=f16,D=0",
+        "T=f16,D=-64",
+        "T=f16,D=99999999999999999999",
+    ],
+)
 def test_consts_that_nothing_can_have(write: Callable[[str, str], Path], cuir: Callable[..., object], consts: str) -> None:
     path = write("i = 0", "i = 0")
     for command in (("check",), ("run", *PROBLEM), ("lower",)):

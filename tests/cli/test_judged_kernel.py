@@ -28,13 +28,16 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return paths
 
 
-@pytest.mark.parametrize("call", [
-    ("check",),
-    ("lower",),
-    ("run", "-d", "M=16"),
-    ("run", "-d", "M=16", "--exhaustive"),
-    ("mutate", "--against", "{spec}", "--limit", "1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("check",),
+        ("lower",),
+        ("run", "-d", "M=16"),
+        ("run", "-d", "M=16", "--exhaustive"),
+        ("mutate", "--against", "{spec}", "--limit", "1"),
+    ],
+)
 def test_errors_of_programs_name_the_consts(cuir: Callable, files: tuple[Path, Path, Path], call: tuple[str, ...]) -> None:
     faulty, _, spec = files
     words = [call[0], faulty, *(str(spec) if w == "{spec}" else w for w in call[1:]), "-c", "SPARE=5"]

@@ -173,14 +173,17 @@ def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Calla
     assert (bench / "out" / "proposal-1.cuir").exists() and not (bench / "out" / "tuned.cuir").exists()
 
 
-@pytest.mark.parametrize(("words", "code"), [
-    (("--model", "m", "--replay", "t.jsonl"), "U100"),
-    (("--replay", "missing.jsonl"), "U606"),
-    (("--proposal", "missing.cuir"), "U201"),
-    (("--replay", "t.jsonl", "--dry-run"), "U100"),
-    (("--replay", "t.jsonl", "--shape", "1,4,4,64,64,64"), "U100"),
-    (("--record", "r.jsonl"), "U100"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--model", "m", "--replay", "t.jsonl"), "U100"),
+        (("--replay", "missing.jsonl"), "U606"),
+        (("--proposal", "missing.cuir"), "U201"),
+        (("--replay", "t.jsonl", "--dry-run"), "U100"),
+        (("--replay", "t.jsonl", "--shape", "1,4,4,64,64,64"), "U100"),
+        (("--record", "r.jsonl"), "U100"),
+    ],
+)
 def test_calls_that_are_wrong(cuir: Callable, bench: Path, words: tuple[str, ...], code: str) -> None:
     scripted(bench / "t.jsonl", STAGES)
     output = cuir(*[w for w in CALL if code != "U100" or "--record" not in words or w not in ("--out", "out")], *words, "--json")

@@ -90,8 +90,10 @@ _OPS = st.one_of(
 )
 SKELETONS = st.builds(
     lambda a, b, workers: skeleton([(a, False), (b, False), (2, True)], workers),
-    st.integers(1, 3), st.integers(1, 2), st.lists(st.lists(_OPS, min_size=1, max_size=4), min_size=2, max_size=4),
-)  # fmt: skip
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.lists(st.lists(_OPS, min_size=1, max_size=4), min_size=2, max_size=4),
+)
 _BARE = st.one_of(
     st.tuples(st.just("arrive"), st.integers(0, 1), st.just(0)),
     st.tuples(st.just("sync"), st.just(2)),
@@ -100,5 +102,7 @@ _BARE = st.one_of(
 )
 CALM = st.builds(
     lambda a, b, workers: skeleton([(a, False), (b, False), (2, True)], workers),
-    st.integers(2, 3), st.integers(1, 3), st.lists(st.lists(_BARE, min_size=1, max_size=4), min_size=2, max_size=4),
-)  # fmt: skip
+    st.integers(2, 3),
+    st.integers(1, 3),
+    st.lists(st.lists(_BARE, min_size=1, max_size=4), min_size=2, max_size=4),
+)

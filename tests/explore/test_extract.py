@@ -45,15 +45,18 @@ def test_control_flow_may_follow_from_inputs() -> None:
     assert explored(FROM_AN_INPUT) == ("faulty", "D401")
 
 
-@pytest.mark.parametrize("body", [
-    # a scalar of a tensor that the kernel writes
-    '    with role("a", warps=1):\n        store(I[0], 1)\n        if I[1] > 0:\n            store(Y[0 : 16, 0 : 16], full(f32, [16, 16], 1.0))\n',
-    # a place computed from shared memory, directly and through names
-    '    sX = shared(i32, [16, 16])\n    with role("a", warps=1):\n        store(sX, full(i32, [16, 16], 0))\n        at = load(sX)\n        to = at + rows(16)\n'
-    "        store(Y[to, cols(16)], full(f32, [16, 16], 1.0))\n",
-    # a mask computed from a tensor that the kernel writes
-    '    with role("a", warps=1):\n        y = load(Y[0 : 16, 0 : 16])\n        store(Y[rows(16), cols(16)], y, mask=y > 0.0)\n',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        # a scalar of a tensor that the kernel writes
+        '    with role("a", warps=1):\n        store(I[0], 1)\n        if I[1] > 0:\n            store(Y[0 : 16, 0 : 16], full(f32, [16, 16], 1.0))\n',
+        # a place computed from shared memory, directly and through names
+        '    sX = shared(i32, [16, 16])\n    with role("a", warps=1):\n        store(sX, full(i32, [16, 16], 0))\n        at = load(sX)\n        to = at + rows(16)\n'
+        "        store(Y[to, cols(16)], full(f32, [16, 16], 1.0))\n",
+        # a mask computed from a tensor that the kernel writes
+        '    with role("a", warps=1):\n        y = load(Y[0 : 16, 0 : 16])\n        store(Y[rows(16), cols(16)], y, mask=y > 0.0)\n',
+    ],
+)
 def test_what_depends_on_who_ran_first_is_refused(body: str) -> None:
     assert explored(body) == ("refused", "V202")
 

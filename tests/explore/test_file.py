@@ -24,9 +24,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert schedule.replay_option == "--replay s.json"
 
 
-@pytest.mark.parametrize("change", [
-    {"format": "another"}, {"steps": [1]}, {"steps": None}, {"grid": 0}, {"cluster": -1}, {"dims": {"M": "5"}}, {"consts": {"T": "f17"}}, {"fault": {}}, {"late_units": 3}, {"units": [-1]}, {"units": 0}, {"kernel": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "another"},
+        {"steps": [1]},
+        {"steps": None},
+        {"grid": 0},
+        {"cluster": -1},
+        {"dims": {"M": "5"}},
+        {"consts": {"T": "f17"}},
+        {"fault": {}},
+        {"late_units": 3},
+        {"units": [-1]},
+        {"units": 0},
+        {"kernel": None},
+    ],
+)
 def test_other_files_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "s.json"
     path.write_text(json.dumps(ONE.as_json() | change))

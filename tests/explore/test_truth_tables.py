@@ -150,7 +150,7 @@ TABLES: dict[str, tuple[str, Formula]] = {
     "three arrivals": (ARRIVALS.replace("COUNT", "3"), lambda s: len(s) == 3),
     "bytes": (BYTES, lambda s: ("a" in s) + ("b" in s) + 2 * ("c" in s) == ("d" in s) + ("e" in s)),
     "wait for a store": (WAIT_FOR_A_STORE, lambda s: "b" in s),
-}  # fmt: skip
+}
 
 
 def subsets(text: str) -> list[tuple[set[str], str]]:

@@ -15,9 +15,12 @@ from cuir.integrations.batches import Batch, CallOptions, attend, rules_of
 
 H, HK, D, PAGE, NP = 8, 2, 128, 16, 40
 MIXED: dict[str, tuple[int, torch.dtype]] = {
-    "mixed, pages of 32": (32, torch.float16), "mixed, pages of 16": (16, torch.float16), "mixed, pages of 4": (4, torch.float16),
-    "mixed, 32 bits": (16, torch.float32), "mixed, 32 bits, pages of 4": (4, torch.float32),
-}  # fmt: skip
+    "mixed, pages of 32": (32, torch.float16),
+    "mixed, pages of 16": (16, torch.float16),
+    "mixed, pages of 4": (4, torch.float16),
+    "mixed, 32 bits": (16, torch.float32),
+    "mixed, 32 bits, pages of 4": (4, torch.float32),
+}
 KINDS = ("16 bits", "32 bits", "heads", "tokens")  # of caches: of 16 bits, of f32, of 8 with scales of heads, of tokens
 DEVICE = "cuda"
 
@@ -50,9 +53,18 @@ class Cache:
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = attention_with_kv_cache(
-            self.q, *self.pages, *self.new, cache_seqlens=self.lengths, page_table=self.table, score_mod=self.score_mod, causal=True,
-            k_scale=self.scales[0], v_scale=self.scales[1], return_lse=True, backend=self.backend,
-        )  # type: ignore[misc]  # fmt: skip
+            self.q,
+            *self.pages,
+            *self.new,
+            cache_seqlens=self.lengths,
+            page_table=self.table,
+            score_mod=self.score_mod,
+            causal=True,
+            k_scale=self.scales[0],
+            v_scale=self.scales[1],
+            return_lse=True,
+            backend=self.backend,
+        )  # type: ignore[misc]
         return o, lse
 
 
@@ -85,9 +97,17 @@ class Mixed:
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = attention_with_kv_cache(
-            self.q, *self.pages, *self.new, cu_seqlens_q=self.starts, max_seqlen_q=130, cache_seqlens=self.lengths, page_table=self.table, causal=True,
-            return_lse=True, backend=self.backend,
-        )  # fmt: skip
+            self.q,
+            *self.pages,
+            *self.new,
+            cu_seqlens_q=self.starts,
+            max_seqlen_q=130,
+            cache_seqlens=self.lengths,
+            page_table=self.table,
+            causal=True,
+            return_lse=True,
+            backend=self.backend,
+        )
         return o, lse
 
 
@@ -128,8 +148,15 @@ class Shared:
 
     def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = attention_with_kv_cache(
-            self.q, *self.cache, cache_seqlens=self.lengths, k_scale=self.scales[0], v_scale=self.scales[1], causal=True, return_lse=True, backend=self.backend
-        )  # type: ignore[misc]  # fmt: skip
+            self.q,
+            *self.cache,
+            cache_seqlens=self.lengths,
+            k_scale=self.scales[0],
+            v_scale=self.scales[1],
+            causal=True,
+            return_lse=True,
+            backend=self.backend,
+        )  # type: ignore[misc]
         return o, lse
 
 

@@ -31,14 +31,33 @@ CONFIGS: dict[str, dict[str, int]] = {
 }
 Case = tuple[int, int, int, int, int, str]
 CASES: list[Case] = [  # B, H, HK, M, N, note
-    (1, 2, 2, 128, 128, "one tile"), (2, 4, 4, 1024, 1024, "aligned"), (1, 4, 2, 1000, 1000, "ragged, GQA"), (1, 4, 1, 700, 1500, "M < N, MQA"),
-    (1, 2, 2, 1, 1, "one of each"), (1, 2, 2, 1, 777, "one query"), (1, 2, 2, 77, 5, "few keys"), (1, 2, 2, 600, 300, "M > N"), (1, 2, 1, 77, 77, "77, MQA"),
-    (2, 4, 4, 1024, 1024, "outer strides swapped"), (1, 4, 4, 1024, 1024, "growing maxima"), (1, 4, 4, 1024, 1024, "falling maxima"), (1, 2, 2, 100, 0, "no keys"),
-    (2, 40, 8, 2048, 2048, "many tiles"), (3, 50, 50, 200, 333, "many short tiles"), (1, 2, 2, 4096, 4096, "long"), (1, 1, 1, 8192, 8192, "longest"),
-    (1, 8, 1, 1000, 1000, "1000, MQA"), (1, 8, 2, 4096, 77, "few keys, GQA"), (2, 2, 2, 77, 4096, "few queries"), (1, 2, 2, 0, 64, "no queries"),
-    (1, 6, 2, 1024, 1024, "outer strides swapped, GQA"), (1, 2, 1, 129, 65, "one more than a tile"),
-    (1, 4, 4, 1024, 1024, "negative scores"), (1, 4, 2, 1000, 1000, "negative scores, growing maxima"), (1, 4, 4, 512, 1024, "some rows far ahead"),
-]  # fmt: skip
+    (1, 2, 2, 128, 128, "one tile"),
+    (2, 4, 4, 1024, 1024, "aligned"),
+    (1, 4, 2, 1000, 1000, "ragged, GQA"),
+    (1, 4, 1, 700, 1500, "M < N, MQA"),
+    (1, 2, 2, 1, 1, "one of each"),
+    (1, 2, 2, 1, 777, "one query"),
+    (1, 2, 2, 77, 5, "few keys"),
+    (1, 2, 2, 600, 300, "M > N"),
+    (1, 2, 1, 77, 77, "77, MQA"),
+    (2, 4, 4, 1024, 1024, "outer strides swapped"),
+    (1, 4, 4, 1024, 1024, "growing maxima"),
+    (1, 4, 4, 1024, 1024, "falling maxima"),
+    (1, 2, 2, 100, 0, "no keys"),
+    (2, 40, 8, 2048, 2048, "many tiles"),
+    (3, 50, 50, 200, 333, "many short tiles"),
+    (1, 2, 2, 4096, 4096, "long"),
+    (1, 1, 1, 8192, 8192, "longest"),
+    (1, 8, 1, 1000, 1000, "1000, MQA"),
+    (1, 8, 2, 4096, 77, "few keys, GQA"),
+    (2, 2, 2, 77, 4096, "few queries"),
+    (1, 2, 2, 0, 64, "no queries"),
+    (1, 6, 2, 1024, 1024, "outer strides swapped, GQA"),
+    (1, 2, 1, 129, 65, "one more than a tile"),
+    (1, 4, 4, 1024, 1024, "negative scores"),
+    (1, 4, 2, 1000, 1000, "negative scores, growing maxima"),
+    (1, 4, 4, 512, 1024, "some rows far ahead"),
+]
 FACTOR, SLACK = 1.2, 2e-5  # the error may be this much more than PyTorch's own in half precision
 LSE_BOUND, REPEATS = 2e-3, 4
 SCORES = 1 << 26  # query-key pairs whose float64 scores are held at once

@@ -12,10 +12,19 @@ from tests.gpu.isolation import isolated
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("case", [
-    cases.ways_of_calling, cases.known_signatures_with_other_tensors, cases.errors_of_a_call, cases.side_streams, cases.graphs, cases.threads,
-    cases.nothing_to_do, cases.same_bits,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.ways_of_calling,
+        cases.known_signatures_with_other_tensors,
+        cases.errors_of_a_call,
+        cases.side_streams,
+        cases.graphs,
+        cases.threads,
+        cases.nothing_to_do,
+        cases.same_bits,
+    ],
+)
 def test_calls(case: Callable[[], object]) -> None:
     isolated(case)
 

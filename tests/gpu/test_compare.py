@@ -16,9 +16,15 @@ from cuir.syntax.types import F16
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize(("variant", "peers"), [
-    ("full", {"cudnn", "fa2", "flex"}), ("causal", {"cudnn", "fa2", "dense", "flex"}), ("prefix_lm", {"dense", "flex"}), ("softcap", {"flex"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("variant", "peers"),
+    [
+        ("full", {"cudnn", "fa2", "flex"}),
+        ("causal", {"cudnn", "fa2", "dense", "flex"}),
+        ("prefix_lm", {"dense", "flex"}),
+        ("softcap", {"flex"}),
+    ],
+)
 def test_compare(monkeypatch: pytest.MonkeyPatch, variant: str, peers: set[str]) -> None:
     monkeypatch.setattr(module, "LENGTH", 1024)
     monkeypatch.setattr(module, "HEADS", 4)

@@ -54,16 +54,24 @@ CASES = (
     Case("y = floor(x * z - z * third)", lambda v: torch.floor(v["X"] * v["Z"] - v["Z"] * v["third"])),
     Case("y = fmod(x * 0.2 - 2.0, 0.7)", lambda v: torch.fmod(v["X"] * 0.2 - 2, torch.tensor(0.7))),
     Case("y = fmod(x / z, third)", lambda v: torch.fmod(v["X"] / v["Z"], v["third"])),
-    Case("y = floor(where(x > z, x * 0.1 - 1.0, x / z))", lambda v: torch.floor(torch.where(v["X"] > v["Z"], v["X"] * 0.1 - 1, v["X"] / v["Z"]))),
+    Case(
+        "y = floor(where(x > z, x * 0.1 - 1.0, x / z))",
+        lambda v: torch.floor(torch.where(v["X"] > v["Z"], v["X"] * 0.1 - 1, v["X"] / v["Z"])),
+    ),
     Case("t_ = x\nfor i in range(3):\n    t_ = t_ * 0.7 - 7.0\ny = floor(t_)", lambda v: torch.floor(_loop(v["X"]))),
     Case("y = x + floor(row_max(x * 1.1 - 11.0))", lambda v: v["X"] + torch.floor(_largest(v["X"] * 1.1 - 11))),
-    Case("y = round(x / (max(row_max(abs(x)), 0.001) / 127.0))", lambda v: torch.round(v["X"] / (_largest(v["X"].abs()).clamp(min=0.001) / torch.tensor(127.0)))),
+    Case(
+        "y = round(x / (max(row_max(abs(x)), 0.001) / 127.0))",
+        lambda v: torch.round(v["X"] / (_largest(v["X"].abs()).clamp(min=0.001) / torch.tensor(127.0))),
+    ),
     Case("store(buf, x * 0.9 - 9.0)\nsync()\ny = floor(load(buf))\nsync()", lambda v: torch.floor(v["X"] * 0.9 - 9)),
     Case("y = x * third + 12582912.0 - 12582912.0", lambda v: v["X"] * v["third"] + 12582912.0 - 12582912.0),
     Case("y = min(max(round(x * 0.3 / 0.7), -127.0), 127.0)", lambda v: torch.round(v["X"] * 0.3 / torch.tensor(0.7)).clamp(-127, 127)),
     Case("y = T[cast(min(max(floor(x / z), 0.0), 511.0), i32)]", lambda v: v["T"][torch.floor(v["X"] / v["Z"]).clamp(0, 511).long()]),
-    Case("y = cast(cast(floor(x * 1.3 - 13.0), i32) % 5, f32)", lambda v: torch.floor(v["X"] * 1.3 - 13).to(torch.int32).remainder(5).float()),
-)  # fmt: skip
+    Case(
+        "y = cast(cast(floor(x * 1.3 - 13.0), i32) % 5, f32)", lambda v: torch.floor(v["X"] * 1.3 - 13).to(torch.int32).remainder(5).float()
+    ),
+)
 
 HEAD = """\
 @func

@@ -13,11 +13,30 @@ from tests.gpu.isolation import isolated
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("case", [
-    cases.numbers, cases.largest_scores, cases.shared_keys, cases.verified_once, cases.block_masks_of_pytorch, cases.one_kernel, cases.errors, cases.reads_outside, cases.compiled, cases.captured,
-    cases.side_streams, cases.warm_calls, cases.packed_sequences, cases.packed_sequences_in_a_graph, cases.learned,
-    cases.captured_state, cases.captured_names, cases.captured_float64, cases.nested_made_apart,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.numbers,
+        cases.largest_scores,
+        cases.shared_keys,
+        cases.verified_once,
+        cases.block_masks_of_pytorch,
+        cases.one_kernel,
+        cases.errors,
+        cases.reads_outside,
+        cases.compiled,
+        cases.captured,
+        cases.side_streams,
+        cases.warm_calls,
+        cases.packed_sequences,
+        cases.packed_sequences_in_a_graph,
+        cases.learned,
+        cases.captured_state,
+        cases.captured_names,
+        cases.captured_float64,
+        cases.nested_made_apart,
+    ],
+)
 def test_flex(case: Callable[[], object]) -> None:
     isolated(case, seconds=600)
 

@@ -44,8 +44,11 @@ def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: 
             store(C[m : m + 64, n : n + BN], acc)
 """
 BESIDE = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
-    (64, 64, 128, 128, "f16", "warps=1"), (64, 64, 128, 128, "bf16", "warpgroups=1"), (64, 32, 48, 80, "bf16", "warps=1"), (128, 16, 16, 16, "f16", "warpgroups=1"),
-)  # fmt: skip
+    (64, 64, 128, 128, "f16", "warps=1"),
+    (64, 64, 128, 128, "bf16", "warpgroups=1"),
+    (64, 32, 48, 80, "bf16", "warps=1"),
+    (128, 16, 16, 16, "f16", "warpgroups=1"),
+)
 CASTS = """\
 @kernel(arch="sm_90a")
 def casts(X: Global[f32, M, 64], Y: Global[T, M, 64], Z: Global[f32, M, 64], *, T: const):

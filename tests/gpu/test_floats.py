@@ -21,9 +21,44 @@ pytestmark = pytest.mark.gpu
 
 N = 64  # rows and columns of a tile
 SCALARS = 256
-SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 1.1754944e-38, -1.1754944e-38, 3.4028235e38, -3.4028235e38,
-           0.5, 2.0, 3.0, 0.1, 0.9999999, 1.0000001, 1e-20, 1e20, 127.99, 128.0, -126.0, -126.5, -149.5, 88.7, 0.6, 0.59999996, 1e-5, 16777216.0, 2147483648.0,
-           -2147483648.0, 2147483520.0, 4294967296.0]  # fmt: skip
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1e-45,
+    -1e-45,
+    1.1754942e-38,
+    1.1754944e-38,
+    -1.1754944e-38,
+    3.4028235e38,
+    -3.4028235e38,
+    0.5,
+    2.0,
+    3.0,
+    0.1,
+    0.9999999,
+    1.0000001,
+    1e-20,
+    1e20,
+    127.99,
+    128.0,
+    -126.0,
+    -126.5,
+    -149.5,
+    88.7,
+    0.6,
+    0.59999996,
+    1e-5,
+    16777216.0,
+    2147483648.0,
+    -2147483648.0,
+    2147483520.0,
+    4294967296.0,
+]
 NEGATIVE_NAN, PAYLOAD = (np.array([b], np.uint32).view(np.float32)[0] for b in (0xFFC00000, 0x7F812345))
 INTEGERS = [0, 1, -1, 2, 3, 7, -7, 31, 2**16, 2**24 + 1, 2**31 - 1, -(2**31) + 1, -(2**31), 2**30, -(2**30), 2**31 - 64, 46341, 65537]
 
@@ -78,7 +113,12 @@ FLOATS = [  # of f32 tiles X and Z, small ones T, i32 tiles A, B, and scalars th
     Case("X * Z", lambda v: v["X"] * v["Z"]),
     Case("X / Z", lambda v: _wide(np.divide)(v["X"], v["Z"]), 2),
     Case("1.0 / X", lambda v: _wide(np.divide)(_f(1), v["X"]), 2),
-    Case("X / (1.0 + exp2(min(Z, 31.0)))", lambda v: v["X"] / (1.0 + np.exp2(np.minimum(v["Z"], np.float32(31)).astype(np.float64))), 8, 2.0**-126),
+    Case(
+        "X / (1.0 + exp2(min(Z, 31.0)))",
+        lambda v: v["X"] / (1.0 + np.exp2(np.minimum(v["Z"], np.float32(31)).astype(np.float64))),
+        8,
+        2.0**-126,
+    ),
     Case("-X", lambda v: -v["X"]),
     Case("abs(X)", lambda v: np.abs(v["X"])),
     Case("min(X, Z)", lambda v: np.minimum(v["X"], v["Z"])),
@@ -109,21 +149,33 @@ FLOATS = [  # of f32 tiles X and Z, small ones T, i32 tiles A, B, and scalars th
     Case("cast(cast(X, f16) * cast(Z, f16), f32)", lambda v: (v["X"].astype(np.float16) * v["Z"].astype(np.float16)).astype(np.float32)),
     Case("cast(rows(64) * 33554432 + cols(64), f32)", lambda v: _wrap(np.arange(N)[:, None] * 33554432 + np.arange(N)).astype(np.float32)),
     Case("row_max(X) + zeros(f32, [64, 64])", lambda v: _row_max(v["X"])),
-    Case("row_max(where(Z == Z, -abs(Z), -1.0)) + zeros(f32, [64, 64])", lambda v: _row_max(np.where(np.isnan(v["Z"]), _f(-1), -np.abs(v["Z"])))),
+    Case(
+        "row_max(where(Z == Z, -abs(Z), -1.0)) + zeros(f32, [64, 64])",
+        lambda v: _row_max(np.where(np.isnan(v["Z"]), _f(-1), -np.abs(v["Z"]))),
+    ),
     Case("row_max(T * -1.0) + zeros(f32, [64, 64])", lambda v: _row_max(-v["T"])),
     Case("where(rows(64) - cols(64) <= far, 1.0, 0.0)", lambda v: np.where(_q() - _k() <= 2**31 - 1, 1, 0)),
     Case("row_max(-W) + zeros(f32, [64, 64])", lambda v: _row_max(-v["W"])),
     Case("row_max(W * 1.0) + zeros(f32, [64, 64])", lambda v: _row_max(v["W"])),
     Case("cast(cast(W, bf16), f32) * 0.0 + row_max(cast(cast(W, bf16), f32))", lambda v: _bf16(v["W"]) * _f(0) + _row_max(_bf16(v["W"]))),
     # what decides
-    Case("where(cast(rows(64), f32) * 0.1 - cast(cols(64), f32) * 0.1 >= 0.0, 1.0, 0.0)", lambda v: np.where(_q() * _f(0.1) - _k() * _f(0.1) >= 0, 1, 0)),
-    Case("where(cast(rows(64), f32) * third >= cast(cols(64), f32) * third + 0.0, 1.0, 0.0)", lambda v: np.where(_q() * _f(1 / 3) >= _k() * _f(1 / 3), 1, 0)),
+    Case(
+        "where(cast(rows(64), f32) * 0.1 - cast(cols(64), f32) * 0.1 >= 0.0, 1.0, 0.0)",
+        lambda v: np.where(_q() * _f(0.1) - _k() * _f(0.1) >= 0, 1, 0),
+    ),
+    Case(
+        "where(cast(rows(64), f32) * third >= cast(cols(64), f32) * third + 0.0, 1.0, 0.0)",
+        lambda v: np.where(_q() * _f(1 / 3) >= _k() * _f(1 / 3), 1, 0),
+    ),
     Case("where(T / 3.0 - Y / 3.0 == 0.0, 1.0, 0.0)", lambda v: np.where(v["T"] / _f(3) == v["Y"] / _f(3), 1, 0)),
     Case("where(T * third + Y * third > third, 1.0, 0.0)", lambda v: np.where(v["T"] * _f(1 / 3) + v["Y"] * _f(1 / 3) > _f(1 / 3), 1, 0)),
     Case("where(X / Z > third, 1.0, 0.0)", lambda v: np.where(v["X"] / v["Z"] > _f(1 / 3), 1, 0)),
     Case("where(named > 0.0, 1.0, 0.0)", lambda v: np.where(v["T"] * v["T"] - v["Y"] * v["Y"] > 0, 1, 0)),
-    Case("where(cast(cast(T * third + Y * third, i32), bool), 1.0, 0.0)", lambda v: np.where(_cast_i32(v["T"] * _f(1 / 3) + v["Y"] * _f(1 / 3)) != 0, 1, 0)),
-]  # fmt: skip
+    Case(
+        "where(cast(cast(T * third + Y * third, i32), bool), 1.0, 0.0)",
+        lambda v: np.where(_cast_i32(v["T"] * _f(1 / 3) + v["Y"] * _f(1 / 3)) != 0, 1, 0),
+    ),
+]
 INTS = [
     Case("A + B", lambda v: _wrap(_i64(v["A"]) + _i64(v["B"]))),
     Case("A - B", lambda v: _wrap(_i64(v["A"]) - _i64(v["B"]))),
@@ -142,17 +194,35 @@ INTS = [
     Case("cast(X, i32)", lambda v: _cast_i32(v["X"])),
     Case("cast(X > Z, i32)", lambda v: (v["X"] > v["Z"]).astype(np.int32)),
     Case("cast(cast(X, bool), i32)", lambda v: (v["X"] != 0).astype(np.int32)),
-]  # fmt: skip
+]
 # of scalars x, z (f32) and a, b, d (i32)
 SCALAR_FLOATS = [
     Case(c.text.lower(), c.wanted, c.ulps, c.smallest)
     for c in FLOATS
-    if c.text in ("X + Z", "X - Z", "X * Z", "-X", "abs(X)", "min(X, Z)", "exp2(X)", "log2(X)", "tanh(X)", "cast(A, f32)", "sqrt(X)", "floor(X)", "sin(X)", "erfc(X)", "power(X, Z)", "fmod(X, Z)")
+    if c.text
+    in (
+        "X + Z",
+        "X - Z",
+        "X * Z",
+        "-X",
+        "abs(X)",
+        "min(X, Z)",
+        "exp2(X)",
+        "log2(X)",
+        "tanh(X)",
+        "cast(A, f32)",
+        "sqrt(X)",
+        "floor(X)",
+        "sin(X)",
+        "erfc(X)",
+        "power(X, Z)",
+        "fmod(X, Z)",
+    )
 ] + [
     Case("x / z", lambda v: v["X"] / v["Z"], 2),
     Case("1.0 / x", lambda v: _f(1) / v["X"], 2),
     Case("1.0 if x * third + z * third >= 0.0 else 0.0", lambda v: np.where(v["X"] * _f(1 / 3) + v["Z"] * _f(1 / 3) >= 0, _f(1), _f(0))),
-]  # fmt: skip
+]
 SCALAR_INTS = [Case(c.text.lower(), c.wanted) for c in INTS if "where" not in c.text] + [
     Case("cdiv(a, d)", lambda v: _wrap(-(-_i64(v["A"]) // _i64(v["D"])))),
     Case("cdiv(a, 8)", lambda v: _wrap(-(-_i64(v["A"]) // 8))),

@@ -15,10 +15,20 @@ pytestmark = pytest.mark.gpu
 
 F = torch.nn.functional
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "logsigmoid": F.logsigmoid, "elu": F.elu, "celu": F.celu, "selu": F.selu, "asinh": torch.asinh, "atanh": torch.atanh, "atan2": lambda p: torch.atan2(p, torch.ones_like(p)),
-    "logaddexp": lambda p: torch.logaddexp(p, p * 2.0), "clamp": lambda p: p.clamp(0.0, 1.0), "maximum": lambda p: torch.maximum(p, torch.zeros_like(p)), "minimum": lambda p: torch.minimum(p, -p * 2.0),
-    "leaky_relu": lambda p: F.leaky_relu(p, 0.2), "half precision": lambda p: F.logsigmoid(p.half()).float(),
-}  # fmt: skip
+    "logsigmoid": F.logsigmoid,
+    "elu": F.elu,
+    "celu": F.celu,
+    "selu": F.selu,
+    "asinh": torch.asinh,
+    "atanh": torch.atanh,
+    "atan2": lambda p: torch.atan2(p, torch.ones_like(p)),
+    "logaddexp": lambda p: torch.logaddexp(p, p * 2.0),
+    "clamp": lambda p: p.clamp(0.0, 1.0),
+    "maximum": lambda p: torch.maximum(p, torch.zeros_like(p)),
+    "minimum": lambda p: torch.minimum(p, -p * 2.0),
+    "leaky_relu": lambda p: F.leaky_relu(p, 0.2),
+    "half precision": lambda p: F.logsigmoid(p.half()).float(),
+}
 
 
 def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any]) -> torch.Tensor:

@@ -184,9 +184,18 @@ def _decode(dtype: torch.dtype) -> Iterator[Problem]:
 
 
 PROGRAMS: Mapping[str, Callable[[torch.dtype], Iterator[Problem]]] = {
-    "flash_fwd": _causal, "flash_fwd_over_v": _causal, "flash_fwd_sm80": _causal, "flash_fwd_cluster": _causal, "sigmoid": _sigmoid,
-    "causal_document": _documents, "global_sliding_window": _windows, "gemm": _gemm, "gemm_clusters": _gemm, "flash_bwd": _backward, "decode_paged": _decode,
-}  # fmt: skip
+    "flash_fwd": _causal,
+    "flash_fwd_over_v": _causal,
+    "flash_fwd_sm80": _causal,
+    "flash_fwd_cluster": _causal,
+    "sigmoid": _sigmoid,
+    "causal_document": _documents,
+    "global_sliding_window": _windows,
+    "gemm": _gemm,
+    "gemm_clusters": _gemm,
+    "flash_bwd": _backward,
+    "decode_paged": _decode,
+}
 
 
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:

@@ -21,10 +21,20 @@ def test_results_have_the_bits_of_the_default_loader(name: str) -> None:
     isolated(cases.same_bits, name, seconds=300.0)
 
 
-@pytest.mark.parametrize("case", [
-    cases.scalars_and_scratch, cases.streams_of_torch, cases.graphs_of_torch, cases.prepared, cases.another_context, cases.errors_of_a_call,
-    cases.refusals, cases.command_line, cases.example,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.scalars_and_scratch,
+        cases.streams_of_torch,
+        cases.graphs_of_torch,
+        cases.prepared,
+        cases.another_context,
+        cases.errors_of_a_call,
+        cases.refusals,
+        cases.command_line,
+        cases.example,
+    ],
+)
 def test_calls(case: Callable[[], None]) -> None:
     isolated(case, seconds=300.0)
 

@@ -73,8 +73,21 @@ def test_memcheck() -> None:
 @pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer on the PATH")
 def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
     log, (cuda, span) = tmp_path / "log", damaged()
-    command = [SANITIZER or "", "--tool", "memcheck", "--report-api-errors", "no", "--log-file", str(log), sys.executable, "-m", "tests.gpu.isolation",
-               "tests.gpu.test_sanitizer", "store_outside", "[]"]  # fmt: skip
+    command = [
+        SANITIZER or "",
+        "--tool",
+        "memcheck",
+        "--report-api-errors",
+        "no",
+        "--log-file",
+        str(log),
+        sys.executable,
+        "-m",
+        "tests.gpu.isolation",
+        "tests.gpu.test_sanitizer",
+        "store_outside",
+        "[]",
+    ]
     subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, timeout=300, check=False
     )

@@ -11,9 +11,14 @@ from cuir.integrations.transformers import register
 from tests.integrations.test_transformers import MODELS, compare
 
 WIDER = {
-    "hidden_size": 512, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+    "hidden_size": 512,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
     "initializer_range": 0.05,
-}  # fmt: skip
+}
 HEAD_DIMS = {"gemma 2": 256, "gpt-oss, all experts": 64}
 
 

@@ -18,9 +18,19 @@ transformers = pytest.importorskip("transformers")
 from transformers import masking_utils as theirs  # noqa: E402
 
 TINY = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "max_position_embeddings": 64, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 BOTH = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**TINY),
@@ -261,10 +271,13 @@ def test_a_model_with_attention_dropout_trains() -> None:
     assert not all(torch.equal(x, y) for x, y in zip(grads[0], grads[2], strict=True))
 
 
-@pytest.mark.parametrize(("given", "code", "said"), [
-    ({"cache": object()}, "U413", "continuous batching"),
-    ({"attention_mask": torch.ones(2, 5)}, "U412", r"found \[2, 5\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ({"cache": object()}, "U413", "continuous batching"),
+        ({"attention_mask": torch.ones(2, 5)}, "U412", r"found \[2, 5\]"),
+    ],
+)
 def test_what_is_not_there_is_refused(given: dict[str, Any], code: str, said: str) -> None:
     with pytest.raises(CuirError, match=said) as caught:
         attend(*heads(5, 5), **given)

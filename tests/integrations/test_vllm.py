@@ -39,9 +39,17 @@ def metadata(problem: Problem, causal: Any = True) -> Any:
     queries, keys = problem.lengths
     starts, lengths = torch.tensor([0, *queries]).cumsum(0).int(), torch.tensor(keys, dtype=torch.int32)
     return backend.CommonAttentionMetadata(
-        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=lengths, num_reqs=len(queries), num_actual_tokens=sum(queries),
-        max_query_len=max(queries), max_seq_len=max(keys), block_table_tensor=problem.table, slot_mapping=slots(problem), causal=causal,
-    )  # fmt: skip
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=lengths,
+        num_reqs=len(queries),
+        num_actual_tokens=sum(queries),
+        max_query_len=max(queries),
+        max_seq_len=max(keys),
+        block_table_tensor=problem.table,
+        slot_mapping=slots(problem),
+        causal=causal,
+    )
 
 
 def slots(problem: Problem) -> torch.Tensor:
@@ -149,9 +157,18 @@ def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: 
 )
 def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str], ours: Any) -> None:
     inputs = {
-        "head_size": 128, "dtype": torch.bfloat16, "kv_cache_dtype": "auto", "block_size": 16, "use_mla": False, "has_sink": False, "use_sparse": False,
-        "use_mm_prefix": False, "use_per_head_quant_scales": False, "device_capability": SimpleNamespace(major=9), "attn_type": "decoder",
-    }  # fmt: skip
+        "head_size": 128,
+        "dtype": torch.bfloat16,
+        "kv_cache_dtype": "auto",
+        "block_size": 16,
+        "use_mla": False,
+        "has_sink": False,
+        "use_sparse": False,
+        "use_mm_prefix": False,
+        "use_per_head_quant_scales": False,
+        "device_capability": SimpleNamespace(major=9),
+        "attn_type": "decoder",
+    }
     result = ours.CuirAttentionBackend.validate_configuration(**{**inputs, **requests})
     assert len(result) == len(reasons) and all(word in text for word, text in zip(reasons, result))
 

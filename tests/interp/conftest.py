@@ -177,8 +177,20 @@ def causal(m: int, n: int) -> torch.Tensor:
 def attention(execute: Runner) -> Attention:
     """Runs an attention program, with some of its text replaced, on random inputs; gives (run, errors of O and LSE in float64)."""
 
-    def run(path: str, B: int, H: int, HK: int, M: int, N: int, D: int = 64, dtype: torch.dtype = torch.float16, keep: Any = causal,
-            consts: Mapping[str, Any] | None = None, changes: Iterable[tuple[str, str]] = (), **options: Any) -> tuple[Ran, torch.Tensor, torch.Tensor]:  # fmt: skip
+    def run(
+        path: str,
+        B: int,
+        H: int,
+        HK: int,
+        M: int,
+        N: int,
+        D: int = 64,
+        dtype: torch.dtype = torch.float16,
+        keep: Any = causal,
+        consts: Mapping[str, Any] | None = None,
+        changes: Iterable[tuple[str, str]] = (),
+        **options: Any,
+    ) -> tuple[Ran, torch.Tensor, torch.Tensor]:
         g = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(B, h, n, D, generator=g).to(dtype) for h, n in ((H, M), (HK, N), (HK, N)))
         out = torch.full_like(q, float("nan"))

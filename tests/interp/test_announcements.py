@@ -13,7 +13,15 @@ from cuir.explore import explore
 from cuir.interp import run
 from cuir.text.diagnostics import CuirError
 
-SCHEDULES = ("in_order", "random:1", "random:2", "adversarial:workers_first", "adversarial:reverse", "adversarial:engines_first", "adversarial:3")  # fmt: skip
+SCHEDULES = (
+    "in_order",
+    "random:1",
+    "random:2",
+    "adversarial:workers_first",
+    "adversarial:reverse",
+    "adversarial:engines_first",
+    "adversarial:3",
+)
 LOAD = """
 @kernel(arch="sm_90a")
 def f(X: Global[f16, M, 64], Y: Global[f16, M, 64], *, STAGES: const):
@@ -47,9 +55,13 @@ def kernel(*body: str, parity: str = "phase", first: str = "") -> str:
 RIGHT = {
     "asks for each copy": kernel(EXPECT, GO, WAIT, READ, STORE),
     "announces while the copy may be under way": kernel(EXPECT, WAIT, READ, GO, STORE, parity="phase ^ 1"),
-    "announces the next use before it gives the stage back": kernel(WAIT, READ, EXPECT, GO, STORE, parity="phase ^ 1", first=ANNOUNCE_FIRST),
-    "announces the next use after it has given the stage back": kernel(WAIT, READ, GO, EXPECT, STORE, parity="phase ^ 1", first=ANNOUNCE_FIRST),
-}  # fmt: skip
+    "announces the next use before it gives the stage back": kernel(
+        WAIT, READ, EXPECT, GO, STORE, parity="phase ^ 1", first=ANNOUNCE_FIRST
+    ),
+    "announces the next use after it has given the stage back": kernel(
+        WAIT, READ, GO, EXPECT, STORE, parity="phase ^ 1", first=ANNOUNCE_FIRST
+    ),
+}
 WRONG = {
     "announces the next use before this one is there": (kernel(EXPECT, GO, EXPECT, WAIT, READ, STORE), "S402"),
     "gives the stage back twice": (kernel(EXPECT, WAIT, READ, GO, GO, STORE, parity="phase ^ 1"), "S401"),

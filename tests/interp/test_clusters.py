@@ -98,7 +98,7 @@ MUTANTS: dict[str, tuple[list[Change], set[str]]] = {
     "a stage written without waiting": ([("v_empty[s].wait(phase ^ 1)", "v_empty[s].wait(1)")], RACES),
     "all store the same rows": ([("r = m * BM + own + wg * 64", "r = m * BM + wg * 64")], {"R402"}),
     "CTAs with different numbers of blocks": ([("hk = h // (H // HK)", "hk = h // (H // HK)\n            n = n - cta_rank()")], {"D401"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -122,9 +122,12 @@ PAIR = [
     ('arch="sm_90a"', 'arch="sm_90a", cluster=2'),
     ("warpgroups=2, registers=240) as wg", "warpgroups=1, registers=240)"),
     ("wg * 64", "cta_rank() * 64"),
-    ("X[i, 0 : 64, :], sX[s], full[s])", "X[i, cta_rank() * 32 : cta_rank() * 32 + 32, :], sX[s, cta_rank() * 32 : cta_rank() * 32 + 32], full[s], cluster=True)"),
+    (
+        "X[i, 0 : 64, :], sX[s], full[s])",
+        "X[i, cta_rank() * 32 : cta_rank() * 32 + 32, :], sX[s, cta_rank() * 32 : cta_rank() * 32 + 32], full[s], cluster=True)",
+    ),
     ("empty[s].arrive()", "empty[s].arrive(cluster=True)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -189,9 +192,12 @@ def test_clusters_of_two_dims(description: str | None, sides: tuple[int, int]) -
     c = torch.full((300, 304), torch.nan).half()
     x, y = sides
     harmless = {
-        "A goes to the CTAs below": x == y == 1, "A goes to all": y == 1, "A stays": x == 1,
-        "those below are told of A": False, "all are told of Bt": x == 1,
-    }  # fmt: skip
+        "A goes to the CTAs below": x == y == 1,
+        "A goes to all": y == 1,
+        "A stays": x == 1,
+        "those below are told of A": False,
+        "all are told of Bt": x == 1,
+    }
     arguments = {"A": a, "Bt": bt, "C": c, "bias": bias}
     if description is not None and not harmless.get(description, False):
         with pytest.raises(CuirError) as caught:

@@ -24,31 +24,97 @@ FAULTS = {
     "stage refilled too early": ([("mbarrier(2, stages=STAGES)", "mbarrier(1, stages=STAGES)")], "R401", PRODUCT),
     "producer does not wait": ([(WAIT_EMPTY, "")], "S402", "full[s].expect(nbytes(sX[s]))"),
     "released before the product retired": (
-        [("                mma_wait(acc)\n                empty[s].arrive()\n", "                empty[s].arrive()\n                mma_wait(acc)\n")],
+        [
+            (
+                "                mma_wait(acc)\n                empty[s].arrive()\n",
+                "                empty[s].arrive()\n                mma_wait(acc)\n",
+            )
+        ],
         "R401",
         COPY,
     ),
-    "accumulator read in flight": ([("                mma_wait(acc)\n                empty[s].arrive()\n", "                empty[s].arrive()\n"), ("cast(acc, f16)", "cast(acc * 1.0, f16)"), ("range(N):\n                s = it % STAGES\n                empty", "range(1):\n                s = it % STAGES\n                empty"), ("range(N):\n                s = it % STAGES\n                full", "range(1):\n                s = it % STAGES\n                full")], "M405", "acc"),
-    "accumulator bound anew in flight": ([("                mma_wait(acc)\n", "                acc = zeros(f32, [64, 64])\n                mma_wait(acc)\n")], "M406", "acc = zeros(f32, [64, 64])"),
+    "accumulator read in flight": (
+        [
+            ("                mma_wait(acc)\n                empty[s].arrive()\n", "                empty[s].arrive()\n"),
+            ("cast(acc, f16)", "cast(acc * 1.0, f16)"),
+            (
+                "range(N):\n                s = it % STAGES\n                empty",
+                "range(1):\n                s = it % STAGES\n                empty",
+            ),
+            (
+                "range(N):\n                s = it % STAGES\n                full",
+                "range(1):\n                s = it % STAGES\n                full",
+            ),
+        ],
+        "M405",
+        "acc",
+    ),
+    "accumulator bound anew in flight": (
+        [("                mma_wait(acc)\n", "                acc = zeros(f32, [64, 64])\n                mma_wait(acc)\n")],
+        "M406",
+        "acc = zeros(f32, [64, 64])",
+    ),
     "no fence": ([("            fence_async()\n", "")], "R403", BULK_STORE),
     "no store_wait": ([("            store_wait()\n", "")], "R401", STORE),
     "too few bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) // 2)")], "S403", COPY),
     "no bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].arrive()")], "R401", PRODUCT),
     "expect missing": ([(EXPECT, "")], "D401", "full[s].wait(it // STAGES % 2)"),
     "too many bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(nbytes(sX[s]) * 2)")], "D401", "full[s].wait(it // STAGES % 2)"),
-    "negative bytes": ([("full[s].expect(nbytes(sX[s]))", "full[s].expect(0 - nbytes(sX[s]))")], "S404", "full[s].expect(0 - nbytes(sX[s]))"),
+    "negative bytes": (
+        [("full[s].expect(nbytes(sX[s]))", "full[s].expect(0 - nbytes(sX[s]))")],
+        "S404",
+        "full[s].expect(0 - nbytes(sX[s]))",
+    ),
     "phase instead of parity": ([(WAIT_FULL, WAIT_FULL.replace(" % 2)", ")"))], "S405", "full[s].wait(it // STAGES)"),
     "wrong parity of the producer": ([(WAIT_EMPTY, WAIT_EMPTY.replace(" ^ 1", ""))], "D401", "empty[s].wait(it // STAGES % 2)"),
     "never released": ([("                empty[s].arrive()\n", "")], "D401", "empty[s].wait(it // STAGES % 2 ^ 1)"),
-    "released twice": ([("                empty[s].arrive()\n", "                empty[s].arrive()\n                empty[s].arrive()\n")], "R401", PRODUCT),
-    "trip counts disagree": ([("            for i in range(N):\n                s = it % STAGES\n                full", "            for i in range(N - 1):\n                s = it % STAGES\n                full")], "D401", "empty[s].wait(it // STAGES % 2 ^ 1)"),
-    "stage outside of the ring": ([("                s = it % STAGES\n                empty", "                s = it % (STAGES + 1)\n                empty")], "M412", "empty[s].wait(it // STAGES % 2 ^ 1)"),
-    "view outside of the array": ([("copy_async(X[i, 0 : 64, :], sX[s], full[s])", "copy_async(X[i, 0 : 64, :], sX[s + i], full[s])")], "M409", "copy_async(X[i, 0 : 64, :], sX[s + i], full[s])"),
+    "released twice": (
+        [("                empty[s].arrive()\n", "                empty[s].arrive()\n                empty[s].arrive()\n")],
+        "R401",
+        PRODUCT,
+    ),
+    "trip counts disagree": (
+        [
+            (
+                "            for i in range(N):\n                s = it % STAGES\n                full",
+                "            for i in range(N - 1):\n                s = it % STAGES\n                full",
+            )
+        ],
+        "D401",
+        "empty[s].wait(it // STAGES % 2 ^ 1)",
+    ),
+    "stage outside of the ring": (
+        [("                s = it % STAGES\n                empty", "                s = it % (STAGES + 1)\n                empty")],
+        "M412",
+        "empty[s].wait(it // STAGES % 2 ^ 1)",
+    ),
+    "view outside of the array": (
+        [("copy_async(X[i, 0 : 64, :], sX[s], full[s])", "copy_async(X[i, 0 : 64, :], sX[s + i], full[s])")],
+        "M409",
+        "copy_async(X[i, 0 : 64, :], sX[s + i], full[s])",
+    ),
     "never written": ([(STORE, "store(Y[t, 0 : 64, :], load(sY[0 : 64]))")], "M401", "load(sY[0 : 64])"),
-    "output over the ring": ([("sX, sW, sY = shared(f16, [STAGES, 64, 64]), shared(f16, [64, 64]), shared(f16, [128, 64])\n", "sX, sW = shared(f16, [STAGES, 64, 64]), shared(f16, [64, 64])\n    sY = shared(f16, [128, 64], over=sX)\n")], "R401", PRODUCT),
-    "two workers store the same rows": ([("Y[t, wg * 64 : wg * 64 + 64, :])", "Y[t, 0 : 64, :])")], "R402", "store_async(sY[wg * 64 : wg * 64 + 64], Y[t, 0 : 64, :])"),
-    "CTAs store the same rows": ([("Y[t, wg * 64 : wg * 64 + 64, :])", "Y[0, wg * 64 : wg * 64 + 64, :])")], "R402", "store_async(sY[wg * 64 : wg * 64 + 64], Y[0, wg * 64 : wg * 64 + 64, :])"),
-}  # fmt: skip
+    "output over the ring": (
+        [
+            (
+                "sX, sW, sY = shared(f16, [STAGES, 64, 64]), shared(f16, [64, 64]), shared(f16, [128, 64])\n",
+                "sX, sW = shared(f16, [STAGES, 64, 64]), shared(f16, [64, 64])\n    sY = shared(f16, [128, 64], over=sX)\n",
+            )
+        ],
+        "R401",
+        PRODUCT,
+    ),
+    "two workers store the same rows": (
+        [("Y[t, wg * 64 : wg * 64 + 64, :])", "Y[t, 0 : 64, :])")],
+        "R402",
+        "store_async(sY[wg * 64 : wg * 64 + 64], Y[t, 0 : 64, :])",
+    ),
+    "CTAs store the same rows": (
+        [("Y[t, wg * 64 : wg * 64 + 64, :])", "Y[0, wg * 64 : wg * 64 + 64, :])")],
+        "R402",
+        "store_async(sY[wg * 64 : wg * 64 + 64], Y[0, wg * 64 : wg * 64 + 64, :])",
+    ),
+}
 
 
 def test_the_kernel_is_good(pipe, pipe_error, any_schedule) -> None:
@@ -97,8 +163,10 @@ def test_register_operand_bound_anew(pipe) -> None:
 
 
 def test_accumulator_read_after_it_was_taken_over(pipe) -> None:
-    change = ("                acc = mma_async(sX[s], sW, acc)\n                mma_wait(acc)\n",
-              "                before = acc\n                acc = mma_async(sX[s], sW, acc)\n                mma_wait(acc)\n                acc = acc + before\n")  # fmt: skip
+    change = (
+        "                acc = mma_async(sX[s], sW, acc)\n                mma_wait(acc)\n",
+        "                before = acc\n                acc = mma_async(sX[s], sW, acc)\n                mma_wait(acc)\n                acc = acc + before\n",
+    )
     ran = pipe(change)
     assert (ran.code, ran.at) == ("M408", "before")
 
@@ -116,8 +184,16 @@ def test_copy_nobody_waits_for(pipe) -> None:
 
 def test_lap_behind(pipe) -> None:
     """The producer of a barrier that its waiter does not hold back."""
-    ran = pipe(("                empty[s].wait(it // STAGES % 2 ^ 1)\n", ""), ("                full[s].expect(nbytes(sX[s]))\n                copy_async(X[i, 0 : 64, :], sX[s], full[s])", "                full[s].arrive()"),
-               ("mma_async(sX[s], sW, acc)", "mma_async(sW, sW, acc)"), ("                empty[s].arrive()\n", ""), N=9)  # fmt: skip
+    ran = pipe(
+        ("                empty[s].wait(it // STAGES % 2 ^ 1)\n", ""),
+        (
+            "                full[s].expect(nbytes(sX[s]))\n                copy_async(X[i, 0 : 64, :], sX[s], full[s])",
+            "                full[s].arrive()",
+        ),
+        ("mma_async(sX[s], sW, acc)", "mma_async(sW, sW, acc)"),
+        ("                empty[s].arrive()\n", ""),
+        N=9,
+    )
     assert (ran.code, ran.at) == ("S401", "full[s].wait(it // STAGES % 2)")
 
 
@@ -128,8 +204,14 @@ def test_a_late_lap_is_found_before_it_happens(pipe) -> None:
         "                full[s].arrive()",
     )
     for schedule in (Schedule.in_order(), Schedule.random(3), Schedule.adversarial("reverse")):
-        ran = pipe(arrive, ("                empty[s].wait(it // STAGES % 2 ^ 1)\n", ""), ("mma_async(sX[s], sW, acc)", "mma_async(sW, sW, acc)"),
-                   ("                empty[s].arrive()\n", ""), N=9, schedule=schedule)  # fmt: skip
+        ran = pipe(
+            arrive,
+            ("                empty[s].wait(it // STAGES % 2 ^ 1)\n", ""),
+            ("mma_async(sX[s], sW, acc)", "mma_async(sW, sW, acc)"),
+            ("                empty[s].arrive()\n", ""),
+            N=9,
+            schedule=schedule,
+        )
         assert ran.code == "S401"
 
 

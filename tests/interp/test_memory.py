@@ -14,8 +14,12 @@ from cuir.syntax.types import BF16, F16, F32, I32
 
 allocs = st.builds(
     lambda dtype, lead, rows, cols, offset: SharedAlloc("a", dtype, (*lead, rows, cols), offset * 1024, None, NOWHERE),
-    st.sampled_from([F16, BF16, F32, I32]), st.lists(st.integers(1, 3), max_size=2), st.integers(1, 24), st.sampled_from([1, 3, 8, 32, 64, 128]), st.integers(0, 3),
-)  # fmt: skip
+    st.sampled_from([F16, BF16, F32, I32]),
+    st.lists(st.integers(1, 3), max_size=2),
+    st.integers(1, 24),
+    st.sampled_from([1, 3, 8, 32, 64, 128]),
+    st.integers(0, 3),
+)
 
 
 @st.composite

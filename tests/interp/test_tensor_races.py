@@ -162,9 +162,13 @@ SLOTTED = {
         "else:",
         "    store(S[t % {n}, rows(16), c], X[r, c], add=True)",
     ],
-    "an addition, read": ["store(S[t % {n}, rows(16), c], 0.0 * X[r, c])", "store(S[t % {n}, rows(16), c], X[r, c], add=True)", "store(Y[r, c], S[t % {n}, rows(16), c])"],
+    "an addition, read": [
+        "store(S[t % {n}, rows(16), c], 0.0 * X[r, c])",
+        "store(S[t % {n}, rows(16), c], X[r, c], add=True)",
+        "store(Y[r, c], S[t % {n}, rows(16), c])",
+    ],
     "an element": ["store(S[t % {n}, 0, 0], 1.0)"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("cluster", (1, 2))

@@ -164,8 +164,12 @@ def test_any_unordered_pair_of_workers(events: list[tuple[int, Some | int]]) -> 
 def test_any_pair_of_ctas(made: list[tuple[Some, int]], lanes: int, grid: int) -> None:
     """Each CTA does these accesses, `step` rows further on than the CTA before: right if no two CTAs conflict, in one batch or in several."""
     right = not any(
-        a.conflicts(b, t * step, u * pace) for (a, step), (b, pace) in itertools.product(made, repeat=2) for t in range(grid) for u in range(grid) if t != u
-    )  # fmt: skip
+        a.conflicts(b, t * step, u * pace)
+        for (a, step), (b, pace) in itertools.product(made, repeat=2)
+        for t in range(grid)
+        for u in range(grid)
+        if t != u
+    )
     head = f'@kernel(arch="sm_90a")\ndef k(T: Global[f32, {ROWS}, 32], Y: Global[f32, {grid}, 32, 32]):\n    work = tiles({grid})\n    with role("r", warps=1):\n'
     checked = checked_text(head + block(8, "for t in work", [a.text("t", f"t * {step}") for a, step in made]))
     code = ""

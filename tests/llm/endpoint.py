@@ -62,10 +62,13 @@ def endpoint(*script: Reply) -> Iterator[Endpoint]:
                 message = {"role": "assistant", "content": text.text if text.content else None}
                 requests, description = text.tokens
                 payload = {
-                    "id": "reply", "object": "chat.completion", "created": 0, "model": body["model"],
+                    "id": "reply",
+                    "object": "chat.completion",
+                    "created": 0,
+                    "model": body["model"],
                     "choices": [{"index": 0, "finish_reason": text.finish, "message": message}],
                     "usage": {"prompt_tokens": requests, "completion_tokens": description, "total_tokens": requests + description},
-                }  # fmt: skip
+                }
             data = json.dumps(payload).encode()
             try:
                 self.send_response(text.status)

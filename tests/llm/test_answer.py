@@ -62,12 +62,18 @@ def test_the_program_of_an_answer(text: str) -> None:
         (f"```cuir\n{PROGRAM}# {'x' * limits.MAX_COLUMNS}\n```", "A003"),
         ("```cuir\n@func\ndef f(x):\n    return " + "(" * 60 + "x" + ")" * 60 + "\n```", "A004"),
         ("```cuir\n@func\ndef f(x):\n    return (x\n" + "        + x\n" * 1000 + "    )\n```", "A004"),
-        ("```cuir\n@func\ndef f(x):\n" + "".join(" " * 4 * (i + 1) + "if x:\n" for i in range(40)) + " " * 164 + "y = 1\n    return x\n```", "A004"),
+        (
+            "```cuir\n@func\ndef f(x):\n"
+            + "".join(" " * 4 * (i + 1) + "if x:\n" for i in range(40))
+            + " " * 164
+            + "y = 1\n    return x\n```",
+            "A004",
+        ),
         ("```cuir\nimport os\n" + PROGRAM + "```", "P005"),
         ("```cuir\n@func\ndef keep(b, h, q, k):\n    return (lambda: k)()\n```", "P006"),
         ('```cuir\nNAME = open("f").read()\n```', "P017"),
     ],
-)  # fmt: skip
+)
 def test_hostile_answers(text: str, code: str) -> None:
     assert refused(text) == code
 

@@ -36,7 +36,13 @@ def test_equal_kernels_agree(shape: tuple[int, int, int, int, int]) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [lambda o, lse: o.mul_(1.02), lambda o, lse: lse.add_(0.01), lambda o, lse: o[..., -1, 0].fill_(torch.nan), lambda o, lse: lse[..., 0].fill_(0.0), lambda o, lse: o[0, 0, -1].zero_()],
-)  # fmt: skip
+    [
+        lambda o, lse: o.mul_(1.02),
+        lambda o, lse: lse.add_(0.01),
+        lambda o, lse: o[..., -1, 0].fill_(torch.nan),
+        lambda o, lse: lse[..., 0].fill_(0.0),
+        lambda o, lse: o[0, 0, -1].zero_(),
+    ],
+)
 def test_what_differs_is_told(change: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
     assert not one(kernel(change), kernel(), SPEC, (1, 2, 2, 60, 20), 64, "cpu")["ok"]

@@ -38,9 +38,24 @@ def annotate_body(body: str, before: str = "", threads: int = 128) -> Orchestrat
 # ---- text
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("64 * (W + 1)", 192), ("W == 3 ? 32 : W >= 2 ? 24 : 40", 24), ("-7 / 2", -3), ("1 << W | 1", 5), ("sizeof(int)", None), ("W + ", None), ("1.5", None),
-     ("cdiv(7, W)", 4), ("int(W) * 2u", 4), ("0x10", 16), ("!W", 0), ("W / 0", None), ("(" * 10_000, None), ("-" * 10_000 + "1", None), ("min(W)", None)],
-)  # fmt: skip
+    [
+        ("64 * (W + 1)", 192),
+        ("W == 3 ? 32 : W >= 2 ? 24 : 40", 24),
+        ("-7 / 2", -3),
+        ("1 << W | 1", 5),
+        ("sizeof(int)", None),
+        ("W + ", None),
+        ("1.5", None),
+        ("cdiv(7, W)", 4),
+        ("int(W) * 2u", 4),
+        ("0x10", 16),
+        ("!W", 0),
+        ("W / 0", None),
+        ("(" * 10_000, None),
+        ("-" * 10_000 + "1", None),
+        ("min(W)", None),
+    ],
+)
 def test_whole_numbers(text: str, value: int | None) -> None:
     assert evaluate(text, {"W": 2}) == value
 
@@ -78,21 +93,21 @@ def test_threads_of_a_condition_are_counted() -> None:
     result = kernel(
         "const int w = threadIdx.x / 32, lane = threadIdx.x % 32;\n"
         "if (w == 1 && lane < n) __syncwarp();\n"
-        "if (w == 0) { asm volatile(\"bar.sync 1, 64;\"); return; } else if (lane == 0) __syncthreads();\n"
+        'if (w == 0) { asm volatile("bar.sync 1, 64;"); return; } else if (lane == 0) __syncthreads();\n'
         "__syncthreads();"
-    )  # fmt: skip
+    )
     counted = {(c.kind, result.cuda.line(c.at)): c.threads.bit_count() for c in result.calls}
     assert counted == {("warp_sync", 4): 32, ("named_sync", 5): 32, ("sync", 5): 3, ("sync", 6): 96}
 
 
 def test_calls_are_found_through_macros_functions_and_templates() -> None:
     before = (
-        "template <int N> __device__ void wait_copies() { asm volatile(\"cp.async.wait_group %0;\\n\" :: \"n\"(N)); }\n"
+        'template <int N> __device__ void wait_copies() { asm volatile("cp.async.wait_group %0;\\n" :: "n"(N)); }\n'
         "__device__ uint32_t address(void* p) { return 0; }\n"
-        "__device__ void wait_for(uint64_t* bar, int parity) { uint32_t a = address(bar); asm volatile(\"mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\" :: \"r\"(a), \"r\"(parity)); }\n"
+        '__device__ void wait_for(uint64_t* bar, int parity) { uint32_t a = address(bar); asm volatile("mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;" :: "r"(a), "r"(parity)); }\n'
         "#define BOTH(b) do { wait_for(&(b), 0); __syncwarp(); } while (0)\n"
         "struct S { uint64_t full[4]; };"
-    )  # fmt: skip
+    )
     result = kernel("S& s = *(S*)0;\nwait_copies<3>();\nBOTH(s.full[n]);", before)
     calls = [(c.kind, c.number, c.objects, c.via) for c in result.calls]
     assert calls == [
@@ -124,11 +139,14 @@ def test_the_warp_specialised_source_shows_its_orchestration() -> None:
         "role compute: warpgroups=2, registers=240; bulk store, wgmma",
     ]
     assert {b.name: (b.kind, b.count, b.stages, b.carries_bytes, set(b.arrives), set(b.waits)) for b in facts.barriers} == {
-        "q_full": ("mbarrier", 1, 1, True, {"load"}, {"compute"}), "q_empty": ("mbarrier", 2, 1, False, {"compute"}, {"load"}),
-        "k_full": ("mbarrier", 1, 2, True, {"load"}, {"compute"}), "k_empty": ("mbarrier", 2, 2, False, {"compute"}, {"load"}),
-        "v_full": ("mbarrier", 1, 2, True, {"load"}, {"compute"}), "v_empty": ("mbarrier", 2, 2, False, {"compute"}, {"load"}),
+        "q_full": ("mbarrier", 1, 1, True, {"load"}, {"compute"}),
+        "q_empty": ("mbarrier", 2, 1, False, {"compute"}, {"load"}),
+        "k_full": ("mbarrier", 1, 2, True, {"load"}, {"compute"}),
+        "k_empty": ("mbarrier", 2, 2, False, {"compute"}, {"load"}),
+        "v_full": ("mbarrier", 1, 2, True, {"load"}, {"compute"}),
+        "v_empty": ("mbarrier", 2, 2, False, {"compute"}, {"load"}),
         "turn": ("named_barrier", 2, 2, False, {"compute"}, {"compute"}),
-    }  # fmt: skip
+    }
     assert {m.name: (m.nbytes, m.stages) for m in facts.memory} == {"q": (32768, 1), "o": (32768, 1), "k": (65536, 2), "v": (65536, 2)}
     assert {n for n, _ in facts.groups["wgmma"].left} == {0, 1} and facts.joins is None
 
@@ -207,9 +225,17 @@ KERNEL = "__global__ void __launch_bounds__(256) f() {"
 
 @pytest.mark.parametrize(
     "text",
-    [KERNEL + "a(" * 20_000, KERNEL + "if (threadIdx.x < 3) {" * 5_000, KERNEL + "else " * 3_000 + "}", "(" * 100_000, '"' * 100_001, "/*" * 50_000,
-     "#define A(x) B(x) B(x)\n#define B(x) A(x) A(x) __syncthreads();\n" + KERNEL + "A(1) }", "struct S { " + "a " * 20_000 + "};" + KERNEL + "}"],
-)  # fmt: skip
+    [
+        KERNEL + "a(" * 20_000,
+        KERNEL + "if (threadIdx.x < 3) {" * 5_000,
+        KERNEL + "else " * 3_000 + "}",
+        "(" * 100_000,
+        '"' * 100_001,
+        "/*" * 50_000,
+        "#define A(x) B(x) B(x)\n#define B(x) A(x) A(x) __syncthreads();\n" + KERNEL + "A(1) }",
+        "struct S { " + "a " * 20_000 + "};" + KERNEL + "}",
+    ],
+)
 def test_hostile_sources_end_soon(text: str) -> None:
     start = time.process_time()
     try:

@@ -22,8 +22,18 @@ from llm.messages import Answer, Message
 from llm.recorded_samples import Recorded
 from llm.scores import PUBLISHED, RIGHT, markdown, pass_at, reason, scores
 
-HEAD = {"pass": "transfer", "origin": "an_origin", "consts": {"D": 128}, "attempts": 3, "level": "quick", "temperature": None, "prompts": "x",
-        "replayed": False, "date": "today", "command": "cuir eval"}  # fmt: skip
+HEAD = {
+    "pass": "transfer",
+    "origin": "an_origin",
+    "consts": {"D": 128},
+    "attempts": 3,
+    "level": "quick",
+    "temperature": None,
+    "prompts": "x",
+    "replayed": False,
+    "date": "today",
+    "command": "cuir eval",
+}
 
 
 class Judge:
@@ -78,9 +88,13 @@ class _Asks:
 
 CELLS = [Cell(v, "m", s) for v in ("a", "b") for s in range(3)]
 ANSWERS = {
-    ("a", 0): ["passed"], ("a", 1): ["parse P001", "passed"], ("a", 2): ["check T134", "check M301", "schedules R401"],
-    ("b", 0): ["mask V305", "numbers V301", "speed"], ("b", 1): ["answer A001", "parse P001", "contracts V101"], ("b", 2): ["numbers V301"] * 3,
-}  # fmt: skip
+    ("a", 0): ["passed"],
+    ("a", 1): ["parse P001", "passed"],
+    ("a", 2): ["check T134", "check M301", "schedules R401"],
+    ("b", 0): ["mask V305", "numbers V301", "speed"],
+    ("b", 1): ["answer A001", "parse P001", "contracts V101"],
+    ("b", 2): ["numbers V301"] * 3,
+}
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -127,10 +141,20 @@ def test_the_figures_of_a_model(tmp_path: Path) -> None:
     assert result.codes["V301"] == 4 and result.codes["P001"] == 2
 
 
-@pytest.mark.parametrize(("stage", "codes", "name"), [
-    ("answer", ["A001"], "no program"), ("parse", ["P005"], "parse"), ("check", ["N101"], "types"), ("check", ["T111"], "types"), ("check", ["S215"], "structure"),
-    ("check", [], "structure"), ("schedules", ["D401"], "schedule"), ("time", [], "too slow to verify"), ("orchestration", ["S216"], "structure"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("stage", "codes", "name"),
+    [
+        ("answer", ["A001"], "no program"),
+        ("parse", ["P005"], "parse"),
+        ("check", ["N101"], "types"),
+        ("check", ["T111"], "types"),
+        ("check", ["S215"], "structure"),
+        ("check", [], "structure"),
+        ("schedules", ["D401"], "schedule"),
+        ("time", [], "too slow to verify"),
+        ("orchestration", ["S216"], "structure"),
+    ],
+)
 def test_reasons(stage: str, codes: list[str], name: str) -> None:
     assert reason(stage, codes) == name
 

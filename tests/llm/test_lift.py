@@ -93,7 +93,7 @@ def test_a_part_of_an_orchestration_has_only_its_users() -> None:
         (lambda: "@kernel(arch='sm_90a')\ndef f(:\n", ("load",), "parse", None),
         (lambda: whole().replace("k_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase)"), ("load", "compute"), "schedules", None),
     ],
-)  # fmt: skip
+)
 def test_an_answer_is_judged_by_stages(text: Any, roles: tuple[str, ...], stage: str, code: str | None) -> None:
     verdict = judged(job(), roles, said(text()), "stop")
     assert verdict.stage == stage and verdict.ok == (stage == "passed"), [d.message for d in verdict.diagnostics]
@@ -188,9 +188,13 @@ COMPUTE = """
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [(("kernel = ", "kernal = "), "no kernel and unknown kernal"), (('{ pointer = "LSE" }', '{ pointer = "X" }'), "'pointer': 'X'"), (("arch", "= arch"), "launch description"),
-     (('{ HEAD_DIM = "D" }', '{ HEAD_DIM = "E" }'), "whole-number expression, found `E`")],
-)  # fmt: skip
+    [
+        (("kernel = ", "kernal = "), "no kernel and unknown kernal"),
+        (('{ pointer = "LSE" }', '{ pointer = "X" }'), "'pointer': 'X'"),
+        (("arch", "= arch"), "launch description"),
+        (('{ HEAD_DIM = "D" }', '{ HEAD_DIM = "E" }'), "whole-number expression, found `E`"),
+    ],
+)
 def test_a_malformed_launch_description_is_said(change: tuple[str, str], words: str, tmp_path: Path) -> None:
     text = corpus.launch_of(SM90).read_text(encoding="utf-8")
     source = tmp_path / f"{SM90}.cu"

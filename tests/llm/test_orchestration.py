@@ -49,7 +49,14 @@ def test_other_tiles_and_other_overlap_are_all_that_differs_for_sm80() -> None:
 
 
 FAULTS_OF_THE_PROGRAM = [
-    ("O104", "k_empty", ("k_full, k_empty = mbarrier(1, stages=STAGES), mbarrier(WG, stages=STAGES)", "k_full, k_empty = mbarrier(1, stages=STAGES), mbarrier(1, stages=STAGES)")),
+    (
+        "O104",
+        "k_empty",
+        (
+            "k_full, k_empty = mbarrier(1, stages=STAGES), mbarrier(WG, stages=STAGES)",
+            "k_full, k_empty = mbarrier(1, stages=STAGES), mbarrier(1, stages=STAGES)",
+        ),
+    ),
     ("O104", "q_full", ("q_full, q_empty = mbarrier(1)", "q_full, q_empty = mbarrier(2)")),
     ("O104", "turn", ("named_barrier(2, stages=WG)", "named_barrier(1, stages=WG)")),
     ("O105", "turn", ("named_barrier(2, stages=WG)", "named_barrier(2, stages=3)")),
@@ -58,9 +65,16 @@ FAULTS_OF_THE_PROGRAM = [
     ("O108", "65,536", ("sQ, sO = shared(T, [BM, D]), shared(T, [BM, D])", "sQ, sO = shared(T, [BM, D]), shared(T, [2 * BM, D])")),
     ("O109", "at most 0", ("                    mma_wait(S)                              # PV", "                    mma_wait(S, acc)  #")),
     ("O109", "`bulk store` in flight, of the program at most 1", ("store_wait()", "store_wait(1)")),
-    ("O107", "stores by the copy engine", ("store_async(sO[wg * 64 : wg * 64 + 64], O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :])", "store(O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :], cast(acc, T))")),
+    (
+        "O107",
+        "stores by the copy engine",
+        (
+            "store_async(sO[wg * 64 : wg * 64 + 64], O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :])",
+            "store(O[b, h, m * BM + wg * 64 : m * BM + wg * 64 + 64, :], cast(acc, T))",
+        ),
+    ),
     ("O103", "barrier `spare`, which the source lacks", ("    turn = named", "    spare = mbarrier(1)\n    turn = named")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("code", "name", "change"), FAULTS_OF_THE_PROGRAM)
@@ -76,7 +90,7 @@ FAULTS_OF_THE_SOURCE = [
     ("O110", "232", "reg_alloc", ("warpgroup_reg_alloc<240>", "warpgroup_reg_alloc<232>")),
     ("O109", "leaves 2", "wait<2>", ("warpgroup_wait<1>", "warpgroup_wait<2>")),
     ("O106", "load", "q_empty", ("Barrier::wait(&sh.q_empty, qi % 2 ^ 1)", "")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("code", "name", "line", "change"), FAULTS_OF_THE_SOURCE)

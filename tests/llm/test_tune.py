@@ -163,15 +163,18 @@ def test_without_a_gpu_one_round_ranks_nothing_and_keeps_nothing(unverified: lis
     assert {e.status for e in result.entries} == {"unranked"} and not result.start.milliseconds
 
 
-@pytest.mark.parametrize(("answer", "stage", "code"), [
-    ("I would rather not.", "answer", "A001"),
-    ("```cuir\nimport os\n```", "parse", "P005"),
-    ("```cuir\n@func\ndef tile(t):\n    while True:\n        t = t\n    return t, t, t\n```", "parse", "P005"),
-    (kernel(("STAGES: const = 2", "STAGES: const = 30")), "check", "M301"),
-    (kernel(("def flash_fwd(", "def faster(")), "check", "V501"),
-    (kernel(("scale: f32, *", "scale: f32, speed: f32, *")), "check", "V501"),
-    (kernel(), "speed", "V502"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("answer", "stage", "code"),
+    [
+        ("I would rather not.", "answer", "A001"),
+        ("```cuir\nimport os\n```", "parse", "P005"),
+        ("```cuir\n@func\ndef tile(t):\n    while True:\n        t = t\n    return t, t, t\n```", "parse", "P005"),
+        (kernel(("STAGES: const = 2", "STAGES: const = 30")), "check", "M301"),
+        (kernel(("def flash_fwd(", "def faster(")), "check", "V501"),
+        (kernel(("scale: f32, *", "scale: f32, speed: f32, *")), "check", "V501"),
+        (kernel(), "speed", "V502"),
+    ],
+)
 def test_answers_that_get_no_further(unverified: list, answer: str, stage: str, code: str) -> None:
     item = tuning(Device())
     verdict = item.consider(item.contest.best.text, answer)

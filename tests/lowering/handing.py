@@ -60,7 +60,7 @@ for i in range(n):
     A = issue(a[i % 2], b[1].T)
     D = D + S * S
     S = A
-    mma_wait(S)""" + stores("S", "D")  # fmt: skip
+    mma_wait(S)""" + stores("S", "D")
 TURN = """
 S = issue(a[0], b[0].T)
 D = zeros(f32, [64, 8])
@@ -69,12 +69,12 @@ for i in range(n):
     A = issue(a[i % 2], b[1].T)
     D = D + S * S
     S = A
-mma_wait(S)""" + stores("S", "D")  # fmt: skip
+mma_wait(S)""" + stores("S", "D")
 ANEW = """
 A = mma_async(a[0], b[0].T)
 B = mma_async(a[1], b[0].T, A)
 A = mma_async(a[0], b[1].T)
-mma_wait(A, B)""" + stores("A", "B")  # fmt: skip
+mma_wait(A, B)""" + stores("A", "B")
 
 
 NAMES = ("A", "B", "C", "D")

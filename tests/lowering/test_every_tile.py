@@ -74,10 +74,13 @@ def test_reductions_and_transposes_lower_on_every_card(arch: str, workers: str, 
         assert lowers(arch, workers, rows, cols, "f32", body), body
 
 
-@pytest.mark.parametrize(("body", "words"), [
-    ("y = mma(x, x)", "register tile as the right operand"),
-    ("store(s, x)\n        y = mma(s.T, s)", "transposed left operand"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("y = mma(x, x)", "register tile as the right operand"),
+        ("store(s, x)\n        y = mma(s.T, s)", "transposed left operand"),
+    ],
+)
 def test_operands_of_products_that_do_not_lower_say_so(body: str, words: str) -> None:
     with pytest.raises(CuirError, match=words) as caught:
         lowers("sm_90a", "warpgroups", 64, 64, "f16", body)

@@ -62,11 +62,15 @@ HOLDS = [
     ("only_speed", lambda: swapped("acc = mma_async(P, sV[u], acc)", "turn[(wg + 1) % WG].arrive()"), "without any use of `turn`"),
     ("free_number", lambda: trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total == 0.0, 5.0, 1.0 / total)"), "multiplied by 0"),
     ("other_setting", lambda: trial(GROWS, "most - top > 0", EXPERT), "THRESHOLD=0"),
-    ("needless_choice", lambda: trial("where(some, where(moves, most, top), top)", "where(moves, most, top)", EXPERT), "by the definitions"),
+    (
+        "needless_choice",
+        lambda: trial("where(some, where(moves, most, top), top)", "where(moves, most, top)", EXPERT),
+        "by the definitions",
+    ),
     ("needless_choice", lambda: trial("where(some, exp2(top - new), 1.0)", "exp2(top - new)", EXPERT), "`top` is finite"),
     ("same_value", lambda: trial("k = kv_block(b, h, m, 0) * BN", "k = kv_block(b, h, m, qi - qi) * BN"), "whenever it is needed"),
     ("every_schedule", lambda: trial("k_empty[s].wait(phase ^ 1)", "v_empty[s].wait(phase ^ 1)"), "in any schedule"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "make", "word"), HOLDS, ids=[name for name, _, _ in HOLDS])
@@ -132,7 +136,7 @@ FAULTS = [
     ("v_empty[s].wait(phase ^ 1)", lambda: trial("v_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase ^ 1)")),
     ("v_full[u].wait", lambda: swapped("v_full[u].wait", "acc = mma_async")),
     ("mma_wait(S)", lambda: swapped("mma_wait(S)", "k_empty[s].arrive()")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("make", [make for _, make in FAULTS], ids=[name for name, _ in FAULTS])

@@ -76,7 +76,7 @@ KILLED = {
     12: ("filled without a copy", "V[b", "schedules"),
     14: ("registers not by 8", "", "well-formed"),
     15: ("drop store_wait", "", "schedules"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", KILLED)

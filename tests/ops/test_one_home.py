@@ -29,8 +29,32 @@ ROOMS = sorted({path.relative_to(ROOT / "cuir").parts[0] for path in (ROOT / "cu
 ABOVE = ("cuir/syntax/", "cuir/text/")  # rooms above the table: how the operators are written is theirs
 NAMES = {*TABLE, *OPERATORS, *(op.written for op in (*TABLE.values(), *OPERATORS.values()))}
 SIGNS = {name for name in NAMES if not name[0].isalpha()}
-WORDS = {"abs", "and", "cast", "cols", "element", "floor", "full", "gather", "load", "max", "min", "neg", "not", "or", "role", "rows", "shared",
-         "store", "sync", "T", "tiles", "view", "where", "zeros"}  # fmt: skip
+WORDS = {
+    "abs",
+    "and",
+    "cast",
+    "cols",
+    "element",
+    "floor",
+    "full",
+    "gather",
+    "load",
+    "max",
+    "min",
+    "neg",
+    "not",
+    "or",
+    "role",
+    "rows",
+    "shared",
+    "store",
+    "sync",
+    "T",
+    "tiles",
+    "view",
+    "where",
+    "zeros",
+}
 PRIMITIVE = {"op", "sign", "func", "root", "primitive", "called", "written"}  # variables and attributes that hold what a node does
 TRANSPOSE = "T"  # also what kernels call their dtype
 CALLED = {"name", "word", "attr", "id", "function"}  # those that may hold it
@@ -141,19 +165,64 @@ def test_entries_by_words_are_for_making_alone() -> None:
         assert not [ast.unparse(side) for side in sides if "entries." in ast.unparse(side)]
 
 
-@pytest.mark.parametrize("use", [
-    'e.attr == "T"', 'e.op == "+"', 'e.op in ("and", "or")', '"//" == sign', 'call.func.id == "cast"', 'call.func == Name("tiles")', 'op.name != "mbarrier.expect"',
-    'b.kind == "named_barrier"', 'word in ("shared", "mbarrier")', '{"-": "neg"}', '{"min": 0, "max": 0}', '{"<", "<="}', 'TABLE["cta_rank"]', 'OPERATORS["+"]',
-    'op.name.startswith("mbarrier")', 'COMPARISONS = ("<", "<=")', 'ELSEWHERE = ("load", "zeros")', 'TABLE.get("where")', 'RUNS["shared"]', 'Name("where")', 'name == "where"', 'root(n.func) in ("rows", "cols")', 'COSTS["exp2"] if x == "exp2" else 1',
-    'ops.apply("+", [x, y], t)', 'perform("load", {})', 'ops.entry("mbarrier").traits', 'op.op in ("rows", "cols")', 'value.owner.op == "full"', 'a.op != "*"',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "use",
+    [
+        'e.attr == "T"',
+        'e.op == "+"',
+        'e.op in ("and", "or")',
+        '"//" == sign',
+        'call.func.id == "cast"',
+        'call.func == Name("tiles")',
+        'op.name != "mbarrier.expect"',
+        'b.kind == "named_barrier"',
+        'word in ("shared", "mbarrier")',
+        '{"-": "neg"}',
+        '{"min": 0, "max": 0}',
+        '{"<", "<="}',
+        'TABLE["cta_rank"]',
+        'OPERATORS["+"]',
+        'op.name.startswith("mbarrier")',
+        'COMPARISONS = ("<", "<=")',
+        'ELSEWHERE = ("load", "zeros")',
+        'TABLE.get("where")',
+        'RUNS["shared"]',
+        'Name("where")',
+        'name == "where"',
+        'root(n.func) in ("rows", "cols")',
+        'COSTS["exp2"] if x == "exp2" else 1',
+        'ops.apply("+", [x, y], t)',
+        'perform("load", {})',
+        'ops.entry("mbarrier").traits',
+        'op.op in ("rows", "cols")',
+        'value.owner.op == "full"',
+        'a.op != "*"',
+    ],
+)
 def test_the_rule_sees_a_use(use: str) -> None:
     assert list(uses(ast.parse(use)))
 
 
-@pytest.mark.parametrize("use", [
-    'level == "full"', '{"rows": rows, "ok": True}', '{"rows": rows}', 'handles("exp2")', '"/" in path.name', 'Binary("+", x, y)', 'consts["T"]', 'name not in ("T", "D")',
-    'kind == "store"', 'step.kind == "wait"', '{"+": "green", "-": "red", "@": "cyan"}', 'line.startswith("-")', 't.layout.data in ("full", "columns")', 't.layout.data == "rows"', 'of.extremum == "min"', 'apply(name, values)',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "use",
+    [
+        'level == "full"',
+        '{"rows": rows, "ok": True}',
+        '{"rows": rows}',
+        'handles("exp2")',
+        '"/" in path.name',
+        'Binary("+", x, y)',
+        'consts["T"]',
+        'name not in ("T", "D")',
+        'kind == "store"',
+        'step.kind == "wait"',
+        '{"+": "green", "-": "red", "@": "cyan"}',
+        'line.startswith("-")',
+        't.layout.data in ("full", "columns")',
+        't.layout.data == "rows"',
+        'of.extremum == "min"',
+        "apply(name, values)",
+    ],
+)
 def test_the_rule_lets_words_be(use: str) -> None:
     assert not list(uses(ast.parse(use)))

@@ -177,11 +177,24 @@ def test_named_entries_do_what_their_words_say() -> None:
 X, Y, C = Name("x"), Name("y"), Name("c")
 
 
-@pytest.mark.parametrize(("built", "name"), [
-    (where(C, X, Y), "where"), (cast(X, F32), "cast"), (magnitude(X), "abs"), (least(X, Y), "min"), (greatest(X, Y), "max"), (exp2(X), "exp2"),
-    (log2(X), "log2"), (tanh(X), "tanh"), (cdiv(X, Y), "cdiv"), (Unary("-", X), "neg"), (Unary("not", C), "not"), (Binary("+", X, Y), "+"),
-    (IfExp(C, X, Y), "ifexp"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("built", "name"),
+    [
+        (where(C, X, Y), "where"),
+        (cast(X, F32), "cast"),
+        (magnitude(X), "abs"),
+        (least(X, Y), "min"),
+        (greatest(X, Y), "max"),
+        (exp2(X), "exp2"),
+        (log2(X), "log2"),
+        (tanh(X), "tanh"),
+        (cdiv(X, Y), "cdiv"),
+        (Unary("-", X), "neg"),
+        (Unary("not", C), "not"),
+        (Binary("+", X, Y), "+"),
+        (IfExp(C, X, Y), "ifexp"),
+    ],
+)
 def test_what_is_built_is_read_as_the_same(built: Any, name: str) -> None:
     result = operation(built)
     assert result is not None and result[0] is ENTRIES[name] and traits(built) is ENTRIES[name].traits

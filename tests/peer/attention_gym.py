@@ -223,7 +223,7 @@ def split_prefix_response_attention_matches_duplicated_causal_cuda(t: Trial) -> 
     def part(rows: slice, columns: slice, mask: Any) -> Any:
         o, aux = t.ours.flex_attention(
             q[:, :, rows], k[:, :, columns], v[:, :, columns], block_mask=mask, return_aux=t.ours.AuxRequest(lse=True)
-        )  # fmt: skip
+        )
         return o, aux.lse
 
     causal = t.ours.create_block_mask(causal_mask, 1, 1, 128, 128, device=t.device, BLOCK_SIZE=128)
@@ -330,8 +330,14 @@ def of_chosen_tiles(t: Trial, tiles: torch.Tensor, columns: int, size: int) -> C
         full[..., :top] = tiles
         counts = torch.full(tiles.shape[:3], top, dtype=torch.int32, device=t.device)
         return api.BlockMask.from_kv_blocks(
-            torch.zeros_like(counts), torch.zeros_like(full), counts, full, BLOCK_SIZE=size, mask_mod=None, seq_lengths=(rows * size, columns * size)
-        )  # fmt: skip
+            torch.zeros_like(counts),
+            torch.zeros_like(full),
+            counts,
+            full,
+            BLOCK_SIZE=size,
+            mask_mod=None,
+            seq_lengths=(rows * size, columns * size),
+        )
 
     return make
 
@@ -397,10 +403,29 @@ def flex_autotune_replay(t: Trial, dtype: torch.dtype) -> None:
     t.judge(attention(mask=block_mask(t, causal_mask, None, None, S, S)), t.qkv((2, 4, S, 64), dtype=dtype))
 
 
-aside(GYM, "its own functions in plain PyTorch: mask_mods on grids of indices, tables of graphs, pooling, merging; neither function is called",
-      "test_block_diffusion_matches_reference", "test_block_diffusion_structure", "test_packed_causal_doc_mask_matches_generic_causal_doc_mask",
-      "test_global_sliding_window_matches_reference", "test_shortest_path_distances_*", "test_shortest_path_edge_types_*", "test_build_tree_ancestor_matrix_*",
-      "test_jetspec_tree_causal_mask_allows_*", "test_jetspec_training_mask_*", "test_merge_attention_matches_*", "test_sandwich_matches_paper_reference",
-      "test_shared_prefix.py", "test_vsa.py (9)", "test_namespaces.py", count=48)  # fmt: skip
-aside(GYM, "FlashAttention-4 through Flex's FLASH backend, which needs its CuTeDSL kernels", "test_sandwich_flex_flash_backend",
-      "test_vsa_flex_flash_backend_sm100_*", count=3)  # fmt: skip
+aside(
+    GYM,
+    "its own functions in plain PyTorch: mask_mods on grids of indices, tables of graphs, pooling, merging; neither function is called",
+    "test_block_diffusion_matches_reference",
+    "test_block_diffusion_structure",
+    "test_packed_causal_doc_mask_matches_generic_causal_doc_mask",
+    "test_global_sliding_window_matches_reference",
+    "test_shortest_path_distances_*",
+    "test_shortest_path_edge_types_*",
+    "test_build_tree_ancestor_matrix_*",
+    "test_jetspec_tree_causal_mask_allows_*",
+    "test_jetspec_training_mask_*",
+    "test_merge_attention_matches_*",
+    "test_sandwich_matches_paper_reference",
+    "test_shared_prefix.py",
+    "test_vsa.py (9)",
+    "test_namespaces.py",
+    count=48,
+)
+aside(
+    GYM,
+    "FlashAttention-4 through Flex's FLASH backend, which needs its CuTeDSL kernels",
+    "test_sandwich_flex_flash_backend",
+    "test_vsa_flex_flash_backend_sm100_*",
+    count=3,
+)

@@ -28,8 +28,14 @@ def one(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool =
 
 
 def in_both(
-    theme: str, mod_of: Callable[..., Mod], *, dtypes: Any = FAST, paged: tuple[bool, bool] = (True, True), only: str = "", fails: bool = False
-) -> None:  # fmt: skip
+    theme: str,
+    mod_of: Callable[..., Mod],
+    *,
+    dtypes: Any = FAST,
+    paged: tuple[bool, bool] = (True, True),
+    only: str = "",
+    fails: bool = False,
+) -> None:
     """Enters a mod for both files. mod_of(trial, batches, heads, queries, keys, dtype): the mod, of tensors of these sizes. fails: the original expects it to."""
 
     def of_many(t: Trial, dtype: torch.dtype) -> None:

@@ -363,7 +363,7 @@ def selective_ac_with_max_autotune_short_query(t: Trial) -> None:
     context = functools.partial(create_selective_checkpoint_contexts, policy)
     ours = t.compile(
         functools.partial(checkpoint, t.ours.flex_attention, use_reentrant=False, context_fn=context), mode="max-autotune-no-cudagraphs"
-    )  # fmt: skip
+    )
     mask = block_mask(t, causal_mask, 2, 4, 64, 64)
     t.judge_found(functools.partial(ours, block_mask=mask(t.ours)), attention(mask=mask)(t.theirs), t.qkv((2, 4, 64, 16)))
 

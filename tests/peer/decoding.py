@@ -27,9 +27,20 @@ def mod_of(t: Trial, score_mod: Any) -> Any:
 
 
 def run_test(
-    t: Trial, score_mod: Any = None, dtype: torch.dtype = torch.float16, *, b: tuple[int, int] = (B, B), heads: tuple[int, int] = (HQ, HKV), m: int = 1,
-    n: int = 0, d: tuple[int, int] = (D, D), mask: Any = None, over_pages: bool = False, plain: bool = True, **options: Any,
-) -> None:  # fmt: skip
+    t: Trial,
+    score_mod: Any = None,
+    dtype: torch.dtype = torch.float16,
+    *,
+    b: tuple[int, int] = (B, B),
+    heads: tuple[int, int] = (HQ, HKV),
+    m: int = 1,
+    n: int = 0,
+    d: tuple[int, int] = (D, D),
+    mask: Any = None,
+    over_pages: bool = False,
+    plain: bool = True,
+    **options: Any,
+) -> None:
     """O and LSE of queries [b, h, m, d] over n keys, 2048 if not given; over_pages: and over those of a cache, under the mask of everything."""
     n = n or t.length(S)
     q, kv = (b[0], heads[0], m, d[0]), (b[1], heads[1], n, d[0])

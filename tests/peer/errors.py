@@ -107,10 +107,16 @@ def mismatched(t: Trial, selector: str) -> None:
     }
     raises_assertion(
         lambda: t.ours.BlockMask(
-            kv_num_blocks=counts, kv_indices=indices, q_num_blocks=counts, q_indices=indices, **fields,
-            BLOCK_SIZE=(64, 64), mask_mod=noop_mask, seq_lengths=(1, 1),
+            kv_num_blocks=counts,
+            kv_indices=indices,
+            q_num_blocks=counts,
+            q_indices=indices,
+            **fields,
+            BLOCK_SIZE=(64, 64),
+            mask_mod=noop_mask,
+            seq_lengths=(1, 1),
         )
-    )  # fmt: skip
+    )
 
 
 @scenario(ATTENTION, "fields of block masks")
@@ -176,16 +182,36 @@ def mixed_dtype_backwards(t: Trial) -> None:
 
 
 aside(ATTENTION, "needs two GPUs", "test_qkv_and_block_mask_on_the_same_device", "test_device_cuda_1")
-aside(ATTENTION, "reads graphs, generated code, logs or numbers of moved bytes of inductor", "test_subgraph_respect_decompostion", "test_epilogue_fused",
-      "test_kernel_options_argument_is_respected", "test_fw_bw_graph_correctness", "test_flex_attention_logging")  # fmt: skip
-aside(ATTENTION, "chooses among PyTorch's kernels, or looks at how it chooses", "test_backend_auto_matches_triton_large",
-      "test_backend_triton_decode_matches_auto", "test_backend_triton_decode_errors_when_not_supported",
-      "test_backend_triton_decode_errors_with_non_power_of_two_gqa", "test_backend_rejects_legacy_force_use_flag",
-      "test_backend_defaults_and_rejects_invalid", "test_triton_template_warp_specialization")  # fmt: skip
+aside(
+    ATTENTION,
+    "reads graphs, generated code, logs or numbers of moved bytes of inductor",
+    "test_subgraph_respect_decompostion",
+    "test_epilogue_fused",
+    "test_kernel_options_argument_is_respected",
+    "test_fw_bw_graph_correctness",
+    "test_flex_attention_logging",
+)
+aside(
+    ATTENTION,
+    "chooses among PyTorch's kernels, or looks at how it chooses",
+    "test_backend_auto_matches_triton_large",
+    "test_backend_triton_decode_matches_auto",
+    "test_backend_triton_decode_errors_when_not_supported",
+    "test_backend_triton_decode_errors_with_non_power_of_two_gqa",
+    "test_backend_rejects_legacy_force_use_flag",
+    "test_backend_defaults_and_rejects_invalid",
+    "test_triton_template_warp_specialization",
+)
 aside(ATTENTION, "a warning of PyTorch's and the flag that turns its compiling off", "test_debug_flag_disables_internal_compilation")
 aside(ATTENTION, "registers a tensor subclass with PyTorch's own operator", "test_tensor_subclass_dispatch_order")
-aside(ATTENTION, "PagedAttention's own table of pages: calls neither function", "test_page_allocation", "test_allocate", "test_update",
-      "test_convert_mask_mod")  # fmt: skip
+aside(
+    ATTENTION,
+    "PagedAttention's own table of pages: calls neither function",
+    "test_page_allocation",
+    "test_allocate",
+    "test_update",
+    "test_convert_mask_mod",
+)
 aside(
     ATTENTION,
     "skipped by PyTorch itself, or for a device without CUDA",

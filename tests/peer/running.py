@@ -163,8 +163,14 @@ class Worker:
 
 
 def run(
-    cases: Sequence[Any], load: Callable[[], dict[str, Any]], setting: Setting, *, workers: int = 2, limit: float = 60.0, start_limit: float = 300.0
-) -> Iterator[Outcome]:  # fmt: skip
+    cases: Sequence[Any],
+    load: Callable[[], dict[str, Any]],
+    setting: Setting,
+    *,
+    workers: int = 2,
+    limit: float = 60.0,
+    start_limit: float = 300.0,
+) -> Iterator[Outcome]:
     """Outcomes as they come. limit: seconds of one case, after which its process is killed and it counts as a hang; a death of the process is a crash.
 
     load: what gives the cases by name in another process. Raises RuntimeError if workers do not start.

@@ -26,9 +26,17 @@ def block_mask(t: Trial, mod: Any, b: int | None, h: int | None, m: int, n: int,
 
 
 def run_test(
-    t: Trial, score_mod: Any, dtype: torch.dtype, q: tuple[int, ...] = (B, H, S, D), kv: tuple[int, ...] | None = None, *, v_dim: int | None = None,
-    mask: Any = None, paged: bool = False, learned: tuple[torch.Tensor, ...] = (),
-) -> None:  # fmt: skip
+    t: Trial,
+    score_mod: Any,
+    dtype: torch.dtype,
+    q: tuple[int, ...] = (B, H, S, D),
+    kv: tuple[int, ...] | None = None,
+    *,
+    v_dim: int | None = None,
+    mask: Any = None,
+    paged: bool = False,
+    learned: tuple[torch.Tensor, ...] = (),
+) -> None:
     """The check that most tests are: under a mask of everything if none is given; paged: over the pages of a cache, too."""
     tensors = t.qkv(q, kv, dtype, v_dim)
     key = tensors[1].shape

@@ -37,9 +37,14 @@ PAIRS = (("offset", "offset"), ("offset", "transposed"), ("heads_and_positions_t
 
 
 @scenario(
-    ATTENTION, "strides", gradients=BACKWARD, dtype=FAST, q_s=of("offset", "transposed"),
-    kv_s={f"{k}-{v}": (STRIDES[k], STRIDES[v]) for k, v in PAIRS}, do_s=of("offset", "transposed", "heads_and_positions_transposed"),
-)  # fmt: skip
+    ATTENTION,
+    "strides",
+    gradients=BACKWARD,
+    dtype=FAST,
+    q_s=of("offset", "transposed"),
+    kv_s={f"{k}-{v}": (STRIDES[k], STRIDES[v]) for k, v in PAIRS},
+    do_s=of("offset", "transposed", "heads_and_positions_transposed"),
+)
 def strided_inputs(t: Trial, dtype: torch.dtype, q_s: Any, kv_s: Any, do_s: Any) -> None:
     q = strided(t, (B, H, S // 2, D), *q_s, dtype)
     k, v = (strided(t, (B, H, S, D), *s, dtype) for s in kv_s)
@@ -59,9 +64,13 @@ def order_of(x: torch.Tensor) -> list[int]:
 
 
 @scenario(
-    ATTENTION, "strides", gradients=BACKWARD, mode=("eager", "inductor", "paged_attention"), permute_order=ORDERS,
+    ATTENTION,
+    "strides",
+    gradients=BACKWARD,
+    mode=("eager", "inductor", "paged_attention"),
+    permute_order=ORDERS,
     shape=((2, 1, 128, 16), (4, 2, 64, 16)),
-)  # fmt: skip
+)
 def flex_attention_stride_ordering(t: Trial, mode: str, permute_order: tuple[int, ...], shape: tuple[int, ...]) -> None:
     q, k, v = (t.wanting(torch.randn(shape, device=t.device).permute(permute_order)) for _ in range(3))
     ours = None
@@ -74,8 +83,13 @@ def flex_attention_stride_ordering(t: Trial, mode: str, permute_order: tuple[int
 
 
 @scenario(
-    ATTENTION, "strides", gradients=BACKWARD, mode=("eager", "inductor"), permute_order=ORDERS, shape=((2, 5, 128, 16), (4, 2, 64, 16)),
-)  # fmt: skip
+    ATTENTION,
+    "strides",
+    gradients=BACKWARD,
+    mode=("eager", "inductor"),
+    permute_order=ORDERS,
+    shape=((2, 5, 128, 16), (4, 2, 64, 16)),
+)
 def flex_attention_backward_stride_ordering(t: Trial, mode: str, permute_order: tuple[int, ...], shape: tuple[int, ...]) -> None:
     tensors = [t.wanting(torch.randn(shape, device=t.device).permute(permute_order)) for _ in range(3)]
     o = t.judge(attention(), tensors, compiled=mode != "eager")

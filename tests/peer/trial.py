@@ -40,9 +40,19 @@ def ours(backend: str, verify: str) -> Any:
         return_aux: Any = None,
     ) -> Any:
         return cuir.flex_attention(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options,
-            return_aux=return_aux, backend=backend, verify=verify,
-        )  # fmt: skip
+            query,
+            key,
+            value,
+            score_mod,
+            block_mask,
+            scale,
+            enable_gqa,
+            return_lse,
+            kernel_options,
+            return_aux=return_aux,
+            backend=backend,
+            verify=verify,
+        )
 
     names = {name: getattr(cuir.flex, name, getattr(pytorch, name)) for name in pytorch.__all__}
     return SimpleNamespace(**{**names, "flex_attention": flex_attention})
@@ -110,9 +120,17 @@ class Trial:
         return torch.compile(function, **options)
 
     def judge(
-        self, make: Make, tensors: Sequence[torch.Tensor], *, ours: Make | None = None, learned: Sequence[torch.Tensor] = (), compiled: bool = True,
-        paged: bool = False, what: Sequence[str] = ("O", "LSE"), **options: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        make: Make,
+        tensors: Sequence[torch.Tensor],
+        *,
+        ours: Make | None = None,
+        learned: Sequence[torch.Tensor] = (),
+        compiled: bool = True,
+        paged: bool = False,
+        what: Sequence[str] = ("O", "LSE"),
+        **options: Any,
+    ) -> Any:
         """Compares a call of both implementations, and its gradients if they are what is run. ours: where it is another call there (a paged cache).
 
         make: gives the call of an implementation; masks are made then, outside of what is compiled. learned: captured tensors that have gradients. Gives our
@@ -123,9 +141,16 @@ class Trial:
         return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, what=what, drawn=ours is None)
 
     def judge_found(
-        self, call: Callable[..., Any], reference: Callable[..., Any], tensors: Sequence[torch.Tensor], *, learned: Sequence[torch.Tensor] = (),
-        paged: bool = False, what: Sequence[str] = ("O", "LSE"), drawn: bool = False,
-    ) -> Any:  # fmt: skip
+        self,
+        call: Callable[..., Any],
+        reference: Callable[..., Any],
+        tensors: Sequence[torch.Tensor],
+        *,
+        learned: Sequence[torch.Tensor] = (),
+        paged: bool = False,
+        what: Sequence[str] = ("O", "LSE"),
+        drawn: bool = False,
+    ) -> Any:
         """Judge two calls, like `judge`. drawn: they are of q, k and v alone.
 
         An average of few numbers tells little, so O of fewer is then judged together with those of further draws.

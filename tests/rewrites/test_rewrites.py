@@ -80,10 +80,13 @@ MADE = [
     ("augment", "turns += 1", "turns = turns + 1"),
     ("rename", "factor", "a_factor"),
     ("rename function", "scaled", "a_scaled"),
-    ("inline function", "a, b = scaled(x, scale, 0.25)",
-     "shift_of_scaled = 0.25\ny_of_scaled = x * scale\nshift_of_scaled = shift_of_scaled + LIMIT\na, b = y_of_scaled + shift_of_scaled, scale + 1.0"),
+    (
+        "inline function",
+        "a, b = scaled(x, scale, 0.25)",
+        "shift_of_scaled = 0.25\ny_of_scaled = x * scale\nshift_of_scaled = shift_of_scaled + LIMIT\na, b = y_of_scaled + shift_of_scaled, scale + 1.0",
+    ),
     ("outline function", "first + half - w", "outlined(first, half, w)  # return first + half - w"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), MADE, ids=[f"{k}: {b[:20]}" for k, b, _ in MADE])

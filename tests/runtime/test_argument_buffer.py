@@ -67,8 +67,13 @@ def test_parameters_lie_where_the_cuda_signature_puts_them(name: str) -> None:
 @given(st.data())
 def test_values_are_read_back_from_their_offsets(data: st.DataObject) -> None:
     layout = ArgumentLayout(lowered("mixed"))
-    ranges = {"Q": st.integers(0, 2**64 - 1), "q": st.integers(-(2**63), 2**63 - 1), "i": st.integers(-(2**31), 2**31 - 1),
-              "f": st.floats(width=32, allow_nan=False), "?": st.booleans()}  # fmt: skip
+    ranges = {
+        "Q": st.integers(0, 2**64 - 1),
+        "q": st.integers(-(2**63), 2**63 - 1),
+        "i": st.integers(-(2**31), 2**31 - 1),
+        "f": st.floats(width=32, allow_nan=False),
+        "?": st.booleans(),
+    }
     fields = [p for p in layout.parameters if p.code]
     maps = [data.draw(st.binary(min_size=MAP_BYTES, max_size=MAP_BYTES)) for p in layout.parameters if not p.code]
     values = [data.draw(ranges[p.code]) for p in fields]

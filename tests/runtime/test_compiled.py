@@ -40,23 +40,26 @@ def x(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.zeros(*(shape or (8, 64)), dtype=dtype)
 
 
-@pytest.mark.parametrize(("code", "call"), [
-    ("U401", lambda f: f(x(), x(), x(8), 1.0, 2.0)),
-    ("U401", lambda f: f(x(), X=x(), factor=1.0)),
-    ("U401", lambda f: f(X=x(), factor=1.0, W=x())),
-    ("U401", lambda f: f(x(), x(), factor=1.0, out=(x(8), x(8)))),
-    ("U402", lambda f: f(X=x())),
-    ("U402", lambda f: f(factor=1.0)),
-    ("U403", lambda f: f(X=[1.0], factor=1.0)),
-    ("U403", lambda f: f(X=x(), factor=1.0, out=5)),
-    ("U403", lambda f: f(X=x().to_sparse(), factor=1.0)),
-    ("U404", lambda f: f(X=x(dtype=torch.float32), factor=1.0)),
-    ("U405", lambda f: f(X=x(8, 8, 64), factor=1.0)),
-    ("U406", lambda f: f(X=x(64, 8).T, factor=1.0)),
-    ("U408", lambda f: f(X=x(), Y=x(9, 64), factor=1.0)),
-    ("U409", lambda f: f(X=x(), factor=float("nan"))),
-    ("U410", lambda f: f(X=x().requires_grad_(), factor=1.0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("U401", lambda f: f(x(), x(), x(8), 1.0, 2.0)),
+        ("U401", lambda f: f(x(), X=x(), factor=1.0)),
+        ("U401", lambda f: f(X=x(), factor=1.0, W=x())),
+        ("U401", lambda f: f(x(), x(), factor=1.0, out=(x(8), x(8)))),
+        ("U402", lambda f: f(X=x())),
+        ("U402", lambda f: f(factor=1.0)),
+        ("U403", lambda f: f(X=[1.0], factor=1.0)),
+        ("U403", lambda f: f(X=x(), factor=1.0, out=5)),
+        ("U403", lambda f: f(X=x().to_sparse(), factor=1.0)),
+        ("U404", lambda f: f(X=x(dtype=torch.float32), factor=1.0)),
+        ("U405", lambda f: f(X=x(8, 8, 64), factor=1.0)),
+        ("U406", lambda f: f(X=x(64, 8).T, factor=1.0)),
+        ("U408", lambda f: f(X=x(), Y=x(9, 64), factor=1.0)),
+        ("U409", lambda f: f(X=x(), factor=float("nan"))),
+        ("U410", lambda f: f(X=x().requires_grad_(), factor=1.0)),
+    ],
+)
 def test_bad_calls(kernel: CompiledKernel, code: str, call: Callable[[CompiledKernel], Any]) -> None:
     for _ in range(2):  # nothing bad is remembered as good
         with pytest.raises(CuirError) as caught:
@@ -77,9 +80,21 @@ def test_a_signature_tells_apart_what_the_checks_depend_on() -> None:
     wide = x(8, 128)[:, :64]
     odd = torch.zeros(8 * 64 + 8, dtype=torch.float16)[1 : 8 * 64 + 1].view(8, 64)
     arguments: list[tuple[Any, ...]] = [
-        (base, 1.0), (base, 1), (base, True), (base, 2.0), (base, 0.0), (base, -0.0), (x(9, 64), 1.0), (wide, 1.0), (odd, 1.0), (base.bfloat16(), 1.0),
-        (base.clone().requires_grad_(), 1.0), (base,), (base[None], 1.0), (base.to("meta"), 1.0),
-    ]  # fmt: skip
+        (base, 1.0),
+        (base, 1),
+        (base, True),
+        (base, 2.0),
+        (base, 0.0),
+        (base, -0.0),
+        (x(9, 64), 1.0),
+        (wide, 1.0),
+        (odd, 1.0),
+        (base.bfloat16(), 1.0),
+        (base.clone().requires_grad_(), 1.0),
+        (base,),
+        (base[None], 1.0),
+        (base.to("meta"), 1.0),
+    ]
     results = [_signature(a, ("X", "factor")) for a in arguments]
     assert None not in results and len(set(results)) == len(results)
     assert _signature((base, 1.0), ("X", "factor")) == _signature((base.clone(), 1.0), ("X", "factor"))  # addresses are no part of it

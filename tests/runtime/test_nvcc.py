@@ -158,11 +158,14 @@ def test_resources(cuda: Cuda, pretend: Pretend) -> None:
     assert json.loads(json.dumps(r.as_json()))["registers"] == 168
 
 
-@pytest.mark.parametrize(("word", "costs"), [
-    ("(C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", True),
-    ("(C7517) warpgroup.wait is injected in around line 9 by compiler to allow use of registers defined by GMMA in function 'k'", True),
-    ("(C7519) warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA in function 'k'", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "costs"),
+    [
+        ("(C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", True),
+        ("(C7517) warpgroup.wait is injected in around line 9 by compiler to allow use of registers defined by GMMA in function 'k'", True),
+        ("(C7519) warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA in function 'k'", False),
+    ],
+)
 def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: str, costs: bool) -> None:
     message = f'echo "ptxas info    : {word}" >&2\n'
     pretend("".join(message if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
@@ -185,9 +188,13 @@ def test_exponentials_are_counted_between_waits() -> None:
     assert count_exponentials(code) == (1, 2, 0) and count_exponentials(["MUFU.EX2 R1, R2"]) == ()
 
 
-@pytest.mark.parametrize(("arch", "options"), [
-    ("sm_90a", ("cubin", "compute_90a", "-code=sm_90a")), ("sm_80", ("fatbin", "compute_80", "-code=sm_80,sm_90,compute_80")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arch", "options"),
+    [
+        ("sm_90a", ("cubin", "compute_90a", "-code=sm_90a")),
+        ("sm_80", ("fatbin", "compute_80", "-code=sm_80,sm_90,compute_80")),
+    ],
+)
 def test_targets(arch: str, options: tuple[str, str, str]) -> None:
     assert target(arch) == options
 

@@ -53,10 +53,19 @@ def test_another_key_is_another_result(ask: tuple[Callable[..., Span], list[int]
     assert result == [0, 1]
 
 
-@pytest.mark.parametrize("damage", [
-    lambda whole: b"", lambda whole: b"no result", lambda whole: whole[:-3], lambda whole: whole[: len(whole) // 2],
-    lambda whole: bytes([*whole[:-1], whole[-1] ^ 1]), lambda whole: zlib.compress(dump("a text")), lambda whole: zlib.compress(pickle.dumps(os.path.join)),
-], ids=["empty", "foreign", "end cut off", "half", "one bit", "another class", "a function"])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: b"no result",
+        lambda whole: whole[:-3],
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: bytes([*whole[:-1], whole[-1] ^ 1]),
+        lambda whole: zlib.compress(dump("a text")),
+        lambda whole: zlib.compress(pickle.dumps(os.path.join)),
+    ],
+    ids=["empty", "foreign", "end cut off", "half", "one bit", "another class", "a function"],
+)
 def test_a_damaged_entry_is_made_anew(ask: tuple[Callable[..., Span], list[int]], damage: Callable[[bytes], bytes]) -> None:
     call, result = ask
     call("a")
@@ -128,16 +137,20 @@ def rewrite(folder: Path, name: str, text: str) -> None:
     os.utime(folder / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-@pytest.mark.parametrize("change", [
-    lambda p: os.utime(p / "a.py", ns=(0, (p / "a.py").stat().st_mtime_ns + 1)),
-    lambda p: rewrite(p, "a.py", "longer"),
-    lambda p: rewrite(p, "room/b.toml", "longer"),
-    lambda p: (p / "room/b.toml").rename(p / "room/c.toml"),
-    lambda p: (p / "room/b.toml").rename(p / "b.toml"),
-    lambda p: (p / "a.py").unlink(),
-    lambda p: (p / "room/new.cuh").write_text(""),
-    lambda p: p.rename(p.with_name("elsewhere")) and result_cache.__dict__.update(PACKAGE=p.with_name("elsewhere")),
-], ids=["time", "size", "size of data", "name", "folder", "deleted", "new", "place"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: os.utime(p / "a.py", ns=(0, (p / "a.py").stat().st_mtime_ns + 1)),
+        lambda p: rewrite(p, "a.py", "longer"),
+        lambda p: rewrite(p, "room/b.toml", "longer"),
+        lambda p: (p / "room/b.toml").rename(p / "room/c.toml"),
+        lambda p: (p / "room/b.toml").rename(p / "b.toml"),
+        lambda p: (p / "a.py").unlink(),
+        lambda p: (p / "room/new.cuh").write_text(""),
+        lambda p: p.rename(p.with_name("elsewhere")) and result_cache.__dict__.update(PACKAGE=p.with_name("elsewhere")),
+    ],
+    ids=["time", "size", "size of data", "name", "folder", "deleted", "new", "place"],
+)
 def test_every_change_of_a_file_is_another_package(package: Path, change: Callable[[Path], object]) -> None:
     before = describe()
     assert before == describe()

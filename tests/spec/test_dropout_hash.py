@@ -127,10 +127,17 @@ def test_a_seed_is_of_the_default_generator() -> None:
     assert torch.equal(draw_dropout_seed("cpu"), first)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"p": -0.5}, "from 0 to 1"), ({"p": math.nan}, "from 0 to 1"), ({"p": True}, "from 0 to 1"), ({"p": "half"}, "found 'half'"),
-    ({"seed": torch.zeros(2)}, r"found float32 \[2\]"), ({"seed": torch.zeros(1, dtype=torch.int32)}, r"found int32 \[1\]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"p": -0.5}, "from 0 to 1"),
+        ({"p": math.nan}, "from 0 to 1"),
+        ({"p": True}, "from 0 to 1"),
+        ({"p": "half"}, "found 'half'"),
+        ({"seed": torch.zeros(2)}, r"found float32 \[2\]"),
+        ({"seed": torch.zeros(1, dtype=torch.int32)}, r"found int32 \[1\]"),
+    ],
+)
 def test_malformed_dropout_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(CuirError, match=message) as caught:
         Dropout(**options)

@@ -154,8 +154,12 @@ def test_functions_stand_for_specifications() -> None:
 
 
 BESIDE = "import torch\nfrom torch.nn.functional import layer_norm as norm\nfrom math import sqrt\n\ndef _helper(x):\n    return x\n\n"
-PLAIN = parse("@kernel(arch=\"sm_90a\")\ndef k(X: Global[f16, M, 64], W: Global[f16, 64], B: Global[f16, 64], Y: Global[f16, M, 64], eps: f32):\n    with role(\"a\", warps=1):\n        i = 0\n").kernels()["k"]  # fmt: skip
-ATTENTION = parse("@kernel(arch=\"sm_90a\")\ndef k(Q: Global[f16, B, H, M, 64], K: Global[f16, B, HK, N, 64], V: Global[f16, B, HK, N, 64], scale: f32):\n    with role(\"a\", warps=1):\n        i = 0\n").kernels()["k"]  # fmt: skip
+PLAIN = parse(
+    '@kernel(arch="sm_90a")\ndef k(X: Global[f16, M, 64], W: Global[f16, 64], B: Global[f16, 64], Y: Global[f16, M, 64], eps: f32):\n    with role("a", warps=1):\n        i = 0\n'
+).kernels()["k"]
+ATTENTION = parse(
+    '@kernel(arch="sm_90a")\ndef k(Q: Global[f16, B, H, M, 64], K: Global[f16, B, HK, N, 64], V: Global[f16, B, HK, N, 64], scale: f32):\n    with role("a", warps=1):\n        i = 0\n'
+).kernels()["k"]
 
 
 @pytest.mark.parametrize("arity", range(1, 8))

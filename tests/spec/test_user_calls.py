@@ -182,9 +182,19 @@ def test_state_is_put_back(tmp_path: Path) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
     def state() -> list[object]:
-        return [torch.get_default_dtype(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(),
-                torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist(), dict(os.environ), os.getcwd(),  # type: ignore[union-attr]
-                sys.getrecursionlimit(), sys.stdout]  # fmt: skip
+        return [
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_grad_enabled(),
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            np.random.get_state()[1].tolist(),
+            dict(os.environ),
+            os.getcwd(),  # type: ignore[union-attr]
+            sys.getrecursionlimit(),
+            sys.stdout,
+        ]
 
     before = state()
     call(changes)

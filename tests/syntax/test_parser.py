@@ -101,10 +101,27 @@ def alternating(operators: str, operand: st.SearchStrategy[str], most: int) -> s
 SUMS = alternating("+ - * / // % & | ^", OPERAND, 7)
 LOGIC = alternating("and or", st.builds("{}{}".format, st.sampled_from(["", "", "not "]), alternating("< <= > >= == !=", SUMS, 1)), 4)
 SIGNS = {
-    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.And: "and", ast.Or: "or",
-    ast.USub: "-", ast.Invert: "~", ast.Not: "not",
-}  # fmt: skip
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.And: "and",
+    ast.Or: "or",
+    ast.USub: "-",
+    ast.Invert: "~",
+    ast.Not: "not",
+}
 
 
 def as_python_has_it(e: ast.expr) -> Expr:
@@ -146,8 +163,11 @@ def test_a_kernel():
     k = parse(text).kernels()["k"]
     assert (k.arch, k.cluster) == ("sm_90a", Literal(2))
     assert [(p.name, type(p.type).__name__, p.default) for p in k.params] == [
-        ("Q", "GlobalType", None), ("s", "ScalarType", None), ("T", "ConstType", None), ("X", "ConstType", Literal(128)),
-    ]  # fmt: skip
+        ("Q", "GlobalType", None),
+        ("s", "ScalarType", None),
+        ("T", "ConstType", None),
+        ("X", "ConstType", Literal(128)),
+    ]
     assert k.params[0] == Param("Q", GlobalType("T", ("B", 64)))
     assert parse(text).constants()["N"].value == Unary("-", Literal(3))
 
@@ -298,11 +318,16 @@ def test_each_slip_gets_its_own_words(h):
         ("A = 1e999\n", "P017", 1, 5),
         (body("x = " + "-" * 500 + "a"), "P018", 3, 5),
         (body("x = " + "(" * 500 + "a" + ")" * 500 + ".T" * 200), "P018", 3, 5),
-        ("@func\ndef f(a):\n" + "".join(f"{'    ' * (i + 1)}if a:\n" for i in range(50)) + "    " * 51 + "x = 1\n    return a\n", "P018", 2, 1),
+        (
+            "@func\ndef f(a):\n" + "".join(f"{'    ' * (i + 1)}if a:\n" for i in range(50)) + "    " * 51 + "x = 1\n    return a\n",
+            "P018",
+            2,
+            1,
+        ),
         ("A = 1\nA = 2\n", "N001", 2, 1),
         ("@func\ndef f(a, a):\n    return a\n", "N002", 2, 10),
     ],
-)  # fmt: skip
+)
 def test_errors_by_code_and_place(text, code, line, column):
     assert errors(text)[0] == (code, line, column)
 

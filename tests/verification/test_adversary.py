@@ -30,33 +30,65 @@ DRAINED = """
 EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
     "the scale is not used": ([("    return S, scale * LOG2E\n", "    return S, 0.125 * LOG2E\n")], {}, "numbers", "V301"),
     "the reference moves by maxima before the scale": (
-        [(MOST, "    most = row_max(S)\n"), ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
-         ("exp2(top - new)", "exp2((top - new) * c)"), ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2")],
-        {}, "numbers", "V301",
+        [
+            (MOST, "    most = row_max(S)\n"),
+            ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
+            ("exp2(top - new)", "exp2((top - new) * c)"),
+            ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2"),
+        ],
+        {},
+        "numbers",
+        "V301",
     ),
     "the reference follows downwards": (
-        [(MOST, "    most = max(row_max(S) * c, NEVER)\n"),
-         ("moves = most - top > THRESHOLD ", "moves = (most - top > THRESHOLD) | (top - most > THRESHOLD) & (most > NEVER) ")],
-        {}, "numbers", "V302",
+        [
+            (MOST, "    most = max(row_max(S) * c, NEVER)\n"),
+            ("moves = most - top > THRESHOLD ", "moves = (most - top > THRESHOLD) | (top - most > THRESHOLD) & (most > NEVER) "),
+        ],
+        {},
+        "numbers",
+        "V302",
     ),
     "logits below the first reference": ([("NEVER = -1e30", "NEVER = -10000.0")], {}, "numbers", "V301"),
     "key heads by a mask of bits": ([("hk = h // (H // HK)", "hk = (b * H + h) // (H // HK) & (HK - 1)")], {}, "numbers", "V301"),
     "two of the batch": ([("copy_async(K[b, hk,", "copy_async(K[b % 2, hk,")], {}, "numbers", "V301"),
     "queries counted where no tile takes any": (
-        [("                    q_empty[y].arrive()\n                qi += 1\n            else:", "                    q_empty[y].arrive()\n            else:"),
-         ("softmax_begin(64), b, h, r)\n        if pending:", "softmax_begin(64), b, h, r)\n            qi += 1\n        if pending:")],
-        {}, "schedules", "D401",
+        [
+            (
+                "                    q_empty[y].arrive()\n                qi += 1\n            else:",
+                "                    q_empty[y].arrive()\n            else:",
+            ),
+            ("softmax_begin(64), b, h, r)\n        if pending:", "softmax_begin(64), b, h, r)\n            qi += 1\n        if pending:"),
+        ],
+        {},
+        "schedules",
+        "D401",
     ),
     "a tile without keys ends the one before, and gives nothing back": (
-        [("            else:\n                finish(sO, wg, zeros(", "            else:" + DRAINED + "                finish(sO, wg, zeros(")], {}, "schedules", "D401",
+        [
+            (
+                "            else:\n                finish(sO, wg, zeros(",
+                "            else:" + DRAINED + "                finish(sO, wg, zeros(",
+            )
+        ],
+        {},
+        "schedules",
+        "D401",
     ),
     "a CTA without work waits for a product": (
-        [("        if pending:\n            u, uphase = ring(vi, STAGES)\n            v_full[u].wait(uphase)\n            acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n            mma_wait(acc)\n            v_empty[u].arrive(cluster=True)\n            finish(sO, wg, acc, state, b0, h0, r0)",
-          "        u, uphase = ring(vi, STAGES)\n        v_full[u].wait(uphase)\n        acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n        mma_wait(acc)\n        v_empty[u].arrive(cluster=True)\n        finish(sO, wg, acc, state, b0, h0, r0)"),
-         ("kv_count(b, h, m)[1] - 1 - i", "max(0, kv_count(b, h, m)[1] - 1 - i)"), ("            _, n = kv_count(b, h, m)\n", "            _, n = kv_count(b, h, m)\n            n = max(n, 1)\n")],
-        {"BM": 64, "DYNAMIC": False}, "schedules", "D401",
+        [
+            (
+                "        if pending:\n            u, uphase = ring(vi, STAGES)\n            v_full[u].wait(uphase)\n            acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n            mma_wait(acc)\n            v_empty[u].arrive(cluster=True)\n            finish(sO, wg, acc, state, b0, h0, r0)",
+                "        u, uphase = ring(vi, STAGES)\n        v_full[u].wait(uphase)\n        acc = mma_async(P, sV[u, :, 0 : units(DV)], acc)\n        mma_wait(acc)\n        v_empty[u].arrive(cluster=True)\n        finish(sO, wg, acc, state, b0, h0, r0)",
+            ),
+            ("kv_count(b, h, m)[1] - 1 - i", "max(0, kv_count(b, h, m)[1] - 1 - i)"),
+            ("            _, n = kv_count(b, h, m)\n", "            _, n = kv_count(b, h, m)\n            n = max(n, 1)\n"),
+        ],
+        {"BM": 64, "DYNAMIC": False},
+        "schedules",
+        "D401",
     ),
-}  # fmt: skip
+}
 
 
 def edited(edits: Sequence[tuple[str, str]]) -> str:
@@ -104,8 +136,13 @@ def test_a_small_number_beside_the_inputs_is_asked_for(eps: str, code: str) -> N
     assert not code or report.diagnostics[0].code.startswith(code)
 
 
-CLAMPED = [("                    q_full[x].expect(", "                    store(Q[b, h, m * BM : m * BM + 64, :], cast(min(cast(load(Q[b, h, m * BM : m * BM + 64, :]), f32), 0.5), T))\n"
-            "                    fence_async(tensors=True)\n                    q_full[x].expect(")]  # fmt: skip
+CLAMPED = [
+    (
+        "                    q_full[x].expect(",
+        "                    store(Q[b, h, m * BM : m * BM + 64, :], cast(min(cast(load(Q[b, h, m * BM : m * BM + 64, :]), f32), 0.5), T))\n"
+        "                    fence_async(tensors=True)\n                    q_full[x].expect(",
+    )
+]
 
 
 @pytest.mark.usefixtures("no_schedules")

@@ -124,10 +124,15 @@ def test_a_query_without_keys_names_the_store(lse: str) -> None:
     ("old", "new", "at", "words"),
     [
         ("return k <= q + (N - M)", "return k < q + (N - M)", "return k < q", "`keep` is false for this pair"),
-        ("where(keep(b, h, q, k) & (k < N), S, -inf)", "where((keep(b, h, q, k) | (k == 99)) & (k < N), S, -inf)", "(k == 99)", "the mask is not applied"),
+        (
+            "where(keep(b, h, q, k) & (k < N), S, -inf)",
+            "where((keep(b, h, q, k) | (k == 99)) & (k < N), S, -inf)",
+            "(k == 99)",
+            "the mask is not applied",
+        ),
         ("n = max(0, min(cdiv(N, BN), ", "n = max(0, min(cdiv(N, BN) - 1, ", "return n - min(n, full), n", "its block is not visited"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_mask_names_what_it_comes_from(old: str, new: str, at: str, words: str) -> None:
     assert old in FLASH
     program = parse(FLASH.replace(old, new), "f.cuir")

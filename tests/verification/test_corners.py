@@ -41,7 +41,7 @@ SCORES: dict[str, Callable[..., Any]] = {
     "of the score": lambda s, b, h, i, j: torch.asinh(s),
     "norm": lambda s, b, h, i, j: s - (POINTS[i] - POINTS[j]).norm(),
     "divided": lambda s, b, h, i, j: s / TEMPERATURES[h] + F.elu(GATES[h]) * (i - j) / 8,
-}  # fmt: skip
+}
 
 
 def kernel_of(name: str) -> tuple[Specification, Program, Checked, Draw]:

@@ -43,7 +43,9 @@ SINGLE = """            for j in range(cdiv(N, 16)):
 """
 LOOPS = {  # the same sum, in other words
     "t * 64 in the subscript": LOOP,
-    "through a name": LOOP.replace("                acc", "                base = j * 64\n                acc").replace("j * 64 + cols(64)]", "base + cols(64)]"),
+    "through a name": LOOP.replace("                acc", "                base = j * 64\n                acc").replace(
+        "j * 64 + cols(64)]", "base + cols(64)]"
+    ),
     "through a function": LOOP.replace("j * 64 + cols(64)", "block(j)"),
     "a range with a step": LOOP.replace("range(cdiv(N, 64))", "range(0, N, 64)").replace("j * 64", "j"),
     "a range from elsewhere": LOOP.replace("range(cdiv(N, 64))", "range(b + 3, b + 3 + cdiv(N, 64))").replace("j * 64", "(j - b - 3) * 64"),
@@ -53,7 +55,7 @@ LOOPS = {  # the same sum, in other words
         "                acc = acc + row_sum(X[b, h, q, j * 64 + cols(64)])\n",
         "                for p in range(4):\n                    acc = acc + row_sum(X[b, h, q, j * 256 + p * 64 + cols(64)])\n",
     ),
-}  # fmt: skip
+}
 
 
 def reference(X: torch.Tensor) -> torch.Tensor:
@@ -121,12 +123,15 @@ def test_blocks_that_are_wrong_after_the_first_or_the_eighth_are_refused(loop: s
         ("b, h, q = t // H % B,", "b, h, q = t // H % B & 3,"),
         (", t % H,", ", t % H & 7,"),
         (", t % H,", ", min(t % H, 4),"),
-        ("            acc = zeros(f32, [16, 1])\n            for j in range(cdiv(N, 64)):\n", "            for j in range(cdiv(N, 64)):\n                acc = zeros(f32, [16, 1])\n"),
+        (
+            "            acc = zeros(f32, [16, 1])\n            for j in range(cdiv(N, 64)):\n",
+            "            for j in range(cdiv(N, 64)):\n                acc = zeros(f32, [16, 1])\n",
+        ),
         ("range(cdiv(N, 64))", "range(min(8, cdiv(N, 64)))"),
         ("range(cdiv(N, 64))", "range(max(1, N // 64))"),
         ("t // (H * B) * 16 + rows(16)", "min(7, t // (H * B)) * 16 + rows(16)"),
     ],
-)  # fmt: skip
+)
 def test_other_faults_of_long_dims_are_refused(old: str, new: str) -> None:
     assert old in SUMS
     text = SUMS.replace(old, new).replace("            store(S[b", "            acc = acc + 0.0\n            store(S[b")

@@ -34,9 +34,17 @@ CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 AT = Lengths(1, 1, 1, 90, 110)
 EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-SMALL = {"prefix_lm": {"prefix": 40}, "combo": {"prefix": 40}, "sliding_window": {"window": 30}, "local": {"left": 20, "right": 9}, "qk_sparse": {"start": 0, "length": 37},
-         "global_sliding_window": {"left": 20, "right": 11, "tokens": 5}, "sliding_window_global": {}, "document": {"length": 60, "stagger": 7},
-         "causal_document": {"length": 60, "stagger": 7}}  # fmt: skip
+SMALL = {
+    "prefix_lm": {"prefix": 40},
+    "combo": {"prefix": 40},
+    "sliding_window": {"window": 30},
+    "local": {"left": 20, "right": 9},
+    "qk_sparse": {"start": 0, "length": 37},
+    "global_sliding_window": {"left": 20, "right": 11, "tokens": 5},
+    "sliding_window_global": {},
+    "document": {"length": 60, "stagger": 7},
+    "causal_document": {"length": 60, "stagger": 7},
+}
 
 
 @functools.cache

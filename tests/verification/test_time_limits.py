@@ -24,5 +24,9 @@ def test_no_other_module_of_the_room_names_seconds() -> None:
 
 def test_a_run_has_one_default() -> None:
     assert inspect.signature(verify).parameters["budget"].default == time_limits.RUN
-    budgets = [inspect.signature(f).parameters["budget"].default for _, f in inspect.getmembers(command, inspect.isfunction) if "budget" in inspect.signature(f).parameters]  # fmt: skip
+    budgets = [
+        inspect.signature(f).parameters["budget"].default
+        for _, f in inspect.getmembers(command, inspect.isfunction)
+        if "budget" in inspect.signature(f).parameters
+    ]
     assert time_limits.RUN in budgets

@@ -9,9 +9,14 @@ from tests.gpu import backward_cases as cases
 
 @pytest.mark.parametrize(
     ("name", "dim", "dtype"),
-    [("ALiBi, causal", 128, "bfloat16"), ("documents, soft cap", 64, "float16"), ("more queries than keys", 40, "float16"), ("grouped heads", 192, "float32"),
-     ("rows and columns without pairs", 64, "float32")],
-)  # fmt: skip
+    [
+        ("ALiBi, causal", 128, "bfloat16"),
+        ("documents, soft cap", 64, "float16"),
+        ("more queries than keys", 40, "float16"),
+        ("grouped heads", 192, "float32"),
+        ("rows and columns without pairs", 64, "float32"),
+    ],
+)
 def test_numbers(name: str, dim: int, dtype: str) -> None:
     cases.numbers("cpu", name, 60, dim, dtype)
 

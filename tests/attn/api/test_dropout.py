@@ -345,13 +345,21 @@ def test_packed_sequences() -> None:
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("options", "code", "said"), [
-    ({"dropout_p": -0.1}, "U413", "from 0 to 1"), ({"dropout_p": 1.5}, "U413", "from 0 to 1"), ({"dropout_p": math.nan}, "U413", "from 0 to 1"),
-    ({"dropout_p": True}, "U413", "probability"), ({"dropout_p": "0.1"}, "U413", "probability"), ({"dropout_p": torch.tensor(0.1)}, "U413", "dropout_p.item()"),
-    ({"dropout_p": 0.1, "dropout_seed": 17}, "U413", "draw_dropout_seed"), ({"dropout_seed": torch.zeros(2)}, "U413", r"int32 \[2\]"),
-    ({"dropout_p": 0.1, "dropout_seed": torch.zeros(3, dtype=torch.int32)}, "U413", r"found int32 \[3\]"),
-    ({"dropout_p": 0.1, "dropout_seed": torch.zeros(2, dtype=torch.int32, device="meta")}, "U407", "device of `query`"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"dropout_p": -0.1}, "U413", "from 0 to 1"),
+        ({"dropout_p": 1.5}, "U413", "from 0 to 1"),
+        ({"dropout_p": math.nan}, "U413", "from 0 to 1"),
+        ({"dropout_p": True}, "U413", "probability"),
+        ({"dropout_p": "0.1"}, "U413", "probability"),
+        ({"dropout_p": torch.tensor(0.1)}, "U413", "dropout_p.item()"),
+        ({"dropout_p": 0.1, "dropout_seed": 17}, "U413", "draw_dropout_seed"),
+        ({"dropout_seed": torch.zeros(2)}, "U413", r"int32 \[2\]"),
+        ({"dropout_p": 0.1, "dropout_seed": torch.zeros(3, dtype=torch.int32)}, "U413", r"found int32 \[3\]"),
+        ({"dropout_p": 0.1, "dropout_seed": torch.zeros(2, dtype=torch.int32, device="meta")}, "U407", "device of `query`"),
+    ],
+)
 def test_refused(options: dict[str, Any], code: str, said: str) -> None:
     with pytest.raises(CuirError, match=said) as caught:
         flex_attention(*tensors(), **options, **OPTIONS)

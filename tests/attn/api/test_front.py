@@ -80,9 +80,18 @@ def documents(seed: int = 0, n: int = N, batch: int = 1) -> Mod:
 
 
 # ---- against PyTorch
-@pytest.mark.parametrize(("score", "mask"), [
-    (None, None), (None, causal), (softcapped(20.0), None), (alibi(2), None), (alibi(2), causal), (None, documents()),
-], ids=["plain", "causal", "softcap", "alibi", "alibi causal", "documents"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("score", "mask"),
+    [
+        (None, None),
+        (None, causal),
+        (softcapped(20.0), None),
+        (alibi(2), None),
+        (alibi(2), causal),
+        (None, documents()),
+    ],
+    ids=["plain", "causal", "softcap", "alibi", "alibi causal", "documents"],
+)
 def test_as_pytorch_computes_it(score: Mod | None, mask: Mod | None) -> None:
     compare(tensors(), score, mask)
 
@@ -92,12 +101,16 @@ NANS[[3, 40]] = torch.nan
 LIMITS = torch.tensor([0.5, torch.nan])
 
 
-@pytest.mark.parametrize("mask", [
-    lambda b, h, q, k: (torch.maximum(NANS[q], NANS[k]) > 0.3) | (q == k),
-    lambda b, h, q, k: (torch.fmax(NANS[q], NANS[k]) > 0.3) | (q == k),
-    lambda b, h, q, k: (LIMITS[h] >= 0.2) | (k <= q),
-    lambda b, h, q, k: (q * 0.1 - k * 0.1 >= 0) & (q / 3.0 >= k / 3.0),
-], ids=["maximum", "fmax", "a head without a limit", "as written"])  # fmt: skip
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, h, q, k: (torch.maximum(NANS[q], NANS[k]) > 0.3) | (q == k),
+        lambda b, h, q, k: (torch.fmax(NANS[q], NANS[k]) > 0.3) | (q == k),
+        lambda b, h, q, k: (LIMITS[h] >= 0.2) | (k <= q),
+        lambda b, h, q, k: (q * 0.1 - k * 0.1 >= 0) & (q / 3.0 >= k / 3.0),
+    ],
+    ids=["maximum", "fmax", "a head without a limit", "as written"],
+)
 def test_masks_of_nans_and_of_rounded_products(mask: Mod) -> None:
     assert_attention_matches(None, mask, M=M, N=N, gradients=False)
 

@@ -13,15 +13,32 @@ from cuir.testing import assert_attention_matches
 
 F = torch.nn.functional
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "sin and cos": lambda x: torch.sin(x) + x.cos(), "tan": lambda x: torch.tan(x * 0.5), "inverse": lambda x: torch.asin(x * 0.1) + torch.acos(x * 0.1) + torch.atan(x),
-    "hyperbolic": lambda x: torch.sinh(x) * 0.1 + torch.cosh(x) * 0.1 + x.tanh(), "inverse hyperbolic": lambda x: torch.asinh(x) + torch.atanh(x * 0.1) + torch.acosh(x.abs() + 1.5),
-    "erf": lambda x: torch.erf(x) + torch.special.erfc(x), "exponentials": lambda x: torch.expm1(x * 0.5) + torch.exp2(x), "logarithms": lambda x: torch.log1p(x.abs()) + torch.log10(x.abs() + 1),
-    "roots": lambda x: torch.sqrt(x.abs()) + torch.rsqrt(x * x + 1), "powers": lambda x: (x.abs() + 0.5) ** 1.7 - x**3 * 0.01, "whole": lambda x: (x * 4).floor() / 4 + x.ceil() * 0.1 + x.trunc() * 0.1,
-    "remainders": lambda x: torch.fmod(x, 0.7) + torch.remainder(x, 0.9), "quotients": lambda x: x // 0.5 + torch.div(x, 0.3, rounding_mode="trunc"),
-    "activations": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh") + F.silu(x) + F.softplus(x) + F.leaky_relu(x, 0.2) + F.mish(x) + F.elu(x) + F.logsigmoid(x),
+    "sin and cos": lambda x: torch.sin(x) + x.cos(),
+    "tan": lambda x: torch.tan(x * 0.5),
+    "inverse": lambda x: torch.asin(x * 0.1) + torch.acos(x * 0.1) + torch.atan(x),
+    "hyperbolic": lambda x: torch.sinh(x) * 0.1 + torch.cosh(x) * 0.1 + x.tanh(),
+    "inverse hyperbolic": lambda x: torch.asinh(x) + torch.atanh(x * 0.1) + torch.acosh(x.abs() + 1.5),
+    "erf": lambda x: torch.erf(x) + torch.special.erfc(x),
+    "exponentials": lambda x: torch.expm1(x * 0.5) + torch.exp2(x),
+    "logarithms": lambda x: torch.log1p(x.abs()) + torch.log10(x.abs() + 1),
+    "roots": lambda x: torch.sqrt(x.abs()) + torch.rsqrt(x * x + 1),
+    "powers": lambda x: (x.abs() + 0.5) ** 1.7 - x**3 * 0.01,
+    "whole": lambda x: (x * 4).floor() / 4 + x.ceil() * 0.1 + x.trunc() * 0.1,
+    "remainders": lambda x: torch.fmod(x, 0.7) + torch.remainder(x, 0.9),
+    "quotients": lambda x: x // 0.5 + torch.div(x, 0.3, rounding_mode="trunc"),
+    "activations": lambda x: (
+        F.gelu(x)
+        + F.gelu(x, approximate="tanh")
+        + F.silu(x)
+        + F.softplus(x)
+        + F.leaky_relu(x, 0.2)
+        + F.mish(x)
+        + F.elu(x)
+        + F.logsigmoid(x)
+    ),
     "what is no number": lambda x: torch.where(torch.isnan(x) | torch.isinf(x), 0.0, x) + torch.nan_to_num(x),
     "limits": lambda x: x.clamp(-1, 1) + torch.maximum(x, -x) + torch.sign(x) * x.square() * 0.1 + torch.reciprocal(x.abs() + 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sweep

@@ -56,7 +56,7 @@ def record_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str
         ("qt", ["prepare", "flash_bwd", "finish"]),
         ("s", ["prepare"]),
     ],
-)  # fmt: skip
+)
 def test_only_what_is_asked_for(requests: str, kernels: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     launches = record_launches(monkeypatch)
     q, k, v = tensors(1, 2, 2, N, N, 64)
@@ -120,9 +120,15 @@ def test_heads_of_a_group_are_added_up(requests: str, finished: int, dim: int, m
 
 @pytest.mark.parametrize(
     ("mask", "heads", "length", "expected"),
-    [(causal, (8, 2), 2048, True), (documents, (8, 2), 2048, True), (causal, (8, 8), 2048, False), (causal, (8, 2), 1024, False), (near, (8, 2), 2048, False),
-     (None, (8, 2), 2048, False)],
-)  # fmt: skip
+    [
+        (causal, (8, 2), 2048, True),
+        (documents, (8, 2), 2048, True),
+        (causal, (8, 8), 2048, False),
+        (causal, (8, 2), 1024, False),
+        (near, (8, 2), 2048, False),
+        (None, (8, 2), 2048, False),
+    ],
+)
 def test_where_they_are(mask: Any, heads: tuple[int, int], length: int, expected: bool) -> None:
     """Heads of a group that would not stay together, and have queries enough."""
     result = attention(mask or Specification("full"), dtype=torch.float16, head_dim=64, verify="off")

@@ -119,7 +119,7 @@ def test_an_infinite_slope_where_no_pair_is() -> None:
         ("qkvts", ["prepare", "flash_bwd_dq", "flash_bwd"]),
         ("s", ["prepare"]),
     ],
-)  # fmt: skip
+)
 def test_only_what_is_asked_for(requests: str, kernels: list[str], dim: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two warpgroups that share keys add the gradient of what is captured once."""
     torch._dynamo.reset()

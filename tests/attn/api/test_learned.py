@@ -24,7 +24,9 @@ ALL: dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]] = {
     ),
     "by distance": (
         {"line": (2 * N,), "window": (17,), "buckets": (H, 6)},
-        lambda t, s, b, h, q, k: s + t["line"][torch.abs(q - k)] + t["window"][torch.clamp(q - k + 8, 0, 16)] + t["buckets"][h, BUCKETS[q - k + N]],
+        lambda t, s, b, h, q, k: (
+            s + t["line"][torch.abs(q - k)] + t["window"][torch.clamp(q - k + 8, 0, 16)] + t["buckets"][h, BUCKETS[q - k + N]]
+        ),
     ),
     "of queries, of keys, of both": (
         {"rows": (N,), "keys": (B, N), "both": (N,)},
@@ -32,9 +34,12 @@ ALL: dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]] = {
     ),
     "of heads": (
         {"gate": (H,), "slopes": (B, H), "cap": (), "idle": (H,)},
-        lambda t, s, b, h, q, k: torch.where(t["idle"][h] < 9.0, 1.0, 0.0) * (2.0 + t["cap"]) * torch.tanh(s * torch.sigmoid(t["gate"][h]) / (2.0 + t["cap"])) + t["slopes"][b, h] * (k - q) / 16,
+        lambda t, s, b, h, q, k: (
+            torch.where(t["idle"][h] < 9.0, 1.0, 0.0) * (2.0 + t["cap"]) * torch.tanh(s * torch.sigmoid(t["gate"][h]) / (2.0 + t["cap"]))
+            + t["slopes"][b, h] * (k - q) / 16
+        ),
     ),
-}  # fmt: skip
+}
 
 
 def tensors(dtype: torch.dtype = torch.float16, dim: int = D) -> list[torch.Tensor]:
@@ -101,10 +106,24 @@ def test_biases(name: str) -> None:
 
 F = torch.nn.functional
 CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a choice
-    "abs": torch.abs, "relu": torch.relu, "softplus": F.softplus, "elu": F.elu, "selu": F.selu, "mish": F.mish, "hardswish": F.hardswish, "softsign": F.softsign,
-    "clamp": lambda x: x.clamp(min=0.1), "log sigmoid": F.logsigmoid, "sinh": torch.sinh, "asinh": torch.asinh, "maximum": lambda x: torch.maximum(x, 0.5 - x),
-    "fmod": lambda x: torch.fmod(7 * x, x + 3.0), "power": lambda x: x.abs() ** 2.5, "reciprocal": lambda x: (1 + x * x) ** -1, "of nothing": lambda x: x + x**0,
-}  # fmt: skip
+    "abs": torch.abs,
+    "relu": torch.relu,
+    "softplus": F.softplus,
+    "elu": F.elu,
+    "selu": F.selu,
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "softsign": F.softsign,
+    "clamp": lambda x: x.clamp(min=0.1),
+    "log sigmoid": F.logsigmoid,
+    "sinh": torch.sinh,
+    "asinh": torch.asinh,
+    "maximum": lambda x: torch.maximum(x, 0.5 - x),
+    "fmod": lambda x: torch.fmod(7 * x, x + 3.0),
+    "power": lambda x: x.abs() ** 2.5,
+    "reciprocal": lambda x: (1 + x * x) ** -1,
+    "of nothing": lambda x: x + x**0,
+}
 
 
 @pytest.mark.sweep

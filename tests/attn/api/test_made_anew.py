@@ -68,9 +68,15 @@ def escaped(x: torch.Tensor, use: Callable[[torch.Tensor], object]) -> None:
 
 
 @pytest.mark.parametrize("captured", [False, True])
-@pytest.mark.parametrize(("wrap", "code"), [
-    (lambda x, use: torch.vmap(use)(x[None]), "U403"), (lambda x, use: torch.func.grad(lambda y: use(y))(x), "U403"), (tangent, "U410"), (escaped, "U403"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrap", "code"),
+    [
+        (lambda x, use: torch.vmap(use)(x[None]), "U403"),
+        (lambda x, use: torch.func.grad(lambda y: use(y))(x), "U403"),
+        (tangent, "U410"),
+        (escaped, "U403"),
+    ],
+)
 def test_what_stands_for_others_is_refused_after_a_call_of_its_signature(
     launches: Launches, wrap: Callable[[torch.Tensor, Callable[[torch.Tensor], object]], object], code: str, captured: bool
 ) -> None:

@@ -215,8 +215,9 @@ def test_any_lists_of_blocks(data: st.DataObject) -> None:
         kinds = kinds.clamp(max=1)
     full = lists(kinds, 2, wide, seed + 1) if separate else (None, None)
     mod = data.draw(st.sampled_from([None, causal, documents]))
-    mask = theirs.BlockMask.from_kv_blocks(*lists(kinds, 1, wide, seed), *full, BLOCK_SIZE=(rows, columns), mask_mod=mod, seq_lengths=(m, n),
-                                           compute_q_blocks=False)  # fmt: skip
+    mask = theirs.BlockMask.from_kv_blocks(
+        *lists(kinds, 1, wide, seed), *full, BLOCK_SIZE=(rows, columns), mask_mod=mod, seq_lengths=(m, n), compute_q_blocks=False
+    )
     compare(tensors(batch, heads, m, n), mask, data.draw(st.sampled_from([None, lambda s, b, h, q, k: s + (q - k) * 0.01])))
 
 
@@ -266,8 +267,9 @@ def test_the_mask_mod_alone_is_taken_where_the_blocks_say_no_more() -> None:
     """Its program has bounds, and no table."""
     qkv = tensors()
     whole = theirs.create_block_mask(causal, None, None, M, N, "cpu")
-    generous = theirs.BlockMask.from_kv_blocks(torch.full((1, 1, 2), 3).int(), torch.arange(3).expand(1, 1, 2, 3).int(), mask_mod=causal,
-                                               seq_lengths=(M, N))  # fmt: skip
+    generous = theirs.BlockMask.from_kv_blocks(
+        torch.full((1, 1, 2), 3).int(), torch.arange(3).expand(1, 1, 2, 3).int(), mask_mod=causal, seq_lengths=(M, N)
+    )
     prepared_calls._KNOWN.clear()
     for mask in (whole, generous):
         compare(qkv, mask)
@@ -319,12 +321,16 @@ def test_a_mask_without_lengths_is_asked_for_each() -> None:
         compare(tensors(m=30, n=n), mask)
 
 
-@pytest.mark.parametrize("change", [
-    lambda m: setattr(m, "kv_indices", m.kv_indices[0]),
-    lambda m: setattr(m, "kv_num_blocks", m.kv_num_blocks[:, :, :1]),
-    lambda m: setattr(m, "full_kv_num_blocks", m.full_kv_num_blocks.repeat(2, 1, 1)),
-    lambda m: setattr(m, "seq_lengths", (M, M)),
-], ids=["rank", "rows", "batches", "lengths"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: setattr(m, "kv_indices", m.kv_indices[0]),
+        lambda m: setattr(m, "kv_num_blocks", m.kv_num_blocks[:, :, :1]),
+        lambda m: setattr(m, "full_kv_num_blocks", m.full_kv_num_blocks.repeat(2, 1, 1)),
+        lambda m: setattr(m, "seq_lengths", (M, M)),
+    ],
+    ids=["rank", "rows", "batches", "lengths"],
+)
 def test_masks_that_do_not_fit_are_refused(change: Callable[[Any], None]) -> None:
     mask = theirs.create_block_mask(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
     change(mask)

@@ -92,8 +92,10 @@ def mod_of(captured: dict[str, Value]) -> Callable[..., Any]:
 
 def values_of(chosen: list[str]) -> dict[str, Value]:
     kinds: dict[str, Callable[[int], Value]] = {
-        "tensor": lambda i: torch.linspace(-1, 1, N).roll(i).requires_grad_(), "integer": lambda i: 3 + i, "float": lambda i: 0.3 + i,
-    }  # fmt: skip
+        "tensor": lambda i: torch.linspace(-1, 1, N).roll(i).requires_grad_(),
+        "integer": lambda i: 3 + i,
+        "float": lambda i: 0.3 + i,
+    }
     return {n: kinds[KINDS[i % 3]](i) for i, n in enumerate(chosen)}
 
 

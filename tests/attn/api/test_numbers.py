@@ -64,7 +64,9 @@ def test_an_attention_takes_them_too() -> None:
         return abs(q_idx - kv_idx) < width
 
     result = (
-        cuir.attention(Specification("window", window, captured={"width": number(5)}), head_dim=number(32), consts={"BM": number(64)}, verify="off")
+        cuir.attention(
+            Specification("window", window, captured={"width": number(5)}), head_dim=number(32), consts={"BM": number(64)}, verify="off"
+        )
         for number in (int, np.int64)
-    )  # fmt: skip
+    )
     assert torch.equal(*(a(Q, Q, Q, backend="interpret") for a in result))

@@ -268,10 +268,14 @@ def test_through_aot_autograd() -> None:
         close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
 
 
-@pytest.mark.parametrize(("says", "change"), [
-    ("U411", lambda q, k, v: (q, k[:, :1], v[:, :1])), ("U109", lambda q, k, v: (q.double(), k.double(), v.double())),
-    ("U404", lambda q, k, v: (q.requires_grad_(), k.float(), v.float())),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("says", "change"),
+    [
+        ("U411", lambda q, k, v: (q, k[:, :1], v[:, :1])),
+        ("U109", lambda q, k, v: (q.double(), k.double(), v.double())),
+        ("U404", lambda q, k, v: (q.requires_grad_(), k.float(), v.float())),
+    ],
+)
 def test_mistakes_are_said(says: str, change: Callable[..., Any]) -> None:
     with pytest.raises(Exception, match=says):
         Compiled(attend)(*change(*tensors()), None, masked(causal))
@@ -318,9 +322,14 @@ def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize(("dtype", "tabled", "made"), [
-    (torch.int32, False, 1), (torch.int64, False, 3), (torch.int32, True, 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "tabled", "made"),
+    [
+        (torch.int32, False, 1),
+        (torch.int64, False, 3),
+        (torch.int32, True, 3),
+    ],
+)
 def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, made: int, inside: bool
 ) -> None:
@@ -390,7 +399,7 @@ CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "a range": ((range(3), range(5)), lambda v, s: s * len(v)),
     "the order of a dict": (({"a": 1, "b": 2}, {"b": 2, "a": 1}), lambda v, s: s * next(iter(v.values()))),
     "a module": ((math, operator), lambda v, s: s * (2 if v is math else 3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.sweep
@@ -449,8 +458,9 @@ def test_checkpoints(reentrant: bool) -> None:
     """With the operator saved by its name, too."""
     found = []
     saved = functools.partial(
-        create_selective_checkpoint_contexts, lambda ctx, op, *_, **__: CheckpointPolicy.MUST_SAVE if op is OPERATOR else CheckpointPolicy.PREFER_RECOMPUTE
-    )  # fmt: skip
+        create_selective_checkpoint_contexts,
+        lambda ctx, op, *_, **__: CheckpointPolicy.MUST_SAVE if op is OPERATOR else CheckpointPolicy.PREFER_RECOMPUTE,
+    )
     bias, q = torch.randn(2, N), tensors()[1].float()
 
     def own(x: torch.Tensor) -> Any:

@@ -59,7 +59,9 @@ def test_what_is_traced_is_what_single_pairs_give(name: str) -> None:
     names = {p.name: p.argument(spec, at) for p in traced.parameters}
     for b, h, q, k in torch.randint(0, 2**20, (40, 4), generator=torch.Generator().manual_seed(3)) % torch.tensor([B, H, S, S]):
         place = {n: x.to(torch.int32) for n, x in zip("bhqk", (b, h, q, k))}
-        result = torch.as_tensor(evaluate(traced.score, {**names, **place, "S": torch.tensor(0.7), "scale": 1.0})) * torch.as_tensor(evaluate(traced.factor, {**names, **place, "scale": 1.0}))  # fmt: skip
+        result = torch.as_tensor(evaluate(traced.score, {**names, **place, "S": torch.tensor(0.7), "scale": 1.0})) * torch.as_tensor(
+            evaluate(traced.factor, {**names, **place, "scale": 1.0})
+        )
         torch.testing.assert_close(
             result / 1.4426950408889634, torch.as_tensor(mod(torch.tensor(0.7), b, h, q, k)).float(), rtol=1e-4, atol=1e-5
         )

@@ -38,7 +38,9 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    o: torch.Tensor = varlen_attention(*(x[0].transpose(0, 1) for x in (q, k, v)), PLACES, PLACES, score_mod=biased, block_mask=same, sink=SINK, **OPTIONS)  # fmt: skip
+    o: torch.Tensor = varlen_attention(
+        *(x[0].transpose(0, 1) for x in (q, k, v)), PLACES, PLACES, score_mod=biased, block_mask=same, sink=SINK, **OPTIONS
+    )
     return o.transpose(0, 1)[None]
 
 
@@ -58,10 +60,14 @@ def compiled(call: Call, backend: str) -> Call:
 
 
 CALLS: dict[str, Callable[[], Call]] = {
-    "dense": lambda: dense, "packed": lambda: packed, "nested": lambda: nested, "explicit": explicit,
-    "eager": lambda: compiled(dense, "eager"), "aot_eager": lambda: compiled(dense, "aot_eager"),
+    "dense": lambda: dense,
+    "packed": lambda: packed,
+    "nested": lambda: nested,
+    "explicit": explicit,
+    "eager": lambda: compiled(dense, "eager"),
+    "aot_eager": lambda: compiled(dense, "aot_eager"),
     "explicit, compiled": lambda: compiled(explicit(), "eager"),
-}  # fmt: skip
+}
 
 
 def inputs() -> list[torch.Tensor]:

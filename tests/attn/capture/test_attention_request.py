@@ -15,13 +15,16 @@ def names_of(operator: torch._ops.OpOverload) -> tuple[str, ...]:
     return tuple(a.name for a in operator._schema.arguments)
 
 
-@pytest.mark.parametrize(("operator", "names"), [
-    (OPERATOR, OperatorCall._fields),
-    (BACKWARD, BackwardCall._fields),
-    (varlen.OPERATOR, (*PackedInputs._fields, *GraphMods._fields, "causal", *Options._fields)),
-    (cached.APPENDING, (*CacheInputs._fields, *GraphMods._fields, *CacheOptions._fields)),
-    (cached.OPERATOR, (*(n for n in CacheInputs._fields if n not in ("k", "v")), *GraphMods._fields, *CacheOptions._fields)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("operator", "names"),
+    [
+        (OPERATOR, OperatorCall._fields),
+        (BACKWARD, BackwardCall._fields),
+        (varlen.OPERATOR, (*PackedInputs._fields, *GraphMods._fields, "causal", *Options._fields)),
+        (cached.APPENDING, (*CacheInputs._fields, *GraphMods._fields, *CacheOptions._fields)),
+        (cached.OPERATOR, (*(n for n in CacheInputs._fields if n not in ("k", "v")), *GraphMods._fields, *CacheOptions._fields)),
+    ],
+)
 def test_calls_have_the_order_of_their_schemas(operator: torch._ops.OpOverload, names: tuple[str, ...]) -> None:
     assert names_of(operator) == names
 

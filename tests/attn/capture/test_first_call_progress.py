@@ -25,9 +25,15 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("asked", "terminal", "wanted"), [
-    ("", True, True), ("", False, False), ("1", False, True), ("0", True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "terminal", "wanted"),
+    [
+        ("", True, True),
+        ("", False, False),
+        ("1", False, True),
+        ("0", True, False),
+    ],
+)
 def test_who_sees_it(asked: str, terminal: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_PROGRESS", asked)
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())

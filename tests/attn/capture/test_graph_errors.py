@@ -54,7 +54,7 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], torch.Tensor]] = {
     "packed sequences": (lambda x: varlen_attention(x, x, x, PLACES, PLACES, backend="interpret"), Q),
     "places of sequences": (lambda x: varlen_attention(x[0], x[0], x[0], PLACES.float(), PLACES, backend="interpret"), Q.half()),
     "a cache": (lambda x: attention_with_kv_cache(x, x, x.float(), cache_seqlens=1, backend="interpret"), Q.half()),
-}  # fmt: skip
+}
 
 
 def error_of(call: Callable[..., Any], *args: Any) -> CuirError:

@@ -94,9 +94,19 @@ def test_masks_and_scores(mask_mod: Mod, score_mod: Mod) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "shape",
-    [(2, 4, 2, 70, 200, 128), (1, 2, 2, 130, 65, 40), (1, 2, 1, 64, 64, 128, 64), (1, 1, 1, 60, 60, 64, 128), (1, 3, 1, 33, 90, 20, 24), (1, 2, 2, 1, 1, 8),
-     (1, 2, 1, 70, 130, 192), (1, 2, 1, 70, 130, 256), (1, 1, 1, 60, 140, 192, 128), (1, 1, 1, 70, 60, 40, 200)],
-)  # fmt: skip
+    [
+        (2, 4, 2, 70, 200, 128),
+        (1, 2, 2, 130, 65, 40),
+        (1, 2, 1, 64, 64, 128, 64),
+        (1, 1, 1, 60, 60, 64, 128),
+        (1, 3, 1, 33, 90, 20, 24),
+        (1, 2, 2, 1, 1, 8),
+        (1, 2, 1, 70, 130, 192),
+        (1, 2, 1, 70, 130, 256),
+        (1, 1, 1, 60, 140, 192, 128),
+        (1, 1, 1, 70, 60, 40, 200),
+    ],
+)
 def test_shapes(shape: tuple[int, ...]) -> None:
     close(*both(tensors(*shape), None, softcap))
 
@@ -127,12 +137,15 @@ def test_every_head_dim_has_kernels_that_fit(requests: RequestedGradients, dtype
             assert step.checked.name == step.kernel
 
 
-@pytest.mark.parametrize(("keys", "values", "requests", "kernels"), [
-    (64, 64, RequestedGradients(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 128, RequestedGradients(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 64, RequestedGradients(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
-    (64, 64, RequestedGradients(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "values", "requests", "kernels"),
+    [
+        (64, 64, RequestedGradients(spread=True), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+        (64, 128, RequestedGradients(spread=True), [("finish", 64), ("finish", 128), ("flash_bwd", 64), ("prepare", 64)]),
+        (64, 64, RequestedGradients(), [("finish", 64), ("flash_bwd", 64), ("prepare", 64)]),
+        (64, 64, RequestedGradients(in_order=True), [("flash_bwd", 64), ("flash_bwd_dq", 64)]),
+    ],
+)
 def test_what_a_gpu_compiles(
     keys: int, values: int, requests: RequestedGradients, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +261,7 @@ def test_under_torch_compile(mask: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("code", "options"),
     [("X109", {"normalize": "sigmoid"}), ("X109", {"normalize": "relu"})],
-)  # fmt: skip
+)
 def test_what_has_no_gradients(code: str, options: dict[str, Any]) -> None:
     inputs = [x.requires_grad_() for x in tensors(1, 2, 2, 20, 20, 64)]
     with pytest.raises(CuirError) as caught:

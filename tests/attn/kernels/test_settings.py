@@ -89,14 +89,17 @@ def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
     assert not asked
 
 
-@pytest.mark.parametrize(("spills", "inputs", "chosen"), [
-    ({(192, 128): 800, (192, 80): 0}, {}, (192, 80)),
-    ({(192, 128): 800, (192, 80): 700, (192, 64): 600, (128, 64): 500}, {}, (192, 128)),  # they gain too little
-    ({(192, 128): 800, (192, 80): 390, (192, 64): 380, (128, 64): 0}, {}, (128, 64)),
-    ({(192, 128): 212, (192, 80): 24}, {}, (192, 80)),
-    ({(192, 128): 56}, {}, (192, 128)),
-    ({(192, 128): 800, (128, 128): 800}, {"BN": 128}, (192, 128)),  # the width is the user's own
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spills", "inputs", "chosen"),
+    [
+        ({(192, 128): 800, (192, 80): 0}, {}, (192, 80)),
+        ({(192, 128): 800, (192, 80): 700, (192, 64): 600, (128, 64): 500}, {}, (192, 128)),  # they gain too little
+        ({(192, 128): 800, (192, 80): 390, (192, 64): 380, (128, 64): 0}, {}, (128, 64)),
+        ({(192, 128): 212, (192, 80): 24}, {}, (192, 80)),
+        ({(192, 128): 56}, {}, (192, 128)),
+        ({(192, 128): 800, (128, 128): 800}, {"BN": 128}, (192, 128)),  # the width is the user's own
+    ],
+)
 def test_tiles_that_spill_give_way_to_smaller_ones(
     spills: dict[tuple[int, int], int], inputs: dict[str, int], chosen: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

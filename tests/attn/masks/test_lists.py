@@ -155,8 +155,16 @@ def test_rows_of_tiles_and_the_shortest_last(counts: list[int], B: int, H: int, 
     assert sorted(order) == [[b, h, m] for b in range(B) for h in range(H) for m in range(len(counts))]
     cost = [counts[m] + 1 for _, _, m in order]
     longest = max(cost)
-    tail = next((i for i in range(len(cost)) if sum(cost[i:]) <= workers * longest and cost[i:] == sorted(cost[i:], reverse=True)
-                 and max(cost[i:]) <= min(cost[:i], default=longest)), len(cost))  # fmt: skip
+    tail = next(
+        (
+            i
+            for i in range(len(cost))
+            if sum(cost[i:]) <= workers * longest
+            and cost[i:] == sorted(cost[i:], reverse=True)
+            and max(cost[i:]) <= min(cost[:i], default=longest)
+        ),
+        len(cost),
+    )
     assert order[:tail] == sorted(order[:tail]), "what is not at the end stands in rows"
     ends = [0] * workers  # the end of what each SM was given, in this order
     for c in cost:

@@ -70,8 +70,17 @@ class Problem:
             else [None, None]
         )
         seqlens = torch.tensor(self.lengths, dtype=torch.int32)
-        o, lse = attention_with_kv_cache(self.q, *self.caches, *new, cache_seqlens=seqlens, page_table=self.table, layout=self.layout,
-                                         return_lse=True, backend="interpret", **options)  # type: ignore[misc, arg-type]  # fmt: skip
+        o, lse = attention_with_kv_cache(
+            self.q,
+            *self.caches,
+            *new,
+            cache_seqlens=seqlens,
+            page_table=self.table,
+            layout=self.layout,
+            return_lse=True,
+            backend="interpret",
+            **options,
+        )  # type: ignore[misc, arg-type]
         return o, lse
 
     def wanted(self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,13 +197,16 @@ def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("wrong", "mod"), [
-    ("element 3 is read (b=0, h=3", lambda of: lambda s, b, h, i, j: s + of[h] * j),
-    ("element -1 is read (b=0, h=0", lambda of: lambda s, b, h, i, j: s + of[h - 1] * j),
-    ("element 3 is read (b=1, h=0", lambda of: lambda s, b, h, i, j: s + of[3 * b]),
-    ("", lambda of: lambda s, b, h, i, j: s + of[h // 2 + b] * j),
-    ("", lambda of: lambda s, b, h, i, j: s + of[h + j]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "mod"),
+    [
+        ("element 3 is read (b=0, h=3", lambda of: lambda s, b, h, i, j: s + of[h] * j),
+        ("element -1 is read (b=0, h=0", lambda of: lambda s, b, h, i, j: s + of[h - 1] * j),
+        ("element 3 is read (b=1, h=0", lambda of: lambda s, b, h, i, j: s + of[3 * b]),
+        ("", lambda of: lambda s, b, h, i, j: s + of[h // 2 + b] * j),
+        ("", lambda of: lambda s, b, h, i, j: s + of[h + j]),
+    ],
+)
 def test_what_a_mod_reads_by_heads_must_be_there(wrong: str, mod: Callable[[torch.Tensor], Mod], packed: bool) -> None:
     """A kernel reads it as a scalar, for which there is no 0 outside of memory."""
     x = torch.randn(2, 20, 4, 64).half()
@@ -276,9 +288,13 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
 )
 def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
     given: dict[str, Any] = {
-        "q": torch.zeros(2, 1, 4, 64).half(), "k_cache": torch.zeros(3, 16, 2, 64).half(), "v_cache": torch.zeros(3, 16, 2, 64).half(),
-        "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32), "page_table": torch.tensor([[0], [2]], dtype=torch.int32), "backend": "interpret",
-    }  # fmt: skip
+        "q": torch.zeros(2, 1, 4, 64).half(),
+        "k_cache": torch.zeros(3, 16, 2, 64).half(),
+        "v_cache": torch.zeros(3, 16, 2, 64).half(),
+        "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32),
+        "page_table": torch.tensor([[0], [2]], dtype=torch.int32),
+        "backend": "interpret",
+    }
     with pytest.raises(CuirError) as caught:
         attention_with_kv_cache(**{**given, **change})
     assert caught.value.diagnostics[0].code == code
@@ -288,6 +304,14 @@ def test_new_tokens_without_room_leave_those_before_alone() -> None:
     cache = torch.randn(2, 2, 16, 2, 64).half()
     keys, values = (x.clone() for x in cache)
     new = torch.randn(2, 3, 2, 64).half()
-    attention_with_kv_cache(torch.randn(1, 1, 4, 64).half(), keys, values, new[:1], new[1:], cache_seqlens=torch.tensor([30]).int(), page_table=torch.tensor([[1, 0]]).int(),
-                            backend="interpret")  # fmt: skip
+    attention_with_kv_cache(
+        torch.randn(1, 1, 4, 64).half(),
+        keys,
+        values,
+        new[:1],
+        new[1:],
+        cache_seqlens=torch.tensor([30]).int(),
+        page_table=torch.tensor([[1, 0]]).int(),
+        backend="interpret",
+    )
     assert [(keys[p] != cache[0, p]).any(-1).any(-1).nonzero().flatten().tolist() for p in (1, 0)] == [[], [14, 15]]

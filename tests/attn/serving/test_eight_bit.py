@@ -61,9 +61,18 @@ class Problem:
 
     def called(self, **options: Any) -> Any:
         return attention_with_kv_cache(
-            self.q, *self.caches, *self.new, cache_seqlens=self.lengths, page_table=self.table, layout=self.layout, k_scale=self.scales[0], v_scale=self.scales[1],
-            return_lse=True, backend="interpret", **options,
-        )  # type: ignore[misc, arg-type]  # fmt: skip
+            self.q,
+            *self.caches,
+            *self.new,
+            cache_seqlens=self.lengths,
+            page_table=self.table,
+            layout=self.layout,
+            k_scale=self.scales[0],
+            v_scale=self.scales[1],
+            return_lse=True,
+            backend="interpret",
+            **options,
+        )  # type: ignore[misc, arg-type]
 
     def weighed(self, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """O for weights [H, M, N] of scores."""
@@ -149,9 +158,14 @@ def test_warps_of_32_rows(
     assert (o.double() - expected).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * expected.norm()
 
 
-@pytest.mark.parametrize(("options", "weigh"), [
-    ({"normalize": "sigmoid"}, torch.sigmoid), ({"normalize": "relu"}, lambda s: s.relu() / s.shape[-1]), ({"sink": 0.5}, _with_sink),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "weigh"),
+    [
+        ({"normalize": "sigmoid"}, torch.sigmoid),
+        ({"normalize": "relu"}, lambda s: s.relu() / s.shape[-1]),
+        ({"sink": 0.5}, _with_sink),
+    ],
+)
 def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """The variant decides what the warps of a CTA leave for each other."""
     problem = Problem([200, 17], 16, "heads", M=2)
@@ -200,9 +214,13 @@ def test_numbers_and_scales_of_new_tokens() -> None:
 )
 def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
     inputs: dict[str, Any] = {
-        "q": torch.zeros(2, 1, 4, 64).half(), "k_cache": torch.zeros(3, 16, 2, 64).to(E4M3), "v_cache": torch.zeros(3, 16, 2, 64).to(E4M3),
-        "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32), "page_table": torch.tensor([[0], [2]], dtype=torch.int32), "backend": "interpret",
-    }  # fmt: skip
+        "q": torch.zeros(2, 1, 4, 64).half(),
+        "k_cache": torch.zeros(3, 16, 2, 64).to(E4M3),
+        "v_cache": torch.zeros(3, 16, 2, 64).to(E4M3),
+        "cache_seqlens": torch.tensor([3, 4], dtype=torch.int32),
+        "page_table": torch.tensor([[0], [2]], dtype=torch.int32),
+        "backend": "interpret",
+    }
     with pytest.raises(CuirError) as caught:
         attention_with_kv_cache(**{**inputs, **change})
     assert caught.value.diagnostics[0].code == code

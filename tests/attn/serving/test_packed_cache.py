@@ -52,8 +52,14 @@ class Problem(Packed):
         starts = torch.tensor([0, *self.lengths[0]]).cumsum(0).int()
         options = {"max_seqlen_q": max(self.lengths[0]), "page_table": self.table, "layout": self.layout, "backend": "interpret", **options}
         o, lse = attention_with_kv_cache(
-            rows[0], *caches, *rows[1:], cu_seqlens_q=starts, cache_seqlens=torch.tensor(self.past, dtype=torch.int32), return_lse=True, **options
-        )  # fmt: skip
+            rows[0],
+            *caches,
+            *rows[1:],
+            cu_seqlens_q=starts,
+            cache_seqlens=torch.tensor(self.past, dtype=torch.int32),
+            return_lse=True,
+            **options,
+        )
         self.caches = [x.transpose(1, 2).contiguous() for x in caches] if self.layout == "HND" else caches
         count = sum(self.lengths[0])
         return o[:count], lse[:, :count]
@@ -166,10 +172,14 @@ def test_under_torch_compile() -> None:
         ("U413", "max_seqlen_q must be an integer from 0 on", {"max_seqlen_q": -1}),
         ("U402", "new keys and values come together", {"k": torch.zeros(4, 1, 64).half()}),
         ("U408", "`k` must be [4, 1, 64]", {"k": torch.zeros(5, 1, 64).half(), "v": torch.zeros(5, 1, 64).half()}),
-        ("U109", "found cu_seqlens_q", {"k_cache": torch.zeros(2, 16, 1, 64).to(torch.float8_e4m3fn), "v_cache": torch.zeros(2, 16, 1, 64).to(torch.float8_e4m3fn)}),
+        (
+            "U109",
+            "found cu_seqlens_q",
+            {"k_cache": torch.zeros(2, 16, 1, 64).to(torch.float8_e4m3fn), "v_cache": torch.zeros(2, 16, 1, 64).to(torch.float8_e4m3fn)},
+        ),
         ("U413", "found no cu_seqlens_q", {"q": torch.zeros(2, 1, 2, 64).half(), "cu_seqlens_q": None, "max_seqlen_q": 3}),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_said(code: str, found: str, options: dict[str, Any]) -> None:
     caches = {name: torch.zeros(2, 16, 1, 64).half() for name in ("k_cache", "v_cache")}
     given = {
@@ -277,9 +287,12 @@ def test_a_wrong_mask_beside_causal_is_told_at_its_place(code: str, mask: Any, p
 @pytest.mark.parametrize("name", ["q", "k_cache", "cu_seqlens_q", "page_table"])
 def test_sparse_tensors_are_refused(name: str) -> None:
     given: dict[str, Any] = {
-        "q": torch.ones(1, 1, 16).half(), "k_cache": torch.ones(1, 16, 1, 16).half(), "v_cache": torch.ones(1, 16, 1, 16).half(),
-        "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32), "page_table": torch.ones(1, 1, dtype=torch.int32),
-    }  # fmt: skip
+        "q": torch.ones(1, 1, 16).half(),
+        "k_cache": torch.ones(1, 16, 1, 16).half(),
+        "v_cache": torch.ones(1, 16, 1, 16).half(),
+        "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32),
+        "page_table": torch.ones(1, 1, dtype=torch.int32),
+    }
     given[name] = given[name].to_sparse()
     with pytest.raises(CuirError, match="must be a dense tensor"):
         attention_with_kv_cache(**given, cache_seqlens=5, backend="interpret")

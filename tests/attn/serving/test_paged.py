@@ -39,8 +39,14 @@ class Cache:
             for b, length in enumerate(LENGTHS):
                 self.paged.reserve(torch.tensor(b), length * part // 2)
         for b, length in enumerate(LENGTHS.tolist()):
-            self.paged.assign(torch.tensor([b]), torch.arange(length)[None], self.k[b : b + 1, :, :length], self.v[b : b + 1, :, :length], self.pages_k,
-                              self.pages_v)  # fmt: skip
+            self.paged.assign(
+                torch.tensor([b]),
+                torch.arange(length)[None],
+                self.k[b : b + 1, :, :length],
+                self.v[b : b + 1, :, :length],
+                self.pages_k,
+                self.pages_v,
+            )
 
     def attend(self, q: torch.Tensor, mask: Any, score: Mod | None, **options: Any) -> torch.Tensor:
         own = self.paged.convert_logical_block_mask(mask, kv_len=LENGTHS)

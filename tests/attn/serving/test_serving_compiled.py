@@ -45,9 +45,20 @@ def compiled(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
 def test_a_step_over_a_cache_is_one_graph() -> None:
     def step(q: Any, k: Any, v: Any, keys: Any, values: Any, lengths: Any, table: Any, mod: Any, sink: Any) -> Any:
         o, lse = attention_with_kv_cache(
-            q * 2, keys, values, k, v, cache_seqlens=lengths, page_table=table, score_mod=mod, block_mask=from_start, causal=True, sink=sink, return_lse=True,
+            q * 2,
+            keys,
+            values,
+            k,
+            v,
+            cache_seqlens=lengths,
+            page_table=table,
+            score_mod=mod,
+            block_mask=from_start,
+            causal=True,
+            sink=sink,
+            return_lse=True,
             backend="interpret",
-        )  # fmt: skip
+        )
         return o + 1, lse
 
     call, counter = compiled(step)
@@ -112,9 +123,20 @@ def train(result: str) -> Callable[..., Any]:
 
     def outside(q: Any, k: Any, v: Any, cu: Any, slopes: Any, sink: Any) -> Any:
         o, lse = varlen_attention(
-            q * 1, k, v, cu, cu, score_mod=biased(slopes), block_mask=from_half, causal=True, enable_gqa=True, sink=sink, return_lse=True, backend="interpret",
+            q * 1,
+            k,
+            v,
+            cu,
+            cu,
+            score_mod=biased(slopes),
+            block_mask=from_half,
+            causal=True,
+            enable_gqa=True,
+            sink=sink,
+            return_lse=True,
+            backend="interpret",
             verify="off",
-        )  # fmt: skip
+        )
         return o * 2, lse
 
     def inside(q: Any, k: Any, v: Any, cu: Any, slopes: Any, sink: Any) -> Any:
@@ -124,8 +146,19 @@ def train(result: str) -> Callable[..., Any]:
             return s + steep[h] * (i - j)
 
         o, lse = varlen_attention(
-            q * 1, k, v, cu, cu, score_mod=score_mod, causal=True, enable_gqa=True, sink=sink, return_lse=True, backend="interpret", verify="off"
-        )  # fmt: skip
+            q * 1,
+            k,
+            v,
+            cu,
+            cu,
+            score_mod=score_mod,
+            causal=True,
+            enable_gqa=True,
+            sink=sink,
+            return_lse=True,
+            backend="interpret",
+            verify="off",
+        )
         return o * 2, lse
 
     return {"outside": outside, "inside": inside}[result]

@@ -50,13 +50,22 @@ class Packed:
         self.lengths = queries, keys
         H, HK = heads
         self.q, self.k, self.v = (
-            [torch.randn(n, h, d, generator=g).to(dtype) for n in lengths] for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
-        )  # fmt: skip
+            [torch.randn(n, h, d, generator=g).to(dtype) for n in lengths]
+            for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
+        )
 
     def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         starts = (torch.tensor([0, *n]).cumsum(0).int() for n in self.lengths)
-        o, lse = varlen_attention(*(torch.cat(x) for x in (self.q, self.k, self.v)), *starts, max(self.lengths[0]), max(self.lengths[1]), return_lse=True,
-                                  enable_gqa=True, backend="interpret", **options)  # type: ignore[misc]  # fmt: skip
+        o, lse = varlen_attention(
+            *(torch.cat(x) for x in (self.q, self.k, self.v)),
+            *starts,
+            max(self.lengths[0]),
+            max(self.lengths[1]),
+            return_lse=True,
+            enable_gqa=True,
+            backend="interpret",
+            **options,
+        )  # type: ignore[misc]
         return o, lse
 
     def wanted(self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,14 +26,34 @@ from tests.strategies.effort import examples
 SCALE = 0.125
 S = torch.linspace(-24, 24, 97) + 0.01  # no corner
 SCORES: dict[str, Callable[..., Any]] = {
-    "identity": lambda s: s, "linear": lambda s: 2.0 * s - 1.0, "quotient": lambda s: s / 3.0, "inverse": lambda s: 1.0 / (s + 7.5), "product": lambda s: s * (s - 1.0),
-    "soft cap": lambda s: 2.0 * torch.tanh(s / 2.0), "sine": lambda s: torch.sin(s) + torch.cos(2 * s), "atan": lambda s: torch.atan(s), "exp": lambda s: torch.exp(s * 0.5),
-    "log1p": lambda s: torch.log1p(s * s), "log": lambda s: torch.log(s * s + 0.5), "sqrt": lambda s: torch.sqrt(s * s + 1.0), "abs": lambda s: torch.abs(s) - s, "relu": lambda s: torch.relu(s) * 0.5 + s,
-    "clamp": lambda s: s.clamp(-1.5, 2.0), "minimum": lambda s: torch.minimum(s, 1.0 - s), "maximum": lambda s: torch.maximum(s * 2.0, s * s), "where": lambda s: torch.where(s > 0.5, s, 0.1 * s),
-    "gelu": lambda s: torch.nn.functional.gelu(s), "erf": lambda s: torch.erf(s) - torch.erfc(0.5 * s), "sigmoid": lambda s: torch.sigmoid(s), "softplus": lambda s: torch.nn.functional.softplus(s),
-    "power": lambda s: torch.pow(torch.abs(s) + 0.5, 1.7), "of a power": lambda s: torch.pow(torch.full_like(s, 1.3), s), "fmod": lambda s: torch.fmod(s, 1.7), "jumps": lambda s: s + torch.floor(s) - torch.round(s),
+    "identity": lambda s: s,
+    "linear": lambda s: 2.0 * s - 1.0,
+    "quotient": lambda s: s / 3.0,
+    "inverse": lambda s: 1.0 / (s + 7.5),
+    "product": lambda s: s * (s - 1.0),
+    "soft cap": lambda s: 2.0 * torch.tanh(s / 2.0),
+    "sine": lambda s: torch.sin(s) + torch.cos(2 * s),
+    "atan": lambda s: torch.atan(s),
+    "exp": lambda s: torch.exp(s * 0.5),
+    "log1p": lambda s: torch.log1p(s * s),
+    "log": lambda s: torch.log(s * s + 0.5),
+    "sqrt": lambda s: torch.sqrt(s * s + 1.0),
+    "abs": lambda s: torch.abs(s) - s,
+    "relu": lambda s: torch.relu(s) * 0.5 + s,
+    "clamp": lambda s: s.clamp(-1.5, 2.0),
+    "minimum": lambda s: torch.minimum(s, 1.0 - s),
+    "maximum": lambda s: torch.maximum(s * 2.0, s * s),
+    "where": lambda s: torch.where(s > 0.5, s, 0.1 * s),
+    "gelu": lambda s: torch.nn.functional.gelu(s),
+    "erf": lambda s: torch.erf(s) - torch.erfc(0.5 * s),
+    "sigmoid": lambda s: torch.sigmoid(s),
+    "softplus": lambda s: torch.nn.functional.softplus(s),
+    "power": lambda s: torch.pow(torch.abs(s) + 0.5, 1.7),
+    "of a power": lambda s: torch.pow(torch.full_like(s, 1.3), s),
+    "fmod": lambda s: torch.fmod(s, 1.7),
+    "jumps": lambda s: s + torch.floor(s) - torch.round(s),
     "cube": lambda s: s**3,
-}  # fmt: skip
+}
 
 
 def derivative_of(mod: Callable[..., Any]) -> torch.Tensor:
@@ -67,9 +87,14 @@ def test_of_one_after_another(inner: str, outer: str) -> None:
 
 LEARNED = torch.tensor([0.7])
 OF_READS: dict[str, Callable[..., Any]] = {
-    "soft cap": lambda s, t: t * torch.tanh(s / t), "twice": lambda s, t: s * t + torch.sin(t), "sigmoid": lambda s, t: s * torch.sigmoid(t), "where": lambda s, t: torch.where(s > t, s * t, t * t),
-    "power": lambda s, t: torch.pow(torch.abs(s) + 0.5, t), "clamp": lambda s, t: torch.minimum(s, t) + t, "jumps": lambda s, t: s + torch.floor(t) * t,
-}  # fmt: skip
+    "soft cap": lambda s, t: t * torch.tanh(s / t),
+    "twice": lambda s, t: s * t + torch.sin(t),
+    "sigmoid": lambda s, t: s * torch.sigmoid(t),
+    "where": lambda s, t: torch.where(s > t, s * t, t * t),
+    "power": lambda s, t: torch.pow(torch.abs(s) + 0.5, t),
+    "clamp": lambda s, t: torch.minimum(s, t) + t,
+    "jumps": lambda s, t: s + torch.floor(t) * t,
+}
 
 
 @pytest.mark.parametrize("name", OF_READS)

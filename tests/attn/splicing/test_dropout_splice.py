@@ -36,11 +36,15 @@ def capped(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 SPECS = {
-    "full": Specification("full"), "causal": Specification("causal", causal), "capped": Specification("capped", causal, capped),
-    "sink": Specification("sink", causal, sink=0.5), "largest scores": Specification("most", causal, max_scores=True),
-    "sigmoid": Specification("sigmoid", causal, capped, normalize="sigmoid"), "relu": Specification("relu", None, capped, normalize="relu"),
+    "full": Specification("full"),
+    "causal": Specification("causal", causal),
+    "capped": Specification("capped", causal, capped),
+    "sink": Specification("sink", causal, sink=0.5),
+    "largest scores": Specification("most", causal, max_scores=True),
+    "sigmoid": Specification("sigmoid", causal, capped, normalize="sigmoid"),
+    "relu": Specification("relu", None, capped, normalize="relu"),
     "documents": Specification("documents", lambda b, h, q, k, *, ids=torch.arange(1000) // 70: ids[q] == ids[k]),
-}  # fmt: skip
+}
 RAGGED = Case("ragged", Lengths(2, 4, 2, 75, 140))
 FORWARD: dict[str, Consts] = {
     "flash_fwd_sm90": {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64},
@@ -120,15 +124,21 @@ FAULTS = {
     "batches alike": ("head = b * H + h", "head = h"),
     "words of the seed exchanged": ("(dropout_seed[0] + head", "(dropout_seed[1] + head"),
     "a seed of its own": ("dropout_seed[1] + head", "12345 + head"),
-    "another multiplication": ("* 2146121005\n    x = (x ^ x // 32768 & 131071 ^ y)", "* 2146121007\n    x = (x ^ x // 32768 & 131071 ^ y)"),
+    "another multiplication": (
+        "* 2146121005\n    x = (x ^ x // 32768 & 131071 ^ y)",
+        "* 2146121007\n    x = (x ^ x // 32768 & 131071 ^ y)",
+    ),
     "a shift that copies the sign": ("x // 32768 & 131071 ^ y", "x // 32768 ^ y"),
     "the complement": ("return x < dropout_threshold", "return x >= dropout_threshold"),
     "everything retained": ("return x < dropout_threshold", "return x < 2147483647"),
-}  # fmt: skip
+}
 FORWARD_FAULTS = FAULTS | {
     "weights are not rescaled": (" * dropout_factor, where(total", ", where(total"),
-    "the sum leaves dropped weights out": ("P, state, alpha = softmax_step(S, state, c)", "P, state, alpha = softmax_step(where(retained(b, h, q, k), S, -inf), state, c)"),
-}  # fmt: skip
+    "the sum leaves dropped weights out": (
+        "P, state, alpha = softmax_step(S, state, c)",
+        "P, state, alpha = softmax_step(where(retained(b, h, q, k), S, -inf), state, c)",
+    ),
+}
 BACKWARD_FAULTS = FAULTS | {
     "dV of all weights": ("cast(max(P, 0.0) * dropout_factor, T)", "cast(abs(P) * dropout_factor, T)"),
     "dV is not rescaled": ("max(P, 0.0) * dropout_factor", "max(P, 0.0)"),

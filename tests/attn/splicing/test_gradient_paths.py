@@ -15,12 +15,20 @@ from cuir.spec.specification import Specification
 
 NOTHING = 0.0
 WITH_ZEROS: dict[str, Callable[[Any], Any]] = {
-    "times a captured 0": lambda p: NOTHING * p, "round": lambda p: torch.round(p), "floor": lambda p: p.floor(), "sign": lambda p: torch.sign(p),
-    "a choice": lambda p: torch.where(p > 100.0, torch.sign(p), 0.0), "the smaller one": lambda p: torch.minimum(p.round(), p.ceil()), "half": lambda p: p.half().float().round(),
-}  # fmt: skip
+    "times a captured 0": lambda p: NOTHING * p,
+    "round": lambda p: torch.round(p),
+    "floor": lambda p: p.floor(),
+    "sign": lambda p: torch.sign(p),
+    "a choice": lambda p: torch.where(p > 100.0, torch.sign(p), 0.0),
+    "the smaller one": lambda p: torch.minimum(p.round(), p.ceil()),
+    "half": lambda p: p.half().float().round(),
+}
 WITHOUT: dict[str, Callable[[Any], Any]] = {
-    "a condition": lambda p: torch.where(p > 0.0, 1.0, 2.0), "detach": lambda p: p.detach() * 2.0, "an integer": lambda p: p.int().float(), "a comparison": lambda p: (p < 3.0).float(),
-}  # fmt: skip
+    "a condition": lambda p: torch.where(p > 0.0, 1.0, 2.0),
+    "detach": lambda p: p.detach() * 2.0,
+    "an integer": lambda p: p.int().float(),
+    "a comparison": lambda p: (p < 3.0).float(),
+}
 CASES = [*((n, f, True) for n, f in WITH_ZEROS.items()), *((n, f, False) for n, f in WITHOUT.items())]
 
 

@@ -31,11 +31,14 @@ def capped(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 SPECS = {
-    "full": Specification("full"), "causal": Specification("causal", causal), "capped": Specification("capped", causal, capped),
-    "sink": Specification("sink", causal, sink=0.5), "sigmoid": Specification("sigmoid", causal, capped, normalize="sigmoid"),
+    "full": Specification("full"),
+    "causal": Specification("causal", causal),
+    "capped": Specification("capped", causal, capped),
+    "sink": Specification("sink", causal, sink=0.5),
+    "sigmoid": Specification("sigmoid", causal, capped, normalize="sigmoid"),
     "relu": Specification("relu", None, capped, normalize="relu"),
     "documents": Specification("documents", lambda b, h, q, k, *, ids=torch.arange(1000) // 70: ids[q] == ids[k]),
-}  # fmt: skip
+}
 
 
 def make_program(name: str, origin: str = "flash_fwd_sm90") -> tuple[cuir.Program, Specification]:

@@ -79,11 +79,14 @@ ORIGINS = [("flash_bwd_dq_sm90", {"T": F16}), ("flash_bwd_dq_f32", {"T": F32})]
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "consts"), ORIGINS)
-@pytest.mark.parametrize(("spec", "old", "new", "code"), [
-    ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
-    ("causal", "cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", "V101"),
-    ("causal_document", "return block_list[b, 0, m, i]", "return block_list[b, 0, m, 0]", "V103"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "old", "new", "code"),
+    [
+        ("causal", "N - M + 1) // BN)", "N - M + 2) // BN)", "V102"),
+        ("causal", "cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", "V101"),
+        ("causal_document", "return block_list[b, 0, m, i]", "return block_list[b, 0, m, 0]", "V103"),
+    ],
+)
 def test_its_contracts_are_asked(
     name: str, consts: dict[str, DType], spec: str, old: str, new: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

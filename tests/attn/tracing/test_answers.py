@@ -80,7 +80,7 @@ def stay(gain: float, n: int, bias: torch.Tensor) -> dict[str, Mod]:
         "no tensor": lambda s, b, h, q, k: s if isinstance(gain, torch.Tensor) else s + gain,
         "a score": lambda s, b, h, q, k: s * gain if isinstance(s, torch.Tensor) and isinstance(q, torch.Tensor) else s,
         "a class": lambda s, b, h, q, k: s * n if isinstance(int, type) and isinstance(type(s), type) else s,
-    }  # fmt: skip
+    }
 
 
 def become(gain: float, n: int, bias: torch.Tensor) -> dict[str, Mod]:
@@ -104,7 +104,7 @@ def become(gain: float, n: int, bias: torch.Tensor) -> dict[str, Mod]:
         "a tensor of it": lambda s, b, h, q, k: s + torch.tensor(gain),
         "tensor's own": lambda s, b, h, q, k: s + bias[-n],
         "remembered": lambda s, b, h, q, k: s * cached(n),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", stay(2.5, 3, BIAS))
@@ -197,8 +197,16 @@ def test_arithmetic_of_numbers_is_pythons(gain: float, n: int, tree: Any) -> Non
             return a
         if sign == "**" and (abs(a) > 8 or abs(b) > 4 or a == 0):
             return a
-        return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "//": lambda: a // b, "%": lambda: a % b,
-                "**": lambda: abs(a) ** b, "==": lambda: 2 if a == b else 3, "<": lambda: a if a < b else b}[sign]()  # fmt: skip
+        return {
+            "+": lambda: a + b,
+            "-": lambda: a - b,
+            "*": lambda: a * b,
+            "//": lambda: a // b,
+            "%": lambda: a % b,
+            "**": lambda: abs(a) ** b,
+            "==": lambda: 2 if a == b else 3,
+            "<": lambda: a if a < b else b,
+        }[sign]()
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + value(tree, {"gain": gain, "n": n}) * 0.01
@@ -238,7 +246,9 @@ def same_as_pytorch(g: float, n: int, t: torch.Tensor) -> dict[str, Mod]:
         "a power of 0": lambda s, b, h, q, k: s * (0.0 * g) ** n + (g - g) ** 0,
         "sums of bools": lambda s, b, h, q, k: s * ((n > 0) + (g > 0)) + abs(n > 0) + (n > 0) ** 2 + ~(n > 0),
         "powers of bools": lambda s, b, h, q, k: s * ((k < q) ** 2 + (k > 3) ** 2 + torch.square(k > 1)),
-        "the dtype of another": lambda s, b, h, q, k: s * ((k < q).to(s) + (k > 3).type(torch.FloatTensor) + (k > 1).type("torch.IntTensor")),
+        "the dtype of another": lambda s, b, h, q, k: (
+            s * ((k < q).to(s) + (k > 3).type(torch.FloatTensor) + (k > 1).type("torch.IntTensor"))
+        ),
         "the dtype of a score": lambda s, b, h, q, k: s * torch.tensor(2.0, dtype=s.dtype) if torch.finfo(s.dtype).bits >= 32 else s,
         "methods that ask": Learned(t, g),
         "a module that asks": Learning(t, g).forward,
@@ -250,7 +260,7 @@ def same_as_pytorch(g: float, n: int, t: torch.Tensor) -> dict[str, Mod]:
         "text by repr": lambda s, b, h, q, k: s * {repr(n): 5.0}.get(f"{n!r}", 1.0) * {str([n]): 2.0}.get(f"[{n}]", 1.0),
         "NumPy's functions": lambda s, b, h, q, k: s * np.sqrt(n) + np.exp(-g),
         "1 and 1.0": lambda s, b, h, q, k: s * pair(1, 1.0)(),
-    }  # fmt: skip
+    }
 
 
 class Learned:

@@ -62,10 +62,14 @@ FORMS: dict[str, tuple[Callable[..., Any], str, list[str]]] = {
     "another dtype": (lambda b, h, q, k: Config.table.int()[h, k] <= q, "cast(table[h, k], i32) <= q", ["table"]),
     "no dims": (lambda s, b, h, q, k: s / Config.cap + Config.cap, "S * (scale / cap[0]) + cap[0]", ["cap"]),
     "no dims, first": (lambda s, b, h, q, k: s + torch.maximum(Config.cap, k), "S * scale + max(cap[0], cast(k, f32))", ["cap"]),
-    "no dims, in an index": (lambda b, h, q, k: TABLES[0][Config.sizes["window"][0]] <= k, f"TABLES_0[{WINDOW}[0]] <= k", ["TABLES_0", WINDOW]),
+    "no dims, in an index": (
+        lambda b, h, q, k: TABLES[0][Config.sizes["window"][0]] <= k,
+        f"TABLES_0[{WINDOW}[0]] <= k",
+        ["TABLES_0", WINDOW],
+    ),
     "a partial": (functools.partial(lambda table, s, b, h, q, k: s + table[h, k], Config.table), "S * scale + table[h, k]", ["table"]),
     "its own": (lambda s, b, h, q, k: s * torch.tensor(0.5) + torch.full((), 2), "S * (scale * 0.5) + 2.0", []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -76,14 +80,17 @@ def test_traced_and_named(name: str) -> None:
     assert [p.name for p in traced_mod.parameters] == names
 
 
-@pytest.mark.parametrize(("mod", "code", "says"), [
-    (lambda b, h, q, k: Config.ids.cumsum(0) <= k, "X120", "`cumsum` of a row"),
-    (lambda b, h, q, k: torch.cumsum(Config.ids, 0) <= k, "X120", "`cumsum` of a row"),
-    (lambda b, h, q, k: Config.ids[q, k] == 0, "X120", "`ids` has 1 dims, found 2 indices"),
-    (lambda b, h, q, k: q >= k if Config.cap > 1 else q <= k, "X121", "only known when the kernel runs"),
-    (lambda s, b, h, q, k: s + float(Config.cap), "X121", "only known when the kernel runs"),
-    (lambda b, h, q, k: torch.arange(q)[0] == k, "X120", "only known when the kernel runs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mod", "code", "says"),
+    [
+        (lambda b, h, q, k: Config.ids.cumsum(0) <= k, "X120", "`cumsum` of a row"),
+        (lambda b, h, q, k: torch.cumsum(Config.ids, 0) <= k, "X120", "`cumsum` of a row"),
+        (lambda b, h, q, k: Config.ids[q, k] == 0, "X120", "`ids` has 1 dims, found 2 indices"),
+        (lambda b, h, q, k: q >= k if Config.cap > 1 else q <= k, "X121", "only known when the kernel runs"),
+        (lambda s, b, h, q, k: s + float(Config.cap), "X121", "only known when the kernel runs"),
+        (lambda b, h, q, k: torch.arange(q)[0] == k, "X120", "only known when the kernel runs"),
+    ],
+)
 def test_refused_as_what_is_closed_over(mod: Callable[..., Any], code: str, says: str) -> None:
     with pytest.raises(CuirError) as caught:
         trace(specification(mod))

@@ -46,16 +46,19 @@ def test_kernels_of_f32_keep_them(name: str) -> None:
     assert check_columns(checked, make_contract_problems(checked, requests, make_column_problems(16, 128))) > 30_000  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("old", "new", "code"), [
-    ("first = max(0, j * BN - (N - M)) // BM", "first = max(0, j * BN - (N + M)) // BM", "V103"),
-    ("// BM + i - out", "// BM + i // 2 - out", "V103"),
-    ("// BM + i - out", "// BM + 1 + i - out", "V103"),
-    ("out = cdiv(M, BM) - M // BM", "out = 0 * M", "V102"),
-    ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
-    ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
-    ("return n - max(0, M // BM - max(first, full)), n", "return 0 - 1, n", "V108"),
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("first = max(0, j * BN - (N - M)) // BM", "first = max(0, j * BN - (N + M)) // BM", "V103"),
+        ("// BM + i - out", "// BM + i // 2 - out", "V103"),
+        ("// BM + i - out", "// BM + 1 + i - out", "V103"),
+        ("out = cdiv(M, BM) - M // BM", "out = 0 * M", "V102"),
+        ("    n = max(0, cdiv(M, BM) - first)", "    n = max(0, M // BM - first)", "V101"),
+        ("return n - max(0, M // BM - max(first, full)), n", "return n - max(0, M // BM - first), n", "V102"),
+        ("return n - max(0, M // BM - max(first, full)), n", "return 0 - 1, n", "V108"),
         ("return n - max(0, M // BM - max(first, full)), n", "return n, cdiv(M, BM) + 1", "V108"),
-])  # fmt: skip
+    ],
+)
 def test_a_broken_contract_is_told(old: str, new: str, code: str) -> None:
     assert old in TEXT
     with pytest.raises(CuirError) as caught:

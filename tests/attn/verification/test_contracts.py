@@ -51,8 +51,12 @@ def test_every_variant_of_the_corpus_keeps_its_contracts(name: str) -> None:
 @pytest.mark.parametrize(("window", "prefix"), [(0, 0), (1, 1), (5, 300), (-1, -4)])
 def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> None:
     """Captured numbers are run-time parameters: the text was derived for one value and holds for all."""
-    for name, values in (("sliding_window", {"window": window}), ("prefix_lm", {"prefix": prefix}), ("local", {"left": window, "right": prefix}),
-                         ("global_sliding_window", {"left": window, "right": prefix, "tokens": window + 3})):  # fmt: skip
+    for name, values in (
+        ("sliding_window", {"window": window}),
+        ("prefix_lm", {"prefix": prefix}),
+        ("local", {"left": window, "right": prefix}),
+        ("global_sliding_window", {"left": window, "right": prefix, "tokens": window + 3}),
+    ):
         default, second = variant(name), as_specification(corpus.variant(name), name, values)
         assert transfer(parse(CAUSAL), default).text == transfer(parse(CAUSAL), second).text
         result = transfer(parse(CAUSAL), second)

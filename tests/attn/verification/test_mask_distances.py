@@ -72,12 +72,20 @@ def test_right_masks_in_other_words_pass(keep: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("n = max(0, min(cdiv(N, BN), cdiv((m + 1) * BM + N - M, BN)))\n    full", "n = max(0, min(min(cdiv(N, BN), 700), cdiv((m + 1) * BM + N - M, BN)))\n    full", "V101"),
-        ("full = min(N // BN, max(0, m * BM + N - M + 1) // BN)\n    return n - min(n, full), n", "full = min(N // BN, max(0, m * BM + N - M + 1) // BN)\n    return (n - min(n, full)) * (1 if m < 1000 else 0), n", "V102"),
+        (
+            "n = max(0, min(cdiv(N, BN), cdiv((m + 1) * BM + N - M, BN)))\n    full",
+            "n = max(0, min(min(cdiv(N, BN), 700), cdiv((m + 1) * BM + N - M, BN)))\n    full",
+            "V101",
+        ),
+        (
+            "full = min(N // BN, max(0, m * BM + N - M + 1) // BN)\n    return n - min(n, full), n",
+            "full = min(N // BN, max(0, m * BM + N - M + 1) // BN)\n    return (n - min(n, full)) * (1 if m < 1000 else 0), n",
+            "V102",
+        ),
         ("return kv_count(b, h, m)[1] - 1 - i", "return (kv_count(b, h, m)[1] - 1 - i) % 1000", "V103"),
         ("return n - min(n, full), n", "return n - min(n, full), n + (1 if m > 900 else 0)", "V108"),
     ],
-)  # fmt: skip
+)
 def test_blocks_that_are_wrong_far_out(old: str, new: str, expected: str) -> None:
     assert old in TEXT
     assert code(TEXT.replace(old, new), CAUSAL) == expected

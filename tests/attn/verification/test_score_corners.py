@@ -39,22 +39,46 @@ SLOPES: dict[str, tuple[Mod, Mod]] = {
     "clamp": (lambda s, b, h, i, j: s.clamp(-1.0, 0.75), lambda s, b, h, i, j: F.hardtanh(s, -1.0, 0.75)),
     "relu6": (lambda s, b, h, i, j: F.relu6(s), lambda s, b, h, i, j: s.clamp(0.0, 6.0)),
     "hardtanh of a sum": (lambda s, b, h, i, j: F.hardtanh(s + 0.5, -1.0, 2.0), lambda s, b, h, i, j: (s + 0.5).clamp(-1.0, 2.0)),
-    "softshrink": (lambda s, b, h, i, j: F.softshrink(s, 0.5), lambda s, b, h, i, j: torch.where(s >= 0.5, s - 0.5, torch.where(s <= -0.5, s + 0.5, 0.0 * s))),
-    "leaky relu": (lambda s, b, h, i, j: F.leaky_relu(s - 2.0, 0.25), lambda s, b, h, i, j: torch.where(s >= 2.0, s - 2.0, 0.25 * (s - 2.0))),
+    "softshrink": (
+        lambda s, b, h, i, j: F.softshrink(s, 0.5),
+        lambda s, b, h, i, j: torch.where(s >= 0.5, s - 0.5, torch.where(s <= -0.5, s + 0.5, 0.0 * s)),
+    ),
+    "leaky relu": (
+        lambda s, b, h, i, j: F.leaky_relu(s - 2.0, 0.25),
+        lambda s, b, h, i, j: torch.where(s >= 2.0, s - 2.0, 0.25 * (s - 2.0)),
+    ),
     "distance": (lambda s, b, h, i, j: (s - 3.0).abs(), lambda s, b, h, i, j: torch.where(s >= 3.0, s - 3.0, 3.0 - s)),
-    "tie": (lambda s, b, h, i, j: torch.maximum(s, LEVELS[h, i, j]), lambda s, b, h, i, j: torch.where(s >= LEVELS[h, i, j], s, LEVELS[h, i, j])),
-    "no tie": (lambda s, b, h, i, j: torch.where(s > LEVELS[h, i, j], s, LEVELS[h, i, j]), lambda s, b, h, i, j: torch.maximum(s, LEVELS[h, i, j])),
-    "tie of two functions": (lambda s, b, h, i, j: torch.minimum(s, 2.0 * s - 1.0), lambda s, b, h, i, j: torch.where(s <= 2.0 * s - 1.0, s, 2.0 * s - 1.0)),
-    "a bound of each head": (lambda s, b, h, i, j: s.clamp(max=LEVELS[h, 0, 0]), lambda s, b, h, i, j: torch.where(s < LEVELS[h, 0, 0], s, LEVELS[h, 0, 0])),
-}  # fmt: skip
+    "tie": (
+        lambda s, b, h, i, j: torch.maximum(s, LEVELS[h, i, j]),
+        lambda s, b, h, i, j: torch.where(s >= LEVELS[h, i, j], s, LEVELS[h, i, j]),
+    ),
+    "no tie": (
+        lambda s, b, h, i, j: torch.where(s > LEVELS[h, i, j], s, LEVELS[h, i, j]),
+        lambda s, b, h, i, j: torch.maximum(s, LEVELS[h, i, j]),
+    ),
+    "tie of two functions": (
+        lambda s, b, h, i, j: torch.minimum(s, 2.0 * s - 1.0),
+        lambda s, b, h, i, j: torch.where(s <= 2.0 * s - 1.0, s, 2.0 * s - 1.0),
+    ),
+    "a bound of each head": (
+        lambda s, b, h, i, j: s.clamp(max=LEVELS[h, 0, 0]),
+        lambda s, b, h, i, j: torch.where(s < LEVELS[h, 0, 0], s, LEVELS[h, 0, 0]),
+    ),
+}
 # and of the value
 VALUES: dict[str, tuple[Mod, Mod]] = {
     "step": (lambda s, b, h, i, j: torch.where(s > 0.75, s, s - 4.0), lambda s, b, h, i, j: torch.where(s >= 0.75, s, s - 4.0)),
     "step of a product": (lambda s, b, h, i, j: torch.where(s * s >= 4.0, s, -s), lambda s, b, h, i, j: torch.where(s * s > 4.0, s, -s)),
     "floor": (lambda s, b, h, i, j: torch.floor(s), lambda s, b, h, i, j: torch.ceil(s) - 1.0),
-    "dropped": (lambda s, b, h, i, j: torch.where(s < LEVELS[h, i, j], -torch.inf, s), lambda s, b, h, i, j: torch.where(s <= LEVELS[h, i, j], -torch.inf, s)),
-    "a bound that is off": (lambda s, b, h, i, j: torch.where(s > 6.0, 2.0, 0.0) + s, lambda s, b, h, i, j: torch.where(s > 6.005, 2.0, 0.0) + s),
-}  # fmt: skip
+    "dropped": (
+        lambda s, b, h, i, j: torch.where(s < LEVELS[h, i, j], -torch.inf, s),
+        lambda s, b, h, i, j: torch.where(s <= LEVELS[h, i, j], -torch.inf, s),
+    ),
+    "a bound that is off": (
+        lambda s, b, h, i, j: torch.where(s > 6.0, 2.0, 0.0) + s,
+        lambda s, b, h, i, j: torch.where(s > 6.005, 2.0, 0.0) + s,
+    ),
+}
 
 
 @functools.cache

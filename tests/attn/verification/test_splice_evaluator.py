@@ -95,5 +95,12 @@ def f(Q: Global[f16, batch, H, N, D], K: Global[f16, batch, HK, keys, D], spans:
     contents = collect_kernel_values(kernel, dims, {"D": 64}, {"learned": learned})["learned"]
     assert contents.dtype == np.float32 and contents.tolist() == [1.5, -2.0]  # NumPy has no bfloat16
     assert {n: names[n] for n in ("batch", "H", "N", "HK", "keys", "rows_", "D", "WIDE")} == {
-        "batch": 2, "H": 4, "N": 7, "HK": 1, "keys": 9, "rows_": 5, "D": 64, "WIDE": 4,
-    }  # fmt: skip
+        "batch": 2,
+        "H": 4,
+        "N": 7,
+        "HK": 1,
+        "keys": 9,
+        "rows_": 5,
+        "D": 64,
+        "WIDE": 4,
+    }

@@ -18,24 +18,27 @@ from cuir.performance.timing.worker import WorkerLost
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
 
-@pytest.mark.parametrize(("call", "code"), [
-    (("bench", "nothing"), "U117"),
-    (("bench", "smoke", "--peer", "nothing"), "U118"),
-    (("bench", "smoke", "--only", "nothing"), "U100"),
-    (("bench", "flash", "--peer", "deterministic"), "U118"),
-    (("bench", "backward", "-c", "BM=64"), "U100"),
-    (("bench", "backward", "--reference", "nothing"), "U100"),
-    (("bench", "backward"), "U501"),
-    (("bench", "smoke", "--show"), "U100"),
-    (("bench", "smoke", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
-    (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
-    (("bench", "smoke", "--rounds", "0"), "U100"),
-    (("bench", "smoke", "--limit", "-3"), "U100"),
-    (("bench", "smoke", "--out", "results.svg"), "U108"),
-    (("bench", "smoke"), "U501"),
-    (("bench", "smoke", "-c", "D=96"), "U103"),
-    (("bench", "smoke", "-c", "T=bf16"), "U103"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (("bench", "nothing"), "U117"),
+        (("bench", "smoke", "--peer", "nothing"), "U118"),
+        (("bench", "smoke", "--only", "nothing"), "U100"),
+        (("bench", "flash", "--peer", "deterministic"), "U118"),
+        (("bench", "backward", "-c", "BM=64"), "U100"),
+        (("bench", "backward", "--reference", "nothing"), "U100"),
+        (("bench", "backward"), "U501"),
+        (("bench", "smoke", "--show"), "U100"),
+        (("bench", "smoke", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
+        (("bench", "smoke", "--show", "--out", "nothing.jsonl"), "U119"),
+        (("bench", "smoke", "--rounds", "0"), "U100"),
+        (("bench", "smoke", "--limit", "-3"), "U100"),
+        (("bench", "smoke", "--out", "results.svg"), "U108"),
+        (("bench", "smoke"), "U501"),
+        (("bench", "smoke", "-c", "D=96"), "U103"),
+        (("bench", "smoke", "-c", "T=bf16"), "U103"),
+    ],
+)
 def test_wrong_calls_of_bench(cuir: Callable, call: tuple[str, ...], code: str) -> None:
     output = cuir(*call, "--json")
     assert output.code == 2 and [d["code"] for d in output.json["diagnostics"]] == [code]

@@ -22,8 +22,13 @@ def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     assert output.code == 0 and not output.err
     report = output.json
     assert [(s["name"], s["status"]) for s in report["steps"]] == [
-        ("transfer", "done"), ("check", "done"), ("verify", "done"), ("lower", "done"), ("compile", "skipped"), ("run", "skipped"),
-    ]  # fmt: skip
+        ("transfer", "done"),
+        ("check", "done"),
+        ("verify", "done"),
+        ("lower", "done"),
+        ("compile", "skipped"),
+        ("run", "skipped"),
+    ]
     assert {p.name for p in out.iterdir()} == set(report["files"])
     assert {
         "origin.cuir",

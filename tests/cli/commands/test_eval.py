@@ -187,22 +187,25 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
     assert result["scores"][0]["usd"] is None and result["scores"][0]["incomplete"] == 1 and result["scores"][0]["samples"] == 1
 
 
-@pytest.mark.parametrize(("words", "code"), [
-    (("eval", "full"), "U601"),
-    (("eval", "no_such_variant", "--model", "c"), "U102"),
-    (("eval", "full", "--model", "c", "--origin", "nothing"), "U101"),
-    (("eval", "full", "--model", "c", "--level", "half"), "U100"),
-    (("eval", "--replay", "nowhere"), "U606"),
-    (("eval", "--replay", "nowhere", "--model", "c"), "U100"),
-    (("eval", "full", "--model", "c", "--budget", "0"), "U100"),
-    (("eval", "full", "--model", "c", "--out", "results.md"), "U108"),
-    (("eval", "full", "--model", "c", "--out", "notes.jsonl"), "U108"),  # the table would be written over notes.md
-    (("eval", "full", "--model", "c", "--out", "."), "U108"),
-    (("eval", "--replay", "nowhere", "--attempts", "3"), "U100"),
-    (("eval", "--show"), "U100"),
-    (("eval", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
-    (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("eval", "full"), "U601"),
+        (("eval", "no_such_variant", "--model", "c"), "U102"),
+        (("eval", "full", "--model", "c", "--origin", "nothing"), "U101"),
+        (("eval", "full", "--model", "c", "--level", "half"), "U100"),
+        (("eval", "--replay", "nowhere"), "U606"),
+        (("eval", "--replay", "nowhere", "--model", "c"), "U100"),
+        (("eval", "full", "--model", "c", "--budget", "0"), "U100"),
+        (("eval", "full", "--model", "c", "--out", "results.md"), "U108"),
+        (("eval", "full", "--model", "c", "--out", "notes.jsonl"), "U108"),  # the table would be written over notes.md
+        (("eval", "full", "--model", "c", "--out", "."), "U108"),
+        (("eval", "--replay", "nowhere", "--attempts", "3"), "U100"),
+        (("eval", "--show"), "U100"),
+        (("eval", "--show", "--out", "nothing.jsonl", "--fresh"), "U100"),
+        (("eval", "--show", "--out", "nothing.jsonl"), "U131"),
+    ],
+)
 def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, ...], code: str) -> None:
     (scripted / "notes.md").write_text("of mine")
     output = cuir(*words, "--json")

@@ -207,24 +207,27 @@ def test_every_pass_says_what_it_is_for(p: pipeline.Pass) -> None:
 
 
 # ---- bad input
-@pytest.mark.parametrize(("argv", "code", "message"), [
-    (("gemm", "-c", "T=f16", "--without", "ring_index"), "U100", "did you mean `carry_ring_indices`?"),
-    (("gemm", "-c", "T=f16", "--without", "qqqq"), "U100", "passes that can be left out: eliminate_common_subexpressions"),
-    (("gemm", "-c", "T=f16", "--without", "inline_elementwise"), "U100", "cannot print anything"),
-    (("gemm", "-c", "T=f16", "--seed", "3"), "U100", "--seed is for --validate"),
-    (("gemm", "-c", "T=f16", "-d", "M=3"), "U100", "--dim is for --validate"),
-    (("gemm", "-c", "T=f16", "--validate", "--seed", "-1"), "U100", "--seed"),
-    (("gemm", "-c", "T=f16", "--validate", "-d", "L=3"), "U113", "no dim `L`"),
-    (("gemm", "-c", "T=f16", "--validate", "-d", "M=0"), "U113", "positive integer"),
-    (("gemm", "-c", "T=f16", "--validate", "-d", "M=1.5"), "U113", "positive integer"),
-    (("gemm", "-c", "T=f16", "--validate", "-d", "M"), "U103", "NAME=VALUE"),
-    (("gemm", "-c", "T=f16", "--markdown"), "U100", "--markdown is for --passes"),
-    (("gemm", "--passes"), "U100", "FILE says nothing beside --passes"),
-    (("--passes", "--stages", "x"), "U100", "--stages says nothing beside --passes"),
-    (("--passes", "--markdown", "--json"), "U100", "--json says nothing beside --markdown"),
-    (("--validate",), "U100", "missing argument FILE"),
-    ((), "U100", "missing argument FILE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (("gemm", "-c", "T=f16", "--without", "ring_index"), "U100", "did you mean `carry_ring_indices`?"),
+        (("gemm", "-c", "T=f16", "--without", "qqqq"), "U100", "passes that can be left out: eliminate_common_subexpressions"),
+        (("gemm", "-c", "T=f16", "--without", "inline_elementwise"), "U100", "cannot print anything"),
+        (("gemm", "-c", "T=f16", "--seed", "3"), "U100", "--seed is for --validate"),
+        (("gemm", "-c", "T=f16", "-d", "M=3"), "U100", "--dim is for --validate"),
+        (("gemm", "-c", "T=f16", "--validate", "--seed", "-1"), "U100", "--seed"),
+        (("gemm", "-c", "T=f16", "--validate", "-d", "L=3"), "U113", "no dim `L`"),
+        (("gemm", "-c", "T=f16", "--validate", "-d", "M=0"), "U113", "positive integer"),
+        (("gemm", "-c", "T=f16", "--validate", "-d", "M=1.5"), "U113", "positive integer"),
+        (("gemm", "-c", "T=f16", "--validate", "-d", "M"), "U103", "NAME=VALUE"),
+        (("gemm", "-c", "T=f16", "--markdown"), "U100", "--markdown is for --passes"),
+        (("gemm", "--passes"), "U100", "FILE says nothing beside --passes"),
+        (("--passes", "--stages", "x"), "U100", "--stages says nothing beside --passes"),
+        (("--passes", "--markdown", "--json"), "U100", "--json says nothing beside --markdown"),
+        (("--validate",), "U100", "missing argument FILE"),
+        ((), "U100", "missing argument FILE"),
+    ],
+)
 def test_wrong_calls(cuir: Callable, argv: tuple[str, ...], code: str, message: str) -> None:
     output = cuir("lower", *argv)
     text = output.err if "--json" not in argv else output.out

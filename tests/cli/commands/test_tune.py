@@ -61,23 +61,26 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
     assert "a Hopper GPU would" in " ".join(output.err.split()).replace("A Hopper", "a Hopper")
 
 
-@pytest.mark.parametrize(("call", "code"), [
-    (("tune", "causal", "--shape", "1,2,3"), "U116"),
-    (("tune", "causal", "--shape", "1,2,2,64,64,264"), "U110"),
-    (("tune", "causal", "--dtype", "i32"), "U109"),
-    (("tune", "nothing_of_that_name"), "U102"),
-    (("tune", "nothing.cuir"), "U201"),
-    (("tune", "causal", "--origin", "nothing"), "U101"),
-    (("tune", "causal", "--origin", "gemm"), "U115"),
-    (("tune", "flash_fwd_sm90", "--variant", "nothing_of_that_name", "--dry-run"), "U102"),
-    (("tune", "flash_fwd_sm90", "--variant", "flash_fwd_sm90", "--dry-run"), "U102"),
-    (("tune", "flash_fwd_sm90", "flash_fwd_sm80", "--variant", "causal", "--dry-run"), "U100"),
-    (("tune", "flash_fwd_sm90", "--origin", "flash_fwd", "--variant", "causal", "--dry-run"), "U100"),
-    (("tune", "causal", "--space", "nothing.json"), "U115"),
-    (("tune", "causal", "--jobs", "0", "--dry-run"), "U100"),
-    (("tune", "causal", "-c", "D=64", "--dry-run"), "U103"),
-    (("tune", "causal", "-c", "T=bf16", "--dry-run"), "U103"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (("tune", "causal", "--shape", "1,2,3"), "U116"),
+        (("tune", "causal", "--shape", "1,2,2,64,64,264"), "U110"),
+        (("tune", "causal", "--dtype", "i32"), "U109"),
+        (("tune", "nothing_of_that_name"), "U102"),
+        (("tune", "nothing.cuir"), "U201"),
+        (("tune", "causal", "--origin", "nothing"), "U101"),
+        (("tune", "causal", "--origin", "gemm"), "U115"),
+        (("tune", "flash_fwd_sm90", "--variant", "nothing_of_that_name", "--dry-run"), "U102"),
+        (("tune", "flash_fwd_sm90", "--variant", "flash_fwd_sm90", "--dry-run"), "U102"),
+        (("tune", "flash_fwd_sm90", "flash_fwd_sm80", "--variant", "causal", "--dry-run"), "U100"),
+        (("tune", "flash_fwd_sm90", "--origin", "flash_fwd", "--variant", "causal", "--dry-run"), "U100"),
+        (("tune", "causal", "--space", "nothing.json"), "U115"),
+        (("tune", "causal", "--jobs", "0", "--dry-run"), "U100"),
+        (("tune", "causal", "-c", "D=64", "--dry-run"), "U103"),
+        (("tune", "causal", "-c", "T=bf16", "--dry-run"), "U103"),
+    ],
+)
 def test_wrong_calls_of_tune(cuir: Callable, call: tuple[str, ...], code: str) -> None:
     output = cuir(*call, "--json")
     assert output.code == 2 and [d["code"] for d in output.json["diagnostics"]] == [code]

@@ -118,8 +118,10 @@ def two(Y: Global[f32, 32, 32]):
     y = torch.full((32, 32), 5.0)
     ran = execute(text, {"Y": y})
     assert ran.code == "R402"  # the second store overtakes the other worker's load
-    good = text.replace("        store(Y[w * 16 : w * 16 + 16, :], load(Y[(1 - w) * 16 : (1 - w) * 16 + 16, :]) + 1.0)",
-                        "        x = load(Y[(1 - w) * 16 : (1 - w) * 16 + 16, :])\n        sync()\n        store(Y[w * 16 : w * 16 + 16, :], x + 1.0)")  # fmt: skip
+    good = text.replace(
+        "        store(Y[w * 16 : w * 16 + 16, :], load(Y[(1 - w) * 16 : (1 - w) * 16 + 16, :]) + 1.0)",
+        "        x = load(Y[(1 - w) * 16 : (1 - w) * 16 + 16, :])\n        sync()\n        store(Y[w * 16 : w * 16 + 16, :], x + 1.0)",
+    )
     assert execute(good, {"Y": y}).error is None and torch.equal(y, torch.ones(32, 32))
     assert execute(good.replace("        sync()\n", "", 1), {"Y": y}).code == "R402"
 

@@ -47,7 +47,7 @@ F32_ONLY = {
     "cast(cast(x * 3.0, i32), f32)": lambda x, y: torch.trunc(x * 3),
     "where((x < 0.0) & ~(y > 0.0) | (cols(32) == 3), x, y)": lambda x, y: torch.where((x < 0) & ~(y > 0) | (torch.arange(32) == 3), x, y),
     "cast(cast(x, f16), f32)": lambda x, y: x.half().float(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,10 @@ def differences(reading: Compiled, checked: Checked) -> list[str]:
     used = Orchestration(
         tuple(r for r in source.roles if r.name not in ours),
         tuple(b for b in source.barriers if not ours & (b.arrives | b.waits)),
-        source.memory, source.groups, source.joins,
-    )  # fmt: skip
+        source.memory,
+        source.groups,
+        source.joins,
+    )
     theirs = Orchestration(program.roles, tuple(b for b in program.barriers if b.waits), program.memory, program.groups, program.joins)
     return [f"{d.code} {d.message}" for d in compare(used, theirs, checked.origin.span)]
 

@@ -29,8 +29,10 @@ def test_names_that_inline_assembly_declares_are_its_own() -> None:
 
 
 def test_a_place_has_the_calls_that_it_was_inlined_through() -> None:
-    text = (".visible .entry k()\n{\n.loc 1 9 3\n.loc 2 5 1, function_name $L__info_string0, inlined_at 1 9 3\n.loc 2 7 2, function_name $L__info_string0, inlined_at 2 5 1\n"
-            'ret;\n}\n.file 1 "/a/k.cu"\n.file 2 "/a/h.h"\n.section .debug_str\n{\n$L__info_string0:\n.b8 95,90,49,102,118,0\n}\n')  # fmt: skip
+    text = (
+        ".visible .entry k()\n{\n.loc 1 9 3\n.loc 2 5 1, function_name $L__info_string0, inlined_at 1 9 3\n.loc 2 7 2, function_name $L__info_string0, inlined_at 2 5 1\n"
+        'ret;\n}\n.file 1 "/a/k.cu"\n.file 2 "/a/h.h"\n.section .debug_str\n{\n$L__info_string0:\n.b8 95,90,49,102,118,0\n}\n'
+    )
     (only,) = read_entry(text, "k").instructions
     assert [(f.path, f.line, f.function) for f in only.chain] == [("/a/h.h", 7, "_Z1fv"), ("/a/h.h", 5, "_Z1fv"), ("/a/k.cu", 9, "")]
     assert entries(text) == ["k"]

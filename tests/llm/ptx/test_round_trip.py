@@ -26,8 +26,9 @@ NOTHING = {("flash_bwd", "delta"), ("decode_paged", "combine")}  # neither copie
 KERNELS = [(name, kernel) for name, kernels in COMPUTES.items() for kernel in kernels if (name, kernel) not in NOTHING]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
-    **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES), "decode_paged": PLACES,
-}  # fmt: skip
+    **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES),
+    "decode_paged": PLACES,
+}
 CONSTS = {"T": DTYPES["f16"], "D": 128}
 TOGETHER = 3  # kernels of a file: neighbours, which mostly run in one worker
 ROUND = "test_the_ptx_of_a_program_says_its_orchestration"

@@ -25,22 +25,25 @@ def compute_range(*lines: str) -> tuple[float, float]:
     return compute_float_range(stores[-1].arg("tile"))
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    ("S", EVERYTHING),
-    ("exp2(S)", (0.0, 2.0**1000)),
-    ("exp2(min(S, 3.0))", (0.0, 8.0)),
-    ("1.0 + exp2(min(S, 3.0))", (1.0, 9.0)),
-    ("exp2(min(S, 3.0)) - 1.0", (-1.0, 7.0)),
-    ("-exp2(min(S, 3.0))", (-8.0, 0.0)),
-    ("max(1.0, min(S, 100.0))", (1.0, 100.0)),
-    ("max(S, 2.0)", (2.0, INF)),
-    ("abs(max(min(S, 3.0), -5.0))", (0.0, 5.0)),
-    ("abs(min(S, -5.0))", (5.0, INF)),
-    ("where(S > 0.0, full(f32, [64, 64], 2.0), 3.0)", (2.0, 3.0)),
-    ("tanh(S) + 1.0", (0.0, 2.0)),
-    ("S * 0.0", EVERYTHING),
-    ("S - S", EVERYTHING),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("S", EVERYTHING),
+        ("exp2(S)", (0.0, 2.0**1000)),
+        ("exp2(min(S, 3.0))", (0.0, 8.0)),
+        ("1.0 + exp2(min(S, 3.0))", (1.0, 9.0)),
+        ("exp2(min(S, 3.0)) - 1.0", (-1.0, 7.0)),
+        ("-exp2(min(S, 3.0))", (-8.0, 0.0)),
+        ("max(1.0, min(S, 100.0))", (1.0, 100.0)),
+        ("max(S, 2.0)", (2.0, INF)),
+        ("abs(max(min(S, 3.0), -5.0))", (0.0, 5.0)),
+        ("abs(min(S, -5.0))", (5.0, INF)),
+        ("where(S > 0.0, full(f32, [64, 64], 2.0), 3.0)", (2.0, 3.0)),
+        ("tanh(S) + 1.0", (0.0, 2.0)),
+        ("S * 0.0", EVERYTHING),
+        ("S - S", EVERYTHING),
+    ],
+)
 def test_ranges(value: str, expected: tuple[float, float]) -> None:
     assert compute_range(f"V = {value}") == expected
 

@@ -30,24 +30,36 @@ def waits(body: str) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize(("body", "counts"), [
-    ("a = mma_async(s[0], s[1])\nmma_wait(a)", [0]),
-    ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(b)", [1, 0]),
-    ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nmma_wait(b)", [0]),
-    ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nc = mma_async(s[0], s[1])\nmma_wait(b, a)\nmma_wait(c)", [1, 0]),
-    ("a = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(a)", [0]),
-    ("a = zeros(f32, [64, 64])\nmma_wait(a)", []),
-    ("a = mma_async(s[0], s[1])\nb = a\nmma_wait(b)", [0]),  # another name of the product
-    # products issued on one path alone: the smallest count that is right on all
-    ("a = mma_async(s[0], s[1])\nif n > 0:\n    b = mma_async(s[0], s[1])\n    mma_wait(b)\nmma_wait(a)", [0, 0]),
-    ("a = mma_async(s[0], s[1])\nb = zeros(f32, [64, 64])\nif n > 0:\n    b = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(b)", [0]),
-    ("a = mma_async(s[0], s[1])\nif n > 0:\n    b = mma_async(s[0], s[1])\nelse:\n    b = mma_async(s[1], s[0])\nmma_wait(a)\nmma_wait(b)", [1, 0]),
-    # carried around a loop: S of this block and P V of the block before
-    ("acc = zeros(f32, [64, 64])\nP = zeros(f16, [64, 64])\nfor i in range(n):\n    S = mma_async(s[0], s[1].T)\n    acc = mma_async(P, s[1], acc)\n"
-     "    mma_wait(S)\n    W = exp2(S)\n    mma_wait(acc)\n    P = cast(W, f16)\nstore(Z[rows(64), cols(64)], acc)", [1, 0]),
-    ("acc = zeros(f32, [64, 64])\nfor i in range(n):\n    before = acc\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(before)\n"
-     "mma_wait(acc)\nstore(Z[rows(64), cols(64)], acc)", [1, 0]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "counts"),
+    [
+        ("a = mma_async(s[0], s[1])\nmma_wait(a)", [0]),
+        ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(b)", [1, 0]),
+        ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nmma_wait(b)", [0]),
+        ("a = mma_async(s[0], s[1])\nb = mma_async(s[0], s[1])\nc = mma_async(s[0], s[1])\nmma_wait(b, a)\nmma_wait(c)", [1, 0]),
+        ("a = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(a)", [0]),
+        ("a = zeros(f32, [64, 64])\nmma_wait(a)", []),
+        ("a = mma_async(s[0], s[1])\nb = a\nmma_wait(b)", [0]),  # another name of the product
+        # products issued on one path alone: the smallest count that is right on all
+        ("a = mma_async(s[0], s[1])\nif n > 0:\n    b = mma_async(s[0], s[1])\n    mma_wait(b)\nmma_wait(a)", [0, 0]),
+        ("a = mma_async(s[0], s[1])\nb = zeros(f32, [64, 64])\nif n > 0:\n    b = mma_async(s[0], s[1])\nmma_wait(a)\nmma_wait(b)", [0]),
+        (
+            "a = mma_async(s[0], s[1])\nif n > 0:\n    b = mma_async(s[0], s[1])\nelse:\n    b = mma_async(s[1], s[0])\nmma_wait(a)\nmma_wait(b)",
+            [1, 0],
+        ),
+        # carried around a loop: S of this block and P V of the block before
+        (
+            "acc = zeros(f32, [64, 64])\nP = zeros(f16, [64, 64])\nfor i in range(n):\n    S = mma_async(s[0], s[1].T)\n    acc = mma_async(P, s[1], acc)\n"
+            "    mma_wait(S)\n    W = exp2(S)\n    mma_wait(acc)\n    P = cast(W, f16)\nstore(Z[rows(64), cols(64)], acc)",
+            [1, 0],
+        ),
+        (
+            "acc = zeros(f32, [64, 64])\nfor i in range(n):\n    before = acc\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(before)\n"
+            "mma_wait(acc)\nstore(Z[rows(64), cols(64)], acc)",
+            [1, 0],
+        ),
+    ],
+)
 def test_the_smallest_count_over_all_paths(body: str, counts: list[int]) -> None:
     assert waits(body) == counts
 

@@ -54,7 +54,7 @@ def fenced(*lines: str) -> list[bool]:
         (("for i in range(n):", "    y = y + load(a)", "    fence_async()", "empty.arrive()"), [False] * 4),
         (("for i in range(n):", "    fence_async()", "y = y + load(a)", "for j in range(n):", "    empty.arrive()"), [False] * 4 + [True]),
     ],
-)  # fmt: skip
+)
 def test_where(lines: tuple[str, ...], position: list[bool]) -> None:
     assert fenced(*lines) == position
 

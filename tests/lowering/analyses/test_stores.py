@@ -40,14 +40,26 @@ def kernel_text(body: str) -> str:
         (f"store(o[w * 64 : w * 64 + 64], x, mask=rows(64) < n)\n{SEND}", False),
         (f"{STORE}\n{SEND}\nstore(Y[n, 0:64, :], x)", True),  # by lanes of the same warp
         (f"{STORE}\n{SEND}\nstore(Y[n, n : n + 64, :], x)", False),  # by those of another one
-        (f"{STORE}\n{SEND}\ny = load(Y[n, 0:64, :])\nstore(o[w * 64 : w * 64 + 64], y)", False),  # others may have read what a warp overwrites
-        (f"{STORE}\nfence_async()\nstore_async(o[w * 64 : w * 64 + 64], Y[n, w * 64 : w * 64 + 64, :], add=True)\nstore_wait()\n{SEND}", False),
+        (
+            f"{STORE}\n{SEND}\ny = load(Y[n, 0:64, :])\nstore(o[w * 64 : w * 64 + 64], y)",
+            False,
+        ),  # others may have read what a warp overwrites
+        (
+            f"{STORE}\nfence_async()\nstore_async(o[w * 64 : w * 64 + 64], Y[n, w * 64 : w * 64 + 64, :], add=True)\nstore_wait()\n{SEND}",
+            False,
+        ),
         (f"{STORE}\n{SEND}".replace("Y[n, w * 64 : w * 64 + 64", "Y[n, n : n + 64"), False),  # a row may be another warp's the next time
         (f"{STORE}\n{SEND}".replace("Y[n, w * 64 : w * 64 + 64", "Y[n, n * 64 : n * 64 + 64"), True),
-        ("for i in range(n):\n    store(wide[i % 2, w * 64 : w * 64 + 64], x)\n    fence_async()\n    store_async(wide[i % 2, w * 64 : w * 64 + 64], Y[n, w * 64 : w * 64 + 64, :])\n    store_wait()", True),
-        ("for i in range(n):\n    store(o[i % 2 * 64 : i % 2 * 64 + 64], x)\n    fence_async()\n    store_async(o[i % 2 * 64 : i % 2 * 64 + 64], Y[n, w * 64 : w * 64 + 64, :])\n    store_wait()", False),
+        (
+            "for i in range(n):\n    store(wide[i % 2, w * 64 : w * 64 + 64], x)\n    fence_async()\n    store_async(wide[i % 2, w * 64 : w * 64 + 64], Y[n, w * 64 : w * 64 + 64, :])\n    store_wait()",
+            True,
+        ),
+        (
+            "for i in range(n):\n    store(o[i % 2 * 64 : i % 2 * 64 + 64], x)\n    fence_async()\n    store_async(o[i % 2 * 64 : i % 2 * 64 + 64], Y[n, w * 64 : w * 64 + 64, :])\n    store_wait()",
+            False,
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_of_a_warps_own(body: str, by_warps: bool) -> None:
     kernel = cleaned(program(kernel_text(body)))
     assert stores_by_warps(kernel.roles[0]) == by_warps

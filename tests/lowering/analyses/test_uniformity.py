@@ -76,9 +76,20 @@ def test_what_values_follow_from() -> None:
     actual = kernel(role(UNITS))
     follow, v = analyse_uniformity(actual), values(actual)
     expected = {
-        "M": Uniformity.LAUNCH, "d": Uniformity.LAUNCH, "f": Uniformity.LAUNCH, "e": Uniformity.CTA, "t": Uniformity.WORK_ITEM, "a": Uniformity.WORK_ITEM, "i": Uniformity.WORK_ITEM,
-        "w": Uniformity.WORKER, "b": Uniformity.WORK_ITEM | Uniformity.WORKER, "c": Uniformity.VARYING, "r": Uniformity.VARYING, "g": Uniformity.VARYING, "h": Uniformity.VARYING,
-    }  # fmt: skip
+        "M": Uniformity.LAUNCH,
+        "d": Uniformity.LAUNCH,
+        "f": Uniformity.LAUNCH,
+        "e": Uniformity.CTA,
+        "t": Uniformity.WORK_ITEM,
+        "a": Uniformity.WORK_ITEM,
+        "i": Uniformity.WORK_ITEM,
+        "w": Uniformity.WORKER,
+        "b": Uniformity.WORK_ITEM | Uniformity.WORKER,
+        "c": Uniformity.VARYING,
+        "r": Uniformity.VARYING,
+        "g": Uniformity.VARYING,
+        "h": Uniformity.VARYING,
+    }
     assert {n: follow[v[n]] for n in expected} == expected
 
 

@@ -62,11 +62,27 @@ def joins(*lines: str) -> list[bool]:
         (("store(Y[0:64, :], x)", "store(Y[rows(64), 3], row_max(x))"), [False, True]),  # a row's first lane has not column 3
         (("store(Y[rows(64), 5], row_max(x))", "store(Y[rows(64), n], row_sum(x))"), [False, False]),
         (("store(a, x)", "store(b[0, 0], 1.0)", "y = load(a)", "store(Y[0:64, :], y)"), [False] * 4),  # a scalar's store joins itself
-        (("store(h, cast(x, f16))", "fence_async()", "p = mma_async(h, h)", "mma_wait(p)", "store(Y[0:64, :], p)"), [False, False, True, False, False]),
-        (("store(g, cast(x, f16))", "fence_async()", "p = mma_async(h, h)", "q = mma_async(h, g)", "mma_wait(p, q)", "store(Y[0:64, :], p + q)"), [False, False, False, True, False, False]),
-        (("q = I[rows(64)]", "store(R[q], row_max(x))", "store(I[rows(64)], rows(64) * 2)", "store(R[q], row_sum(x))"), [False, False, True, False]),
+        (
+            ("store(h, cast(x, f16))", "fence_async()", "p = mma_async(h, h)", "mma_wait(p)", "store(Y[0:64, :], p)"),
+            [False, False, True, False, False],
+        ),
+        (
+            (
+                "store(g, cast(x, f16))",
+                "fence_async()",
+                "p = mma_async(h, h)",
+                "q = mma_async(h, g)",
+                "mma_wait(p, q)",
+                "store(Y[0:64, :], p + q)",
+            ),
+            [False, False, False, True, False, False],
+        ),
+        (
+            ("q = I[rows(64)]", "store(R[q], row_max(x))", "store(I[rows(64)], rows(64) * 2)", "store(R[q], row_sum(x))"),
+            [False, False, True, False],
+        ),
     ],
-)  # fmt: skip
+)
 def test_lanes_meet_where_one_depends_on_another(lines: tuple[str, ...], position: list[bool]) -> None:
     assert joins(*lines) == position
 
@@ -269,12 +285,15 @@ def test_the_program_of_the_gpu_test() -> None:
 
 # ---- whatever the program: no access meets one of another lane that it conflicts with
 STEPS = [
-    *(('%l@ = tile.perform "load"(view: %{0}) : !tile.reg<f32, {1}, 64>', array, rows) for array, rows in (("a", 64), ("over", 32), ("b", 64))),
+    *(
+        ('%l@ = tile.perform "load"(view: %{0}) : !tile.reg<f32, {1}, 64>', array, rows)
+        for array, rows in (("a", 64), ("over", 32), ("b", 64))
+    ),
     *(('tile.perform "store"(place: %{0}, tile: %x{1})', array, rows) for array, rows in (("a", 64), ("over", 32), ("b", 64))),
     *(('tile.perform "store"(place: %{0}, tile: %x{1})', box, 64) for box in ("y64", "y8")),
     ('%l@ = tile.perform "load"(view: %{0}) : !tile.reg<f32, {1}, 64>', "y64", 64),
     ('tile.perform "sync"()', "", 0),
-]  # fmt: skip
+]
 step = st.sampled_from(STEPS).map(lambda s: s[0].format(*s[1:]))
 body = st.recursive(
     st.lists(step, max_size=4).map("\n".join),

@@ -47,9 +47,16 @@ def around(seed: int) -> np.ndarray:
     g, n = np.random.default_rng(seed), 64 * 64
     near = lambda x, width: x + g.standard_normal(n) * width  # noqa: E731
     parts = [
-        np.exp(g.uniform(-103.0, 88.7, n)), -np.exp(g.uniform(-103.0, 88.7, n)), near(1.0, 0.3), near(1.0, 1e-3), near(0.0, 0.3), g.uniform(-1.0, 1.0, n),
-        g.uniform(-1e5, 1e5, n), near(0.0, 0.25) + np.pi / 2 * g.integers(-1000, 1000, n), g.uniform(0.5, 4.0, n),
-    ]  # fmt: skip
+        np.exp(g.uniform(-103.0, 88.7, n)),
+        -np.exp(g.uniform(-103.0, 88.7, n)),
+        near(1.0, 0.3),
+        near(1.0, 1e-3),
+        near(0.0, 0.3),
+        g.uniform(-1.0, 1.0, n),
+        g.uniform(-1e5, 1e5, n),
+        near(0.0, 0.25) + np.pi / 2 * g.integers(-1000, 1000, n),
+        g.uniform(0.5, 4.0, n),
+    ]
     with np.errstate(over="ignore"):
         x = np.concatenate(parts).astype(np.float32)
     x[g.choice(x.size, len(SPECIAL), replace=False)] = SPECIAL

@@ -51,7 +51,11 @@ def test_reductions_of_every_shape(workers: str, rows: int, cols: int, tmp_path:
     x[rows // 2, cols // 2] = np.nan
     on_cpu(lower(reductions(workers, rows, cols)), tmp_path, level="-O0")(x, 64, y, 128 * 64, 64)
     tile = x[:rows, :cols]
-    for actual, expected in zip(y[:, :rows, :cols], (tile.sum(1, keepdims=True), tile.max(1, keepdims=True), tile.sum(0, keepdims=True), tile.max(0, keepdims=True)), strict=True):  # fmt: skip
+    for actual, expected in zip(
+        y[:, :rows, :cols],
+        (tile.sum(1, keepdims=True), tile.max(1, keepdims=True), tile.sum(0, keepdims=True), tile.max(0, keepdims=True)),
+        strict=True,
+    ):
         np.testing.assert_allclose(actual, np.broadcast_to(expected, tile.shape), rtol=1e-5, atol=1e-5)
 
 

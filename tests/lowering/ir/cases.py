@@ -82,7 +82,11 @@ def documents(dtype: torch.dtype) -> Arguments:
 def backward(dtype: torch.dtype, m: int = 70, n: int = 140) -> Arguments:
     a = forward(dtype, m=m, n=n)
     out = {"dQ": torch.zeros(1, 2, m, 64), "dK": nan(1, 2, n, 64, dtype=dtype), "dV": nan(1, 2, n, 64, dtype=dtype)}
-    return {x: a[x] for x in ("Q", "K", "V", "scale")} | {"dO": randn(1, 2, m, 64, seed=3).to(dtype), "LSE": randn(1, 2, m, seed=4) + 5, "DL": randn(1, 2, m, seed=5)} | out  # fmt: skip
+    return (
+        {x: a[x] for x in ("Q", "K", "V", "scale")}
+        | {"dO": randn(1, 2, m, 64, seed=3).to(dtype), "LSE": randn(1, 2, m, seed=4) + 5, "DL": randn(1, 2, m, seed=5)}
+        | out
+    )
 
 
 def decoding(dtype: torch.dtype) -> Arguments:
@@ -102,8 +106,11 @@ def combining(dtype: torch.dtype) -> Arguments:
 
 def product(dtype: torch.dtype) -> Arguments:
     return {
-        "A": randn(70, 96).to(dtype), "Bt": randn(136, 96, seed=1).to(dtype), "C": nan(70, 136, dtype=dtype), "bias": randn(136, seed=2)
-    }  # fmt: skip
+        "A": randn(70, 96).to(dtype),
+        "Bt": randn(136, 96, seed=1).to(dtype),
+        "C": nan(70, 136, dtype=dtype),
+        "bias": randn(136, seed=2),
+    }
 
 
 FORWARD = {"D": 64, "BN": 64}
@@ -126,11 +133,17 @@ PROGRAMS: dict[str, tuple[str, str | None, dict[str, Const], Callable[[torch.dty
     "causal_document": ("causal_document", None, {"D": 64}, documents, 2),
     "global_sliding_window": ("global_sliding_window", None, {**FORWARD, "L": 64, "R": 32, "g": 16}, forward, 3),
     "gemm": ("gemm", None, {}, product, 1),
-    "delta": ("flash_bwd", "delta", {}, lambda t: {"O": randn(1, 2, 70, 64).to(t), "dO": randn(1, 2, 70, 64, seed=1).to(t), "DL": nan(1, 2, 70)}, 2),
+    "delta": (
+        "flash_bwd",
+        "delta",
+        {},
+        lambda t: {"O": randn(1, 2, 70, 64).to(t), "dO": randn(1, 2, 70, 64, seed=1).to(t), "DL": nan(1, 2, 70)},
+        2,
+    ),
     "flash_bwd": ("flash_bwd", "flash_bwd", {}, backward, 1),
     "decode": ("decode_paged", "decode", {"G": 2}, decoding, 2),
     "combine": ("decode_paged", "combine", {}, combining, 2),
-}  # fmt: skip
+}
 NAMES = [f"{name} f16" for name in (*PROGRAMS, *(f"expert {setting}" for setting in EXPERT))]
 NAMES += [f"{name} bf16" for name in ("flash_fwd_sm80", "gemm", "flash_bwd", "decode", "combine", "expert plain", "expert cluster")]
 

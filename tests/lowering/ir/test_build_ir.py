@@ -60,10 +60,17 @@ def test_several_operands_are_taken_two_at_a_time() -> None:
     ]
 
 
-@pytest.mark.parametrize(("condition", "lazy"), [
-    ("n > 3 and M > 4", False), ("n > 3 or I[n] > 4", True), ("n > 3 and M // n > 4", True), ("n > 3 and M // 2 > 4", False),
-    ("(1 if n > 3 else cdiv(M, n)) > 0", True), ("(1 if n > 3 else cast(scale, i32)) > 0", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("condition", "lazy"),
+    [
+        ("n > 3 and M > 4", False),
+        ("n > 3 or I[n] > 4", True),
+        ("n > 3 and M // n > 4", True),
+        ("n > 3 and M // 2 > 4", False),
+        ("(1 if n > 3 else cdiv(M, n)) > 0", True),
+        ("(1 if n > 3 else cast(scale, i32)) > 0", False),
+    ],
+)
 def test_what_might_fail_is_a_branch(condition: str, lazy: bool) -> None:
     assert any("tile.if" in line for line in body(f"p = {condition}\nstore(Y[0], 1.0 if p else 0.0)")) == lazy
 

@@ -86,20 +86,23 @@ def ran(body: str, **given_: Any) -> dict[str, Any]:
     return actual
 
 
-@pytest.mark.parametrize("body", [
-    "i = rows(64)\nstore(Y[i], cast(i, f32) * 0.1, mask=i % 3 == 0)\nstore(Y[i - 5], cast(i, f32), mask=i > 80)",
-    "i = rows(64)\nstore(Z[i * 0 + 3, cols(64)], zeros(f32, [64, 64]) + 0.1)\nstore(Z[I[i] + 50, cols(64)], zeros(f32, [64, 64]))",
-    "store(Z[-3 : 61, :], cast(load(X[90 : 154, :]), f32) + 1.0, mask=rows(64) % 2 == 0)",
-    "store(Z[3 : 67, :], full(f32, [64, 64], scale), add=True)\nstore(Y[7], 0.1)\nstore(Y[7], scale, add=True)",
-    "store(Z[0 : 64, :], cast(where(cols(64) < 7, load(X[0 : 64, :]), 0.1), f32) * cast(full(f16, [64, 64], 0.3), f32))",
-    "store(s[1], load(X[0 : 64, :]), mask=rows(64) < 5)\nstore(s[1], load(X[8 : 72, :]), mask=rows(64) >= 5)\nstore(Z[0 : 64, :], cast(load(s[1]), f32))",
-    "c = rows(64) == 37\nd = warp_any(n > 5)\nstore(Z[0 : 64, :], where(warp_any(c & (cols(64) == 3)), 1.0, cast(load(X[0 : 64, :]), f32)) + where(d, 1.0, 0.5))",
-    "x = max(rows(64), cols(64), 7, n)\nstore(Z[0 : 64, :], cast(x * min(x, n, rows(64)) // 3 % 5, f32) / 3.0)",
-    "store(Z[0 : 64, :], 1.0 / cast(rows(64) - cols(64), f32) - -inf)\nstore(Y[0], cast(cdiv(n * 7, 3) + min(n, 9, M), f32) - 0.1)",
-    "a, b, c = 1, 2, 3\nfor j in range(n + 5, -3, -2):\n    a, b, c = b, c, a\n    if j == 3:\n        a, b = b, a\n    else:\n        c = c + j\nstore(Y[1], cast(a * 100 + b * 10 + c, f32))",
-    "for j in range(M + 2):\n    v = I[j] if j < M else -1\n    if (j < M and I[j] > 0 or n // max(1, j) > 3) and (j > 10 or 7 % (j + 1) == 0):\n        store(Y[min(j, M - 1)], cast(v * 10 + j, f32))",
-    "v = s[0]\nfull[0].expect(nbytes(v))\ncopy_async(X[64 : 128, :], v, full[0])\nfull[0].wait(0)\np = mma_async(v.T, v)\nmma_wait(p)\nq = mma_async(v, v.T, p)\nmma_wait(q)\nstore(Z[0 : 64, :], mma(load(v), v, q))",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "i = rows(64)\nstore(Y[i], cast(i, f32) * 0.1, mask=i % 3 == 0)\nstore(Y[i - 5], cast(i, f32), mask=i > 80)",
+        "i = rows(64)\nstore(Z[i * 0 + 3, cols(64)], zeros(f32, [64, 64]) + 0.1)\nstore(Z[I[i] + 50, cols(64)], zeros(f32, [64, 64]))",
+        "store(Z[-3 : 61, :], cast(load(X[90 : 154, :]), f32) + 1.0, mask=rows(64) % 2 == 0)",
+        "store(Z[3 : 67, :], full(f32, [64, 64], scale), add=True)\nstore(Y[7], 0.1)\nstore(Y[7], scale, add=True)",
+        "store(Z[0 : 64, :], cast(where(cols(64) < 7, load(X[0 : 64, :]), 0.1), f32) * cast(full(f16, [64, 64], 0.3), f32))",
+        "store(s[1], load(X[0 : 64, :]), mask=rows(64) < 5)\nstore(s[1], load(X[8 : 72, :]), mask=rows(64) >= 5)\nstore(Z[0 : 64, :], cast(load(s[1]), f32))",
+        "c = rows(64) == 37\nd = warp_any(n > 5)\nstore(Z[0 : 64, :], where(warp_any(c & (cols(64) == 3)), 1.0, cast(load(X[0 : 64, :]), f32)) + where(d, 1.0, 0.5))",
+        "x = max(rows(64), cols(64), 7, n)\nstore(Z[0 : 64, :], cast(x * min(x, n, rows(64)) // 3 % 5, f32) / 3.0)",
+        "store(Z[0 : 64, :], 1.0 / cast(rows(64) - cols(64), f32) - -inf)\nstore(Y[0], cast(cdiv(n * 7, 3) + min(n, 9, M), f32) - 0.1)",
+        "a, b, c = 1, 2, 3\nfor j in range(n + 5, -3, -2):\n    a, b, c = b, c, a\n    if j == 3:\n        a, b = b, a\n    else:\n        c = c + j\nstore(Y[1], cast(a * 100 + b * 10 + c, f32))",
+        "for j in range(M + 2):\n    v = I[j] if j < M else -1\n    if (j < M and I[j] > 0 or n // max(1, j) > 3) and (j > 10 or 7 % (j + 1) == 0):\n        store(Y[min(j, M - 1)], cast(v * 10 + j, f32))",
+        "v = s[0]\nfull[0].expect(nbytes(v))\ncopy_async(X[64 : 128, :], v, full[0])\nfull[0].wait(0)\np = mma_async(v.T, v)\nmma_wait(p)\nq = mma_async(v, v.T, p)\nmma_wait(q)\nstore(Z[0 : 64, :], mma(load(v), v, q))",
+    ],
+)
 def test_what_primitives_do(body: str) -> None:
     ran(body)
 
@@ -194,13 +197,19 @@ def test_a_deadlock_names_the_waits() -> None:
         evaluate(build(checked), {"X": torch.zeros(64, 64, dtype=torch.float16)})
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ("full[0].arrive()\nfull[1].expect(8)\nfull[1].arrive()", r"all\[0\].*`mbarrier.arrive` at k.cuir:10: `full\[1\].*` has all 1 arrival of phase 0, and another one comes"),
-    ("store(s[n], zeros(f16, [64, 64]))", r"`tile.at` at k.cuir:8: `s` has 2 elements in dim 0, and 1 from 2 on are reached for"),
-    ("full[n].arrive()", "there is no barrier 2 in a ring of 2"),
-    ("store(Y[M], scale)", "`Y` has no element 100 in dim 0, whose length is 100"),
-    ("store(Y[0], cast(n // (n - 2), f32))", "`//` at k.cuir:8: DivisionByZero"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "full[0].arrive()\nfull[1].expect(8)\nfull[1].arrive()",
+            r"all\[0\].*`mbarrier.arrive` at k.cuir:10: `full\[1\].*` has all 1 arrival of phase 0, and another one comes",
+        ),
+        ("store(s[n], zeros(f16, [64, 64]))", r"`tile.at` at k.cuir:8: `s` has 2 elements in dim 0, and 1 from 2 on are reached for"),
+        ("full[n].arrive()", "there is no barrier 2 in a ring of 2"),
+        ("store(Y[M], scale)", "`Y` has no element 100 in dim 0, whose length is 100"),
+        ("store(Y[0], cast(n // (n - 2), f32))", "`//` at k.cuir:8: DivisionByZero"),
+    ],
+)
 def test_faults_name_the_operation(body: str, message: str) -> None:
     checked = kernel(body)
     with pytest.raises(Fault, match=message):

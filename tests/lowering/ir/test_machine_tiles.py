@@ -64,20 +64,23 @@ def test_the_text_is_read_back() -> None:
         assert f"tile.{name}" in output or name in output
 
 
-@pytest.mark.parametrize("wrong", [
-    "%l = tile.line %n from %x : !tile.reg<f32, 64, 64>",  # a slope of another dtype
-    "%l = tile.line %f from %S : !tile.reg<f32, 64, 64>",  # the start is no number a row
-    "%l = tile.line %f : !tile.reg<f32, 64, 1>",
-    '%y = tile.by_rows "exp2"(%x) : !tile.reg<f32, 64, 1>',
-    '%y = tile.by_rows "log2"(%S) : !tile.reg<f32, 64, 64>',
-    "%d = tile.by_reciprocal(%x) shared : !tile.reg<f32, 64, 1>",
-    "%d = tile.by_reciprocal(%S) spreads : !tile.reg<f32, 64, 64>",
-    "%d = tile.by_reciprocal(%S, %S, %S) : !tile.reg<f32, 64, 64>",
-    "%t = tile.shared_tanh(%x) : !tile.reg<f32, 64, 1>",
-    "%box = tile.at %X[%n, %n : 32] : !tile.tensor<f32, 32>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
-    "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
-    "%l = tile.line %f : !tile.reg<f32, 1, 64>\n%v = tile.exchange(%l) : !tile.reg<f32, 1, 64>",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "%l = tile.line %n from %x : !tile.reg<f32, 64, 64>",  # a slope of another dtype
+        "%l = tile.line %f from %S : !tile.reg<f32, 64, 64>",  # the start is no number a row
+        "%l = tile.line %f : !tile.reg<f32, 64, 1>",
+        '%y = tile.by_rows "exp2"(%x) : !tile.reg<f32, 64, 1>',
+        '%y = tile.by_rows "log2"(%S) : !tile.reg<f32, 64, 64>',
+        "%d = tile.by_reciprocal(%x) shared : !tile.reg<f32, 64, 1>",
+        "%d = tile.by_reciprocal(%S) spreads : !tile.reg<f32, 64, 64>",
+        "%d = tile.by_reciprocal(%S, %S, %S) : !tile.reg<f32, 64, 64>",
+        "%t = tile.shared_tanh(%x) : !tile.reg<f32, 64, 1>",
+        "%box = tile.at %X[%n, %n : 32] : !tile.tensor<f32, 32>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
+        "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
+        "%l = tile.line %f : !tile.reg<f32, 1, 64>\n%v = tile.exchange(%l) : !tile.reg<f32, 1, 64>",
+    ],
+)
 def test_what_makes_no_sense_is_refused(wrong: str) -> None:
     with pytest.raises(VerifyException):
         parse(role(wrong))

@@ -29,7 +29,15 @@ Pass = Callable[[Kernel], None]
 NEAR = functools.partial(decompose_affine_tiles.run, near=lambda value: True)  # numbers of these programs are small
 LINES: tuple[Pass, ...] = (limit_columns.run, NEAR)
 BIAS: tuple[Pass, ...] = (*LINES, split_row_bias.run)
-ALL: tuple[Pass, ...] = (limit_columns.run, gather_per_column.run, NEAR, split_row_bias.run, share_reciprocals.run, branch_row_functions.run, materialise_affine_products.run)  # fmt: skip
+ALL: tuple[Pass, ...] = (
+    limit_columns.run,
+    gather_per_column.run,
+    NEAR,
+    split_row_bias.run,
+    share_reciprocals.run,
+    branch_row_functions.run,
+    materialise_affine_products.run,
+)
 
 
 def clean(ir: Kernel) -> None:

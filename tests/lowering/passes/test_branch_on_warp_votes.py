@@ -76,7 +76,9 @@ def inside(branch: WarpIf) -> list[str]:
 def test_choices_by_one_vote_share_a_branch() -> None:
     first, second = branches()
     assert len(first.results) == 2 and {"row_max", "exp2"} <= set(inside(first)) and inside(second) == ["*"]
-    assert not list(first.orelse.block.ops)[:-1] or all(isinstance(op, (ops.Constant, ops.Apply)) for op in first.orelse.block.ops if op is not first.orelse.block.last_op)  # fmt: skip
+    assert not list(first.orelse.block.ops)[:-1] or all(
+        isinstance(op, (ops.Constant, ops.Apply)) for op in first.orelse.block.ops if op is not first.orelse.block.last_op
+    )
 
 
 @pytest.mark.parametrize(

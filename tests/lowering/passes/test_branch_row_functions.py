@@ -19,23 +19,32 @@ def after(body: str) -> str:
     return show(ir)
 
 
-@pytest.mark.parametrize(("body", "expected"), [
-    ('%y = tile.apply "log2"(%x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
-    ('%y = tile.apply "log2"(%x) exact : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
-    ('%y = tile.apply "/"(%one, %x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "one_over"(%x) : !tile.reg<f32, 64, 1>'),
-    ('%o = tile.apply "full"(%one) : !tile.reg<f32, 64, 1>\n%y = tile.apply "/"(%o, %x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "one_over"(%x)'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ('%y = tile.apply "log2"(%x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
+        ('%y = tile.apply "log2"(%x) exact : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "log2"(%x) : !tile.reg<f32, 64, 1>'),
+        ('%y = tile.apply "/"(%one, %x) : !tile.reg<f32, 64, 1>', '%y = tile.by_rows "one_over"(%x) : !tile.reg<f32, 64, 1>'),
+        (
+            '%o = tile.apply "full"(%one) : !tile.reg<f32, 64, 1>\n%y = tile.apply "/"(%o, %x) : !tile.reg<f32, 64, 1>',
+            '%y = tile.by_rows "one_over"(%x)',
+        ),
+    ],
+)
 def test_what_a_warp_takes_a_branch_for(body: str, expected: str) -> None:
     assert expected in after(body)
 
 
-@pytest.mark.parametrize("body", [
-    '%y = tile.apply "/"(%one, %x) exact : !tile.reg<f32, 64, 1>',  # correctly rounded
-    '%y = tile.apply "/"(%two, %x) : !tile.reg<f32, 64, 1>',
-    '%y = tile.apply "/"(%one, %S) : !tile.reg<f32, 64, 64>',
-    '%y = tile.apply "log2"(%f) : !tile.scalar<f32>',
-    '%y = tile.apply "exp2"(%x) : !tile.reg<f32, 64, 1>',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        '%y = tile.apply "/"(%one, %x) exact : !tile.reg<f32, 64, 1>',  # correctly rounded
+        '%y = tile.apply "/"(%two, %x) : !tile.reg<f32, 64, 1>',
+        '%y = tile.apply "/"(%one, %S) : !tile.reg<f32, 64, 64>',
+        '%y = tile.apply "log2"(%f) : !tile.scalar<f32>',
+        '%y = tile.apply "exp2"(%x) : !tile.reg<f32, 64, 1>',
+    ],
+)
 def test_what_stays(body: str) -> None:
     assert "by_rows" not in after(body)
 

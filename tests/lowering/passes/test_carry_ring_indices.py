@@ -15,16 +15,19 @@ from tests.lowering.passes.lowering import clean
 from tests.strategies.arguments import arguments
 
 
-@pytest.mark.parametrize(("body", "carried"), [
-    ("i = 0\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", True),
-    ("i = 5\nfor t in work:\n    x = i // 3 % 2\n    i += 1\n    store(I[x], x + 7)", True),
-    ("i = 5\nfor t in work:\n    for j in range(n):\n        x = i // 3 % 2 + i % 3\n        i += 1\n        store(I[x], x + i)", True),
-    ("i = 1\nfor t in work:\n    if t % 2 == 0:\n        i = i + 1\n    store(I[t], i % 2)", True),  # goes up on one path alone
-    ("i = 0\nfor t in work:\n    x = i % 3\n    i += 2\n    store(I[x], x)", False),
-    ("i = n\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", False),
-    ("i = 0 - 5\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", False),
-    ("i = 0\nfor t in work:\n    x = i % n\n    i += 1\n    store(I[x], x)", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "carried"),
+    [
+        ("i = 0\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", True),
+        ("i = 5\nfor t in work:\n    x = i // 3 % 2\n    i += 1\n    store(I[x], x + 7)", True),
+        ("i = 5\nfor t in work:\n    for j in range(n):\n        x = i // 3 % 2 + i % 3\n        i += 1\n        store(I[x], x + i)", True),
+        ("i = 1\nfor t in work:\n    if t % 2 == 0:\n        i = i + 1\n    store(I[t], i % 2)", True),  # goes up on one path alone
+        ("i = 0\nfor t in work:\n    x = i % 3\n    i += 2\n    store(I[x], x)", False),
+        ("i = n\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", False),
+        ("i = 0 - 5\nfor t in work:\n    x = i % 3\n    i += 1\n    store(I[x], x)", False),
+        ("i = 0\nfor t in work:\n    x = i % n\n    i += 1\n    store(I[x], x)", False),
+    ],
+)
 def test_counters_carry_their_stage_and_parity(body: str, carried: bool) -> None:
     checked = kernel(body)
     result = build(checked)

@@ -18,15 +18,18 @@ def format_value(value: str) -> str:
     return text(kernel(f"q, k = n + rows(64), cols(64)\nA = {value}\n{STORE}"), LINES)
 
 
-@pytest.mark.parametrize("value", [
-    "cast(k - q, f32)",
-    "cast(k - q, f32) * scale",
-    "scale * cast(k - q, f32)",
-    "-cast(q - k, f32) * scale + cast(q, f32)",
-    "cast(2 * k + q, f32) * 0.5 - scale",
-    "(cast(k, f32) * scale + cast(k, f32)) - cast(q, f32)",
-    "cast(k - q, f32) * scale * scale + cast(q * q, f32)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        "cast(k - q, f32)",
+        "cast(k - q, f32) * scale",
+        "scale * cast(k - q, f32)",
+        "-cast(q - k, f32) * scale + cast(q, f32)",
+        "cast(2 * k + q, f32) * 0.5 - scale",
+        "(cast(k, f32) * scale + cast(k, f32)) - cast(q, f32)",
+        "cast(k - q, f32) * scale * scale + cast(q * q, f32)",
+    ],
+)
 def test_sums_and_products_are_one_line(value: str) -> None:
     result = format_value(value)
     assert len(re.findall(r"tile\.line .*: !tile.reg<f32, 64, 64>", result)) == 1
@@ -41,12 +44,15 @@ def test_programs_that_mean_the_same_are_the_same_line() -> None:
     assert all(o == first for o in rest)
 
 
-@pytest.mark.parametrize("value", [
-    "cast(k, f32) * cast(q, f32)",  # a slope of its own for each row
-    "cast(k * k + q, f32)",
-    "cast(k, f32) * cast(k, f32) + zeros(f32, [64, 64])",
-    "full(f32, [64, 64], scale)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        "cast(k, f32) * cast(q, f32)",  # a slope of its own for each row
+        "cast(k * k + q, f32)",
+        "cast(k, f32) * cast(k, f32) + zeros(f32, [64, 64])",
+        "full(f32, [64, 64], scale)",
+    ],
+)
 def test_other_tiles_are_no_lines(value: str) -> None:
     assert not re.search(r"tile\.line .*: !tile.reg<f32, 64, 64>", format_value(value))
 
@@ -90,7 +96,10 @@ def test_which_indices_are_near_is_asked() -> None:
 
 
 def test_integer_lines_wrap_and_need_no_such_care() -> None:
-    result = after('%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>', near=False)  # fmt: skip
+    result = after(
+        '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "abs"(%i) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>',
+        near=False,
+    )
     assert re.search(r"tile\.line %\w+ from %\w+ : !tile.reg<i32, 64, 64>", result)
     result = after(
         '%i = tile.apply "-"(%c, %r) : !tile.reg<i32, 64, 64>\n%j = tile.apply "max"(%i, %n) : !tile.reg<i32, 64, 64>\n%a = tile.apply "cast"(%j) : !tile.reg<f32, 64, 64>'

@@ -18,20 +18,38 @@ PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[r
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "empty"), [
-    ("acc = zeros(f32, [64, 64])\n" + PRODUCT + END, 0),  # the product starts anew: there is no accumulator at all
-    ("acc = zeros(f32, [64, 64])\nfor i in range(1, 3):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + END, 0),  # a loop may not run
-    ("acc = zeros(f32, [64, 64])\nfor i in range(n):\n    before = acc\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(before)\nmma_wait(acc)\n" + END, 0),
-    ("acc = zeros(f32, [64, 64])\nfor i in range(n):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + PRODUCT + END, 1),
-    ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc * 2.0\n" + PRODUCT + END, 0),  # zeros on both paths
-    ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc + scale\n" + PRODUCT + END, 1),
-    ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 1),
-    ("acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 0),
-    ("z = zeros(f32, [64, 64])\nacc = full(f32, [64, 64], 1.0)\nfor i in range(n):\n    acc = z\nb = mma_async(s[0], s[1])\nmma_wait(b, acc)\n" + PRODUCT + END, 1),
-    ("acc = zeros(f32, [64, 64])\n" + END, 0),
-    ("acc = zeros(f32, [64, 64])\nb = acc\n" + PRODUCT + END + "\nstore(Z[rows(64), cols(64)], b)", 0),
-    ("acc = zeros(f32, [64, 64])\nfor t in work:\n    " + PRODUCT.replace("\n", "\n    ") + END + "\n    acc = zeros(f32, [64, 64])", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "empty"),
+    [
+        ("acc = zeros(f32, [64, 64])\n" + PRODUCT + END, 0),  # the product starts anew: there is no accumulator at all
+        (
+            "acc = zeros(f32, [64, 64])\nfor i in range(1, 3):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + END,
+            0,
+        ),  # a loop may not run
+        (
+            "acc = zeros(f32, [64, 64])\nfor i in range(n):\n    before = acc\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(before)\nmma_wait(acc)\n"
+            + END,
+            0,
+        ),
+        ("acc = zeros(f32, [64, 64])\nfor i in range(n):\n    acc = mma_async(s[0], s[1].T, acc)\n    mma_wait(acc)\n" + PRODUCT + END, 1),
+        ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc * 2.0\n" + PRODUCT + END, 0),  # zeros on both paths
+        ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = acc + scale\n" + PRODUCT + END, 1),
+        ("acc = zeros(f32, [64, 64])\nif n > 0:\n    acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 1),
+        ("acc = full(f32, [64, 64], 1.0)\n" + PRODUCT + END, 0),
+        (
+            "z = zeros(f32, [64, 64])\nacc = full(f32, [64, 64], 1.0)\nfor i in range(n):\n    acc = z\nb = mma_async(s[0], s[1])\nmma_wait(b, acc)\n"
+            + PRODUCT
+            + END,
+            1,
+        ),
+        ("acc = zeros(f32, [64, 64])\n" + END, 0),
+        ("acc = zeros(f32, [64, 64])\nb = acc\n" + PRODUCT + END + "\nstore(Z[rows(64), cols(64)], b)", 0),
+        (
+            "acc = zeros(f32, [64, 64])\nfor t in work:\n    " + PRODUCT.replace("\n", "\n    ") + END + "\n    acc = zeros(f32, [64, 64])",
+            2,
+        ),
+    ],
+)
 def test_zeros_that_only_a_product_takes_over_are_not_written(body: str, empty: int, n: int) -> None:
     checked = kernel(FILL + body, HEAD)
     inputs = arguments(checked, {"M": 64}) | {"n": n, "scale": 0.5}

@@ -29,11 +29,14 @@ def after(condition: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "choice"), [("&", "min"), ("|", "max")])
-@pytest.mark.parametrize("body", [
-    '%m = tile.apply "{0}"(%a, %b) : {1}',
-    '%s = tile.apply "{0}"(%a, %o) : {1}\n%m = tile.apply "{0}"(%s, %b) : {1}',
-    '%s = tile.apply "{0}"(%o, %a) : {1}\n%t = tile.apply "{0}"(%b, %o) : {1}\n%m = tile.apply "{0}"(%t, %s) : {1}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        '%m = tile.apply "{0}"(%a, %b) : {1}',
+        '%s = tile.apply "{0}"(%a, %o) : {1}\n%m = tile.apply "{0}"(%s, %b) : {1}',
+        '%s = tile.apply "{0}"(%o, %a) : {1}\n%t = tile.apply "{0}"(%b, %o) : {1}\n%m = tile.apply "{0}"(%t, %s) : {1}',
+    ],
+)
 def test_upper_limits_become_one(body: str, name: str, choice: str) -> None:
     result = after(body.format(name, FULL))
     (item,) = re.findall(rf'(%\w+) = tile.apply "{choice}"\(%\w+, %\w+\) : !tile.reg<i32, 64, 1>', result)
@@ -47,10 +50,13 @@ def test_lower_limits_become_one(name: str, choice: str) -> None:
     assert f'"<="({item}, %c) : {FULL}' in result
 
 
-@pytest.mark.parametrize("body", [
-    '%m = tile.apply "&"(%a, %d) : {0}',  # from both sides
-    '%s = tile.apply "|"(%a, %o) : {0}\n%m = tile.apply "&"(%s, %b) : {0}',  # joined otherwise
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        '%m = tile.apply "&"(%a, %d) : {0}',  # from both sides
+        '%s = tile.apply "|"(%a, %o) : {0}\n%m = tile.apply "&"(%s, %b) : {0}',  # joined otherwise
+    ],
+)
 def test_other_limits_stay(body: str) -> None:
     assert "min" not in after(body.format(FULL)) and "max" not in after(body.format(FULL))
 

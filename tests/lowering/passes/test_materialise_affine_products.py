@@ -27,20 +27,23 @@ def loop(*lines: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("body", "retained"), [
-    (loop("T = S + cast(k - q, f32) * scale"), 1),
-    (loop("T = S - cast(k - q, f32) * scale"), 1),
-    (loop("T = S + cast(q - k, f32) * scale"), 1),
-    (loop("T = S + cast(k * 2 + i, f32)"), 1),
-    (loop("T = S + (scale * cast(k, f32) * 0.5 - cast(q, f32))"), 1),
-    (loop("T = S + (cast(k, f32) * scale + cast(k, f32))"), 1),
-    (loop("T = S + cast(k, f32) * scale", "store(Y[rows(64)], row_max(T))", "T = S + cast(k - i, f32) * scale"), 1),  # one for both
-    ("f = exp2(scale)\n" + loop("T = S + cast(k, f32) * f"), 1),
-    (loop("T = S + cast(k, f32) * exp2(scale)"), 1),  # the same number in each turn
-    (loop("f = exp2(cast(i, f32))", "T = S + cast(k, f32) * f"), 0),  # another slope each turn
-    ("f = scale\n" + loop("T = S + cast(k, f32) * f", "f = f * 2.0"), 0),
-    ("T = S + cast(k, f32) * scale\nm = row_max(T)\nstore(Y[rows(64)], m)", 0),  # nothing is computed twice
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "retained"),
+    [
+        (loop("T = S + cast(k - q, f32) * scale"), 1),
+        (loop("T = S - cast(k - q, f32) * scale"), 1),
+        (loop("T = S + cast(q - k, f32) * scale"), 1),
+        (loop("T = S + cast(k * 2 + i, f32)"), 1),
+        (loop("T = S + (scale * cast(k, f32) * 0.5 - cast(q, f32))"), 1),
+        (loop("T = S + (cast(k, f32) * scale + cast(k, f32))"), 1),
+        (loop("T = S + cast(k, f32) * scale", "store(Y[rows(64)], row_max(T))", "T = S + cast(k - i, f32) * scale"), 1),  # one for both
+        ("f = exp2(scale)\n" + loop("T = S + cast(k, f32) * f"), 1),
+        (loop("T = S + cast(k, f32) * exp2(scale)"), 1),  # the same number in each turn
+        (loop("f = exp2(cast(i, f32))", "T = S + cast(k, f32) * f"), 0),  # another slope each turn
+        ("f = scale\n" + loop("T = S + cast(k, f32) * f", "f = f * 2.0"), 0),
+        ("T = S + cast(k, f32) * scale\nm = row_max(T)\nstore(Y[rows(64)], m)", 0),  # nothing is computed twice
+    ],
+)
 def test_products_that_stay_the_same_are_kept_in_registers(body: str, retained: int) -> None:
     result = ir(body)
     assert len(re.findall(r"tile\.pin\(.*\) : !tile.reg<f32, 1, 64>", result)) == retained

@@ -23,8 +23,14 @@ def ir(condition: str, otherwise: str = "1.0") -> str:
 
 @pytest.mark.parametrize(
     "condition",
-    ["(I[k] == I[q]) & (k < n)", "(k < n) & (I[k] == I[q])", "(k <= n) & (I[k] == q)", "(I[k] == q) & (q < n) & (k < n)", "(k < n) & (k < 300) & (I[k] == q)"],
-)  # fmt: skip
+    [
+        "(I[k] == I[q]) & (k < n)",
+        "(k < n) & (I[k] == I[q])",
+        "(k <= n) & (I[k] == q)",
+        "(I[k] == q) & (q < n) & (k < n)",
+        "(k < n) & (k < 300) & (I[k] == q)",
+    ],
+)
 def test_it_stands_under_a_branch(condition: str) -> None:
     result = ir(condition)
     (branch,) = re.findall(r"tile\.if.*", result)

@@ -55,19 +55,25 @@ def dealt(ir: Kernel) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "result"), [
-    (f"{LOOP}\n{END}", (1, 1)),
-    (f"{LOOP}\n    acc = acc * scale\n{END}", (1, 1)),
-    (f"{LOOP}\n    f = cast(rows(ROWS) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}", (1, 1)),  # numbers a row; a branch of the warp
-    (f"{LOOP}\n    {MORE}\n{END}", (2, 1)),
-    (f"{LOOP}\nb = acc\n{END}\nstore(Z[0 : ROWS, :], b * 2.0)", (1, 2)),
-    (f"if n > 1:\n    acc = full(f32, [ROWS, COLS], 1.0)\n{LOOP}\n{END}", (1, 1)),
-    (f"{LOOP}\n    acc = acc * cast(cols(COLS), f32)\n{END}", (0, 0)),  # asks for columns
-    (f"{LOOP}\n    {END}", (0, 0)),  # read within the loop
-    (f"acc = load(Z[0 : ROWS, :])\n{LOOP}\n{END}", (0, 0)),  # begins with numbers that have columns
-    (f"{MORE}\n{END}", (0, 0)),  # no loop: the exchange would come as often as the product
-    (f"for i in range(n):\n    acc = mma(a, sV[:, 0 : COLS])\n{END}", (1, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        (f"{LOOP}\n{END}", (1, 1)),
+        (f"{LOOP}\n    acc = acc * scale\n{END}", (1, 1)),
+        (
+            f"{LOOP}\n    f = cast(rows(ROWS) % 3, f32)\n    acc = where(warp_any(f != 1.0), acc * f, acc)\n{END}",
+            (1, 1),
+        ),  # numbers a row; a branch of the warp
+        (f"{LOOP}\n    {MORE}\n{END}", (2, 1)),
+        (f"{LOOP}\nb = acc\n{END}\nstore(Z[0 : ROWS, :], b * 2.0)", (1, 2)),
+        (f"if n > 1:\n    acc = full(f32, [ROWS, COLS], 1.0)\n{LOOP}\n{END}", (1, 1)),
+        (f"{LOOP}\n    acc = acc * cast(cols(COLS), f32)\n{END}", (0, 0)),  # asks for columns
+        (f"{LOOP}\n    {END}", (0, 0)),  # read within the loop
+        (f"acc = load(Z[0 : ROWS, :])\n{LOOP}\n{END}", (0, 0)),  # begins with numbers that have columns
+        (f"{MORE}\n{END}", (0, 0)),  # no loop: the exchange would come as often as the product
+        (f"for i in range(n):\n    acc = mma(a, sV[:, 0 : COLS])\n{END}", (1, 1)),
+    ],
+)
 def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[int, int], n: int) -> None:
     checked = kernel(body)
     ir = build(checked)
@@ -80,13 +86,16 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[i
 
 @pytest.mark.parametrize("rows", [16, 32])
 @pytest.mark.parametrize("n", [0, 1, 3])
-@pytest.mark.parametrize(("body", "columns", "result"), [
-    (f"{LOOP}\n{PUT}\n{BACK}", 128, (1, 0, 1)),
-    (f"{LOOP}\n    acc = acc * scale\n{PUT}\n{BACK}", 128, (1, 0, 1)),
-    (f"{LOOP}\n{PUT}\n{BACK}\n{END}", 64, (1, 1, 1)),
-    (f"{LOOP}\n{PUT}\n{BACK}", 48, (1, 1, 0)),  # no whole panels
-    (f"{LOOP}\nstore(sZ[1], acc, mask=rows(ROWS) < 9)\nstore(sZ[0], acc)\n{BACK}", 128, (1, 1, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "columns", "result"),
+    [
+        (f"{LOOP}\n{PUT}\n{BACK}", 128, (1, 0, 1)),
+        (f"{LOOP}\n    acc = acc * scale\n{PUT}\n{BACK}", 128, (1, 0, 1)),
+        (f"{LOOP}\n{PUT}\n{BACK}\n{END}", 64, (1, 1, 1)),
+        (f"{LOOP}\n{PUT}\n{BACK}", 48, (1, 1, 0)),  # no whole panels
+        (f"{LOOP}\nstore(sZ[1], acc, mask=rows(ROWS) < 9)\nstore(sZ[0], acc)\n{BACK}", 128, (1, 1, 1)),
+    ],
+)
 def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int, result: tuple[int, int, int], n: int, rows: int) -> None:
     checked = kernel(f"store(sZ[1], acc)\n{body}", rows, columns)
     ir = build(checked)
@@ -97,10 +106,23 @@ def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int
 
 
 STATEMENTS = [
-    MORE, MORE, MORE, "acc = acc * scale", "acc = acc + 1.0", "acc = acc * cast(rows(ROWS) % 3, f32)", "acc = acc + cast(cols(COLS), f32)", "acc = zeros(f32, [ROWS, COLS])",
-    "acc = where(warp_any(cast(rows(ROWS) % 3, f32) != 1.0), acc * 2.0, acc)", "other = acc", "acc = acc + other", "other = mma(a, sV[:, 0 : COLS], other)", END,
-    f"for j in range(2):\n    {MORE}", "if n > 1:\n    acc = acc * 0.5", f"if n > 1:\n    {MORE}\nelse:\n    acc = other",
-]  # fmt: skip
+    MORE,
+    MORE,
+    MORE,
+    "acc = acc * scale",
+    "acc = acc + 1.0",
+    "acc = acc * cast(rows(ROWS) % 3, f32)",
+    "acc = acc + cast(cols(COLS), f32)",
+    "acc = zeros(f32, [ROWS, COLS])",
+    "acc = where(warp_any(cast(rows(ROWS) % 3, f32) != 1.0), acc * 2.0, acc)",
+    "other = acc",
+    "acc = acc + other",
+    "other = mma(a, sV[:, 0 : COLS], other)",
+    END,
+    f"for j in range(2):\n    {MORE}",
+    "if n > 1:\n    acc = acc * 0.5",
+    f"if n > 1:\n    {MORE}\nelse:\n    acc = other",
+]
 
 
 @settings(examples(0.5), phases=(Phase.explicit, Phase.reuse, Phase.generate))

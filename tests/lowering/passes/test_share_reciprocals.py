@@ -40,20 +40,23 @@ def ir(body: str, columns: int = 48) -> str:
     return text(checked(body, columns), [share_reciprocals.run])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("division", "shared"), [
-    ("E / (1.0 + E)", 1),
-    ("1.0 / (1.0 + exp2(min(S, 20.0)))", 1),
-    ("1.0 / (1.0 + exp2(min(S, 32.0)))", 0),  # the product of four is no float
-    ("1.0 / (1.0 + exp2(S))", 0),
-    ("1.0 / (0.5 + exp2(min(S, 20.0)))", 0),
-    ("1.0 / (1.0 + exp2(max(S, 20.0)))", 0),
-    ("1.0 / (1.0 + S)", 0),
-    ("1.0 / max(1.0, min(S, 100.0))", 1),
-    ("tanh(S) * 2.0 + S", 1),
-    ("tanh(S) + tanh(E)", 2),
-    ("tanh(tanh(S))", 2),
-    ("tanh(S) / (1.0 + E)", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("division", "shared"),
+    [
+        ("E / (1.0 + E)", 1),
+        ("1.0 / (1.0 + exp2(min(S, 20.0)))", 1),
+        ("1.0 / (1.0 + exp2(min(S, 32.0)))", 0),  # the product of four is no float
+        ("1.0 / (1.0 + exp2(S))", 0),
+        ("1.0 / (0.5 + exp2(min(S, 20.0)))", 0),
+        ("1.0 / (1.0 + exp2(max(S, 20.0)))", 0),
+        ("1.0 / (1.0 + S)", 0),
+        ("1.0 / max(1.0, min(S, 100.0))", 1),
+        ("tanh(S) * 2.0 + S", 1),
+        ("tanh(S) + tanh(E)", 2),
+        ("tanh(tanh(S))", 2),
+        ("tanh(S) / (1.0 + E)", 2),
+    ],
+)
 def test_what_shares(division: str, shared: int) -> None:
     result = ir(ONE_DIVISION.replace("E / (1.0 + E)", division))
     assert len(re.findall(r"tile\.by_reciprocal\(.*\) shared|tile\.shared_tanh", result)) == shared
@@ -67,7 +70,10 @@ def test_an_odd_number_of_groups_shares_nothing() -> None:
 
 
 def test_a_number_a_row_is_divided_by_alone() -> None:
-    assert re.search(r"tile\.by_reciprocal\(%\w+\) : !tile.reg<f32, 64, 1>", ir(BODY.replace("1.0 + E", "1.0").replace("W = E", "W = E * (1.0 / max(1.0, min(row_max(S), 9.0)))")))  # fmt: skip
+    assert re.search(
+        r"tile\.by_reciprocal\(%\w+\) : !tile.reg<f32, 64, 1>",
+        ir(BODY.replace("1.0 + E", "1.0").replace("W = E", "W = E * (1.0 / max(1.0, min(row_max(S), 9.0)))")),
+    )
 
 
 def test_a_loop_that_grows_a_value_has_no_range() -> None:

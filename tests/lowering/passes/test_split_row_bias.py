@@ -39,57 +39,65 @@ def shifts(body: str) -> int:
     return text(kernel(BEGIN + body), BIAS).count("tile.pin")
 
 
-@pytest.mark.parametrize("body", [
-    BIAS_LINE + STEP,
-    "S = cast(k - q, f32) * scale + S\n" + STEP,
-    "S = S - cast(k - q, f32) * scale\n" + STEP,
-    "S = cast(k - q, f32) - S\n" + STEP,
-    "S = S + (-cast(k, f32) * 0.5 + cast(q, f32))\n" + STEP,
-    "S = S * S + (cast(k - q, f32) * scale + cast(k, f32))\n" + STEP,  # a sum of two slopes
-    BIAS_LINE + "S = where(k < n, S, -inf)\n" + STEP,
-    BIAS_LINE + "S = where(k < n, -inf, S)\n" + STEP,
-    BIAS_LINE + "S = where(k < n, S, full(f32, [64, 64], -inf))\n" + STEP,
-    BIAS_LINE + "if n > 0:\n    S = where((k < n) & (q < k), S, -inf)\n" + STEP,
-    BIAS_LINE + "if n > 0:\n    S = full(f32, [64, 64], -inf)\n" + STEP,
-    BIAS_LINE + "T = S\nif n > 0:\n    T = where(k < n, S, -inf)\nelse:\n    if n < -5:\n        T = where(q < k, S, -inf)\nS = T\n" + STEP,
-    BIAS_LINE + "m = row_max(S) * 2.0\nP = exp2(2.0 * S - m)\nl = row_sum(P)\nstore(Z[rows(64), cols(64)], P)\nstore(Y[rows(64)], l)",
-    BIAS_LINE + "P = exp2(S - row_max(S))\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "P = exp2(S * scale - 1.0) * 2.0\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "P = exp2(S * 2.0)\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "P = exp2((S + 1.0) * 2.0 * scale)\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "P = exp2(1.0 - S)\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "T = zeros(f32, [64, 64])\nP = exp2(S - T)\nstore(Z[rows(64), cols(64)], P)",  # a tile of one number is that number
-    BIAS_LINE + STEP + "S = zeros(f32, [64, 64])\nstore(Z[rows(64), cols(64)], S)",  # bound again, to something else
-    "for i in range(n):\n    S = zeros(f32, [64, 64]) + scale * scale\n    T = S * S + cast(k + q + i, f32) * scale\n    m = row_max(T)\n    store(Y[rows(64)], m)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        BIAS_LINE + STEP,
+        "S = cast(k - q, f32) * scale + S\n" + STEP,
+        "S = S - cast(k - q, f32) * scale\n" + STEP,
+        "S = cast(k - q, f32) - S\n" + STEP,
+        "S = S + (-cast(k, f32) * 0.5 + cast(q, f32))\n" + STEP,
+        "S = S * S + (cast(k - q, f32) * scale + cast(k, f32))\n" + STEP,  # a sum of two slopes
+        BIAS_LINE + "S = where(k < n, S, -inf)\n" + STEP,
+        BIAS_LINE + "S = where(k < n, -inf, S)\n" + STEP,
+        BIAS_LINE + "S = where(k < n, S, full(f32, [64, 64], -inf))\n" + STEP,
+        BIAS_LINE + "if n > 0:\n    S = where((k < n) & (q < k), S, -inf)\n" + STEP,
+        BIAS_LINE + "if n > 0:\n    S = full(f32, [64, 64], -inf)\n" + STEP,
+        BIAS_LINE
+        + "T = S\nif n > 0:\n    T = where(k < n, S, -inf)\nelse:\n    if n < -5:\n        T = where(q < k, S, -inf)\nS = T\n"
+        + STEP,
+        BIAS_LINE + "m = row_max(S) * 2.0\nP = exp2(2.0 * S - m)\nl = row_sum(P)\nstore(Z[rows(64), cols(64)], P)\nstore(Y[rows(64)], l)",
+        BIAS_LINE + "P = exp2(S - row_max(S))\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "P = exp2(S * scale - 1.0) * 2.0\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "P = exp2(S * 2.0)\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "P = exp2((S + 1.0) * 2.0 * scale)\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "P = exp2(1.0 - S)\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "T = zeros(f32, [64, 64])\nP = exp2(S - T)\nstore(Z[rows(64), cols(64)], P)",  # a tile of one number is that number
+        BIAS_LINE + STEP + "S = zeros(f32, [64, 64])\nstore(Z[rows(64), cols(64)], S)",  # bound again, to something else
+        "for i in range(n):\n    S = zeros(f32, [64, 64]) + scale * scale\n    T = S * S + cast(k + q + i, f32) * scale\n    m = row_max(T)\n    store(Y[rows(64)], m)",
+    ],
+)
 def test_tiles_that_only_a_softmax_reads_are_kept_so(body: str) -> None:
     assert shifts(body) == 1
 
 
-@pytest.mark.parametrize("body", [
-    BIAS_LINE + STEP + "store(Z[rows(64), cols(64)], S)",  # read otherwise
-    BIAS_LINE + STEP + "if n > 0:\n    store(Z[rows(64), cols(64)], S)",
-    BIAS_LINE + STEP + "T = S\nstore(Z[rows(64), cols(64)], T)",
-    BIAS_LINE + STEP + "T = S * 2.0\nstore(Z[rows(64), cols(64)], T)",
-    BIAS_LINE + STEP + "l = row_sum(S)\nstore(Y[rows(64)], l)",
-    BIAS_LINE + "m = row_max(S * 2.0)\nstore(Y[rows(64)], m)",
-    BIAS_LINE + "m = row_max(S)\nP = exp2(S * S - m)\nstore(Z[rows(64), cols(64)], P)",  # no line in S
-    BIAS_LINE + "P = exp2(abs(S))\nstore(Z[rows(64), cols(64)], P)",
-    BIAS_LINE + "P = exp2(S - cast(k, f32))\nstore(Z[rows(64), cols(64)], P)",  # what is subtracted is no value a row
-    BIAS_LINE + "S = where(S > 0.0, S, -inf)\n" + STEP,  # a condition on the value
-    BIAS_LINE + "S = where(k < n, S, 0.0)\n" + STEP,
-    BIAS_LINE + "S = where(k < n, S, inf)\n" + STEP,
-    BIAS_LINE + "if n > 0:\n    S = zeros(f32, [64, 64])\n" + STEP,  # another value on one path
-    "if n > 0:\n    S = S + cast(k - q, f32)\n" + STEP,  # a shift on one path alone
-    "for i in range(n):\n    m = row_max(S)\n    store(Y[rows(64)], m)\n    S = S + cast(k - q, f32)\n",  # read by the next turn
-    "S = S + cast(k, f32) * cast(q, f32)\n" + STEP,  # a slope of its own for each row
-    "S = S + cast(q, f32)\n" + STEP,  # no slope
-    "S = S + cast(k * k, f32)\n" + STEP,
-    "S = S + cast(k, f32)\n" + STEP,  # nothing that differs from row to row
-    "S = cast(k, f32) + cast(q, f32)\n" + STEP,  # a line itself
-    "S = S * cast(k - q, f32)\n" + STEP,
-    BIAS_LINE,  # nobody reads it
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        BIAS_LINE + STEP + "store(Z[rows(64), cols(64)], S)",  # read otherwise
+        BIAS_LINE + STEP + "if n > 0:\n    store(Z[rows(64), cols(64)], S)",
+        BIAS_LINE + STEP + "T = S\nstore(Z[rows(64), cols(64)], T)",
+        BIAS_LINE + STEP + "T = S * 2.0\nstore(Z[rows(64), cols(64)], T)",
+        BIAS_LINE + STEP + "l = row_sum(S)\nstore(Y[rows(64)], l)",
+        BIAS_LINE + "m = row_max(S * 2.0)\nstore(Y[rows(64)], m)",
+        BIAS_LINE + "m = row_max(S)\nP = exp2(S * S - m)\nstore(Z[rows(64), cols(64)], P)",  # no line in S
+        BIAS_LINE + "P = exp2(abs(S))\nstore(Z[rows(64), cols(64)], P)",
+        BIAS_LINE + "P = exp2(S - cast(k, f32))\nstore(Z[rows(64), cols(64)], P)",  # what is subtracted is no value a row
+        BIAS_LINE + "S = where(S > 0.0, S, -inf)\n" + STEP,  # a condition on the value
+        BIAS_LINE + "S = where(k < n, S, 0.0)\n" + STEP,
+        BIAS_LINE + "S = where(k < n, S, inf)\n" + STEP,
+        BIAS_LINE + "if n > 0:\n    S = zeros(f32, [64, 64])\n" + STEP,  # another value on one path
+        "if n > 0:\n    S = S + cast(k - q, f32)\n" + STEP,  # a shift on one path alone
+        "for i in range(n):\n    m = row_max(S)\n    store(Y[rows(64)], m)\n    S = S + cast(k - q, f32)\n",  # read by the next turn
+        "S = S + cast(k, f32) * cast(q, f32)\n" + STEP,  # a slope of its own for each row
+        "S = S + cast(q, f32)\n" + STEP,  # no slope
+        "S = S + cast(k * k, f32)\n" + STEP,
+        "S = S + cast(k, f32)\n" + STEP,  # nothing that differs from row to row
+        "S = cast(k, f32) + cast(q, f32)\n" + STEP,  # a line itself
+        "S = S * cast(k - q, f32)\n" + STEP,
+        BIAS_LINE,  # nobody reads it
+    ],
+)
 def test_other_tiles_are_kept_whole(body: str) -> None:
     assert shifts(body) == 0
 
@@ -98,7 +106,9 @@ def test_spellings_that_mean_the_same_give_the_same_ir() -> None:
     def plain(body: str) -> list[str]:  # in whatever order they are written
         return sorted(re.sub(r"%[\w.]+", "%", text(kernel(BEGIN + body), BIAS)).split("\n"))
 
-    assert plain(BIAS_LINE + STEP) == plain("bias = cast(k - q, f32)\nbias = scale * bias\nT = S * scale\nS = T + bias\nU = S\nm = row_max(U)\nP = exp2(1.5 * S - 1.5 * m)\nstore(Z[rows(64), cols(64)], P)\n")  # fmt: skip
+    assert plain(BIAS_LINE + STEP) == plain(
+        "bias = cast(k - q, f32)\nbias = scale * bias\nT = S * scale\nS = T + bias\nU = S\nm = row_max(U)\nP = exp2(1.5 * S - 1.5 * m)\nstore(Z[rows(64), cols(64)], P)\n"
+    )
 
 
 def test_the_shift_goes_into_the_maximum_and_into_what_is_subtracted() -> None:
@@ -112,7 +122,16 @@ def test_the_shift_goes_into_the_maximum_and_into_what_is_subtracted() -> None:
 
 
 def test_the_value_before_and_the_value_after_are_read_whole() -> None:
-    result = text(kernel(BEGIN + "m = row_max(S)\nstore(Y[rows(64)], m)\n" + BIAS_LINE + STEP + "S = zeros(f32, [64, 64])\nm = row_max(S)\nstore(Y[rows(64)], m)\n"), BIAS)  # fmt: skip
+    result = text(
+        kernel(
+            BEGIN
+            + "m = row_max(S)\nstore(Y[rows(64)], m)\n"
+            + BIAS_LINE
+            + STEP
+            + "S = zeros(f32, [64, 64])\nm = row_max(S)\nstore(Y[rows(64)], m)\n"
+        ),
+        BIAS,
+    )
     assert result.count('"row_max"') == 3 and result.count("%shift)") == 1
 
 
@@ -189,10 +208,14 @@ def test_what_is_printed_computes_a_softmax(
 
 # ---- whole kernels
 @pytest.mark.nvcc
-@pytest.mark.parametrize(("slope", "consts"), [
-    ("scale", {"D": 64, "BM": 128, "BN": 128}),
-    ("exp2(-8.0 * cast(h + 1, f32) / cast(H, f32))", {"D": 128, "BM": 192, "BN": 80}),
-], ids=["products in registers", "no room"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("slope", "consts"),
+    [
+        ("scale", {"D": 64, "BM": 128, "BN": 128}),
+        ("exp2(-8.0 * cast(h + 1, f32) / cast(H, f32))", {"D": 128, "BM": 192, "BN": 80}),
+    ],
+    ids=["products in registers", "no room"],
+)
 def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, consts: dict[str, int]) -> None:
     plain, biased = "return S, scale * LOG2E", f"return S * scale + cast(k - q, f32) * {slope}, LOG2E"
     program = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")

@@ -54,17 +54,33 @@ def finishing(checked: Checked) -> list[str]:
 
 
 # ---- one value, whatever its names
-@pytest.mark.parametrize(("several", "item"), [
-    ("A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(S)" + stores("S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S")),
-    ("A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(A)" + stores("A", "S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S", "S")),
-    ("S = issue(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S")),
-    ("A = mma_async(a[0], b[0].T)\nB = mma_async(a[1], b[1].T, A)\nmma_wait(B)" + stores("B"),
-     "B = mma_async(a[0], b[0].T)\nB = mma_async(a[1], b[1].T, B)\nmma_wait(B)" + stores("B")),
-    ("S = zeros(f32, [64, 8])\nfor i in range(n):\n    S = onto(a[0], b[0].T, S)\nmma_wait(S)" + stores("S"),
-     "S = zeros(f32, [64, 8])\nfor i in range(n):\n    S = mma_async(a[0], b[0].T, S)\nmma_wait(S)" + stores("S")),
-    ("if n > 0:\n    S = issue(a[0], b[0].T)\nelse:\n    S = issue(a[1], b[0].T)\nmma_wait(S)" + stores("S"),
-     "if n > 0:\n    S = mma_async(a[0], b[0].T)\nelse:\n    S = mma_async(a[1], b[0].T)\nmma_wait(S)" + stores("S")),
-], ids=["another name", "both are read", "a function's local", "chained on", "chained over iterations", "either branch"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("several", "item"),
+    [
+        ("A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(S)" + stores("S"), "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S")),
+        (
+            "A = mma_async(a[0], b[0].T)\nS = A\nmma_wait(A)" + stores("A", "S"),
+            "S = mma_async(a[0], b[0].T)\nmma_wait(S)" + stores("S", "S"),
+        ),
+        (
+            "S = issue(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S"),
+            "S = mma_async(a[0], b[0].T)\nmma_wait(S)\nS = S * 2.0" + stores("S"),
+        ),
+        (
+            "A = mma_async(a[0], b[0].T)\nB = mma_async(a[1], b[1].T, A)\nmma_wait(B)" + stores("B"),
+            "B = mma_async(a[0], b[0].T)\nB = mma_async(a[1], b[1].T, B)\nmma_wait(B)" + stores("B"),
+        ),
+        (
+            "S = zeros(f32, [64, 8])\nfor i in range(n):\n    S = onto(a[0], b[0].T, S)\nmma_wait(S)" + stores("S"),
+            "S = zeros(f32, [64, 8])\nfor i in range(n):\n    S = mma_async(a[0], b[0].T, S)\nmma_wait(S)" + stores("S"),
+        ),
+        (
+            "if n > 0:\n    S = issue(a[0], b[0].T)\nelse:\n    S = issue(a[1], b[0].T)\nmma_wait(S)" + stores("S"),
+            "if n > 0:\n    S = mma_async(a[0], b[0].T)\nelse:\n    S = mma_async(a[1], b[0].T)\nmma_wait(S)" + stores("S"),
+        ),
+    ],
+    ids=["another name", "both are read", "a function's local", "chained on", "chained over iterations", "either branch"],
+)
 def test_names_of_one_product_are_one(several: str, item: str) -> None:
     assert unnamed(program(several)) == unnamed(program(item))
     assert not finishing(program(several)) and not re.search(COPY, lower(program(several)).source)
@@ -87,14 +103,14 @@ for i in range(n):
     mma_wait(before)
     before = A
     A = mma_async(a[i % 2], b[0].T, A)
-mma_wait(A)""" + stores("A")  # fmt: skip
+mma_wait(A)""" + stores("A")
 AROUND = """
 A = mma_async(a[0], b[0].T)
 D = zeros(f32, [64, 8])
 for i in range(n):
     mma_wait(A)
     D = D + A
-mma_wait(A)""" + stores("A", "D")  # fmt: skip
+mma_wait(A)""" + stores("A", "D")
 EITHER = """
 A = mma_async(a[0], b[0].T)
 B = mma_async(a[1], b[0].T)
@@ -102,8 +118,16 @@ if n > 0:
     C = A
 else:
     C = B
-mma_wait(A, B, C)""" + stores("A", "B", "C")  # fmt: skip
-CASES = {"differ": (DIFFER, 0), "next": (NEXT, 0), "turn": (TURN, 1), "anew": (ANEW, 0), "earlier": (EARLIER, 0), "around": (AROUND, 0), "either": (EITHER, 1)}  # fmt: skip
+mma_wait(A, B, C)""" + stores("A", "B", "C")
+CASES = {
+    "differ": (DIFFER, 0),
+    "next": (NEXT, 0),
+    "turn": (TURN, 1),
+    "anew": (ANEW, 0),
+    "earlier": (EARLIER, 0),
+    "around": (AROUND, 0),
+    "either": (EITHER, 1),
+}
 
 
 @pytest.mark.sweep

@@ -145,12 +145,15 @@ def test_all_numbers_widened_in_the_interpreter(text: str, dtype: str, wide: str
     torch.testing.assert_close(y.float(), x.float(), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(("change", "code"), [
-    (("mma_async(sA, sB.T, acc)", "mma_async(sA, sC, acc)"), "T131"),
-    (("mma_async(sA, sB.T, acc)", "mma_async(load(sA), sB.T, acc)"), "T131"),
-    (("mma_async(sA, sB.T, acc)", "mma(sA, sB.T, acc)"), "T132"),
-    (("store(C[m : m + 64, n : n + BN], acc)", "store(A[m : m + 64, n : n + BN], cast(acc, T), add=True)"), "T122"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (("mma_async(sA, sB.T, acc)", "mma_async(sA, sC, acc)"), "T131"),
+        (("mma_async(sA, sB.T, acc)", "mma_async(load(sA), sB.T, acc)"), "T131"),
+        (("mma_async(sA, sB.T, acc)", "mma(sA, sB.T, acc)"), "T132"),
+        (("store(C[m : m + 64, n : n + BN], acc)", "store(A[m : m + 64, n : n + BN], cast(acc, T), add=True)"), "T122"),
+    ],
+)
 def test_what_the_instruction_cannot_read_is_refused(change: tuple[str, str], code: str) -> None:
     text = PRODUCT.replace(*change).replace("sA, sB = shared", "sC = shared(T, [BK, 128])\n    sA, sB = shared")
     with pytest.raises(CuirError) as caught:

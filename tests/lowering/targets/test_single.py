@@ -168,7 +168,15 @@ def copied(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
 """
 
 
-@pytest.mark.parametrize("read, fenced", [("x = load(buf)", True), ("x = mma(buf, buf.T, parts=2)", True), ("x = zeros(f32, [64, 64])", False), ("store(own, zeros(f32, [64, 64]))\n            x = load(own)", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "read, fenced",
+    [
+        ("x = load(buf)", True),
+        ("x = mma(buf, buf.T, parts=2)", True),
+        ("x = zeros(f32, [64, 64])", False),
+        ("store(own, zeros(f32, [64, 64]))\n            x = load(own)", False),
+    ],
+)
 def test_reads_are_fenced_before_a_copy_may_overwrite_them(read: str, fenced: bool) -> None:
     """Reads under way and a bulk copy go through different proxies: the arrival that lets the copy go orders them by a fence alone."""
     source = lower(cuir.check(cuir.parse(RING.replace("READ", read)))).source

@@ -13,7 +13,7 @@ TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 SPACE = Space(
     ({"BM": (64, 128), "BN": (64, 96, 128)}, {"STAGES": (2, 3, 8)}, {"DYNAMIC": (False, True)}),
     ({"D": 64, "BM": 64, "BN": 64}, {"D": 128, "BM": 128, "BN": 128}),
-)  # fmt: skip
+)
 
 
 class FakeDevice:

@@ -78,5 +78,15 @@ def test_the_limit_begins_with_the_launches(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(LocalDevice, "launch", lambda self, consts, text="": events.append("compile"))
     monkeypatch.setattr("cuir.performance.search.candidate_runs.median_ms", lambda call: events.append("time") or 2.0)
     assert device.check({}, "", tell) == ("right", "") and device.time({}, "", tell) == 2.0
-    assert events == ["compile", "float64", "float64", f"check {CHECK_SECONDS:.0f}", "launch", "launch",
-                      "compile", "arguments", f"time {TIME_SECONDS:.0f}", "time"]  # fmt: skip
+    assert events == [
+        "compile",
+        "float64",
+        "float64",
+        f"check {CHECK_SECONDS:.0f}",
+        "launch",
+        "launch",
+        "compile",
+        "arguments",
+        f"time {TIME_SECONDS:.0f}",
+        "time",
+    ]

@@ -59,9 +59,15 @@ def test_spills_and_serialised_products_are_left_out(program: Program) -> None:
     report = tune(
         SearchTask(program, None, {**FIXED, "STAGES": 2}, SPACE), FakeDevice(cost), FakeCompiler(built), SearchOptions(exhaustive=True)
     )
-    assert report.best is not None and report.best.consts["BN"] == 128 and {o.why for o in report.outcomes if o.status == "flawed"} == {
-        "8 bytes of spills", "1 warnings of serialised products",
-    }  # fmt: skip
+    assert (
+        report.best is not None
+        and report.best.consts["BN"] == 128
+        and {o.why for o in report.outcomes if o.status == "flawed"}
+        == {
+            "8 bytes of spills",
+            "1 warnings of serialised products",
+        }
+    )
 
 
 def test_if_all_spill_the_least_is_taken(program: Program) -> None:

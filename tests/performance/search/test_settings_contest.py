@@ -113,16 +113,19 @@ def test_a_program_says_its_whole_setting() -> None:
     assert with_defaults(parse(PROGRAM), None, FIXED) == parse(PROGRAM)
 
 
-@pytest.mark.parametrize(("old", "new", "says"), [
-    ("def copy(", "def other(", "called `copy`"),
-    ("X: Global[T, M, D], ", "", "takes X: Global[T, M, D], Y"),
-    ("X: Global[T, M, D]", "X: Global[T, N, D]", "takes X: Global[T, M, D]"),
-    ("X: Global[T, M, D], Y", "Y: Global[T, M, D], X", "takes X: Global[T, M, D]"),
-    ("*, T", "scale: f32, *, T", "takes X"),
-    ("ROWS: const = 64", "ROWS: const", "`ROWS` has no default"),
-    ("D: const, ", "", "`D` is given by the caller"),
-    ("sm_90a", "sm_80", "is for sm_90a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("def copy(", "def other(", "called `copy`"),
+        ("X: Global[T, M, D], ", "", "takes X: Global[T, M, D], Y"),
+        ("X: Global[T, M, D]", "X: Global[T, N, D]", "takes X: Global[T, M, D]"),
+        ("X: Global[T, M, D], Y", "Y: Global[T, M, D], X", "takes X: Global[T, M, D]"),
+        ("*, T", "scale: f32, *, T", "takes X"),
+        ("ROWS: const = 64", "ROWS: const", "`ROWS` has no default"),
+        ("D: const, ", "", "`D` is given by the caller"),
+        ("sm_90a", "sm_80", "is for sm_90a"),
+    ],
+)
 def test_an_interface_that_changes_is_named(old: str, new: str, says: str) -> None:
     (result,) = compare_interfaces(parse(PROGRAM), parse(PROGRAM.replace(old, new)), "copy")
     assert result.code == "V501" and says in result.message and result.hint

@@ -15,9 +15,22 @@ from cuir.syntax.types import BF16, F16, F32
 from tests.performance.search.fakes import SPACE
 
 
-@pytest.mark.parametrize("data", ["", "[]", "{}", '{"axes": {}}', '{"axes": [{}]}', '{"axes": [{"BM": 64}]}', '{"axes": [{"BM": []}]}',
-                                  '{"axes": [{"BM": ["64"]}]}', '{"axes": [{"BM": [64]}, {"BM": [128]}]}', '{"axes": [{"BM": [64]}], "starts": [3]}',
-                                  '{"axes": [{"BM": [64]}], "starts": [{"BM": [64]}]}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "data",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"axes": {}}',
+        '{"axes": [{}]}',
+        '{"axes": [{"BM": 64}]}',
+        '{"axes": [{"BM": []}]}',
+        '{"axes": [{"BM": ["64"]}]}',
+        '{"axes": [{"BM": [64]}, {"BM": [128]}]}',
+        '{"axes": [{"BM": [64]}], "starts": [3]}',
+        '{"axes": [{"BM": [64]}], "starts": [{"BM": [64]}]}',
+    ],
+)
 def test_malformed_spaces(data: str) -> None:
     with pytest.raises(CuirError) as error:
         Space.parse(data, "x.tune.json")

@@ -40,10 +40,17 @@ def test_the_verdict_is_the_checkers(asked: list[object]) -> None:
     assert len(asked) == len(SETTINGS)
 
 
-@pytest.mark.parametrize(("text", "kernel", "consts"), [
-    (TEXT.replace("+ scale", "- scale"), None, {"C": 4}), (TEXT, "k", {"C": 4}), (TEXT, "other", {"C": 4}), (TEXT, None, {"C": 5}), (TEXT, None, {}),
-    (TEXT, None, {"C": 4.0}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kernel", "consts"),
+    [
+        (TEXT.replace("+ scale", "- scale"), None, {"C": 4}),
+        (TEXT, "k", {"C": 4}),
+        (TEXT, "other", {"C": 4}),
+        (TEXT, None, {"C": 5}),
+        (TEXT, None, {}),
+        (TEXT, None, {"C": 4.0}),
+    ],
+)
 def test_another_question_is_asked(asked: list[object], text: str, kernel: str | None, consts: dict[str, Any]) -> None:
     fits(parse(TEXT), None, {"C": 4})
     assert fits(parse(text), kernel, consts) == (find_violation(parse(text), kernel, consts) is None)

@@ -17,23 +17,52 @@ from cuir.syntax.types import BF16
 from tests.performance.selection.conftest import adapted, work
 
 amounts = st.floats(1e-3, 1e3)
-coefficients = st.builds(Coefficients, **{f.name: amounts for f in fields(Coefficients) if f.name not in ("sharp", "turns", "cluster")},
-                         sharp=st.floats(1.0, 8.0), turns=st.floats(0.9, 1.2), cluster=st.floats(0.9, 1.2))  # fmt: skip
+coefficients = st.builds(
+    Coefficients,
+    **{f.name: amounts for f in fields(Coefficients) if f.name not in ("sharp", "turns", "cluster")},
+    sharp=st.floats(1.0, 8.0),
+    turns=st.floats(0.9, 1.2),
+    cluster=st.floats(0.9, 1.2),
+)
 arithmetic = st.builds(Arithmetic, st.integers(0, 60), st.integers(0, 4))
 terms = st.builds(
-    Terms, groups=st.integers(1, 3), BN=st.sampled_from([64, 80, 128, 176]), D=st.sampled_from([16, 64, 128, 256]), DV=st.sampled_from([16, 64, 128, 256]),
-    bytes=st.floats(1e3, 1e5), steps=st.floats(1e3, 1e7), masked=st.just(0.0), skipped=st.floats(0, 1e5), tiles=st.integers(1, 10000), sms=st.sampled_from([78, 132]),
-    shortest=st.floats(0.01, 1.0), staged=st.booleans(), buffers=st.sampled_from([1, 2]), ahead=st.booleans(), turns=st.booleans(), cluster=st.booleans(), score=arithmetic, keep=arithmetic,
-)  # fmt: skip
+    Terms,
+    groups=st.integers(1, 3),
+    BN=st.sampled_from([64, 80, 128, 176]),
+    D=st.sampled_from([16, 64, 128, 256]),
+    DV=st.sampled_from([16, 64, 128, 256]),
+    bytes=st.floats(1e3, 1e5),
+    steps=st.floats(1e3, 1e7),
+    masked=st.just(0.0),
+    skipped=st.floats(0, 1e5),
+    tiles=st.integers(1, 10000),
+    sms=st.sampled_from([78, 132]),
+    shortest=st.floats(0.01, 1.0),
+    staged=st.booleans(),
+    buffers=st.sampled_from([1, 2]),
+    ahead=st.booleans(),
+    turns=st.booleans(),
+    cluster=st.booleans(),
+    score=arithmetic,
+    keep=arithmetic,
+)
 
 
 @given(terms, coefficients, st.floats(1.0, 4.0))
 def test_more_work_takes_longer(t: Terms, c: Coefficients, factor: float) -> None:
     base = predict_milliseconds(t, c)
     assert base > 0
-    more = [replace(t, steps=t.steps * factor), replace(t, masked=t.steps / 2), replace(t, skipped=t.skipped * factor), replace(t, bytes=t.bytes * factor),
-            replace(t, D=t.D * 2, DV=t.DV * 2), replace(t, score=Arithmetic(t.score.plain + 8, t.score.special)),
-            replace(t, score=Arithmetic(t.score.plain, t.score.special + 1)), replace(t, staged=False), *([replace(t, buffers=1)] if t.ahead else [])]  # fmt: skip
+    more = [
+        replace(t, steps=t.steps * factor),
+        replace(t, masked=t.steps / 2),
+        replace(t, skipped=t.skipped * factor),
+        replace(t, bytes=t.bytes * factor),
+        replace(t, D=t.D * 2, DV=t.DV * 2),
+        replace(t, score=Arithmetic(t.score.plain + 8, t.score.special)),
+        replace(t, score=Arithmetic(t.score.plain, t.score.special + 1)),
+        replace(t, staged=False),
+        *([replace(t, buffers=1)] if t.ahead else []),
+    ]
     assert all(predict_milliseconds(m, c) >= base * (1 - 1e-9) for m in more)
     masked = replace(t, masked=t.steps)
     assert predict_milliseconds(replace(masked, keep=Arithmetic(t.keep.plain + 8, 0)), c) >= predict_milliseconds(masked, c) * (1 - 1e-9)

@@ -210,10 +210,13 @@ def flex_attn_func(q, k, v, *, mask_plan, softmax_scale=None):
 """
 
 
-@pytest.mark.parametrize(("peer", "module", "text", "says"), [
-    ("fa4", "flash_attn.cute", FA4, ("full", "causal", "sliding_window")),
-    ("cudnn_flex", "cudnn.flex_attention", CUDNN_FLEX, ("full", "causal", "sliding_window", "prefix_lm", "sliding_window_global")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("peer", "module", "text", "says"),
+    [
+        ("fa4", "flash_attn.cute", FA4, ("full", "causal", "sliding_window")),
+        ("cudnn_flex", "cudnn.flex_attention", CUDNN_FLEX, ("full", "causal", "sliding_window", "prefix_lm", "sliding_window_global")),
+    ],
+)
 def test_the_newest_peers_where_they_are_installed(
     peer: str, module: str, text: str, says: tuple[str, ...], install: Callable[[str, str], None]
 ) -> None:
@@ -236,9 +239,13 @@ def test_the_newest_peers_where_they_are_installed(
     if peer == "cudnn_flex":
         assert len(sys.modules[module].plans) == len(says), "a plan is made once"
     row = measure_backward(
-        Cell("causal", {}, "small", Shape(1, 4, 2, 60, 60, 64)), read_variant("causal", ()), "f16", [peer],
-        Timing(1, {"cuir": "not asked"}, measure=lambda call: (call() and None) or 0.5), device="cpu",
-    )  # fmt: skip
+        Cell("causal", {}, "small", Shape(1, 4, 2, 60, 60, 64)),
+        read_variant("causal", ()),
+        "f16",
+        [peer],
+        Timing(1, {"cuir": "not asked"}, measure=lambda call: (call() and None) or 0.5),
+        device="cpu",
+    )
     assert "wrong" not in row["contenders"][peer] and row["contenders"][peer]["milliseconds"] == 0.5
 
 

@@ -54,10 +54,18 @@ def test_a_mask_of_many_runs_is_none_of_intervals() -> None:
     assert kept_runs(masked((even & (torch.arange(2 * MOST + 2) > 0)).expand(1, 1, 2, -1)), q, k) is not None
 
 
-@pytest.mark.parametrize(("variant", "parameters", "window"), [
-    ("full", (), (None, None)), ("causal", (), (None, 0)), ("sliding_window", ("window=5",), (5, 0)), ("local", ("left=3", "right=4"), (3, 4)),
-    ("prefix_lm", ("prefix=7",), None), ("causal_document", ("length=10", "stagger=0"), None), ("sliding_window_global", ("window=5", "tokens=2"), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("variant", "parameters", "window"),
+    [
+        ("full", (), (None, None)),
+        ("causal", (), (None, 0)),
+        ("sliding_window", ("window=5",), (5, 0)),
+        ("local", ("left=3", "right=4"), (3, 4)),
+        ("prefix_lm", ("prefix=7",), None),
+        ("causal_document", ("length=10", "stagger=0"), None),
+        ("sliding_window_global", ("window=5", "tokens=2"), None),
+    ],
+)
 def test_windows(variant: str, parameters: tuple[str, ...], window: tuple[int | None, int | None] | None) -> None:
     runs = kept_runs(read_variant(variant, parameters), *tensors(2, 2, 30, 30))
     assert runs is not None and window_of(runs, 30) == window

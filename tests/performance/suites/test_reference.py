@@ -52,8 +52,15 @@ def measured(variant: str, reference: Reference, dtype: str = "f16") -> dict:
     transferred = transfer(ORIGIN, read_variant(variant, ()))
     launch: Callable = interpreted(transferred.program)
     setting = SETTING if dtype == "f16" else {}
-    result = measure_cell(Cell(variant, {}, "small", SHAPE), transferred, dtype, Contenders([setting] if setting else [], [], reference),
-                         Timing(2, measure=lambda call: (call() and None) or 0.5), prepare=on_cpu, launch=launch)  # fmt: skip
+    result = measure_cell(
+        Cell(variant, {}, "small", SHAPE),
+        transferred,
+        dtype,
+        Contenders([setting] if setting else [], [], reference),
+        Timing(2, measure=lambda call: (call() and None) or 0.5),
+        prepare=on_cpu,
+        launch=launch,
+    )
     return {n: c for n, c in result["contenders"].items() if n.startswith("reference")}
 
 
@@ -73,10 +80,17 @@ def test_it_takes_part_where_it_can(folder: Path) -> None:
     assert reference.fitting(128, False) == ["L"] and reference.fitting(128, True) == []
 
 
-@pytest.mark.parametrize(("text", "code"), [
-    (None, "U121"), ("x = 1", "U121"), ("SETS = {'golden': 3}\nKernel = int", "U121"), ("SETS = {'golden': {'A': {}}}\nKernel = int", "U121"),
-    ("SETS = {'golden': {'A': {'D': 64}}}", "U121"), ("import nothing_of_that_name", "X113"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (None, "U121"),
+        ("x = 1", "U121"),
+        ("SETS = {'golden': 3}\nKernel = int", "U121"),
+        ("SETS = {'golden': {'A': {}}}\nKernel = int", "U121"),
+        ("SETS = {'golden': {'A': {'D': 64}}}", "U121"),
+        ("import nothing_of_that_name", "X113"),
+    ],
+)
 def test_files_that_hold_no_kernel(tmp_path: Path, text: str | None, code: str) -> None:
     if text is not None:
         (tmp_path / "bench_ref.py").write_text(text, encoding="utf-8")

@@ -190,8 +190,16 @@ def test_half_of_the_numbers_are_whole_and_steps_of_a_number_are_met() -> None:
 
 @pytest.mark.parametrize(
     ("call", "expected"),
-    [(lambda x: torch.floor(x), True), (lambda x: x % 3, True), (lambda x: x.long(), True), (lambda x: x // 2, True), (lambda x: x * 2, False), (lambda x: x.double(), False), (lambda x: x > 2, False)],
-)  # fmt: skip
+    [
+        (lambda x: torch.floor(x), True),
+        (lambda x: x % 3, True),
+        (lambda x: x.long(), True),
+        (lambda x: x // 2, True),
+        (lambda x: x * 2, False),
+        (lambda x: x.double(), False),
+        (lambda x: x > 2, False),
+    ],
+)
 def test_what_jumps_in_pytorch(call: Any, expected: bool) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -25,7 +25,10 @@ def test_different_numbers_look_different(x: float, y: float) -> None:
     assert (a == b) == (x == y)
 
 
-@pytest.mark.parametrize(("x", "text"), [(0.1, "0.1"), (1234567.0, "1234567"), (1e300, "1e+300"), (math.inf, "inf"), (-math.inf, "-inf"), (math.nan, "nan"), (True, "True")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [(0.1, "0.1"), (1234567.0, "1234567"), (1e300, "1e+300"), (math.inf, "inf"), (-math.inf, "-inf"), (math.nan, "nan"), (True, "True")],
+)
 def test_floats_have_few_digits(x: float, text: str) -> None:
     assert show_number(x) == text
 
