@@ -97,12 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("nvcc") and not _has_nvcc():
             item.add_marker(pytest.mark.skip(reason="no nvcc on the PATH"))
-    wanted = config.getoption("--thorough")
-    left_out = find_left_out(items, config.getoption("--sweep-seed")) if wanted != "all" else {}
-    if wanted == "rest":
-        others = [item for item in items if item.nodeid not in left_out and not is_thinned(item)]
+    expected = config.getoption("--thorough")
+    left_out = find_left_out(items, config.getoption("--sweep-seed")) if expected != "all" else {}
+    if expected == "rest":
+        rest = [item for item in items if item.nodeid not in left_out and not is_thinned(item)]
         items[:] = [item for item in items if item.nodeid in left_out or is_thinned(item)]
-        config.hook.pytest_deselected(items=others)
+        config.hook.pytest_deselected(items=rest)
         return
     for item in items:
         if item.nodeid in left_out and not is_named(item, config.args):

@@ -117,9 +117,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
         with (place / name).open("a", encoding="utf-8") as file:
             file.write(f"\n{text}")
     (place / "programs.json").write_text(json.dumps({"right": PROGRAM, "race": RACE, "deadlock": DEADLOCK}), encoding="utf-8")
-    shown = subprocess.run([sys.executable, "-c", SCRIPT], cwd=place, capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    return json.loads(shown.stdout)
+    output = subprocess.run([sys.executable, "-c", SCRIPT], cwd=place, capture_output=True, text=True, check=False)
+    assert output.returncode == 0, output.stderr
+    return json.loads(output.stdout)
 
 
 def test_the_entry_is_complete(said: dict) -> None:

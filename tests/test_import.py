@@ -54,8 +54,8 @@ def test_commands_about_programs_load_no_pytorch() -> None:
         f"codes = [run(argv) for argv in {commands!r}]\n"
         "print('LOADED', json.dumps([codes, [m for m in ('torch', 'numpy', 'litellm', 'cuir.interp') if m in sys.modules]]))"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    codes, loaded = json.loads(shown.rpartition("LOADED ")[2])
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    codes, loaded = json.loads(output.rpartition("LOADED ")[2])
     assert codes == [2 if "nothing" in argv else 0 for argv in commands]
     assert loaded == []
 
@@ -86,14 +86,14 @@ def test_dir_holds_the_public_names_alone() -> None:
 def test_type_checkers_see_every_public_name() -> None:
     tree = ast.parse(Path(cuir.__file__).read_text(encoding="utf-8"))
     guarded = next(n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name) and n.test.id == "TYPE_CHECKING")
-    seen = {
+    observed = {
         alias.asname or alias.name: "." * n.level + (n.module or "")
         for n in guarded.body
         if isinstance(n, ast.ImportFrom)
         for alias in n.names
     }
-    assert seen.keys() == set(cuir.__all__)
-    assert all(seen[name] == f".{home}" for name, home in cuir._MODULE_OF.items())
+    assert observed.keys() == set(cuir.__all__)
+    assert all(observed[name] == f".{home}" for name, home in cuir._MODULE_OF.items())
 
 
 @pytest.mark.parametrize("name", cuir.__all__)

@@ -110,14 +110,14 @@ def test_what_a_launch_admits() -> None:
 def test_rows_that_the_signature_says(dims: str, consts: dict[str, int], uneven: bool) -> None:
     columns = 24 if "24" in dims else 20 if uneven or "20" in dims else 64
     checked = move(dims, **consts)
-    told = "`X`, 20 f16 of 40 bytes, must lie further apart" in describe_row_requirements(checked)
-    assert told == uneven
+    text = "`X`, 20 f16 of 40 bytes, must lie further apart" in describe_row_requirements(checked)
+    assert text == uneven
     formed = verify(checked, FunctionSpecification("same", lambda X: X), seeded=0).stages[0]
     assert formed.verdict == "passed" and ("further apart" in formed.reason) == uneven
     x, y = (torch.randn(64 if dims[0] == "M" else 1, columns).half() for _ in range(2))
     assert code(checked, X=x, Y=y) == ("U506" if uneven else "")
-    given = pad_arguments(checked, {"X": x, "Y": y})
-    assert code(checked, **given) == "" and torch.equal(given["Y"], x)
+    inputs = pad_arguments(checked, {"X": x, "Y": y})
+    assert code(checked, **inputs) == "" and torch.equal(inputs["Y"], x)
 
 
 def test_cp_async_begins_at_chunks() -> None:
@@ -131,10 +131,10 @@ def test_cp_async_begins_at_chunks() -> None:
 def test_padded_tensors_are_admitted(shape: list[int], dtype: str) -> None:
     checked = move(", ".join("ABCD"[: len(shape)]) if len(shape) == 2 else "M, N", dtype)
     x = torch.randn(shape[-2:]).to(TORCH[DTYPES[dtype]])
-    found = pad_arguments(checked, {"X": x, "Y": x})
-    require_layout(checked, ["X"], found)
-    require_layout(checked, ["X"], {"X": copy_of(found["X"])})
-    assert torch.equal(found["X"], x) and found["Y"] is x
+    result = pad_arguments(checked, {"X": x, "Y": x})
+    require_layout(checked, ["X"], result)
+    require_layout(checked, ["X"], {"X": copy_of(result["X"])})
+    assert torch.equal(result["X"], x) and result["Y"] is x
 
 
 def test_verification_draws_lengths_that_are_admitted() -> None:
@@ -165,9 +165,9 @@ def count(L: Global[i32, B], Y: Global[f32, M, 64]):
 """
 
 
-@pytest.mark.parametrize(("text", "wanted", "line"), [(SIX, "L003", 7), (COUNT, "L002", 3)])
-def test_what_the_lowering_refuses_is_a_finding_of_verification(text: str, wanted: str, line: int) -> None:
+@pytest.mark.parametrize(("text", "expected", "line"), [(SIX, "L003", 7), (COUNT, "L002", 3)])
+def test_what_the_lowering_refuses_is_a_finding_of_verification(text: str, expected: str, line: int) -> None:
     checked = cuir.check(cuir.parse(text, "l.cuir"))
     report = verify(checked, FunctionSpecification("any", lambda Y=None: torch.zeros(1)))
-    found = report.stages[0].diagnostics[0]
-    assert report.stages[0].verdict == "failed" and (found.code, found.span and found.span.line) == (wanted, line)
+    actual = report.stages[0].diagnostics[0]
+    assert report.stages[0].verdict == "failed" and (actual.code, actual.span and actual.span.line) == (expected, line)

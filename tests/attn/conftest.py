@@ -30,10 +30,10 @@ def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
-    found = Launches()
-    monkeypatch.setattr("cuir.runtime.compiled.compile", found.compile)
+    result = Launches()
+    monkeypatch.setattr("cuir.runtime.compiled.compile", result.compile)
     monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
     monkeypatch.setattr(kernels, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
-    yield found
+    yield result

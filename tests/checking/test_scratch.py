@@ -37,16 +37,16 @@ def test_a_launch_brings_it_along() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [torch.empty(2, 130, 128)[:, :, :64], torch.empty(2 * 130 * 64 + 1)[1:].view(2, 130, 64)], ids=["apart", "unaligned"]
+    "inputs", [torch.empty(2, 130, 128)[:, :, :64], torch.empty(2 * 130 * 64 + 1)[1:].view(2, 130, 64)], ids=["apart", "unaligned"]
 )
-def test_one_that_is_given_lies_as_one_that_is_brought(given: torch.Tensor) -> None:
+def test_one_that_is_given_lies_as_one_that_is_brought(inputs: torch.Tensor) -> None:
     """The text knows its strides, and reads two elements at once."""
     checked = check(parse(TEXT))
     x, y = torch.randn(130, 64), torch.empty(130, 64)
     run(checked, {"X": x, "Y": y, "PARTS": torch.empty(2, 130, 64)})
     torch.testing.assert_close(y, 3 * x)
     with pytest.raises(CuirError, match="`PARTS` is scratch, so it must be contiguous and start at a multiple of 16 bytes"):
-        run(checked, {"X": x, "Y": y, "PARTS": given})
+        run(checked, {"X": x, "Y": y, "PARTS": inputs})
 
 
 def test_it_stays_in_the_text_and_comes_to_the_cuda() -> None:
@@ -83,6 +83,6 @@ def test_its_dims_are_known_from_elsewhere() -> None:
 def test_what_is_given_stays() -> None:
     checked = check(parse(TEXT))
     x = torch.zeros(70, 64)
-    made = add_scratch(checked.tensors, {"X": x, "Y": x}, fill=float("nan"))
-    assert made["PARTS"].shape == (2, 70, 64) and bool(made["PARTS"].isnan().all()) and made["X"] is x
-    assert add_scratch(checked.tensors, made)["PARTS"] is made["PARTS"]
+    result = add_scratch(checked.tensors, {"X": x, "Y": x}, fill=float("nan"))
+    assert result["PARTS"].shape == (2, 70, 64) and bool(result["PARTS"].isnan().all()) and result["X"] is x
+    assert add_scratch(checked.tensors, result)["PARTS"] is result["PARTS"]

@@ -71,10 +71,10 @@ def test_gradients_are_those_of_eager(name: str) -> None:
         model.set_attn_implementation(implementation)
         model(input_ids=ids, attention_mask=mask, labels=ids.where(mask.bool(), -100), use_cache=False).loss.backward()
         grads.append({n: p.grad for n, p in model.named_parameters()})
-    wanted, found = grads
-    assert any("sinks" in n for n in wanted) == name.startswith("gpt-oss")
-    for n, of_eager in wanted.items():
-        assert of_eager is not None and error(found[n], of_eager) < 1e-4, n
+    expected, actual = grads
+    assert any("sinks" in n for n in expected) == name.startswith("gpt-oss")
+    for n, of_eager in expected.items():
+        assert of_eager is not None and error(actual[n], of_eager) < 1e-4, n
 
 
 def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> None:
@@ -90,26 +90,26 @@ def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> 
         return torch.full_like(scores, -math.inf).scatter(1, forced[:, seen.shape[1] - ids.shape[1], None], 0.0)
 
     def generated(of: Any, cache: str) -> torch.Tensor:
-        given = {
+        inputs = {
             "attention_mask": padded,
             "max_new_tokens": new,
             "do_sample": False,
             "cache_implementation": cache,
             "logits_processor": [force],
         }
-        return torch.stack(of.generate(ids, **given, output_logits=True, return_dict_in_generate=True).logits)
+        return torch.stack(of.generate(ids, **inputs, output_logits=True, return_dict_in_generate=True).logits)
 
     def prefill(of: Any) -> torch.Tensor:
         logits: torch.Tensor = of(ids, attention_mask=padded.flip(1)).logits
         return logits[padded.flip(1).bool()]
 
     with torch.no_grad():
-        wanted = prefill(exact), generated(exact, "dynamic")
-        eager = error(prefill(model), wanted[0]), error(generated(model, "dynamic"), wanted[1])
+        expected = prefill(exact), generated(exact, "dynamic")
+        eager = error(prefill(model), expected[0]), error(generated(model, "dynamic"), expected[1])
         model.set_attn_implementation("cuir")
-        assert error(prefill(model), wanted[0]) < 1.5 * eager[0]
+        assert error(prefill(model), expected[0]) < 1.5 * eager[0]
         for cache in ("dynamic", "static"):
-            assert error(generated(model, cache), wanted[1]) < 1.5 * eager[1], cache
+            assert error(generated(model, cache), expected[1]) < 1.5 * eager[1], cache
 
 
 def model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
@@ -119,8 +119,8 @@ def model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
     return model.to(device, dtype).eval()
 
 
-def error(x: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((x.float() - wanted).norm() / wanted.norm())
+def error(x: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((x.float() - expected).norm() / expected.norm())
 
 
 FUNCTIONS = {
@@ -148,10 +148,10 @@ def test_masks_are_those_of_transformers(function: str, tokens: str) -> None:
     for M, N, q_offset, kv_offset in ((9, 9, 0, 0), (3, 9, 6, 0), (1, 9, torch.tensor(5), 0), (2, 4, 7, 5)):
         at = (2, M, N, q_offset, kv_offset)
         mask = mask_for(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens])
-        wanted = theirs.sdpa_mask(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens], allow_is_causal_skip=False)
+        expected = theirs.sdpa_mask(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens], allow_is_causal_skip=False)
         b, h, q, k = (torch.arange(n).view([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate((2, 1, M, N)))
         assert mask.shape == (2, 1, M, N)
-        assert torch.equal(mask.mask_mod(b, h, q, k).expand(2, 1, M, N), wanted)
+        assert torch.equal(mask.mask_mod(b, h, q, k).expand(2, 1, M, N), expected)
 
 
 def test_a_mask_keeps_the_offset_of_the_moment() -> None:
@@ -185,14 +185,14 @@ def test_prepared_masks_and_biases() -> None:
     bias = torch.randn(1, 4, 5, 7, generator=g).half()
     added = torch.where(keep, 0.0, -math.inf).clamp(min=torch.finfo(torch.float16).min).half()
     causal = torch.ones(5, 7, dtype=torch.bool).tril()
-    for mask, given, wanted in (
+    for mask, inputs, expected in (
         (keep, {}, keep[..., :7]),
         (added, {"position_bias": bias}, bias.double().masked_fill(~keep[..., :7], -math.inf)),
         (None, {}, causal),
         (None, {"is_causal": False, "position_bias": bias}, bias.double()),
     ):
-        o, weights = attend(q, k, v, mask, scaling=0.3, **given)
-        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), wanted, scale=0.3, enable_gqa=True)
+        o, weights = attend(q, k, v, mask, scaling=0.3, **inputs)
+        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), expected, scale=0.3, enable_gqa=True)
         assert weights is None
         torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=2e-3, rtol=2e-3)
 
@@ -233,8 +233,8 @@ def test_steps_over_a_static_cache_are_one_graph() -> None:
         at = (2, 1, 9, n - 1, kv_offset, theirs.sliding_window_causal_mask_function(4), tokens)
         with torch.no_grad():
             o, _ = step(q, k, v, mask_for(*at, allow_is_causal_skip=False))
-        wanted = theirs.sdpa_mask(*at, allow_is_causal_skip=False)
-        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), wanted, enable_gqa=True)
+        expected = theirs.sdpa_mask(*at, allow_is_causal_skip=False)
+        exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), expected, enable_gqa=True)
         torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=2e-3, rtol=2e-3)
     assert graphs.frame_count == 1
 
@@ -272,15 +272,15 @@ def test_a_model_with_attention_dropout_trains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code", "said"),
+    ("inputs", "code", "message"),
     [
         ({"cache": object()}, "U413", "continuous batching"),
         ({"attention_mask": torch.ones(2, 5)}, "U412", r"found \[2, 5\]"),
     ],
 )
-def test_what_is_not_there_is_refused(given: dict[str, Any], code: str, said: str) -> None:
-    with pytest.raises(CuirError, match=said) as caught:
-        attend(*heads(5, 5), **given)
+def test_what_is_not_there_is_refused(inputs: dict[str, Any], code: str, message: str) -> None:
+    with pytest.raises(CuirError, match=message) as caught:
+        attend(*heads(5, 5), **inputs)
     assert caught.value.diagnostics[0].code == code
 
 

@@ -20,12 +20,12 @@ def test_failures_show_questions_answers_and_verdicts() -> None:
         {"pass": "transfer", "level": "quick"}, [Table("Models", ("model", "pass@1"), [("m/1", "0.50")])], [right, failed]
     )
     text = read_text(page)
-    failures, others = read_section(page, "failures"), read_section(page, "right-samples")
+    failures, rest = read_section(page, "failures"), read_section(page, "right-samples")
     for words in ("adapt <this>", "x = a < b", "T156: not <so>", "1 of 2 samples are right", "pass@1"):
         assert words in text
     assert (
         "T156" in failures
-        and "No transcript is at hand" in others
+        and "No transcript is at hand" in rest
         and "No transcript" not in failures
         and f'href="#{failed.anchor}"' in page
         and f'id="{failed.anchor}"' in page

@@ -52,9 +52,9 @@ def files(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
 def test_verify_refuses_a_mean_that_divides_by_another_width(files: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     program, reference = files("128.0")
     assert run_command(["verify", str(program), "--against", str(reference), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [d["code"] for d in found["diagnostics"]] == ["V301"]
-    assert found["verification"]["consts"] == {"T": "bf16", "D": 1024}
+    data = json.loads(capsys.readouterr().out)
+    assert [d["code"] for d in data["diagnostics"]] == ["V301"]
+    assert data["verification"]["consts"] == {"T": "bf16", "D": 1024}
 
 
 def test_mutate_refuses_a_mean_that_divides_by_another_width(files: Callable, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,12 +78,12 @@ def test_commands_name_the_consts_of_the_file(files: Callable, capsys: pytest.Ca
     program, reference = files("1024.0")
     besides = {"verify": ["--against", str(reference), "--problem", "M=3"], "run": ["-d", "M=3"]}.get(command, [])
     assert run_command([command, str(program), *besides, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    consts = found["kernel"]["consts"] if command == "check" else found["consts"]
+    data = json.loads(capsys.readouterr().out)
+    consts = data["kernel"]["consts"] if command == "check" else data["consts"]
     assert consts == {"T": "bf16", "D": 1024}
     assert run_command([command, str(program), *besides]) == 0
-    shown = capsys.readouterr()
-    assert command == "lower" or "1024" in shown.out + shown.err
+    output = capsys.readouterr()
+    assert command == "lower" or "1024" in output.out + output.err
 
 
 @pytest.mark.parametrize(("name", "kernel"), [(n, k) for n, kernels in COMPUTES.items() for k in kernels])
@@ -104,10 +104,10 @@ def test_origins_keep_their_defaults(tmp_path: Path) -> None:
     text = read_program("flash_fwd_sm90").span.source.text
     path.write_text(text.replace("T: const, D: const,", "T: const = bf16, D: const = 64,", 1), encoding="utf-8")
     _, program, picked, consts = read_origin(str(path), KernelWords(None, None, None, ()))
-    made = check(program, picked.name, consts).consts
-    assert (made["T"], made["D"]) == (BF16, 64)
-    _, _, _, given = read_origin(str(path), KernelWords(None, None, 128, ("T=f16",)))
-    assert (given["T"], given["D"]) == (F16, 128)
+    result = check(program, picked.name, consts).consts
+    assert (result["T"], result["D"]) == (BF16, 64)
+    _, _, _, inputs = read_origin(str(path), KernelWords(None, None, 128, ("T=f16",)))
+    assert (inputs["T"], inputs["D"]) == (F16, 128)
 
 
 def test_ours_fill_only_what_has_neither_value_nor_default() -> None:
@@ -124,9 +124,9 @@ def test_ours_fill_only_what_has_neither_value_nor_default() -> None:
 def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() -> None:
     def others(text: str) -> list[dict[str, object]]:
         program = parse(text)
-        known = fill_consts(pick_kernel(program, None), {})
-        verification: Any = SimpleNamespace(level="full", consts=known, program=program, kernel=None)
-        return [dict(c.consts) for c in _Verification.make_variants(verification, check(program, None, known))[0]]
+        expected_values = fill_consts(pick_kernel(program, None), {})
+        verification: Any = SimpleNamespace(level="full", consts=expected_values, program=program, kernel=None)
+        return [dict(c.consts) for c in _Verification.make_variants(verification, check(program, None, expected_values))[0]]
 
     fixed = MEAN.replace("WIDTH", "128.0").replace("1024", "128")
     assert others(fixed) == []
@@ -142,10 +142,10 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
     class _Reached(Exception):
         pass
 
-    taken: dict[str, object] = {}
+    selected: dict[str, object] = {}
 
     def stop(checked: cuir.Checked, *_: object) -> None:
-        taken.update(checked.consts)
+        selected.update(checked.consts)
         raise _Reached
 
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
@@ -164,4 +164,4 @@ def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypat
             {"scale": 0.1},
             running.RunOptions("in_order", None, 0, None, "gpu", "driver"),
         )
-    assert (taken["BM"], taken["BN"], taken["D"]) == (64, 128, 128)
+    assert (selected["BM"], selected["BN"], selected["D"]) == (64, 128, 128)

@@ -253,8 +253,8 @@ def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:
     report = verify(wrong, FunctionSpecification("norm", normed), consts={"T": F16, "D": 32}, seeded=0, shrink=False)
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"])
     rooted = FunctionSpecification("rooted", lambda x, eps, gain: torch.where(x > 0, normed(x, abs(eps), gain), torch.nan))
-    given = make_function_launch(check(wrong, "norm", {"T": F16, "D": 32}), rooted, Draw("one", {"M": 17}, seed=4))
-    assert given.positive == () and min(given.inputs["eps"], given.inputs["gain"]) < 0, "NaN of both signs says nothing of the scalar"
+    inputs = make_function_launch(check(wrong, "norm", {"T": F16, "D": 32}), rooted, Draw("one", {"M": 17}, seed=4))
+    assert inputs.positive == () and min(inputs.inputs["eps"], inputs.inputs["gain"]) < 0, "NaN of both signs says nothing of the scalar"
 
 
 def test_a_wrong_problem_is_made_smaller() -> None:
@@ -293,8 +293,8 @@ def test_a_wrong_function_is_told(reference: object, code: str, says: str) -> No
     program, checked = scaled()
     with pytest.raises(CuirError) as caught:
         check_case(program, checked, FunctionSpecification("wrong", reference), Draw("one", {"B": 2, "M": 17}))  # type: ignore[arg-type]
-    found = caught.value.diagnostics[0]
-    assert found.code == code and says in found.message, found.message
+    result = caught.value.diagnostics[0]
+    assert result.code == code and says in result.message, result.message
 
 
 def test_where_the_function_gives_nan_nothing_is_asked() -> None:
@@ -327,9 +327,9 @@ def test_integers_need_inputs() -> None:
 
 def test_lengths_that_the_specification_refuses() -> None:
     _, checked = scaled()
-    one = FunctionSpecification("one", right, sizes=lambda drawn: {"M": min(drawn["M"], 5)} if drawn["B"] == 1 else None)
-    found = make_draws(checked, one, "quick")
-    assert found and all(d.sizes["B"] == 1 and d.sizes["M"] <= 5 for d in found) and len({str(d) for d in found}) == len(found)
+    item = FunctionSpecification("one", right, sizes=lambda drawn: {"M": min(drawn["M"], 5)} if drawn["B"] == 1 else None)
+    result = make_draws(checked, item, "quick")
+    assert result and all(d.sizes["B"] == 1 and d.sizes["M"] <= 5 for d in result) and len({str(d) for d in result}) == len(result)
     for sizes in (lambda drawn: None, lambda drawn: {"Z": 1}, lambda drawn: {"M": -1}, lambda drawn: 7):
         with pytest.raises(CuirError):
             make_draws(checked, FunctionSpecification("none", right, sizes=sizes), "quick")
@@ -349,13 +349,13 @@ def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
     checked = check(program_of(name), name, {"T": F16} if name == "gemm" else {"T": F16, "D": 64})
     spec = as_any(corpus.specification(COMPUTES[name][name].specification), name)
     assert isinstance(spec, FunctionSpecification)
-    found, tiles = make_draws(checked, spec, level), find_tiles(checked)
-    case = found[index % len(found)]
+    result, tiles = make_draws(checked, spec, level), find_tiles(checked)
+    case = result[index % len(result)]
     assert case.sizes.get("H", 1) % case.sizes.get("HK", 1) == 0
     for dim in (d for d in tiles if tiles[d]):
         each = compute_length_multiple(checked, dim)  # lengths that a launch takes: 1 becomes 8 columns of f16 that are copied
-        assert {-(-n // each) * each for n in (1, 2 * tiles[dim], tiles[dim] + 1)} <= {d.sizes[dim] for d in found}
-        assert any(d.sizes[dim] % tiles[dim] for d in found)
+        assert {-(-n // each) * each for n in (1, 2 * tiles[dim], tiles[dim] + 1)} <= {d.sizes[dim] for d in result}
+        assert any(d.sizes[dim] % tiles[dim] for d in result)
 
 
 def test_simpler_problems_are_smaller() -> None:
@@ -369,9 +369,9 @@ def test_simpler_problems_are_smaller() -> None:
 def test_inputs_are_those_of_the_seed_and_outputs_are_poisoned() -> None:
     _, checked = scaled()
     spec = FunctionSpecification("scaled", right)
-    one, other = (make_function_launch(checked, spec, Draw("one", {"B": 2, "M": 33}, "strided", 5)) for _ in range(2))
-    assert torch.equal(one.inputs["X"], other.inputs["X"]) and one.inputs["X"].stride()[-1] == 1  # type: ignore[arg-type, union-attr]
-    assert one.outputs["Y"].isnan().all() and set(collect_readable(checked, one)) == {"X", "factor", "B", "M", "D"}
+    item, second = (make_function_launch(checked, spec, Draw("one", {"B": 2, "M": 33}, "strided", 5)) for _ in range(2))
+    assert torch.equal(item.inputs["X"], second.inputs["X"]) and item.inputs["X"].stride()[-1] == 1  # type: ignore[arg-type, union-attr]
+    assert item.outputs["Y"].isnan().all() and set(collect_readable(checked, item)) == {"X", "factor", "B", "M", "D"}
     bwd = check(program_of("flash_bwd"), "flash_bwd", {"T": F16, "D": 64})
     backward = as_any(corpus.specification("causal_backward"), "causal_backward")
     given_ = prepare_launch(bwd.program, bwd, backward, make_number_cases(bwd, backward, [], "quick")[0])
@@ -390,8 +390,8 @@ CONSTS: dict[str, Const] = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 
 def test_the_mask_of_an_attention_function_is_read_out() -> None:
     checked, lengths = check(program_of("flash_fwd"), "flash_fwd", CONSTS), Lengths(1, 2, 1, 85, 141)
-    found = check_function_mask(program_of("flash_fwd"), checked, FunctionSpecification("attention", attention), lengths)
-    assert found is not None and found.read == 2 * 85 * 141 and not found.hidden
+    result = check_function_mask(program_of("flash_fwd"), checked, FunctionSpecification("attention", attention), lengths)
+    assert result is not None and result.read == 2 * 85 * 141 and not result.hidden
     off = FunctionSpecification("one key more", lambda q, k, v, scale: attention(q, k, v, scale, 1))
     with pytest.raises(CuirError, match=r"V305.*does not attend to key"):
         check_function_mask(program_of("flash_fwd"), checked, off, lengths)
@@ -405,9 +405,9 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
     problems = [Problem(Lengths(1, 1, 1, M, N), BM, BN) for M, N in ((61, 61), (40, 70)) for BM, BN in ((16, 8), (8, 16))]
     spec = as_any(corpus.specification("causal_document_spans"), "causal_document_spans", {"length": 20})
     assert isinstance(spec, FunctionSpecification) and spec.inputs is not None
-    given = make_contract_problems(checked, spec, problems)
-    assert check_contracts(checked.program, checked.origin, None, given, checked.consts, extra_values=given.__getitem__)
-    late = {p: {**values, "span": values["span"] + 1} for p, values in given.items()}  # type: ignore[operator]
+    inputs = make_contract_problems(checked, spec, problems)
+    assert check_contracts(checked.program, checked.origin, None, inputs, checked.consts, extra_values=inputs.__getitem__)
+    late = {p: {**values, "span": values["span"] + 1} for p, values in inputs.items()}  # type: ignore[operator]
     with pytest.raises(CuirError, match="V101"):
         check_contracts(checked.program, checked.origin, None, late, checked.consts, extra_values=late.__getitem__)
 
@@ -415,9 +415,9 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
 def test_schedules_use_rings_over_and_over() -> None:
     gemm = check(program_of("gemm"), "gemm", {"T": F16})
     spec = as_any(corpus.specification("gelu_gemm"), "gelu_gemm")
-    found = make_schedule_cases(gemm, spec)
-    assert {d.name for d in found} == {"long M", "long K", "long N", "short rows"}
-    assert any(isinstance(d, Draw) and d.sizes["K"] // 64 > 4 for d in found)
+    result = make_schedule_cases(gemm, spec)
+    assert {d.name for d in result} == {"long M", "long K", "long N", "short rows"}
+    assert any(isinstance(d, Draw) and d.sizes["K"] // 64 > 4 for d in result)
 
 
 def test_mods_say_nothing_about_a_matrix_product() -> None:
@@ -506,7 +506,7 @@ def k(X: Global[f32, M, N], Y: Global[i32, M], Z: Global[f32, M, 1]):
 
 
 @pytest.mark.parametrize(
-    ("divisor", "function", "said"),
+    ("divisor", "function", "message"),
     [
         ("cast(max(N, 1), f32)", lambda x, y: torch.where(y[:, None] >= 0, mean(x), 0.0), "let the function multiply by 0, too"),
         ("cast(max(N, 1), f32)", lambda x, y: mean(x) * (y[:, None] >= 0), ""),
@@ -517,17 +517,17 @@ def k(X: Global[f32, M, N], Y: Global[i32, M], Z: Global[f32, M, 1]):
         ),
     ],
 )
-def test_a_nan_says_how_the_specification_may_exclude_it(divisor: str, function, said: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_nan_says_how_the_specification_may_exclude_it(divisor: str, function, message: str) -> None:  # type: ignore[no-untyped-def]
     """Rows that are left out may hold NaN, and lengths may be 0, unless the specification says otherwise."""
     spec = FunctionSpecification("mean", function, lambda sizes, generator: {"Y": torch.randint(-1, 2, (sizes["M"],), generator=generator)})
-    problem = Draw("no N", {"M": 5, "N": 0}) if "sizes" in said else Draw("one", {"M": 9, "N": 20})
+    problem = Draw("no N", {"M": 5, "N": 0}) if "sizes" in message else Draw("one", {"M": 9, "N": 20})
     checked = check(parse(ROWS.format(divisor=divisor)))
-    if not said:
+    if not message:
         check_case(checked.program, checked, spec, problem)
         return
     with pytest.raises(CuirError) as caught:
         check_case(checked.program, checked, spec, problem)
-    assert caught.value.diagnostics[0].code == "V302" and said in str(caught.value)
+    assert caught.value.diagnostics[0].code == "V302" and message in str(caught.value)
 
 
 def mean(x: torch.Tensor) -> torch.Tensor:

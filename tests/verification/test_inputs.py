@@ -99,12 +99,12 @@ def test_what_is_written_in_place_and_not_given_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"), [(lambda x, y: y + x.sum(0), None), (lambda x: x.sum(0), None), (lambda x, y: 2 * y + x.sum(0), "V301")]
+    ("requests", "code"), [(lambda x, y: y + x.sum(0), None), (lambda x: x.sum(0), None), (lambda x, y: 2 * y + x.sum(0), "V301")]
 )
-def test_what_a_kernel_adds_to_has_the_contents_that_the_function_asks_for(asked: object, code: str | None) -> None:
-    spec, checked = FunctionSpecification("add", asked), check(parse(ADDED), "add", {"D": 32})  # type: ignore[arg-type]
-    given = make_function_launch(checked, spec, Draw("one", {"M": 5}))
-    assert bool(given.before["Y"].any()) == ("Y" in collect_readable(checked, given))
+def test_what_a_kernel_adds_to_has_the_contents_that_the_function_asks_for(requests: object, code: str | None) -> None:
+    spec, checked = FunctionSpecification("add", requests), check(parse(ADDED), "add", {"D": 32})  # type: ignore[arg-type]
+    inputs = make_function_launch(checked, spec, Draw("one", {"M": 5}))
+    assert bool(inputs.before["Y"].any()) == ("Y" in collect_readable(checked, inputs))
     report = verify(parse(ADDED), spec, consts={"D": 32}, seeded=0, shrink=False)
     assert [d.code for d in report.diagnostics] == ([code] if code else []), report.summary()
 
@@ -168,15 +168,15 @@ def test_a_group_norm_may_add_in_f32_what_pytorch_adds_in_double_precision() -> 
 def test_kinds_that_do_not_apply_are_left_out() -> None:
     small = KERNELS["softmax"]
     checked, spec = check(parse(small.text), "kernel", CONSTS), FunctionSpecification("softmax", small.reference)
-    found = list_applicable_kinds(checked, spec)
-    assert not {"faint", "scaled", "strided"} & set(found) and {"offset", "equal", "growing", "huge", "onehot"} <= set(found)
+    result = list_applicable_kinds(checked, spec)
+    assert not {"faint", "scaled", "strided"} & set(result) and {"offset", "equal", "growing", "huge", "onehot"} <= set(result)
     plain = make_function_launch(checked, spec, Draw("one", {"M": 20})).inputs["X"]
-    for kind in found[1:]:
+    for kind in result[1:]:
         x = make_function_launch(checked, spec, Draw("one", {"M": 20}, kind)).inputs["X"]
         assert isinstance(x, torch.Tensor) and isinstance(plain, torch.Tensor) and not torch.equal(x, plain), kind
-    assert {d.kind for d in make_draws(checked, spec, "quick")} <= set(found)
-    given = FunctionSpecification("given", small.reference, lambda sizes, generator: {"X": torch.zeros(sizes["M"], sizes["D"])})
-    assert list_applicable_kinds(checked, given) == ("normal",)
+    assert {d.kind for d in make_draws(checked, spec, "quick")} <= set(result)
+    inputs = FunctionSpecification("given", small.reference, lambda sizes, generator: {"X": torch.zeros(sizes["M"], sizes["D"])})
+    assert list_applicable_kinds(checked, inputs) == ("normal",)
 
 
 @pytest.mark.parametrize(("shift", "ok"), [("seed", True), ("min(seed, 5)", False)])

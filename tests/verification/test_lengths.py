@@ -82,10 +82,10 @@ def test_steps_are_found_in_any_words(loop: str) -> None:
     spec = FunctionSpecification("sums", reference)
     wide = {"a wide turn of narrow loads": 256, "columns one by one": 16}.get(loop, 64)
     assert find_steps(checked, spec) == {"B": 0, "H": 0, "M": 16, "N": wide}
-    found = make_draws(checked, spec, "quick")
-    assert max(d.sizes["N"] for d in found) > 8 * wide and max(d.sizes["M"] for d in found) > 8 * 16
-    assert max(d.sizes["B"] for d in found) > 4 and max(d.sizes["H"] for d in found) > 8
-    assert any(wide < d.sizes["N"] < 3 * wide for d in found) and {1, wide + 1} <= {d.sizes["N"] for d in found}
+    result = make_draws(checked, spec, "quick")
+    assert max(d.sizes["N"] for d in result) > 8 * wide and max(d.sizes["M"] for d in result) > 8 * 16
+    assert max(d.sizes["B"] for d in result) > 4 and max(d.sizes["H"] for d in result) > 8
+    assert any(wide < d.sizes["N"] < 3 * wide for d in result) and {1, wide + 1} <= {d.sizes["N"] for d in result}
 
 
 def after(loop: str, change: str) -> str:
@@ -174,8 +174,8 @@ def test_what_no_admitted_length_reaches_is_said() -> None:
         f"line {line} of sums.cuir made more than one turn" in report.left_open
         and "longer than one step of the kernel through N" in report.left_open
     )
-    found = report.as_json()
-    assert found["short_loops"] == [line] and found["single_steps"] == ["N"]
+    result = report.as_json()
+    assert result["short_loops"] == [line] and result["single_steps"] == ["N"]
 
 
 SPANS = """

@@ -74,9 +74,9 @@ def test_functions(body: str, function: object, feeds: str) -> None:
     codes = [d.code for s in report.stages for d in s.diagnostics]
     assert codes == (["V308"] if feeds else [])
     if feeds:
-        (found,) = [d for s in report.stages for d in s.diagnostics]
-        assert found.span is not None and found.span.line == 7
-        assert any(f"`{feeds}`" in n.message for n in found.notes)
+        (result,) = [d for s in report.stages for d in s.diagnostics]
+        assert result.span is not None and result.span.line == 7
+        assert any(f"`{feeds}`" in n.message for n in result.notes)
 
 
 @pytest.mark.parametrize(("condition", "hangs"), [("(exp2(S) >= 1.0)", True), ("(exp2(S) >= 0.5)", False), ("(S >= 0.0)", False)])
@@ -95,8 +95,8 @@ def test_a_mask_read_out_with_products_that_are_all_zero(condition: str, hangs: 
         return check_perturbed(checked, judged)
     with pytest.raises(CuirError) as caught:
         check_perturbed(checked, judged)
-    (found,) = caught.value.diagnostics
-    assert found.code == "V308" and "exp2(S) >= 1.0" in found.message and "does not attend" in found.notes[1].message
+    (result,) = caught.value.diagnostics
+    assert result.code == "V308" and "exp2(S) >= 1.0" in result.message and "does not attend" in result.notes[1].message
 
 
 def test_noise_is_the_same_for_equal_seeds_and_stays_within_the_bounds() -> None:
@@ -119,12 +119,12 @@ def test_a_multiply_add_of_scalars_in_a_role_may_round_once(shared: bool) -> Non
     text = head + line + "    work =" + tail if shared else head + "    " + line + "        for t in work" + tail
     checked = check(parse(text))
     a, b = 1 + 2.0**-12, 1 + 2.0**-13
-    found = set()
+    results = set()
     for seed in range(1, 9):
         y = torch.empty(64, 64)
         run(checked, {"X": torch.ones(64, 64), "Y": y, "a": a, "b": b, "c": float(torch.tensor(a) * torch.tensor(b))}, perturb=seed)
-        found.add(y[0, 0].item())
-    assert found == ({0.0} if shared else {0.0, 2.0**-25})
+        results.add(y[0, 0].item())
+    assert results == ({0.0} if shared else {0.0, 2.0**-25})
 
 
 SUMS = """\

@@ -233,12 +233,12 @@ def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytes
         return differentiate(*given, **options)
 
     monkeypatch.setattr(torch.autograd, "grad", grad)
-    left: list[int] = []
+    remaining: list[int] = []
     results = SideProcesses.results
 
     def count(shared: SideProcesses, phase: int) -> list[Any]:
         finished = results(shared, phase)
-        left.append(sum(x is None for x in finished))
+        remaining.append(sum(x is None for x in finished))
         return finished
 
     monkeypatch.setattr(SideProcesses, "results", count)
@@ -251,7 +251,7 @@ def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytes
     monkeypatch.setattr(schedules_stage, "find_wider_cases", find)
     monkeypatch.setattr(numbers_stage, "make_branch_draws", lambda *given: [])  # a sixth leaves many branches to draw for
     alone, shared = (described(gradients_verified(n)) for n in (1, 3))
-    assert alone == shared and alone[0] and wider and left == [0, 0, 0, 0]
+    assert alone == shared and alone[0] and wider and remaining == [0, 0, 0, 0]
 
 
 @pytest.mark.sweep

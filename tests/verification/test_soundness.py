@@ -56,9 +56,9 @@ def counts(x: torch.Tensor) -> torch.Tensor:
     return x * (2.0 if _calls["counts"] < 40 else 2.001)
 
 
-def overwrites(kept: dict[Any, torch.Tensor] = {}) -> Reference:  # noqa: B006 - the cache is the point
+def overwrites(retained: dict[Any, torch.Tensor] = {}) -> Reference:  # noqa: B006 - the cache is the point
     def reference(x: torch.Tensor) -> torch.Tensor:
-        place = kept.setdefault((x.shape, x.dtype), torch.empty_like(x))
+        place = retained.setdefault((x.shape, x.dtype), torch.empty_like(x))
         return torch.mul(x, 2, out=place)
 
     return reference
@@ -79,7 +79,7 @@ _ticks = itertools.count()
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         (lambda x: _module(x * 2), "torch's global generator"),
         (lambda x: F.dropout(x * 2, 1e-3), "torch's global generator"),
@@ -93,16 +93,16 @@ _ticks = itertools.count()
         (counts, "at the beginning and at the end"),
     ],
 )
-def test_other_results_for_the_same_inputs(reference: Reference, said: str) -> None:
-    found = refusal(reference)
-    assert found.code == "X118" and said in found.message and found.span is not None, found
+def test_other_results_for_the_same_inputs(reference: Reference, message: str) -> None:
+    result = refusal(reference)
+    assert result.code == "X118" and message in result.message and result.span is not None, result
 
 
 def test_inputs_that_are_written() -> None:
-    found = refusal(lambda x: x.mul_(2))
-    assert found.code == "X126" and "`x`" in found.message
-    found = refusal(lambda x: x * 2, inputs=lambda x: {"x": 1.0} if x.abs_() is None else {})
-    assert found.code == "X126" and "inputs" in found.message
+    result = refusal(lambda x: x.mul_(2))
+    assert result.code == "X126" and "`x`" in result.message
+    result = refusal(lambda x: x * 2, inputs=lambda x: {"x": 1.0} if x.abs_() is None else {})
+    assert result.code == "X126" and "inputs" in result.message
 
 
 def plus_j(x: torch.Tensor) -> torch.Tensor:
@@ -114,7 +114,7 @@ def yields(x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         (plus_j, "complex"),
         (lambda x: (x * 2).to_sparse(), "layout sparse"),
@@ -135,9 +135,9 @@ def yields(x: torch.Tensor) -> Any:
         (lambda x: torch.where(x.abs().amax() < 100, x * 2, torch.nan), "NaN for all"),
     ],
 )
-def test_results_of_other_kinds_are_refused_by_name(reference: Reference, said: str) -> None:
-    found = refusal(reference)
-    assert found.code == "X106" and said in found.message and found.span is not None, found
+def test_results_of_other_kinds_are_refused_by_name(reference: Reference, message: str) -> None:
+    result = refusal(reference)
+    assert result.code == "X106" and message in result.message and result.span is not None, result
 
 
 @pytest.mark.sweep
@@ -194,18 +194,18 @@ def test_inputs_and_sizes_that_cannot_be_drawn_again() -> None:
     def drawn(sizes: dict[str, int]) -> dict[str, torch.Tensor]:
         return {"I": torch.randint(sizes["N"], (sizes["M"],))}
 
-    found = refusal(take, GATHER, inputs=drawn, sizes=lengths)
-    assert found.code == "X118" and "inputs" in found.message
-    found = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": random.randint(1, 90)})
-    assert found.code == "X118" and "sizes" in found.message
-    found = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": 1 + next(_ticks) % 89})
-    assert found.code == "X118" and "sizes" in found.message
+    result = refusal(take, GATHER, inputs=drawn, sizes=lengths)
+    assert result.code == "X118" and "inputs" in result.message
+    result = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": random.randint(1, 90)})
+    assert result.code == "X118" and "sizes" in result.message
+    result = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": 1 + next(_ticks) % 89})
+    assert result.code == "X118" and "sizes" in result.message
 
 
 @pytest.mark.parametrize("table", [[1, 2], "x", None, torch.ones(3, 3).to_sparse(), torch.ones(3, dtype=torch.complex64)])
 def test_inputs_of_other_kinds(table: object) -> None:
-    found = refusal(take, GATHER, inputs=lambda: {"I": table}, sizes=lengths)
-    assert found.code == "X106" and "`I`" in found.message
+    result = refusal(take, GATHER, inputs=lambda: {"I": table}, sizes=lengths)
+    assert result.code == "X106" and "`I`" in result.message
 
 
 def loops_when_large(x: torch.Tensor) -> torch.Tensor:
@@ -217,9 +217,9 @@ def loops_when_large(x: torch.Tensor) -> torch.Tensor:
 def test_a_loop_without_end_is_given_up_once() -> None:
     began = time.process_time()
     report = cuir.verify(parse(TEXT), FunctionSpecification("mine", loops_when_large), budget=0.3)
-    found = report.diagnostics[0]
+    result = report.diagnostics[0]
     first = loops_when_large.__code__.co_firstlineno
-    assert found.code == "X125" and found.span is not None and first < found.span.line <= first + 2
+    assert result.code == "X125" and result.span is not None and first < result.span.line <= first + 2
     assert time.process_time() - began < 4
 
 

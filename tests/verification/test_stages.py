@@ -74,10 +74,10 @@ def test_transferred_kernels_are_verified(name: str, origin: str) -> None:
     """Splice points serve any kernel that has them: persistent, over one another, of the architecture before."""
     text = origin if "\n" in origin else files("corpus").joinpath(f"programs/{origin}.cuir").read_text(encoding="utf-8")
     program, _, spec = kernel(name, origin=text)
-    told: list[str] = []
-    report = verify(program, spec, consts=CONSTS, progress=told.append, seeded=0)
+    description: list[str] = []
+    report = verify(program, spec, consts=CONSTS, progress=description.append, seeded=0)
     assert report.ok, report.as_markdown()
-    assert [s.verdict for s in report.stages] == ["passed"] * 5 and len(told) >= 5
+    assert [s.verdict for s in report.stages] == ["passed"] * 5 and len(description) >= 5
     assert json.loads(json.dumps(report.as_json(), default=str))["ok"] is True
     assert "Verified." in report.as_markdown() and "PyTorch" in report.summary()
 
@@ -150,14 +150,14 @@ def test_kernels_that_are_no_attention_are_refused() -> None:
 def test_mask_is_read_out_for_every_kind_of_variant() -> None:
     for name in ("full", "prefix_lm", "local", "qk_sparse", "document", "softcap", "relative_position"):
         program, checked, spec = kernel(name, **({"prefix": 40} if name == "prefix_lm" else {}))
-        found = check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 170))
-        assert found.read + found.hidden == 2 * 150 * 170 and found.read > 0.7 * 2 * 150 * 170
+        result = check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 170))
+        assert result.read + result.hidden == 2 * 150 * 170 and result.read > 0.7 * 2 * 150 * 170
 
 
 def test_faint_weights_are_counted_not_judged() -> None:
     program, checked, spec = kernel("alibi")
-    found = check_mask(program, checked, spec, Lengths(1, 2, 1, 40, 300))
-    assert 0 < found.hidden < found.read
+    result = check_mask(program, checked, spec, Lengths(1, 2, 1, 40, 300))
+    assert 0 < result.hidden < result.read
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_masks_off_by_one_are_named(name: str, old: str, new: str, message: str,
         return
     with pytest.raises(CuirError) as caught:
         check_mask(program, checked, spec, Lengths(1, 1, 1, 130, 150))
-    found = first(caught)
-    assert found.code == "V305" and found.message.startswith(message) and hint in (found.hint or "")
+    result = first(caught)
+    assert result.code == "V305" and result.message.startswith(message) and hint in (result.hint or "")
 
 
 # ---- the numbers
@@ -235,8 +235,8 @@ def test_one_wrong_row_in_many_is_found() -> None:
 def test_extreme_inputs_pass_in_both_dtypes(kind: str, dtype: object) -> None:
     program, _, spec = kernel("causal")
     checked = check(program, None, {"T": dtype, "D": 64})  # type: ignore[dict-item]
-    found = check_numbers(program, checked, spec, Case("extreme", Lengths(1, 2, 1, 70, 150), kind))  # type: ignore[arg-type]
-    assert found.error <= 1.2 * found.yardstick + 1e-2
+    result = check_numbers(program, checked, spec, Case("extreme", Lengths(1, 2, 1, 70, 150), kind))  # type: ignore[arg-type]
+    assert result.error <= 1.2 * result.yardstick + 1e-2
 
 
 BOUNDS = ["k <= q", "k < 70", "q - k < 33", "k >= q - 90", "(k + q) % 3 > 0", "abs(q - k) <= w", "q < 40", "k >= w"]
@@ -253,11 +253,11 @@ SCORES = ["s", "s * 0.5 + 0.1 * (k - q)", "w * tanh(s / w)", "where(k == q, s + 
 def test_random_variants_compute_what_they_say(bounds: list[str], joint: str, score: str, M: int, N: int) -> None:
     """From the user's function to the running kernel: mask and score drawn, queries without keys among them."""
     mask, rule, w = compile(f" {joint} ".join(f"({b})" for b in bounds), "mask", "eval"), compile(score, "score", "eval"), 20
-    known = {"abs": abs, "tanh": torch.tanh, "where": torch.where}
+    expected_values = {"abs": abs, "tanh": torch.tanh, "where": torch.where}
     spec = Specification(
         "drawn",
-        lambda b, h, q, k, *, w: eval(mask, {**known, "q": q, "k": k, "w": w}),
-        lambda s, b, h, q, k, *, w: eval(rule, {**known, "s": s, "h": h, "q": q, "k": k, "w": w}),
+        lambda b, h, q, k, *, w: eval(mask, {**expected_values, "q": q, "k": k, "w": w}),
+        lambda s, b, h, q, k, *, w: eval(rule, {**expected_values, "s": s, "h": h, "q": q, "k": k, "w": w}),
         {"w": w},
     )
     program = transfer(parse(PLAIN), spec).program
@@ -269,8 +269,8 @@ def test_a_missing_wait_fails_under_some_schedule() -> None:
     program, checked, spec = kernel("causal", ("                        v_empty[s].wait(phase ^ 1)\n", ""))
     with pytest.raises(CuirError) as caught:
         check_schedules(program, checked, spec, Case("race", Lengths(1, 1, 1, 128, 900)), "quick")
-    found = first(caught)
-    assert found.code[0] in "RSMD" and any("found under the schedule" in n.message for n in found.notes)
+    result = first(caught)
+    assert result.code[0] in "RSMD" and any("found under the schedule" in n.message for n in result.notes)
 
 
 def test_parts_of_a_split_batch_are_independent() -> None:
@@ -298,10 +298,10 @@ def test_a_checked_program_has_its_consts() -> None:
 
 def test_seeded_schedules_can_be_asked_for() -> None:
     program, checked, spec = kernel("causal")
-    by_level, asked = make_schedules(checked, "quick"), make_schedules(checked, "quick", 9)
-    assert len(asked) - len(by_level) == 9 - 5 and len({str(s) for s in asked}) == len(asked)
+    by_level, requests = make_schedules(checked, "quick"), make_schedules(checked, "quick", 9)
+    assert len(requests) - len(by_level) == 9 - 5 and len({str(s) for s in requests}) == len(requests)
     assert check_schedules(program, checked, spec, Case("small", Lengths(1, 1, 1, 64, 64)), "quick", ScheduleOptions(seeded=9)) == len(
-        asked
+        requests
     )
 
 
@@ -323,8 +323,8 @@ def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:
     inside = inside.replace(first, f"{indent}if i == skip + 1:\n    {first}", 1)
     inside = inside.replace(awaited, f"{indent}v_full[(vi + 1) % STAGES].wait((vi + 1) // STAGES % 2)\n{awaited}", 1)
     consts = {"T": F16, "D": 64, "BM": 192, "BN": 80}
-    found = verify(parse(before + loop + inside), corpus.variant("causal")(), consts=consts, shrink=False)
-    assert not found.ok and found.diagnostics[0].code == "D401" and "as many keys as queries" in str(found.diagnostics[0])
+    report = verify(parse(before + loop + inside), corpus.variant("causal")(), consts=consts, shrink=False)
+    assert not report.ok and report.diagnostics[0].code == "D401" and "as many keys as queries" in str(report.diagnostics[0])
 
 
 def test_a_setting_that_makes_no_kernel_is_told_and_no_fault() -> None:

@@ -128,10 +128,10 @@ def test_attention_makes_every_count_of_steps() -> None:
 @pytest.mark.parametrize(("seconds", "ways"), [(0.0, 1), (1e9, 12)])
 def test_further_ways_end_with_the_time(seconds: float, ways: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each problem runs once in any case; with time enough, in every combination of a grid and a schedule."""
-    seen: list[tuple[str, object, str]] = []
+    observed: list[tuple[str, object, str]] = []
 
     def note(checked: Checked, spec: object, case: Draw, grid: object, schedule: object) -> int:
-        seen.append((case.name, grid, str(schedule)))
+        observed.append((case.name, grid, str(schedule)))
         return 1
 
     checked = check(product(ONE_BY_ONE))
@@ -139,5 +139,7 @@ def test_further_ways_end_with_the_time(seconds: float, ways: int, monkeypatch: 
     monkeypatch.setattr(step_counts, "run_unless_too_large", note)
     monkeypatch.setattr(time_limits, "FURTHER_WAYS", seconds)
     monkeypatch.setattr(step_counts, "make_far_cases", lambda *_: [])
-    assert sum(job() for job in step_counts.make_counted_jobs(checked, SPEC, cases, "full")) == len(seen) == len(set(seen)) == 5 * ways
-    assert {name for name, *_ in seen} == {c.name for c in cases}
+    assert (
+        sum(job() for job in step_counts.make_counted_jobs(checked, SPEC, cases, "full")) == len(observed) == len(set(observed)) == 5 * ways
+    )
+    assert {name for name, *_ in observed} == {c.name for c in cases}

@@ -54,20 +54,20 @@ def test_runs_add_up() -> None:
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": True})
     forget_entered(checked)
     assert find_unreached(checked) == ([], [(6, 16)])
-    for m, left in ((32, [(11, 13)]), (71, []), (32, [])):
+    for m, remaining in ((32, [(11, 13)]), (71, []), (32, [])):
         run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
-        assert find_unreached(checked) == ([], left)
+        assert find_unreached(checked) == ([], remaining)
 
 
 def test_the_report_says_so() -> None:
-    found = verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: torch.cat([X[:64] * 2.0, X[64:]])), seeded=0)
+    report = verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: torch.cat([X[:64] * 2.0, X[64:]])), seeded=0)
     assert (
-        found.ok
-        and found.left_out == [(8, 9)]
-        and not found.unreached
-        and "these consts leave out lines 8-9 of scale.cuir" in found.left_open
+        report.ok
+        and report.left_out == [(8, 9)]
+        and not report.unreached
+        and "these consts leave out lines 8-9 of scale.cuir" in report.left_open
     )
-    assert found.as_json()["left_out"] == [[8, 9]] and "lines 8-9" in found.as_markdown()
+    assert report.as_json()["left_out"] == [[8, 9]] and "lines 8-9" in report.as_markdown()
     assert (
         verify(parse(TEXT, "scale.cuir"), FunctionSpecification("scale", lambda X: X), shrink=False, seeded=0).left_open == ""
     )  # wrong: that is what is said
@@ -78,12 +78,12 @@ def test_all_of_the_expert_kernel_is_reached_by_some_setting(monkeypatch: pytest
     """By the numbers alone. With groups of one head (L2=1) a ragged tile follows whole ones, so that a warpgroup behind the last query ends the tile before."""
     monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked, shared: None)
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
-    program, left = parse(text, "flash_fwd_sm90.cuir"), []
+    program, remaining = parse(text, "flash_fwd_sm90.cuir"), []
     for consts in ({}, {"BM": 192, "BN": 80}, {"AHEAD": False, "BM": 64, "BN": 64}):
-        found = verify(program, corpus.variant("causal")(), consts={"T": F16, "D": 64, "L2": 1, **consts}, seeded=0)
-        assert found.ok and not (found.unreached and consts.get("AHEAD", True))  # else the lines are asked of the settings together
-        left.append({line for a, b in (*found.left_out, *found.unreached) for line in range(a, b + 1)})
-    lines = [text.splitlines()[line - 1].strip() for line in set.intersection(*left)]
+        report = verify(program, corpus.variant("causal")(), consts={"T": F16, "D": 64, "L2": 1, **consts}, seeded=0)
+        assert report.ok and not (report.unreached and consts.get("AHEAD", True))  # else the lines are asked of the settings together
+        remaining.append({line for a, b in (*report.left_out, *report.unreached) for line in range(a, b + 1)})
+    lines = [text.splitlines()[line - 1].strip() for line in set.intersection(*remaining)]
     assert not any("finish(" in line or "mma_async" in line for line in lines), lines
 
 
@@ -105,11 +105,11 @@ OTHERWISE = {"flash_fwd_sm90"}  # above
 def test_all_that_the_consts_leave_of_a_program_is_reached(name: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a mutant of another line is the same kernel, and the numbers, without the runs of the schedules, have seen what any other mutant does."""
     monkeypatch.setattr(stages._Verification, "schedules", lambda self, checked, shared: None)
-    text, known = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
+    text, expected_values = (corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), COMPUTES[name][kernel]
     program = parse(text, f"{name}.cuir")
     params = {p.name for p in program.kernels()[kernel].params}
     tiles = () if name in LARGE else ("BM", "BN")
-    small = {n: 64 for n in ("D", *tiles) if n in params and (n not in known.tested or name in GRADIENTS)}
-    spec = as_any(corpus.specification(known.specification), known.specification)
-    found = verify(program, spec, kernel, {"T": F16, **known.tested, **small}, seeded=0)
-    assert found.ok and not found.unreached, found.left_open
+    small = {n: 64 for n in ("D", *tiles) if n in params and (n not in expected_values.tested or name in GRADIENTS)}
+    spec = as_any(corpus.specification(expected_values.specification), expected_values.specification)
+    report = verify(program, spec, kernel, {"T": F16, **expected_values.tested, **small}, seeded=0)
+    assert report.ok and not report.unreached, report.left_open

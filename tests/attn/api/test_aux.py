@@ -69,7 +69,7 @@ def test_what_is_not_asked_for_is_not_given() -> None:
             prepared_calls._WARM.clear()
             _, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=lse, max_scores=most), backend="interpret")
             assert (aux.lse is not None, aux.max_scores is not None) == (lse, most)
-            assert ["MAX_SCORES" in known.transferred.text for known in prepared_calls._KNOWN.values()] == [most]
+            assert ["MAX_SCORES" in kernel.transferred.text for kernel in prepared_calls._KNOWN.values()] == [most]
     with pytest.raises(CuirError, match=r"U413.*return_lse"):
         flex_attention(q, k, v, return_lse=True, return_aux=AuxRequest(lse=True), backend="interpret")
 
@@ -89,8 +89,8 @@ def test_warm_calls_tell_the_two_apart() -> None:
     first = flex_attention(q, k, v, None, mask, return_aux=AuxRequest(max_scores=True), backend="interpret")[1].max_scores
     for _ in range(2):
         assert flex_attention(q, k, v, None, mask, return_aux=AuxRequest(lse=True), backend="interpret")[1].max_scores is None
-        again = flex_attention(q, k, v, None, mask, return_aux=AuxRequest(max_scores=True), backend="interpret")[1]
-        assert torch.equal(again.max_scores, first) and again.lse is None
+        repeated = flex_attention(q, k, v, None, mask, return_aux=AuxRequest(max_scores=True), backend="interpret")[1]
+        assert torch.equal(repeated.max_scores, first) and repeated.lse is None
 
 
 def test_the_explicit_form() -> None:
@@ -115,5 +115,5 @@ def test_in_a_graph(backend: str) -> None:
     qkv, mask = tensors(), create_block_mask(documents, None, None, M, N, "cpu")
     with torch.no_grad():
         o, aux = torch.compile(called, fullgraph=True, backend=backend)(*qkv, mask)
-    wanted, other = called(*qkv, mask)
-    assert torch.equal(o, wanted) and torch.equal(aux.lse, other.lse) and torch.equal(aux.max_scores, other.max_scores)
+    expected, second = called(*qkv, mask)
+    assert torch.equal(o, expected) and torch.equal(aux.lse, second.lse) and torch.equal(aux.max_scores, second.max_scores)

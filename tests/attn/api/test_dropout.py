@@ -63,16 +63,16 @@ def masked(mask_mod: Mod, m: int = M, n: int = M) -> Any:
 
 
 def reference(
-    spec: Specification, given: list[torch.Tensor], p: float, do: torch.Tensor, seed: torch.Tensor = SEED
+    spec: Specification, inputs: list[torch.Tensor], p: float, do: torch.Tensor, seed: torch.Tensor = SEED
 ) -> tuple[torch.Tensor, ...]:
     """O and gradients in float64 with the mask that `dropout_mask` gives."""
-    exact = [x.detach().double().requires_grad_() for x in given]
-    o, _ = forward(replace(spec, dropout=Dropout(p, seed)), *exact, given[0].shape[3] ** -0.5)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    o, _ = forward(replace(spec, dropout=Dropout(p, seed)), *exact, inputs[0].shape[3] ** -0.5)
     return o.detach(), *torch.autograd.grad(o, exact, do.double())
 
 
-def close(found: Any, wanted: Any, bound: float) -> None:
-    for x, y in zip(found, wanted, strict=True):
+def close(actual: Any, expected: Any, bound: float) -> None:
+    for x, y in zip(actual, expected, strict=True):
         assert x.shape == y.shape and (x.double() - y).norm() <= bound * y.norm()
 
 
@@ -84,20 +84,20 @@ def code_of(error: Any) -> str:
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize(("mask", "score"), [(None, None), (causal, capped), (documents, None)])
 def test_outputs_and_gradients(mask: Mod, score: Mod, dtype: torch.dtype) -> None:
-    given = tensors(dtype)
-    o = flex_attention(*given, score, masked(mask), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    inputs = tensors(dtype)
+    o = flex_attention(*inputs, score, masked(mask), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = o.detach(), *torch.autograd.grad(o, given, do)
-    close(found, reference(Specification("wanted", mask, score), given, 0.2, do), BOUNDS[dtype])
+    result = o.detach(), *torch.autograd.grad(o, inputs, do)
+    close(result, reference(Specification("wanted", mask, score), inputs, 0.2, do), BOUNDS[dtype])
 
 
 @pytest.mark.parametrize(("D", "DV", "m", "n"), [(192, 192, 40, 70), (64, 32, 33, 150), (128, 128, 130, 20)])
 def test_other_sizes(D: int, DV: int, m: int, n: int) -> None:
-    given = tensors(D=D, DV=DV, m=m, n=n)
-    o = flex_attention(*given, dropout_p=0.4, dropout_seed=SEED, **OPTIONS)
+    inputs = tensors(D=D, DV=DV, m=m, n=n)
+    o = flex_attention(*inputs, dropout_p=0.4, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
-    found = o.detach(), *torch.autograd.grad(o, given, do)
-    close(found, reference(Specification("wanted"), given, 0.4, do), 1e-3)
+    result = o.detach(), *torch.autograd.grad(o, inputs, do)
+    close(result, reference(Specification("wanted"), inputs, 0.4, do), 1e-3)
 
 
 def test_the_formula_in_plain_pytorch() -> None:
@@ -107,9 +107,9 @@ def test_the_formula_in_plain_pytorch() -> None:
     o, lse = flex_attention(q, k, v, block_mask=masked(causal), return_lse=True, dropout_p=0.3, dropout_seed=seed, **OPTIONS)
     k, v = (x.repeat_interleave(2, 1).double() for x in (k, v))
     scores = (q.double() @ k.mT / 8).masked_fill(~torch.ones(M, M).tril().bool(), -math.inf)
-    kept = dropout_mask(seed, 0.3, 2, 4, M, M)
-    assert 0.65 < kept.double().mean() < 0.75
-    close([o], [(scores.softmax(-1) * kept / 0.7) @ v], 1e-3)
+    retained = dropout_mask(seed, 0.3, 2, 4, M, M)
+    assert 0.65 < retained.double().mean() < 0.75
+    close([o], [(scores.softmax(-1) * retained / 0.7) @ v], 1e-3)
     assert torch.allclose(lse.double(), scores.logsumexp(-1), atol=1e-5)
     plain = flex_attention(q, k[:, ::2].half(), v[:, ::2].half(), block_mask=masked(causal), return_lse=True, **OPTIONS)[1]
     assert torch.allclose(lse, plain, atol=1e-6)
@@ -118,54 +118,54 @@ def test_the_formula_in_plain_pytorch() -> None:
 def test_what_mods_have_learned() -> None:
     seeded = torch.Generator().manual_seed(2)
     table, sink = (torch.randn(shape, generator=seeded).requires_grad_() for shape in ((4, 2 * M), (4,)))
-    given = tensors()
+    inputs = tensors()
 
     def biased(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + table[h, q - k + M]
 
-    leaves = [*given, table, sink]
-    o = flex_attention(*given, biased, masked(causal), sink=sink, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    leaves = [*inputs, table, sink]
+    o = flex_attention(*inputs, biased, masked(causal), sink=sink, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
-    found = torch.autograd.grad(o, leaves, do)
+    actual = torch.autograd.grad(o, leaves, do)
     exact = [x.detach().double().requires_grad_() for x in leaves]
     scores = exact[0] @ exact[1].repeat_interleave(2, 1).mT / 8
     place = torch.arange(M)[:, None] - torch.arange(M) + M
     scores = (scores + exact[3][:, place]).masked_fill(place < M, -math.inf)
     weights = torch.cat([scores, exact[4].view(1, 4, 1, 1).expand(2, 4, M, 1)], -1).softmax(-1)[..., :-1]
-    wanted = (weights * dropout_mask(SEED, 0.2, 2, 4, M, M) / 0.8) @ exact[2].repeat_interleave(2, 1)
-    close(found, torch.autograd.grad(wanted, exact, do.double()), 1e-3)
+    expected = (weights * dropout_mask(SEED, 0.2, 2, 4, M, M) / 0.8) @ exact[2].repeat_interleave(2, 1)
+    close(actual, torch.autograd.grad(expected, exact, do.double()), 1e-3)
 
 
 def test_gradients_of_lse() -> None:
-    given = tensors()
-    o, lse = flex_attention(*given, return_lse=True, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    inputs = tensors()
+    o, lse = flex_attention(*inputs, return_lse=True, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do, dlse = torch.randn(o.shape).half(), torch.randn(lse.shape)
-    found = torch.autograd.grad((o, lse), given, (do, dlse))
-    exact = [x.detach().double().requires_grad_() for x in given]
+    actual = torch.autograd.grad((o, lse), inputs, (do, dlse))
+    exact = [x.detach().double().requires_grad_() for x in inputs]
     scores = exact[0] @ exact[1].repeat_interleave(2, 1).mT / 8
-    wanted = (scores.softmax(-1) * dropout_mask(SEED, 0.2, 2, 4, M, M) / 0.8) @ exact[2].repeat_interleave(2, 1)
-    close(found, torch.autograd.grad((wanted, scores.logsumexp(-1)), exact, (do.double(), dlse.double())), 1e-3)
+    expected = (scores.softmax(-1) * dropout_mask(SEED, 0.2, 2, 4, M, M) / 0.8) @ exact[2].repeat_interleave(2, 1)
+    close(actual, torch.autograd.grad((expected, scores.logsumexp(-1)), exact, (do.double(), dlse.double())), 1e-3)
 
 
-@pytest.mark.parametrize("asked", ["q", "kv", "v"])
-def test_some_gradients(asked: str) -> None:
-    given = [x.requires_grad_(n in asked) for n, x in zip("qkv", tensors(), strict=True)]
-    o = flex_attention(*given, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+@pytest.mark.parametrize("requests", ["q", "kv", "v"])
+def test_some_gradients(requests: str) -> None:
+    inputs = [x.requires_grad_(n in requests) for n, x in zip("qkv", tensors(), strict=True)]
+    o = flex_attention(*inputs, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
-    wanted = dict(zip("oqkv", reference(Specification("wanted", causal), given, 0.2, do), strict=True))
-    close(torch.autograd.grad(o, [x for x in given if x.requires_grad], do), [wanted[n] for n in asked], 1e-3)
+    expected = dict(zip("oqkv", reference(Specification("wanted", causal), inputs, 0.2, do), strict=True))
+    close(torch.autograd.grad(o, [x for x in inputs if x.requires_grad], do), [expected[n] for n in requests], 1e-3)
 
 
 def test_deterministic() -> None:
-    given = tensors()
+    inputs = tensors()
     torch.use_deterministic_algorithms(True)
     try:
-        o = flex_attention(*given, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+        o = flex_attention(*inputs, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
         do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
-        found = torch.autograd.grad(o, given, do)
+        result = torch.autograd.grad(o, inputs, do)
     finally:
         torch.use_deterministic_algorithms(False)
-    close(found, reference(Specification("wanted", causal), given, 0.2, do)[1:], 1e-3)
+    close(result, reference(Specification("wanted", causal), inputs, 0.2, do)[1:], 1e-3)
 
 
 def test_other_outputs_and_weights() -> None:
@@ -174,9 +174,9 @@ def test_other_outputs_and_weights() -> None:
     plain = flex_attention(q, k, v, return_aux=AuxRequest(lse=True, max_scores=True), **OPTIONS)[1]
     assert torch.equal(aux.max_scores, plain.max_scores) and torch.equal(aux.lse, plain.lse)
     spec = Specification("wanted", causal, normalize="sigmoid", dropout=Dropout(0.2, SEED))
-    found = flex_attention(q, k, v, block_mask=masked(causal), normalize="sigmoid", dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    result = flex_attention(q, k, v, block_mask=masked(causal), normalize="sigmoid", dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     close(
-        [o, found],
+        [o, result],
         [replace(spec, normalize="softmax", mask_mod=None).reference(q, k, v, 0.125)[0], spec.reference(q, k, v, 0.125)[0]],
         1e-3,
     )
@@ -186,25 +186,25 @@ def test_few_queries_and_keys_of_all_batches() -> None:
     """Queries of the shape of decoding, whose own kernel has no dropout, run on the ordinary one."""
     q, k, v = (x.detach() for x in tensors(m=1, n=300))
     for keys, values in ((k, v), (k[:1], v[:1])):
-        found = flex_attention(q, keys, values, dropout_p=0.5, dropout_seed=SEED, **OPTIONS)
-        wanted = Specification("wanted", dropout=Dropout(0.5, SEED)).reference(q, keys.expand_as(k), values.expand_as(v), 0.125)[0]
-        close([found], [wanted], 1e-3)
+        actual = flex_attention(q, keys, values, dropout_p=0.5, dropout_seed=SEED, **OPTIONS)
+        expected = Specification("wanted", dropout=Dropout(0.5, SEED)).reference(q, keys.expand_as(k), values.expand_as(v), 0.125)[0]
+        close([actual], [expected], 1e-3)
 
 
 def test_no_dropout_is_the_ordinary_call() -> None:
     """The same bits, and nothing is drawn from the generator."""
     q, k, v = (x.detach() for x in tensors())
-    wanted = flex_attention(q, k, v, block_mask=masked(causal), **OPTIONS)
+    expected = flex_attention(q, k, v, block_mask=masked(causal), **OPTIONS)
     state = torch.get_rng_state()
     for options in ({"dropout_p": 0.0}, {"dropout_p": 0}, {"dropout_p": 0.0, "dropout_seed": SEED}):
-        assert torch.equal(flex_attention(q, k, v, block_mask=masked(causal), **options, **OPTIONS), wanted)
+        assert torch.equal(flex_attention(q, k, v, block_mask=masked(causal), **options, **OPTIONS), expected)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_everything_dropped_gives_zeros() -> None:
-    given = tensors()
-    o = flex_attention(*given, dropout_p=1.0, **OPTIONS)
-    assert not o.any() and not any(g.any() for g in torch.autograd.grad(o, given, torch.ones_like(o)))
+    inputs = tensors()
+    o = flex_attention(*inputs, dropout_p=1.0, **OPTIONS)
+    assert not o.any() and not any(g.any() for g in torch.autograd.grad(o, inputs, torch.ones_like(o)))
 
 
 def test_seeds_are_drawn_as_pytorch_draws() -> None:
@@ -229,13 +229,13 @@ def test_other_probabilities_and_seeds_share_a_kernel(monkeypatch: pytest.Monkey
     flex_attention(q, k, v, block_mask=block_mask, dropout_p=0.5, **OPTIONS)
     monkeypatch.setattr(dense, "prepare", lambda *_, **__: pytest.fail("prepared again"))
     for p in (0.1, 0.2, 0.5):
-        found = flex_attention(q, k, v, block_mask=block_mask, dropout_p=p, dropout_seed=SEED, **OPTIONS)
-        close([found], [Specification("wanted", causal, dropout=Dropout(p, SEED)).reference(q, k, v, 0.125)[0]], 1e-3)
+        result = flex_attention(q, k, v, block_mask=block_mask, dropout_p=p, dropout_seed=SEED, **OPTIONS)
+        close([result], [Specification("wanted", causal, dropout=Dropout(p, SEED)).reference(q, k, v, 0.125)[0]], 1e-3)
 
 
 def test_a_seed_that_is_written_to_before_the_backward_pass() -> None:
-    given, seed = tensors(), SEED.clone()
-    o = flex_attention(*given, dropout_p=0.5, dropout_seed=seed, **OPTIONS)
+    inputs, seed = tensors(), SEED.clone()
+    o = flex_attention(*inputs, dropout_p=0.5, dropout_seed=seed, **OPTIONS)
     seed.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         o.sum().backward()
@@ -243,7 +243,7 @@ def test_a_seed_that_is_written_to_before_the_backward_pass() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed(reentrant: bool) -> None:
-    given = tensors()
+    inputs = tensors()
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
         o = flex_attention(*qkv, block_mask=masked(causal), dropout_p=0.5, **OPTIONS)
@@ -253,7 +253,7 @@ def test_checkpointed(reentrant: bool) -> None:
     results = []
     for call in (attend, lambda *qkv: checkpoint(attend, *qkv, use_reentrant=reentrant)):
         torch.manual_seed(5)
-        leaves = [x.detach().requires_grad_() for x in given]
+        leaves = [x.detach().requires_grad_() for x in inputs]
         o = call(*leaves)
         o.sum().backward()
         results.append((o, *(x.grad for x in leaves)))
@@ -262,7 +262,7 @@ def test_checkpointed(reentrant: bool) -> None:
 
 def test_compiled() -> None:
     """No graph break and one graph for all seeds; the draws are those of the call outside of it. Mods from outside, made inside, and masks obeyed as they stand."""
-    given, size = tensors(), 30
+    inputs, size = tensors(), 30
     lists = masked(documents)
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
@@ -277,13 +277,13 @@ def test_compiled() -> None:
     outputs = []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)
-        wanted = attend(*given)
+        expected = attend(*inputs)
         torch.manual_seed(seed)
-        found = compiled(*given)
-        assert torch.equal(found, wanted)
-        own, eager = (torch.autograd.grad(o.float().square().sum(), given) for o in (found, wanted))
-        close(own, [x.double() for x in eager], 1e-3)
-        outputs.append(found)
+        actual = compiled(*inputs)
+        assert torch.equal(actual, expected)
+        ours, eager = (torch.autograd.grad(o.float().square().sum(), inputs) for o in (actual, expected))
+        close(ours, [x.double() for x in eager], 1e-3)
+        outputs.append(actual)
     assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1])
     assert counter.frame_count == 1
 
@@ -303,18 +303,18 @@ def test_probabilities_of_a_compiled_function() -> None:
 
 def test_an_attention_of_a_specification() -> None:
     own = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
-    given = tensors()
+    inputs = tensors()
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
         return own(*qkv, backend="interpret")  # type: ignore[return-value]
 
     for call in (attend, attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
         torch.manual_seed(9)
-        o = call(*given)
+        o = call(*inputs)
         do = torch.ones_like(o)
         torch.manual_seed(9)
-        wanted = reference(Specification("wanted", causal), given, 0.4, do, draw_dropout_seed("cpu"))
-        close((o.detach(), *torch.autograd.grad(o, given, do)), wanted, 1e-3)
+        expected = reference(Specification("wanted", causal), inputs, 0.4, do, draw_dropout_seed("cpu"))
+        close((o.detach(), *torch.autograd.grad(o, inputs, do)), expected, 1e-3)
 
 
 def test_packed_sequences() -> None:
@@ -328,11 +328,11 @@ def test_packed_sequences() -> None:
     with torch.no_grad():
         assert torch.equal(varlen_attention(q, k, v, starts, starts, **options), o)
     spec = Specification("wanted", lambda b, h, i, j: (ids[i] == ids[j]) & (i >= j))
-    given = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    inputs = [x.transpose(0, 1)[None] for x in (q, k, v)]
     do = torch.randn(o.shape, generator=g).half()
-    wanted = reference(spec, given, 0.3, do.transpose(0, 1)[None])
-    found = o.detach(), *torch.autograd.grad(o, (q, k, v), do)
-    close([x.transpose(0, 1)[None] for x in found], wanted, 1e-3)
+    expected = reference(spec, inputs, 0.3, do.transpose(0, 1)[None])
+    actual = o.detach(), *torch.autograd.grad(o, (q, k, v), do)
+    close([x.transpose(0, 1)[None] for x in actual], expected, 1e-3)
     offsets = torch.tensor([0, 25, 60])
     nested = [torch.nested.nested_tensor_from_jagged(x.detach(), offsets).transpose(1, 2) for x in (q, k, v)]
     causal_nested = flex_attention(
@@ -341,12 +341,12 @@ def test_packed_sequences() -> None:
     assert torch.equal(causal_nested.transpose(1, 2).values(), o)
     compiled = torch.compile(varlen_attention, backend="eager", fullgraph=True)(q, k, v, starts, starts, **options)
     assert torch.equal(compiled, o)
-    for x, y in zip(torch.autograd.grad(compiled, (q, k, v), do), found[1:], strict=True):
+    for x, y in zip(torch.autograd.grad(compiled, (q, k, v), do), actual[1:], strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         ({"dropout_p": -0.1}, "U413", "from 0 to 1"),
         ({"dropout_p": 1.5}, "U413", "from 0 to 1"),
@@ -360,8 +360,8 @@ def test_packed_sequences() -> None:
         ({"dropout_p": 0.1, "dropout_seed": torch.zeros(2, dtype=torch.int32, device="meta")}, "U407", "device of `query`"),
     ],
 )
-def test_refused(options: dict[str, Any], code: str, said: str) -> None:
-    with pytest.raises(CuirError, match=said) as caught:
+def test_refused(options: dict[str, Any], code: str, message: str) -> None:
+    with pytest.raises(CuirError, match=message) as caught:
         flex_attention(*tensors(), **options, **OPTIONS)
     assert code_of(caught) == code
 
@@ -381,17 +381,17 @@ def test_a_seed_of_lengths_is_not_the_seed_of_calls() -> None:
 
 def test_a_compiled_kernel_is_called_again_with_other_seeds() -> None:
     """The launch of a probability is repeated, the seed among the tensors that are others each time. The kernel is the interpreter's, called as a compiled one is."""
-    made: list[str] = []
-    own = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
+    result: list[str] = []
+    ours = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
     q, k, v = (x.detach() for x in tensors())
-    ready = own.ready(q, k, v, None, "interpret")
-    kernel = Repeating(ready.checked, made)
+    ready = ours.ready(q, k, v, None, "interpret")
+    kernel = Repeating(ready.checked, result)
     ready = replace(ready, kernel=kernel)  # type: ignore[arg-type]
     for turn, p in enumerate((0.2, 0.2, 0.6, 0.2, 0.6)):
         seed = torch.tensor([turn, 8], dtype=torch.int32)
         o, _ = ready.with_dropout((p, seed))(q, k, v)
         close([o], [Specification("wanted", causal, dropout=Dropout(p, seed)).reference(q, k, v, 0.125)[0]], 1e-3)
-    assert made == ["called", "again", "called", "again", "again"]
+    assert result == ["called", "again", "called", "again", "again"]
 
 
 class Repeating:

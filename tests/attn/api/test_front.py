@@ -43,17 +43,17 @@ def compare(qkv: Tensors, score: Mod | None = None, mask: Mod | None = None, blo
     """O and LSE of both; PyTorch computes in float32."""
     q, k, v = qkv
     lengths = q.shape[2], k.shape[2]
-    other = theirs.create_block_mask(mask, None, None, *lengths, device="cpu") if mask else block_mask
+    second = theirs.create_block_mask(mask, None, None, *lengths, device="cpu") if mask else block_mask
     if block_mask is None and mask is not None:
         block_mask = create_block_mask(mask, None, None, *lengths, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, other, return_lse=True, **options)
-    found = flex_attention(q, k, v, score, block_mask, return_lse=True, backend="interpret", **options)
-    assert isinstance(found, tuple)
-    o, lse = found
+        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True, **options)
+    actual = flex_attention(q, k, v, score, block_mask, return_lse=True, backend="interpret", **options)
+    assert isinstance(actual, tuple)
+    o, lse = actual
     assert o.dtype == q.dtype and o.shape == q.shape and lse.dtype == torch.float32 and lse.shape == q.shape[:-1]
-    torch.testing.assert_close(o.float(), wanted, atol=3e-3 if q.dtype == torch.float16 else 2e-2, rtol=1e-2)
+    torch.testing.assert_close(o.float(), expected, atol=3e-3 if q.dtype == torch.float16 else 2e-2, rtol=1e-2)
     torch.testing.assert_close(lse, wanted_lse, atol=2e-3, rtol=1e-4)
 
 
@@ -168,17 +168,17 @@ def test_any_window_and_length(size: int, m: int, n: int, seed: int) -> None:
 # ---- the explicit form
 def test_the_explicit_form() -> None:
     spec = Specification("capped", causal, softcapped(15.0))
-    found = attention(spec, dtype="f16", head_dim=64)
+    actual = attention(spec, dtype="f16", head_dim=64)
     q, k, v = tensors()
-    o, lse = found(q, k, v, return_lse=True, backend="interpret")
-    wanted, wanted_lse = spec.reference(q, k, v, D**-0.5)
-    torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=1e-2)
+    o, lse = actual(q, k, v, return_lse=True, backend="interpret")
+    expected, wanted_lse = spec.reference(q, k, v, D**-0.5)
+    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
-    assert cuir.parse(cuir.show(found.program)).funcs().keys() >= {"score", "keep"}
-    assert "__global__" in found.cuda.source
-    assert "capped" in repr(found)
+    assert cuir.parse(cuir.show(actual.program)).funcs().keys() >= {"score", "keep"}
+    assert "__global__" in actual.cuda.source
+    assert "capped" in repr(actual)
     with pytest.raises(CuirError, match="U404"):
-        found(q.bfloat16(), k.bfloat16(), v.bfloat16(), backend="interpret")
+        actual(q.bfloat16(), k.bfloat16(), v.bfloat16(), backend="interpret")
 
 
 def test_data_that_follow_the_lengths() -> None:
@@ -221,8 +221,8 @@ def call(qkv: Tensors, mask: Mod | None, score: Mod | None = None, **options: An
     block_mask = create_block_mask(mask, None, None, q.shape[2], k.shape[2]) if mask else None
     o = flex_attention(q, k, v, score, block_mask, **{"verify": "off", **options})
     assert isinstance(o, torch.Tensor)
-    wanted = Specification("wanted", mask, score).reference(q, k, v, q.shape[3] ** -0.5)[0]
-    torch.testing.assert_close(o.double(), wanted, atol=3e-3, rtol=1e-2)
+    expected = Specification("wanted", mask, score).reference(q, k, v, q.shape[3] ** -0.5)[0]
+    torch.testing.assert_close(o.double(), expected, atol=3e-3, rtol=1e-2)
     return o
 
 
@@ -309,8 +309,8 @@ def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("asked again")
 
     monkeypatch.setattr("cuir.verification.stages.verify", never)
-    again = attention(documents(1, 500), head_dim=64, consts=SMALL).report
-    assert again is not None and again.summary() == first.summary() and again.consts == first.consts
+    repeated = attention(documents(1, 500), head_dim=64, consts=SMALL).report
+    assert repeated is not None and repeated.summary() == first.summary() and repeated.consts == first.consts
     with pytest.raises(AssertionError, match="asked again"):
         _ = attention(windowed(3), head_dim=64, consts=SMALL).report
     next(tmp_path.glob("verified/*.json")).write_text("{}")
@@ -322,20 +322,22 @@ def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     right = attention(causal, head_dim=64, consts=SMALL)
-    other = Specification("other", windowed(7))
+    second = Specification("other", windowed(7))
     with pytest.raises(CuirError, match="V107"):
         verified.verified(
-            right.program, other, make_capture_key(other.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
+            right.program, second, make_capture_key(second.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
         )
     assert not list(tmp_path.glob("verified/*"))
 
 
 # ---- identities
 def test_what_an_identity_tells_apart() -> None:
-    one, two = make_capture_key(windowed(3)), make_capture_key(windowed(4))
-    assert one.structure == two.structure and one.values != two.values and one.digest() == two.digest()
-    assert make_capture_key(windowed(-3)).structure != one.structure
-    assert make_capture_key(windowed(3)) == one and make_capture_key(softcapped(3.0)).structure != make_capture_key(softcapped(3)).structure
+    item, two = make_capture_key(windowed(3)), make_capture_key(windowed(4))
+    assert item.structure == two.structure and item.values != two.values and item.digest() == two.digest()
+    assert make_capture_key(windowed(-3)).structure != item.structure
+    assert (
+        make_capture_key(windowed(3)) == item and make_capture_key(softcapped(3.0)).structure != make_capture_key(softcapped(3)).structure
+    )
     a, b = documents(0), documents(1, 500)
     assert make_capture_key(a).structure == make_capture_key(b).structure and make_capture_key(a).values != make_capture_key(b).values
     assert len(make_capture_key(a, a).tensors) == 1 and make_capture_key(a, a).structure != make_capture_key(a, documents(1)).structure

@@ -43,9 +43,9 @@ class Kernel:
             if not repeat.covers((), tensors):
                 return None
             self.calls.append("again")
-            made = {n: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(math.nan) for n, x in written.items()}
-            run(self.checked, {**kept, **dict(zip(varying, tensors, strict=True)), **made}, budget=math.inf)
-            return tuple(made.values())
+            result = {n: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(math.nan) for n, x in written.items()}
+            run(self.checked, {**kept, **dict(zip(varying, tensors, strict=True)), **result}, budget=math.inf)
+            return tuple(result.values())
 
         return launch
 
@@ -74,13 +74,13 @@ def projected(seed: int) -> list[torch.Tensor]:
     return list(x.permute(2, 0, 3, 1, 4))
 
 
-def ready_of(made: Any, given: list[torch.Tensor], scale: float | None = None) -> Any:
+def ready_of(result: Any, inputs: list[torch.Tensor], scale: float | None = None) -> Any:
     """A call that was made ready, as if its kernel were compiled."""
-    return dataclasses.replace(made.ready(*given, scale, "interpret"), kernel=object())
+    return dataclasses.replace(result.ready(*inputs, scale, "interpret"), kernel=object())
 
 
-def exact(given: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-    q, k, v = (x.detach().double().requires_grad_() for x in given)
+def exact(inputs: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    q, k, v = (x.detach().double().requires_grad_() for x in inputs)
     s = q @ k.mT * 64**-0.5
     at = torch.arange(s.shape[-1])
     if bias is not None:
@@ -101,28 +101,28 @@ def test_the_second_pass_repeats_the_launches_of_the_first(
         return s + TABLE[q - k + 100]
 
     spec = Specification("causal", lambda b, h, q, k: q >= k, None if bias is None else score)
-    made = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
+    created = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
     ready, first = None, ()
     for turn in range(3):
-        given = made_by(turn)
+        inputs = made_by(turn)
         do = torch.randn(1, 2, 70, 64, generator=torch.Generator().manual_seed(9)).half()
         if ready is None:
-            ready = ready_of(made, given)
+            ready = ready_of(created, inputs)
         with torch.no_grad():
-            o, lse = (x.detach() for x in _outputs(made, given))
+            o, lse = (x.detach() for x in _outputs(created, inputs))
         calls.clear()
-        found = module.backward(ready, module.BackwardInputs(*given, o, lse, do))
+        result = module.backward(ready, module.BackwardInputs(*inputs, o, lse, do))
         assert calls == ["called" if turn == 0 else "again"] * (2 if few else 3)  # the kernel of dQ makes what `prepare` would have
-        (gradients,) = [g for asked, g in made._gradients.items() if asked.queries]
+        (gradients,) = [g for requests, g in created._gradients.items() if requests.queries]
         assert gradients.plan.adds == (not few)
-        for a, b in zip(found, exact(given, do, bias), strict=True):
+        for a, b in zip(result, exact(inputs, do, bias), strict=True):
             assert a is not None and (a.double() - b).norm() < 3e-3 * b.norm()
-        first = tuple(a.stride() for a in found) if turn == 0 else first
-        assert tuple(a.stride() for a in found) == first
+        first = tuple(a.stride() for a in result) if turn == 0 else first
+        assert tuple(a.stride() for a in result) == first
 
 
-def _outputs(made: Any, given: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    o, lse = made(*(x.detach() for x in given), backend="interpret", return_lse=True)
+def _outputs(result: Any, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    o, lse = result(*(x.detach() for x in inputs), backend="interpret", return_lse=True)
     return o, lse
 
 
@@ -130,10 +130,10 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     """Other lengths, strides, a gradient of LSE, fewer gradients, another scale, data that changed."""
     table = TABLE.clone()
     spec = Specification("biased", None, lambda s, b, h, q, k: s + table[q - k + 100])
-    made = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
+    result = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
     given = tensors(1)
-    ready = ready_of(made, given)
-    o, lse = _outputs(made, given)
+    ready = ready_of(result, given)
+    o, lse = _outputs(result, given)
     do = torch.randn_like(o)
 
     def pass_of(ready: Any, *given: Any, **more: Any) -> str:
@@ -146,12 +146,12 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     assert pass_of(ready, *given, o, lse, do, None, needed=(True, False, False)) == "called"
     assert pass_of(ready, *given, o, lse, do.transpose(1, 2).contiguous().transpose(1, 2), None) == "called"
     short = tensors(2, 50)
-    assert pass_of(ready_of(made, short), *short, *_outputs(made, short), torch.randn(1, 2, 50, 64).half(), None) == "called"
-    assert pass_of(ready_of(made, given, 0.5), *given, o, lse, do, None) == "called"
+    assert pass_of(ready_of(result, short), *short, *_outputs(result, short), torch.randn(1, 2, 50, 64).half(), None) == "called"
+    assert pass_of(ready_of(result, given, 0.5), *given, o, lse, do, None) == "called"
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
     table.mul_(2)  # behind the forward pass
     assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
-    changed = ready_of(made, given)
+    changed = ready_of(result, given)
     assert [pass_of(changed, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
 
 
@@ -160,17 +160,17 @@ def test_passes_with_dropout_are_repeated_with_their_own_seeds(calls: list[str],
     """Each probability has launches of its own, and each pass drops by its own seed."""
     monkeypatch.setattr(module, "has_few_keys", lambda *_: few)
     spec = Specification("causal", lambda b, h, q, k: q >= k, dropout=Dropout())
-    made = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
-    given = tensors(1)
-    base = ready_of(made, given)
+    created = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
+    inputs = tensors(1)
+    base = ready_of(created, inputs)
     do = torch.randn(1, 2, 70, 64, generator=torch.Generator().manual_seed(9)).half()
     for turn, p in enumerate((0.2, 0.2, 0.6, 0.2, 0.6)):
         dropout = p, torch.tensor([turn, 5], dtype=torch.int32)
-        own = replace(spec, dropout=Dropout(*dropout))
-        leaves = [x.detach().double().requires_grad_() for x in given]
-        o, lse = forward(own, *leaves, 64**-0.5)
+        ours = replace(spec, dropout=Dropout(*dropout))
+        leaves = [x.detach().double().requires_grad_() for x in inputs]
+        o, lse = forward(ours, *leaves, 64**-0.5)
         calls.clear()
-        found = module.backward(base.with_dropout(dropout), module.BackwardInputs(*given, o.detach().half(), lse.float(), do))
+        result = module.backward(base.with_dropout(dropout), module.BackwardInputs(*inputs, o.detach().half(), lse.float(), do))
         assert calls == ["called" if turn in (0, 2) else "again"] * (2 if few else 3)
-        for a, b in zip(found, torch.autograd.grad(o, leaves, do.double()), strict=True):
+        for a, b in zip(result, torch.autograd.grad(o, leaves, do.double()), strict=True):
             assert a is not None and (a.double() - b).norm() < 3e-3 * b.norm()

@@ -50,8 +50,8 @@ def test_mods_made_anew_pass_their_own_tensors(launches: Launches) -> None:
     for _ in range(3):
         bias = torch.rand(2)
         call(biased(bias))
-        given = next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "bias")
-        assert torch.equal(given, bias) and given.data_ptr() == bias.data_ptr()
+        inputs = next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "bias")
+        assert torch.equal(inputs, bias) and inputs.data_ptr() == bias.data_ptr()
     assert len(prepared_calls._TRACED) == 1
 
 

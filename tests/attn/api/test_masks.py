@@ -48,8 +48,8 @@ def attend(qkv: tuple[torch.Tensor, ...], mask: Any, score: Mod | None = None) -
 def allowed(mask: Any, batch: int, heads: int, m: int, n: int) -> torch.Tensor:
     """The pairs that a mask keeps as it stands, bool [B, H, M, N], from its lists entry by entry."""
     rows, columns = mask.BLOCK_SIZE
-    own = theirs.create_mask(mask.mask_mod, batch, heads, m, n, device="cpu").expand(batch, heads, m, n)
-    kept = torch.zeros(batch, heads, m, n, dtype=torch.bool)
+    ours = theirs.create_mask(mask.mask_mod, batch, heads, m, n, device="cpu").expand(batch, heads, m, n)
+    retained = torch.zeros(batch, heads, m, n, dtype=torch.bool)
     for counts, indices, whole in ((mask.kv_num_blocks, mask.kv_indices, False), (mask.full_kv_num_blocks, mask.full_kv_indices, True)):
         if counts is None:
             continue
@@ -58,8 +58,8 @@ def allowed(mask: Any, batch: int, heads: int, m: int, n: int) -> torch.Tensor:
             for place in range(int(counts[bb, hh, i])):
                 j = int(indices[bb, hh, i, place])
                 box = b, h, slice(i * rows, (i + 1) * rows), slice(j * columns, (j + 1) * columns)
-                kept[box] |= True if whole else own[box]
-    return kept
+                retained[box] |= True if whole else ours[box]
+    return retained
 
 
 def compare(qkv: tuple[torch.Tensor, ...], mask: Any, score: Mod | None = None) -> None:
@@ -69,19 +69,19 @@ def compare(qkv: tuple[torch.Tensor, ...], mask: Any, score: Mod | None = None) 
     same = theirs.create_block_mask(lambda b, h, i, j: kept[b, h, i, j], q.shape[0], q.shape[1], q.shape[2], k.shape[2], device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, same, return_lse=True)
+        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, same, return_lse=True)
     o, lse = attend(qkv, mask, score)
-    torch.testing.assert_close(o.float(), wanted, atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(o.float(), expected, atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(lse, wanted_lse, atol=2e-3, rtol=1e-4)
 
 
-def lists(kinds: torch.Tensor, which: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def lists(kinds: torch.Tensor, selector: int, width: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The blocks of one kind, in any order, with anything behind them."""
     g = torch.Generator().manual_seed(seed)
-    count = (kinds == which).sum(-1).int()
+    count = (kinds == selector).sum(-1).int()
     indices = torch.randint(-5, 99, (*kinds.shape[:3], width), generator=g).int()
     for place in itertools.product(*map(range, kinds.shape[:3])):
-        chosen = (kinds[place] == which).nonzero()[:, 0]
+        chosen = (kinds[place] == selector).nonzero()[:, 0]
         indices[place][: len(chosen)] = chosen[torch.randperm(len(chosen), generator=g)].int()
     return count, indices
 
@@ -92,25 +92,25 @@ def lists(kinds: torch.Tensor, which: int, width: int, seed: int) -> tuple[torch
 def test_ours_answers_as_pytorchs_does(mod: Mod, B: int | None, H: int | None, options: dict[str, Any]) -> None:
     if "separate_full_blocks" in options and torch.__version__ < "2.13":
         pytest.skip("an option of a later PyTorch")
-    own, other = create_block_mask(mod, B, H, M, N, "cpu", **options), theirs.create_block_mask(mod, B, H, M, N, "cpu", **options)
-    assert isinstance(own, theirs.BlockMask) and own.shape == other.shape and own.numel() == other.numel()
-    for name, value in vars(other).items():
-        found = getattr(own, name)
-        assert torch.equal(found, value) if isinstance(value, torch.Tensor) else found == value, name
-    assert own.shape == other.shape and own.sparsity() == other.sparsity() and torch.equal(own.to_dense(), other.to_dense())
-    assert own.to_string() == other.to_string() and str(own) == str(other) and repr(own) == repr(other)
+    ours, second = create_block_mask(mod, B, H, M, N, "cpu", **options), theirs.create_block_mask(mod, B, H, M, N, "cpu", **options)
+    assert isinstance(ours, theirs.BlockMask) and ours.shape == second.shape and ours.numel() == second.numel()
+    for name, value in vars(second).items():
+        result = getattr(ours, name)
+        assert torch.equal(result, value) if isinstance(value, torch.Tensor) else result == value, name
+    assert ours.shape == second.shape and ours.sparsity() == second.sparsity() and torch.equal(ours.to_dense(), second.to_dense())
+    assert ours.to_string() == second.to_string() and str(ours) == str(second) and repr(ours) == repr(second)
     for flatten in (True, False):
-        for a, b in zip(own.as_tuple(flatten), other.as_tuple(flatten), strict=True):
+        for a, b in zip(ours.as_tuple(flatten), second.as_tuple(flatten), strict=True):
             assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-    for index in (0, (0, 1 % other.shape[1]), (slice(None), slice(None), slice(1, None)), (0, 0, torch.tensor([1], dtype=torch.int32))):
-        a, b = own[index], other[index]
+    for index in (0, (0, 1 % second.shape[1]), (slice(None), slice(None), slice(1, None)), (0, 0, torch.tensor([1], dtype=torch.int32))):
+        a, b = ours[index], second[index]
         assert type(a) is theirs.BlockMask and a.shape == b.shape and torch.equal(a.kv_indices, b.kv_indices)
-    a, b = own._adjust(100, 130), other._adjust(100, 130)
+    a, b = ours._adjust(100, 130), second._adjust(100, 130)
     assert a.shape == b.shape and torch.equal(a.to_dense(), b.to_dense())
-    leaves, context = own._flatten()
-    again = type(own)._unflatten(leaves, context)
-    assert type(again) is theirs.BlockMask and torch.equal(again.kv_indices, other.kv_indices)
-    assert isinstance(own, LazyBlockMask) and own.untouched()
+    leaves, context = ours._flatten()
+    repeated = type(ours)._unflatten(leaves, context)
+    assert type(repeated) is theirs.BlockMask and torch.equal(repeated.kv_indices, second.kv_indices)
+    assert isinstance(ours, LazyBlockMask) and ours.untouched()
 
 
 def test_nothing_is_made_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,15 +129,15 @@ def test_nothing_is_made_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_pytorchs_own_call_takes_ours() -> None:
     qkv, mask = tensors(), create_block_mask(documents, None, 2, M, N, "cpu")
-    wanted = theirs.flex_attention(*(x.float() for x in qkv), block_mask=mask)
-    torch.testing.assert_close(attend(qkv, mask)[0].float(), wanted, atol=3e-3, rtol=1e-2)
+    expected = theirs.flex_attention(*(x.float() for x in qkv), block_mask=mask)
+    torch.testing.assert_close(attend(qkv, mask)[0].float(), expected, atol=3e-3, rtol=1e-2)
 
 
 def test_masks_on_another_device() -> None:
     mask = create_block_mask(causal, None, None, M, N, "cpu")
-    there = mask.to("meta")
-    assert isinstance(there, LazyBlockMask) and there.untouched() and mask.kv_indices.device.type == "cpu"
-    assert there.kv_num_blocks.is_meta and there.untouched() and not there.to("cpu").kv_num_blocks.is_meta
+    remote = mask.to("meta")
+    assert isinstance(remote, LazyBlockMask) and remote.untouched() and mask.kv_indices.device.type == "cpu"
+    assert remote.kv_num_blocks.is_meta and remote.untouched() and not remote.to("cpu").kv_num_blocks.is_meta
     table, devices = torch.arange(N), list[str]()
 
     def captures(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -151,27 +151,27 @@ def test_masks_on_another_device() -> None:
     assert type(mask.to("meta")) is theirs.BlockMask and mask.to("meta").kv_num_blocks.is_meta
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("requests", [False, True])
 @pytest.mark.parametrize("copied", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, copy.copy], ids=["pickled", "deep", "shallow"])
-def test_copies(copied: Callable[[Any], Any], asked: bool) -> None:
+def test_copies(copied: Callable[[Any], Any], requests: bool) -> None:
     mask = create_block_mask(documents, None, 2, M, N, "cpu", BLOCK_SIZE=64)
-    if asked:
+    if requests:
         assert mask.kv_num_blocks.shape == (1, 2, 4)
-    other = copied(mask)
-    assert type(other) is LazyBlockMask and other.untouched() and other.mask_mod is documents and other.BLOCK_SIZE == (64, 64)
+    second = copied(mask)
+    assert type(second) is LazyBlockMask and second.untouched() and second.mask_mod is documents and second.BLOCK_SIZE == (64, 64)
     mask.kv_num_blocks.zero_()
-    other = copied(mask)
-    assert type(other) is theirs.BlockMask and not other.kv_num_blocks.any() and other.shape == mask.shape
-    compare(tensors(), other)
+    second = copied(mask)
+    assert type(second) is theirs.BlockMask and not second.kv_num_blocks.any() and second.shape == mask.shape
+    compare(tensors(), second)
 
 
 def test_a_field_that_is_set_before_any_is_read() -> None:
-    mask, other = create_block_mask(causal, None, None, M, N, "cpu"), theirs.create_block_mask(causal, None, None, M, N, "cpu")
-    for one in (mask, other):
-        one.kv_num_blocks = torch.ones(1, 1, 2, dtype=torch.int32)
+    mask, second = create_block_mask(causal, None, None, M, N, "cpu"), theirs.create_block_mask(causal, None, None, M, N, "cpu")
+    for item in (mask, second):
+        item.kv_num_blocks = torch.ones(1, 1, 2, dtype=torch.int32)
     compare(tensors(), mask)
     assert not torch.equal(attend(tensors(), mask)[0], attend(tensors(), create_block_mask(causal, None, None, M, N))[0])
-    assert torch.equal(mask.to_dense(), other.to_dense())
+    assert torch.equal(mask.to_dense(), second.to_dense())
 
 
 def test_what_cannot_be_pickled_is_named() -> None:
@@ -250,9 +250,9 @@ def test_slices(make: Callable[..., Any]) -> None:
     part.seq_lengths = (128, 300)
     compare((q[1:, :, 128:], k[1:], v[1:]), part)
     for name, index in (("heads", (slice(None), 1)), ("batch", 0)):
-        one = mask[index]
-        one.mask_mod = mask.mask_mod
-        compare((q[:, :1], k[:, :1], v[:, :1]) if name == "heads" else (q[:1], k[:1], v[:1]), one)
+        item = mask[index]
+        item.mask_mod = mask.mask_mod
+        compare((q[:, :1], k[:, :1], v[:, :1]) if name == "heads" else (q[:1], k[:1], v[:1]), item)
 
 
 def test_an_adjusted_mask() -> None:
@@ -314,9 +314,9 @@ def test_lengths_below_a_block_share_a_program() -> None:
 
 def test_a_mask_without_lengths_is_asked_for_each() -> None:
     """FlexAttention's block size for a mask of everything goes with any lengths."""
-    one = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    item = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
     none = torch.zeros(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    mask = theirs.BlockMask.from_kv_blocks(*none, *one, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
+    mask = theirs.BlockMask.from_kv_blocks(*none, *item, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
     for n in (40, 90, 40):  # a whole block needs no mask_mod
         compare(tensors(m=30, n=n), mask)
 
@@ -398,11 +398,11 @@ def test_a_mask_whose_bits_take_too_much_memory_is_worked_out(monkeypatch: pytes
         return ((q - k) % 5 == 0) & (TABLE[q] == TABLE[k])
 
     qkv = tensors()
-    wanted, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
+    expected, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
     monkeypatch.setattr("cuir.attn.masks.lists.MOST_BITS", 0)
     prepared_calls._KNOWN.clear(), prepared_calls._TRACED.clear(), prepared_calls._WARM.clear()
-    found, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
-    (known,) = prepared_calls._KNOWN.values()
-    assert known.attention.transferred.lists is not None and known.attention.transferred.lists.bits
-    assert known.attention.plain.transferred.lists is not None and not known.attention.plain.transferred.lists.bits
-    torch.testing.assert_close(found, wanted)
+    actual, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
+    (expected_values,) = prepared_calls._KNOWN.values()
+    assert expected_values.attention.transferred.lists is not None and expected_values.attention.transferred.lists.bits
+    assert expected_values.attention.plain.transferred.lists is not None and not expected_values.attention.plain.transferred.lists.bits
+    torch.testing.assert_close(actual, expected)

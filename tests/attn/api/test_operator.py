@@ -74,8 +74,8 @@ def wanted(qkv: tuple[torch.Tensor, ...], mask: Mod | None = None, score: Mod | 
     return Specification("wanted", mask, score).reference(*qkv, D**-0.5)[0].float()  # type: ignore[call-arg]
 
 
-def close(o: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(o.float(), other, atol=3e-3, rtol=1e-2)
+def close(o: torch.Tensor, second: torch.Tensor) -> None:
+    torch.testing.assert_close(o.float(), second, atol=3e-3, rtol=1e-2)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Mod | None, mask: Any) -> Any:
@@ -155,8 +155,8 @@ def test_a_mask_that_the_graph_makes() -> None:
     f, qkv = Compiled(inside), tensors()
     for step in (3, 30):
         mod = documents(torch.arange(N) // step)
-        one, two = f(*qkv, mod)
-        close(one, wanted(qkv, windowed(30)))
+        item, two = f(*qkv, mod)
+        close(item, wanted(qkv, windowed(30)))
         close(two, wanted(qkv, mod))
     assert len(f.graphs) == 1
 
@@ -257,8 +257,8 @@ def test_other_weights_and_sinks(normalize: Any) -> None:
 
 
 def test_explained_without_a_break() -> None:
-    seen = torch._dynamo.explain(attend)(*tensors(), None, masked(causal))
-    assert seen.graph_break_count == 0 and seen.graph_count == 1
+    observed = torch._dynamo.explain(attend)(*tensors(), None, masked(causal))
+    assert observed.graph_break_count == 0 and observed.graph_count == 1
 
 
 def test_through_aot_autograd() -> None:
@@ -323,7 +323,7 @@ def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
 
 @pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize(
-    ("dtype", "tabled", "made"),
+    ("dtype", "tabled", "result"),
     [
         (torch.int32, False, 1),
         (torch.int64, False, 3),
@@ -331,7 +331,7 @@ def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
     ],
 )
 def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, made: int, inside: bool
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, tabled: bool, result: int, inside: bool
 ) -> None:
     """As a decoding step's offset is, of a mask that the graph makes or is given. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
     qkv, prepared = tensors(m=3, n=300), []
@@ -350,7 +350,7 @@ def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
     for n in (10, 200, 280):
         offset = torch.tensor(n, dtype=dtype)
         close(compiled(*qkv, offset if inside else mask_at(offset + 1)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
-    assert len(prepared) == made and len(compiled.graphs) == 1
+    assert len(prepared) == result and len(compiled.graphs) == 1
 
 
 def test_a_read_that_a_number_of_the_graph_masks_is_looked_at_in_each_call() -> None:
@@ -378,14 +378,14 @@ def test_paths_lead_to_what_the_walk_found() -> None:
 
     holder = Holder()
     mods = (theirs.and_masks(causal, documents(torch.ones(4))), lambda s, b, h, q, k, *, t=5: s * t + holder(b, h, q, k) + TABLE[q])
-    who = make_capture_key(*mods)
-    assert {kind for kind, _, _ in who.places} >= {"tensor", "number", "function", "object", "length"} and len(who.tensors) == 3
-    for kind, path, value in who.places:
-        found = follow(mods, path)
+    owner = make_capture_key(*mods)
+    assert {kind for kind, _, _ in owner.places} >= {"tensor", "number", "function", "object", "length"} and len(owner.tensors) == 3
+    for kind, path, value in owner.places:
+        result = follow(mods, path)
         if kind in ("members", "order"):
-            assert tuple(found) == value
+            assert tuple(result) == value
         else:
-            assert len(found) == value if kind == "length" else found is value
+            assert len(result) == value if kind == "length" else result is value
 
 
 CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
@@ -404,8 +404,8 @@ CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("values", "mod"), CHANGED.values(), ids=CHANGED)
-@pytest.mark.parametrize("where", ["cell", "attribute"])
-def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[Any, ...], mod: Callable[..., Any], where: str) -> None:
+@pytest.mark.parametrize("position", ["cell", "attribute"])
+def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[Any, ...], mod: Callable[..., Any], position: str) -> None:
     class Held:
         value = values[0]
 
@@ -418,7 +418,7 @@ def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[A
     def by_cell(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return mod(cell, s)
 
-    score_mod = by_cell if where == "cell" else by_attribute
+    score_mod = by_cell if position == "cell" else by_attribute
     compiled = Compiled(lambda q, k, v: attend(q, k, v, score_mod, None))
     for value in values:
         held.value = cell = value
@@ -456,7 +456,7 @@ def test_an_exported_program_calls_the_operator(strict: bool) -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints(reentrant: bool) -> None:
     """With the operator saved by its name, too."""
-    found = []
+    results = []
     saved = functools.partial(
         create_selective_checkpoint_contexts,
         lambda ctx, op, *_, **__: CheckpointPolicy.MUST_SAVE if op is OPERATOR else CheckpointPolicy.PREFER_RECOMPUTE,
@@ -471,6 +471,6 @@ def test_checkpoints(reentrant: bool) -> None:
     for call in (*calls, torch.compile(calls[1], backend="aot_eager")):
         x = q.clone().requires_grad_()
         call(x).square().sum().backward()
-        found.append(x.grad)
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0])
+        results.append(x.grad)
+    for second in results[1:]:
+        torch.testing.assert_close(second, results[0])

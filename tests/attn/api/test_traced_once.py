@@ -112,9 +112,9 @@ def test_an_attention_and_a_transfer_trace_once() -> None:
     score_mod, mask_mod = pair()
     spec = cuir.Specification("pair", mask_mod, score_mod)
     with counted(score_mod, mask_mod) as runs:
-        made = cuir.attention(spec, head_dim=D)
+        result = cuir.attention(spec, head_dim=D)
         assert runs == ONCE
-        made(Q, K, V, backend="interpret")
+        result(Q, K, V, backend="interpret")
         assert runs == ONCE
         runs.clear()
         cuir.transfer(corpus.kernels()["flash_fwd_sm90"], spec)
@@ -140,10 +140,10 @@ def test_a_graph_traces_once() -> None:
         lambda q, k, v: flex_attention(q, k, v, score_mod, mask, backend="interpret"), fullgraph=True, backend="aot_eager"
     )
     with counted(score_mod, mask_mod) as runs:
-        found = compiled(Q, K, V)
+        result = compiled(Q, K, V)
         assert runs == ONCE
         compiled(Q, K, V)
-    assert runs == ONCE and torch.equal(found, flex_attention(Q, K, V, score_mod, mask, backend="interpret"))
+    assert runs == ONCE and torch.equal(result, flex_attention(Q, K, V, score_mod, mask, backend="interpret"))
 
 
 def test_a_number_that_decides_control_flow_costs_a_second_run() -> None:

@@ -128,10 +128,10 @@ def the_length_of_a_list() -> Any:
     sizes = [3, 4]
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        kept = q >= 0
+        retained = q >= 0
         for size in sizes:
-            kept = kept & (q - k <= size)
-        return kept
+            retained = retained & (q - k <= size)
+        return retained
 
     return mod, lambda: sizes.append(1)
 
@@ -228,9 +228,9 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
 
 def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     mod = documents(torch.arange(N) // 10)
-    one, two = (theirs.create_block_mask(mod, None, None, M, N, device="cpu") for _ in range(2))
+    item, two = (theirs.create_block_mask(mod, None, None, M, N, device="cpu") for _ in range(2))
     for _ in range(2):
-        call(one)
+        call(item)
     assert len(walks) == 1
     call(two)
     assert len(walks) == 2
@@ -252,9 +252,9 @@ def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[An
     call(mask, sink=sink)
     assert len(walks) == 6 and torch.equal(next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "sink"), sink)
     gone, _ = weakref.ref(sink), launches.given.clear()
-    for known in prepared_calls._TRACED.values():
-        known._checked.entries.clear()
-        known.transferred._kept.entries.clear()
+    for expected_values in prepared_calls._TRACED.values():
+        expected_values._checked.entries.clear()
+        expected_values.transferred._kept.entries.clear()
     assert gone() is sink and len(prepared_calls._WARM) == 2
 
 
@@ -278,9 +278,9 @@ def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int
     call(mask)
     assert len(prepared_calls._WARM) == 2
     launches.given.clear()
-    for known in prepared_calls._TRACED.values():
-        known._checked.entries.clear()  # of the last few problems
-        known.transferred._kept.entries.clear()
+    for expected_values in prepared_calls._TRACED.values():
+        expected_values._checked.entries.clear()  # of the last few problems
+        expected_values.transferred._kept.entries.clear()
     del mask, ids
     collect()
     assert gone() is None and len(prepared_calls._WARM) == 1
@@ -370,10 +370,10 @@ def test_a_call_is_made_again_where_nothing_has_changed(launches: Launches) -> N
 
     def seen() -> tuple[int, int]:
         call(mask, score)
-        found = len(launches.given), len(again.made)
+        result = len(launches.given), len(again.made)
         launches.given.clear()
         again.made.clear()
-        return found
+        return result
 
     assert seen() == (1, 0) and seen() == (0, 1) and seen() == (0, 1)
     call(mask, score)
@@ -429,12 +429,12 @@ def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture:
 
 
 def test_a_call_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
-    again, mask = Again(), masked(documents(torch.arange(N) // 10))
-    launches.again = again
+    repeated, mask = Again(), masked(documents(torch.arange(N) // 10))
+    launches.again = repeated
     for on in (False, False, True):
         capture(on)
         call(mask)
-    assert [captured for _, captured in again.made] == [False, True] and len(kernels._PINNED) == 1
+    assert [captured for _, captured in repeated.made] == [False, True] and len(kernels._PINNED) == 1
 
 
 def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
@@ -446,12 +446,12 @@ def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, captur
 
 
 def test_the_explicit_form_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
-    found = attention(documents(torch.arange(N) // 10), head_dim=64, verify="off")
+    result = attention(documents(torch.arange(N) // 10), head_dim=64, verify="off")
     capture(True)
     with pytest.raises(CuirError, match="U415"):
-        found(Q, K, V)
+        result(Q, K, V)
     capture(False)
-    found(Q, K, V)
+    result(Q, K, V)
     capture(True)
-    found(Q, K, V)
+    result(Q, K, V)
     assert len(kernels._PINNED) == 1 and cuir.flex_attention is flex_attention

@@ -118,8 +118,8 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
 def test_bad_calls(code: str, says: str, hint: str, wrong: Callable[[], Any]) -> None:
     with pytest.raises(CuirError) as raised:
         wrong()
-    found = raised.value.diagnostics[0]
-    assert found.code == code and says in found.message and hint in (found.hint or ""), str(raised.value)
+    result = raised.value.diagnostics[0]
+    assert result.code == code and says in result.message and hint in (result.hint or ""), str(raised.value)
 
 
 def test_a_number_on_the_cpu_may_be_captured_anywhere() -> None:
@@ -141,12 +141,12 @@ def test_scales_that_are_not_positive(scale: float, mod: Any) -> None:
     exact = [x.double() for x in theirs]
     scores = exact[0] @ exact[1].mT * scale
     scores = scores if mod is None else mod(scores, 0, 0, 0, torch.arange(N))
-    wanted = scores.softmax(-1) @ exact[2]
-    torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=2e-3)
+    expected = scores.softmax(-1) @ exact[2]
+    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=2e-3)
     torch.testing.assert_close(lse.double(), scores.logsumexp(-1), atol=1e-3, rtol=1e-3)
     do = torch.randn_like(o)
     o.backward(do)
-    wanted.backward(do.double())
+    expected.backward(do.double())
     for x, y in zip(ours, theirs):
         assert x.grad is not None and y.grad is not None
         assert (x.grad - y.grad).norm() <= 3e-3 * y.grad.norm()
@@ -219,9 +219,9 @@ def test_the_last_element_is_that_of_the_tensor_of_the_call() -> None:
 
     for more in ([0.0, 3.0], [0.0, 3.0, 0.0, -2.0]):
         table = torch.tensor(more)
-        found = call(score=bias)
-        wanted = (Q.double() @ K.double().mT * D**-0.5 + more[-1] * torch.arange(N)).softmax(-1) @ V.double()
-        torch.testing.assert_close(found.double(), wanted, rtol=2e-2, atol=2e-2)
+        actual = call(score=bias)
+        expected = (Q.double() @ K.double().mT * D**-0.5 + more[-1] * torch.arange(N)).softmax(-1) @ V.double()
+        torch.testing.assert_close(actual.double(), expected, rtol=2e-2, atol=2e-2)
 
 
 # ---- operations that are written in other ways
@@ -258,5 +258,5 @@ SCORES: dict[str, Callable[..., Any]] = {
 def test_spellings_that_mean_the_same(score: Any) -> None:
     q, k, v = (x.float() for x in (Q, K, V))
     theirs = flex_attention_of_pytorch(q, k, v, score_mod=score, return_lse=True)
-    for own, wanted in zip(call(q, k, v, score=score, return_lse=True), theirs, strict=True):
-        torch.testing.assert_close(own, wanted, atol=1e-4, rtol=1e-4)
+    for ours, expected in zip(call(q, k, v, score=score, return_lse=True), theirs, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)

@@ -77,23 +77,23 @@ class Instance:
 
 @holder
 def an_object() -> Held:
-    return on(made := Instance(), made)
+    return on(result := Instance(), result)
 
 
 @holder
 def a_bound_method() -> Held:
-    return on(made := Instance(), made.mod)
+    return on(result := Instance(), result.mod)
 
 
 @holder
 def a_property() -> Held:
-    return on(made := Instance(), made.read)
+    return on(result := Instance(), result.read)
 
 
 @holder
 def a_partial_of_an_object() -> Held:
-    made = Instance()
-    return on(made, functools.partial(lambda one, b, h, q, k: one(b, h, q, k), made))
+    result = Instance()
+    return on(result, functools.partial(lambda one, b, h, q, k: one(b, h, q, k), result))
 
 
 class Base:
@@ -155,8 +155,8 @@ def methods_that_are_exchanged() -> Held:
         else:
             Base.near = lambda self, q, k, s=n: q - k <= s  # type: ignore[misc]
 
-    made = on_base(Derived())
-    return Held(made.mod, made.ids, size)
+    result = on_base(Derived())
+    return Held(result.mod, result.ids, size)
 
 
 @dataclasses.dataclass(slots=True)
@@ -170,9 +170,9 @@ class Slots:
 
 @holder
 def slots() -> Held:
-    found = on(made := Slots(IDS[0], 3), made)
-    found.warm = False  # no one can refer to it weakly
-    return found
+    result = on(created := Slots(IDS[0], 3), created)
+    result.warm = False  # no one can refer to it weakly
+    return result
 
 
 @holder
@@ -203,9 +203,9 @@ def a_module_that_the_mod_imports() -> Held:
 
         return (of_a_user.ids[q] == of_a_user.ids[k]) & (q - k <= of_a_user.size)
 
-    found = on(MODULE, mod)
-    found.warm = False
-    return found
+    result = on(MODULE, mod)
+    result.warm = False
+    return result
 
 
 class Pair(NamedTuple):
@@ -267,12 +267,12 @@ def attributes_of_a_function() -> Held:
 
 @holder
 def what_cannot_be_known() -> Held:
-    made = Instance()
-    ref = weakref.ref(made)
-    found = on(made, lambda b, h, q, k: (ref().ids[q] == ref().ids[k]) & (q - k <= ref().size))  # type: ignore[union-attr]
-    found.size(3)
-    found.warm, found.made = False, made  # type: ignore[attr-defined]
-    return found
+    created = Instance()
+    ref = weakref.ref(created)
+    result = on(created, lambda b, h, q, k: (ref().ids[q] == ref().ids[k]) & (q - k <= ref().size))  # type: ignore[union-attr]
+    result.size(3)
+    result.warm, result.made = False, created  # type: ignore[attr-defined]
+    return result
 
 
 IN_CONTEXT: ContextVar[Any] = ContextVar("IN_CONTEXT")
@@ -280,10 +280,10 @@ IN_CONTEXT: ContextVar[Any] = ContextVar("IN_CONTEXT")
 
 @holder
 def a_context_variable() -> Held:
-    IN_CONTEXT.set(made := Instance())
-    found = on(made, lambda b, h, q, k: (IN_CONTEXT.get().ids[q] == IN_CONTEXT.get().ids[k]) & (q - k <= IN_CONTEXT.get().size))
-    found.warm = False
-    return found
+    IN_CONTEXT.set(created := Instance())
+    result = on(created, lambda b, h, q, k: (IN_CONTEXT.get().ids[q] == IN_CONTEXT.get().ids[k]) & (q - k <= IN_CONTEXT.get().size))
+    result.warm = False
+    return result
 
 
 @holder
@@ -298,25 +298,25 @@ def a_cache() -> Held:
         new[:] = [x]
         table()
 
-    found = Held(lambda b, h, q, k: (table()[q] == table()[k]) & (q - k <= sizes["size"]), exchange, lambda n: sizes.update(size=n))
-    found.warm = False
-    return found
+    result = Held(lambda b, h, q, k: (table()[q] == table()[k]) & (q - k <= sizes["size"]), exchange, lambda n: sizes.update(size=n))
+    result.warm = False
+    return result
 
 
-def close(found: torch.Tensor, ids: torch.Tensor, size: int) -> None:
+def close(result: torch.Tensor, ids: torch.Tensor, size: int) -> None:
     q, k = torch.arange(M)[:, None], torch.arange(N)
     s = (Q.float() @ K.float().mT * 0.125).masked_fill(~((ids[q] == ids[k]) & (q - k <= size)), -torch.inf)
-    torch.testing.assert_close(found.float(), s.softmax(-1).nan_to_num() @ V.float(), atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(result.float(), s.softmax(-1).nan_to_num() @ V.float(), atol=3e-3, rtol=1e-2)
 
 
 PROGRAMS: dict[Any, Any] = {}
 
 
-def made_once(spec: Any, who: Any, form: Any, level: Any, traced: Any) -> Any:
+def made_once(spec: Any, owner: Any, form: Any, level: Any, traced: Any) -> Any:
     """Programs are the same for all holders, and cost most of the time."""
     key = show(traced.keep), tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     if key not in PROGRAMS:
-        PROGRAMS[key] = make_attention(spec, who, form, level, traced)
+        PROGRAMS[key] = make_attention(spec, owner, form, level, traced)
     return PROGRAMS[key]
 
 
@@ -341,11 +341,11 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         patch.setattr(prepared_calls, "make_attention", made_once)
         walks: list[Any] = []
         patch.setattr(attention_request, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
-        held = HOLDERS[name]()
+        contents = HOLDERS[name]()
         ids, size = IDS[0].clone(), 3
-        held.ids(ids)
-        held.size(size)
-        mask = create_block_mask(held.mod, None, None, M, N)
+        contents.ids(ids)
+        contents.size(size)
+        mask = create_block_mask(contents.mod, None, None, M, N)
 
         def call() -> torch.Tensor:
             return flex_attention(Q, K, V, None, mask, backend="interpret", verify="off")  # type: ignore[no-any-return]
@@ -354,10 +354,10 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         for kind, value in steps:
             if kind == "size":
                 size = value
-                held.size(size)
+                contents.size(size)
             elif kind == "tensor":
                 ids = IDS[value].clone()
-                held.ids(ids)
+                contents.ids(ids)
             elif kind == "written":
                 ids.copy_(IDS[value])
             elif kind == "memory":
@@ -365,7 +365,7 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
             close(call(), ids, size)
         count = len(walks)
         close(call(), ids, size)
-        assert len(walks) == count or not held.warm or isinstance(held.mod, types.MethodType)
+        assert len(walks) == count or not contents.warm or isinstance(contents.mod, types.MethodType)
 
 
 def test_a_value_that_a_mod_kept_is_refused_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,8 +397,8 @@ def test_the_walk_does_not_go_through_this_package() -> None:
         patch.setattr(Walk, "visit_function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
         for _ in range(3):
             module.bias.data.add_(torch.randn(N))
-            wanted = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
-            torch.testing.assert_close(module(Q, K, V).double(), wanted, rtol=6e-3, atol=6e-3)
+            expected = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
+            torch.testing.assert_close(module(Q, K, V).double(), expected, rtol=6e-3, atol=6e-3)
     assert gone and set(gone) == {__name__}
     assert make_capture_key(lambda s, b, h, i, j: s + module.bias[j]).comparable
 
@@ -415,6 +415,6 @@ def test_what_leads_too_far_is_traced_in_each_call() -> None:
     for _ in range(2):
         held.bias = torch.randn(N)
         with pytest.warns(UserWarning, match="test_capture_walk.py:[0-9]+: what this mod holds leads to more than"):
-            found = flex_attention(Q, K, V, score_mod=mod, backend="interpret")
-        wanted = theirs(Q.double(), K.double(), V.double(), score_mod=mod)
-        torch.testing.assert_close(found.double(), wanted, rtol=6e-3, atol=6e-3)
+            actual = flex_attention(Q, K, V, score_mod=mod, backend="interpret")
+        expected = theirs(Q.double(), K.double(), V.double(), score_mod=mod)
+        torch.testing.assert_close(actual.double(), expected, rtol=6e-3, atol=6e-3)

@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("asked", "terminal", "wanted"),
+    ("requests", "terminal", "expected"),
     [
         ("", True, True),
         ("", False, False),
@@ -34,16 +34,16 @@ class Terminal(io.StringIO):
         ("0", True, False),
     ],
 )
-def test_who_sees_it(asked: str, terminal: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUIR_PROGRESS", asked)
+def test_who_sees_it(requests: str, terminal: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUIR_PROGRESS", requests)
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
-    assert is_shown() == wanted
+    assert is_shown() == expected
     with Progress("causal").step("compiling") as step:
         step.tell("nvcc")
-    found = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert bool(found) == wanted
-    if wanted:
-        assert found.count("\n") == (2 if terminal else 3) and "causal" in found and "compiling: nvcc" in found and "done in" in found
+    actual = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert bool(actual) == expected
+    if expected:
+        assert actual.count("\n") == (2 if terminal else 3) and "causal" in actual and "compiling: nvcc" in actual and "done in" in actual
 
 
 def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,13 +79,13 @@ def test_sinks_other_weights_and_largest_scores() -> None:
     s = q.double() @ k.double().repeat_interleave(2, 1).mT / 8
     values, sink = v.double().repeat_interleave(2, 1), torch.tensor([0.5, -1.0, 9.0, 2.0])
     lse = torch.logaddexp(s.logsumexp(-1), sink[:, None].double())
-    for wanted, options in (
+    for expected, options in (
         ((s - lse[..., None]).exp() @ values, {"sink": sink}),
         (s.sigmoid() @ values, {"normalize": "sigmoid"}),
         (s.clamp(min=0) @ values / 300, {"normalize": "relu"}),
     ):
         o, aux = flex_attention(q, k, v, enable_gqa=True, backend="interpret", return_aux=AuxRequest(lse=True, max_scores=True), **options)
-        torch.testing.assert_close(o.double(), wanted, atol=5e-3 * float(wanted.abs().max()), rtol=1e-2)
+        torch.testing.assert_close(o.double(), expected, atol=5e-3 * float(expected.abs().max()), rtol=1e-2)
         torch.testing.assert_close(aux.max_scores.double(), s.amax(-1), atol=1e-3, rtol=1e-4)
         if "sink" in options:
             torch.testing.assert_close(aux.lse.double(), lse, atol=1e-3, rtol=1e-4)

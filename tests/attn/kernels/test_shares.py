@@ -54,9 +54,9 @@ def test_gives_what_float64_gives(problem: cached.Problem, rule: dict, counts: l
         pytest.skip("a mask of two sequences")
     called = {{"score": "score_mod", "mask": "block_mask"}.get(n, n): v for n, v in rule.items()}
     o, lse = problem.called(**called)
-    wanted, wanted_lse = problem.wanted(**rule)
+    expected, wanted_lse = problem.wanted(**rule)
     assert counts[-1][1] > 1
-    torch.testing.assert_close(o.double(), wanted.nan_to_num(), atol=2e-3, rtol=1e-2)
+    torch.testing.assert_close(o.double(), expected.nan_to_num(), atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
@@ -74,9 +74,9 @@ def test_gives_what_float64_gives(problem: cached.Problem, rule: dict, counts: l
 def test_eight_bits(problem: eight_bit.Problem, many: bool, counts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MANY", 0 if many else 1 << 20)
     o, lse = problem.called(verify="off")
-    wanted, wanted_lse = problem.wanted()
+    expected, wanted_lse = problem.wanted()
     assert counts[-1][1] > 1
-    torch.testing.assert_close(o.double(), wanted, atol=3e-3 * (8 if o.dtype == torch.bfloat16 else 1), rtol=1e-2)
+    torch.testing.assert_close(o.double(), expected, atol=3e-3 * (8 if o.dtype == torch.bfloat16 else 1), rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
@@ -147,8 +147,8 @@ def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
 @pytest.mark.parametrize("splits", [2, 8])
 def test_every_schedule_of_the_kernel_that_joins(splits: int) -> None:
     checked = cuir.check(parse(TEXT, "joined_shares.cuir"), None, {"T": cuir.f16, "DV": 64, "SPLITS": splits})
-    found = explore(checked, tensors(checked, {"B": 1, "H": 2, "M": 2}), grid=1)
-    assert found.verdict == "clean" and found.alike, found.diagnostics
+    exploration = explore(checked, tensors(checked, {"B": 1, "H": 2, "M": 2}), grid=1)
+    assert exploration.verdict == "clean" and exploration.alike, exploration.diagnostics
 
 
 @pytest.mark.sweep
@@ -166,15 +166,15 @@ def test_few_queries_of_flex_attention(
     score = (lambda s, b, h, i, j: s + slopes[h] * (j - i) / 64) if rule == "slopes" else None
     mask = (lambda b, h, i, j: j - i > 500) if rule == "window" else None
     blocks = None if mask is None else cuir.create_block_mask(mask, None, None, M, N, device="cpu")
-    wanted, wanted_lse = dense(q.double(), k.double(), v.double(), mask, score)
+    expected, wanted_lse = dense(q.double(), k.double(), v.double(), mask, score)
     for _ in range(2):
         o, lse = cuir.flex_attention(q, k, v, score, blocks, enable_gqa=True, return_lse=True, backend="interpret", verify="off")
-        torch.testing.assert_close(o.double(), wanted, atol=2e-3, rtol=1e-2)
+        torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=1e-2)
         torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
     assert counts[-1][1] > 1
     leaf, exact = q.clone().requires_grad_(), q.double().requires_grad_()
-    found = torch.autograd.grad(
+    actual = torch.autograd.grad(
         cuir.flex_attention(leaf, k, v, score, blocks, enable_gqa=True, backend="interpret", verify="off").float().square().sum(), leaf
     )[0]
     (true,) = torch.autograd.grad(dense(exact, k.double(), v.double(), mask, score)[0].square().sum(), exact)
-    assert (found.double() - true).norm() <= 1e-2 * true.norm()
+    assert (actual.double() - true).norm() <= 1e-2 * true.norm()

@@ -89,18 +89,18 @@ SPECS = {
 }
 
 
-def assert_equal(found: TransferResult, expected: TransferResult) -> None:
+def assert_equal(actual: TransferResult, expected: TransferResult) -> None:
     """All fields, and where expressions share their text, the arguments of a launch."""
     for f in fields(TransferResult):
-        a, b = getattr(found, f.name), getattr(expected, f.name)
+        a, b = getattr(actual, f.name), getattr(expected, f.name)
         if f.name == "captured":
             assert [replace(p, value=None) for p in a] == [replace(p, value=None) for p in b]
             assert all(x.value is y.value or x.value == y.value for x, y in zip(a, b, strict=True))
         elif f.name != "_kept":
             assert a == b, f.name
-    assert found.program.span == expected.program.span and show(found.program) == expected.text
+    assert actual.program.span == expected.program.span and show(actual.program) == expected.text
     at, consts = Lengths(1, 2, 2, 8, 8), {"BM": 64, "BN": 64}
-    mine, theirs = found.arguments(at, "cpu", consts), expected.arguments(at, "cpu", consts)
+    mine, theirs = actual.arguments(at, "cpu", consts), expected.arguments(at, "cpu", consts)
     assert mine.keys() == theirs.keys() and all(torch.equal(torch.as_tensor(mine[n]), torch.as_tensor(theirs[n])) for n in mine)
 
 
@@ -111,9 +111,9 @@ def test_what_is_read_is_what_was_made(name: str, monkeypatch: pytest.MonkeyPatc
     expected = transfer(experts.origin_of(EXPERT), spec, traced=traced)
     assert_equal(transfer_to_expert(EXPERT, spec, traced, bits=True, tables=True), expected)
     monkeypatch.setattr(transfers, "transfer", None)
-    again = transfer_to_expert(EXPERT, spec, trace_without_clashes(spec), bits=True, tables=True)
-    assert_equal(again, expected)
-    assert again.spec is spec
+    repeated = transfer_to_expert(EXPERT, spec, trace_without_clashes(spec), bits=True, tables=True)
+    assert_equal(repeated, expected)
+    assert repeated.spec is spec
 
 
 GRADIENTS = [n for n in SPECS if n not in ("sigmoid", "relu", "another name", "largest")]
@@ -138,9 +138,9 @@ def test_errors_are_those_of_the_whole_specification() -> None:
     traced = trace_without_clashes(spec)
     with pytest.raises(cuir.CuirError) as expected:
         transfer_backward(experts.origin_of("flash_bwd_sm90"), spec, traced=traced)
-    with pytest.raises(cuir.CuirError) as found:
+    with pytest.raises(cuir.CuirError) as actual:
         transfer_backward_to_expert("flash_bwd_sm90", spec, traced, ())
-    assert str(found.value) == str(expected.value)
+    assert str(actual.value) == str(expected.value)
 
 
 def test_every_specification_has_an_entry() -> None:
@@ -179,10 +179,10 @@ def test_values_are_those_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
         return Specification("near", lambda b, h, q, k: (q - k < size) & (ids[b, q] == ids[b, k]))
 
     first, second = near_of(3, IDS), near_of(5, IDS + 1)
-    made = transfer_to_expert(EXPERT, first, trace_without_clashes(first), bits=True, tables=True)
+    result = transfer_to_expert(EXPERT, first, trace_without_clashes(first), bits=True, tables=True)
     monkeypatch.setattr(transfers, "transfer", None)
     read = transfer_to_expert(EXPERT, second, trace_without_clashes(second), bits=True, tables=True)
-    assert made.numbers["size"] == 3 and read.numbers["size"] == 5
+    assert result.numbers["size"] == 3 and read.numbers["size"] == 5
     assert any(isinstance(p.value, torch.Tensor) and torch.equal(p.value, IDS + 1) for p in read.captured)
 
 

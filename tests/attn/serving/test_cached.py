@@ -121,55 +121,55 @@ class Problem:
     ],
 )
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = Problem(*problem)
-    o, lse = made.called(score_mod=score, block_mask=mask, causal=causal)
-    wanted, wanted_lse = made.wanted(score, mask, causal)
-    torch.testing.assert_close(o.double(), wanted, atol=3e-3, rtol=1e-2)
+    result = Problem(*problem)
+    o, lse = result.called(score_mod=score, block_mask=mask, causal=causal)
+    expected, wanted_lse = result.wanted(score, mask, causal)
+    torch.testing.assert_close(o.double(), expected, atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
 def test_new_tokens_are_in_the_cache_afterwards() -> None:
-    made = Problem([20, 3], 16, (2, 1), new=2)
-    made.called()
-    assert made.table is not None
-    for b, n in enumerate(made.lengths):
+    result = Problem([20, 3], 16, (2, 1), new=2)
+    result.called()
+    assert result.table is not None
+    for b, n in enumerate(result.lengths):
         for t in range(n + 2):
-            torch.testing.assert_close(made.caches[0][made.table[b, t // 16], t % 16], made.keys[b][t], atol=0, rtol=0)
+            torch.testing.assert_close(result.caches[0][result.table[b, t // 16], t % 16], result.keys[b][t], atol=0, rtol=0)
 
 
 def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_others_hold() -> None:
     """Under other schedules, too: verification asks that of every kernel before it runs."""
-    made = Problem([100, 40], 16, (4, 2), 2)
-    assert made.table is not None
-    o, lse = made.called(score_mod=alibi, causal=True)
-    order = torch.randperm(len(made.caches[0]), generator=torch.Generator().manual_seed(9))
-    made.caches = [x[order] for x in made.caches]
-    made.table = order.argsort()[made.table.long()].int()
-    for cache in made.caches:
-        cache[made.table[1].long()] = 2.0
-    made.q[1] = 1.0
-    made.lengths[1] = 77
-    again, lse_again = made.called(score_mod=alibi, causal=True)
-    assert torch.equal(o[0], again[0]) and torch.equal(lse[0], lse_again[0]) and not torch.equal(o[1], again[1])
+    result = Problem([100, 40], 16, (4, 2), 2)
+    assert result.table is not None
+    o, lse = result.called(score_mod=alibi, causal=True)
+    order = torch.randperm(len(result.caches[0]), generator=torch.Generator().manual_seed(9))
+    result.caches = [x[order] for x in result.caches]
+    result.table = order.argsort()[result.table.long()].int()
+    for cache in result.caches:
+        cache[result.table[1].long()] = 2.0
+    result.q[1] = 1.0
+    result.lengths[1] = 77
+    repeated, lse_again = result.called(score_mod=alibi, causal=True)
+    assert torch.equal(o[0], repeated[0]) and torch.equal(lse[0], lse_again[0]) and not torch.equal(o[1], repeated[1])
 
 
 def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_processors", lambda: 2)
     prepared_calls._KNOWN.clear()
-    made, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
+    result, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
 
     def noted(lengths: torch.Tensor) -> torch.Tensor:
         orders.append(longest_first(lengths))
         return orders[-1]
 
     monkeypatch.setattr(cached, "longest_first", noted)
-    o, lse = made.called(causal=True)
+    o, lse = result.called(causal=True)
     assert orders[0].tolist() == [2, 0, 3, 1]
     monkeypatch.setattr(cached, "longest_first", lambda lengths: torch.tensor([1, 3, 0, 2], dtype=torch.int32))
-    again, lse_again = made.called(causal=True)
+    repeated, lse_again = result.called(causal=True)
     prepared_calls._KNOWN.clear()
-    assert torch.equal(o, again) and torch.equal(lse, lse_again)
-    torch.testing.assert_close(o.double(), made.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
+    assert torch.equal(o, repeated) and torch.equal(lse, lse_again)
+    torch.testing.assert_close(o.double(), result.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
 
 
 def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:
@@ -185,12 +185,12 @@ def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
     g = torch.Generator().manual_seed(1)
     q, *cache = (torch.randn(1, n, 4, 64, generator=g).half() for n in (1, 90, 90))
     bias = torch.randn(50, generator=g)  # of 80 tokens
-    given = [torch.nn.functional.pad(bias, (0, 30)), bias]
+    inputs = [torch.nn.functional.pad(bias, (0, 30)), bias]
     whole, short = (
         attention_with_kv_cache(
             q, *cache, cache_seqlens=80, score_mod=lambda s, b, h, i, j, of=of: s + of[j], backend="interpret", verify="off"
         )
-        for of in given
+        for of in inputs
     )
     assert torch.equal(whole, short)
 
@@ -232,21 +232,21 @@ def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None
     g = torch.Generator().manual_seed(page)
     q, *cache = (torch.randn(1, n, 2, 64, generator=g).half() for n in (1, 128, 128))
     cache = [x.to(dtype) for x in cache]
-    wanted = [torch.nn.functional.pad(x.double(), (0, 0, 0, 0, 0, 72))[0].transpose(0, 1) for x in cache]
+    expected = [torch.nn.functional.pad(x.double(), (0, 0, 0, 0, 0, 72))[0].transpose(0, 1) for x in cache]
     table = None
     if page:  # behind the sequence's pages lies another one's
         table = torch.arange(128 // page, dtype=torch.int32)[None]
         cache = [torch.cat([x.view(-1, page, 2, 64).half(), torch.full((1, page, 2, 64), 7.0).half()]).to(dtype) for x in cache]
     o = attention_with_kv_cache(q, *cache, cache_seqlens=torch.tensor([200], dtype=torch.int32), page_table=table, backend="interpret")
-    k, v = wanted
+    k, v = expected
     exact = (q[0].double().transpose(0, 1) @ k.mT * 64**-0.5).softmax(-1) @ v
     torch.testing.assert_close(o[0].double(), exact.transpose(0, 1), atol=2e-3, rtol=1e-2)
 
 
 def test_a_sink_and_a_block_mask_of_ours() -> None:
-    made, sink = Problem([100, 40], 16, (4, 2)), torch.tensor([0.5, -1.0, 9.0, 2.0])
-    _, lse = made.called(sink=sink, block_mask=cuir.create_block_mask(from_start, 2, 4, 1, 112, device="cpu"))
-    _, plain = made.wanted(mask=from_start)
+    result, sink = Problem([100, 40], 16, (4, 2)), torch.tensor([0.5, -1.0, 9.0, 2.0])
+    _, lse = result.called(sink=sink, block_mask=cuir.create_block_mask(from_start, 2, 4, 1, 112, device="cpu"))
+    _, plain = result.wanted(mask=from_start)
     torch.testing.assert_close(lse.double(), torch.logaddexp(plain, sink[:, None].double()), atol=1e-3, rtol=1e-4)
 
 
@@ -287,7 +287,7 @@ def test_a_sink_and_a_block_mask_of_ours() -> None:
     ],
 )
 def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "q": torch.zeros(2, 1, 4, 64).half(),
         "k_cache": torch.zeros(3, 16, 2, 64).half(),
         "v_cache": torch.zeros(3, 16, 2, 64).half(),
@@ -296,7 +296,7 @@ def test_wrong_calls_are_told(change: dict[str, Any], code: str) -> None:
         "backend": "interpret",
     }
     with pytest.raises(CuirError) as caught:
-        attention_with_kv_cache(**{**given, **change})
+        attention_with_kv_cache(**{**inputs, **change})
     assert caught.value.diagnostics[0].code == code
 
 

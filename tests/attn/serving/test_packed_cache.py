@@ -82,8 +82,8 @@ class Problem(Packed):
     ],
 )
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    one = Problem(*problem)
-    close(one.called(score_mod=score, block_mask=mask, causal=causal), one.wanted(score, mask, causal))
+    item = Problem(*problem)
+    close(item.called(score_mod=score, block_mask=mask, causal=causal), item.wanted(score, mask, causal))
 
 
 @pytest.mark.sweep
@@ -91,10 +91,10 @@ def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, m
 @pytest.mark.parametrize("page", [0, 16, 3])
 def test_new_tokens_are_written_and_count(page: int, layout: str) -> None:
     """Rows of no sequence among them, which are written nowhere."""
-    one = Problem([20, 1, 0, 5], [50, 33, 16, 5], page, (4, 2), new=True, layout=layout, behind=3)
+    item = Problem([20, 1, 0, 5], [50, 33, 16, 5], page, (4, 2), new=True, layout=layout, behind=3)
     whole = Problem([20, 1, 0, 5], [50, 33, 16, 5], page, (4, 2), layout=layout)
-    o, lse = one.called(causal=True)
-    assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(one.caches, whole.caches))
+    o, lse = item.called(causal=True)
+    assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(item.caches, whole.caches))
     expected, sums = whole.called(causal=True)
     assert torch.equal(o, expected) and torch.equal(lse, sums)
 
@@ -116,8 +116,8 @@ def test_where_no_sequence_has_a_token_nothing_is_written() -> None:
 
 
 def test_a_sequence_has_the_same_bits_whatever_the_others_are_and_wherever_its_pages_lie() -> None:
-    one = Problem([33, 70], [40, 90], 16, (2, 1))
-    o, lse = one.called(causal=True)
+    item = Problem([33, 70], [40, 90], 16, (2, 1))
+    o, lse = item.called(causal=True)
     moved = Problem([33, 70], [40, 90], 16, (2, 1))
     assert moved.table is not None
     moved.table = moved.table.flip(0).contiguous()
@@ -125,15 +125,15 @@ def test_a_sequence_has_the_same_bits_whatever_the_others_are_and_wherever_its_p
         for b, n in enumerate(moved.past):
             for t in range(n):
                 cache[moved.table[b, t // 16], t % 16] = tokens[b][t] if b else math.nan
-    again, sums = moved.called(causal=True)
-    assert torch.equal(o[33:], again[33:]) and torch.equal(lse[:, 33:], sums[:, 33:])
+    repeated, sums = moved.called(causal=True)
+    assert torch.equal(o[33:], repeated[33:]) and torch.equal(lse[:, 33:], sums[:, 33:])
 
 
 def test_one_kernel_for_all_lengths() -> None:
     prepared_calls._KNOWN.clear()
     for queries, keys in (([70, 1], [80, 20]), ([1, 90, 4], [30, 100, 4])):
         Problem(queries, keys, 16, (2, 1)).called(causal=True)
-    assert len({id(known.attention) for known in prepared_calls._KNOWN.values()}) == 1
+    assert len({id(expected_values.attention) for expected_values in prepared_calls._KNOWN.values()}) == 1
 
 
 def test_under_torch_compile() -> None:
@@ -162,7 +162,7 @@ def test_under_torch_compile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "found", "options"),
+    ("code", "result", "options"),
     [
         ("U405", "of packed sequences, whose cu_seqlens_q there is", {"q": torch.zeros(1, 4, 2, 64).half()}),
         ("U405", "packed sequences, of 3, come with cu_seqlens_q", {"cu_seqlens_q": None}),
@@ -180,9 +180,9 @@ def test_under_torch_compile() -> None:
         ("U413", "found no cu_seqlens_q", {"q": torch.zeros(2, 1, 2, 64).half(), "cu_seqlens_q": None, "max_seqlen_q": 3}),
     ],
 )
-def test_what_does_not_fit_is_said(code: str, found: str, options: dict[str, Any]) -> None:
+def test_what_does_not_fit_is_said(code: str, result: str, options: dict[str, Any]) -> None:
     caches = {name: torch.zeros(2, 16, 1, 64).half() for name in ("k_cache", "v_cache")}
-    given = {
+    inputs = {
         "q": torch.zeros(4, 2, 64).half(),
         "cu_seqlens_q": torch.tensor([0, 3, 4], dtype=torch.int32),
         "cache_seqlens": 4,
@@ -190,8 +190,8 @@ def test_what_does_not_fit_is_said(code: str, found: str, options: dict[str, Any
         **options,
     }
     with pytest.raises(CuirError) as caught:
-        attention_with_kv_cache(**given, backend="interpret")
-    assert caught.value.diagnostics[0].code == code and found in caught.value.diagnostics[0].message
+        attention_with_kv_cache(**inputs, backend="interpret")
+    assert caught.value.diagnostics[0].code == code and result in caught.value.diagnostics[0].message
 
 
 @pytest.mark.thorough("whole verifications: faults have their tests in test_packed_attention.py, float32 in test_serving_float32.py")
@@ -219,19 +219,19 @@ def test_lengths_beyond_the_table_read_nothing_behind_it(page: int, kind: str) -
     else:
         keys, values = keys.half(), values.half()
     lengths = [page + 300, page]
-    given = {
+    inputs = {
         "cache_seqlens": torch.tensor(lengths, dtype=torch.int32),
         "page_table": torch.tensor([[0], [1]], dtype=torch.int32),
         "backend": "interpret",
     }
     if kind == "packed":
-        o = attention_with_kv_cache(q[:, 0], keys, values, cu_seqlens_q=torch.tensor([0, 1, 2], dtype=torch.int32), **given)  # type: ignore[arg-type]
+        o = attention_with_kv_cache(q[:, 0], keys, values, cu_seqlens_q=torch.tensor([0, 1, 2], dtype=torch.int32), **inputs)  # type: ignore[arg-type]
     else:
-        o = attention_with_kv_cache(q, keys, values, **given)  # type: ignore[arg-type]
+        o = attention_with_kv_cache(q, keys, values, **inputs)  # type: ignore[arg-type]
     for b, n in enumerate(lengths):
         k, v = (torch.cat([x[b, :, 0].double(), torch.zeros(n - page, 16, dtype=torch.float64)]) for x in (keys, values))
-        wanted = torch.softmax(q[b, 0, 0].double() @ k.T * 0.25, -1) @ v
-        assert torch.allclose(o[b].double().flatten(), wanted, atol=3e-3)
+        expected = torch.softmax(q[b, 0, 0].double() @ k.T * 0.25, -1) @ v
+        assert torch.allclose(o[b].double().flatten(), expected, atol=3e-3)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -256,15 +256,15 @@ def test_entries_of_sequences_without_new_tokens_are_not_used(filler: int) -> No
 
 
 def test_places_may_have_strides() -> None:
-    one = Problem([9, 0, 11], [20, 34, 14], 16, (4, 2))
-    expected = one.called(causal=True)
-    assert one.table is not None
-    one.table = torch.stack([one.table, one.table.flip(0)], -1)[..., 0]
-    assert one.table.stride(1) == 2 and all(torch.equal(x, y) for x, y in zip(one.called(causal=True), expected))
+    item = Problem([9, 0, 11], [20, 34, 14], 16, (4, 2))
+    expected = item.called(causal=True)
+    assert item.table is not None
+    item.table = torch.stack([item.table, item.table.flip(0)], -1)[..., 0]
+    assert item.table.stride(1) == 2 and all(torch.equal(x, y) for x, y in zip(item.called(causal=True), expected))
     places = torch.tensor([0, 7, 9, 7, 9, 7, 20, 7], dtype=torch.int32)[::2]
-    lengths = torch.tensor([[n, 7] for n in one.past], dtype=torch.int32)[:, 0]
+    lengths = torch.tensor([[n, 7] for n in item.past], dtype=torch.int32)[:, 0]
     o = attention_with_kv_cache(
-        torch.cat(one.q), *one.caches, cache_seqlens=lengths, page_table=one.table, cu_seqlens_q=places, causal=True, backend="interpret"
+        torch.cat(item.q), *item.caches, cache_seqlens=lengths, page_table=item.table, cu_seqlens_q=places, causal=True, backend="interpret"
     )
     assert torch.equal(o, expected[0])
 
@@ -286,16 +286,16 @@ def test_a_wrong_mask_beside_causal_is_told_at_its_place(code: str, mask: Any, p
 
 @pytest.mark.parametrize("name", ["q", "k_cache", "cu_seqlens_q", "page_table"])
 def test_sparse_tensors_are_refused(name: str) -> None:
-    given: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "q": torch.ones(1, 1, 16).half(),
         "k_cache": torch.ones(1, 16, 1, 16).half(),
         "v_cache": torch.ones(1, 16, 1, 16).half(),
         "cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32),
         "page_table": torch.ones(1, 1, dtype=torch.int32),
     }
-    given[name] = given[name].to_sparse()
+    inputs[name] = inputs[name].to_sparse()
     with pytest.raises(CuirError, match="must be a dense tensor"):
-        attention_with_kv_cache(**given, cache_seqlens=5, backend="interpret")
+        attention_with_kv_cache(**inputs, cache_seqlens=5, backend="interpret")
 
 
 def test_a_call_that_is_refused_writes_nothing() -> None:
@@ -315,15 +315,15 @@ def test_a_call_that_is_refused_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "result"),
     [
         ({"cu_seqlens_q": torch.tensor([0, 5, 9])}, "cu_seqlens_q must lie from 0 to the 8 tokens of `q`, found 0 to 9"),
         ({"max_seqlen_q": 2}, "max_seqlen_q must be at least the longest sequence, 3 tokens (sequence 0), found 2"),
     ],
 )
-def test_places_on_a_cpu_are_checked(change: dict[str, Any], found: str) -> None:
+def test_places_on_a_cpu_are_checked(change: dict[str, Any], result: str) -> None:
     cache = torch.zeros(2, 16, 1, 64).half()
-    given = {"cu_seqlens_q": torch.tensor([0, 3, 4]), "cache_seqlens": torch.tensor([3, 5]), "backend": "interpret", **change}
+    inputs = {"cu_seqlens_q": torch.tensor([0, 3, 4]), "cache_seqlens": torch.tensor([3, 5]), "backend": "interpret", **change}
     with pytest.raises(CuirError) as caught:
-        attention_with_kv_cache(torch.zeros(8, 2, 64).half(), cache, cache, **given)
-    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)
+        attention_with_kv_cache(torch.zeros(8, 2, 64).half(), cache, cache, **inputs)
+    assert caught.value.diagnostics[0].code == "U413" and result in str(caught.value)

@@ -49,11 +49,11 @@ class Cache:
             )
 
     def attend(self, q: torch.Tensor, mask: Any, score: Mod | None, **options: Any) -> torch.Tensor:
-        own = self.paged.convert_logical_block_mask(mask, kv_len=LENGTHS)
+        ours = self.paged.convert_logical_block_mask(mask, kv_len=LENGTHS)
         within = self.paged.get_score_mod(score, LENGTHS)  # which leaves out what a whole block has behind the end of its sequence
-        found = flex_attention(q, self.pages_k, self.pages_v, within, own, backend="interpret", verify="off", **options)
-        assert isinstance(found, torch.Tensor)
-        return found
+        result = flex_attention(q, self.pages_k, self.pages_v, within, ours, backend="interpret", verify="off", **options)
+        assert isinstance(result, torch.Tensor)
+        return result
 
     def wanted(self, q: torch.Tensor, mod: Mod | None, score: Mod | None) -> torch.Tensor:
         def within(b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -67,8 +67,8 @@ def queries(m: int, heads: int = H) -> torch.Tensor:
     return torch.randn(3, heads, m, D, generator=torch.Generator().manual_seed(m)).half()
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(found.float(), wanted, atol=3e-3, rtol=1e-2)
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual.float(), expected, atol=3e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
@@ -100,9 +100,9 @@ def test_pages_that_are_reserved_later_are_other_data() -> None:
         prepared_calls._KNOWN.clear()
         close(cache.attend(q, mask, sloped), cache.wanted(q, causal, sloped))
         if step == 0:
-            known = len(prepared_calls._TRACED)
+            expected_values = len(prepared_calls._TRACED)
         cache.paged.reserve(torch.tensor(step % 2), LENGTHS[step % 2] + 40)
-    assert len(prepared_calls._TRACED) == known and make_capture_key(mod).structure == before.structure
+    assert len(prepared_calls._TRACED) == expected_values and make_capture_key(mod).structure == before.structure
 
 
 def test_a_cache_under_torch_compile() -> None:
@@ -135,8 +135,8 @@ def test_what_a_mod_reads_of_it_is_noticed(make: Callable[[PagedAttention], Mod]
     for size in (8, 20, 8):
         paged.page_size = size
         for _ in range(2):
-            found = flex_attention(q, k, v, None, mask, backend="interpret", verify="off")
-            close(found, Specification("wanted", mod).reference(q, k, v, D**-0.5)[0].float())  # type: ignore[arg-type]
+            result = flex_attention(q, k, v, None, mask, backend="interpret", verify="off")
+            close(result, Specification("wanted", mod).reference(q, k, v, D**-0.5)[0].float())  # type: ignore[arg-type]
     before = make_capture_key(mod)
     paged.empty_pages.append(9)
     assert (make_capture_key(mod).structure == before.structure) == (make is by_name)
@@ -160,20 +160,20 @@ def test_an_attribute_that_comes_to_be_read() -> None:
 def test_keys_of_one_batch_as_pytorch_takes_them() -> None:
     q, k, v = queries(90), *(torch.randn(1, H, 130, D).half() for _ in range(2))
     mask = create_block_mask(lambda b, h, i, j: i + 10 * b >= j, 3, None, 90, 130, "cpu")
-    wanted = theirs.flex_attention(q.float(), k.float(), v.float(), sloped, mask)
+    expected = theirs.flex_attention(q.float(), k.float(), v.float(), sloped, mask)
     for _ in range(2):
-        close(flex_attention(q, k, v, sloped, mask, backend="interpret", verify="off"), wanted)  # type: ignore[arg-type]
+        close(flex_attention(q, k, v, sloped, mask, backend="interpret", verify="off"), expected)  # type: ignore[arg-type]
     each = (x.expand(3, -1, -1, -1).contiguous() for x in (k, v))
-    close(flex_attention(q, *each, sloped, mask, backend="interpret", verify="off"), wanted)  # type: ignore[arg-type]
-    one = flex_attention(q[:1], k, v, sloped, create_block_mask(causal, None, None, 90, 130), backend="interpret", verify="off")
-    close(one, theirs.flex_attention(q[:1].float(), k.float(), v.float(), sloped, create_block_mask(causal, None, None, 90, 130, "cpu")))  # type: ignore[arg-type]
+    close(flex_attention(q, *each, sloped, mask, backend="interpret", verify="off"), expected)  # type: ignore[arg-type]
+    item = flex_attention(q[:1], k, v, sloped, create_block_mask(causal, None, None, 90, 130), backend="interpret", verify="off")
+    close(item, theirs.flex_attention(q[:1].float(), k.float(), v.float(), sloped, create_block_mask(causal, None, None, 90, 130, "cpu")))  # type: ignore[arg-type]
 
 
 def test_the_explicit_form() -> None:
     q, k, v = queries(90), *(torch.randn(1, H, 130, D).half() for _ in range(2))
     spec = Specification("shared", causal, sloped)
-    wanted = spec.reference(q, *(x.expand(3, -1, -1, -1) for x in (k, v)), D**-0.5)[0]
-    close(attention(spec, head_dim=D)(q, k, v, backend="interpret"), wanted.float())  # type: ignore[arg-type]
+    expected = spec.reference(q, *(x.expand(3, -1, -1, -1) for x in (k, v)), D**-0.5)[0]
+    close(attention(spec, head_dim=D)(q, k, v, backend="interpret"), expected.float())  # type: ignore[arg-type]
 
 
 def test_batches_that_disagree() -> None:

@@ -33,10 +33,10 @@ def off(x: torch.Tensor, exact: torch.Tensor) -> float:
     return float((x.detach().double() - exact.detach()).norm() / (exact.detach().norm() or 1.0))
 
 
-def exact_to_single(got: Outputs, wanted: Outputs) -> None:
+def exact_to_single(got: Outputs, expected: Outputs) -> None:
     assert got[0].dtype == got[1].dtype == SINGLE
-    assert off(got[0], wanted[0]) < 1e-6
-    torch.testing.assert_close(got[1].double(), wanted[1], rtol=1e-5, atol=1e-5)
+    assert off(got[0], expected[0]) < 1e-6
+    torch.testing.assert_close(got[1].double(), expected[1], rtol=1e-5, atol=1e-5)
 
 
 ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)
@@ -45,8 +45,8 @@ ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)
 @pytest.mark.sweep
 @pytest.mark.parametrize(PACKED_ARGUMENTS, [*PACKED_CASES, ODD_DIMS])
 def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = Packed(*problem, dtype=SINGLE)
-    exact_to_single(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
+    result = Packed(*problem, dtype=SINGLE)
+    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
 
 
 @pytest.mark.sweep
@@ -64,8 +64,8 @@ def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod
     ],
 )
 def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = cached.Problem(*problem, dtype=SINGLE)
-    exact_to_single(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
+    result = cached.Problem(*problem, dtype=SINGLE)
+    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
 
 
 @pytest.mark.parametrize(
@@ -79,62 +79,62 @@ def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask:
     ],
 )
 def test_packed_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = packed_cache.Problem(*problem, dtype=SINGLE)
-    exact_to_single(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
+    result = packed_cache.Problem(*problem, dtype=SINGLE)
+    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
 
 
 @pytest.mark.parametrize("level", ["high", "medium"])
 def test_tf32_where_it_is_allowed(level: str) -> None:
-    for made in (Packed([70, 30], [70, 90], (2, 1), dtype=SINGLE), cached.Problem([150, 20], 16, (4, 2), 3, dtype=SINGLE)):
+    for result in (Packed([70, 30], [70, 90], (2, 1), dtype=SINGLE), cached.Problem([150, 20], 16, (4, 2), 3, dtype=SINGLE)):
         torch.set_float32_matmul_precision("highest")
-        wanted = made.wanted()[0]
-        exact = made.called()[0]
+        expected = result.wanted()[0]
+        exact = result.called()[0]
         torch.set_float32_matmul_precision(level)
-        rounded = made.called()[0]  # the same mods: a call that is known, but for the precision
-        assert off(exact, wanted) < 1e-6 < 1e-5 < off(rounded, wanted) < 8e-4
+        rounded = result.called()[0]  # the same mods: a call that is known, but for the precision
+        assert off(exact, expected) < 1e-6 < 1e-5 < off(rounded, expected) < 8e-4
 
 
 def test_gradients_of_nested_tensors_and_of_what_their_mod_captures() -> None:
-    made, slopes = Packed([37, 3, 70], [37, 3, 70], (2, 2), dtype=SINGLE), torch.tensor([0.5, 0.1]).requires_grad_()
-    leaves = [torch.cat(x).requires_grad_() for x in (made.q, made.k, made.v)]
-    offsets = torch.tensor([0, *made.lengths[0]]).cumsum(0)
+    result, slopes = Packed([37, 3, 70], [37, 3, 70], (2, 2), dtype=SINGLE), torch.tensor([0.5, 0.1]).requires_grad_()
+    leaves = [torch.cat(x).requires_grad_() for x in (result.q, result.k, result.v)]
+    offsets = torch.tensor([0, *result.lengths[0]]).cumsum(0)
     query, key, value = (torch.nested.nested_tensor_from_jagged(x, offsets).transpose(1, 2) for x in leaves)
     o, lse = flex_attention(
         query, key, value, lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), return_lse=True, backend="interpret", verify="off"
     )
-    found = gradients((o.transpose(1, 2).values(), lse.transpose(1, 2).values().T), (*leaves, slopes))
+    actual = gradients((o.transpose(1, 2).values(), lse.transpose(1, 2).values().T), (*leaves, slopes))
     exact = [x.detach().double().requires_grad_() for x in (*leaves, slopes)]
-    made.q, made.k, made.v = (list(x.split(made.lengths[0])) for x in exact[:3])
-    wanted = gradients(made.wanted(lambda s, b, h, q, k: s + exact[3][h] * 0.1 * (k - q)), tuple(exact))
-    assert all(off(x, y) < 3e-6 for x, y in zip(found, wanted, strict=True))
+    result.q, result.k, result.v = (list(x.split(result.lengths[0])) for x in exact[:3])
+    expected = gradients(result.wanted(lambda s, b, h, q, k: s + exact[3][h] * 0.1 * (k - q)), tuple(exact))
+    assert all(off(x, y) < 3e-6 for x, y in zip(actual, expected, strict=True))
 
 
 def test_gradients_of_packed_sequences() -> None:
-    made = Packed([30, 60], [100, 90], (2, 1), (36, 20), dtype=SINGLE)
-    leaves = [torch.cat(x).requires_grad_() for x in (made.q, made.k, made.v)]
+    result = Packed([30, 60], [100, 90], (2, 1), (36, 20), dtype=SINGLE)
+    leaves = [torch.cat(x).requires_grad_() for x in (result.q, result.k, result.v)]
     exact = [x.detach().double().requires_grad_() for x in leaves]
-    starts = [torch.tensor([0, *n]).cumsum(0).int() for n in made.lengths]
-    found = varlen_attention(*leaves, *starts, causal=True, enable_gqa=True, return_lse=True, backend="interpret", verify="off")  # type: ignore[misc]
-    made.q, made.k, made.v = (list(x.split(n)) for x, n in zip(exact, (made.lengths[0], made.lengths[1], made.lengths[1])))
-    wanted = made.wanted(causal=True)
-    exact_to_single(found, wanted)
-    assert all(off(x, y) < 3e-6 for x, y in zip(gradients(found, tuple(leaves)), gradients(wanted, tuple(exact)), strict=True))
+    starts = [torch.tensor([0, *n]).cumsum(0).int() for n in result.lengths]
+    actual = varlen_attention(*leaves, *starts, causal=True, enable_gqa=True, return_lse=True, backend="interpret", verify="off")  # type: ignore[misc]
+    result.q, result.k, result.v = (list(x.split(n)) for x, n in zip(exact, (result.lengths[0], result.lengths[1], result.lengths[1])))
+    expected = result.wanted(causal=True)
+    exact_to_single(actual, expected)
+    assert all(off(x, y) < 3e-6 for x, y in zip(gradients(actual, tuple(leaves)), gradients(expected, tuple(exact)), strict=True))
 
 
 def test_new_tokens_are_in_the_cache_and_one_program_serves_all_calls_over_it() -> None:
-    made = cached.Problem([40, 5], 16, (4, 2), 1, new=1, dtype=SINGLE)
-    made.called(causal=True)
-    assert made.table is not None
+    result = cached.Problem([40, 5], 16, (4, 2), 1, new=1, dtype=SINGLE)
+    result.called(causal=True)
+    assert result.table is not None
     assert all(
-        torch.equal(cache[made.table[b, n // 16], n % 16], tokens[b][n])
-        for cache, tokens in zip(made.caches, (made.keys, made.values))
+        torch.equal(cache[result.table[b, n // 16], n % 16], tokens[b][n])
+        for cache, tokens in zip(result.caches, (result.keys, result.values))
         for b, n in ((0, 40), (1, 5))
     )
     prepared_calls._KNOWN.clear()
     for lengths, M in (([40, 5], 1), ([9, 100, 3], 4)):
         cached.Problem(lengths, 16, (4, 2), M, dtype=SINGLE).called()
     packed_cache.Problem([3, 20], [30, 20], 16, (4, 2), dtype=SINGLE).called()
-    assert len({id(known.attention) for known in prepared_calls._KNOWN.values()}) == 1
+    assert len({id(expected_values.attention) for expected_values in prepared_calls._KNOWN.values()}) == 1
 
 
 def test_under_torch_compile() -> None:

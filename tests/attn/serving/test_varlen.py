@@ -87,9 +87,9 @@ class Packed:
         return torch.cat(rows), torch.cat(sums, 1)
 
 
-def close(got: tuple[torch.Tensor, torch.Tensor], wanted: tuple[torch.Tensor, torch.Tensor]) -> None:
-    torch.testing.assert_close(got[0].double(), wanted[0], atol=3e-3, rtol=1e-2)
-    torch.testing.assert_close(got[1].double(), wanted[1], atol=1e-3, rtol=1e-4)
+def close(got: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tensor, torch.Tensor]) -> None:
+    torch.testing.assert_close(got[0].double(), expected[0], atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(got[1].double(), expected[1], atol=1e-3, rtol=1e-4)
 
 
 PACKED_ARGUMENTS = ("problem", "score", "mask", "causal")
@@ -106,30 +106,32 @@ PACKED_CASES: list[tuple[tuple[Any, ...], Mod | None, Mod | None, bool]] = [
 @pytest.mark.sweep
 @pytest.mark.parametrize(PACKED_ARGUMENTS, PACKED_CASES)
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = Packed(*problem)
-    close(made.called(score_mod=score, block_mask=mask, causal=causal), made.wanted(score, mask, causal))
+    result = Packed(*problem)
+    close(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
 
 
 def test_a_sequence_has_the_same_bits_whatever_the_others_hold() -> None:
-    made = Packed([70, 90, 75], [70, 90, 75], (2, 1))
-    before = made.called(causal=True)
-    for x in (made.q, made.k, made.v):
+    result = Packed([70, 90, 75], [70, 90, 75], (2, 1))
+    before = result.called(causal=True)
+    for x in (result.q, result.k, result.v):
         x[0][:], x[2][:] = math.nan, math.inf
-    after = made.called(causal=True)
+    after = result.called(causal=True)
     assert torch.equal(before[0][70:160], after[0][70:160]) and torch.equal(before[1][:, 70:160], after[1][:, 70:160])
     assert before[0].isfinite().all()
     places = torch.tensor([0, 90], dtype=torch.int32)
-    alone = varlen_attention(*(x[1] for x in (made.q, made.k, made.v)), places, places, causal=True, enable_gqa=True, backend="interpret")
+    alone = varlen_attention(
+        *(x[1] for x in (result.q, result.k, result.v)), places, places, causal=True, enable_gqa=True, backend="interpret"
+    )
     assert torch.equal(alone, before[0][70:160])
 
 
 def test_other_lengths_are_other_data_of_one_kernel() -> None:
-    made = Packed([100, 40], [100, 40], (2, 2))
-    made.called(causal=True)
-    known = next(reversed(prepared_calls._KNOWN.values())).attention
+    result = Packed([100, 40], [100, 40], (2, 2))
+    result.called(causal=True)
+    expected_values = next(reversed(prepared_calls._KNOWN.values())).attention
     for lengths in ([30, 90, 100], [129]):
         Packed(lengths, lengths, (4, 2)).called(causal=True)
-    assert next(reversed(prepared_calls._KNOWN.values())).attention is known and len(known.settings.checks) <= 2
+    assert next(reversed(prepared_calls._KNOWN.values())).attention is expected_values and len(expected_values.settings.checks) <= 2
 
 
 def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:
@@ -168,10 +170,10 @@ def test_the_number_of_others_decides_no_setting() -> None:
 
 
 def test_logits_far_below_those_of_f16_are_logits() -> None:
-    made = Packed([1, 70], [5, 70], (1, 1), dtype=torch.bfloat16)
-    for q, k in zip(made.q, made.k, strict=True):
+    result = Packed([1, 70], [5, 70], (1, 1), dtype=torch.bfloat16)
+    for q, k in zip(result.q, result.k, strict=True):
         q[:], k[:] = 1e16, -1e16
-    torch.testing.assert_close(made.called(causal=True)[1].double(), made.wanted(causal=True)[1], atol=0, rtol=1e-2)
+    torch.testing.assert_close(result.called(causal=True)[1].double(), result.wanted(causal=True)[1], atol=0, rtol=1e-2)
 
 
 def nested(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -179,28 +181,28 @@ def nested(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def test_nested_tensors_are_packed_sequences() -> None:
-    made = Packed([70, 3, 20], [30, 90, 20], (2, 1))
-    k, v = (torch.cat(x) for x in (made.k, made.v))
-    query, offsets = nested(made.q), torch.tensor([0, 30, 120, 140])
+    result = Packed([70, 3, 20], [30, 90, 20], (2, 1))
+    k, v = (torch.cat(x) for x in (result.k, result.v))
+    query, offsets = nested(result.q), torch.tensor([0, 30, 120, 140])
     key, value = (torch.nested.nested_tensor_from_jagged(x, offsets).transpose(1, 2) for x in (k, v))
     mask = create_nested_block_mask(from_start, 3, None, query, key)
     o, lse = flex_attention(query, key, value, alibi, mask, enable_gqa=True, return_lse=True, backend="interpret")
     assert o.shape[:3] == query.shape[:3] and (query + o).is_nested and lse.shape == query.shape[:3]
-    close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
+    close((o.transpose(1, 2).values(), lse._values), result.wanted(alibi, from_start))
 
 
 @pytest.mark.parametrize(
-    ("offsets", "found"),
+    ("offsets", "result"),
     [
         ([0, 3, 11], "the offsets of `query` must lie from 0 to the 10 tokens of `query`, found 0 to 11"),
         ([0, 7, 3], "the offsets of `query` must not decrease, found 7 and behind it 3 (sequence 1)"),
     ],
 )
-def test_offsets_of_nested_tensors_on_a_cpu_are_checked(offsets: list[int], found: str) -> None:
+def test_offsets_of_nested_tensors_on_a_cpu_are_checked(offsets: list[int], result: str) -> None:
     x = torch.nested.nested_tensor_from_jagged(torch.zeros(10, 1, 64).half(), torch.tensor(offsets)).transpose(1, 2)
     with pytest.raises(CuirError) as caught:
         flex_attention(x, x, x, backend="interpret", verify="off")
-    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)
+    assert caught.value.diagnostics[0].code == "U413" and result in str(caught.value)
 
 
 def test_nested_tensors_give_no_warning_of_the_internals_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,10 +226,10 @@ def with_holes(parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def test_nested_tensors_may_have_holes() -> None:
-    made, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
-    tensors = [torch.nested.nested_tensor_from_jagged(with_holes(x), *offsets).transpose(1, 2) for x in (made.q, made.k, made.v)]
+    result, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
+    tensors = [torch.nested.nested_tensor_from_jagged(with_holes(x), *offsets).transpose(1, 2) for x in (result.q, result.k, result.v)]
     o, lse = flex_attention(*tensors, return_lse=True, backend="interpret")
-    close((o._values.transpose(0, 1)[FILLED], lse._values[:, FILLED]), made.wanted())
+    close((o._values.transpose(0, 1)[FILLED], lse._values[:, FILLED]), result.wanted())
 
 
 def gradients(outputs: tuple[torch.Tensor, torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -237,8 +239,8 @@ def gradients(outputs: tuple[torch.Tensor, torch.Tensor], leaves: tuple[torch.Te
     return torch.autograd.grad(total, leaves)  # type: ignore[arg-type]
 
 
-def close_gradients(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> None:
-    for x, y in zip(found, wanted, strict=True):
+def close_gradients(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+    for x, y in zip(actual, expected, strict=True):
         assert (x.double() - y).norm() <= 3e-3 * y.norm()
 
 
@@ -253,24 +255,26 @@ def close_gradients(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor,
     ],
 )
 def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
-    made = Packed(*problem)
-    leaves = [[x.requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
-    found = gradients(made.called(score_mod=score, block_mask=mask, causal=causal), tuple(x for parts in leaves for x in parts if len(x)))
-    made.q, made.k, made.v = exact = [[x.detach().double().requires_grad_() for x in parts] for parts in leaves]
-    wanted = gradients(made.wanted(score, mask, causal), tuple(x for parts in exact for x in parts if len(x)))
+    result = Packed(*problem)
+    leaves = [[x.requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
+    actual = gradients(
+        result.called(score_mod=score, block_mask=mask, causal=causal), tuple(x for parts in leaves for x in parts if len(x))
+    )
+    result.q, result.k, result.v = exact = [[x.detach().double().requires_grad_() for x in parts] for parts in leaves]
+    expected = gradients(result.wanted(score, mask, causal), tuple(x for parts in exact for x in parts if len(x)))
     for i in range(3):  # of q, k and v, each of all sequences
         lengths = [sum(1 for x in parts if len(x)) for parts in exact]
         first = sum(lengths[:i])
-        close_gradients(*((torch.cat(g[first : first + lengths[i]]),) for g in (found, wanted)))  # type: ignore[arg-type]
+        close_gradients(*((torch.cat(g[first : first + lengths[i]]),) for g in (actual, expected)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("tokens", [60, 77])
 def test_gradients_read_no_token_of_no_sequence(tokens: int, causal: bool) -> None:
     """Tokens behind the last sequence, and what is given for their outputs, may be NaN; without them nothing is copied."""
-    made = Packed([25, 35], [25, 35], (2, 2))
+    result = Packed([25, 35], [25, 35], (2, 2))
     places = torch.tensor([0, 25, 60], dtype=torch.int32)
-    padded = [torch.cat([*x, torch.full((tokens - 60, 2, 64), math.nan).half()]).requires_grad_() for x in (made.q, made.k, made.v)]
+    padded = [torch.cat([*x, torch.full((tokens - 60, 2, 64), math.nan).half()]).requires_grad_() for x in (result.q, result.k, result.v)]
     o = varlen_attention(*padded, places, places, causal=causal, backend="interpret", verify="off")
     assert not o[60:].any()
     nodes, names = [o.grad_fn], set()
@@ -281,18 +285,18 @@ def test_gradients_read_no_token_of_no_sequence(tokens: int, causal: bool) -> No
     assert any("Where" in name for name in names) == (tokens > 60) and not any("Select" in name for name in names)
     do = torch.randn(tokens, 2, 64, generator=torch.Generator().manual_seed(0))
     do[60:] = math.nan
-    found = torch.autograd.grad(o, padded, do.half())
-    made.q, made.k, made.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
+    actual = torch.autograd.grad(o, padded, do.half())
+    result.q, result.k, result.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
     leaves = tuple(x for parts in exact for x in parts)
-    wanted = torch.autograd.grad(made.wanted(causal=causal)[0], leaves, do[:60].half().double())
-    close_gradients(tuple(x[:60] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
-    assert all(not x[60:].any() for x in found)
+    expected = torch.autograd.grad(result.wanted(causal=causal)[0], leaves, do[:60].half().double())
+    close_gradients(tuple(x[:60] for x in actual), tuple(torch.cat(expected[i : i + 2]) for i in (0, 2, 4)))
+    assert all(not x[60:].any() for x in actual)
 
 
 def test_places_that_are_written_to_are_other_places() -> None:
     """The tables of which token is of which sequence are kept for the layers of a model."""
-    made = Packed([30, 50], [30, 50], (2, 2))
-    q, k, v = (torch.cat(x).requires_grad_() for x in (made.q, made.k, made.v))
+    result = Packed([30, 50], [30, 50], (2, 2))
+    q, k, v = (torch.cat(x).requires_grad_() for x in (result.q, result.k, result.v))
     places = torch.tensor([0, 30, 80], dtype=torch.int32)
     for border in (30, 30, 45):
         places[1] = border
@@ -300,17 +304,17 @@ def test_places_that_are_written_to_are_other_places() -> None:
         exact = Packed([border, 80 - border], [border, 80 - border], (2, 2))
         exact.q, exact.k, exact.v = ([x[:border], x[border:]] for x in (q.detach(), k.detach(), v.detach()))
         torch.testing.assert_close(o.double(), exact.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
-    known = len(packed_training._KNOWN)
+    expected_values = len(packed_training._KNOWN)
     varlen_attention(q, k, v, places, places, causal=True, backend="interpret", verify="off")
-    assert len(packed_training._KNOWN) == known
+    assert len(packed_training._KNOWN) == expected_values
 
 
 def test_gradients_of_what_a_mod_captures() -> None:
-    made, slopes = Packed([30, 50], [60, 50], (4, 2)), SLOPES.clone().requires_grad_()
-    (found,) = gradients(made.called(score_mod=lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), causal=True), (slopes,))
+    result, slopes = Packed([30, 50], [60, 50], (4, 2)), SLOPES.clone().requires_grad_()
+    (actual,) = gradients(result.called(score_mod=lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), causal=True), (slopes,))
     exact = SLOPES.double().requires_grad_()
-    (wanted,) = gradients(made.wanted(lambda s, b, h, q, k: s + exact[h] * 0.1 * (k - q), causal=True), (exact,))
-    assert (found.double() - wanted).norm() <= 2e-2 * wanted.norm()
+    (expected,) = gradients(result.wanted(lambda s, b, h, q, k: s + exact[h] * 0.1 * (k - q), causal=True), (exact,))
+    assert (actual.double() - expected).norm() <= 2e-2 * expected.norm()
 
 
 @pytest.mark.parametrize("call", ["packed", "nested", "compiled"])
@@ -331,16 +335,16 @@ def test_a_read_outside_names_the_indices_of_its_sequence(call: str) -> None:
 
 
 def test_gradients_of_nested_tensors_with_holes() -> None:
-    made, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
-    leaves = tuple(with_holes(x).requires_grad_() for x in (made.q, made.k, made.v))
+    result, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
+    leaves = tuple(with_holes(x).requires_grad_() for x in (result.q, result.k, result.v))
     o, lse = flex_attention(
         *(torch.nested.nested_tensor_from_jagged(x, *offsets).transpose(1, 2) for x in leaves), return_lse=True, backend="interpret"
     )
-    found = gradients((o.transpose(1, 2).values()[FILLED], lse.transpose(1, 2).values()[FILLED].T), leaves)
-    made.q, made.k, made.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (made.q, made.k, made.v)]
-    wanted = gradients(made.wanted(), tuple(x for parts in exact for x in parts))
-    close_gradients(tuple(x[FILLED] for x in found), tuple(torch.cat(wanted[i : i + 2]) for i in (0, 2, 4)))
-    assert all(not x[20:25].any() and not x[55:].any() for x in found)
+    actual = gradients((o.transpose(1, 2).values()[FILLED], lse.transpose(1, 2).values()[FILLED].T), leaves)
+    result.q, result.k, result.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
+    expected = gradients(result.wanted(), tuple(x for parts in exact for x in parts))
+    close_gradients(tuple(x[FILLED] for x in actual), tuple(torch.cat(expected[i : i + 2]) for i in (0, 2, 4)))
+    assert all(not x[20:25].any() and not x[55:].any() for x in actual)
 
 
 X = torch.zeros(10, 2, 64).half()
@@ -371,15 +375,15 @@ CU = torch.tensor([0, 4, 10], dtype=torch.int32)
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str) -> None:
-    given: dict[str, Any] = {"q": X, "k": X, "v": X, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "interpret", **change}
+    inputs: dict[str, Any] = {"q": X, "k": X, "v": X, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "interpret", **change}
     with pytest.raises(CuirError) as caught:
-        varlen_attention(**given)
+        varlen_attention(**inputs)
     assert caught.value.diagnostics[0].code == code
 
 
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("change", "result"),
     [
         ({"cu_seqlens_q": [0, 4, 11]}, "cu_seqlens_q must lie from 0 to the 10 tokens of `q`, found 0 to 11"),
         ({"cu_seqlens_k": [-5, 4, 10]}, "cu_seqlens_k must lie from 0 to the 10 tokens of `k`, found -5 to 10"),
@@ -387,12 +391,12 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], code: str) -> None
         ({"max_seqlen_q": 5}, "max_seqlen_q must be at least the longest sequence, 6 tokens (sequence 1), found 5"),
     ],
 )
-def test_places_on_a_cpu_are_checked(change: dict[str, Any], found: str, gradients: bool) -> None:
+def test_places_on_a_cpu_are_checked(change: dict[str, Any], result: str, gradients: bool) -> None:
     x = X.clone().requires_grad_(gradients)
     changed = {n: torch.tensor(v) if isinstance(v, list) else v for n, v in change.items()}
     with pytest.raises(CuirError) as caught:
         varlen_attention(**{"q": x, "k": X, "v": X, "cu_seqlens_q": CU, "cu_seqlens_k": CU, "backend": "interpret", **changed})
-    assert caught.value.diagnostics[0].code == "U413" and found in str(caught.value)
+    assert caught.value.diagnostics[0].code == "U413" and result in str(caught.value)
 
 
 def test_rows_of_no_sequence_are_zeros_on_a_cpu() -> None:
@@ -416,25 +420,25 @@ def test_mods_that_are_none_are_told_at_their_place(change: dict[str, Any], code
     """Also where the call's own mods stand around them."""
     with pytest.raises(CuirError) as caught:
         varlen_attention(X.clone().requires_grad_(gradients), X, X, CU, CU, backend="interpret", **change)
-    told = caught.value.diagnostics[0]
-    assert told.code == code and (
-        change == {"score_mod": 3} or (told.span is not None and told.span.source.name.endswith("test_varlen.py"))
+    text = caught.value.diagnostics[0]
+    assert text.code == code and (
+        change == {"score_mod": 3} or (text.span is not None and text.span.source.name.endswith("test_varlen.py"))
     )
 
 
 def test_nested_tensors_that_were_made_apart_have_equal_lengths() -> None:
-    made = Packed([20, 30], [20, 30], (2, 2))
-    tensors = [nested(x) for x in (made.q, made.k, made.v)]
+    result = Packed([20, 30], [20, 30], (2, 2))
+    tensors = [nested(x) for x in (result.q, result.k, result.v)]
     offsets = {id(x._offsets) for x in tensors}  # type: ignore[attr-defined]
     assert len(offsets) == 3
     mask = create_nested_block_mask(from_start, 2, None, tensors[0], tensors[1])
     o, lse = flex_attention(*tensors, alibi, mask, return_lse=True, backend="interpret")
-    close((o.transpose(1, 2).values(), lse._values), made.wanted(alibi, from_start))
-    with_lengths = torch.nested.nested_tensor_from_jagged(torch.cat(made.v), torch.tensor([0, 20, 50]), torch.tensor([20, 30])).transpose(
+    close((o.transpose(1, 2).values(), lse._values), result.wanted(alibi, from_start))
+    with_lengths = torch.nested.nested_tensor_from_jagged(torch.cat(result.v), torch.tensor([0, 20, 50]), torch.tensor([20, 30])).transpose(
         1, 2
     )
-    again, _ = flex_attention(*tensors[:2], with_lengths, alibi, mask, return_lse=True, backend="interpret")
-    assert torch.equal(o._values, again._values)
+    repeated, _ = flex_attention(*tensors[:2], with_lengths, alibi, mask, return_lse=True, backend="interpret")
+    assert torch.equal(o._values, repeated._values)
 
 
 def test_offsets_are_compared_once_and_again_after_a_write(monkeypatch: pytest.MonkeyPatch) -> None:

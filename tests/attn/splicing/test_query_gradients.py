@@ -44,21 +44,21 @@ def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType,
     (exact,) = torch.autograd.grad(o, leaf, do.double())
     rows = padded_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
-    found, consts = torch.full_like(q, torch.nan), {"T": dtype, "D": D, "BN": 64}
+    result, consts = torch.full_like(q, torch.nan), {"T": dtype, "D": D, "BN": 64}
     L = rows_of(lse, rows).float()
-    given = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": L, "DL": delta, "dQ": found}
+    inputs = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": L, "DL": delta, "dQ": result}
     if origin is EXPERT:
-        given |= {"FO": o.detach().to(q.dtype), "FL": lse.float()}
+        inputs |= {"FO": o.detach().to(q.dtype), "FL": lse.float()}
     if prepares:
         consts |= {"PREPARES": True, "OVERLAP": True}  # as a call has them at head dim 128
-        given |= {"L": torch.full_like(L, torch.nan), "DL": torch.full_like(delta, torch.nan)}
+        inputs |= {"L": torch.full_like(L, torch.nan), "DL": torch.full_like(delta, torch.nan)}
     run(
         check(transferred.program, KERNEL, consts),
-        {**given, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
+        {**inputs, "scale": D**-0.5, **transferred.arguments(lengths_of(q, k), consts=consts)},
         grid=2,
     )
-    assert (found.double() - exact).norm() <= bound * exact.norm()
-    assert torch.allclose(given["L"], L, atol=1e-5) and torch.allclose(given["DL"], delta, atol=4e-3)
+    assert (result.double() - exact).norm() <= bound * exact.norm()
+    assert torch.allclose(inputs["L"], L, atol=1e-5) and torch.allclose(inputs["DL"], delta, atol=4e-3)
 
 
 @functools.cache

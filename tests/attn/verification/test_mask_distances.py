@@ -38,10 +38,10 @@ def checked_text(text: str, **consts: int) -> tuple[Program, Checked]:
 def code(text: str, spec: Specification | None, level: str = "quick") -> str:
     program, checked = checked_text(text)
     try:
-        found = check_distances(program, checked, spec, level)
+        result = check_distances(program, checked, spec, level)
     except CuirError as error:
         return error.diagnostics[0].code
-    assert not found.reason and found.blocks > 1000 and (spec is None) == (found.pairs == 0)
+    assert not result.reason and result.blocks > 1000 and (spec is None) == (result.pairs == 0)
     return ""
 
 
@@ -116,8 +116,8 @@ def test_what_grows_with_pairs_is_not_made() -> None:
     documents = as_any(corpus.specification("document"), "document")
     program = transfer(parse(TEXT, "flash.cuir"), documents).program
     checked = check(program, "flash_fwd", {"T": F16, "D": 64})
-    found = check_distances(program, checked, get_mods(documents, checked), "quick")
-    assert found.pairs == 0 and "pairs" in found.reason
+    result = check_distances(program, checked, get_mods(documents, checked), "quick")
+    assert result.pairs == 0 and "pairs" in result.reason
 
 
 def test_verification_asks_it() -> None:

@@ -56,9 +56,9 @@ def reference(x: torch.Tensor) -> torch.Tensor:
 def test_tiles_come_in_other_orders() -> None:
     program = parse(EXPERT)
     checked = check(program, None, CONSTS)
-    found = list(make_orders(program, checked))
-    assert [o.name for o in found] == ["backwards", "from both ends in turn"]
-    assert all(o.checked.tensors == checked.tensors and o.checked.roles != checked.roles for o in found)
+    results = list(make_orders(program, checked))
+    assert [o.name for o in results] == ["backwards", "from both ends in turn"]
+    assert all(o.checked.tensors == checked.tensors and o.checked.roles != checked.roles for o in results)
     assert not list(make_orders(parse(ROWS), check(parse(ROWS))))  # it has no `tile`
 
 
@@ -107,8 +107,8 @@ def test_rings_that_no_admitted_problem_goes_round_are_told() -> None:
     spec = FunctionSpecification("twice", reference, sizes=lambda sizes: sizes if sizes["M"] < 400 else None)
     report = verify(parse(ROWS), spec, consts={"STAGES": 6}, seeded=0)
     assert report.ok, report.as_markdown()
-    told = next(s.reason for s in report.stages if s.name == "schedules")
-    assert "admit goes round rings of 6 stages" in told
+    item = next(s.reason for s in report.stages if s.name == "schedules")
+    assert "admit goes round rings of 6 stages" in item
     assert "goes round" not in next(
         s.reason for s in verify(parse(ROWS), spec, consts={"STAGES": 1}, seeded=0).stages if s.name == "schedules"
     )

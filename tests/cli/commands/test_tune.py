@@ -87,10 +87,10 @@ def test_wrong_calls_of_tune(cuir: Callable, call: tuple[str, ...], code: str) -
 
 
 def test_a_kernel_of_no_attention_is_refused_with_what_to_do(cuir: Callable, tmp_path: Path) -> None:
-    own = tmp_path / "own.cuir"
-    own.write_text(Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8"), encoding="utf-8")
-    (found,) = cuir("tune", own, "--dry-run", "--json").json["diagnostics"]
-    assert found["code"] == "U115" and "attention kernels" in found["message"] and "first_kernel.md" in found["hint"]
+    ours = tmp_path / "own.cuir"
+    ours.write_text(Path("corpus/programs/gemm.cuir").read_text(encoding="utf-8"), encoding="utf-8")
+    (result,) = cuir("tune", ours, "--dry-run", "--json").json["diagnostics"]
+    assert result["code"] == "U115" and "attention kernels" in result["message"] and "first_kernel.md" in result["hint"]
 
 
 def test_a_space_of_ones_own(cuir: Callable, tmp_path: Path) -> None:

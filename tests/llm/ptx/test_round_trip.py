@@ -36,8 +36,8 @@ ROUND = "test_the_ptx_of_a_program_says_its_orchestration"
 
 def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> Checked:
     program = parse(text, name)
-    found = list(program.kernels().values())[-1] if kernel is None else program.kernels()[kernel]
-    return check(program, found.name, {n: v for n, v in {**CONSTS, **consts}.items() if n in {p.name for p in found.params}})
+    result = list(program.kernels().values())[-1] if kernel is None else program.kernels()[kernel]
+    return check(program, result.name, {n: v for n, v in {**CONSTS, **consts}.items() if n in {p.name for p in result.params}})
 
 
 @functools.cache
@@ -49,23 +49,23 @@ def of_the_corpus(name: str, kernel: str) -> Checked:
 @functools.cache
 def neighbours(group: tuple[tuple[str, str], ...], folder: Path) -> dict[tuple[str, str], tuple[Path, str, str]]:
     """A group of kernels, lowered: the file that each is in, one for an architecture, its architecture, and a part of its name there."""
-    found: dict[tuple[str, str], tuple[Path, str, str]] = {}
+    results: dict[tuple[str, str], tuple[Path, str, str]] = {}
     lowered = {key: lower(of_the_corpus(*key)) for key in group}
     for arch in dict.fromkeys(cuda.arch for cuda in lowered.values()):
         place = folder / f"{'_'.join(group[0])}_{arch}.cu"
         place.write_text(one_file([cuda.source for cuda in lowered.values() if cuda.arch == arch]), encoding="utf-8")
         counted = zip(itertools.count(), (key for key, cuda in lowered.items() if cuda.arch == arch))
-        found |= {key: (place, arch, f"program_{i}::") for i, key in counted}
-    return found
+        results |= {key: (place, arch, f"program_{i}::") for i, key in counted}
+    return results
 
 
 @pytest.fixture
 def group(request: pytest.FixtureRequest, name: str, kernel: str) -> tuple[tuple[str, str], ...]:
     """The kernel with others that this run takes: of a sweep those that are left out are not compiled."""
     items = (item for item in request.session.items if getattr(item, "originalname", "") == ROUND and not item.get_closest_marker("skip"))
-    taken = [key for item in items if (key := (item.callspec.params["name"], item.callspec.params["kernel"])) in KERNELS]  # type: ignore[attr-defined]
-    first = taken.index((name, kernel)) // TOGETHER * TOGETHER
-    return tuple(taken[first : first + TOGETHER])
+    selected = [key for item in items if (key := (item.callspec.params["name"], item.callspec.params["kernel"])) in KERNELS]  # type: ignore[attr-defined]
+    first = selected.index((name, kernel)) // TOGETHER * TOGETHER
+    return tuple(selected[first : first + TOGETHER])
 
 
 @pytest.mark.sweep
@@ -79,7 +79,7 @@ def test_the_ptx_of_a_program_says_its_orchestration(
     place, arch, part = neighbours(group, tmp_path_factory.getbasetemp())[name, kernel]
     reading = read_compiled(place, Build(arch, kernel=part, cluster=(program.cluster, 1, 1)))
     assert differences(reading, program) == []
-    assert all(name in UNKNOWN and what.startswith(UNKNOWN[name]) for what in reading.unknown)
+    assert all(name in UNKNOWN and description.startswith(UNKNOWN[name]) for description in reading.unknown)
 
 
 @needs_nvcc

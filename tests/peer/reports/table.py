@@ -32,8 +32,8 @@ def make_table(outcomes: Sequence[Outcome]) -> str:
         remark = _make_remark(of_report)
         if not report.why or remark:
             heading = OWN_HEADINGS.get(report.place.partition("#")[0].partition(":")[0], OTHERS)
-            where = "" if heading == "User code" else f"{_make_link(report.place)} "
-            tried[heading].append(f"* {where}{report.title}{remark}")
+            position = "" if heading == "User code" else f"{_make_link(report.place)} "
+            tried[heading].append(f"* {position}{report.title}{remark}")
     counts = [sum(o.part == part and o.outcome == PASS for o in outcomes) for part in ("forward", "gradients")]
     totals = [sum(o.part == part for o in outcomes) for part in ("forward", "gradients")]
     summary = f"{len(REPORTED)} reports: {counts[0]} of {totals[0]} forward cases pass, {counts[1]} of {totals[1]} with gradients."

@@ -51,8 +51,8 @@ def test_an_integer_that_is_given_is_driven_too() -> None:
 def test_a_side_that_nothing_takes_is_said() -> None:
     report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled, seeded=0)
     assert report.ok and report.coverage.seen == report.coverage.sides - 1
-    (one,) = report.coverage.one_sided
-    assert one.condition == "m * 16 >= M" and "is true" in one.side and f"line {one.line}" in report.left_open
+    (item,) = report.coverage.one_sided
+    assert item.condition == "m * 16 >= M" and "is true" in item.side and f"line {item.line}" in report.left_open
 
 
 RESCALED = "                    acc = acc * alpha\n"
@@ -82,13 +82,13 @@ def test_inputs_of_a_problem_are_made_once_for_all_conditions() -> None:
     checked = checked_of(
         "f = (3.0 if L[b] > 5 else 2.0) + (1.0 if L[b] == 77 else 0.0) + (1.0 if L[0] < 3 else 0.0)", ", L: Global[i32, B]"
     )
-    asked: list[str] = []
+    requests: list[str] = []
 
     def make(case: object, name: str) -> dict[str, torch.Tensor]:
-        asked.append(str(case))
+        requests.append(str(case))
         return {"L": torch.arange(case.sizes["B"], dtype=torch.int32)}  # type: ignore[attr-defined]
 
     driver = Driver(checked, FunctionSpecification("doubled", doubled), observe(checked), "quick", make)
-    found = [solution.problem.case for solution, _ in driver.problems()]
-    assert len(asked) == len(set(asked)) > 10
-    assert any(case.sizes["B"] > 77 for case in found)  # the numbers that it has read are those of the tensors
+    results = [solution.problem.case for solution, _ in driver.problems()]
+    assert len(requests) == len(set(requests)) > 10
+    assert any(case.sizes["B"] > 77 for case in results)  # the numbers that it has read are those of the tensors

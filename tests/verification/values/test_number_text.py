@@ -52,5 +52,5 @@ def numbered(X: Global[f32, M], Y: Global[i32, M]):
 
 def test_a_wrong_integer_is_printed_whole() -> None:
     report = verify(parse(LARGE, "numbered.cuir"), lambda X: {"Y": (X * 0).int() + 1234568}, shrink=False, seeded=0)
-    (found, *_) = [d for stage in report.stages for d in stage.diagnostics]
-    assert found.code == "V301" and "is 1234567, the specification gives 1234568;" in found.message
+    (result, *_) = [d for stage in report.stages for d in stage.diagnostics]
+    assert result.code == "V301" and "is 1234567, the specification gives 1234568;" in result.message
