@@ -56,6 +56,10 @@ def _run(argv: Sequence[str]) -> int:
     from .output import exit_code, print_errors
 
     as_json = "--json" in argv
+    if os.environ.get("_CUIR_COMPLETE") == "complete_bash":
+        from .completion import join_assignments
+
+        join_assignments(os.environ)
     try:
         result = _commands().main(args=list(argv), prog_name="cuir", standalone_mode=False)
         if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt; no command returns it
@@ -87,6 +91,8 @@ def _run(argv: Sequence[str]) -> int:
             return error.code if isinstance(error.code, int) else int(error.code is not None)
         if os.environ.get("CUIR_DEBUG") == "1":
             raise
+        if "_CUIR_COMPLETE" in os.environ:  # a message would stand in the middle of the line that is typed
+            return 1
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             unwritten = CuirError.of("U108", f"the output cannot be written: {error.strerror}", hint="free some space, or write elsewhere")
             print_errors(unwritten.diagnostics, False)

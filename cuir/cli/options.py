@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..text.diagnostics import CuirError
-from .completion import complete_dtype, complete_kernel, complete_level, complete_program, complete_variant
+from .completion import complete_const, complete_dtype, complete_kernel, complete_level, complete_program, complete_variant
 
 File = Annotated[
     str,
@@ -48,6 +48,7 @@ Consts = Annotated[
         "--const",
         metavar="NAME=VALUE",
         help="a const parameter, such as a tile size: -c BM=128",
+        autocompletion=complete_const,
         show_default=False,
         rich_help_panel=KERNEL,
     ),

@@ -13,7 +13,7 @@ import typer
 
 from ...ops.limits import list_architectures
 from ...text.diagnostics import CuirError
-from ..completion import complete_cuda
+from ..completion import complete_cuda, complete_words
 from ..model_options import (
     ASKING,
     Asking,
@@ -137,6 +137,7 @@ def lift(
             "--read",
             metavar="HOW",
             help="auto, compiler or text: auto reads what nvcc makes of the source, and its text if that fails",
+            autocompletion=complete_words("auto", "compiler", "text"),
             rich_help_panel=READING,
         ),
     ] = "auto",

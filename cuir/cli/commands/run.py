@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...text.diagnostics import CuirError
-from ..completion import complete_program
+from ..completion import complete_program, complete_words
 from ..option_conflicts import asked_for, not_beside, one_of, only_with
 from ..options import EXPLORATION, Budget, Consts, Json, KernelName, Replay, Seconds, Written
 from ..output import print_json
@@ -42,9 +42,19 @@ def run(
         Path | None,
         typer.Option("--trace", metavar="FILE", help="write a trace: .json (Perfetto, Chrome), .png, .svg or .html", show_default=False),
     ] = None,
-    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="interpreter, or gpu: the compiled kernel")] = "interpreter",
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", metavar="WHERE", help="interpreter, or gpu: the compiled kernel", autocompletion=complete_words("interpreter", "gpu")
+        ),
+    ] = "interpreter",
     loader: Annotated[
-        str, typer.Option("--loader", help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched")
+        str,
+        typer.Option(
+            "--loader",
+            help="on a GPU: driver, or pycuda, by which the kernel is compiled and launched",
+            autocompletion=complete_words("driver", "pycuda"),
+        ),
     ] = "driver",
     exhaustive: Annotated[
         bool,

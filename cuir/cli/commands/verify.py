@@ -9,7 +9,7 @@ import typer
 
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
-from ..completion import complete_specification, complete_target
+from ..completion import complete_specification, complete_target, complete_words
 from ..option_conflicts import asked_for, not_beside, one_of, only_with
 from ..options import (
     EXPLORATION,
@@ -86,6 +86,7 @@ def verify(
             "--sanitizer",
             metavar="TOOL",
             help="with --gpu: memcheck or racecheck of compute-sanitizer",
+            autocompletion=complete_words("memcheck", "racecheck"),
             show_default=False,
             rich_help_panel=GPU,
         ),
