@@ -11,7 +11,7 @@ A comment before each block says what it is:
     <!-- diff: NAME -->      a change of a file, for the reports and commands behind it on the page
     <!-- report: NAME -->    the failure of a test file
     <!-- console -->         commands behind `$ `, each with its output, parts of it (around `...`), or nothing of it
-    <!-- shell -->           commands that need a GPU, minutes or the network: targets, options and files exist
+    <!-- shell -->           commands: targets, options and files exist, and what a test can (NEEDS) runs without an error
     <!-- nvcc -->            commands that need nvcc
     <!-- step: NAME -->      a step of a worked example, which the test of that page (WORKED_EXAMPLES) takes
     <!-- picture -->         a drawing
@@ -358,6 +358,21 @@ def check_command(page: Path, command: str) -> None:
         assert not find_missing_files(page, arguments[:1]), command
     else:
         assert program in OTHER_PROGRAMS, command
+
+
+NEEDS = {  # why commands of shell blocks are read alone
+    "a GPU": r"--gpu\b(?! ')|--on gpu|--loader pycuda|^cuir bench|^cuir tune (?!.*--(?:dry-run|choice))",
+    "the network": r"--model",
+    "a person": r"--watch",
+    "the reader's files": r"\bmy_|\btheirs\b|\b[A-Z]{4}\b|norms\.cuir|rsqrt",
+    "a file of a command before": r"--show --out",
+    "more than seconds": r"--exhaustive|^cuir (?:bridge|transfer|doctor|mutate)|--replay|--dry-run|--html",
+}
+
+
+def find_need(command: str) -> str | None:
+    """Return what a command needs that a test has not, None if it runs."""
+    return next((need for need, text in NEEDS.items() if re.search(text, command)), None) if command.startswith("cuir ") else "a shell"
 
 
 OTHER_PROGRAMS = ("git", "source", ".", "torchrun", "nsys", "ncu", "vllm", "ray")

@@ -28,6 +28,7 @@ from tests.page_blocks import (
     count_hidden,
     files_of,
     find_indented_code,
+    find_need,
     matches,
     output_of,
     read_blocks,
@@ -213,6 +214,17 @@ def test_commands_are_understood(block: Block) -> None:
     assert commands
     for command in commands:
         check_command(block.page, command)
+
+
+RUNNABLE = sorted({c: b.page for b in all_blocks("shell") for c in read_commands(b.text) if find_need(c) is None}.items())
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.parametrize(("command", "page"), RUNNABLE, ids=[c for c, _ in RUNNABLE])
+def test_commands_run(command: str, page: Path, tmp_path: Path) -> None:
+    smaller = " -c BM=64,BN=64" if command.startswith("cuir verify") else ""
+    with reader_folder(page, tmp_path):
+        output_of(command + smaller, 0)
 
 
 @pytest.mark.nvcc
