@@ -67,7 +67,7 @@ def make_hang() -> str:
     except CuirError as error:
         fault = error.diagnostics[0]
         line = fault.span.line if fault.span is not None else None
-        return render_page("gemm", "wrong", [Section("Workers over time", render_trace(trace, checked, fault, line))])
+        return render_page("gemm", "wrong", [Section("Workers over time", render_trace(trace, fault, line))])
     raise AssertionError("the GEMM with a wrong count does not hang")
 
 

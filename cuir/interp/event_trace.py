@@ -18,6 +18,7 @@ from ..syntax.types import TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Diagnostic
 from ..text.notebook import ShownInNotebooks
+from ..text.source import Source
 
 PRODUCT_RATE, COPY_RATE, COPY_LATENCY, LANE_RATE, SPECIAL_RATE = 2048, 32, 600, 128, 16
 BLOCKED_SHARE = 0.25  # how far a wait that never ends is drawn beyond all others, as a share of the run
@@ -70,6 +71,7 @@ class Trace(ShownInNotebooks):
         idle_since: Start of each worker's current stretch of work.
         tick: Last event of barriers that is among the steps.
         fault: Fault that ended the run.
+        source: Text of the kernel that ran.
     """
 
     html_renderer = "pages.notebook_forms:render_recorded_run"
@@ -79,6 +81,7 @@ class Trace(ShownInNotebooks):
     sync_steps: list[SyncStep] = field(default_factory=list)
     tick: int = 0
     fault: Diagnostic | None = None
+    source: Source | None = None
 
     def __repr__(self) -> str:
         tracks, end = {e.track for e in self.events}, max((e.start + e.length for e in self.events), default=0.0)

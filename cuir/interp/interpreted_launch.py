@@ -172,6 +172,8 @@ def prepare(
     require_layout(checked, find_copied_tensors(checked), arguments)
     device = bound.device or torch.device("cpu")
     noise = get_noise()
+    if options.trace is not None:
+        options.trace.source = checked.origin.span.source
     code = _compile_code(checked, device, options.trace is not None, noise is not None, compiler)
     modes, handed = find_tensor_modes(checked), find_exchanged(checked)
     refuse_shared_memory(checked.tensors, {p.name: Place.of(cast(torch.Tensor, arguments[p.name])) for p in checked.tensors})

@@ -1,12 +1,11 @@
 """Files of a trace, by their ending: JSON for Perfetto and Chrome, pictures, a page.
 
-Pictures and pages need matplotlib.
+Pictures need matplotlib.
 """
 
 from __future__ import annotations
 
 import html
-import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from ..text.diagnostics import CuirError
 from ..text.figures import load_pyplot, save_figure
 from .event_trace import Event, Trace
 
-FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page with the picture"}
+FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page that zooms and steps"}
 ENGINES = ("tensor core", "copy engine")
 COLORS = {
     "work": "#7aa6c2",
@@ -28,8 +27,6 @@ COLORS = {
     "fault": "#e02020",
 }
 ROOM = 0.035  # fraction of the width that the name of a wait takes
-PAGE_SCALE = 250.0  # cycles per inch of a page
-PAGE_WIDTH = 14.0, 300.0  # inches
 
 
 def require_trace_format(path: str | Path) -> None:
@@ -44,7 +41,7 @@ def require_trace_format(path: str | Path) -> None:
             f"a trace is written by the ending of its file, found `{path}`",
             hint="; ".join(f"{ending}: {description}" for ending, description in FORMATS.items()),
         )
-    if suffix != ".json":
+    if suffix not in (".json", ".html"):
         load_pyplot("cuir run ... --trace FILE", f"a trace as {suffix}")
 
 
@@ -58,7 +55,7 @@ def write_trace(trace: Trace, path: str | Path, title: str = "") -> None:
     if suffix in (".png", ".svg"):
         plot_trace(trace, path)
         return
-    text = json.dumps(trace.chrome()) if suffix == ".json" else _render_page(trace, title or path.stem)
+    text = json.dumps(trace.chrome()) if suffix == ".json" else _make_page(trace, title or path.stem)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -112,30 +109,7 @@ def _draw_figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: f
     return figure
 
 
-def _render_page(trace: Trace, title: str) -> str:
-    """Render a self-contained page: the picture, as wide as the run is long, and a table of times by row."""
-    pyplot = load_pyplot("the same command", "a page of a trace")
-    end = max((e.start + e.length for e in trace.events), default=1.0)
-    figure = _draw_figure(pyplot, trace.events, 0.0, None, min(max(end / PAGE_SCALE, PAGE_WIDTH[0]), PAGE_WIDTH[1]))
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg")
-    pyplot.close(figure)
-    picture = drawn.getvalue()
-    picture = picture[picture.index("<svg") :]
-    spent: dict[tuple[str, str], float] = {}
-    for e in trace.events:
-        spent[e.track, e.kind] = spent.get((e.track, e.kind), 0.0) + e.length
-    tracks = sorted({track for track, _ in spent}, key=lambda t: (t in ENGINES, t))
-    kinds = [kind for kind in COLORS if any((t, kind) in spent for t in tracks)]
-    rows = "".join(
-        f"<tr><th>{html.escape(t)}</th>{''.join(f'<td>{spent.get((t, k), 0.0):,.0f}</td>' for k in kinds)}</tr>\n" for t in tracks
-    )
-    heads = "".join(f"<th>{kind}</th>" for kind in kinds)
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<style>body{{font:14px sans-serif;margin:1em}} div{{overflow-x:auto}} td,th{{padding:.1em .8em;text-align:right}}</style></head>
-<body><h1>{html.escape(title)}</h1>
-<div>{picture}</div>
-<table><tr><th>cycles</th>{heads}</tr>
-{rows}</table></body></html>
-"""
+def _make_page(trace: Trace, title: str) -> str:
+    """Return a page with what a notebook shows of the trace."""
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><h1>{html.escape(title)}</h1>{trace._repr_html_()}</body></html>\n'

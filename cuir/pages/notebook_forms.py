@@ -50,7 +50,7 @@ def render_recorded_run(trace: Trace) -> str:
     fault = trace.fault
     line = fault.span.line if fault is not None and fault.span is not None else None
     found = render_diagnostics((fault,)) if fault is not None else ""
-    return render_trace(trace, None, fault, line) + found
+    return render_trace(trace, fault, line) + found
 
 
 def render_exploration(result: Exploration) -> str:

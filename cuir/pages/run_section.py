@@ -60,12 +60,12 @@ def render_run(
     except CuirError as error:
         fault = error.diagnostics[0]
         line = fault.span.line if fault.span is not None else line
-    return f"<p>{escape(words)}.</p>{render_trace(trace, checked, fault, line)}"
+    return f"<p>{escape(words)}.</p>{render_trace(trace, fault, line)}"
 
 
-def render_trace(trace: Trace, checked: Checked | None, fault: Diagnostic | None = None, line: int | None = None) -> str:
-    """Render a trace with its steps, and with the program's text if `checked` says which."""
+def render_trace(trace: Trace, fault: Diagnostic | None = None, line: int | None = None) -> str:
+    """Render a trace with its steps and the text of its kernel. line: of a finding."""
     stopped = f"<p>The run ends with {fault.code} at the last step.</p>" if fault is not None else ""
-    listing = render_listing(checked.origin.span.source) if checked is not None else ""
+    listing = render_listing(trace.source) if trace.source is not None else ""
     player = render_player(describe_steps(trace.sync_steps, fault), at_end=fault is not None)
     return f'<div class="run">{stopped}{render_timeline(trace, line)}{player}{listing}</div>'

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from html import escape
 
 from ..interp.event_trace import Event, Trace
 from ..interp.trace_files import COLORS, ENGINES
 from .barrier_rows import BarrierRow, make_barrier_rows
+from .html_table import render_table
 
 ROW, WIDTH = 26, 1100  # of the picture's coordinates
 FINDING = "#111111"  # outline
@@ -53,8 +56,18 @@ def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
         f'<p>{buttons} <span class="range">cycles 0 to {end:,.0f} of the cost model</span>; drag moves, Ctrl with the wheel zooms.</p>'
         f'<div style="display:flex"><div style="width:{_LABEL}px;flex:none;font-size:12px">{labels}</div>'
         f'<div style="flex:auto;min-width:0"><svg xmlns="http://www.w3.org/2000/svg" role="img" preserveAspectRatio="none" '
-        f'viewBox="0 0 {WIDTH} {height}" style="width:100%;height:{height}px;display:block;cursor:grab">{bars}{marker}</svg></div></div></div>'
+        f'viewBox="0 0 {WIDTH} {height}" style="width:100%;height:{height}px;display:block;cursor:grab">{bars}{marker}</svg></div></div>{_render_totals(trace, tracks)}</div>'
     )
+
+
+def _render_totals(trace: Trace, tracks: Sequence[str]) -> str:
+    """Render the cycles of each row by kind, folded."""
+    totals = Counter[tuple[str, str]]()
+    for e in trace.events:
+        totals[e.track, e.kind] += round(e.length)
+    kinds = [kind for kind in COLORS if any((track, kind) in totals for track in tracks)]
+    rows = [(track, *(f"{totals[track, kind]:,}" if (track, kind) in totals else "" for kind in kinds)) for track in tracks]
+    return f"<details><summary>cycles of each row</summary>{render_table(('', *kinds), rows)}</details>"
 
 
 def _render_barrier(barrier: BarrierRow, row: int, end: float) -> str:
