@@ -18,7 +18,7 @@ from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError
 
 COLORS = {"none": "#f1efe9", "some": "#e0a458", "all": "#5b8fb9"}
-_CELL = 18
+_CELL, _LABEL = 18, 60
 _MOST = 64  # rows and columns drawn
 
 
@@ -29,10 +29,12 @@ class BlockMap:
     Attributes:
         kept: Share of the pairs that a block keeps, NaN for some, [tiles, blocks].
         visits: Number of the visit of a block, -1 for one that is skipped, [tiles, blocks]; None if unknown.
+        order: Number of the unit of work that a tile is, [tiles]; None if unknown.
     """
 
     kept: np.ndarray
     visits: np.ndarray | None = None
+    order: np.ndarray | None = None
 
 
 def count_blocks(mask: torch.Tensor, BM: int, BN: int) -> BlockMap:
@@ -48,9 +50,9 @@ def count_blocks(mask: torch.Tensor, BM: int, BN: int) -> BlockMap:
 
 
 def find_visits(program: Program, checked: Checked, spec: Specification, lengths: Lengths, kinds: BlockMap) -> BlockMap:
-    """Add the order of visits by the kernel's `kv_count` and `kv_block`, for batch and head 0.
+    """Add the order of visits by the kernel's `kv_count` and `kv_block`, and that of the tiles by its `tile`.
 
-    Unknown where the functions cannot be evaluated.
+    For batch and head 0. Unknown where the functions cannot be evaluated.
     """
     funcs = program.funcs()
     if not {"kv_count", "kv_block"} <= funcs.keys():
@@ -65,9 +67,21 @@ def find_visits(program: Program, checked: Checked, spec: Specification, lengths
                 block = int(np.asarray(evaluator.call("kv_block", 0, 0, m, i)))
                 if 0 <= block < visits.shape[1]:
                     visits[m, block] = i
+        order = _find_order(evaluator, len(visits)) if "tile" in funcs else None
     except (CuirError, KeyError, TypeError):
         return kinds
-    return BlockMap(kinds.kept, visits)
+    return BlockMap(kinds.kept, visits, order)
+
+
+def _find_order(evaluator: Evaluator, tiles: int) -> np.ndarray | None:
+    """Return the unit of work of each tile; None unless the units are the tiles, each once."""
+    order: np.ndarray = np.full(tiles, -1)
+    for t in range(tiles):
+        m = int(np.asarray(evaluator.call("tile", t)[2]))
+        if not 0 <= m < tiles:
+            return None
+        order[m] = t
+    return order if order.min() >= 0 else None
 
 
 def render_block_mask(mask: BlockMask) -> str:
@@ -92,6 +106,10 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
     more = f"<p>The first {tiles} of {blocks.kept.shape[0]} rows and {columns} of {blocks.kept.shape[1]} columns.</p>"
     cells = []
     for m in range(tiles):
+        if blocks.order is not None:
+            cells.append(
+                f'<text x="{columns * _CELL + 6}" y="{m * _CELL + 12}" font-size="9" fill="#555">unit {int(blocks.order[m])}</text>'
+            )
         for j in range(columns):
             share = float(blocks.kept[m, j])
             kind = "none" if share == 0 else "all" if share == 1 else "some"
@@ -105,7 +123,7 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
             )
             if visit >= 0:
                 cells.append(f'<text x="{x + _CELL / 2 - 0.5}" y="{y + 12}" font-size="8" text-anchor="middle">{visit}</text>')
-    width, height = columns * _CELL, tiles * _CELL
+    width, height = columns * _CELL + _LABEL * (blocks.order is not None), tiles * _CELL
     legend = "".join(
         f'<rect x="{90 * i}" y="{height + 8}" width="12" height="12" fill="{color}"/><text x="{90 * i + 16}" y="{height + 18}" font-size="11">{kind}</text>'
         for i, (kind, color) in enumerate(COLORS.items())

@@ -7,7 +7,9 @@ from ..checking.checked import Checked
 from ..spec.function_specification import AnySpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
+from ..syntax.printer import show
 from ..verification.report import VerifyReport
+from .diff_html import render_diff
 from .page import Section, render_page
 from .program_html import render_program
 from .report_html import render_verification
@@ -16,9 +18,14 @@ from .run_section import render_verified_run
 from .variant_section import render_mask, render_variant
 
 
-def render_verification_page(report: VerifyReport, program: Program, checked: Checked | None, spec: AnySpecification) -> str:
-    """Render the page. checked: None if the program is not well-formed."""
-    sections = [Section("Verdict", render_verification(report)), *make_kernel_sections(program, checked, spec, report)]
+def render_verification_page(
+    report: VerifyReport, program: Program, checked: Checked | None, spec: AnySpecification, origin: Program | None = None
+) -> str:
+    """Render the page. checked: None if the program is not well-formed. origin: the kernel that was adapted."""
+    sections = [Section("Verdict", render_verification(report))]
+    if origin is not None:
+        sections.append(Section("Beside the origin", render_diff(show(origin), show(program))))
+    sections += make_kernel_sections(program, checked, spec, report)
     return render_page(f"{report.kernel} against {report.variant}", "verified" if report.ok else "wrong", sections)
 
 

@@ -143,7 +143,7 @@ def verify(
     from ...spec.user_calls import limit_calls
     from ...syntax.types import DType
     from ...verification import verify as run_verify
-    from ..command_inputs import KernelWords, kept, programs, read_consts
+    from ..command_inputs import KernelWords, kept, programs, read_consts, read_program
     from ..gpu_stage import gpu_stage, verified_of
     from ..one_problem import replayed, run_problem
     from ..report_view import print_verification
@@ -221,7 +221,8 @@ def verify(
         from ...pages.verification_page import render_verification_page
 
         well_formed = check(program, kernel, consts) if report.stages[0].verdict == "passed" else None
-        write_page(page, render_verification_page(report, program, well_formed, specification))
+        source = None if is_program else read_program(verified.origin)
+        write_page(page, render_verification_page(report, program, well_formed, specification, source))
     if as_json:
         print_json({"ok": report.ok, "diagnostics": [d.as_json() for d in diagnostics], "verification": report.as_json()})
     else:
