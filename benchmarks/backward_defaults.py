@@ -30,12 +30,12 @@ from typing import Any
 import torch
 
 from benchmarks.recorded import as_row, command, record
+from cuir.attn.kernels.attention_kernel import attention
 from cuir.attn.kernels.autograd import BackwardInputs, Gradients, choose_gradients
+from cuir.attn.kernels.backward_heuristics import has_few_keys
 from cuir.attn.kernels.backward_kernels import RequestedGradients
-from cuir.attn.kernels.few_keys import has_few_keys
-from cuir.attn.kernels.kernels import attention
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell, Timing
+from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.result_rows import Entry
 from cuir.performance.suites.suites import MODELS, cell

@@ -25,7 +25,7 @@ import torch
 from benchmarks.recorded import as_row, command, record
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.backward_suite import gradients_of, ours
-from cuir.performance.suites.cells import Timing
+from cuir.performance.suites.cell_benchmark import Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.suites import suite

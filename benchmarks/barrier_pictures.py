@@ -21,10 +21,10 @@ import torch
 import cuir
 from cuir.checking.checked import Checked
 from cuir.interp import Trace, protocol, races
+from cuir.interp.access_records import Actor, Record
 from cuir.interp.barrier_state import Mbarrier
 from cuir.interp.machine import Machine, Worker
 from cuir.interp.memory import SharedRef
-from cuir.interp.records import Actor, Record
 from cuir.text.figures import load_pyplot, save_figure
 
 ROOT = Path(__file__).parent.parent

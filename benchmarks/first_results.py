@@ -47,7 +47,7 @@ def make_rules(device: str) -> Mapping[str, Callable[[], tuple[Any, Any]]]:
 
 def launch_nothing() -> None:
     """Replace the device, and what loads and starts kernels, by stand-ins."""
-    from cuir.attn.kernels import autograd, kernels
+    from cuir.attn.kernels import attention_kernel, autograd
     from cuir.performance.search import tuning_records as cache
     from cuir.runtime import launch
 
@@ -61,7 +61,7 @@ def launch_nothing() -> None:
         def launch(self, plan: Any, places: Any, captured: Any = None) -> bool:
             return True
 
-    kernels.need_hopper = autograd.need_hopper = lambda device: None
+    attention_kernel.need_hopper = autograd.need_hopper = lambda device: None
     cache.device = lambda: GPU
     launch.require_device = lambda checked, device: device  # type: ignore[assignment,return-value]
     launch.Launcher = NoLauncher  # type: ignore[assignment,misc]

@@ -24,7 +24,7 @@ from benchmarks.defaults import Cell, of_cell, parsed, whole
 from benchmarks.recorded import read_rows
 from cuir.performance.selection import Device, cost
 from cuir.performance.selection import shipped_table as table
-from cuir.performance.selection.choose import Evidence, Source, choose
+from cuir.performance.selection.setting_dispatch import Evidence, Source, choose
 from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape
 

@@ -26,11 +26,11 @@ import torch
 import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.recorded import as_row, command, record
-from cuir.attn.kernels.kernels import attention
+from cuir.attn.kernels.attention_kernel import attention
 from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell, Timing
+from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.result_rows import Entry

@@ -33,11 +33,11 @@ from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, DIM, accepted, compiled_ahead
 from benchmarks.recorded import as_row, command, record
 from cuir.arguments.binding import TORCH
-from cuir.attn.kernels.kernels import attention
+from cuir.attn.kernels.attention_kernel import attention
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_specification, read_variant
-from cuir.performance.suites.cells import Cell, Timing
+from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.peers import contenders
 from cuir.performance.suites.result_rows import Entry

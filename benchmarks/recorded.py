@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.timing.gpu import versions
 
 

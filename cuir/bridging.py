@@ -17,8 +17,8 @@ from .attn.capture.call_inputs import check_head_dims
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
 from .checking.const_defaults import consts_as_json, describe_consts, fill_consts
-from .syntax.given import program_of
 from .syntax.nodes import Program
+from .syntax.program_argument import program_of
 from .syntax.types import DTYPES
 from .text.diagnostics import CuirError, Diagnostic
 from .text.jsontext import to_json

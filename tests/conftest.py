@@ -119,10 +119,10 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
     if request.config.getoption("--thorough") != "none":
         return
     from cuir.verification import numbers_stage, schedules, schedules_stage, stages
-    from cuir.verification.coverage import drive
+    from cuir.verification.coverage import coverage_loop
 
-    effort = drive.EFFORTS["quick"]
-    monkeypatch.setitem(drive.EFFORTS, "quick", replace(effort, operations=effort.operations // 10))
+    effort = coverage_loop.EFFORTS["quick"]
+    monkeypatch.setitem(coverage_loop.EFFORTS, "quick", replace(effort, operations=effort.operations // 10))
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))  # such a report is not to be remembered
     for module, name in (
         (schedules, "make_schedules"),

@@ -13,11 +13,11 @@ import pytest
 import corpus
 import cuir
 from cuir.cli.command_inputs import read_consts
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.stage_files import Lowering
 from cuir.performance.search import Space
 from cuir.runtime.nvcc import compile_cuda, find_nvcc
-from llm import settling
+from llm import settled_differences
 from tests.page_blocks import (
     PAGES,
     ROOT,
@@ -73,8 +73,8 @@ def read_space(text: str) -> None:
 
 def read_settlements(text: str) -> None:
     """Read settlements of `cuir lift --settle` (docs/lifting.md); what they say of a source is not asked."""
-    with mock.patch.object(settling, "_check"):
-        assert settling.read_settled(write_text("settled.toml", text), mock.Mock())
+    with mock.patch.object(settled_differences, "_check"):
+        assert settled_differences.read_settled(write_text("settled.toml", text), mock.Mock())
 
 
 def write_text(name: str, text: str) -> Path:

@@ -30,8 +30,8 @@ from cuir.text.diagnostics import CuirError
 from cuir.verification.function_judge import judge_function
 from cuir.verification.inputs import FunctionLaunch
 from cuir.verification.spec_dispatch import AnyCase, AnyLaunch, get_tile_sizes, make_number_cases, make_schedule_cases, prepare_launch
-from cuir.verification.steps import find_tiles
-from cuir.verification.values.draws import Draw
+from cuir.verification.tile_steps import find_tiles
+from cuir.verification.values.cases import Draw
 
 from .planted_faults import Origin, origin
 

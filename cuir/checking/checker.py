@@ -18,7 +18,6 @@ from ..ops import TABLE
 from ..ops.base import Effects
 from ..ops.expressions import get_called_op
 from ..ops.limits import TARGETS, Target
-from ..syntax.given import program_of
 from ..syntax.nodes import (
     Assign,
     Call,
@@ -38,6 +37,7 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.plain_numbers import plain_number
+from ..syntax.program_argument import program_of
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..performance.search import Outcome, TuneReport
     from ..performance.search.search import Progress
     from ..performance.suites.result_rows import Row
-    from ..performance.suites.running import Told
+    from ..performance.suites.suite_run import Told
 
 SHOWN = 8  # candidates of a table
 

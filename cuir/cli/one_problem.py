@@ -21,9 +21,9 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..verification.failing_run import CASE, CONSTS
 from ..verification.inputs import list_applicable_kinds
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
-from ..verification.values.decisive import KIND as STEPS
-from ..verification.values.draws import Draw
+from ..verification.values.cases import Draw
 from ..verification.values.special_plan import SPECIAL
+from ..verification.values.step_inputs import KIND as STEPS
 from ..verification.values.underflowing_sums import KIND as UNDERFLOW
 from .command_defaults import EXPERT
 from .command_inputs import expert_for, read_numbers, suggestion

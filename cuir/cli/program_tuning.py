@@ -77,7 +77,7 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
         folder: For programs and reports.
         as_json: Print JSON data.
     """
-    from llm.apart import Apart
+    from llm.limited_processes import Apart
     from llm.passes.transfer import described
     from llm.passes.tune import Target, Tuned, Tuning, tune
 

@@ -109,7 +109,7 @@ def _launch() -> str:
     from ..syntax.parser import parse
     from ..testing.gpu_runs import check_on_gpu
     from ..verification.spec_dispatch import prepare_specification
-    from ..verification.values.draws import Draw
+    from ..verification.values.cases import Draw
 
     if not torch.cuda.is_available():
         return "no GPU"

@@ -15,7 +15,7 @@ from ..attn.splicing.splice import TransferResult, transfer
 from ..checking.const_defaults import PlainConsts
 from ..performance.search.candidate_runs import LocalDevice
 from ..performance.search.space import from_plain
-from ..performance.suites.cells import Cell, Contenders, Timing, measure_cell
+from ..performance.suites.cell_benchmark import Cell, Contenders, Timing, measure_cell
 from ..performance.suites.reference import Reference
 from ..performance.suites.result_rows import CellRow, Row
 from ..performance.timing.problem import Shape
@@ -214,7 +214,7 @@ def prime(request: PrimingJob) -> dict[str, str]:
     """Prepare the peers for a cell."""
     import torch
 
-    from ..performance.suites.priming import prime_peers
+    from ..performance.suites.parallel_compilation import prime_peers
 
     bench_cell = Cell.from_json(request)
     spec = read_variant(bench_cell.variant, bench_cell.arguments)

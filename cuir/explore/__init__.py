@@ -7,6 +7,6 @@ of primitives is in cuir/ops and cuir/interp.
 from __future__ import annotations
 
 from .explore import Exploration, explore
-from .file import Written, read_schedule
+from .schedule_file import Written, read_schedule
 
 __all__ = ["Exploration", "Written", "explore", "read_schedule"]

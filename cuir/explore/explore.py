@@ -18,8 +18,8 @@ from ..text.notebook import ShownInNotebooks
 from .cluster_barriers import find_cluster_conflict
 from .dpor import Budget, Counts, search
 from .extract import extract_single_units, extract_skeletons
-from .file import Written
-from .shortest import Short, find_shortest
+from .schedule_file import Written
+from .schedule_reduction import Short, find_shortest
 from .skeleton import Skeleton
 
 CLASSES = 20_000

@@ -1,8 +1,8 @@
 """FlexAttention's interface on verified kernels."""
 
-from ..attn.api.masks import create_block_mask, create_nested_block_mask
-from ..attn.capture.packing import packed_copies
-from ..attn.kernels.kernels import Attention, attention
+from ..attn.api.block_masks import create_block_mask, create_nested_block_mask
+from ..attn.capture.kernel_operands import packed_copies
+from ..attn.kernels.attention_kernel import Attention, attention
 from ..attn.serving.cached import attention_with_kv_cache
 from ..attn.serving.varlen import varlen_attention
 from .front import flex_attention

@@ -9,12 +9,12 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from ..attn.api.dense import run_cold, run_dispatched
+from ..attn.api.dense_calls import run_cold, run_dispatched
 from ..attn.api.prepared_calls import run_warm
 from ..attn.capture.attention_request import SOFTMAX, AttentionRequest, Level, Weighting
 from ..attn.capture.call_inputs import Seeded, make_scale_positive, prepare_dropout, wrong
-from ..attn.capture.dispatched import is_dispatched
-from ..attn.capture.packing import autocast, autocasts
+from ..attn.capture.dispatcher_calls import is_dispatched
+from ..attn.capture.kernel_operands import autocast, autocasts
 from ..attn.serving.varlen import nested_attention
 from ..spec.specification import Normalize
 from ..syntax.plain_numbers import plain_number

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..attn.kernels.attention_kernel import Level
 from ..attn.kernels.decoding import ROWS
-from ..attn.kernels.kernels import Level
 from ..attn.serving.cached import attention_with_kv_cache
 
 

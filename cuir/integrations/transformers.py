@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..attn.capture.call_inputs import check_options, wrong
-from ..attn.kernels.kernels import Level
+from ..attn.kernels.attention_kernel import Level
 from ..caching import memoize
 from ..flex import create_block_mask, flex_attention
 from ..text.diagnostics import CuirError

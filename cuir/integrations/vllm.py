@@ -24,7 +24,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from ..attn.capture.call_inputs import check_options
-from ..attn.kernels.kernels import Level
+from ..attn.kernels.attention_kernel import Level
 from .batches import Batch, CallOptions, attend, rules_of
 
 NAME = "CUIR"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from .access_records import Actor, Record
 from .barrier_state import Mbarrier
 from .memory import SharedRef
-from .records import Actor, Record
 from .shadows import Access
 from .state import State
 from .tensors import BoxRef

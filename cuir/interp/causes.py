@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ..text.plurals import count_noun
 from ..text.source import Span
+from .access_records import Actor, Record
 from .barrier_state import Event, Mbarrier
 from .cause_chains import (
     Cause,
@@ -42,7 +43,6 @@ from .faults import make_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
 from .multicasts import explain_multicast
-from .records import Actor, Record
 
 
 def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) -> Cause | None:

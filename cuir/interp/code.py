@@ -24,15 +24,15 @@ from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Typ
 from ..syntax.walk import IdentityKey
 from ..text.source import Span, spoken
 from .actions import Product, ReclaimedRegisters
+from .async_groups import check_rebinding
 from .event_trace import estimate_cost
+from .expression_watches import Watch
 from .faults import make_fault
-from .groups import check_rebinding
 from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
+from .noisy_operations import collect_decisions, compile_perturbed
 from .ops_registry import RUNS
-from .perturb import collect_decisions, compile_perturbed
 from .step_budget import TURN
 from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, require_uniform
-from .watching import Watch
 
 
 @dataclass

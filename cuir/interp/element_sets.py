@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ..ops.meaning.tiles import add_at, view_bits
+from .access_records import Actor
 from .faults import make_fault
 from .machine import Machine
-from .records import Actor
 from .tensor_races import enter_elements
 from .tensors import TensorArg
 

@@ -1,7 +1,7 @@
 """Engines: the effect of each action, from issue until retired; late effects happen late.
 
 Without detection a copy poisons its destination until it acts. Who must wait is checked by the records (races.py) and
-the groups (groups.py).
+the groups (async_groups.py).
 """
 
 from __future__ import annotations

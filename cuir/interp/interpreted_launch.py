@@ -22,25 +22,25 @@ from ..checking.kernel_results import ResultKey
 from ..checking.tensor_modes import find_exchanged, find_tensor_modes
 from ..ops.expressions import get_declaration
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
-from ..syntax.given import program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
 from ..syntax.plain_numbers import plain_number
+from ..syntax.program_argument import program_of
 from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from . import main_loop
 from .code import Compiler, TripCounts
 from .event_trace import Trace
+from .expression_watches import get_watch
 from .machine import Evaluate, Instruction, Launch, Machine, Program, Worker
 from .noise import Noise, get_noise, perturb_runs
 from .ops import RUNS
-from .recording import record_fault
 from .schedule import Schedule
 from .step_budget import UNIT, Budget
 from .tensors import TensorArg
+from .trace_times import record_fault
 from .values import Diverge, f32, require_uniform
-from .watching import get_watch
 
 IDLE = 1024  # most CTAs or clusters of a grid beyond its work items
 LANES = 32  # CTAs that run as one batch at first: enough to amortise an instruction, few enough for the caches

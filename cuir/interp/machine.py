@@ -18,6 +18,7 @@ import torch
 from ..checking.checked import Checked
 from ..ops.expressions import get_declaration
 from ..text.source import Span
+from .access_records import Actor, Tracker
 from .actions import Action, Groups
 from .barrier_state import Handout, Mbarrier, NamedBarrier
 from .clocks import Clock, Event
@@ -25,7 +26,6 @@ from .event_trace import Trace
 from .memory import Shared
 from .noise import Noise
 from .ops_registry import RUNS
-from .records import Actor, Tracker
 from .schedule import Picker, Schedule
 from .state import State, select
 from .step_budget import Budget

@@ -6,13 +6,13 @@ is a deadlock.
 
 from __future__ import annotations
 
+from .async_groups import drain_stores, finish
 from .barrier_state import Mbarrier
 from .deadlocks import make_deadlock_error
 from .engines import act
 from .faults import make_fault
-from .groups import drain_stores, finish
 from .machine import BLOCK, Machine, Worker
-from .recording import record_deadlock, record_steps
+from .trace_times import record_deadlock, record_steps
 from .values import Diverge
 
 

@@ -6,6 +6,7 @@ orders the two is an arrival of the other CTA's workers there.
 
 from __future__ import annotations
 
+from .access_records import Record
 from .cause_chains import (
     Cause,
     find_idle_wait,
@@ -17,7 +18,6 @@ from .cause_chains import (
     list_arrivals,
 )
 from .machine import Machine, Worker
-from .records import Record
 
 
 def explain_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:

@@ -1,6 +1,6 @@
 """Noise on results of inexact operations: offsets of values, orders of sums, fused multiply-adds.
 
-perturb.py decides where it enters. Invariant: equal values move equally far, as instructions are, and the same seed
+noisy_operations.py decides where it enters. Invariant: equal values move equally far, as instructions are, and the same seed
 gives the same run under the same schedule.
 """
 

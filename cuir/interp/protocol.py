@@ -10,11 +10,11 @@ from ..text.diagnostics import CuirError
 from ..text.plurals import count_noun
 from ..text.source import Span
 from . import causes
+from .access_records import Actor
 from .barrier_state import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
 from .faults import make_fault
 from .machine import Machine, Worker
-from .records import Actor
 
 
 # ---- mbarriers

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ops.base import Op
+from .access_records import Actor, Record
 from .causes import explain_conflict, make_unwritten_fault
 from .clocks import Event
 from .faults import make_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
-from .records import Actor, Record
 
 
 def touch(

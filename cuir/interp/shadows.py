@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .access_records import Actor
 from .clocks import Event
-from .records import Actor
 
 
 @dataclass

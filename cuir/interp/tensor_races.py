@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from ..checking.tensor_modes import write_spans
+from .access_records import Actor
 from .clocks import Event
 from .faults import make_fault
 from .machine import Machine
-from .records import Actor
 from .shadows import Access, Shadow
 from .tensors import BoxRef, TensorArg, get_region
 

@@ -24,9 +24,9 @@ from ..syntax.types import TileType
 from ..syntax.walk import children
 from ..text.diagnostics import CuirError
 from .actions import Product, ReclaimedRegisters
+from .async_groups import check_rebinding
 from .code import Compiler, Site, read_settled_tile
 from .control_slice import ControlSlice, RoleSlice, control_slice, has_effects, is_data, is_watched
-from .groups import check_rebinding
 from .interpreted_launch import Grid, LaunchOptions, RunReport, prepare, report_of, run_batches, run_chosen
 from .machine import Evaluate, Instruction, Worker
 from .ops_registry import RUNS

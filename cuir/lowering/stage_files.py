@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from .compiler import Source, print_kernel, to_checked
 from .ir import ops
 from .ir.build_ir import build
+from .ir.ir_text import show
 from .ir.ir_walk import every
-from .ir.text import show
 from .lowered import Cuda
 from .passes.pipeline import select_passes
 

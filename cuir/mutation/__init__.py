@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .judging import Job, Judged, judge, run
+from .mutant_judging import Job, Judged, judge, run
 from .mutants import Mutant, chosen, mutants
 from .mutation_report import MutateReport
-from .sites import FAULTS
+from .mutation_sites import FAULTS
 
 __all__ = ["FAULTS", "Job", "Judged", "Mutant", "MutateReport", "chosen", "judge", "mutants", "run"]

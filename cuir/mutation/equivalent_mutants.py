@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attn.tracing.names import OPTIONAL, SPLICE_POINTS
+from ..attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS
 from ..attn.verification.sizes import make_problems
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checker import pick_kernel
@@ -45,10 +45,10 @@ from ..syntax.rewrite import replace_node, rewrite_block
 from ..syntax.walk import count_assignments, names_read, walk
 from ..text.diagnostics import CuirError
 from ..verification import Problem, check_contracts
+from .mutant_comparison import Trial
+from .mutation_sites import Places, Site, get_root
 from .needless_choices import needless_choice
 from .other_settings import make_smaller_tiles, other_setting
-from .sites import Places, Site, get_root
-from .trial import Trial
 from .unit_order import same_units
 from .unused_parts import unused_part
 

@@ -10,7 +10,7 @@ from ..syntax.nodes import Program
 from ..syntax.printer import show
 from . import resource_faults, synchronisation_faults, value_faults  # noqa: F401 - they enter their operators
 from .mutation_operators import OPERATORS, Mutant
-from .sites import Places
+from .mutation_sites import Places
 
 
 def mutants(program: Program, kernel: str | None = None) -> list[Mutant]:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..syntax.nodes import Node, Program
 from ..syntax.printer import show
-from .sites import Places, Site
+from .mutation_sites import Places, Site
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..text.markdown import table
 from ..text.notebook import ShownInNotebooks
-from .judging import EXPLORED, VERDICTS, Judged
-from .sites import FAULTS
+from .mutant_judging import EXPLORED, VERDICTS, Judged
+from .mutation_sites import FAULTS
 
 STAGES = ("well-formed", "contracts", "schedules", "mask", "numbers", EXPLORED)
 HEAD = ("class", *STAGES, *VERDICTS[1:], "score", "fault")

@@ -15,7 +15,7 @@ from ..syntax.nodes import Assign, Binary, Call, Expr, Func, Literal, Name
 from ..syntax.printer import show
 from ..syntax.rewrite import replace_node
 from ..syntax.walk import count_assignments, names_read
-from .trial import Trial
+from .mutant_comparison import Trial
 
 _NAN = Binary("-", Name("inf"), Name("inf"))
 

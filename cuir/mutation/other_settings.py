@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..checking.checker import check
 from ..syntax.walk import names_read
 from ..text.diagnostics import CuirError
-from .trial import Trial
+from .mutant_comparison import Trial
 
 
 def other_setting(t: Trial) -> str | None:

@@ -13,7 +13,7 @@ from ..syntax.nodes import Assign, Binary, Call, Keyword, List, Literal, Name, P
 from ..syntax.printer import show
 from ..syntax.walk import names_read
 from .mutation_operators import Mutant, make_mutant, operator
-from .sites import Places, Site, get_root
+from .mutation_sites import Places, Site, get_root
 
 
 @operator

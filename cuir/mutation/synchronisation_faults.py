@@ -16,7 +16,7 @@ from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, Exp
 from ..syntax.printer import show
 from ..syntax.walk import walk
 from .mutation_operators import Mutant, make_mutant, operator
-from .sites import Places, get_root
+from .mutation_sites import Places, get_root
 
 UNSEEN = "the statements that it passes compute in registers alone: no other worker and no engine can tell"
 ONCE_MORE = "{} again at once: nothing is left to wait for, and in between the worker did nothing that others see"

@@ -11,8 +11,8 @@ from ..checking.checker import check
 from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Call, Expr, For, Func, Name
 from ..text.diagnostics import CuirError
-from ..verification.steps import align_heads
-from .trial import Trial
+from ..verification.tile_steps import align_heads
+from .mutant_comparison import Trial
 
 _PROBLEMS = 60
 _LONGEST = 17  # binary exponent of the largest length

@@ -10,8 +10,8 @@ from ..attn.verification.splice_evaluator import Evaluator
 from ..checking.checker import check
 from ..syntax.nodes import Assign, Call, Func, Kernel, Name, Return, Tuple
 from ..text.diagnostics import CuirError
-from .sites import Site
-from .trial import Trial
+from .mutant_comparison import Trial
+from .mutation_sites import Site
 
 _NUMBERS = (*range(24), 63, 64, 1000)  # of other arguments
 _OTHERS = (0, 1, 2, 3, 7, 1000)  # in place of the part

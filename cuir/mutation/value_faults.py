@@ -15,7 +15,7 @@ from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Lite
 from ..syntax.printer import show
 from ..syntax.walk import count_assignments, names_read, walk
 from .mutation_operators import Mutant, make_mutant, operator
-from .sites import Places, Site, get_root
+from .mutation_sites import Places, Site, get_root
 
 
 def _computes(places: Places, site: Site) -> bool:

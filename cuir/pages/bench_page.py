@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from ..performance.suites.cells import OURS, family
+from ..performance.suites.cell_benchmark import OURS, family
 from ..performance.suites.result_rows import Row
 from ..performance.suites.results import best, describe_row_consts, means, names_of_peers, place, rate, summary, unit
 from .html_table import Html, render_fields, render_table

@@ -16,7 +16,7 @@ from ..checking.checker import check
 from ..checking.prelude_functions import prelude
 from ..checking.rule_context import is_literal
 from ..checking.scope import PRIMITIVES
-from ..mutation.sites import Path, Site, list_sites, replace_node
+from ..mutation.mutation_sites import Path, Site, list_sites, replace_node
 from ..ops import WRITTEN
 from ..ops.base import PRODUCTS, Effects
 from ..ops.expressions import get_called_op, traits

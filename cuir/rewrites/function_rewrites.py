@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..mutation.sites import list_sites, replace_node
+from ..mutation.mutation_sites import list_sites, replace_node
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, Func, IfExp, Literal, Name, Node, Program, Return, Stmt, Subscript
 from ..syntax.walk import count_assignments, names_read, walk
 from .facts import Facts, Site, get_child

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ..mutation.sites import list_sites, replace_node
+from ..mutation.mutation_sites import list_sites, replace_node
 from ..syntax.nodes import (
     Assign,
     Attribute,

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 
 from ..caching import memoize
-from .given import program_of
 from .nodes import (
     BINDS,
     Assign,
@@ -46,6 +45,7 @@ from .nodes import (
     Unary,
     With,
 )
+from .program_argument import program_of
 from .walk import IdentityKey
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets

@@ -13,7 +13,7 @@ from ..verification.function_judge import check_function
 from ..verification.inputs import FunctionLaunch
 from ..verification.on_gpu import make_fault, move_to_device
 from ..verification.spec_dispatch import AnyCase, AnyLaunch, prepare_launch
-from ..verification.values.draws import Draw
+from ..verification.values.cases import Draw
 
 
 def check_on_gpu(

@@ -18,9 +18,9 @@ from ..checking.const_defaults import fill_consts
 from ..interp import Schedule
 from ..spec.function_specification import FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification
-from ..syntax.given import program_of
 from ..syntax.nodes import Program
 from ..syntax.printer import show
+from ..syntax.program_argument import program_of
 from ..text.diagnostics import CuirError
 from ..verification import verify
 from ..verification.blame import blame
@@ -35,7 +35,7 @@ from ..verification.spec_dispatch import (
     require_judgeable,
     shrink_error,
 )
-from ..verification.values.draws import Draw
+from ..verification.values.cases import Draw
 from .failure import MismatchError, make_failure
 from .session_settings import identify, is_within_hypothesis, run_once, session
 

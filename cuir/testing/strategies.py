@@ -15,7 +15,7 @@ from ..checking.checked import Checked
 from ..interp.schedule import POLICIES
 from ..syntax.types import BF16, F16, F32, DType
 from ..text.diagnostics import CuirError
-from ..verification.values.kinds import draw_tensor
+from ..verification.values.input_kinds import draw_tensor
 
 try:
     from hypothesis import strategies as st

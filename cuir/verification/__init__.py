@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..attn.verification.problems import Case
     from ..attn.verification.sizes import Problem
     from .exhaustive import check_exhaustively
-    from .mask import check_mask
+    from .mask_readout import check_mask
     from .report import Stage, VerifyReport
     from .schedules import check_schedules
     from .stages import verify
@@ -27,7 +27,7 @@ _HOME = {
     "VerifyReport": "cuir.verification.report",
     "check_contracts": "cuir.attn.verification.contracts",
     "check_exhaustively": "cuir.verification.exhaustive",
-    "check_mask": "cuir.verification.mask",
+    "check_mask": "cuir.verification.mask_readout",
     "check_numbers": "cuir.attn.verification.numeric",
     "check_schedules": "cuir.verification.schedules",
     "verify": "cuir.verification.stages",

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..attn.tracing.names import MAX_SCORES
+from ..attn.tracing.splice_names import MAX_SCORES
 from ..attn.verification.problems import Launch
 from ..checking.checked import Checked
 from ..checking.views import root_name

@@ -15,18 +15,18 @@ from ..syntax.nodes import Call, Expr, For, If, IfExp, Node
 from ..syntax.types import F32, TileType
 from ..syntax.walk import IdentityKey
 from .coverage.conditions import Condition, collect_conditions, map_parents
-from .coverage.observed import Observed
+from .coverage.observed_sides import Observed
 from .coverage.origins import NUMBERS
 from .coverage.scalar_program import ScalarProgram, Unknown
+from .coverage.size_search import Search, choose, solve
 from .coverage.size_space import Space
-from .coverage.solve import Search, choose, solve
 from .coverage.targets import Target
 from .function_problems import make_value_draws, restrict_kinds
 from .inputs import get_special_plan
 from .spec_dispatch import AnyCase
 from .step_counts import is_counted
 from .user_sizes import is_user_case
-from .values.draws import Draw, get_integer_consts
+from .values.cases import Draw, get_integer_consts
 from .values.special_plan import SPECIAL
 
 _PLAIN = ("normal", "strided")  # kinds of inputs that show no cancellation and no overflow

@@ -7,7 +7,7 @@ import torch
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from .inputs import make_function_launch
-from .values.draws import Draw
+from .values.cases import Draw
 
 
 def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:

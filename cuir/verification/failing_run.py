@@ -14,7 +14,7 @@ from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import DTYPES
 from ..text.diagnostics import CuirError, Diagnostic
 from .spec_dispatch import AnyCase
-from .values.draws import Draw
+from .values.cases import Draw
 
 CASE = re.compile(r"in the case (.*?): ((?:\w+=[^,\s]+, )+)(\w+) inputs(?:, seed (\d+))?")
 CONSTS = re.compile(r"found with ((?:-c \w+=\S+ ?)+)$", re.MULTILINE)

@@ -21,9 +21,9 @@ from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
 from .long_values import choose_usual_scale
 from .spec_dispatch import AnyCase, get_tile_sizes
-from .steps import align_heads, find_named_dims, find_steps, find_unit_dims
 from .synchronisation import run_synchronisation
-from .values.draws import Draw, select_fitting
+from .tile_steps import align_heads, find_named_dims, find_steps, find_unit_dims
+from .values.cases import Draw, select_fitting
 
 NAME = "steps"  # names of these problems begin with it
 UNITS, STEPS = 300, 520  # units of one CTA, and steps of a unit

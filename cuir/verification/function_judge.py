@@ -15,15 +15,15 @@ from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.user_code import function_span
-from .eight_bits import half_steps, round_to, saturate, saturates
+from .error_bounds import SingleError
 from .inputs import FunctionLaunch, choose_half_dtype, collect_readable
 from .integer_outputs import collect_right_integers, find_out_of_range
-from .roundings import rounds_between, rounds_for_products
-from .values.decisive import KIND as STEPS
-from .values.decisive import describe_steps, find_undecided
-from .values.draws import Draw
+from .intermediate_rounding import rounds_between, rounds_for_products
+from .output_rounding import half_steps, round_to, saturate, saturates
+from .values.cases import Draw
 from .values.number_text import describe_overflow, show_different
-from .yardstick import SingleError
+from .values.step_inputs import KIND as STEPS
+from .values.step_inputs import describe_steps, find_undecided
 
 HIDDEN = 2.0**-8  # of the output's rounding: allowed error common to all elements, besides the rounding of each
 FLUSHED = 2.0**-126  # exponentials below are 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from ..attn.tracing.names import BACKWARD
+from ..attn.tracing.splice_names import BACKWARD
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
@@ -25,8 +25,8 @@ from .inputs import (
 )
 from .lengths import make_all_draws
 from .special_problems import make_special_draws
-from .values.decisive import make_decisive_draws
-from .values.draws import Draw, compute_shape, get_integer_consts
+from .values.cases import Draw, compute_shape, get_integer_consts
+from .values.step_inputs import make_decisive_draws
 
 _SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may drop everything
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values

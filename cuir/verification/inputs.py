@@ -1,6 +1,6 @@
 """Arguments of a kernel for one problem, drawn from its signature for a function specification.
 
-Outputs are full of NaN. Kinds of values are defined in kinds.py, lengths in lengths.py.
+Outputs are full of NaN. Kinds of values are defined in input_kinds.py, lengths in lengths.py.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ..spec.function_specification import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
-from .poison import find_unread
 from .time_limits import TRIED_VALUES
+from .unread_inputs import find_unread
 from .values.arbitrary_inputs import find_arbitrary, without_fillers
-from .values.decisive import KIND as STEPS
-from .values.decisive import make_decisive_inputs
-from .values.draws import Draw, compute_shape, count_elements, get_integer_consts
+from .values.cases import Draw, compute_shape, count_elements, get_integer_consts
+from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .values.joint_extremes import find_steep_sums
-from .values.kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .values.spread_nan import KIND as NAN
 from .values.spread_nan import find_spread
+from .values.step_inputs import KIND as STEPS
+from .values.step_inputs import make_decisive_inputs
 from .values.underflowing_sums import KIND as UNDERFLOW
 from .values.underflowing_sums import make_underflowing
 

@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..text.diagnostics import CuirError
-from .yardstick import SingleError, Undisturbed
+from .error_bounds import SingleError, Undisturbed
 
 _WORD = 2.0**31
 _OTHERS = (0, 77, -77)

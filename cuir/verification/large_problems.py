@@ -6,7 +6,7 @@ from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
 from .spec_dispatch import AnyCase
 from .synchronisation import collect_sizes
-from .values.draws import count_elements
+from .values.cases import count_elements
 
 SMALL = 50_000  # elements of all tensors: a slow run of a smaller problem is a fault
 

@@ -18,9 +18,9 @@ from ..attn.verification.problems import Case, is_attention, list_smaller_length
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
-from .counters import count_ring_uses
-from .steps import align_heads, find_steps
-from .values.draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
+from .loop_trip_counts import count_ring_uses
+from .tile_steps import align_heads, find_steps
+from .values.cases import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims without tiles

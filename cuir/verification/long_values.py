@@ -16,8 +16,8 @@ from ..syntax.types import F32, I32
 from ..text.diagnostics import CuirError
 from .function_problems import says_something
 from .inputs import list_applicable_kinds, make_function_launch
-from .steps import align_heads
-from .values.draws import Draw, count_elements, get_integer_consts
+from .tile_steps import align_heads
+from .values.cases import Draw, count_elements, get_integer_consts
 
 LONGEST = 131_075
 _LONG = 20_000  # elements of a dim from which its sums are made exact

@@ -17,12 +17,12 @@ from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from ..text.progress_message import ProgressMessage
 from .branch_problems import make_branch_draws
-from .coverage.cover import Cover
-from .coverage.observed import Observed
-from .coverage.one_sided import report_coverage
+from .coverage.coverage_runs import Cover
+from .coverage.observed_sides import Observed
+from .coverage.one_sided_conditions import report_coverage
 from .inputs import FunctionLaunch, choose_half_dtype, find_accumulated
 from .large_problems import describe_left, is_too_large
-from .perturbed import check_perturbed, choose_perturbed
+from .noise_verdicts import check_perturbed, choose_perturbed
 from .report import Stage
 from .request import Request
 from .rounded_sizes import make_rounded_size_cases

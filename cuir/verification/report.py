@@ -9,7 +9,7 @@ from ..checking.const_defaults import consts_as_json, describe_consts
 from ..text.diagnostics import Diagnostic
 from ..text.markdown import table
 from ..text.notebook import ShownInNotebooks
-from .coverage.figure import Figure
+from .coverage.coverage_figure import Figure
 from .narrow_products import NarrowSum
 
 Verdict = Literal["passed", "failed", "skipped"]
@@ -45,7 +45,7 @@ class VerifyReport(ShownInNotebooks):
     """The stages in their order; `ok`: none failed.
 
     left_out, unreached: first and last lines of text that is not in the kernel with these consts, and of text that no
-    run has executed (see unreached.py).
+    run has executed (see line_coverage.py).
     """
 
     html_renderer = "pages.report_html:render_verification"

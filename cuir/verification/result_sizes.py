@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .yardstick import Undisturbed
+from .error_bounds import Undisturbed
 
 
 class ResultSizes(Undisturbed):

@@ -23,8 +23,8 @@ from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
 from .rounded_tables import find_table, make_table_draws
-from .steps import align_heads, find_unit_dims
-from .values.draws import Draw, count_elements, get_integer_consts, select_fitting
+from .tile_steps import align_heads, find_unit_dims
+from .values.cases import Draw, count_elements, get_integer_consts, select_fitting
 
 NAME = "rounded sizes"  # names of these problems begin with it
 _PLACES = 1_000_000  # number of evaluated combinations of sizes and indices

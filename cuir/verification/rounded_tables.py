@@ -16,8 +16,8 @@ from ..syntax.nodes import Expr, Name, Subscript
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 from .inputs import make_function_launch
-from .steps import align_heads
-from .values.draws import Draw, count_elements, get_integer_consts, select_fitting
+from .tile_steps import align_heads
+from .values.cases import Draw, count_elements, get_integer_consts, select_fitting
 
 NAME = "rounded integers"  # names of these problems begin with it
 _ENTRIES = 8  # length of each dim of the table

@@ -9,7 +9,7 @@ from ..checking.checked import Checked
 from ..interp.interpreted_launch import export_entered_blocks, forget_entered, merge_entered
 from ..spec.user_calls import Refusals
 from ..text.diagnostics import CuirError
-from .coverage.observed import Observed
+from .coverage.observed_sides import Observed
 from .soundness import Soundness
 
 

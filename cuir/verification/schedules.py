@@ -13,7 +13,7 @@ import torch
 
 from ..arguments.binding import Argument
 from ..attn.verification.numeric import add_note
-from ..attn.verification.orders import Order
+from ..attn.verification.tile_orders import Order
 from ..checking.checked import Checked
 from ..interp import RunReport, Schedule, run
 from ..interp.interpreted_launch import Grid

@@ -8,14 +8,15 @@ from functools import partial
 
 from ..attn.verification.contracts import has_splice_points
 from ..attn.verification.numeric import add_note
-from ..attn.verification.orders import Order, make_orders
 from ..attn.verification.problems import is_attention
+from ..attn.verification.tile_orders import Order, make_orders
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
 from ..text.progress_message import ProgressMessage, get_share
-from .coverage.observed import Observed
+from .coverage.observed_sides import Observed
 from .exhaustive import check_exhaustively
 from .large_problems import describe_left, is_too_large
+from .line_coverage import forget_entered
 from .report import Stage
 from .request import Request
 from .schedules import ScheduleOptions, check_schedules
@@ -23,7 +24,6 @@ from .side_processes import Job
 from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
 from .step_counts import make_counted_cases, make_counted_jobs
 from .time_limits import EXPLORATION
-from .unreached import forget_entered
 
 # shares of the stage that are done when problems have run, and when every count of steps has; then schedules are enumerated
 DONE = {"quick": (1.0, 1.0), "full": (0.15, 0.85)}

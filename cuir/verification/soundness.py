@@ -23,7 +23,7 @@ from ..text.diagnostics import CuirError
 from ..text.user_code import function_span
 from .function_judge import require_defined
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
-from .values.draws import Draw, count_elements, get_integer_consts
+from .values.cases import Draw, count_elements, get_integer_consts
 from .values.number_text import show_different
 
 _TRIED = (5, 16, 64, 128)  # lengths of all dims of the problem that is evaluated twice: the first that is admitted

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ..attn.splicing.captured_arguments import CapturedArguments, sources_of
-from ..attn.splicing.learned import gradients_of
-from ..attn.splicing.rebuilt import bound_reads, fix_lengths
-from ..attn.tracing.names import BACKWARD
+from ..attn.splicing.captured_gradients import gradients_of
+from ..attn.splicing.specification_copies import bound_reads, fix_lengths
 from ..attn.tracing.read_ranges import trace_without_clashes
+from ..attn.tracing.splice_names import BACKWARD
 from ..attn.verification.hidden_biases import make_hidden_biases
 from ..attn.verification.numeric import add_note, judge
 from ..attn.verification.problems import (
@@ -40,17 +40,17 @@ from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Kernel, Program
 from ..text.diagnostics import CuirError
 from .blame import blame
-from .corners import find_first_defined, make_corner_specifications, pick_corner_problem
-from .counters import count_ring_uses
+from .captured_corners import find_first_defined, make_corner_specifications, pick_corner_problem
 from .function_judge import check_function, require_outputs
 from .function_problems import make_draws, restrict_kinds
 from .inputs import FunctionLaunch, make_function_launch
 from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
+from .line_coverage import ENOUGH, find_short_loops, find_unentered_loops
+from .loop_trip_counts import count_ring_uses
 from .memory_limits import require_memory
-from .steps import find_steps, find_tiles
+from .tile_steps import find_steps, find_tiles
 from .time_limits import SEARCHED_RUN, SHRINKING
-from .unreached import ENOUGH, find_short_loops, find_unentered_loops
-from .values.draws import Draw
+from .values.cases import Draw
 
 AnyCase = Case | Draw
 AnyLaunch = Launch | FunctionLaunch

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
-from .steps import align_heads, find_steps, find_unit_dims
-from .values.draws import Draw, select_fitting
+from .tile_steps import align_heads, find_steps, find_unit_dims
+from .values.cases import Draw, select_fitting
 from .values.special_plan import SPECIAL, SpecialPlan
 from .values.special_values import HIDDEN_COLUMNS
 

@@ -9,39 +9,40 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ..arguments.requirements import describe_row_requirements
-from ..attn.tracing.names import STANDARD
 from ..attn.tracing.read_ranges import negative_read
+from ..attn.tracing.splice_names import STANDARD
 from ..attn.tracing.trace import tracing_once
 from ..attn.verification.column_contracts import check_columns, has_column_points, make_column_problems
 from ..attn.verification.contracts import check_contracts, has_splice_points, reads_blocks_from_memory
 from ..attn.verification.mask_distances import LONGEST, check_distances
-from ..attn.verification.orders import Order
 from ..attn.verification.problems import Case, is_attention
 from ..attn.verification.sizes import collect_mask_integers, make_few_problems, make_problems
+from ..attn.verification.tile_orders import Order
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.const_defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
+from ..interp.expression_watches import watch_runs
 from ..interp.interpreted_launch import prepare_code
 from ..interp.step_budget import limit_seconds
-from ..interp.watching import watch_runs
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..runtime.launchable import find_spills, require_launchable
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, limit_calls
-from ..syntax.given import program_of
 from ..syntax.nodes import Program
+from ..syntax.program_argument import program_of
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
 from ..text.progress_message import ProgressMessage
-from .coverage.observed import Observed, observe
-from .coverage.one_sided import report_coverage, require_both_sides
+from .coverage.observed_sides import Observed, observe
+from .coverage.one_sided_conditions import report_coverage, require_both_sides
 from .freed_memory import release_freed_memory
 from .inputs import make_contract_problems
-from .mask import Readout, check_function_mask, check_mask, choose_readout_lengths
+from .line_coverage import find_short_loops, find_unreached, forget_entered
+from .mask_readout import Readout, check_function_mask, check_mask, choose_readout_lengths
 from .narrow_products import find_narrow_sums
+from .noise_verdicts import check_perturbed, choose_perturbed
 from .numbers_stage import NumbersStage
-from .perturbed import check_perturbed, choose_perturbed
 from .progress_shares import StageShares
 from .report import Stage, VerifyReport
 from .request import Level, Progress, Request
@@ -58,7 +59,6 @@ from .spec_dispatch import (
     require_judgeable,
 )
 from .time_limits import RUN
-from .unreached import find_short_loops, find_unreached, forget_entered
 
 
 def verify(

@@ -21,8 +21,8 @@ from .long_values import choose_usual_scale, make_even_scores
 from .request import Progress
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
-from .steps import find_named_dims, find_steps, find_unit_dims
-from .values.draws import Draw, select_fitting
+from .tile_steps import find_named_dims, find_steps, find_unit_dims
+from .values.cases import Draw, select_fitting
 
 COUNTS = (4, 5, 6, 7, 8, 12, 16, 32)
 _SECOND_COUNTS = {

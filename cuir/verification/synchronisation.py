@@ -27,8 +27,8 @@ from .inputs import _draw_scalar, convert_value
 from .lengths import convert_case
 from .memory_limits import convert_memory_error, require_memory
 from .spec_dispatch import AnyCase, prepare_launch
-from .values.draws import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
-from .values.kinds import draw_tensor
+from .values.cases import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
+from .values.input_kinds import draw_tensor
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ..spec.function_specification import FunctionSpecification
 from ..syntax.types import F32
 from ..text.diagnostics import CuirError
 from .inputs import make_function_launch
-from .steps import align_heads, find_steps
-from .values.draws import Draw, select_fitting
+from .tile_steps import align_heads, find_steps
+from .values.cases import Draw, select_fitting
 from .values.underflowing_sums import KIND
 
 _PARTS = 256  # steps of the summed dim

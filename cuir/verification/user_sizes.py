@@ -18,8 +18,8 @@ from .inputs import collect_readable, list_applicable_kinds, make_function_launc
 from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
 from .result_sizes import ResultSizes
 from .spec_dispatch import AnyCase, convert_case
-from .steps import adds_work, align_heads, find_steps, find_unit_dims
-from .values.draws import Draw, select_fitting
+from .tile_steps import adds_work, align_heads, find_steps, find_unit_dims
+from .values.cases import Draw, select_fitting
 
 NAME = "as users have"  # names of these problems begin with it
 LANES = 32  # CTAs that run as one batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuir.text.diagnostics import Diagnostic
 
-from ..apart import Died, OutOfTime
+from ..limited_processes import Died, OutOfTime
 from ..loop import Stage
 
 STAGE_OF: dict[str, Stage] = {

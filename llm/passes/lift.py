@@ -26,7 +26,7 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
 
 from ..answer import program_text, read
-from ..apart import Apart, Died, OutOfTime
+from ..limited_processes import Apart, Died, OutOfTime
 from ..loop import Outcome, Session, Stage, Verdict
 from ..messages import Message
 from ..orchestration import Orchestration, compare
@@ -34,7 +34,7 @@ from ..orchestration_of_program import of_program
 from ..orchestration_of_source import explained, of_source
 from ..prompting import fenced, filled, language, report
 from ..reading import Reading
-from ..settling import Settled, told, unsettled, without_effect
+from ..settled_differences import Settled, told, unsettled, without_effect
 from .answer_judging import STAGE_OF, unjudged
 from .transfer import described
 

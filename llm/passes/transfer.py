@@ -16,7 +16,7 @@ from typing import Any
 
 import corpus
 from cuir.attn.splicing.splice import transfer as by_rules
-from cuir.attn.tracing.names import STANDARD
+from cuir.attn.tracing.splice_names import STANDARD
 from cuir.attn.verification.contracts import has_splice_points
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
@@ -31,11 +31,11 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
 
 from .. import speed
+from ..added_parameters import further, supplied
 from ..answer import merged, program_text, read
-from ..apart import Apart, Died, OutOfTime
 from ..examples.second_keys import second_keys
 from ..examples.time_stamps import time_stamps
-from ..further import further, supplied
+from ..limited_processes import Apart, Died, OutOfTime
 from ..loop import Stage, Verdict
 from ..messages import Message
 from ..prompting import fenced, filled, language, report

@@ -29,8 +29,8 @@ from cuir.text.source import Span
 from cuir.verification import verify
 
 from ..answer import NAME, merged, program_text, read
-from ..apart import Apart, Died, OutOfTime
 from ..budget import Budget
+from ..limited_processes import Apart, Died, OutOfTime
 from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..messages import Asks, Message
 from ..prompting import fenced, filled, language, report

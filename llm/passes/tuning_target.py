@@ -14,7 +14,7 @@ from cuir.verification.soundness import require_usable
 from cuir.verification.spec_dispatch import make_number_cases, prepare_specification
 from cuir.verification.time_limits import RUN
 
-from ..further import supplied
+from ..added_parameters import supplied
 
 _OF_THE_KERNEL = ("V300", "X105", "X106", "X107", "X108")  # what an answer's kernel, with other parameters, may mend
 

@@ -11,7 +11,7 @@ import pytest
 from torch.nn.attention import flex_attention
 
 from cuir.attn.api import prepared_calls
-from cuir.attn.kernels import kernels
+from cuir.attn.kernels import attention_kernel
 from tests.attn.launches import Launches
 
 
@@ -32,8 +32,8 @@ def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     result = Launches()
     monkeypatch.setattr("cuir.runtime.compiled.compile", result.compile)
-    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
     yield result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.backward_defaults import Problem
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import Shape
 

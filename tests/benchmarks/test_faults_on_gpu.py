@@ -23,7 +23,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 ONE = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
 

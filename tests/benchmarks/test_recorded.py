@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import recorded
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.suites.results import markdown, read
 from cuir.performance.suites.suites import suite
 

@@ -13,7 +13,7 @@ from benchmarks.rules.rules_table import line_of, markdown, mean, ratio
 from benchmarks.rules.timing import Prepared
 from cuir import Specification
 from cuir.attn.splicing.splice import transfer
-from tests.attn.masks.test_blocks import origin
+from tests.attn.masks.test_block_bounds import origin
 
 each = pytest.mark.parametrize("rule", RULES, ids=[r.name for r in RULES])
 SAMPLE = ("natten_tiled", "sliding_tiles_3d_text", "chosen_tiles", "cells", "windows_of_heads_coarse", "slanted_heap", "padded_logarithmic")

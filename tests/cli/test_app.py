@@ -152,7 +152,7 @@ INTERRUPTED = [
     (("verify", "gemm", "--problem", "M=1,N=8,K=8"), "cuir.verification.spec_dispatch.run", ""),
     (("bridge", "causal", "--out", "OUT"), "cuir.verification.verify", "verify"),
     (("transfer", "flash_fwd_sm90", "--to", "prefix_lm", "--out", "OUT"), "cuir.verification.verify", "verify"),
-    (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.judging.verify", "mutant 1"),
+    (("mutate", "gemm", "--limit", "2", "--jobs", "1"), "cuir.mutation.mutant_judging.verify", "mutant 1"),
     (("tune", "causal", "--dry-run"), "cuir.performance.search.tune", ""),
     (("run", "gemm", "-d", "M=8,N=8,K=8"), "cuir.cli.kernel_run.bind", ""),
     (("lower", "gemm"), "cuir.lowering.lower", ""),

@@ -74,7 +74,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with a space; proofs find nothing, kernels compile at once, and there is a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUIR_MODEL", raising=False)
-    monkeypatch.setattr("llm.apart.Apart", Apart)
+    monkeypatch.setattr("llm.limited_processes.Apart", Apart)
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
     monkeypatch.setattr("cuir.performance.search.tuning_records.device", lambda: ("a formula", 1))

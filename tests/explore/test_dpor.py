@@ -10,7 +10,7 @@ from hypothesis import given
 from cuir.explore import dpor as module
 from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
-from cuir.explore.shortest import find_shortest, find_smallest
+from cuir.explore.schedule_reduction import find_shortest, find_smallest
 from cuir.explore.skeleton import Skeleton
 from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
 from tests.strategies.effort import examples

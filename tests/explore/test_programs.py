@@ -16,7 +16,7 @@ from cuir.explore.dpor import Budget, search
 from cuir.explore.execution import Execution
 from cuir.explore.explore import name_steps
 from cuir.explore.extract import extract_skeletons
-from cuir.explore.shortest import find_shortest, find_smallest
+from cuir.explore.schedule_reduction import find_shortest, find_smallest
 from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker

@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from cuir import CuirError, Specification, create_block_mask, flex_attention, varlen_attention
-from cuir.attn.kernels import kernels
+from cuir.attn.kernels import attention_kernel
 from cuir.runtime import compiled as api
 
 Mod = Callable[..., Any]
@@ -132,7 +132,7 @@ def one_kernel() -> None:
     for seed, (m, n) in enumerate([(512, 512), (512, 512), (700, 333), (90, 1500)]):
         check(*tensors(4, 4, m, n, 64, torch.float16), None, documents(seed, max(m, n)))  # type: ignore[misc]
     assert len(made) == len({str(consts) for consts in made}), "a kernel was compiled twice"
-    assert len(kernels._SETTINGS) == 1
+    assert len(attention_kernel._SETTINGS) == 1
 
 
 def errors() -> None:
@@ -305,7 +305,7 @@ def host_cost() -> dict[str, float]:
     In turns, the best of three: a host's speed changes.
     """
     q, k, v = tensors(2, 2, 128, 128, 64, torch.float16)
-    explicit = kernels.attention(documents(0, 128), head_dim=64, verify="off")
+    explicit = attention_kernel.attention(documents(0, 128), head_dim=64, verify="off")
     ready = explicit.ready(q, k, v, None, "auto")
     assert ready.kernel is not None
     kernel, o, arguments = ready.kernel, torch.empty_like(q), ready.arguments

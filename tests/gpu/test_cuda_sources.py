@@ -14,8 +14,8 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import DTYPES
-from llm.beside_source import beside_source
 from llm.expert_source import SourceKernel, compile_source, read_expert_source
+from llm.source_comparison import beside_source
 from llm.transcript import read_transcript
 from tests.gpu.isolation import isolated
 from tests.gpu.test_attention import CASES, compared, tensors

@@ -13,7 +13,7 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
-from cuir.verification.values.decisive import _draw_at_steps
+from cuir.verification.values.step_inputs import _draw_at_steps
 from tests.gpu.isolation import isolated
 
 ROWS, COLUMNS, PAIRS = 4096, 64, 512

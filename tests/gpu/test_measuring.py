@@ -13,7 +13,7 @@ from cuir.attn.splicing.splice import TransferResult
 from cuir.cli import run as command
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.search.candidate_runs import LocalDevice
-from cuir.performance.suites.cells import Cell, measure_cell
+from cuir.performance.suites.cell_benchmark import Cell, measure_cell
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import F16
 from tests.gpu import priming_cases

@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from cuir import CuirError, draw_dropout_seed, dropout_mask
-from cuir.attn.api import dense, made_inside
+from cuir.attn.api import dense_calls, dynamo_closures
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")
@@ -200,8 +200,8 @@ def test_prepared_masks_and_biases() -> None:
 def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers share the mask of a forward pass; a soft cap and a sink are the same objects in the next one."""
     prepared: list[Any] = []
-    prepare = dense.prepare
-    monkeypatch.setattr(dense, "prepare", lambda *args: prepared.append(args) or prepare(*args))
+    prepare = dense_calls.prepare
+    monkeypatch.setattr(dense_calls, "prepare", lambda *args: prepared.append(args) or prepare(*args))
     q, k, v = heads(1, 9)
     mask, sink = mask_for(2, 1, 9, 8, 0, theirs.causal_mask_function, TOKENS["left"]), torch.ones(4)
     with torch.no_grad():
@@ -213,7 +213,7 @@ def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch)
 def test_a_soft_cap_in_a_compiled_model(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of PyTorch's versions whose torch.compile cannot be asked to read mods that are made inside."""
     if not read:
-        monkeypatch.setattr(made_inside, "TRIED", (99, 0))
+        monkeypatch.setattr(dynamo_closures, "TRIED", (99, 0))
     q, k, v = heads(4, 4)
     torch.compiler.reset()
     tokens = torch.tensor([[True] * 4, [False, True, True, True]])  # the mask is made outside, and captures tensors

@@ -13,13 +13,13 @@ import corpus
 from cuir import FunctionSpecification, parse, verify
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
-from llm.apart import Apart
 from llm.cuda_source import Annotated, annotate
 from llm.expert_source import description_of, read_expert_source
+from llm.limited_processes import Apart
 from llm.orchestration_of_source import of_source
 from llm.passes.lift import EXAMPLES, LiftJob, Step, job_of, judged, order, part
 from llm.prompting import report
-from llm.settling import Settled
+from llm.settled_differences import Settled
 
 SM90 = "flash_fwd_sm90"
 

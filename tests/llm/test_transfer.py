@@ -27,11 +27,11 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import Problem, check_contracts
 from llm import speed
+from llm.added_parameters import further, supplied
 from llm.answer import merged
-from llm.apart import Apart, Died, OutOfTime
 from llm.examples.second_keys import second_keys
 from llm.examples.time_stamps import time_stamps
-from llm.further import further, supplied
+from llm.limited_processes import Apart, Died, OutOfTime
 from llm.passes.transfer import EXAMPLES, Job, Transfer, described, examples, interface, judged
 from llm.prompting import fenced, filled, language, template
 from tests.llm.hostile import hostile

@@ -14,8 +14,8 @@ from cuir.performance.search.compiling import BuildResult
 from cuir.performance.search.search import Outcome
 from cuir.spec.specification import Specification
 from cuir.syntax.types import F16
-from llm.apart import Apart
 from llm.budget import Budget
+from llm.limited_processes import Apart
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass
 from llm.passes.tune import Target, Tuning, tune

@@ -8,8 +8,8 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import eliminate_common_subexpressions, eliminate_dead_code, inline_elementwise, simplify
 from cuir.syntax.parser import parse as parse_program
 

@@ -12,8 +12,8 @@ from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
 from cuir.mutation.equivalent_mutants import ARGUMENTS, free_number, never_equal, why
+from cuir.mutation.mutant_comparison import Trial
 from cuir.mutation.other_settings import other_setting
-from cuir.mutation.trial import Trial
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
@@ -152,7 +152,7 @@ def test_a_survivor_is_judged_by_every_schedule_and_by_arguments(monkeypatch: py
     same = trial("i < partial", "True")
     verdict, stage, _, reason = judge(show(same.mutant), TEXT, SPEC, job)
     assert (verdict, stage) == ("same result", "") and "mask" in reason
-    monkeypatch.setattr("cuir.mutation.judging.verify", lambda *a, **k: type("R", (), {"stages": ()})())  # all stages let it pass
+    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", lambda *a, **k: type("R", (), {"stages": ()})())  # all stages let it pass
     explored = judge(show(trial("v_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase ^ 1)").mutant), TEXT, SPEC, job)
     assert explored[:2] == ("killed", "every schedule") and explored[2]
     assert judge(show(FAULTS[0][1]().mutant), TEXT, SPEC, replace(job))[0] == "survived"

@@ -10,8 +10,8 @@ from corpus.computes import COMPUTES
 from cuir import parse
 from cuir.checking.checked import Const
 from cuir.mutation import Mutant, mutants
-from cuir.mutation.judging import Job, judge
-from cuir.mutation.trial import Trial, _is_same
+from cuir.mutation.mutant_comparison import Trial, _is_same
+from cuir.mutation.mutant_judging import Job, judge
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.printer import show

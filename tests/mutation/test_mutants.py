@@ -13,7 +13,7 @@ import corpus
 from cuir import CuirError, parse, show
 from cuir.cli.command_inputs import read_program
 from cuir.mutation import FAULTS, Mutant, chosen, mutants
-from cuir.mutation.sites import Places, list_sites, replace_node
+from cuir.mutation.mutation_sites import Places, list_sites, replace_node
 from cuir.syntax.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.syntax.walk import walk
 from tests.strategies.effort import examples

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cuir.mutation.mutant_comparison import Trial
 from cuir.mutation.needless_choices import needless_choice
-from cuir.mutation.trial import Trial
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.parser import parse
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 KERNEL = """
 @func

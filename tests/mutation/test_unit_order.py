@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir import parse, show
-from cuir.mutation.trial import Trial
+from cuir.mutation.mutant_comparison import Trial
 from cuir.mutation.unit_order import same_units
 from cuir.spec.function_specification import FunctionSpecification
 

@@ -18,10 +18,10 @@ HOMES = (
     "cuir/lowering/cuda/operator_text.py",
     "cuir/lowering/cuda/primitives/",
     "cuir/lowering/targets/",
-    "cuir/lowering/ir/meaning.py",
+    "cuir/lowering/ir/table_evaluation.py",
 )
 MAKERS = (
-    "cuir/lowering/ir/make.py",
+    "cuir/lowering/ir/constructors.py",
     "cuir/lowering/ir/machine_ops.py",
     "cuir/lowering/ir/machine_tiles.py",
 )  # that take entries by words: elsewhere that would be a name too

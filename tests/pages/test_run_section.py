@@ -11,7 +11,7 @@ from cuir.pages.timeline_picture import FINDING
 from cuir.text.diagnostics import CuirError
 from cuir.verification.schedules import check_schedules
 from cuir.verification.spec_dispatch import prepare_specification
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from tests.pages.html_text import OUTSIDE, assert_well_formed, read_text
 from tests.pages.ring_programs import HANG, TEXT
 

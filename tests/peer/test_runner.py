@@ -143,7 +143,9 @@ def test_tables_count_outcomes_by_file_and_theme_and_code() -> None:
     assert "| U109 | 2 |" in report.codes(outcomes)
     assert "| wrong | why | 1 | four | `four` |" in report.bad(outcomes) and "| hang, limit | why | 1 |" in report.bad(outcomes)
     assert report.summary(outcomes).startswith("1 of 5 cases pass (20.0 %), gradients aside; 1 of them want no gradients.")
-    assert report.file_counts(outcomes).splitlines()[2:] == [f"| {name} | 5 | 1 | 2 (U109 2) | 2 | 1 |" for name in (cases.DECODING, "**all**")]
+    assert report.file_counts(outcomes).splitlines()[2:] == [
+        f"| {name} | 5 | 1 | 2 (U109 2) | 2 | 1 |" for name in (cases.DECODING, "**all**")
+    ]
 
 
 def test_tables_stand_between_the_marks_of_a_page() -> None:

@@ -9,7 +9,7 @@ import cuir
 from cuir.testing import gpu_runs
 from cuir.text.diagnostics import CuirError
 from cuir.verification.spec_dispatch import prepare_specification
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from tests.testing.programs import SCALE, SECOND_TILE_WRONG
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.branch_problems import make_branch_draws
-from cuir.verification.coverage.observed import observe
+from cuir.verification.coverage.observed_sides import observe
 from cuir.verification.spec_dispatch import check_case
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 VARIANCE = """\
 @kernel(arch="sm_90a")

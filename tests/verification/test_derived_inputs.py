@@ -9,7 +9,7 @@ from cuir.spec.function_specification import FunctionSpecification
 from cuir.syntax.types import BF16, F16, DType
 from cuir.verification.derived_inputs import keeps_units
 from cuir.verification.function_problems import make_draws
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 from .coverage.planted import checked_of, doubled
 

@@ -15,7 +15,7 @@ from cuir.text.diagnostics import CuirError
 from cuir.verification.failing_run import find_failing_run
 from cuir.verification.schedules import make_schedules
 from cuir.verification.spec_dispatch import prepare_specification
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from tests.testing.programs import SCALE
 
 CHECKED = cuir.check(SCALE)

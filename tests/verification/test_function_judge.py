@@ -25,10 +25,10 @@ from cuir.verification import Problem, check_contracts
 from cuir.verification.function_judge import judge_function
 from cuir.verification.function_problems import make_draws
 from cuir.verification.inputs import collect_readable, make_contract_problems, make_function_launch
-from cuir.verification.mask import check_function_mask
+from cuir.verification.mask_readout import check_function_mask
 from cuir.verification.spec_dispatch import check_case, list_simpler_draws, make_number_cases, make_schedule_cases, prepare_launch
-from cuir.verification.steps import find_tiles
-from cuir.verification.values.draws import Draw
+from cuir.verification.tile_steps import find_tiles
+from cuir.verification.values.cases import Draw
 
 SCALED = """
 @kernel(arch="sm_80")

@@ -9,7 +9,7 @@ from cuir import FunctionSpecification, check, parse, verify
 from cuir.syntax.types import BF16, F16, F32, DType
 from cuir.verification.function_problems import make_draws
 from cuir.verification.inputs import collect_readable, get_small_scalars, list_applicable_kinds, make_function_launch
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from tests.verification.small_kernels import KERNELS
 
 CONSTS = {"T": F16, "D": 32}

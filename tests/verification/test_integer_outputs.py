@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cuir import FunctionSpecification
+from cuir.verification.error_bounds import SingleError
 from cuir.verification.integer_outputs import collect_right_integers, find_out_of_range
-from cuir.verification.yardstick import SingleError
 
 
 def right(function: Callable[..., torch.Tensor], tf32: bool = False, **given: torch.Tensor) -> list[torch.Tensor]:

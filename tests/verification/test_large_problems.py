@@ -10,7 +10,7 @@ from cuir import CuirError, FunctionSpecification, check, parse, verify
 from cuir.verification import large_problems, numbers_stage, schedules_stage
 from cuir.verification.large_problems import describe_left, is_too_large
 from cuir.verification.spec_dispatch import AnyCase
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 TEXT = """
 @kernel(arch="sm_90a")

@@ -16,7 +16,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import VerifyReport, verify
 from cuir.verification.function_problems import make_draws
-from cuir.verification.steps import find_steps, find_tiles
+from cuir.verification.tile_steps import find_steps, find_tiles
 
 SUMS = """
 @func

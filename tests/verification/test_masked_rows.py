@@ -12,7 +12,7 @@ from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.inputs import get_special_plan
 from cuir.verification.spec_dispatch import check_case
 from cuir.verification.special_problems import make_special_draws
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 LSE = """\
 @kernel(arch="sm_90a")

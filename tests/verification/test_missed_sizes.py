@@ -13,7 +13,7 @@ from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.spec_dispatch import AnyCase, check_case
 from cuir.verification.step_counts import make_counted_cases
 from cuir.verification.user_sizes import make_user_cases
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 
 from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.spec_dispatch import check_case
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 
 def fault(

@@ -14,8 +14,8 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
 from cuir.verification import step_counts, time_limits
 from cuir.verification.step_counts import COUNTS, make_counted_cases, make_far_cases
-from cuir.verification.steps import find_steps, find_unit_dims
-from cuir.verification.values.draws import Draw
+from cuir.verification.tile_steps import find_steps, find_unit_dims
+from cuir.verification.values.cases import Draw
 
 PRODUCT = """
 @kernel(arch="sm_90a")

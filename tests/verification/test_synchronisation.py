@@ -13,7 +13,7 @@ from cuir.spec.loading import as_any
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import F16
 from cuir.verification.synchronisation import make_arguments, needs_data, run_synchronisation
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 CAUSAL = as_any(corpus.specification("causal"), "causal")
 GROUPS = """

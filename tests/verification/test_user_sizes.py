@@ -15,7 +15,7 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
 from cuir.verification.spec_dispatch import check_case, prepare_specification
 from cuir.verification.user_sizes import choose_wide_grid, is_user_case, make_user_cases
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 HEAD = "hk = h // (H // HK)"

@@ -25,17 +25,17 @@ from ...spec.specification import Normalize, Specification, lengths_of
 from ...text.diagnostics import CuirError
 from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Options, Variant, Weighting
 from ..capture.call_inputs import Seeded, check_options, check_tensors, parts_for
-from ..capture.differentiated_once import differentiated_once
+from ..capture.capture_keys import Path, follow, make_capture_key
+from ..capture.double_backward import differentiated_once
 from ..capture.graph_errors import at_tracing, of_operator
 from ..capture.graph_places import at_users_places
-from ..capture.mods import Path, follow, make_capture_key
-from ..capture.packing import empty_as, output_for, without_room
+from ..capture.kernel_operands import empty_as, output_for, without_room
+from ..kernels.attention_kernel import ATTENTIONS, Ready, name_of
 from ..kernels.autograd import BackwardInputs, backward
-from ..kernels.kernels import ATTENTIONS, Ready, name_of
 from ..splicing.captured_arguments import Snapshot, state_of, take_snapshot
-from ..splicing.rebuilt import rebuild_mods
-from ..tracing.pairs import Translate, translate_pairs
-from ..tracing.parameter import Parameter
+from ..splicing.specification_copies import rebuild_mods
+from ..tracing.captured_parameter import Parameter
+from ..tracing.pair_text import Translate, translate_pairs
 from .prepared_calls import prepare
 from .steady_tensors import is_steady, mark_steady
 

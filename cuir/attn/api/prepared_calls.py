@@ -14,15 +14,15 @@ from ...syntax.printer import show
 from ...text.diagnostics import CuirError
 from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
 from ..capture.call_inputs import check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
+from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
-from ..capture.mods import CaptureKey, MutationGuard
+from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, traced_with
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form, Kind
-from ..kernels.kernels import Attention, Ready, make_attention, name_of, traced_with
 from ..splicing.splice import TransferResult
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.traced import Traced
-from .standing import is_materialised, mask_mod_from_blocks, warm
+from ..tracing.traced_result import Traced
+from .materialised_block_masks import is_materialised, mask_mod_from_blocks, warm
 
 KNOWN_MODS = 256
 KNOWN_CALLS = 256  # signatures of one pair of mods

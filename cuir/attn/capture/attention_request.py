@@ -13,7 +13,7 @@ import torch
 from ...spec.dropout_hash import Dropout
 from ...spec.specification import Normalize, Specification
 from .call_inputs import Seeded
-from .mods import CaptureKey, make_capture_key
+from .capture_keys import CaptureKey, make_capture_key
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

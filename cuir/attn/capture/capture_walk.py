@@ -1,7 +1,7 @@
 """The walk through a mod: everything that decides how it is traced, and launch arguments.
 
 Of functions, containers and objects it visits all contents; of the user's classes and modules, which hold much else, it
-visits what goes by a name that some code on the way reads. mods.py turns the result into a capture key.
+visits what goes by a name that some code on the way reads. capture_keys.py turns the result into a capture key.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import torch
 from ...caching import memoize
 from ..tracing.attributes import EMPTY as _UNBOUND
 from ..tracing.attributes import attributes_of, slot_names, slot_of
-from ..tracing.methods import globals_read
 from ..tracing.proxy import Proxy, Rows
 from ..tracing.trace import foreign, foreign_file
+from ..tracing.traced_methods import globals_read
 
 FUNCTIONS = 1000  # of which a mod is compared with another one
 Path = tuple[tuple[str, str], ...]

@@ -21,18 +21,27 @@ from ...spec.gradients import padded_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
 from ..capture.call_inputs import need_gradients, need_hopper, need_warm, wrong
-from ..capture.differentiated_once import GradientError, differentiated_once
+from ..capture.captured_tensors import DeviceArguments
+from ..capture.double_backward import GradientError, differentiated_once
 from ..capture.first_call_progress import Progress
-from ..capture.made import DeviceArguments
-from ..capture.packing import as_it_lies, autocasts, made_as_it_lies, make_placeholder, output_for, pack_rows, strides_fit, without_room
+from ..capture.kernel_operands import (
+    as_it_lies,
+    autocasts,
+    made_as_it_lies,
+    make_placeholder,
+    output_for,
+    pack_rows,
+    strides_fit,
+    without_room,
+)
 from ..splicing.captured_arguments import Snapshot, take_snapshot
 from ..splicing.splice import TransferResult
+from ..tracing.captured_parameter import Parameter
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.names import DROPOUT
-from ..tracing.parameter import Parameter
+from ..tracing.splice_names import DROPOUT
 from . import backward_kernels
+from .backward_heuristics import has_few_keys
 from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_heads, plan_gradients
-from .few_keys import has_few_keys
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
@@ -64,7 +73,7 @@ class Kernel(Protocol):
 
 
 class Attention(backward_kernels.Attention, Protocol):
-    """The part of an attention (kernels.py) that a backward pass reads."""
+    """The part of an attention (attention_kernel.py) that a backward pass reads."""
 
     settings: Settings
 
@@ -73,7 +82,7 @@ class Attention(backward_kernels.Attention, Protocol):
 
 
 class Ready(Protocol):
-    """The part of a prepared call (kernels.py) that a backward pass reads."""
+    """The part of a prepared call (attention_kernel.py) that a backward pass reads."""
 
     @property
     def kernel(self) -> object: ...

@@ -28,15 +28,15 @@ from ...syntax.nodes import Program
 from ...syntax.types import F32
 from ...syntax.walk import names_read
 from ..capture.call_inputs import need_warm
+from ..capture.capture_keys import CaptureKey
+from ..capture.captured_tensors import DeviceArguments
 from ..capture.first_call_progress import Progress
-from ..capture.made import DeviceArguments
-from ..capture.mods import CaptureKey
 from ..splicing.backward import KERNEL, has_uneven_work
 from ..splicing.captured_arguments import Cache, sources_of
 from ..splicing.derivative import dscore
 from ..splicing.query_gradients import KERNEL as BY_QUERIES
 from ..splicing.splice import TransferResult
-from ..tracing.traced import Traced
+from ..tracing.traced_result import Traced
 from .experts import origin_of
 from .transfers import places_read_by_gradients, transfer_backward_to_expert, transfer_queries_to_expert
 
@@ -50,7 +50,7 @@ ROOM = 384
 
 
 class Attention(Protocol):
-    """The part of an attention (kernels.py) that a plan reads."""
+    """The part of an attention (attention_kernel.py) that a plan reads."""
 
     traced: Traced
     level: Literal["quick", "full", "off"]
@@ -73,7 +73,7 @@ class RequestedGradients:
         learned: gradients of these captured tensors, by their index among the captured parameters.
         in_order: deterministic, bit for bit.
         spread: dK and dV of a key head are added up from a CTA for each of its query heads (`deals_heads`).
-        separate_queries: dQ comes from a kernel of its own (few_keys.py).
+        separate_queries: dQ comes from a kernel of its own (backward_heuristics.py).
         of_lse: LSE has a gradient as well, which a kernel of dQ alone does not take.
     """
 
@@ -158,7 +158,7 @@ class Part:
 
         Raises CuirError if it is wrong.
         """
-        from .verified import verified
+        from .verification_verdicts import verified
 
         attention, step = self.attention, self.step
         if attention.level != "off":

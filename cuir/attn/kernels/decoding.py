@@ -19,7 +19,7 @@ from ...syntax.nodes import Program
 from ...syntax.types import F32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
-from ..tracing.traced import Traced
+from ..tracing.traced_result import Traced
 
 ORIGIN = "decode_sm90"
 CACHE_ORIGIN = "decode_cache_sm90"

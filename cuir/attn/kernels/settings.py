@@ -17,7 +17,7 @@ from ...spec.specification import Lengths
 from ...syntax.nodes import Expr, Program
 from ..capture.call_inputs import need_warm
 from ..capture.first_call_progress import Progress
-from ..tracing.parameter import Parameter
+from ..tracing.captured_parameter import Parameter
 
 if TYPE_CHECKING:
     from ...performance.selection import Choice

@@ -17,13 +17,13 @@ from ...spec.specification import Specification
 from ...syntax.nodes import Expr, Program
 from ...syntax.printer import show
 from ...text.diagnostics import CuirError
-from ..masks.distances import Table
-from ..masks.lists import ColumnLists, Lists
+from ..masks.block_lists import ColumnLists, Lists
+from ..masks.distance_tables import Table
 from ..splicing.backward import read_by_gradients, transfer_backward
 from ..splicing.query_gradients import transfer_query_gradients
 from ..splicing.splice import TransferResult, transfer
-from ..tracing.parameter import Parameter
-from ..tracing.traced import Traced
+from ..tracing.captured_parameter import Parameter
+from ..tracing.traced_result import Traced
 from .experts import origin_of, origin_text
 
 

@@ -28,13 +28,13 @@ from ..capture.call_inputs import (
     word,
     wrong,
 )
-from ..capture.packing import pack_rows, strides_fit
+from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form
-from .appending import append
-from .eight_bit import DTYPE as EIGHT_BITS
-from .eight_bit import check_scales, for_kernel
-from .ordering import as_they_stand, longest_first
+from .cache_writes import append
+from .fp8_cache import DTYPE as EIGHT_BITS
+from .fp8_cache import check_scales, for_kernel
+from .longest_first import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
 from .per_sequence import SequenceLaunch, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
 from .serving_requests import CacheInputs, CacheOptions, PagedCache

@@ -14,11 +14,11 @@ from ...arguments.requirements import COPY_ALIGNMENT
 from ...spec.specification import Lengths
 from ..capture.attention_request import Variant
 from ..capture.call_inputs import precision
-from ..capture.constants import constant
-from ..capture.packing import pack_rows, strides_fit
+from ..capture.constant_tensors import constant
+from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
-from .appending import append_packed
+from .cache_writes import append_packed
 from .per_sequence import SequenceLaunch, check_places, clear_strangers, launch_attention, lookup_rule_attention, places, rule
 from .serving_requests import Bounds, CacheInputs, CacheOptions, PagedCache
 

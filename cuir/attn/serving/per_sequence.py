@@ -16,18 +16,18 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from ...checking.checked import Const
 from ...spec.specification import Lengths, requested_lengths
 from ...text.diagnostics import CuirError
-from ..api.made_inside import read_mods
-from ..api.masks import get_mask_mod
+from ..api.block_masks import get_mask_mod
+from ..api.dynamo_closures import read_mods
 from ..api.operator import GraphMods, sink_of
 from ..api.prepared_calls import KnownAttention, lookup_attention
 from ..capture.attention_request import Level, Mod, Variant, Weighting
 from ..capture.call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
-from ..capture.dispatched import check_local, has_no_numbers, is_dispatched
-from ..capture.mods import CaptureKey
+from ..capture.capture_keys import CaptureKey
+from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatched
 from ..capture.symbolic_sizes import is_known
+from ..kernels.attention_kernel import Attention
 from ..kernels.experts import Form
-from ..kernels.kernels import Attention
-from ..kernels.shares import join_shares, launch_arguments, share_count
+from ..kernels.split_kv import join_shares, launch_arguments, share_count
 from ..splicing.splice import TransferResult
 from .serving_requests import Bounds
 

@@ -31,8 +31,8 @@ from ..capture.call_inputs import (
     word,
     wrong,
 )
-from ..capture.constants import constant
-from ..capture.packing import autocast, autocasts, pack_rows, strides_fit
+from ..capture.constant_tensors import constant
+from ..capture.kernel_operands import autocast, autocasts, pack_rows, strides_fit
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class

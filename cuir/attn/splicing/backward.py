@@ -1,8 +1,8 @@
 """Transfer of the backward kernel: the gradients of a variant, by replacing only splice points.
 
 The splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a
-block of keys visits blocks of queries. blocks.py and lists.py find these for the mask with queries and keys exchanged.
-`captured_begin`, `captured_step` and `captured_end` compute the gradients of captured tensors (learned.py).
+block of keys visits blocks of queries. block_bounds.py and block_lists.py find these for the mask with queries and keys exchanged.
+`captured_begin`, `captured_step` and `captured_end` compute the gradients of captured tensors (captured_gradients.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ...syntax.parser import parse
 from ...syntax.printer import show
 from ...syntax.rewrite import rename_names
 from ...syntax.walk import names_read
-from ..masks.blocks import blocks
-from ..masks.lists import column_lists_for, exchange_sides
+from ..masks.block_bounds import blocks
+from ..masks.block_lists import column_lists_for, exchange_sides
 from ..masks.tile_splice import Work
-from ..tracing.names import BACKWARD_POINTS, names_of, reserved
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.traced import Traced
+from ..tracing.splice_names import BACKWARD_POINTS, names_of, reserved
+from ..tracing.traced_result import Traced
+from .captured_gradients import PREFIX, captured_functions, gradient_of, local_names
 from .derivative import dscore
 from .dropout_splice import with_dropout_gradients
-from .learned import PREFIX, captured_functions, gradient_of, local_names
 from .quotient_bounds import bound_columns
 from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
 

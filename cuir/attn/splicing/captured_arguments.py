@@ -18,15 +18,15 @@ from ...spec.specification import LENGTHS, Lengths, Specification
 from ...syntax.nodes import ConstType, Kernel, Name, Program
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
-from ..masks.distances import by_distance
-from ..masks.lists import ColumnLists, Lists, column_lists_for, lists_for
+from ..masks.block_lists import ColumnLists, Lists, column_lists_for, lists_for
+from ..masks.distance_tables import by_distance
+from ..tracing.captured_parameter import Parameter, Value
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
-from ..tracing.parameter import Parameter, Value
+from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
 from ..tracing.trace import trace
-from ..tracing.traced import Traced
+from ..tracing.traced_result import Traced
+from .captured_gradients import gradients_of
 from .dropout_splice import arguments_of
-from .learned import gradients_of
 
 _PROBLEMS = 4  # size limit of a cache
 _MOST_ROOM = 2**24  # elements of a padded tensor

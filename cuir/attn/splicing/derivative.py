@@ -17,8 +17,8 @@ from ...syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript,
 from ...syntax.types import DTYPES
 from ...syntax.walk import IdentityKey, NamesRead, names_read
 from ...text.diagnostics import CuirError
+from ..tracing.derivative_marks import extremes_of, extremum_of, is_detached, partials_of, remove_marks
 from ..tracing.factoring import VARYING
-from ..tracing.marks import extremes_of, extremum_of, is_detached, partials_of, remove_marks
 from ..tracing.mod_evaluator import CONSTANTS, evaluate
 
 _S, _SCALE = Name("S"), Name("scale")
@@ -194,7 +194,7 @@ class _Chain:
     def shared(self, operands: tuple[Expr, ...], value: Expr) -> Expr | None:
         """Return the mean change of the operands that are equal to their extremum.
 
-        `value` is the extremum; its call joins the operands two by two, as arrays.py folds them.
+        `value` is the extremum; its call joins the operands two by two, as captured_rows.py folds them.
         """
         if len(operands) < 2:
             return self.of(operands[0])

@@ -39,8 +39,8 @@ from ...syntax.parser import parse
 from ...syntax.rewrite import rewrite, rewrite_block, with_children
 from ...syntax.walk import names_read, walk
 from ...text.diagnostics import CuirError
-from ..tracing.names import DROPOUT, names_of
-from ..tracing.parameter import with_parameters
+from ..tracing.captured_parameter import with_parameters
+from ..tracing.splice_names import DROPOUT, names_of
 from .normalisers import is_parted
 
 SEED, THRESHOLD, FACTOR = DROPOUT

@@ -9,7 +9,7 @@ from ...ops.expressions import operation
 from ...syntax.nodes import Expr, Name, Subscript
 from ...syntax.types import DTYPES
 from ...syntax.walk import IdentityKey
-from ..tracing.marks import extremes_of, is_detached, partials_of
+from ..tracing.derivative_marks import extremes_of, is_detached, partials_of
 
 
 def collect_gradient_paths(score: Expr) -> set[str]:

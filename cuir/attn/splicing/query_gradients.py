@@ -13,9 +13,9 @@ from ...syntax.nodes import Func, Program, Return
 from ...syntax.parser import parse
 from ...syntax.printer import show
 from ...syntax.rewrite import rename_names
-from ..tracing.names import names_of, reserved
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.traced import Traced
+from ..tracing.splice_names import names_of, reserved
+from ..tracing.traced_result import Traced
 from .backward import read_by_gradients
 from .derivative import dscore
 from .dropout_splice import with_dropout_gradients

@@ -14,7 +14,7 @@ from ...ops.expressions import comparison, traits
 from ...syntax.nodes import Binary, Expr
 from ...syntax.rewrite import with_children
 from ...syntax.walk import names_read
-from ..masks.costs import divides
+from ..masks.pair_costs import divides
 from ..masks.predicate import positive
 
 _AT_LEAST, _BELOW = comparison((0, 1)), comparison((-1,))

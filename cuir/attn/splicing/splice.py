@@ -1,6 +1,6 @@
 """Transfer: the kernel of a variant from an expert kernel and a specification.
 
-Only splice points are replaced. Tracing is in trace.py, the blocks of a mask in blocks.py and lists.py, the order of
+Only splice points are replaced. Tracing is in trace.py, the blocks of a mask in block_bounds.py and block_lists.py, the order of
 tiles in tiles.py, the values of parameters in arguments.py.
 """
 
@@ -18,7 +18,6 @@ from ...caching import memoize
 from ...checking.checked import Const
 from ...spec.loading import as_specification
 from ...spec.specification import Lengths, Normalize, Specification
-from ...syntax.given import program_of
 from ...syntax.nodes import (
     Call,
     Comments,
@@ -37,23 +36,24 @@ from ...syntax.nodes import (
 )
 from ...syntax.parser import parse
 from ...syntax.printer import show
+from ...syntax.program_argument import program_of
 from ...syntax.rewrite import substitute
 from ...syntax.walk import IdentityKey, count_assignments, names_read
 from ...text.diagnostics import CuirError
 from ...text.notebook import ShownInNotebooks
-from ..masks.blocks import ALL_MASKED, Blocks, blocks
-from ..masks.costs import per_pair
-from ..masks.distances import Table, by_distance
-from ..masks.lists import ColumnLists, Lists, lists_for
+from ..masks.block_bounds import ALL_MASKED, Blocks, blocks
+from ..masks.block_lists import ColumnLists, Lists, lists_for
+from ..masks.distance_tables import Table, by_distance
+from ..masks.pair_costs import per_pair
 from ..masks.tile_splice import Work, tile_for
+from ..tracing.captured_parameter import Parameter, Value, with_parameters
 from ..tracing.mod_evaluator import CONSTANTS
-from ..tracing.names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
-from ..tracing.parameter import Parameter, Value, with_parameters
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.traced import Traced, dim_name
+from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
+from ..tracing.traced_result import Traced, dim_name
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
-from .maxima import with_max_scores
+from .max_scores import with_max_scores
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
 from .quotient_bounds import bound_columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from .arrays import MOST, Array, array, fold_in_pairs, shaped
+from .captured_rows import MOST, Array, array, fold_in_pairs, shaped
 from .element_indices import Index
 from .operation_table import function
 from .proxy import Scalar, TracedValue, apply, compute

@@ -8,13 +8,13 @@ from typing import NoReturn
 
 import torch
 
-from .answers import TRACE, Tracing
-from .arrays import Array, array, elementwise, has_dims
-from .halves import promote_operands, rounded_like
+from .argument_spelling import by_position, in_table
+from .captured_rows import Array, array, elementwise, has_dims
+from .concrete_answers import TRACE, Tracing
+from .half_rounding import promote_operands, rounded_like
 from .operation_table import FUNCTIONS, HANDLERS, words
 from .proxy import Operands, Options, Proxy, Scalar, as_constants, without_gradient
 from .refusal import refuse
-from .spelling import by_position, in_table
 
 CONVERSIONS = ("to", "type", "float", "double", "half", "bfloat16", "type_as")
 MAX_SIZE = 2000

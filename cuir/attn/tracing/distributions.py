@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .arrays import Array, Dims, array, elementwise, fold_in_pairs
+from .captured_rows import Array, Dims, array, elementwise, fold_in_pairs
 from .operation_table import function
-from .partials import attach_partials
+from .partial_derivatives import attach_partials
 from .proxy import Proxy, TracedValue, apply, compute, without_gradient
 from .refusal import refuse
 

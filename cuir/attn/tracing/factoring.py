@@ -21,10 +21,10 @@ from ...syntax.rewrite import with_children
 from ...syntax.types import F32
 from ...syntax.walk import IdentityKey, NamesRead
 from ...text.diagnostics import CuirError
-from .marks import is_detached, marked_value
+from .captured_parameter import Parameter
+from .derivative_marks import is_detached, marked_value
 from .mod_evaluator import CONSTANTS, evaluate
 from .number_literals import literal_of
-from .parameter import Parameter
 
 VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
 from ...syntax.types import I32
-from .arrays import MOST, Array, array, fold_in_pairs, shaped
+from .captured_rows import MOST, Array, array, fold_in_pairs, shaped
+from .concatenations import constant
 from .element_indices import Index, whole
-from .joins import constant
 from .operation_table import function
 from .proxy import Place, Proxy, Scalar, TracedValue, compute, lift, without_gradient
 from .refusal import refuse

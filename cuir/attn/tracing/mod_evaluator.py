@@ -19,7 +19,7 @@ from ...syntax.nodes import Expr, IfExp, Literal, Name, Subscript
 from ...syntax.types import DTYPES, F32, DType
 from ...syntax.walk import IdentityKey
 from ...text.diagnostics import CuirError
-from .marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
+from .derivative_marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
 
 # the transfer adds them to programs that lack them
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import torch
 
-from .arrays import Dims, array, elementwise, fold_in_pairs, number
+from .captured_rows import Dims, array, elementwise, fold_in_pairs, number
 from .operation_table import function
-from .partials import attach_partials
+from .partial_derivatives import attach_partials
 from .proxy import Proxy, Rows, Scalar, TracedValue, apply, compute, lift
 from .reductions import amax, amin
 from .refusal import refuse

@@ -13,10 +13,10 @@ from ...ops import build_calls as build
 from ...syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Unary
 from ...syntax.printer import show
 from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
-from .answers import TRACE
-from .halves import HALVES, in_f32, in_half
+from .concrete_answers import TRACE
+from .half_rounding import HALVES, in_f32, in_half
 from .operation_table import handles
-from .partials import attach_partials
+from .partial_derivatives import attach_partials
 from .proxy import (
     PRODUCTS,
     Handler,

@@ -22,12 +22,12 @@ from ...syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript
 from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from .answers import KINDS, TRACE, Answers, Constant, Tracing
-from .marks import is_detached, mark_detached, remove_marks
+from .argument_spelling import of_function, of_method
+from .concrete_answers import KINDS, TRACE, Answers, Constant, Tracing
+from .derivative_marks import is_detached, mark_detached, remove_marks
 from .mod_evaluator import Value, evaluate
 from .number_literals import literal_of
 from .refusal import refuse, user_place
-from .spelling import of_function, of_method
 
 Operands = tuple[object, ...]  # what a mod gives an operation: `lift` and `array` refuse all but numbers and tensors
 Options = Mapping[str, object]
@@ -238,7 +238,7 @@ OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("
 
 
 class Rows:
-    """A value with dims: a captured tensor, a row of it, or a view (arrays.py)."""
+    """A value with dims: a captured tensor, a row of it, or a view (captured_rows.py)."""
 
     shape: torch.Size
 

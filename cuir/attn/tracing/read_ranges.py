@@ -19,13 +19,13 @@ from ...syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, S
 from ...syntax.types import I32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
-from .doubles import Doubles
+from .captured_parameter import Parameter
+from .float64_captures import Doubles
 from .mod_evaluator import Value, evaluate
-from .names import reserved_in_expressions
-from .pairs import describe_pair
-from .parameter import Parameter
+from .pair_text import describe_pair
+from .splice_names import reserved_in_expressions
 from .trace import trace
-from .traced import Traced
+from .traced_result import Traced
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold integers that do not fit 32 bits
 PAIRS = 2**24  # evaluated at a time
@@ -62,7 +62,7 @@ class Reads:
 
         Waits for the device where only data there decide an index, or whether an integer fits 32 bits. Raises CuirError
         U416 for a read outside of a tensor, U417 for integers that do not fit, and for float64 whose rounding to
-        float32 changes the result (doubles.py).
+        float32 changes the result (float64_captures.py).
         """
         values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
         extremes = _Extremes(values_by_name)

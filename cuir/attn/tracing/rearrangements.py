@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from .arrays import Dims, Sizes, array, shaped
+from .captured_rows import Dims, Sizes, array, shaped
 from .element_indices import Index
 from .lookups import whole_number
 from .operation_table import function

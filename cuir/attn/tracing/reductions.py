@@ -7,9 +7,9 @@ from typing import SupportsIndex, overload
 
 import torch
 
-from .arrays import Dims, array, elementwise, fold_in_pairs, number
+from .captured_rows import Dims, array, elementwise, fold_in_pairs, number
 from .operation_table import function
-from .partials import attach_partials, share_evenly
+from .partial_derivatives import attach_partials, share_evenly
 from .proxy import Proxy, Rows, Scalar, TracedValue, compute, lift
 
 DimOrTensor = int | Proxy | Rows | torch.Tensor | None  # of `max` and `min`: the other tensor, for one

@@ -12,7 +12,7 @@ import torch
 
 from ...text.diagnostics import CuirError
 from ...text.source import Source, Span
-from .answers import TRACE
+from .concrete_answers import TRACE
 
 _HOME = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)

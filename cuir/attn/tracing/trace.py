@@ -1,8 +1,8 @@
 """Tracing: a mod called with proxies gives CuIR, and its captured values become parameters.
 
 The capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names are here.
-Operations are in proxy.py, the blocks of a mask in blocks.py, tensors that no function or object on the way holds in
-outside.py.
+Operations are in proxy.py, the blocks of a mask in block_bounds.py, tensors that no function or object on the way holds in
+untracked_tensors.py.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ...text.user_code import function_span, user_span
-from . import arrays as arrays
+from . import captured_rows as captured_rows
+from . import concatenations as concatenations  # likewise
 from . import contractions as contractions  # enters the table of operations
 from . import distributions as distributions  # likewise
-from . import joins as joins  # likewise
 from . import lookups as lookups  # likewise
 from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from . import traced_functions as traced_functions  # likewise
-from .answers import TRACE, Constant
-from .arrays import CONSTANT, Array, array
+from .argument_spelling import of_function
 from .attributes import attributes_of, has_attributes, slots_of
-from .chance import refuse_drawn, refuse_random, seeds_now
+from .captured_parameter import Parameter
+from .captured_rows import CONSTANT, Array, array
+from .concrete_answers import TRACE, Constant
+from .derivative_marks import remove_marks
 from .dispatch import tracing
 from .factoring import factor_uniform
-from .marks import remove_marks
-from .methods import globals_read, with_traced_methods
-from .names import reserved_in_expressions
 from .number_literals import INF, holds
-from .outside import Operation, Outside, Standin, attribute_read, found_under
-from .parameter import Parameter
 from .proxy import STANDING, Proxy, Rows, Scalar, TensorProxy, call, compute, lift, to
+from .random_draws import refuse_drawn, refuse_random, seeds_now
 from .refusal import refuse, user_frame
-from .spelling import of_function
-from .traced import Traced, fresh
+from .splice_names import reserved_in_expressions
+from .traced_methods import globals_read, with_traced_methods
+from .traced_result import Traced, fresh
+from .untracked_tensors import Operation, Outside, Standin, attribute_read, found_under
 from .value_kinds import BUILTINS
 
 K = TypeVar("K")

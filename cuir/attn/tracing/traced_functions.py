@@ -13,7 +13,7 @@ from ...ops.expressions import traits
 from ...syntax.nodes import Call, Expr
 from . import operations  # enters the functions that these are made of
 from .operation_table import HANDLERS, handles
-from .partials import attach_partials
+from .partial_derivatives import attach_partials
 from .proxy import Handler, Proxy, lift
 from .refusal import refuse
 

@@ -7,9 +7,9 @@ from types import UnionType
 
 import torch
 
-from .answers import KINDS
-from .methods import class_of
+from .concrete_answers import KINDS
 from .proxy import Proxy, Rows, TensorProxy
+from .traced_methods import class_of
 
 Classes = type | UnionType | tuple["Classes", ...]  # as `isinstance` takes them
 

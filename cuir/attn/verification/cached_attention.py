@@ -9,7 +9,7 @@ import torch
 
 from ...spec.function_specification import FunctionSpecification
 from ...spec.specification import Lengths, Specification
-from ..splicing.rebuilt import bound_reads
+from ..splicing.specification_copies import bound_reads
 
 LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]

@@ -14,7 +14,7 @@ from ...checking.checked import Checked
 from ...spec.specification import Lengths
 from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError, Diagnostic, Note
-from ..tracing.names import BACKWARD_POINTS
+from ..tracing.splice_names import BACKWARD_POINTS
 from .contracts import CODES, evaluate_keep, get_span, is_only_compared
 from .sizes import Problem
 from .splice_evaluator import Evaluator, Value, collect_kernel_values

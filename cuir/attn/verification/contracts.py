@@ -26,7 +26,7 @@ from ...text.diagnostics import CuirError, Sink
 from ...text.source import Span
 from ..splicing.captured_arguments import CapturedArguments
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.names import SPLICE_POINTS
+from ..tracing.splice_names import SPLICE_POINTS
 from .problems import get_units
 from .sizes import GROUP, Problem, make_order_problems
 from .splice_evaluator import Evaluator, Value, collect_kernel_values

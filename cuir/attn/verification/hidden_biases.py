@@ -11,7 +11,7 @@ from ...spec.specification import Lengths, Specification
 from ...text.diagnostics import CuirError
 from ...verification.values.special_plan import DTYPES
 from ...verification.values.special_values import hide
-from ..splicing.rebuilt import bound_reads, rebuild_mods
+from ..splicing.specification_copies import bound_reads, rebuild_mods
 from ..tracing.read_ranges import trace_without_clashes
 from .problems import Case
 

@@ -17,7 +17,7 @@ from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError, Diagnostic, Note
 from ...text.source import Span
 from ...verification.values.number_text import describe_overflow
-from ..tracing.names import MAX_SCORES
+from ..tracing.splice_names import MAX_SCORES
 from .problems import Case, Launch, make_attention_launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output

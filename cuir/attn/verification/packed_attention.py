@@ -9,7 +9,7 @@ import torch
 
 from ...spec.function_specification import FunctionSpecification
 from ...spec.specification import Lengths, Specification
-from ..splicing.rebuilt import bound_reads
+from ..splicing.specification_copies import bound_reads
 
 MOST = 3  # the largest number of sequences
 ROWS = 300  # rows of all sequences

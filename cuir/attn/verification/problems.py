@@ -23,7 +23,7 @@ from ...syntax.walk import walk
 from ...text.diagnostics import CuirError
 from ...verification.values.special_plan import SPECIAL
 from ..splicing.captured_arguments import captured_arguments
-from ..tracing.names import MAX_SCORES
+from ..tracing.splice_names import MAX_SCORES
 
 Kind = Literal[
     "normal",

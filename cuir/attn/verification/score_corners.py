@@ -22,11 +22,11 @@ from ...spec.function_specification import FunctionSpecification, Value
 from ...spec.specification import LENGTHS, Lengths, Specification, indices
 from ...syntax.nodes import Expr, Literal, Node
 from ...syntax.walk import IdentityKey, NamesRead, children
-from ...verification.values.draws import Draw, select_fitting
+from ...verification.values.cases import Draw, select_fitting
 from ..splicing.captured_arguments import sources_of
-from ..splicing.rebuilt import bound_reads, fix_lengths
+from ..splicing.specification_copies import bound_reads, fix_lengths
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.traced import Traced
+from ..tracing.traced_result import Traced
 from .problems import Case, get_head_dims
 
 PARTS = 3  # summands of a product, each with so few bits that every dtype represents it: together those of f32

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from ...checking.checked import Const
     from ...performance.search import Space
-    from ...performance.suites.cells import Cell
+    from ...performance.suites.cell_benchmark import Cell
     from ...performance.suites.reference import Reference
     from ...performance.suites.result_rows import Row
-    from ...performance.suites.running import SuiteRun
+    from ...performance.suites.suite_run import SuiteRun
     from ...performance.timing.worker import Worker
     from ..measurement_views import BenchView
 
@@ -56,7 +56,7 @@ def bench(
     from ...performance.suites.peers import check_peers, not_installed
     from ...performance.suites.reference import Reference
     from ...performance.suites.results import read
-    from ...performance.suites.running import SuiteRun, run_calls
+    from ...performance.suites.suite_run import SuiteRun, run_calls
     from ...performance.timing.gpu import require_gpu, versions
     from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, expert_for, read_consts, results_file
@@ -153,8 +153,8 @@ def _bench_cells(
     from ...performance.search import compile_all
     from ...performance.search.compiling import default_jobs
     from ...performance.selection import Evidence, choose
-    from ...performance.suites.priming import primed, requests
-    from ...performance.suites.running import Planned, run_cells
+    from ...performance.suites.parallel_compilation import primed, requests
+    from ...performance.suites.suite_run import Planned, run_cells
     from ...performance.timing.worker import Worker as Process
     from ..worker_process import COMMAND, transferred
 

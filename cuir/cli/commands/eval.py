@@ -26,8 +26,8 @@ from ..output import print_json, stderr, stdout
 from ..process_setup import configure_process
 
 if TYPE_CHECKING:
-    from llm.apart import Apart
     from llm.evaluate import Cell, Evaluated, Told
+    from llm.limited_processes import Apart
     from llm.messages import Asks
     from llm.passes.transfer import Transfer
     from llm.scores import Row
@@ -126,10 +126,10 @@ def evaluate(
         cuir eval prefix_lm sliding_window --model PROVIDER/NAME --samples 3
         cuir eval --replay transcripts
     """
-    from llm.apart import Apart
     from llm.budget import Budget
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
+    from llm.limited_processes import Apart
 
     from ..command_inputs import results_file
     from ..evaluation_html import write_evaluation_page

@@ -227,11 +227,11 @@ def lift(
         task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens), withheld=source not in corpus.cuda()
     )
 
-    from llm.apart import Apart
+    from llm.limited_processes import Apart
     from llm.loop import Session
     from llm.passes.lift import job_of
     from llm.passes.lift import lift as run_lift
-    from llm.settling import read_settled
+    from llm.settled_differences import read_settled
 
     job = job_of(annotated, place.stem, target, load, consts, effort, read_settled(settle, annotated) if settle is not None else ())
     with Apart() as processes:
@@ -408,7 +408,7 @@ def _beside(
     why_not = why_not or ("" if str(consts["T"]) == "f16" else "sources are launched with f16")
     if why_not or expert is None or not isinstance(spec, Specification):
         return {"skipped": why_not or "the specification is a function of all inputs, not of a mask and scores"}
-    from llm.beside_source import beside_source
+    from llm.source_comparison import beside_source
 
     if not quiet:
         stderr().print("  beside the source kernel on the GPU")

@@ -236,7 +236,7 @@ def _by_model(
     title: str, task: Task, load: Callable[[], AnySpecification], origin_spec: str | None, dialogue: Dialogue, as_json: bool
 ) -> int:
     """Run the transfer by a model; return the exit code."""
-    from llm.apart import Apart
+    from llm.limited_processes import Apart
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ...syntax.types import SharedView
-from .. import recording
+from .. import trace_times
 from ..actions import Copy, Store
+from ..async_groups import drain_copies, drain_stores
 from ..code import Site
 from ..element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..engines import enter_copy, enter_store, issue
 from ..faults import make_fault
-from ..groups import drain_copies, drain_stores
 from ..machine import GO, POINT, Evaluate, Worker
 from ..ops_registry import runs
 from ..races import touch
@@ -52,7 +52,7 @@ def copy_bulk(site: Site) -> Evaluate:
         for action in copies:
             enter_copy(m, action)
         m.count("bulk copies")
-        recording.record_copies(w, copies, source.text)
+        trace_times.record_copies(w, copies, source.text)
         for action in copies:
             issue(m, action)
         return POINT
@@ -86,7 +86,7 @@ def copy_cp(site: Site) -> Evaluate:
         enter_copy(m, action)
         w.groups.open.append(action)
         m.count("cp.async copies")
-        recording.record_copies(w, [action], source.text)
+        trace_times.record_copies(w, [action], source.text)
         issue(m, action)
         return GO
 
@@ -109,7 +109,7 @@ def copy_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         drain_copies(w, keep)
-        recording.record_wait(w, start, "copy_wait", span)
+        trace_times.record_wait(w, start, "copy_wait", span)
         return POINT
 
     return run
@@ -137,7 +137,7 @@ def store_async(site: Site) -> Evaluate:
         enter_store(m, action)
         w.groups.stores.append(action)
         m.count("bulk stores")
-        recording.record_store(w, action, target.text)
+        trace_times.record_store(w, action, target.text)
         issue(m, action)
         return POINT
 
@@ -151,7 +151,7 @@ def store_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         start = w.time
         drain_stores(w, keep)
-        recording.record_wait(w, start, "store_wait", span)
+        trace_times.record_wait(w, start, "store_wait", span)
         return POINT
 
     return run

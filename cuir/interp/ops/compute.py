@@ -11,12 +11,12 @@ from ...ops import meaning
 from ...ops.meaning import tiles
 from ...ops.meaning.scalars import Function, Value
 from ...syntax.types import SharedView, TileType
-from .. import recording
+from .. import trace_times
 from ..actions import Product, ReclaimedRegisters
+from ..async_groups import retire_products, take_over
 from ..code import Site, read_settled_tile
 from ..element_places import compile_shared_place
 from ..engines import compute_product, issue
-from ..groups import retire_products, take_over
 from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
 from ..ops_registry import runs
@@ -158,7 +158,7 @@ def mma_async(site: Site) -> Evaluate:
             w.groups.operands[a_name] = p
         m.count("products")
         m.launch.area += m.lanes * volume / 128**3
-        recording.record_product(w, p, volume)
+        trace_times.record_product(w, p, volume)
         issue(m, p)
         return p
 
@@ -176,7 +176,7 @@ def mma_wait(site: Site) -> Evaluate:
             if v.__class__ is Product and not v.over:
                 start = w.time
                 retire_products(w, v)
-                recording.record_wait(w, start, "mma_wait", site.span)
+                trace_times.record_wait(w, start, "mma_wait", site.span)
         return GO
 
     return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...checking.checked import Barrier
 from ...text.source import Span
-from .. import protocol, recording
+from .. import protocol, trace_times
 from ..barrier_state import Mbarrier, NamedBarrier
 from ..code import Site
 from ..element_places import compile_barrier_place, list_peers
@@ -70,7 +70,7 @@ def wait(site: Site) -> Evaluate:
             return BLOCK
         start, w.time = w.time, max(w.time, b.seen_time)
         w.m.count("waits")
-        recording.record_wait(w, start, f"wait {b.text}", span)
+        trace_times.record_wait(w, start, f"wait {b.text}", span)
         return POINT
 
     return run
@@ -112,7 +112,7 @@ def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
         return BLOCK
     w.ticket = None
     w.m.count("waits")
-    recording.record_wait(w, w.started, f"sync {bar.text}", span)
+    trace_times.record_wait(w, w.started, f"sync {bar.text}", span)
     return POINT
 
 

@@ -15,7 +15,7 @@ from ...syntax.types import I32
 from ..ir import ops
 from ..ir.ir_types import dtype_of
 from ..ir.machine_tiles import Line
-from .flow import find_sources, is_tile_wait
+from .value_flow import find_sources, is_tile_wait
 
 Range = tuple[float, float]
 EVERYTHING: Range = (-math.inf, math.inf)

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.base import PRODUCTS
 from ..ir import ops
-from ..ir.flights import MOST
+from ..ir.asynchronous_products import MOST
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import last
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir import ops
-from .flow import find_sources
+from .value_flow import find_sources
 
 Fits = Callable[[SSAValue], bool]
 

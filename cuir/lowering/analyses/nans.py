@@ -13,13 +13,13 @@ from xdsl.ir import Block, Operation, SSAValue, Use
 
 from ...ops.traits import NEGATIVE, Traits
 from ..ir import ops
-from ..ir.function import Function
 from ..ir.ir_types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.ir_walk import every
+from ..ir.machine_functions import Function
 from ..ir.machine_tiles import After, ReadColumns
-from ..ir.rows import RowPart
-from ..ir.warps import Pinned, RowBound
-from .flow import find_sources, find_targets
+from ..ir.row_parts import RowPart
+from ..ir.warp_ops import Pinned, RowBound
+from .value_flow import find_sources, find_targets
 
 
 def _chooses(kind: Traits) -> bool:

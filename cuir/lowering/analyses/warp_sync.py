@@ -19,10 +19,10 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, is_scalar
 from ..ir.ir_walk import every
-from .flow import find_sources
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .multiples import is_multiple
 from .stores import arrays_by_warp, find_warp_rows
+from .value_flow import find_sources
 
 # key of the assignment of lanes: dims of a tensor for a tile's rows and columns, or array and shape of a tile in chunks
 Dims = tuple[object, ...]

@@ -20,7 +20,7 @@ from .address_sums import Places
 from .loops import LOOP, Position, index_of
 from .operator_text import strip
 from .print_scope import Scope
-from .storage import Storage
+from .variable_storage import Storage
 
 BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on the compiler would branch around it
 

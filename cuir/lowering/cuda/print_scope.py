@@ -10,7 +10,7 @@ from ...text.source import Span
 from ..ir.ir_types import TileT
 from ..ir.layouts import Fragment, fragment
 from .context import KernelContext
-from .storage import Storage
+from .variable_storage import Storage
 
 
 class Scope(ABC):

@@ -21,9 +21,9 @@ from ..ir.ir_walk import last
 from .context import KernelContext
 from .operator_text import strip
 from .role_scope import RoleScope
-from .storage import Storage, place_declarations
 from .tile_printer import TileEmitter
-from .units import emit_unit_loop
+from .variable_storage import Storage, place_declarations
+from .work_item_loops import emit_unit_loop
 
 FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are
 MAX_UNROLLED_TURNS = 16  # turns of a loop that are written out, at most

@@ -13,7 +13,7 @@ from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT
 from .context import KernelContext
 from .print_scope import Scope
-from .storage import Storage, Storages
+from .variable_storage import Storage, Storages
 
 
 class RoleScope(Scope):

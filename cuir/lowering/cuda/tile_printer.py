@@ -12,11 +12,11 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, dtype_of
 from ..ir.layouts import count_of
-from . import quads
+from . import quad_loops
 from .elements import Elements
 from .loops import LOOP, Position, index_of, positions
 from .operator_text import strip
-from .storage import Storage, make_storage
+from .variable_storage import Storage, make_storage
 
 
 class TileEmitter(Elements):
@@ -68,7 +68,7 @@ class TileEmitter(Elements):
         def text_at(at: Position) -> str:
             return self.element(value, at) if expression is None else self.compute(expression, at)
 
-        if quads.assign_shared(self, target, t, value if expression is None else expression):
+        if quad_loops.assign_shared(self, target, t, value if expression is None else expression):
             return
         if target.packed:
             self._assign_packed(target, t, value, expression, text_at)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ..analyses.multiples import is_multiple
-from ..analyses.pieces import GROUP, find_first_column, varies_by_column
+from ..analyses.vector_accesses import GROUP, find_first_column, varies_by_column
 from ..ir import ops
 from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
 from ..ir.layouts import packed

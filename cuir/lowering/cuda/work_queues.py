@@ -16,7 +16,7 @@ from ..ir.ir_types import dtype_of
 from .context import WARPS, KernelContext, PreparedScalars
 from .operator_text import strip
 from .role import RolePrinter
-from .units import ctype, next_item, strides
+from .work_item_loops import ctype, next_item, strides
 
 
 def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[str]:

@@ -26,7 +26,7 @@ from ...syntax.walk import IdentityKey, count_assignments
 from ...text.source import Span
 from . import ir_types as types
 from . import ops
-from .flights import Wait, Waits, collect_waits
+from .asynchronous_products import Wait, Waits, collect_waits
 
 
 def build(checked: Checked) -> ops.Kernel:

@@ -17,8 +17,8 @@ from ...ops.meaning import Value
 from . import ops
 from .evaluate_workers import Fault, Frame, PhaseWait, UnitsOfCluster, Waiting
 from .machine_ops import HandOut, Queue
-from .meaning import Step
-from .warps import Pinned, WarpIf
+from .table_evaluation import Step
+from .warp_ops import Pinned, WarpIf
 
 ROWS = 16  # of a warp, out of each 16 rows per warp of the worker
 

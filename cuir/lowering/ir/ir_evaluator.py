@@ -23,7 +23,7 @@ from . import ops
 from .evaluate_machine import CODE, make_word_reader
 from .evaluate_memory import Box, Element, Elements, SharedArray, TensorArgument, share_bytes
 from .evaluate_workers import Fault, Frame, Mbarrier, NamedBarrier, Units, UnitsOfCluster, Waiting, Worker
-from .meaning import STRUCTURAL, Effect, Step, effect, numbers
+from .table_evaluation import STRUCTURAL, Effect, Step, effect, numbers
 
 Argument = torch.Tensor | int | float | bool
 Run = Callable[[Frame], Value]

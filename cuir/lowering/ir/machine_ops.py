@@ -32,8 +32,8 @@ from ...ops.meaning import Value
 from ...ops.traits import Traits
 from ...syntax.types import I32
 from . import ops
-from .function import Function
 from .ir_types import ScalarT, UnitsT, scalar
+from .machine_functions import Function
 from .operand_access import parse_operand
 
 

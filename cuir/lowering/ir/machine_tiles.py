@@ -28,8 +28,8 @@ from ...ops import entries
 from ...ops.base import Op
 from ...ops.meaning import Value
 from ...syntax.types import F32, I32
-from .function import Function
 from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
+from .machine_functions import Function
 from .operand_access import parse_operand
 
 if TYPE_CHECKING:

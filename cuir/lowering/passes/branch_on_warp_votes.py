@@ -13,11 +13,11 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
-from ..analyses.flow import walk_expression
-from ..ir import make, ops
+from ..analyses.value_flow import walk_expression
+from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every, operations
-from ..ir.warps import RowBound, WarpIf
+from ..ir.warp_ops import RowBound, WarpIf
 from .rewriting import before, insert, replace
 from .simplify import is_same_number, number
 
@@ -63,7 +63,7 @@ def _split_choice(choice: ops.Apply) -> None:
         return
     rows = conjunction.arguments[1] if conjunction.arguments[0] is vote else conjunction.arguments[0]
     t = choice.result.type
-    replace(choice, [insert(choice, make.where(vote, insert(choice, make.where(rows, x, y, t)), y, t))])
+    replace(choice, [insert(choice, constructors.where(vote, insert(choice, constructors.where(rows, x, y, t)), y, t))])
     if not list(conjunction.result.uses):  # it would keep the vote and its operands outside of the branch
         conjunction.detach()
         conjunction.erase()
@@ -104,7 +104,7 @@ def _insert_branch(block: Block, vote: SSAValue, slab: int) -> None:
         sides.append(Region(inner))
     decision = condition if part is None else part
     if is_scalar(decision):
-        decision = insert(first, make.full(decision, tile(BOOL, 1, 1)))
+        decision = insert(first, constructors.full(decision, tile(BOOL, 1, 1)))
     new = WarpIf.from_regions(decision, *sides)
     before(first, new)
     for op, result in zip(group, new.results, strict=True):
@@ -127,7 +127,7 @@ def _use_row_choice(choice: ops.Apply, condition: SSAValue) -> None:
 
 def _insert_choice(op: ops.Apply, value: SSAValue, alternative: SSAValue, inner: Block) -> SSAValue:
     """Choose a value of the side that is taken if the vote holds, by the vote itself."""
-    choice = make.where(op.arguments[0], value, alternative, op.result.type)
+    choice = constructors.where(op.arguments[0], value, alternative, op.result.type)
     inner.add_op(choice)
     return choice.result
 
@@ -183,7 +183,7 @@ def _rebuild_inside(value: SSAValue, first: Operation, inner: Block, cache: dict
             assert not op.kind.column_reduction, "the warps of a worker meet nowhere inside of a branch of warps"
             operands = [_rebuild_inside(o, first, inner, cache) for o in op.operands]
             if operands != list(op.operands):
-                copy = make.like(op, operands)
+                copy = constructors.like(op, operands)
                 copy.location = op.location
                 inner.add_op(copy)
                 cache[value] = copy.result
@@ -195,10 +195,10 @@ def _with_type(value: SSAValue, choice: SSAValue, inner: Block) -> SSAValue:
     if value.type == choice.type or not isinstance(choice.type, TileT):
         return value
     if is_scalar(value):
-        new: list[Operation] = [make.full(value, choice.type)]
+        new: list[Operation] = [constructors.full(value, choice.type)]
     else:  # a choice by True: the operation of the table that repeats a number per row or column
         always = ops.constant(True, BOOL)
-        new = [always, make.where(always.result, value, value, choice.type)]
+        new = [always, constructors.where(always.result, value, value, choice.type)]
     for op in new:
         op.location = choice.owner.location  # type: ignore[union-attr]
         inner.add_op(op)
@@ -270,8 +270,8 @@ class _Monotone:
         bounded = self._rebuild(self.vote, {self.top: bound}, at)
         for sign in self.signs:  # a negative factor reverses the order: then the bound says nothing, and the vote holds
             zero = insert(at, ops.constant(0.0, F32))
-            test = insert(at, make.less(sign, zero, _make_bool_type(sign)))
-            bounded = insert(at, make.either(bounded, test, bounded.type))
+            test = insert(at, constructors.less(sign, zero, _make_bool_type(sign)))
+            bounded = insert(at, constructors.either(bounded, test, bounded.type))
         return bounded
 
     def _depends(self, value: SSAValue) -> bool:
@@ -316,7 +316,7 @@ class _Monotone:
         if value not in copies:
             op = value.owner
             assert isinstance(op, ops.Apply)
-            copies[value] = insert(at, make.like(op, [self._rebuild(a, copies, at) for a in op.arguments]))
+            copies[value] = insert(at, constructors.like(op, [self._rebuild(a, copies, at) for a in op.arguments]))
         return copies[value]
 
 

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
 from ...syntax.types import BOOL, I32
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import dtype_of, is_scalar, scalar
 from ..ir.ir_walk import every
 from .rewriting import replace
@@ -98,11 +98,11 @@ def _make_stage_and_parity(companions: Companions, value: SSAValue, stages: int)
         return [number(int(start) % stages), number(int(start) // stages % 2)]
     stage, parity = companions.of(_match_increment(value)[0])
     unit, zero = number(1), number(0)
-    next_stage = put(make.add(stage, unit, scalar(I32)))
-    full = put(make.equal(next_stage, number(stages), scalar(BOOL)))
-    next_parity = put(make.exclusive_or(parity, unit, scalar(I32)))
-    new = put(make.choose(full, zero, next_stage, scalar(I32)))
+    next_stage = put(constructors.add(stage, unit, scalar(I32)))
+    full = put(constructors.equal(next_stage, number(stages), scalar(BOOL)))
+    next_parity = put(constructors.exclusive_or(parity, unit, scalar(I32)))
+    new = put(constructors.choose(full, zero, next_stage, scalar(I32)))
     new.name_hint = "stage"
-    parity_after = put(make.choose(full, next_parity, parity, scalar(I32)))
+    parity_after = put(constructors.choose(full, next_parity, parity, scalar(I32)))
     parity_after.name_hint = "parity"
     return [new, parity_after]

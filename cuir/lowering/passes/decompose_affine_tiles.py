@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
 from ..analyses.ranges import analyse_ranges
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
@@ -90,7 +90,7 @@ def _replace_distance(op: ops.Apply) -> None:
     as_line = _make_line_of_cast(op, magnitude.arguments[0])
     if as_line is not None and as_line.slope is not None:
         new_line = insert(op, line(as_line.slope, as_line.rows, op.result.type))
-        replace(op, [insert(op, make.of_kind(magnitude, [new_line], op.result.type))])
+        replace(op, [insert(op, constructors.of_kind(magnitude, [new_line], op.result.type))])
 
 
 def _make_line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
@@ -101,7 +101,7 @@ def _make_line_of_cast(op: ops.Apply, index: SSAValue) -> _Line | None:
     rows = columns.base
     if rows is not None:
         t = tile(F32, *rows.type.shape) if isinstance(rows.type, TileT) else scalar(F32)
-        rows = insert(op, make.cast(rows, t))
+        rows = insert(op, constructors.cast(rows, t))
     return _Line(rows, insert(op, ops.constant(float(columns.slope), F32)))
 
 
@@ -138,17 +138,17 @@ def _add(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | No
         return x
     if x is None:
         return y if op.kind.linear == SUM else _negate(op, y)
-    return insert(op, make.of_kind(op, [x, y], type_of_rows(x, y)))
+    return insert(op, constructors.of_kind(op, [x, y], type_of_rows(x, y)))
 
 
 def _negate(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
-    return None if x is None else insert(op, make.negate(x, type_of_rows(x)))
+    return None if x is None else insert(op, constructors.negate(x, type_of_rows(x)))
 
 
 def _multiply(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     if x is None or y is None:
         return None
-    return y if number(x) == 1 and is_scalar(x) else insert(op, make.multiply(x, y, type_of_rows(x, y)))
+    return y if number(x) == 1 and is_scalar(x) else insert(op, constructors.multiply(x, y, type_of_rows(x, y)))
 
 
 def type_of_rows(*operands: SSAValue) -> TileT | ScalarT:

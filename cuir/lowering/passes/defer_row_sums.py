@@ -9,8 +9,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..analyses.flow import find_targets
-from ..ir import make, ops, rows
+from ..analyses.value_flow import find_targets
+from ..ir import constructors, ops, row_parts
 from ..ir.ir_types import TileT, dtype_of, tile
 from ..ir.ir_walk import every
 from .rewriting import insert, replace
@@ -124,7 +124,7 @@ def _sum_on_read(value: SSAValue, parts: set[SSAValue]) -> None:
         into = find_targets(use) or ([op.result] if isinstance(op, ops.Apply) else [])
         if any(v in parts for v in into):
             continue
-        row_sum = insert(op, rows.quad_sum(value))
+        row_sum = insert(op, row_parts.quad_sum(value))
         row_sum.name_hint = value.name_hint
         op.operands[use.index] = row_sum
 
@@ -139,7 +139,7 @@ def _convert_to_parts(value: SSAValue, members: set[SSAValue]) -> None:
     if _is_row_sum(value):
         op = value.owner
         assert isinstance(op, ops.Apply)
-        new = rows.row_part(op.arguments[0])
+        new = row_parts.row_part(op.arguments[0])
         insert(op, new)
         replace(op, new.results)
         return
@@ -182,4 +182,4 @@ def _convert_zero_operands(op: ops.Apply, parts: TileT) -> None:
 
 def _insert_zero_parts(at: object, parts: TileT) -> SSAValue:
     assert isinstance(at, (ops.Yield, ops.Loop, ops.Apply))
-    return insert(at, make.full(insert(at, ops.constant(0.0, F32)), parts))
+    return insert(at, constructors.full(insert(at, ops.constant(0.0, F32)), parts))

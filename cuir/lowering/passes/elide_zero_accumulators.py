@@ -12,11 +12,11 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
-from ..analyses.flow import find_targets, is_tile_wait
+from ..analyses.value_flow import find_targets, is_tile_wait
 from ..ir import ops
 from ..ir.ir_types import TileT, dtype_of
 from ..ir.ir_walk import every
-from ..ir.rows import Nothing
+from ..ir.row_parts import Nothing
 from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Companions, Web, find_webs

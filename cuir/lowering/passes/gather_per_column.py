@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32, I32
 from ..analyses.uniformity import reads_constant
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Exchange, exchange, read_columns
@@ -96,7 +96,7 @@ def _is_profitable(op: ops.Apply, functions: Collection[Operation], profitable: 
 def _compute_by_lanes(op: ops.Apply) -> None:
     """Compute an operation by lanes, and exchange its result."""
     operands = [a.owner.x if isinstance(a.owner, Exchange) else a for a in op.arguments]
-    by_lane = insert(op, make.of_kind(op, operands, tile(dtype_of(op.result), *op.result.type.shape, "lanes")))  # type: ignore[attr-defined]
+    by_lane = insert(op, constructors.of_kind(op, operands, tile(dtype_of(op.result), *op.result.type.shape, "lanes")))  # type: ignore[attr-defined]
     by_lane.name_hint = op.result.name_hint
     replace(op, [insert(op, exchange(by_lane))])
 

@@ -16,7 +16,7 @@ from ...syntax.types import I32
 from ..analyses.multiples import is_multiple
 from ..analyses.ranges import Ranges, analyse_ranges
 from ..analyses.uniformity import reads_constant
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import TileT, element, is_scalar, scalar, tile
 from ..ir.ir_walk import every
 from .rewriting import insert, replace
@@ -44,7 +44,7 @@ def _read_once(op: ops.Perform) -> None:
         return
     t = tile(result.type.element, 1, 1)
     first = next(i for i, n in enumerate(numbers) if n is not None)
-    indices = [insert(op, make.full(n, tile(I32, 1, 1))) if i == first and n is not None else n for i, n in enumerate(numbers)]
+    indices = [insert(op, constructors.full(n, tile(I32, 1, 1))) if i == first and n is not None else n for i, n in enumerate(numbers)]
     at = insert(op, ops.at(place.array, [(n, size) for n, (_, size) in zip(indices, place.parts)], element(t.element, 1, 1)))
     replace(op, [insert(op, ops.perform(op.op, {p.data: at for p in op.params.data}, [t]))])
 
@@ -76,11 +76,11 @@ def _rewrite_division(op: ops.Apply, facts: Ranges) -> None:
         return
     base = _insert_sum(index.scalars, op)
     if op.kind.rounds:
-        replace(op, [insert(op, make.full(insert(op, make.of_kind(op, [base, y], scalar(I32))), t))])
+        replace(op, [insert(op, constructors.full(insert(op, constructors.of_kind(op, [base, y], scalar(I32))), t))])
     elif all(is_multiple(s, c, facts.fits) for s in index.scalars):
         replace(op, [index.counts])
     else:
-        replace(op, [insert(op, make.add(insert(op, make.of_kind(op, [base, y], scalar(I32))), index.counts, t))])
+        replace(op, [insert(op, constructors.add(insert(op, constructors.of_kind(op, [base, y], scalar(I32))), index.counts, t))])
 
 
 def _list_divisors(c: int, least: int) -> list[int]:
@@ -110,5 +110,5 @@ def _decompose(value: SSAValue) -> _Index | None:
 def _insert_sum(scalars: tuple[SSAValue, ...], at: Operation) -> SSAValue:
     total, *remaining = scalars
     for s in remaining:
-        total = insert(at, make.add(total, s, scalar(I32)))
+        total = insert(at, constructors.add(total, s, scalar(I32)))
     return total

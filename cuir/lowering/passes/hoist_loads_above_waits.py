@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.traits import Pure
 
-from ..analyses.flow import is_tile_wait
 from ..analyses.uniformity import reads_constant
-from ..ir import make, ops
+from ..analyses.value_flow import is_tile_wait
+from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, is_scalar
 from ..ir.ir_walk import every, operations
 from .rewriting import before
@@ -116,6 +116,6 @@ def _add_zero(value: SSAValue, block: Block) -> SSAValue:
     block.add_op(zero)
     if isinstance(t, ScalarT):
         return zero.result
-    tile = make.full(zero.result, t)
+    tile = constructors.full(zero.result, t)
     block.add_op(tile)
     return tile.result

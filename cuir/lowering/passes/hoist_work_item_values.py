@@ -15,14 +15,14 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
-from ..analyses.lanes import runs_on_one_lane
-from ..analyses.numbers import DIVISION, LOAD, Number, Numbers
+from ..analyses.single_lane_roles import runs_on_one_lane
 from ..analyses.uniformity import reads_constant
+from ..analyses.value_numbers import DIVISION, LOAD, Number, Numbers
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import is_scalar
 from ..ir.ir_walk import every, last
-from . import hand_out
+from . import queue_body
 
 MOST = 23  # broadcast words; four slots of them and the work item's index fit into resources.RESERVED
 WARPS = 4  # of a warpgroup
@@ -106,7 +106,7 @@ def _insert_queue(
     ahead = sum(r.workers.data for r in single_lane) if dynamic and spare is not None and len(single_lane) < len(readers) else 0
     queue = machine.queue(
         units.result,
-        hand_out.build_body(numbers, words, names),
+        queue_body.build_body(numbers, words, names),
         slots=2 if ahead else 1 if dynamic else 4,
         words=-(-(1 + sum(numbers.table[n].copies for n in words)) // 4) * 4,
         spare=-1 if spare is None else spare,

@@ -12,13 +12,13 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
-from ..analyses.pieces import reads_pairs
+from ..analyses.vector_accesses import reads_pairs
 from ..ir import ops
-from ..ir.function import Function
 from ..ir.inlining import is_inlined, mark, unmark
 from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.ir_walk import every
-from ..ir.warps import WarpIf
+from ..ir.machine_functions import Function
+from ..ir.warp_ops import WarpIf
 from .rewriting import before
 
 DEEPEST = 64  # nesting of a C++ expression, which printers walk by recursion

@@ -14,9 +14,9 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
 from ...syntax.types import BOOL, I32
-from ..analyses.flow import walk_expression
 from ..analyses.ranges import analyse_ranges
-from ..ir import make, ops
+from ..analyses.value_flow import walk_expression
+from ..ir import constructors, ops
 from ..ir.indices import limit_of
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
 from ..ir.ir_walk import every
@@ -97,19 +97,19 @@ def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | No
 
 # ---- operations on bases: scalars, or tiles of the operands' joint shape; None is 0
 def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return y if x is None else x if y is None else insert(at, make.add(x, y, _make_joint_type(x, y)))
+    return y if x is None else x if y is None else insert(at, constructors.add(x, y, _make_joint_type(x, y)))
 
 
 def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return x if y is None else _negate(y, at) if x is None else insert(at, make.subtract(x, y, _make_joint_type(x, y)))
+    return x if y is None else _negate(y, at) if x is None else insert(at, constructors.subtract(x, y, _make_joint_type(x, y)))
 
 
 def _negate(x: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None else insert(at, make.negate(x, _make_joint_type(x)))
+    return None if x is None else insert(at, constructors.negate(x, _make_joint_type(x)))
 
 
 def _multiply(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None or y is None else insert(at, make.multiply(x, y, _make_joint_type(x, y)))
+    return None if x is None or y is None else insert(at, constructors.multiply(x, y, _make_joint_type(x, y)))
 
 
 def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
@@ -123,10 +123,10 @@ def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
     columns = next(v for x in op.arguments for v in walk_expression(x) if ops.kind_of(v).index_of == "column")
     if a.slope > b.slope:  # base_a + column < base_b
         bound = _compute_bound(b, a, int(op.kind.compares == AT_MOST), near_ends(op.arguments[0]), op)
-        new = make.less(columns, bound, op.result.type)
+        new = constructors.less(columns, bound, op.result.type)
     else:  # base_a < base_b + column
         bound = _compute_bound(a, b, int(op.kind.compares == LESS), near_ends(op.arguments[1]), op)
-        new = make.at_most(bound, columns, op.result.type)
+        new = constructors.at_most(bound, columns, op.result.type)
     replace(op, [insert(op, new)])
 
 
@@ -142,7 +142,7 @@ def _compute_bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Op
     if not plus:
         return bound
     more = insert(at, ops.constant(plus, I32))
-    return insert(at, make.add(bound, more, _make_joint_type(bound, more)))
+    return insert(at, constructors.add(bound, more, _make_joint_type(bound, more)))
 
 
 def _make_joint_type(*operands: SSAValue) -> TileT | ScalarT:
@@ -183,17 +183,17 @@ def _merge_limits(op: ops.Apply) -> None:
         if len(limits) == 1:
             continue
         # both of two upper limits hold below the least
-        extreme = make.least if below == (op.kind.decided_by is False) else make.greatest
+        extreme = constructors.least if below == (op.kind.decided_by is False) else constructors.greatest
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
             merged = insert(op, extreme(merged, bound, _make_joint_type(merged, bound)))
         t = truth_type(limits)
-        limit_op = insert(op, make.less(columns, merged, t) if below else make.at_most(merged, columns, t))
+        limit_op = insert(op, constructors.less(columns, merged, t) if below else constructors.at_most(merged, columns, t))
         first, *remaining = limits
         parts = [limit_op if p is first else p for p in parts if p not in remaining]
     result = parts[0]
     for part in parts[1:]:
-        result = insert(op, make.of_kind(op, [result, part], truth_type([result, part])))
+        result = insert(op, constructors.of_kind(op, [result, part], truth_type([result, part])))
     if result.type == op.result.type:
         replace(op, [result])
 

@@ -12,10 +12,10 @@ from xdsl.ir import SSAValue
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
 from ..analyses.uniformity import reads_constant
-from ..ir import make, ops
-from ..ir.bits import WORD, Bits, bits
+from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
 from ..ir.ir_walk import every
+from ..ir.mask_words import WORD, Bits, bits
 from .limit_columns import is_limit
 from .rewriting import insert, replace
 
@@ -52,7 +52,7 @@ def _replace_test(op: ops.Apply) -> None:
     for w in range(-(-t.shape[1] // WORD)):
         index = insert(gather, ops.constant(w, I32))
         if all(start is None or is_scalar(start) for start in other_starts):  # a word for all rows: repeat its index
-            index = insert(gather, make.full(index, one_a_row))
+            index = insert(gather, constructors.full(index, one_a_row))
         parts = [(index, size) if i == word_dims[0] else (start, size) for i, (start, size) in enumerate(indices)]
         at = insert(gather, ops.at(place.array, parts, element(I32, t.shape[0], 1)))
         words.append(insert(gather, ops.perform(gather.op, {p.data: at for p in gather.params.data}, [one_a_row])))

@@ -17,8 +17,8 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...checking.decisions import rounds_beside
 from ...syntax.types import BOOL, F32, I32
-from ..analyses.flow import find_sources, find_targets
 from ..analyses.memory import Array, iterate_accesses
+from ..analyses.value_flow import find_sources, find_targets
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of
 from ..ir.ir_walk import every

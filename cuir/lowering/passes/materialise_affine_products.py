@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import F32
-from ..analyses.flow import walk_expression
 from ..analyses.liveness import Liveness
+from ..analyses.value_flow import walk_expression
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, dtype_of

@@ -10,11 +10,11 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
-from ..analyses.lanes import runs_on_one_lane
 from ..analyses.ranges import analyse_ranges
+from ..analyses.single_lane_roles import runs_on_one_lane
 from ..analyses.uniformity import Uniformity, analyse_uniformity
+from ..ir import constructors, ops
 from ..ir import machine_ops as machine
-from ..ir import make, ops
 from ..ir.ir_types import is_scalar, scalar
 from ..ir.ir_walk import every, operations
 
@@ -90,9 +90,9 @@ class _Divisions:
             if not is_scalar(y) or not self.facts.is_uniform_in_cta(y) or not self._is_movable(y, guarded=True):
                 return
             self._move(y, top)
-            opposite = make.negate(y, y.type)
+            opposite = constructors.negate(y, y.type)
             self.block.insert_op_before(opposite, top)
-            magnitude = make.greatest(y, opposite.result, y.type)
+            magnitude = constructors.greatest(y, opposite.result, y.type)
             self.block.insert_op_before(magnitude, top)
             inverse = machine.inverse(magnitude.result)
             inverse.result.name_hint = "inverse"
@@ -162,8 +162,8 @@ class _Divisions:
     def _nonzero(self, y: SSAValue, top: Operation) -> SSAValue:
         """Return a divisor, but 1 in place of 0, inserted before `top`: the same wherever the program divides by it."""
         zero, one = (ops.constant(n, I32) for n in (0, 1))
-        test = make.equal(y, zero.result, scalar(BOOL))
-        chosen = make.choose(test.result, one.result, y, y.type)
+        test = constructors.equal(y, zero.result, scalar(BOOL))
+        chosen = constructors.choose(test.result, one.result, y, y.type)
         for new in (zero, one, test, chosen):
             self.block.insert_op_before(new, top)
         return chosen.result

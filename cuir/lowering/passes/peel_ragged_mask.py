@@ -11,7 +11,7 @@ from xdsl.ir import Block, Region, SSAValue
 
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import TileT, is_scalar, scalar
 from ..ir.ir_walk import every
 from .limit_columns import is_limit, iterate_joined, truth_type
@@ -39,12 +39,12 @@ def _peel(op: ops.Apply) -> None:
     if masks:
         mask = masks[0]
         for part in masks[1:]:
-            mask = insert(op, make.of_kind(test.owner, [mask, part], truth_type([mask, part])))  # type: ignore[arg-type]
-        x = insert(op, make.where(mask, x, y, t))
+            mask = insert(op, constructors.of_kind(test.owner, [mask, part], truth_type([mask, part])))  # type: ignore[arg-type]
+        x = insert(op, constructors.where(mask, x, y, t))
     columns = insert(op, ops.constant(t.shape[1], I32))
-    reaches = insert(op, make.less(limit.owner.arguments[1], columns, scalar(BOOL)))
+    reaches = insert(op, constructors.less(limit.owner.arguments[1], columns, scalar(BOOL)))
     masked_block, plain_block = Block(), Block()
-    choice = make.where(limit, x, y, t)
+    choice = constructors.where(limit, x, y, t)
     choice.location = op.location
     masked_block.add_ops([choice, ops.end([choice.result])])
     plain_block.add_op(ops.end([x]))

@@ -13,9 +13,9 @@ from typing import TypeGuard
 from xdsl.ir import Operation, SSAValue, Use
 
 from ...syntax.types import F32, PANEL_BYTES
-from ..analyses.flow import find_targets
 from ..analyses.memory import array_of
 from ..analyses.stores import is_panelled
+from ..analyses.value_flow import find_targets
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar
 from ..ir.ir_walk import every

@@ -16,10 +16,10 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.base import PRODUCTS
 from ..ir import ops
-from ..ir.function import Function
 from ..ir.ir_types import TileT
 from ..ir.ir_walk import every, operations
-from ..ir.warps import WarpIf, pinned
+from ..ir.machine_functions import Function
+from ..ir.warp_ops import WarpIf, pinned
 from .rewriting import before
 
 

@@ -15,7 +15,7 @@ from ...ops.base import Op
 from ...ops.meaning import DivisionByZero
 from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, EQUAL, LESS, SUM, UNEQUAL, Traits, exchange_operands, invert_comparison
 from ...syntax.types import BOOL, F32, I32
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar
 from ..ir.ir_walk import last, operations
 from .rewriting import before, inline, insert, move_body, replace
@@ -80,9 +80,9 @@ class _Simplify:
             op = self._invert(op, test.arguments[0])
             test = op.condition.owner
         if isinstance(test, ops.Apply) and test.kind.compares == UNEQUAL:
-            op = self._invert(op, insert(op, make.compare(EQUAL, test.arguments, scalar(BOOL))))
+            op = self._invert(op, insert(op, constructors.compare(EQUAL, test.arguments, scalar(BOOL))))
         if isinstance(test, ops.Apply) and test.kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32:
-            op = self._invert(op, insert(op, make.compare(LESS, test.arguments[::-1], scalar(BOOL))))
+            op = self._invert(op, insert(op, constructors.compare(LESS, test.arguments[::-1], scalar(BOOL))))
         value = ops.constant_value(op.condition)
         if value is not None:
             region = op.then if value else op.orelse
@@ -130,7 +130,7 @@ def _make_constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
     number = ops.constant(value, t.element)
     if isinstance(t, ScalarT):
         return number
-    return make.full(insert(op, number), t)
+    return constructors.full(insert(op, number), t)
 
 
 def number(value: SSAValue) -> int | float | bool | None:
@@ -183,7 +183,7 @@ def _unwrap_tiles(op: ops.Apply) -> Operation | None:
         return None
     if op.kind.chooses and repeats[0]:
         return None
-    return make.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, repeats, strict=True)])  # type: ignore[union-attr]
+    return constructors.like(op, [a.owner.operands[0] if m else a for a, m in zip(op.arguments, repeats, strict=True)])  # type: ignore[union-attr]
 
 
 def _compute_rank(value: SSAValue) -> int:
@@ -200,12 +200,12 @@ def _order_operands(op: ops.Apply) -> Operation | None:
     if exchange_operands(kind.compares) in BELOW:  # a > b is b < a
         return _make_comparison(op, exchange_operands(kind.compares), op.arguments[::-1])
     if kind.commutative and _compute_rank(op.arguments[0]) > _compute_rank(op.arguments[1]):
-        return make.like(op, op.arguments[::-1])
+        return constructors.like(op, op.arguments[::-1])
     return None
 
 
 def _make_comparison(op: ops.Apply, signs: tuple[int, ...], operands: Sequence[SSAValue]) -> Operation:
-    return make.compare(signs, operands, op.result.type, op.exact is not None)
+    return constructors.compare(signs, operands, op.result.type, op.exact is not None)
 
 
 def _simplify_not(op: ops.Apply) -> Operation | SSAValue | None:
@@ -221,8 +221,8 @@ def _simplify_not(op: ops.Apply) -> Operation | SSAValue | None:
         return _make_comparison(op, exchange_operands(invert_comparison(kind.compares)), inner.arguments[::-1])
     # the opposites of comparisons are comparisons, and limits of one direction meet
     if kind.decided_by is not None and dtype_of(inner.result) == BOOL:
-        sides = [insert(op, make.of_kind(op, [x], x.type)) for x in inner.arguments]
-        return make.dual(inner, sides, op.result.type, op.exact is not None)
+        sides = [insert(op, constructors.of_kind(op, [x], x.type)) for x in inner.arguments]
+        return constructors.dual(inner, sides, op.result.type, op.exact is not None)
     return None
 
 
@@ -241,11 +241,11 @@ def _simplify_choice(op: ops.Apply) -> Operation | SSAValue | None:
         return None
     kind = test.kind
     if kind.complements:
-        return make.like(op, [test.arguments[0], y, x])
+        return constructors.like(op, [test.arguments[0], y, x])
     if kind.compares == UNEQUAL:
-        return make.like(op, [insert(op, make.compare(EQUAL, test.arguments, test.result.type)), y, x])
+        return constructors.like(op, [insert(op, constructors.compare(EQUAL, test.arguments, test.result.type)), y, x])
     if kind.compares == AT_MOST and dtype_of(test.arguments[0]) == I32 and number(x) is not None and number(y) is None:
-        return make.like(op, [insert(op, make.compare(LESS, test.arguments[::-1], test.result.type)), y, x])
+        return constructors.like(op, [insert(op, constructors.compare(LESS, test.arguments[::-1], test.result.type)), y, x])
     return None
 
 
@@ -280,13 +280,13 @@ def _fold_sums(op: ops.Apply) -> Operation | None:
         return None
     t, exact = op.result.type, op.exact is not None
     if op.kind.linear == DIFFERENCE:
-        return make.add(x, insert(op, ops.constant(meaning.wrap(-int(d)), I32)), t, exact)
+        return constructors.add(x, insert(op, ops.constant(meaning.wrap(-int(d)), I32)), t, exact)
     if ops.kind_of(x).linear != SUM:
         return None
     first, second = x.owner.operands  # type: ignore[union-attr]
     if not is_scalar(second) or (c := number(second)) is None or first.type != t:
         return None
-    return make.add(first, insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)), t, exact)
+    return constructors.add(first, insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)), t, exact)
 
 
 def _fold_zero_product(op: ops.Apply) -> Operation | None:
@@ -321,7 +321,7 @@ def _simplify_extremum(op: ops.Apply) -> Operation | SSAValue | None:
         c = number(inner.arguments[1])
         function = op.entry.evaluate.scalar(dtype_of(y)) if op.entry.evaluate else None
         if c is not None and function is not None and inner.arguments[0].type == op.result.type:
-            return make.like(op, [inner.arguments[0], insert(op, ops.constant(function(c, d), dtype_of(y)))])
+            return constructors.like(op, [inner.arguments[0], insert(op, ops.constant(function(c, d), dtype_of(y)))])
     return None
 
 

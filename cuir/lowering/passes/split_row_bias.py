@@ -13,12 +13,12 @@ from xdsl.ir import Operation, SSAValue, Use
 
 from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
-from ..ir import make, ops
+from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, tile
 from ..ir.ir_walk import every, last
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
-from ..ir.warps import RowBound
+from ..ir.warp_ops import RowBound
 from .decompose_affine_tiles import type_of_rows
 from .rewriting import before, insert, replace
 from .simplify import number
@@ -44,14 +44,14 @@ def _rewrite_sum(op: ops.Apply) -> None:
     assert isinstance(bias, Line)
     if bias.rows is None or not readers.all_shiftable:
         return
-    shift = bias.rows if op.kind.linear[i] == 1 else insert(op, make.negate(bias.rows, bias.rows.type))
+    shift = bias.rows if op.kind.linear[i] == 1 else insert(op, constructors.negate(bias.rows, bias.rows.type))
     before(op, note("what a bias adds alike along a row is kept apart, as one number a row"))
     if isinstance(shift.type, TileT):  # computed elsewhere, its parts take registers there, and spill
         shift = insert(op, pin(shift))
         shift.name_hint = "shift"
     columns = insert(op, line(bias.slope, None, tile(F32, 1, t.shape[1])))
     arguments = [columns if k == i else a for k, a in enumerate(op.arguments)]
-    replace(op, [insert(op, make.of_kind(op, arguments, t))])
+    replace(op, [insert(op, constructors.of_kind(op, arguments, t))])
     for reader in readers.maxima:
         _add_to_maximum(reader, shift)
     for steps, exponential in readers.exponentials:
@@ -133,7 +133,7 @@ def _add_to_maximum(op: Operation, shift: SSAValue) -> None:
     A threshold above each thread's shifted bound is above the shifted maximum.
     """
     maximum = insert(op, op.clone())
-    replace(op, [insert(op, make.add(maximum, shift, maximum.type))])
+    replace(op, [insert(op, constructors.add(maximum, shift, maximum.type))])
 
 
 def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
@@ -144,17 +144,17 @@ def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
     for step, i in steps:
         other_operands = [a for k, a in enumerate(step.arguments) if k != i]
         operands = [shift if k == i else a for k, a in enumerate(step.arguments)]
-        shift = insert(op, make.of_kind(step, operands, type_of_rows(*operands)))
+        shift = insert(op, constructors.of_kind(step, operands, type_of_rows(*operands)))
         if step.kind.multiplies:
             factor = (
                 other_operands[0]
                 if factor is None
-                else insert(op, make.multiply(factor, other_operands[0], type_of_rows(factor, other_operands[0])))
+                else insert(op, constructors.multiply(factor, other_operands[0], type_of_rows(factor, other_operands[0])))
             )
         elif step.kind.linear[i] < 0:
             negative = not negative
     t = op.result.type
     if factor is not None:
-        x = insert(op, make.multiply(x, factor, t))
-    exponent = insert(op, make.subtract(shift, x, t) if negative else make.add(x, shift, t))
-    replace(op, [insert(op, make.exp2(exponent, t))])
+        x = insert(op, constructors.multiply(x, factor, t))
+    exponent = insert(op, constructors.subtract(shift, x, t) if negative else constructors.add(x, shift, t))
+    replace(op, [insert(op, constructors.exp2(exponent, t))])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ...ops import OPERATORS, TABLE
 from ...ops.limits import TARGETS
 from ..cuda.registry import IN_THE_IR
-from ..ir.text import dialect
+from ..ir.ir_text import dialect
 from .target import Target
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...attn.masks.costs import MEAN_READ
+from ...attn.masks.pair_costs import MEAN_READ
 from ...attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ...checking.checked import Const
 from ...checking.checker import pick_kernel
@@ -19,7 +19,7 @@ from ...syntax.nodes import Assign, Expr, Func, GlobalType, Kernel, Node, Progra
 from ...syntax.nodes import Literal as Number
 from ...syntax.walk import IdentityKey, names_read, walk
 from ...text.diagnostics import CuirError
-from .strips import Strips
+from .strip_counts import Strips
 
 HEADS = 8  # heads for which blocks are counted, if they differ
 SHARE = 8  # a mask that reads data is assumed to keep one block in so many

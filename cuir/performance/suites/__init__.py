@@ -1,6 +1,6 @@
 """Benchmarks: suites of attention problems, with every contender checked and timed in the same run."""
 
-from .cells import Cell, measure_cell
+from .cell_benchmark import Cell, measure_cell
 from .results import Results, markdown, summary
 from .suites import SUITES, suite
 

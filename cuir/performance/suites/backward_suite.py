@@ -16,7 +16,7 @@ from ...syntax.types import DTYPES
 from ..timing.gradient_problem import compute_expected_gradients
 from ..timing.problem import count_kept_pairs, make_tensors
 from ..timing.timing_protocol import AttentionCall
-from .cells import BUILD_SECONDS, OURS, Cell, Timing
+from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import contest
 from .peers import contenders
 from .result_rows import Row
@@ -87,7 +87,7 @@ def _prepared(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torc
 
 def ours(spec: Specification, dtype: str, cell: Cell, leaves: Mapping[str, torch.Tensor], backend: str) -> AttentionCall:
     """Return a call of O by `cuir.attention`, with gradients of the leaves."""
-    from ...attn.kernels.kernels import attention
+    from ...attn.kernels.attention_kernel import attention
 
     function = attention(
         spec, dtype=TORCH[DTYPES[dtype]], head_dim=cell.shape.D, value_dim=cell.shape.DV, verify="off"

@@ -15,7 +15,7 @@ from ...checking.checked import Checked
 from ...text.diagnostics import CuirError
 from ..search.candidate_runs import PreparedProblem, make_ragged_shape
 from ..timing.problem import Shape
-from .cells import OURS, Cell, Contenders, Timing, measure_cell
+from .cell_benchmark import OURS, Cell, Contenders, Timing, measure_cell
 from .result_rows import ComparedRow, Comparison, Entry
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from ..timing.timing_protocol import Call, Outputs, describe_error, median_ms, raise_if_lost, time_in_turns
-from .cells import BUILD_SECONDS, RUN_SECONDS, Timing, family
+from .cell_benchmark import BUILD_SECONDS, RUN_SECONDS, Timing, family
 from .result_rows import Entry
 
 R = TypeVar("R")

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 
 from ...arguments.binding import TORCH
-from ...attn.capture.mods import make_capture_key
+from ...attn.capture.capture_keys import make_capture_key
 from ...attn.kernels import decoding
+from ...attn.kernels.attention_kernel import make_attention
 from ...attn.kernels.experts import Form
-from ...attn.kernels.kernels import make_attention
-from ...attn.serving.eight_bit import DTYPE as E4M3
-from ...attn.serving.eight_bit import LARGEST
+from ...attn.serving.fp8_cache import DTYPE as E4M3
+from ...attn.serving.fp8_cache import LARGEST
 from ...checking.checked import Const
 from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..search.space import label
 from ..timing.problem import Expectation, Shape, compute_expectation, make_tensors
 from ..timing.timing_protocol import AttentionCall, capture_graph, median_ms
-from .cells import BUILD_SECONDS, OURS, Cell, Timing
+from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import Judge, contest, judge_of
 from .flashinfer import flashinfer
 from .peers import contenders

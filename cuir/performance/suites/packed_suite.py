@@ -16,7 +16,7 @@ from ...spec.specification import Specification
 from ...syntax.types import DTYPES
 from ..timing.problem import Expectation, Shape, compute_expectation
 from ..timing.timing_protocol import AttentionCall
-from .cells import BUILD_SECONDS, OURS, Cell, Timing
+from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import Judge, contest, judge_of
 from .result_rows import Row
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...text.figures import load_pyplot, save_figure
-from .cells import queries
+from .cell_benchmark import queries
 from .result_rows import Row
 from .results import names_of_peers, ours, peers, rate, unit
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...text.diagnostics import CuirError
 from ...text.jsontext import append_line, has_content
 from ...text.markdown import table
-from .cells import OURS, Cell, family, queries
+from .cell_benchmark import OURS, Cell, family, queries
 from .result_rows import Entry, Row
 
 UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"}  # key of a contender's figure -> its unit

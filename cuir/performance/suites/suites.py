@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...text.diagnostics import CuirError
 from ..timing.problem import Shape
-from .cells import Cell
+from .cell_benchmark import Cell
 
 TOKENS = 16384  # batch x sequence of every problem
 MODELS: dict[str, tuple[int, ...]] = {

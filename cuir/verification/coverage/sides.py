@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .conditions import Condition
-from .drive import Coverage
+from .coverage_loop import Coverage
 from .origins import NUMBERS
 from .targets import Target
 

@@ -10,8 +10,8 @@ from ...checking.checked import Checked
 from ...spec.function_specification import AnySpecification, FunctionSpecification
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.types import BOOL, F32, I32, DType
-from ..steps import align_heads, find_steps, find_tiles
-from ..values.draws import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
+from ..tile_steps import align_heads, find_steps, find_tiles
+from ..values.cases import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 from .scalar_program import Size
 
 NAME = "for a condition"

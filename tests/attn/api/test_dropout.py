@@ -25,7 +25,7 @@ from cuir import (
     flex_attention,
     varlen_attention,
 )
-from cuir.attn.api import dense
+from cuir.attn.api import dense_calls
 from cuir.flex import AuxRequest
 from cuir.interp import run
 from cuir.spec.gradients import forward
@@ -227,7 +227,7 @@ def test_other_probabilities_and_seeds_share_a_kernel(monkeypatch: pytest.Monkey
     q, k, v = (x.detach() for x in tensors())
     block_mask = masked(causal)
     flex_attention(q, k, v, block_mask=block_mask, dropout_p=0.5, **OPTIONS)
-    monkeypatch.setattr(dense, "prepare", lambda *_, **__: pytest.fail("prepared again"))
+    monkeypatch.setattr(dense_calls, "prepare", lambda *_, **__: pytest.fail("prepared again"))
     for p in (0.1, 0.2, 0.5):
         result = flex_attention(q, k, v, block_mask=block_mask, dropout_p=p, dropout_seed=SEED, **OPTIONS)
         close([result], [Specification("wanted", causal, dropout=Dropout(p, SEED)).reference(q, k, v, 0.125)[0]], 1e-3)

@@ -9,8 +9,8 @@ import torch
 
 import cuir
 from cuir import CuirError, create_block_mask, flex_attention, varlen_attention
-from cuir.attn.kernels import kernels
-from cuir.attn.tracing.doubles import Doubles
+from cuir.attn.kernels import attention_kernel
+from cuir.attn.tracing.float64_captures import Doubles
 
 N, D = 16, 16
 OPTIONS: dict[str, Any] = {"backend": "interpret", "verify": "off"}
@@ -75,8 +75,8 @@ def test_learned_biases_of_float64_have_gradients() -> None:
 def test_a_tensor_that_does_not_fit_is_refused_before_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU too: verification would find another mask, and say so of a program that is right."""
     times = 1.7e9 + torch.arange(40, dtype=torch.float64) * 7
-    attention = kernels.attention(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, head_dim=32)
-    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
+    attention = attention_kernel.attention(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, head_dim=32)
+    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
     monkeypatch.setattr(
         type(attention.settings), "compiled", lambda *args: pytest.fail("verified before its captured tensors were checked")
     )

@@ -19,9 +19,9 @@ from torch.nn.attention import flex_attention as theirs
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
+from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.capture.first_call_progress import Progress
-from cuir.attn.capture.mods import make_capture_key
-from cuir.attn.kernels import kernels, verified
+from cuir.attn.kernels import attention_kernel, verification_verdicts
 from cuir.testing import assert_attention_matches
 from tests.strategies.effort import examples
 
@@ -208,8 +208,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)  # every call is seen here
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
-    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     monkeypatch.setattr(prepared_calls, "_KNOWN", OrderedDict())
     monkeypatch.setattr(prepared_calls, "_TRACED", {})
     monkeypatch.setattr(prepared_calls, "_WARM", OrderedDict())
@@ -274,7 +274,7 @@ def test_data_that_cannot_be_compared(compiled: list[Any]) -> None:
 
 def test_nothing_is_transferred_again(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     call(tensors(), documents(0), alibi(2))
-    monkeypatch.setattr(kernels, "transfer", None)
+    monkeypatch.setattr(attention_kernel, "transfer", None)
     call(tensors(), documents(1), alibi(2))
     call(tensors(4, 4, n=90), documents(1, 300), alibi(4))
     assert len(compiled) == 1 and len(prepared_calls._KNOWN) == 2
@@ -287,7 +287,7 @@ def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.Monk
         asked.append(level)
         raise CuirError.of("V305", "another mask")
 
-    monkeypatch.setattr(verified, "verified", wrong)
+    monkeypatch.setattr(verification_verdicts, "verified", wrong)
     monkeypatch.setattr(cuir, "run", None)  # what stands in for a kernel
     for level in ("quick", "full"):
         with pytest.raises(CuirError, match="V305"):
@@ -324,7 +324,7 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = attention(causal, head_dim=64, consts=SMALL)
     second = Specification("other", windowed(7))
     with pytest.raises(CuirError, match="V107"):
-        verified.verified(
+        verification_verdicts.verified(
             right.program, second, make_capture_key(second.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
         )
     assert not list(tmp_path.glob("verified/*"))

@@ -13,7 +13,7 @@ import torch
 
 from cuir.arguments.guards import make_call_guard
 from cuir.attn.kernels import autograd as module
-from cuir.attn.kernels.kernels import attention
+from cuir.attn.kernels.attention_kernel import attention
 from cuir.checking.checked import Checked
 from cuir.interp import run
 from cuir.spec import Specification

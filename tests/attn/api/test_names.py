@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import corpus
 import cuir
 from cuir import create_block_mask, flex_attention
-from cuir.attn.tracing.names import names_of
+from cuir.attn.tracing.splice_names import names_of
 from cuir.ops import TABLE
 from cuir.runtime.compiled import CompiledKernel
 from cuir.syntax.parser import parse

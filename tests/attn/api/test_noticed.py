@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import torch
 
+from cuir.attn.capture.capture_keys import MutationGuard, make_capture_key
 from cuir.attn.capture.capture_walk import attributes_read, reads_elsewhere
-from cuir.attn.capture.mods import MutationGuard, make_capture_key
 from cuir.attn.splicing.captured_arguments import Cache
 from cuir.attn.tracing.trace import globals_read
 

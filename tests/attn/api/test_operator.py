@@ -18,8 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from cuir import Specification, attention, create_block_mask, flex_attention
 from cuir.attn.api import operator as own
 from cuir.attn.api.operator import OPERATOR
-from cuir.attn.capture.mods import follow, make_capture_key
-from cuir.attn.kernels.kernels import Attention
+from cuir.attn.capture.capture_keys import follow, make_capture_key
+from cuir.attn.kernels.attention_kernel import Attention
 from cuir.text.diagnostics import CuirError
 
 M, N, D = 70, 90, 64

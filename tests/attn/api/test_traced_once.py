@@ -17,7 +17,7 @@ from torch.nn.attention import flex_attention as theirs
 import corpus
 import cuir
 from cuir import CuirError, create_block_mask, flex_attention
-from cuir.attn.api import prepared_calls, standing
+from cuir.attn.api import materialised_block_masks, prepared_calls
 from cuir.attn.tracing.proxy import Proxy
 
 M, N, D = 40, 50, 64
@@ -29,7 +29,7 @@ DOCUMENTS = torch.arange(64) // 20
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_KNOWN", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
-    monkeypatch.setattr(standing, "_STANDING", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(materialised_block_masks, "_STANDING", weakref.WeakKeyDictionary())
 
 
 def pair(window: int = 30) -> tuple[Callable[..., Any], Callable[..., Any]]:

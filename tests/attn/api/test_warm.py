@@ -16,8 +16,8 @@ from cuir import CuirError, attention, create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture import attention_request
 from cuir.attn.capture import call_inputs as inputs
-from cuir.attn.capture.mods import MutationGuard, make_capture_key
-from cuir.attn.kernels import kernels
+from cuir.attn.capture.capture_keys import MutationGuard, make_capture_key
+from cuir.attn.kernels import attention_kernel
 from tests.attn.launches import Launches
 from tests.timing import idle_seconds
 
@@ -399,10 +399,10 @@ def test_a_call_is_made_again_where_nothing_has_changed(launches: Launches) -> N
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     def set_to(on: bool) -> None:
-        for module in (inputs, kernels):
+        for module in (inputs, attention_kernel):
             monkeypatch.setattr(module, "capturing", lambda: on)
 
-    monkeypatch.setattr(kernels, "_PINNED", {})
+    monkeypatch.setattr(attention_kernel, "_PINNED", {})
     return set_to
 
 
@@ -416,9 +416,9 @@ def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture:
     call(mask)
     capture(True)
     call(mask)
-    assert len(kernels._PINNED) == 1 and len(launches.given) == 2
+    assert len(attention_kernel._PINNED) == 1 and len(launches.given) == 2
     call(mask)
-    assert len(kernels._PINNED) == 1
+    assert len(attention_kernel._PINNED) == 1
     for cold in (lambda: call(mask, lambda s, b, h, q, k: s * 0.5), lambda: call(masked(documents(ids.clone()))), lambda: call(scale=2.0)):
         with pytest.raises(CuirError, match="U415"):
             cold()
@@ -434,7 +434,7 @@ def test_a_call_that_is_made_again_inside_of_a_capture(launches: Launches, captu
     for on in (False, False, True):
         capture(on)
         call(mask)
-    assert [captured for _, captured in repeated.made] == [False, True] and len(kernels._PINNED) == 1
+    assert [captured for _, captured in repeated.made] == [False, True] and len(attention_kernel._PINNED) == 1
 
 
 def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
@@ -442,7 +442,7 @@ def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, captur
     for on in (False, True):
         capture(on)
         call(masked(documents(ids)), lambda s, b, h, q, k: s * 0.5)
-    assert len(kernels._PINNED) == 1
+    assert len(attention_kernel._PINNED) == 1
 
 
 def test_the_explicit_form_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
@@ -454,4 +454,4 @@ def test_the_explicit_form_inside_of_a_capture(launches: Launches, capture: Call
     result(Q, K, V)
     capture(True)
     result(Q, K, V)
-    assert len(kernels._PINNED) == 1 and cuir.flex_attention is flex_attention
+    assert len(attention_kernel._PINNED) == 1 and cuir.flex_attention is flex_attention

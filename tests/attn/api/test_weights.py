@@ -10,7 +10,7 @@ import torch
 import corpus
 import cuir
 from cuir import check, create_block_mask, flex_attention, parse, transfer
-from cuir.attn.splicing.rebuilt import bound_reads
+from cuir.attn.splicing.specification_copies import bound_reads
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError

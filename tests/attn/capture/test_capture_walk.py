@@ -21,12 +21,12 @@ from torch.nn.attention.flex_attention import flex_attention as theirs
 from cuir import create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture import attention_request
+from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.capture.capture_walk import FUNCTIONS, Walk
-from cuir.attn.capture.mods import make_capture_key
-from cuir.attn.kernels.kernels import make_attention
+from cuir.attn.kernels.attention_kernel import make_attention
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
-from tests.attn.tracing.test_answers import Kept, keeping
+from tests.attn.tracing.test_concrete_answers import Kept, keeping
 
 M = N = 24
 Mod = Callable[..., Any]

@@ -16,7 +16,7 @@ import torch
 from cuir import create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture.first_call_progress import Progress, is_shown
-from cuir.attn.kernels import kernels
+from cuir.attn.kernels import attention_kernel
 from cuir.verification import Stage, VerifyReport
 
 
@@ -85,8 +85,8 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr("cuir.verification.stages.verify", verify)
-    monkeypatch.setattr(kernels, "need_hopper", lambda device: None)
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     for name in ("_KNOWN", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
     q, k, v = (torch.randn(1, 2, 40, 64).half() for _ in range(3))

@@ -14,8 +14,8 @@ import torch
 import corpus
 from cuir import Specification, check, flex_attention, transfer
 from cuir.attn.api import prepared_calls
-from cuir.attn.capture.mods import make_capture_key
-from cuir.attn.kernels import decoding, kernels
+from cuir.attn.capture.capture_keys import make_capture_key
+from cuir.attn.kernels import attention_kernel, decoding
 from cuir.attn.kernels.experts import Form
 from cuir.attn.kernels.serving_settings import DecodeSettings
 from cuir.attn.tracing.read_ranges import trace_without_clashes
@@ -186,7 +186,9 @@ width = 1000
 @pytest.mark.parametrize(("kind", "fixed"), [("decode", {}), ("cache", {"CHUNK": 64}), ("cache of 8 bits", {"CHUNK": 64, "TOKENS": 0})])
 def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, keys: int, kind: Any, fixed: dict[str, int]) -> None:
     spec = Specification("some", mask)
-    attention = kernels.make_attention(spec, make_capture_key(mask, None), Form(torch.float16, 128, 128, kind, tuple(fixed.items())), "off")
+    attention = attention_kernel.make_attention(
+        spec, make_capture_key(mask, None), Form(torch.float16, 128, 128, kind, tuple(fixed.items())), "off"
+    )
     settings, at = attention.settings, Lengths(1, 64, 8, M, 131072)
     numbers = settings.numbers(attention.transferred.captured)
     assert isinstance(settings, DecodeSettings) and keys == settings.needed(at, dict(numbers)).N
@@ -197,7 +199,7 @@ def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, k
 def test_a_score_mod_makes_sharing_worth_while_sooner() -> None:
     at = Lengths(1, 64, 8, 1, 131072)
     for score, shared in ((None, False), (alibi, True)):
-        attention = kernels.make_attention(
+        attention = attention_kernel.make_attention(
             Specification("some", None, score), make_capture_key(None, score), Form(torch.float16, 128, 128, "decode"), "off"
         )
         assert ("SPLITS" in attention.settings.choice(at).consts) == shared

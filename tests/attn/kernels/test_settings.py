@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import cuir.performance.selection
-from cuir.attn.kernels import kernels
-from cuir.attn.kernels.kernels import attention
+from cuir.attn.kernels import attention_kernel
+from cuir.attn.kernels.attention_kernel import attention
 from cuir.performance.search import tuning_records as cache
 from cuir.spec.specification import Lengths
 
@@ -27,7 +27,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
     """Problems for which a setting was chosen."""
     seen: list[Lengths] = []
-    choose = cuir.performance.selection.choose
+    choose = cuir.performance.selection.setting_dispatch
 
     def counted(program: Any, fixed: Any, at: Lengths, *of: Any, **more: Any) -> Any:
         seen.append(at)
@@ -109,7 +109,7 @@ def test_tiles_that_spill_give_way_to_smaller_ones(
             self.spilled = spills[self.tile]
 
     proven: list[Any] = []
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings = attention(causal, head_dim=64, verify="off", consts=inputs).settings
     for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4000, 4000)):
@@ -126,7 +126,7 @@ def test_what_was_measured_to_be_the_fastest_may_spill_as_much(monkeypatch: pyte
         def __init__(self, consts: Any):
             self.tile, self.spilled = (consts["BM"], consts["BN"]), 180 if consts["BN"] > 80 else 0
 
-    monkeypatch.setattr(kernels, "_SETTINGS", {})
+    monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings, problem = attention(causal, head_dim=64, verify="off").settings, Lengths(2, 16, 16, 4096, 4096)
     own = settings.choice(problem)

@@ -12,7 +12,7 @@ import torch
 import cuir
 from cuir import Specification
 from cuir.attn.api import prepared_calls
-from cuir.attn.kernels import experts, kernels, transfers
+from cuir.attn.kernels import attention_kernel, experts, transfers
 from cuir.attn.kernels.transfers import transfer_backward_to_expert, transfer_queries_to_expert, transfer_to_expert
 from cuir.attn.splicing.backward import transfer_backward
 from cuir.attn.splicing.query_gradients import transfer_query_gradients
@@ -194,7 +194,12 @@ def test_a_second_process_neither_parses_nor_checks(launches: Launches, monkeypa
         return cuir.flex_attention(q, k, v, lambda s, b, h, q, k: 20.0 * torch.tanh(s / 20.0), mask, verify="off")
 
     call()
-    for module, name in ((prepared_calls, "_KNOWN"), (prepared_calls, "_TRACED"), (prepared_calls, "_WARM"), (kernels, "_SETTINGS")):
+    for module, name in (
+        (prepared_calls, "_KNOWN"),
+        (prepared_calls, "_TRACED"),
+        (prepared_calls, "_WARM"),
+        (attention_kernel, "_SETTINGS"),
+    ):
         getattr(module, name).clear()
     experts.origin_of.cache_clear()
     parser._parse_cached.cache_clear()

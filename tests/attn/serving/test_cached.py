@@ -14,7 +14,7 @@ from cuir import CuirError, attention_with_kv_cache
 from cuir.attn.api import prepared_calls
 from cuir.attn.kernels import decoding
 from cuir.attn.serving import cached
-from cuir.attn.serving.ordering import longest_first
+from cuir.attn.serving.longest_first import longest_first
 
 Mod = Callable[..., Any]
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])

@@ -12,7 +12,7 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
-from cuir.attn.capture.mods import make_capture_key
+from cuir.attn.capture.capture_keys import make_capture_key
 
 H, D, PAGE, PAGES, LONGEST = 2, 64, 32, 20, 160
 LENGTHS = torch.tensor([100, 60, 160])

@@ -11,7 +11,7 @@ import torch
 import corpus
 from cuir.attn.splicing.backward import KERNEL, transfer_backward
 from cuir.attn.splicing.captured_arguments import CapturedArguments
-from cuir.attn.splicing.learned import gradients_of
+from cuir.attn.splicing.captured_gradients import gradients_of
 from cuir.attn.splicing.splice import TransferResult
 from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.checking.checker import check
@@ -26,7 +26,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import verify
 from cuir.verification.spec_dispatch import check_case, prepare_specification
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 
 TEXT = corpus.kernels()["flash_bwd_sm90"].read_text(encoding="utf-8")
 EXPERT = parse(TEXT, "flash_bwd_sm90.cuir")

@@ -15,7 +15,7 @@ from cuir.attn.splicing.backward import KERNEL, transfer_backward
 from cuir.attn.splicing.query_gradients import KERNEL as BY_QUERIES
 from cuir.attn.splicing.query_gradients import transfer_query_gradients
 from cuir.attn.splicing.splice import TransferResult, transfer
-from cuir.attn.tracing.names import DROPOUT
+from cuir.attn.tracing.splice_names import DROPOUT
 from cuir.interp import Schedule
 from cuir.spec.dropout_hash import dropout_mask
 from cuir.syntax.parser import parse

@@ -10,9 +10,9 @@ import torch
 
 import cuir.attn.tracing.trace  # noqa: F401  (enters the functions)
 from cuir.attn.splicing.derivative import differentiate
-from cuir.attn.tracing.arrays import Array
+from cuir.attn.tracing.captured_rows import Array
+from cuir.attn.tracing.derivative_marks import remove_marks
 from cuir.attn.tracing.dispatch import tracing
-from cuir.attn.tracing.marks import remove_marks
 from cuir.attn.tracing.mod_evaluator import evaluate
 from cuir.attn.tracing.operation_table import FUNCTIONS as OPERATIONS_ON_ROWS
 from cuir.attn.tracing.operation_table import HANDLERS

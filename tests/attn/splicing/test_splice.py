@@ -12,7 +12,7 @@ import corpus
 from cuir.attn.splicing.captured_arguments import captured_arguments
 from cuir.attn.splicing.normalisers import POINTS
 from cuir.attn.splicing.splice import transfer
-from cuir.attn.tracing.names import OPTIONAL, SPLICE_POINTS
+from cuir.attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS
 from cuir.checking.checker import check
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths, Specification

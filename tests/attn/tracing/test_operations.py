@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cuir.attn.tracing.trace  # noqa: F401  (enters the operations)
-from cuir.attn.masks.blocks import blocks
+from cuir.attn.masks.block_bounds import blocks
 from cuir.attn.tracing.dispatch import tracing
 from cuir.attn.tracing.mod_evaluator import evaluate
 from cuir.attn.tracing.operation_table import HANDLERS

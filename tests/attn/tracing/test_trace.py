@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cuir.attn.tracing.mod_evaluator import evaluate
 from cuir.attn.tracing.trace import trace
-from cuir.attn.tracing.traced import Traced
+from cuir.attn.tracing.traced_result import Traced
 from cuir.attn.verification.splice_evaluator import Evaluator
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Program

@@ -170,7 +170,7 @@ def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatc
     def interrupted(*of: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.performance.suites.running.run_cells", interrupted)
+    monkeypatch.setattr("cuir.performance.suites.suite_run.run_cells", interrupted)
     output = cuir("bench", "smoke", "--out", "r.jsonl")
     assert output.code == 130 and output.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cuir.cli import run as run_command
-from llm.apart import Apart
+from llm.limited_processes import Apart
 from tests.llm.endpoint import KEY, Say, endpoint
 from tests.llm.test_lift import COMPUTE, LOAD, SM90, TWICE, first, said
 
@@ -31,7 +31,7 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
 ) -> None:
     """A source of two roles that is no attention: the first role, the whole with a fault in its orchestration, right."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("llm.apart.Apart", Here)
+    monkeypatch.setattr("llm.limited_processes.Apart", Here)
     source, spec, record = tmp_path / "twice.cu", tmp_path / "spec.py", tmp_path / "lift.jsonl"
     source.write_text(TWICE, encoding="utf-8")
     spec.write_text("def reference(X):\n    return X + X\n", encoding="utf-8")
@@ -58,7 +58,7 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
 def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("llm.apart.Apart", Here)
+    monkeypatch.setattr("llm.limited_processes.Apart", Here)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with endpoint(Say(said(first().replace("registers=24", "registers=32")))) as state:
         monkeypatch.setenv("OPENAI_API_BASE", state.address)

@@ -13,8 +13,8 @@ import pytest
 
 from cuir.cli import passes_page as page
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import pipeline
 from cuir.syntax.types import F32
 from tests.cli.programs import needs_nvcc

@@ -15,7 +15,7 @@ from cuir.attn.splicing.splice import transfer
 from cuir.bridging import BridgeReport, Step
 from cuir.cli import run as run_command
 from cuir.syntax.parser import parse
-from llm.apart import Apart
+from llm.limited_processes import Apart
 from tests.llm.endpoint import KEY, Say, endpoint
 
 ORIGIN = "flash_fwd"
@@ -78,7 +78,7 @@ class Here(Apart):
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Any]) -> None:
-    monkeypatch.setattr("llm.apart.Apart", lambda: Here(verdicts))
+    monkeypatch.setattr("llm.limited_processes.Apart", lambda: Here(verdicts))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from cuir.text.diagnostics import CuirError
 from llm.orchestration_of_source import explained, of_source
 from llm.ptx.compile_source import Build, chosen, read_compiled
 from llm.reading_source import read_source, with_headers
-from llm.settling import read_settled, told, unsettled, without_effect
+from llm.settled_differences import read_settled, told, unsettled, without_effect
 from tests.llm.ptx.kernels import needs_nvcc
 
 HEADER = """#pragma once

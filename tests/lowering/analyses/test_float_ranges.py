@@ -9,9 +9,9 @@ import pytest
 from cuir.lowering.analyses.float_ranges import EVERYTHING, compute_float_range, is_integral
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.ops import Perform
-from cuir.lowering.ir.text import parse
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import role
 

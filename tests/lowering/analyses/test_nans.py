@@ -7,8 +7,8 @@ import pytest
 from cuir.lowering.analyses import Facts
 from cuir.lowering.analyses.nans import Nans, spoils_row
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.text import parse
 from tests.lowering.passes.lowering import role as machine_role
 from tests.lowering.tile_ir import cleaned, kernel_of, program, role, value
 

@@ -7,11 +7,11 @@ import re
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.analyses.lanes import runs_on_one_lane
-from cuir.lowering.analyses.numbers import Numbers
+from cuir.lowering.analyses.single_lane_roles import runs_on_one_lane
 from cuir.lowering.analyses.uniformity import Uniformity, analyse_uniformity
+from cuir.lowering.analyses.value_numbers import Numbers
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ops import Kernel
-from cuir.lowering.ir.text import parse
 
 HEAD = """
 tile.kernel "k" arch="sm_90a" cluster=2 cluster_x=2 threads=128 {

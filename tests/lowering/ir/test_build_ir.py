@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import FileLineColLoc
 
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.text import show
+from cuir.lowering.ir.ir_text import show
 from tests.lowering.conftest import kernel
 
 

@@ -7,8 +7,8 @@ import torch
 
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_evaluator import evaluate
+from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.machine_ops import Queue
-from cuir.lowering.ir.text import parse
 from cuir.lowering.passes import elide_zero_accumulators, hoist_work_item_values, multiply_by_inverses
 from cuir.lowering.validate import validate
 from tests.lowering.ir import cases

@@ -14,13 +14,13 @@ from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.lowering.ir import ir_types as types
-from cuir.lowering.ir import meaning, ops
+from cuir.lowering.ir import ops, table_evaluation
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.evaluate_memory import SharedArray, share_bytes
 from cuir.lowering.ir.evaluate_workers import Fault
 from cuir.lowering.ir.ir_evaluator import evaluate
-from cuir.lowering.ir.text import parse as parse_ir
-from cuir.lowering.ir.text import show
+from cuir.lowering.ir.ir_text import parse as parse_ir
+from cuir.lowering.ir.ir_text import show
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from tests.lowering.conftest import kernel
@@ -108,7 +108,7 @@ def test_what_primitives_do(body: str) -> None:
 
 
 def test_every_pure_primitive_has_a_meaning() -> None:
-    assert not meaning.gaps()
+    assert not table_evaluation.gaps()
 
 
 # ---- memory and layouts

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from xdsl.utils.exceptions import VerifyException
 
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_types import tile
 from cuir.lowering.ir.machine_tiles import after, by_reciprocal, by_rows, line, pin, shared_tanh
-from cuir.lowering.ir.text import parse, show
 from cuir.syntax.types import F32, I32
 from tests.lowering.passes.lowering import role
 

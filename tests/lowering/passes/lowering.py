@@ -9,8 +9,8 @@ from cuir.checking.checked import Checked
 from cuir.lowering import Cuda
 from cuir.lowering.cuda.frame import KernelPrinter
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ops import Kernel
-from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import (
     branch_row_functions,
     decompose_affine_tiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import branch_row_functions
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.host import GXX, on_cpu

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.text import show
+from cuir.lowering.ir.ir_text import show
 from cuir.lowering.passes import carry_ring_indices
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel

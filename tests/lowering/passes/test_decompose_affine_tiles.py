@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import decompose_affine_tiles, eliminate_dead_code, limit_columns
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import LINES, role, text

@@ -6,7 +6,7 @@ import pytest
 
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.rows import QuadSum
+from cuir.lowering.ir.row_parts import QuadSum
 from cuir.lowering.passes import defer_row_sums
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel

@@ -6,7 +6,7 @@ import pytest
 
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.rows import Nothing
+from cuir.lowering.ir.row_parts import Nothing
 from cuir.lowering.passes import elide_zero_accumulators
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import HEAD, kernel

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import hoist_block_indices
 from tests.lowering.passes.lowering import role
 

@@ -7,7 +7,7 @@ import re
 import cuir
 from cuir.checking.checker import check
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.text import show
+from cuir.lowering.ir.ir_text import show
 from cuir.lowering.passes import hoist_loads_above_waits
 from tests.lowering.passes.lowering import clean
 

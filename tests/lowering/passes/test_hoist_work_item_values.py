@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import hoist_work_item_values, multiply_by_inverses
 from tests.lowering.kernels import NAMES, corpus_kernel
 

@@ -13,8 +13,8 @@ from cuir.checking.checker import check
 from cuir.checking.decisions import entry, expressions
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.text import parse, show
 from cuir.lowering.passes import eliminate_common_subexpressions, mark_no_contract
 from cuir.syntax.nodes import Literal
 from cuir.syntax.parser import parse as parse_program

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.text import show
+from cuir.lowering.ir.ir_text import show
 from cuir.lowering.passes import materialise_affine_products
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.passes.lowering import BIAS, after, cuda

@@ -6,7 +6,7 @@ import pytest
 
 from cuir.lowering.ir import machine_ops as machine
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import multiply_by_inverses
 
 HEAD = """tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {

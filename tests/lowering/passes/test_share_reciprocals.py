@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.lowering.ir.text import parse, show
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.passes import share_reciprocals
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu

@@ -16,9 +16,9 @@ from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import parse as parse_ir
+from cuir.lowering.ir.ir_text import show
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.text import parse as parse_ir
-from cuir.lowering.ir.text import show
 from cuir.lowering.passes import wait_before_copy
 from cuir.lowering.passes.pipeline import optimise
 from cuir.runtime.nvcc import compile_cuda

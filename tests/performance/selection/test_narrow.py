@@ -12,11 +12,11 @@ import torch
 from benchmarks.defaults import Cell
 from benchmarks.recorded import read_rows
 from cuir import Specification, transfer
-from cuir.attn.masks.lists import block_lists
+from cuir.attn.masks.block_lists import block_lists
 from cuir.attn.splicing.splice import TransferResult
 from cuir.performance.selection import Evidence, choose, cost
 from cuir.performance.selection import shipped_table as table
-from cuir.performance.selection.strips import Strips
+from cuir.performance.selection.strip_counts import Strips
 from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths

@@ -11,9 +11,9 @@ import torch
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import Results
 from cuir.performance.suites import backward_suite as backward
-from cuir.performance.suites.cells import Cell, Timing
+from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.results import markdown, ratios
-from cuir.performance.suites.running import SuiteRun, run_calls
+from cuir.performance.suites.suite_run import SuiteRun, run_calls
 from cuir.performance.timing.gradient_problem import compute_expected_gradients
 from cuir.performance.timing.problem import Shape, make_tensors
 

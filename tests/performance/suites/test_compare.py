@@ -12,9 +12,9 @@ from cuir import CuirError, check
 from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites import compare as module
-from cuir.performance.suites.cells import Timing
+from cuir.performance.suites.cell_benchmark import Timing
 from cuir.performance.suites.compare import compare
-from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
+from tests.performance.suites.test_cell_benchmark import ORIGIN, SETTING, interpreted, on_cpu
 
 
 @pytest.fixture(autouse=True)

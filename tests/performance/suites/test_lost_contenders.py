@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cuir.performance.search.compiling import BuildResult
-from cuir.performance.suites.cells import Cell
+from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.suites.results import Results, markdown, read, summary
-from cuir.performance.suites.running import REPEATS, Planned, SuiteRun, Told, run_cells
+from cuir.performance.suites.suite_run import REPEATS, Planned, SuiteRun, Told, run_cells
 from cuir.performance.timing.worker import Worker, WorkerLost
-from tests.performance.suites.test_cells import SETTING, SHAPE
+from tests.performance.suites.test_cell_benchmark import SETTING, SHAPE
 from tests.performance.suites.test_reference import FILE
 from tests.performance.suites.test_results import CELLS, HEAD, Priming, go, row
 
@@ -72,7 +72,7 @@ SMALL = """
 import dataclasses, sys
 from cuir.performance.suites import cells
 from cuir.cli import worker_process as worker
-from tests.performance.suites.test_cells import interpreted, on_cpu
+from tests.performance.suites.test_cell_benchmark import interpreted, on_cpu
 
 cells.BUILD_SECONDS, cells.RUN_SECONDS = 2.0, 60.0
 made = worker.transferred("causal", (), "flash_fwd_sm90")

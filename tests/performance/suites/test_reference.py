@@ -11,10 +11,10 @@ import torch
 from cuir import CuirError
 from cuir.attn.splicing.splice import transfer
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.cells import Cell, Contenders, Timing, measure_cell
+from cuir.performance.suites.cell_benchmark import Cell, Contenders, Timing, measure_cell
 from cuir.performance.suites.reference import Reference
 from cuir.performance.timing.problem import Shape
-from tests.performance.suites.test_cells import ORIGIN, SETTING, interpreted, on_cpu
+from tests.performance.suites.test_cell_benchmark import ORIGIN, SETTING, interpreted, on_cpu
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)
 FILE = """

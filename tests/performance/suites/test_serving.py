@@ -13,7 +13,7 @@ from cuir.cli.commands.bench import _only
 from cuir.performance.suites import decode_suite as decoding
 from cuir.performance.suites import packed_suite as packed
 from cuir.performance.suites import suite
-from cuir.performance.suites.cells import Cell, Timing
+from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.results import markdown, means, place
 from cuir.performance.timing.problem import Shape
 

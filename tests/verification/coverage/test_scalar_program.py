@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cuir
+from cuir.interp.expression_watches import watch_runs
 from cuir.interp.interpreted_launch import forget_entered
-from cuir.interp.watching import watch_runs
 from cuir.verification.coverage.conditions import collect_conditions
-from cuir.verification.coverage.observed import observe
+from cuir.verification.coverage.observed_sides import observe
 from cuir.verification.coverage.scalar_program import ScalarProgram, Unknown
 
 from .planted import checked_of

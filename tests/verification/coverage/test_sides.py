@@ -2,10 +2,10 @@
 
 import cuir
 from cuir.checking.checker import check
-from cuir.verification.coverage.drive import Coverage
-from cuir.verification.coverage.figure import Figure, OneSided
-from cuir.verification.coverage.observed import Observed
-from cuir.verification.coverage.one_sided import report_coverage
+from cuir.verification.coverage.coverage_figure import Figure, OneSided
+from cuir.verification.coverage.coverage_loop import Coverage
+from cuir.verification.coverage.observed_sides import Observed
+from cuir.verification.coverage.one_sided_conditions import report_coverage
 from cuir.verification.coverage.sides import collect_sides
 
 from .planted import checked_of

@@ -15,7 +15,7 @@ from cuir.checking.checked import Const
 from cuir.syntax.types import F16, F32
 from cuir.verification.function_problems import restrict_kinds, says_something
 from cuir.verification.report import VerifyReport
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from cuir.verification.values.joint_extremes import Meeting, make_steep, meet, put_empty_rows
 from tests.verification.small_kernels import rows
 

@@ -12,7 +12,7 @@ from cuir import FunctionSpecification, check, parse
 from cuir.syntax.types import F16, F32
 from cuir.verification.inputs import get_special_plan, list_applicable_kinds, make_function_launch
 from cuir.verification.special_problems import make_special_draws
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from cuir.verification.values.special_plan import SPECIAL, SpecialPlan, list_integer_edges
 from tests.verification.small_kernels import KERNELS, rows
 

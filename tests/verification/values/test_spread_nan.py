@@ -11,7 +11,7 @@ import torch
 from cuir import CuirError, FunctionSpecification, check, parse
 from cuir.verification.inputs import get_special_plan, make_function_launch
 from cuir.verification.spec_dispatch import check_case
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from tests.verification.small_kernels import rows
 
 LARGEST = """\

@@ -10,7 +10,7 @@ from cuir.checking.checked import Checked
 from cuir.verification.inputs import find_accumulated
 from cuir.verification.spec_dispatch import check_case
 from cuir.verification.underflow_problems import make_underflow_draws
-from cuir.verification.values.draws import Draw
+from cuir.verification.values.cases import Draw
 from cuir.verification.values.underflowing_sums import make_underflowing
 
 ADDED = """\

@@ -1,4 +1,4 @@
-"""Tests of bits (ir/bits.py).
+"""Tests of bits (ir/mask_words.py).
 
 The words of a row, shifted by the thread's first column, are computed before the loop. In the loop the tested bit is
 known once it is unrolled.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...ir.bits import WORD, Bits
 from ...ir.ir_types import TileT
+from ...ir.mask_words import WORD, Bits
 from ..loops import Position
 from ..operator_text import strip
 from ..registry import element_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...ir import ops, rows
+from ...ir import ops, row_parts
 from ...ir.ir_types import TileT
 from ..loops import index_of
 from ..registry import prints
@@ -72,13 +72,13 @@ def column_reduction(role: RolePrinter, op: ops.Apply) -> None:
 
 
 @prints("tile.row_part")
-def row_part(role: RolePrinter, op: rows.RowPart) -> None:
+def row_part(role: RolePrinter, op: row_parts.RowPart) -> None:
     """Emit each thread's part of the sums of rows."""
     role.out.line(f"cuir::row_part({role.elements.array(op.x)}, {role.storage(op.result).name});")
 
 
 @prints("tile.quad_sum")
-def quad_sum(role: RolePrinter, op: rows.QuadSum) -> None:
+def quad_sum(role: RolePrinter, op: row_parts.QuadSum) -> None:
     """Emit the sums over the four threads that share a row."""
     source, target, t = role.storage(op.x).name, role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
@@ -86,7 +86,7 @@ def quad_sum(role: RolePrinter, op: rows.QuadSum) -> None:
 
 
 @prints("tile.nothing")
-def forget(role: RolePrinter, op: rows.Nothing) -> None:
+def forget(role: RolePrinter, op: row_parts.Nothing) -> None:
     """Emit registers that hold no value yet.
 
     Nobody reads them: a product that takes them over starts from zeros.

@@ -9,7 +9,7 @@ from ...ir import ops
 from ...ir.ir_types import TileT, dtype_of
 from ...ir.layouts import LANES
 from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, InOrder, Line, Pin, ReadColumns, SharedTanh
-from .. import quads
+from .. import quad_loops
 from ..loops import Position
 from ..operator_text import strip, summand, wrapping
 from ..registry import element_of, prints
@@ -107,8 +107,8 @@ def line(elements: Elements, op: Line, at: Position) -> str:
     return f"({base} + {times(at.k)})" if near or op.rows is None else wrapping("+", base, times(at.k))
 
 
-element_of("tile.by_reciprocal")(quads.quotient)
-element_of("tile.shared_tanh")(quads.tanh)
+element_of("tile.by_reciprocal")(quad_loops.quotient)
+element_of("tile.shared_tanh")(quad_loops.tanh)
 
 
 __all__ = ["ByReciprocal", "SharedTanh"]

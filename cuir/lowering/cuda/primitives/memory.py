@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ....syntax.types import F32
-from ...analyses.pieces import GROUP, find_first_column, reads_pairs
+from ...analyses.vector_accesses import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ...ir.layouts import packed
@@ -19,7 +19,7 @@ from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
 from ..operator_text import strip, wrapping
 from ..registry import prints
-from ..storage import Storage
+from ..variable_storage import Storage
 from ..wide_stores import find_wide_place, make_alignment_test, store_wide
 from ..writer import identifier
 

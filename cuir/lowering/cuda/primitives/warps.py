@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ...ir import ops, warps
+from ...ir import ops, warp_ops
 from ...ir.ir_types import TileT
 from ..operator_text import strip
 from ..registry import prints
@@ -36,13 +36,13 @@ def warp_any(role: RolePrinter, op: ops.Apply) -> None:
 
 
 @prints("tile.row_bound")
-def row_bound(role: RolePrinter, op: warps.RowBound) -> None:
+def row_bound(role: RolePrinter, op: warp_ops.RowBound) -> None:
     """Emit an upper bound, at least 0, of a thread's elements of each row."""
     role.out.line(f"cuir::row_bound({role.elements.array(op.x)}, {role.storage(op.result).name});")
 
 
 @prints("tile.warp_if")
-def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
+def warp_if(role: RolePrinter, op: warp_ops.WarpIf) -> None:
     """Emit a branch that a warp takes if any of its lanes votes for it."""
     t, moves = op.vote.type, role.out.temp("vote")
     assert isinstance(t, TileT)
@@ -52,7 +52,7 @@ def warp_if(role: RolePrinter, op: warps.WarpIf) -> None:
 
 
 @prints("tile.pinned")
-def pinned(role: RolePrinter, op: warps.Pinned) -> None:
+def pinned(role: RolePrinter, op: warp_ops.Pinned) -> None:
     """Emit a test that keeps values computed before a wait.
 
     It is hardly ever true, but no compiler can know that: the compiler knows only that an exponential, and so a sum of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...cuda.address_sums import SharedRef
 from ...cuda.registry import Printers
-from ...cuda.storage import Storage
+from ...cuda.variable_storage import Storage
 from ...ir.ir_types import TileT
 
 if TYPE_CHECKING:

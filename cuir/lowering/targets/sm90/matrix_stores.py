@@ -12,7 +12,7 @@ from ...ir.ir_types import TileT
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
-    from ...cuda.storage import Storage
+    from ...cuda.variable_storage import Storage
 
 PRINTERS = Printers()
 

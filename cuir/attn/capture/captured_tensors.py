@@ -1,0 +1,74 @@
+"""Device copies of captured tensors; other streams are synchronised with their creation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..tracing.captured_parameter import Value
+from .call_inputs import capturing
+
+
+class Counting:
+    """A number on its way from a device to the host."""
+
+    def __init__(self, number: torch.Tensor):
+        """Start the copy of a tensor of one element on the current stream."""
+        self.event = None
+        self.here = number
+        if number.is_cuda:
+            self.here = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
+            self.event = torch.cuda.current_stream(number.device).record_event()
+
+    def has_arrived(self) -> bool:
+        """Return True if the number has arrived."""
+        return self.event is None or bool(self.event.query())
+
+    def value(self) -> float:
+        """Wait for the number."""
+        if self.event is not None:
+            self.event.synchronize()
+        return float(self.here)
+
+
+class DeviceArguments(dict[str, Value]):
+    """Captured values and block lists as a kernel takes them.
+
+    Streams other than the one that made them wait for that one.
+    """
+
+    def __init__(self, values: Mapping[str, Value], device: torch.device):
+        super().__init__(values)
+        self.visited: float | None = None  # mean number of keys of a query, once counted
+        self.counting: Counting | None = None
+        self.index = device.index if device.type == "cuda" else None
+        self.streams: set[int] = set()  # that may use them
+        if self.index is not None:
+            self.streams.add(torch._C._cuda_getCurrentRawStream(self.index))
+            self.event = torch.cuda.current_stream(device).record_event()
+
+    def tensor(self, name: str) -> torch.Tensor:
+        value = self[name]
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def join(self) -> None:
+        """Let the current stream use the values.
+
+        A captured stream may use them without a wait: before a capture begins, the device is synchronised.
+        """
+        if self.index is None:
+            return
+        current = torch._C._cuda_getCurrentRawStream(self.index)
+        if current in self.streams or capturing():
+            return
+        stream = torch.cuda.current_stream(self.index)
+        stream.wait_event(self.event)
+        for t in self.values():
+            if isinstance(t, torch.Tensor):
+                t.record_stream(stream)
+        self.streams.add(current)
+
+
+__all__ = ["Counting", "DeviceArguments"]

@@ -1,0 +1,233 @@
+"""A mutant and its original: their difference, their results, and explored schedules of the mutant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..attn.verification.problems import is_attention
+from ..checking.checked import Const
+from ..checking.checker import check, pick_kernel
+from ..explore import explore
+from ..interp import Schedule
+from ..interp import run as interpret
+from ..spec.function_specification import AnySpecification, FunctionSpecification
+from ..spec.specification import Lengths
+from ..syntax.nodes import Expr, Node, Program
+from ..syntax.printer import show
+from ..syntax.rewrite import Path
+from ..text.diagnostics import CuirError, Diagnostic
+from ..verification import Case
+from ..verification.inputs import find_accumulated
+from ..verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, make_small_launches, prepare_launch
+from .mutation_sites import Places, Site
+
+SCHEDULES = ("in_order", "adversarial:lockstep")
+Output = tuple[torch.Tensor, bool]  # of a run, and whether its bits are compared
+_expected: dict[tuple[Any, ...], list[Output] | None] = {}
+
+
+@dataclass(frozen=True)
+class Explored:
+    """Result of exploring all schedules: a fault, or the absence of faults, or neither."""
+
+    fault: Diagnostic | None
+    clean: bool
+    states: int
+    launches: int
+
+
+@dataclass
+class Trial:
+    """A program and a mutant of it, both as the parser gives them, and the settings of their runs."""
+
+    program: Program
+    mutant: Program
+    spec: AnySpecification
+    kernel: str | None
+    consts: Mapping[str, Const]
+    level: str
+
+    @cached_property
+    def places(self) -> Places:
+        """Places of the original."""
+        return Places(self.program, pick_kernel(self.program, self.kernel))
+
+    @cached_property
+    def at(self) -> Site:
+        """The smallest node that contains all of the change."""
+        path: Path = ()
+        a: Any = self.program
+        b: Any = self.mutant
+        while True:
+            step = _find_step(a, b)
+            if step is None or (*path, step) not in self.places.at:
+                return self.places.at[path] if path else Site((), self.program, ())
+            path = (*path, step)
+            a, b = (_get_child(x, step) for x in (a, b))
+
+    @cached_property
+    def new(self) -> Any:
+        """The mutant's node in place of `at`."""
+        node: Any = self.mutant
+        for step in self.at.path:
+            node = _get_child(node, step)
+        return node
+
+    def expressions(self) -> Iterator[tuple[Site, Expr]]:
+        """Yield the changed expression and those around it, innermost first, each with its replacement."""
+        path = self.at.path
+        while path and path in self.places.at:
+            site, replacement = self.places.at[path], self.mutant
+            if not isinstance(site.node, Expr):
+                return
+            for step in path:
+                replacement = _get_child(replacement, step)
+            if path[-1][0] != "func":
+                yield site, replacement  # type: ignore[misc]
+            path = path[:-1]
+
+    @cached_property
+    def problems(self) -> list[tuple[AnyCase, int | None]]:
+        """Problems and how many CTAs share them.
+
+        Those of the numbers, and a few with so many tiles a CTA that every ring is used over and over.
+        """
+        checked = check(self.program, self.kernel, self.consts)
+        problems: list[tuple[AnyCase, int | None]] = [(c, None) for c in make_number_cases(checked, self.spec, [], "quick")]
+        if not is_attention(checked.origin):
+            return [*problems, *((c, 1) for c in make_schedule_cases(checked, self.spec))]
+        BM, BN = self.tile
+        long = [
+            Lengths(1, 6, 2, 2 * BM + 9, 3 * BN + 5),
+            Lengths(2, 4, 2, 3, BN // 2),
+            Lengths(1, 5, 1, 2 * BM, BN),
+            Lengths(1, 3, 3, BM, 5 * BN),
+            # a window of a tile's size has left the first block, for some rows of a tile alone
+            Lengths(1, 1, 1, 3 * BM, 6 * BN),
+        ]
+        return [*problems, *((Case("many tiles", at), 1) for at in long)]
+
+    @cached_property
+    def explored(self) -> Explored:
+        """Result of exploring a few launches of the mutant."""
+        return self.explore(self.mutant)
+
+    @cached_property
+    def launches(self) -> list[tuple[AnyCase, int]]:
+        """Small launches and how many CTAs share them."""
+        checked = check(self.program, self.kernel, self.consts)
+        if not is_attention(checked.origin):
+            return make_small_launches(checked, self.spec, 2, 4)
+        BM, BN = self.tile
+        return [
+            (Case("explored", Lengths(1, 1, 1, BM + 9, 5 * BN + 3)), 1),
+            (Case("explored", Lengths(1, 4, 1, 2 * BM, 2 * BN)), 2),
+            (Case("explored", Lengths(1, 3, 1, 3 * BM, BN)), 1),
+            (Case("explored", Lengths(1, 1, 1, 5 * BM, 5 * BN)), 1),
+        ]
+
+    @property
+    def extent(self) -> str:
+        """Size of the launches, for messages."""
+        if is_attention(pick_kernel(self.program, self.kernel)):
+            return "of up to 9 tiles a CTA and 6 blocks a tile"
+        return "; ".join(f"{case} on {grid} CTAs" for case, grid in self.launches)
+
+    def explore(self, program: Program) -> Explored:
+        """Explore every schedule of a few launches of a program."""
+        states = 0
+        launches = self.launches
+        try:
+            checked = check(program, self.kernel, self.consts)
+            for case, grid in launches:
+                launch = prepare_launch(program, checked, self.spec, case)
+                report = explore(checked, launch.arguments(), grid=grid, classes=2000)
+                states += report.states
+                if not report.ok:
+                    return Explored(report.diagnostics[0] if report.verdict == "faulty" else None, False, states, len(launches))
+        except CuirError as error:  # steps that depend on what the program computes
+            return Explored(None if error.diagnostics[0].code == "V202" else error.diagnostics[0], False, states, len(launches))
+        return Explored(None, True, states, len(launches))
+
+    @cached_property
+    def tile(self) -> tuple[int, int]:
+        """Queries and keys of a tile."""
+        consts = check(self.program, self.kernel, self.consts).consts
+        return int(consts.get("BM", 128)), int(consts.get("BN", 128))  # type: ignore[arg-type]
+
+    def bits(self, program: Program) -> list[Output] | None:
+        """Return the outputs of a program in all problems and schedules; None if it is refused in one.
+
+        With each, whether its bits are compared: those of sums in any order are not.
+        """
+        outputs: list[Output] = []
+        try:
+            checked = check(program, self.kernel, self.consts)
+            free = find_accumulated(checked)
+            # Decisive inputs follow from the text: a mutant is run on those of the original.
+            source = check(self.program, self.kernel, self.consts) if isinstance(self.spec, FunctionSpecification) else checked
+            for case, grid in self.problems:
+                for schedule in SCHEDULES if grid else SCHEDULES[:1]:
+                    launch = prepare_launch(program, source, self.spec, case)
+                    interpret(checked, launch.arguments(), schedule=Schedule.parse(schedule), grid=grid)
+                    outputs += [(x, name not in free) for name, x in launch.outputs.items()]
+        except CuirError:
+            return None
+        return outputs
+
+    @cached_property
+    def expected(self) -> list[Output] | None:
+        """Outputs of the unmutated kernel in all problems; None if verification refuses one."""
+        key = (show(self.program), self.kernel, str(self.consts), self.spec.name, str(self.problems))
+        if key not in _expected:
+            _expected.clear()  # a process judges mutants of one program
+            _expected[key] = self.bits(self.program)
+        return _expected[key]
+
+    def has_same_bits(self, program: Program) -> bool:
+        """Return whether a program gives the bits of the original in all problems."""
+        outputs = self.bits(program)
+        return outputs is not None and self.expected is not None and all(map(_is_same, outputs, self.expected))
+
+    def gives(self, outputs: list[Output]) -> bool:
+        """Return whether the original gives these bits."""
+        expected = self.bits(self.program)
+        return expected is not None and len(expected) == len(outputs) and all(map(_is_same, expected, outputs))
+
+    @property
+    def runs(self) -> int:
+        """Number of runs in all problems."""
+        return sum(len(SCHEDULES) if grid else 1 for _, grid in self.problems)
+
+
+def _find_step(a: Any, b: Any) -> tuple[str, int | None] | None:
+    """Return the only child in which two nodes differ."""
+    if not isinstance(a, Node) or type(a) is not type(b):
+        return None
+    steps: list[tuple[str, int | None]] = []
+    for f in fields(a):
+        x, y = getattr(a, f.name), getattr(b, f.name)
+        if not f.compare or x == y:
+            continue
+        if isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y):
+            steps += [(f.name, i) for i, (p, q) in enumerate(zip(x, y)) if p != q]
+        else:
+            steps.append((f.name, None))
+    return steps[0] if len(steps) == 1 and isinstance(_get_child(a, steps[0]), Node) else None
+
+
+def _get_child(node: Any, step: tuple[str, int | None]) -> Any:
+    value = getattr(node, step[0])
+    return value if step[1] is None else value[step[1]]
+
+
+def _is_same(output: Output, expected: Output) -> bool:
+    a, b = (torch.nan_to_num(x, nan=7e4) for x, _ in (output, expected))
+    if output[1]:
+        return torch.equal(a, b)
+    return bool(((a - b).norm() <= 2.0**-20 * a.norm()).all())  # float32, added up in another order

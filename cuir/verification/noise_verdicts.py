@@ -1,0 +1,192 @@
+"""Verdicts under noise: problems judged again with inexact results varied within their bounds.
+
+A decision that then takes another value, and changes the verdict, is reported. The noise is that of
+cuir/interp/noise.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from ..attn.verification.problems import Case
+from ..checking.checked import Checked
+from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
+from ..interp.noise import Noise, Truth, perturb_runs
+from ..ops.base import Op
+from ..ops.expressions import traits
+from ..syntax.nodes import Binary, Expr
+from ..syntax.printer import show
+from ..syntax.walk import IdentityKey
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from .values.cases import Draw
+from .values.step_inputs import KIND
+
+SEED = 1
+FEW = 2  # problems of level quick
+MANY = 12
+_WHOLE = (KIND, "ties")  # kinds of inputs whose values meet the steps of floor, round and casts
+_STEP = 2.0**-14  # relative: smaller changes are not jumps
+
+C = TypeVar("C", bound="Draw | Case")
+
+
+def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
+    """Choose the smallest nonempty problems, and those of whole numbers where something jumps.
+
+    Empty if only exact values feed the decisions.
+    """
+    fed = [(e, source) for i, e, floats in list_placed_deciders(checked) if (source := _find_nearest(checked, i, floats)) is not None]
+    if not fed:
+        return []
+    most = FEW if level == "quick" else MANY
+    sized = sorted(((_compute_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
+    small = [c for volume, _, c in sized if volume > 0]
+    kinds = _WHOLE if any(jumps(checked, e) for e, _ in fed) else _WHOLE[:1] if any(op.ulps for _, (op, _) in fed) else ()
+    whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))
+    first = small[:most]
+    return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]
+
+
+def _compute_volume(case: Draw | Case) -> int:
+    sizes = asdict(case.lengths) if isinstance(case, Case) else case.sizes
+    return math.prod(int(n) for n in sizes.values())
+
+
+def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
+    """Judge twice again with noise, to opposite sides.
+
+    judged: runs the kernel on fresh arguments, and raises CuirError for a bad verdict (it passed without noise). Raises
+    CuirError V308 if a comparison changed its truth and with it the verdict. Larger errors without such a change are
+    within the bounds.
+    """
+    for seed in (SEED, -SEED):
+        if (error := _judge_with(judged, Noise(seed))) is not None:
+            _blame(checked, judged, seed, error)
+
+
+def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: CuirError) -> None:
+    calm, shaken = Noise(seed, off=True, truths=[]), Noise(seed, truths=[])
+    if _judge_with(judged, calm) is not None:
+        return
+    _judge_with(judged, shaken)
+    flipped = _find_flipped(calm.truths or [], shaken.truths or [])
+    truths: dict[IdentityKey, list[Any]] = {}
+    for e, value in calm.truths or []:
+        truths.setdefault(IdentityKey(e), []).append(value)
+    for e in flipped:
+        if _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)])})) is None:
+            raise _make_error(checked, e, error)
+    if flipped and _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)]) for e in flipped})) is None:
+        raise _make_error(checked, flipped[0], error)
+
+
+def _judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
+    try:
+        with perturb_runs(noise):
+            judged()
+    except CuirError as error:
+        return error
+    return None
+
+
+def _find_flipped(calm: list[Truth], shaken: list[Truth]) -> list[Expr]:
+    """Return the expressions whose value differs between two runs, in order of their first difference."""
+    before: dict[IdentityKey, list[Any]] = {}
+    for e, value in calm:
+        before.setdefault(IdentityKey(e), []).append(value)
+    flipped: dict[IdentityKey, Expr] = {}
+    for e, value in shaken:
+        earlier_values = before.get(IdentityKey(e))
+        earlier = earlier_values.pop(0) if earlier_values else None
+        if earlier is not None and IdentityKey(e) not in flipped and not _agree(value, earlier):
+            flipped[IdentityKey(e)] = e
+    return list(flipped.values())
+
+
+def _agree(a: object, b: object) -> bool:
+    """Return whether comparisons agree and step functions stay on the same step."""
+    x, y = (v if isinstance(v, torch.Tensor) else torch.as_tensor(np.asarray(v)) for v in (a, b))
+    if x.shape != y.shape or not x.is_floating_point():
+        return x.shape == y.shape and torch.equal(x, y)
+    near = (x - y).abs() <= _STEP * torch.maximum(x.abs(), y.abs())
+    return bool((near | (x == y) | (x.isnan() & y.isnan())).all())
+
+
+def _make_error(checked: Checked, e: Expr, error: CuirError) -> CuirError:
+    i, floats = next((i, f) for i, d, f in list_placed_deciders(checked) if d is e)
+    source = _find_nearest(checked, i, floats)
+    first = error.diagnostics[0]
+    notes = [Note(f"then: {first.message}"), *first.notes]
+    if source is not None:
+        notes.insert(0, Note(f"fed by `{source[0].written}`, which is {_describe_bound(source[0])}", source[1].span))
+    noun, hint = _describe(checked, e, len(floats))
+    return CuirError(
+        [
+            Diagnostic(
+                "V308",
+                f"the {noun} `{_shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it",
+                e.span,
+                tuple(notes),
+                hint,
+            )
+        ]
+    )
+
+
+def _describe(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
+    """Return the name of a deciding operation, and the advice for the message."""
+    operation = entry(checked, e)
+    if operation is not None and jumps(checked, e):
+        noun = "conversion" if operation[0].traits.converts else "remainder" if operands > 1 else "rounding"
+        return (
+            noun,
+            "round numbers that are exact (integers, quotients, what stands before the function), or leave room for the error: floor(x + 0.00001)",
+        )
+    noun = "comparison" if operation and operands > 1 else "test"
+    return noun, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
+
+
+def _shorten(e: Expr) -> str:
+    """Return the text as written, if it is one line.
+
+    Names of functions' locals differ in the flat kernel.
+    """
+    span = e.span
+    line = span.source.line(span.line) if span.line == span.end_line else ""
+    text = line[span.column - 1 : span.end_column - 1] or show(e)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _describe_bound(op: Op) -> str:
+    if op.ulps:
+        return f"right within {op.ulps} units in the last place"
+    return "a sum in no fixed order" if op.sums else "rounded once or twice where it meets a product"
+
+
+def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
+    """Return the nearest operation that feeds values and is not exact."""
+    for e in walk_sources(checked, [(block, a) for a in floats]):
+        operation = entry(checked, e)
+        if operation is None:
+            continue
+        op = operation[0]
+        as_written = op.traits.divides_floats and e.decides
+        if op.sums or (op.ulps and not as_written) or (not e.decides and _may_fuse(e)):
+            return op, e
+    return None
+
+
+def _may_fuse(e: Expr) -> bool:
+    """Return whether an expression may be contracted to a fused multiply-add where it does not decide."""
+    return (
+        isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
+    )
+
+
+__all__ = ["check_perturbed", "choose_perturbed"]

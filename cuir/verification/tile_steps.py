@@ -1,0 +1,189 @@
+"""Steps in which a kernel goes through each of its dims.
+
+They are guessed from the subscripts, and checked against the units of work and loop turns of small runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..attn.verification.problems import is_attention
+from ..checking.checked import Checked
+from ..checking.kernel_results import ResultKey, keep_with_kernel
+from ..checking.views import Range, make_view, root_name
+from ..interp import run
+from ..interp.interpreted_launch import list_loop_turns
+from ..ops import OPERATORS
+from ..spec.function_specification import FunctionSpecification
+from ..syntax.nodes import Assign, Binary, Expr, Literal, Name, Stmt, Subscript
+from ..syntax.types import TileType
+from ..syntax.walk import names_read, walk
+from ..text.diagnostics import CuirError
+from .inputs import make_function_launch
+from .values.cases import Draw, select_fitting
+
+_WORDS = 16  # a guess for index tiles of unknown length
+_LONGEST = 1024  # a dim that adds neither units nor turns up to this length has no steps
+
+Work = tuple[int, ...]
+
+
+_STEPS = ResultKey[dict[str, int]]("steps")
+
+
+def find_steps(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
+    """Return for each run-time dim the length of a step. Cached with the kernel.
+
+    A step is a tile or block of it that is one unit of work, or one turn of a loop; 0 if that is one element, as of
+    batches and heads. A wrong guess is replaced by the first length at which a unit or a turn is added.
+    """
+    steps = checked.results.find(_STEPS, spec)
+    if steps is None:
+        steps = checked.results.store(_STEPS, find_tiles(checked), spec)  # for the problems that are measured
+        if not is_attention(checked.origin):
+            steps = checked.results.store(_STEPS, _measure(checked, spec, steps), spec)
+    return dict(steps)
+
+
+@keep_with_kernel
+def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
+    """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
+    many = 2 * max(1, find_steps(checked, spec)[dim]) + 1
+    single, several = (_count_work(checked, spec, align_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
+    return single is None or single != several
+
+
+def find_named_dims(checked: Checked) -> set[str]:
+    """Return run-time dims that statements name or that boxes extend along.
+
+    Others only bound tensors that are read at computed places.
+    """
+    bodies = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
+    named = set().union(*(names_read(s) for s in bodies)) | (names_read(checked.tiles.count) if checked.tiles is not None else set())
+    return {d for d, n in find_tiles(checked).items() if n or d in named}
+
+
+def find_tiles(checked: Checked) -> dict[str, int]:
+    """Return for each run-time dim its longest box or tile that the kernel moves; 0 for single elements."""
+    tiles = dict.fromkeys(checked.dims, 0)
+    dims = {t.name: t.dims for t in checked.tensors}
+    shared_heads = ("B", "H", "HK") if is_attention(checked.origin) else ()
+
+    def record(name: str, position: int, length: int | None) -> None:
+        d = dims[name][position]
+        if isinstance(d, str) and d not in shared_heads:
+            tiles[d] = max(tiles[d], length or _WORDS)
+
+    for role in checked.roles:
+        values = _list_single_bindings(role.body)
+        for node in (n for stmt in role.body for n in walk(stmt)):
+            name = root_name(node) if isinstance(node, Subscript) else None
+            if name not in dims or not isinstance(node, Subscript):
+                continue
+            view = make_view(node, len(dims[name]))
+            for i, part in enumerate(view.parts if view is not None else ()):
+                if isinstance(part, Range):
+                    record(name, i, part.size)
+                elif isinstance(checked.find_type(part.index), TileType):
+                    record(name, i, _bound_extent(checked, values, part.index))
+    return tiles
+
+
+def _list_single_bindings(body: Sequence[Stmt]) -> dict[str, Expr]:
+    """Return the values of names that are bound in one place alone."""
+    bound = [s for stmt in body for s in walk(stmt) if isinstance(s, Assign)]
+    counts = Counter(s.targets[0] for s in bound)
+    return {s.targets[0]: s.value for s in bound if counts[s.targets[0]] == 1}
+
+
+def _bound_extent(checked: Checked, values: Mapping[str, Expr], e: Expr, depth: int = 16) -> int:
+    """Return an upper bound on the neighbouring elements that an index tile reaches.
+
+    For `t * 64 + rows(64) % 8` it is 8; for unknown expressions the number of elements.
+    """
+    kind = checked.find_type(e)
+    if not isinstance(kind, TileType):
+        return 1
+    most = kind.rows * kind.cols
+    if isinstance(e, Name) and e.id in values and depth:
+        return min(most, _bound_extent(checked, values, values[e.id], depth - 1))
+    if not isinstance(e, Binary):
+        return most
+    op = OPERATORS[e.op]
+    by = int(e.right.value) if isinstance(e.right, Literal) and e.right.kind == "int" else 0
+    if op.evaluate is None or not (op.traits.linear or (op.evaluate.divides and by > 0)):
+        return most
+    left, right = (0, _bound_extent(checked, values, e.left, depth) - 1), (0, _bound_extent(checked, values, e.right, depth) - 1)
+    bounds = op.evaluate.interval(left, right if op.traits.linear else (by, by))
+    return most if bounds is None else min(most, bounds[1] - bounds[0] + 1)
+
+
+def _measure(checked: Checked, spec: FunctionSpecification, guess: Mapping[str, int]) -> dict[str, int]:
+    """Return the guess, corrected where a step more than it adds no work.
+
+    The guess also stays where no step was found.
+    """
+    steps = dict(guess)
+    least = _count_work(checked, spec, dict.fromkeys(checked.dims, 1))
+    for d in checked.dims if least is not None else ():
+        cache: dict[int, bool] = {}
+
+        def adds_more(n: int, d: str = d, cache: dict[int, bool] = cache) -> bool:
+            """Return whether a length of n makes more work than a length of 1."""
+            if n not in cache:
+                cache[n] = (
+                    work := _count_work(checked, spec, align_heads({x: n if x == d else 1 for x in checked.dims}))
+                ) is not None and work != least
+            return cache[n]
+
+        low = max(1, guess[d])
+        if adds_more(low + 1):
+            continue
+        high = next((n for n in _doublings(low + 1) if adds_more(n)), None)
+        if high is None:
+            continue
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if adds_more(middle) else (middle, high)
+        steps[d] = low
+    return steps
+
+
+def align_heads(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Make H a multiple of HK, where a kernel has both."""
+    return dict(sizes) if "H" not in sizes or "HK" not in sizes else {**sizes, "H": sizes["HK"] * max(1, sizes["H"])}
+
+
+def _doublings(n: int) -> Iterator[int]:
+    while n <= _LONGEST:
+        n *= 2
+        yield n
+
+
+def _count_work(checked: Checked, spec: FunctionSpecification, sizes: Mapping[str, int]) -> Work | None:
+    """Return the units of work, and the total turns of each loop; None where such a problem cannot be run."""
+    try:
+        draws = select_fitting(checked, spec, [Draw("a step", sizes)])[0]
+        if not draws:
+            return None
+        arguments = make_function_launch(checked, spec, draws[0]).arguments()
+        before = {id(t): t.total for t in list_loop_turns(checked)}
+        report = run(checked, arguments, grid=lambda units: 1)
+    except CuirError:
+        return None
+    return report.units, *(t.total - before.get(id(t), 0) for t in list_loop_turns(checked))
+
+
+def find_unit_dims(checked: Checked) -> set[str]:
+    """Return run-time dims from which the number of units of work is computed."""
+    if checked.tiles is None:
+        return set()
+    names = names_read(checked.tiles.count)
+    definitions = {s.targets[0]: s.value for s in checked.declarations if isinstance(s, Assign)}
+    todo = list(names)
+    while todo:
+        more = names_read(definitions[name]) - names if (name := todo.pop()) in definitions else set()
+        names |= more
+        todo += more
+    return names & set(checked.dims)

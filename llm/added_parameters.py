@@ -1,0 +1,60 @@
+"""Parameters that a specification adds to a kernel: their declarations, and the kernel with them.
+
+Kernels that a model wrote are checked elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from cuir.attn.splicing.splice import declare_parameter, reachable, with_parameters
+from cuir.attn.tracing.captured_parameter import Parameter, Value
+from cuir.attn.tracing.splice_names import names_of, reserved
+from cuir.attn.tracing.trace import SAMPLE, trace
+from cuir.spec.function_specification import AnySpecification, FunctionSpecification
+from cuir.syntax.nodes import Kernel, Param, Program
+from cuir.syntax.parser import parse
+from cuir.syntax.rewrite import with_children
+from cuir.syntax.types import F32, I32
+from cuir.text.diagnostics import CuirError
+
+
+def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:
+    """Return the parameters that a target reads beyond the origin's, with values of fixed numbers.
+
+    A function declares them; what mods capture is traced.
+    """
+    if isinstance(target, FunctionSpecification):
+        if not target.parameters:
+            return ()
+        program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
+        return tuple((p, None) for p in program.kernels()["declared"].params)
+    try:
+        parameters = trace(target, names_of(origin) | reserved()).parameters
+    except CuirError:  # a model is asked since mods cannot be traced: verification knows their values by name
+        parameters = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
+    return tuple((declare_parameter(p), p.value) for p in parameters)
+
+
+def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:
+    """Add the further parameters to the kernel of a program.
+
+    A function's kernel gets all that it declares, others those that functions read.
+    """
+    read, old = reachable(program), program.kernels()[kernel]
+    has = {p.name for p in old.params}
+    always = isinstance(target, FunctionSpecification)
+    new = tuple(p for p, _ in further(origin, target) if p.name not in has and (always or p.name in read))
+    return _with(program, old, with_parameters(old, new)) if new else program
+
+
+def _with(program: Program, old: Kernel, new: Kernel) -> Program:
+    """Replace a kernel."""
+    return with_children(program, lambda item: new if item is old else item)
+
+
+def _untraced(name: str, value: Value) -> Parameter:
+    """Return the parameter of a captured value whose mod cannot be traced."""
+    if isinstance(value, torch.Tensor):
+        return Parameter(name, F32 if value.dtype.is_floating_point else I32, max(1, value.ndim), None, name)
+    return Parameter(name, F32 if isinstance(value, float) else I32, 0, value)

@@ -1,0 +1,118 @@
+"""Tensors that a mod has from classes, modules, slots and properties: traced, named, refused and verified as those that it closes over."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir.attn.splicing.specification_copies import bound_reads
+from cuir.attn.tracing.trace import trace
+from cuir.attn.tracing.untracked_tensors import Outside
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.printer import show
+from cuir.text.diagnostics import CuirError
+
+IDS = torch.arange(9) // 3
+
+
+class Config:
+    ids, table, cap, sizes = IDS, torch.arange(12).view(3, 4) / 8, torch.tensor(2.0), {"window": [torch.tensor(3)]}
+
+
+class Mask(Config):
+    @property
+    def bias(self) -> torch.Tensor:
+        return self.table
+
+    def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return self.ids[q] == type(self).ids[k]
+
+
+class Slots:
+    __slots__ = ("ids",)
+
+    def __init__(self) -> None:
+        self.ids = IDS
+
+
+HELD = types.ModuleType("held")
+HELD.settings = Config  # type: ignore[attr-defined]
+MASK, SLOTS, TABLES = Mask(), Slots(), [IDS]
+WINDOW = "sizes_window_0"
+
+
+def specification(mod: Callable[..., Any]) -> Specification:
+    return Specification("outside", **{"mask_mod" if len(inspect.signature(mod).parameters) == 4 else "score_mod": mod})
+
+
+FORMS: dict[str, tuple[Callable[..., Any], str, list[str]]] = {
+    "a class": (lambda b, h, q, k: Config.ids[q] == Config.ids[k], "ids[q] == ids[k]", ["ids"]),
+    "the class of an object": (MASK, "ids[q] == ids[k]", ["ids"]),
+    "a class in a module": (lambda b, h, q, k: HELD.settings.ids[q] == k, "ids[q] == k", ["ids"]),
+    "a property": (lambda s, b, h, q, k: s + MASK.bias[h, k], "S * scale + bias[h, k]", ["bias"]),
+    "slots": (lambda b, h, q, k: SLOTS.ids[q] == SLOTS.ids[k], "ids[q] == ids[k]", ["ids"]),
+    "step by step": (lambda s, b, h, q, k: s + Config.table[h][k], "S * scale + table[h, k]", ["table"]),
+    "a shape": (lambda b, h, q, k: q - k <= Config.table.shape[1] + len(Config.table), "q - k <= 7", []),
+    "another dtype": (lambda b, h, q, k: Config.table.int()[h, k] <= q, "cast(table[h, k], i32) <= q", ["table"]),
+    "no dims": (lambda s, b, h, q, k: s / Config.cap + Config.cap, "S * (scale / cap[0]) + cap[0]", ["cap"]),
+    "no dims, first": (lambda s, b, h, q, k: s + torch.maximum(Config.cap, k), "S * scale + max(cap[0], cast(k, f32))", ["cap"]),
+    "no dims, in an index": (
+        lambda b, h, q, k: TABLES[0][Config.sizes["window"][0]] <= k,
+        f"TABLES_0[{WINDOW}[0]] <= k",
+        ["TABLES_0", WINDOW],
+    ),
+    "a partial": (functools.partial(lambda table, s, b, h, q, k: s + table[h, k], Config.table), "S * scale + table[h, k]", ["table"]),
+    "its own": (lambda s, b, h, q, k: s * torch.tensor(0.5) + torch.full((), 2), "S * (scale * 0.5) + 2.0", []),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_traced_and_named(name: str) -> None:
+    mod, text, names = FORMS[name]
+    traced_mod = trace(specification(mod))
+    assert show(traced_mod.score if traced_mod.keep is None else traced_mod.keep) == text
+    assert [p.name for p in traced_mod.parameters] == names
+
+
+@pytest.mark.parametrize(
+    ("mod", "code", "says"),
+    [
+        (lambda b, h, q, k: Config.ids.cumsum(0) <= k, "X120", "`cumsum` of a row"),
+        (lambda b, h, q, k: torch.cumsum(Config.ids, 0) <= k, "X120", "`cumsum` of a row"),
+        (lambda b, h, q, k: Config.ids[q, k] == 0, "X120", "`ids` has 1 dims, found 2 indices"),
+        (lambda b, h, q, k: q >= k if Config.cap > 1 else q <= k, "X121", "only known when the kernel runs"),
+        (lambda s, b, h, q, k: s + float(Config.cap), "X121", "only known when the kernel runs"),
+        (lambda b, h, q, k: torch.arange(q)[0] == k, "X120", "only known when the kernel runs"),
+    ],
+)
+def test_refused_as_what_is_closed_over(mod: Callable[..., Any], code: str, says: str) -> None:
+    with pytest.raises(CuirError) as caught:
+        trace(specification(mod))
+    result = caught.value.diagnostics[0]
+    assert result.code == code and says in result.message, result.render()
+    assert result.span is not None and result.span.source.name == __file__
+
+
+def test_the_program_of_other_lengths_reads_zeros_outside() -> None:
+    at = Lengths(1, 1, 1, 12, 12)
+    for mod in (FORMS["a class"][0], lambda b, h, q, k: MASK.ids.float()[q] == TABLES[0].float()[k]):
+        spec = bound_reads(specification(mod))
+        longer = torch.cat([IDS, torch.zeros(3, dtype=torch.int64)])
+        assert torch.equal(spec.mask(at)[0, 0], longer[:, None] == longer)
+        assert [p.name for p in trace(spec).parameters] == [p.name for p in trace(specification(mod)).parameters]
+    assert Config.ids is IDS
+
+
+def test_results_of_operations_are_not_from_outside() -> None:
+    met: list[torch.Tensor] = []
+    ours, second = torch.ones(2), torch.ones(2)
+    with Outside(lambda x: met.append(x) or x, [ours]):
+        result = (ours + 1) * torch.ones(2) + torch.stack([ours, ours])[0]
+        result = result.unbind()[0] * 2 + second
+    assert all(x is second for x in met) and met and result.tolist() == [7.0, 7.0]

@@ -1,0 +1,274 @@
+"""Judging mutants: each by the stages of verification, within a limit, in parallel, and going on where an interrupted run ended."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuir import CuirError, show
+from cuir.bridging import attention_consts
+from cuir.cli.command_inputs import read_program, read_variant
+from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
+from cuir.mutation.mutant_judging import _block_interrupts
+from cuir.mutation.mutation_report import HEAD
+from cuir.spec.specification import Specification
+from cuir.syntax.nodes import Program
+from cuir.verification import verify
+from cuir.verification.report import Stage, VerifyReport
+
+
+def causal() -> Specification:
+    return read_variant("causal", ())
+
+
+PROGRAM = read_program("flash_fwd")
+ALL = mutants(PROGRAM)
+JOB = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
+
+
+@functools.cache
+def verify_program() -> VerifyReport:
+    return verify(PROGRAM, causal(), JOB.kernel, JOB.consts, JOB.level)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program from which mutants are made is verified once for all tests."""
+
+    def verify_once(program: Program, *given: Any, **named: Any) -> VerifyReport:
+        return (
+            verify_program()
+            if program is PROGRAM and given[1:] == (JOB.kernel, JOB.consts, JOB.level)
+            else verify(program, *given, **named)
+        )
+
+    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", verify_once)
+
+
+def verdict(m: Mutant, job: Job = JOB) -> tuple[str, str, str, str]:
+    return judge(m.text, show(PROGRAM), causal(), job)
+
+
+def named(operator: str, description: str = "") -> Mutant:
+    return next(m for m in ALL if m.operator == operator and description in m.what)
+
+
+KILLED = {
+    1: ("drop wait", "k_full", "schedules"),
+    2: ("drop wait", "v_empty", "schedules"),
+    3: ("early arrive", "v_empty[u].arrive()` before `mma_wait(acc)`", "schedules"),
+    4: ("drop mma_wait", "mma_wait(S)", "schedules"),
+    5: ("drop fence_async", "", "schedules"),
+    6: ("repeat arrive", "k_empty", "schedules"),
+    7: ("wrong bytes", "nbytes(sK[s]) // 2", "schedules"),
+    8: ("parity turned", "v_empty", "schedules"),
+    9: ("drop arrive", "q_empty", "schedules"),
+    11: ("comparison", "`k <= q + (N - M)`", "contracts"),
+    12: ("filled without a copy", "V[b", "schedules"),
+    14: ("registers not by 8", "", "well-formed"),
+    15: ("drop store_wait", "", "schedules"),
+}
+
+
+@pytest.mark.parametrize("fault", KILLED)
+def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
+    operator, description, stage = KILLED[fault]
+    m = named(operator, description)
+    assert m.fault == fault and not m.equivalent
+    result = verdict(m)
+    assert result[:2] == ("killed", stage) and result[2] and result[3], m.diff(show(PROGRAM))
+
+
+@pytest.mark.parametrize(
+    ("faults", "least"),
+    [
+        ([4, 7, 11, 14], 4),
+        pytest.param(list(FAULTS), 8, marks=pytest.mark.thorough("one mutant of each class, most of which have a test above")),
+    ],
+)
+def test_no_mutant_of_any_class_survives(faults: list[int], least: int) -> None:
+    some = chosen(ALL, faults, limit=len(faults), seed=2)
+    report = MutateReport(run(PROGRAM, some, JOB))
+    killed, total = report.score(report.results)
+    assert killed == total >= least, report.as_markdown()
+    assert not report.of("survived") + report.of("crashed") + report.of("out of time")
+    argued = report.of("same result") + report.of("equivalent")
+    assert {r.id for r in report.of("killed") + argued} == {m.id for m in some} and all(r.reason for r in argued)
+    assert report.rows()[-1][0] == "all" and len(report.rows()) == len(faults) + 1
+    assert f"{killed} of {total}" in report.summary() and f"{killed} of {total}" in report.as_markdown()
+    data = json.loads(json.dumps(report.as_json()))
+    assert data["killed"] == killed and sum(c["all"] for c in data["classes"].values()) == total == data["all"]
+
+
+def test_survivors_are_in_the_report_with_their_difference() -> None:
+    item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "survived", "", "", "", 1.0, "--- original")
+    same = replace(item, id="2", verdict="same result", reason="nobody waits", what="`z` twice")
+    report = MutateReport([item, same, replace(item, id="3", verdict="killed", stage="every schedule", code="R401")])
+    assert report.score(report.results) == (1, 2) and "1 shown to give the same result" in report.summary()
+    text = report.as_markdown()
+    assert "`x` before `y` (survived)" in text and "`z` twice" not in text.split("refused")[1].split("(survived)")[0]
+
+
+def test_a_class_without_a_fault_has_no_score() -> None:
+    item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "equivalent", "", "", "nobody waits", 1.0, "")
+    rows = MutateReport([item, replace(item, id="2", fault=4, verdict="killed")]).rows()
+    score = HEAD.index("score")
+    assert [row[score] for row in rows] == ["-", "1/1", "1/1"] and MutateReport([item]).rows()[-1][score] == "-"
+    assert "%" not in MutateReport([item]).summary()
+
+
+@pytest.mark.usefixtures("few_problems")
+@pytest.mark.sweep
+@pytest.mark.parametrize("argument", ["nothing is left", "registers alone", "retires all products", "may land before"])
+def test_harmless_mutants_are_verified(argument: str) -> None:
+    """The arguments that operators give hold: verification finds nothing."""
+    m = next(m for m in ALL if m.equivalent and argument in m.equivalent)
+    assert verify(m.program, causal(), "flash_fwd", JOB.consts, seeded=0).ok, m.diff(show(PROGRAM))
+
+
+def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
+    program = read_program("flash_fwd_sm90")
+    results = {m.what: m for m in mutants(program)}
+    job = replace(JOB, kernel="flash_fwd")
+    for description in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[y].arrive()` twice"):
+        got = judge(results[description].text, show(program), causal(), job)
+        assert got[0] == ("killed" if "q_empty" in description else "equivalent"), (description, got)
+    item = next(m for m in results.values() if m.operator == "own CTA alone")
+    assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
+    pair = replace(job, consts={**job.consts, "CLUSTER": 2, "BM": 128})
+    assert judge(item.text, show(program), causal(), pair)[0] == "killed"
+
+
+# ---- what can go wrong
+def test_a_quotient_by_one_is_the_product_with_one() -> None:
+    """Sigmoid attention rescales nothing: its factor is 1.0, and x / 1.0 is x * 1.0 to the bit."""
+    program = read_program("sigmoid")
+    item = next(m for m in mutants(program) if m.operator == "rescaled by the inverse")
+    job = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
+    assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
+    assert verdict(named("rescaled by the inverse"))[0] == "killed"
+
+
+def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*given: object, **named: object) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", endless)
+    result = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.1))
+    assert result == ("out of time", "", "", "no verdict within 0.1 s")
+
+
+def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object, **named: object) -> None:
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", broken)
+    assert verdict(named("drop fence_async")) == ("crashed", "", "", "RuntimeError: lost")
+
+
+def test_a_program_that_is_wrong_is_not_mutated() -> None:
+    with pytest.raises(CuirError) as caught:
+        run(named("comparison", "`k <= q").program, ALL[:1], JOB)
+    assert caught.value.diagnostics[0].code == "V107"
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, some = tmp_path / "new" / "mutants.jsonl", chosen(ALL, [4, 14], 6, seed=1)
+    description: list[tuple[int, int]] = []
+    first = run(PROGRAM, some[:5], JOB, out, progress=lambda finished, total, item: description.append((finished, total)))
+    assert description == [(i, 5) for i in range(1, 6)] and [r.id for r in first] == [m.id for m in some[:5]]
+    lost = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])["id"]
+    out.write_text(out.read_text(encoding="utf-8")[:-40], encoding="utf-8")  # the last line was cut short
+    judged: list[str] = []
+
+    def counting(text: str, *rest: object) -> tuple[str, str, str, str]:
+        judged.append(text)
+        return judge(text, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cuir.mutation.mutant_judging.judge", counting)
+    repeated = run(PROGRAM, some, JOB, out)
+    assert [r for r in repeated[:5] if r.id != lost] == [r for r in first if r.id != lost]
+    assert len(judged) == sum(not m.equivalent for m in some if m.id == lost or m is some[5])
+    assert run(PROGRAM, some, JOB, out) == repeated
+    assert Judged.from_json(json.loads(out.read_text(encoding="utf-8").splitlines()[-1])) in repeated
+
+
+def other_consts(path: Path) -> Job:
+    return replace(JOB, consts={**JOB.consts, "STAGES": 3})
+
+
+def garbage(path: Path) -> Job:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([lines[0], '{"id": 1}', *lines[1:]]), encoding="utf-8")
+    return JOB
+
+
+def no_text(path: Path) -> Job:
+    path.write_bytes(b"\xff\xfe")
+    return JOB
+
+
+def no_json(path: Path) -> Job:
+    path.write_text("notes of mine\n", encoding="utf-8")
+    return JOB
+
+
+def other_json(path: Path) -> Job:
+    path.write_text('{"suite": "paper"}\n', encoding="utf-8")
+    return JOB
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (other_consts, "other consts"),
+        (garbage, "line 2"),
+        *((f, "holds no results of `cuir mutate`") for f in (no_text, no_json, other_json)),
+    ],
+)
+def test_results_of_something_else_are_refused(change: Callable[[Path], Job], word: str, tmp_path: Path) -> None:
+    out = tmp_path / "mutants.jsonl"
+    out.write_text(json.dumps(JOB.head(PROGRAM, causal().name)) + "\n", encoding="utf-8")  # so that the program is not verified
+    run(PROGRAM, [named("registers not by 8")], JOB, out)
+    job = change(out)
+    before = out.read_bytes()
+    with pytest.raises(CuirError) as caught:
+        run(PROGRAM, [named("registers not by 8")], job, out)
+    result = caught.value.diagnostics[0]
+    assert result.code == "U122" and word in result.message and "--out" in (result.hint or "") and out.read_bytes() == before
+
+
+def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (out := tmp_path / "mutants.jsonl").touch()
+    requests: list[object] = []
+    monkeypatch.setattr(
+        "cuir.mutation.mutant_judging.verify", lambda *job: requests.append(job) or VerifyReport("", "", "", {}, [Stage("", "", "passed")])
+    )
+    run(PROGRAM, [], JOB, out)
+    assert requests and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
+
+
+def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
+    some = [m for m in ALL if m.fault == 14][:3]
+    alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
+    assert [replace(r, seconds=0) for r in together] == [replace(r, seconds=0) for r in alone]
+    assert len((tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
+    script = "from cuir.mutation.mutant_judging import Job, _begin; _begin(Job(dict, None, {}), ''); print('alive')"
+    with _block_interrupts():
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.send_signal(signal.SIGINT)
+    assert (*child.communicate(timeout=60), child.returncode) == (b"", b"", 130)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
