@@ -119,9 +119,8 @@ def count_hidden(page: Path) -> int:
 
 
 def find_indented_code(page: Path) -> list[str]:
-    """Return lines outside of lists that Markdown reads as code without a fence."""
-    text = BLOCK.sub("", read_visible(page))
-    return re.findall(r"(?:^|\n)(?![ ]*(?:[*-]|\d+\.) )\S[^\n]*\n\n(    \S[^\n]*)", text)
+    """Return first lines of code without a fence: indented by four behind an empty line, in lists too, where no page has paragraphs."""
+    return re.findall(r"\n\n( {4,}(?![*-] |\d+\. |<!--)\S[^\n]*)", BLOCK.sub("", read_visible(page)))
 
 
 def all_blocks(*kinds: str) -> list[Block]:
@@ -366,7 +365,7 @@ NEEDS = {  # why commands of shell blocks are read alone
     "a person": r"--watch",
     "the reader's files": r"\bmy_|\btheirs\b|\b[A-Z]{4}\b|norms\.cuir|rsqrt",
     "a file of a command before": r"--show --out",
-    "more than seconds": r"--exhaustive|^cuir (?:bridge|transfer|doctor|mutate)|--replay|--dry-run|--html",
+    "more than seconds": r"--exhaustive|--level full|^cuir (?:bridge|transfer|doctor|mutate)|--replay|--dry-run|--html",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.page_blocks import FOLDER, ROOT, read_visible
-from tests.page_words import LONGEST_SENTENCE, MEAN_SENTENCE, PAGES, measure_page, read_sentences
+from tests.page_words import LONGEST_SENTENCE, MEAN_SENTENCE, MOST_WORDS, PAGES, measure_page, read_sentences
 
 TUTORIALS = [page for page in PAGES if page.parent == FOLDER]
 
@@ -16,6 +16,10 @@ TUTORIALS = [page for page in PAGES if page.parent == FOLDER]
 def test_sentences_are_short(page: Path) -> None:
     assert measure_page(page).mean <= MEAN_SENTENCE
     assert [s for s in read_sentences(page) if len(s.split()) > LONGEST_SENTENCE] == []
+
+
+def test_all_pages_have_at_most_55000_words() -> None:
+    assert sum(measure_page(page).words for page in PAGES) <= MOST_WORDS
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)

@@ -12,7 +12,6 @@ import pytest
 from cuir.cli.gpu_stage import Verified
 from cuir.cli.one_problem import replayed
 from cuir.text.diagnostics import Diagnostic, Note
-from tests.page_blocks import find_block
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
 SMALL = ("-c", "BM=64,BN=64")
@@ -203,12 +202,3 @@ def test_every_kind_of_inputs_is_given_to_an_attention(cuir: Callable) -> None:
 def test_exhaustive_says_what_it_does_not_ask(cuir: Callable) -> None:
     output = cuir("verify", "gemm", *SMALL, "--exhaustive")
     assert output.code == 0 and "not asked: contracts, mask and numbers" in " ".join(output.out.split())
-
-
-@pytest.mark.usefixtures("few_problems")
-def test_the_function_of_the_page_is_verified(cuir: Callable, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs/verification.md").read_text(encoding="utf-8")
-    assert "cuir verify flash_fwd --against mine.py" in page
-    (tmp_path / "mine.py").write_text(find_block("docs/verification.md", "file", "mine.py").text)
-    output = cuir("verify", "flash_fwd", "--against", tmp_path / "mine.py", "--head-dim", "64", *SMALL, "--json").json["verification"]
-    assert output["ok"] and [s["verdict"] for s in output["stages"]] == ["passed"] * 5
