@@ -58,10 +58,11 @@ format: $(STAMP) ## lay out the code and apply safe fixes
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/errors.md, docs/passes.md, the variants in docs/variants.md, the transcripts in docs/models.md
+docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/errors.md, docs/passes.md, the grammar in editors, the variants in docs/variants.md, the transcripts in docs/models.md
 	@$(BIN)/cuir ops --markdown > docs/.page && mv docs/.page docs/reference.md
 	@$(BIN)/cuir explain --markdown > docs/.page && mv docs/.page docs/errors.md
 	@$(BIN)/cuir lower --passes --markdown > docs/.page && mv docs/.page docs/passes.md
+	@$(BIN)/python -m cuir.integrations.textmate > docs/.page && mv docs/.page editors/vscode/syntaxes/cuir.tmLanguage.json
 	@$(BIN)/python -m benchmarks.variants docs/variants.md docs/img/variants.png
 	@$(BIN)/python -m benchmarks.transcripts docs/models.md
 

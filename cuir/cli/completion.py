@@ -225,7 +225,7 @@ def _list_values(kernel: Kernel, const: str, tuned: Mapping[str, Iterable[object
 
     usual: Mapping[str, Iterable[object]] = {HEAD_DIM: (64, 128), **dict.fromkeys(list_dtype_consts(kernel), ("f16", "bf16"))}
     default = with_defaults(kernel, {}).get(const)
-    values = [] if default is None else [default]
+    values: list[object] = [] if default is None else [default]
     values += [v for v in (*tuned.get(const, ()), *usual.get(const, ())) if v not in values]
     for value in values or [""]:
         about = "the default" if value == default and default is not None else "worth trying" if const in tuned else ""

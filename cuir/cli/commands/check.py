@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..options import Consts, File, Json, KernelName
-from ..output import print_json, stderr, stdout, styled
+from ..output import print_errors, print_json, stderr, stdout, styled
 
 INTERVAL = 0.3  # seconds between looks at a watched file
 
@@ -67,22 +67,25 @@ def _watch(file: str, kernel: str | None, const: list[str] | None) -> None:
 
     path = Path(file)
     if not path.is_file():
-        raise CuirError.of("U100", f"--watch needs a file, found {file}", hint="the path of a .cuir or .py file")
-    latest: tuple[int, int] | None = None
+        message = f"--watch needs a file, and {file} is a folder" if path.is_dir() else f"--watch needs a file, found {file}"
+        raise CuirError.of("U100", message, hint="the path of a .cuir or .py file")
+    latest: tuple[int, int] | None = (0, 0)
     while True:
         current = _read_state(path)
+        if current != latest:
+            words = file if current is not None else f"{file} is gone; it is checked when it is back"
+            stderr().print(f"{time.strftime('%H:%M:%S')}  {words}", style="dim", highlight=False)
         if current != latest and current is not None:
-            stderr().print(f"{time.strftime('%H:%M:%S')}  {file}", style="dim", highlight=False)
             try:
                 _check(file, kernel, const, False)
             except CuirError as error:
-                stderr().print(str(error), markup=False, highlight=False, soft_wrap=True)
+                print_errors(error.diagnostics, False)
         latest = current
         time.sleep(INTERVAL)
 
 
 def _read_state(path: Path) -> tuple[int, int] | None:
-    """Return time of change and size of a file; None while an editor replaces it."""
+    """Return time of change and size of a file; None while there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import GOOD
+from tests.cli.programs import GOOD, ROOT
 
 
 def test_check_says_what_it_found(cuir: Callable, good: Path) -> None:
@@ -32,20 +32,58 @@ def test_check_shows_errors_with_place_and_caret(cuir: Callable, tmp_path: Path)
     assert [(d["code"], d["span"]["line"], d["span"]["column"]) for d in output.json["diagnostics"]] == [("N105", 6, 47)]
 
 
-def test_watch_checks_again_after_each_change(cuir: Callable, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
+def test_watch_follows_a_file_through_edits(cuir: Callable, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors, a file that is deleted and comes back (as editors save), one that is no program."""
+    text = good.read_text(encoding="utf-8")
+
+    def replace() -> None:
+        other = good.with_name("other")
+        other.write_text(text, encoding="utf-8")
+        other.replace(good)
+
+    edits: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: good.write_text(text.replace("load(", "laod("), encoding="utf-8"),
+        lambda: good.write_text(text.replace("def ", "dfe "), encoding="utf-8"),
+        lambda: good.unlink(),
+        lambda: None,
+        replace,
+        lambda: good.write_bytes(b"\xff\xfe"),
+        lambda: good.write_text("", encoding="utf-8"),
+        lambda: (good.unlink(), good.mkdir()),
+        lambda: (good.rmdir(), replace()),
+    ]
 
     def wait(seconds: float) -> None:
-        looks.append(1)
-        if len(looks) == 2:
-            good.write_text(GOOD.replace("load(", "laod("), encoding="utf-8")
-        if len(looks) == 4:
+        if not edits:
             raise KeyboardInterrupt
+        edits.pop(0)()
 
     monkeypatch.setattr("cuir.cli.commands.check.time.sleep", wait)
     output = cuir("check", good, "-c", "T=f16", "--watch")
-    assert output.code == 130 and output.out.count("ok") == 1 and output.err.count("error[N105]") == 1
+    assert output.code == 130 and output.out.count("ok") == 3
+    codes = [line.split("error[")[1][:4] for line in output.err.splitlines() if "error[" in line]
+    assert codes[0] == "N105" and codes[1].startswith("P") and codes[2:] == ["U203", "U204", "U202"]
+    assert output.err.count("is gone; it is checked when it is back") == 1
+
+
+def test_watch_reads_python_anew(cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.py"
+    program = "from cuir import Global, cdiv, const, kernel, load, role, store, tiles\n\n\n" + GOOD
+    path.write_text(program, encoding="utf-8")
+    edits = [program.replace("load(", "laod("), program.replace("def ", "dfe "), program]
+
+    def wait(seconds: float) -> None:
+        if not edits:
+            raise KeyboardInterrupt
+        path.write_text(edits.pop(0), encoding="utf-8")
+
+    monkeypatch.setattr("cuir.cli.commands.check.time.sleep", wait)
+    output = cuir("check", path, "-c", "T=f16", "--watch")
+    assert output.code == 130 and output.out.count("ok") == 2 and output.err.count("error[") == 2, output.err
 
 
 def test_watch_needs_a_file(cuir: Callable) -> None:
     assert "--watch needs a file" in cuir("check", "flash_fwd", "--watch").err
+    folder = cuir("check", ROOT, "--watch")
+    assert folder.code == 2 and "is a folder" in folder.err
