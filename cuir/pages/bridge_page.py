@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checking.checked import Checked
@@ -14,7 +15,7 @@ from ..syntax.printer import show
 from ..text.diagnostics import CuirError
 from .diff_html import render_diff
 from .html_table import Html, render_table
-from .page import Section, render_page
+from .page import Section, render_page, write_page
 from .report_html import render_diagnostics, render_verification
 from .verification_page import make_kernel_sections
 
@@ -56,6 +57,13 @@ def _render_times(timing: Comparison) -> str:
     head = f"<p>{escape(timing['problem'])} on {escape(timing['device'])}: {escape(str(timing['summary']))}</p>"
     accuracy = f"<p>The largest error is {timing['error']:.2e}, PyTorch's own in half precision {timing['yardstick']:.2e}.</p>"
     return head + render_table(("kernel", "ms", "TFLOP/s", "speed"), rows) + accuracy
+
+
+def write_bridge_page(path: Path, report: BridgeReport, origin: Program, spec: Specification) -> None:
+    """Write the page of a report, with the adapted program of its folder. Raises CuirError U108."""
+    adapted = report.files.get(f"{spec.name}.cuir")
+    text = Path(adapted).read_text(encoding="utf-8") if adapted else None
+    write_page(path, render_bridge_page(report, origin, text, spec))
 
 
 def render_bridge_page(report: BridgeReport, origin: Program, text: str | None, spec: Specification) -> str:

@@ -71,11 +71,9 @@ def bridge(
             progress=steps,
         )
     if page is not None:
-        from ...pages.bridge_page import render_bridge_page
-        from ...pages.page import write_page
+        from ...pages.bridge_page import write_bridge_page
 
-        text = Path(adapted) if (adapted := report.files.get(f"{specification.name}.cuir")) else None
-        write_page(page, render_bridge_page(report, program, text.read_text(encoding="utf-8") if text else None, specification))
+        write_bridge_page(page, report, program, specification)
     if as_json:
         print_json(report.as_json())
     else:

@@ -32,7 +32,7 @@ from ..model_options import (
     configured,
 )
 from ..model_outcome import as_data, print_drift
-from ..options import KERNEL, Consts, Effort, GivenDtype, HeadDim, Json, Level, Parameters, read_level
+from ..options import KERNEL, Consts, Effort, GivenDtype, HeadDim, HtmlPage, Json, Level, Parameters, read_level
 from ..output import exit_code, print_errors, print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -97,6 +97,7 @@ def transfer(
     record: Record = None,
     replay: Replay = None,
     cache: Cache = None,
+    page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
     """Adapt a kernel to a specification: by rules where they are enough, else by asking a model and verifying its answer.
@@ -120,7 +121,7 @@ def transfer(
     why_not: tuple[Diagnostic, ...] = ()
     if model is None and replay is None:
         try:
-            return _by_rules(origin, Task(program, name, consts, effort, folder), target, as_json)
+            return _by_rules(origin, Task(program, name, consts, effort, folder, page), target, as_json)
         except _NoRule as no:
             why_not = no.diagnostics
             if not os.environ.get(MODEL):
@@ -148,18 +149,19 @@ def transfer(
     asking = asked(request, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
     _cannot(why_not, as_json)
     dialogue = Dialogue(asking, samples, attempts, time_limit)
-    return _by_model(origin, Task(program, name, consts, effort, folder), load, origin_specification, dialogue, as_json)
+    return _by_model(origin, Task(program, name, consts, effort, folder, page), load, origin_specification, dialogue, as_json)
 
 
 @dataclass(frozen=True)
 class Task:
-    """Kernel to adapt with its consts, the effort of verification, and the folder for results."""
+    """Kernel to adapt with its consts, the effort of verification, the folder for results, and the file of --html."""
 
     program: Program
     kernel: str
     consts: dict[str, Const]
     level: Effort
     folder: Path
+    page: Path | None
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,10 @@ def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -
             run="no",
             progress=tell,
         )
+    if task.page is not None:
+        from ...pages.bridge_page import write_bridge_page
+
+        write_bridge_page(task.page, report, task.program, target)
     if as_json:
         print_json({**report.as_json(), "how": "rules"})
     else:
@@ -253,6 +259,10 @@ def _by_model(
         with Conversations(f"{title} -> {name}, by {asking.asks.model}{parenthesise_consts(task.consts)}", quiet=as_json) as view:
             outcome = improve(adaptation, asking.asks, asking.budget, dialogue.samples, dialogue.attempts, view, asking.recorder)
     files = _written(outcome.verdict, task.program, task.kernel, name, task.folder)
+    if task.page is not None:
+        from ..transfer_html import write_transfer_page
+
+        write_transfer_page(task.page, f"{title} to {name}", outcome, task.program, adaptation.target, task.kernel, task.consts)
     if as_json:
         print_json(as_data(outcome, asking.asks) | {"how": "model", "variant": name, "model": asking.asks.model, "files": files})
     else:

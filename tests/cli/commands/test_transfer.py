@@ -17,6 +17,7 @@ from cuir.cli import run as run_command
 from cuir.syntax.parser import parse
 from llm.limited_processes import Apart
 from tests.llm.endpoint import KEY, Say, endpoint
+from tests.pages.html_text import assert_well_formed
 
 ORIGIN = "flash_fwd"
 RIGHT = "```cuir\n@func\ndef keep(b, h, q, k):\n    return True\n\n@func\ndef kv_count(b, h, m):\n    return cdiv(N, BN) - N // BN, cdiv(N, BN)\n```"
@@ -143,10 +144,26 @@ def test_a_wrong_program_is_told_and_kept_apart(cuir: Any, monkeypatch: pytest.M
     with endpoint(Say(HALF)) as server:
         monkeypatch.setenv("OPENAI_API_BASE", server.address)
         code, out, err = cuir(
-            "transfer", ORIGIN, "--to", "full", "--model", "openai/scripted", *SMALL, "--attempts", "2", "--tokens", "1000"
+            "transfer",
+            ORIGIN,
+            "--to",
+            "full",
+            "--model",
+            "openai/scripted",
+            *SMALL,
+            "--attempts",
+            "2",
+            "--tokens",
+            "1000",
+            "--html",
+            "page.html",
         )
     assert code == 1 and "V101" in err and "the tokens are spent" in out and len(server.requests) == 1
     assert Path("out/full/full.wrong.cuir").is_file() and not Path("out/full/full.cuir").exists()
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert page.count('class="exchange"') == 1 and "V101" in page and "<h2>Beside the origin</h2>" in page and KEY not in page
+    assert "Workers over time" not in page, "a wrong program is not run"
+    assert_well_formed(page)
 
 
 @pytest.mark.parametrize(
