@@ -59,6 +59,7 @@ def test_the_test_of_the_pass_passes(copy: Path) -> None:
     assert "3 passed" in run(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/lowering/passes/test_fold_same_extremum.py")
 
 
+@pytest.mark.thorough("validates all passes in a copy of the project")
 def test_the_pass_is_one_of_the_pipeline(copy: Path) -> None:
     output = run(copy, "cuir", "lower", "gemm", "-c", "T=f16", "-d", "M=70,N=72,K=64", "--validate")
     assert re.search(r"^04 fold_same_extremum +unchanged +[\d.]+ +same", output, re.M)

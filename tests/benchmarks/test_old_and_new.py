@@ -10,6 +10,11 @@ import pytest
 from benchmarks import old_and_new
 
 
+@pytest.fixture(autouse=True)
+def _two_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_and_new, "SETTINGS", old_and_new.SETTINGS[:2])
+
+
 def test_texts_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.jsonl"
     old_and_new.write(path, ["full"])

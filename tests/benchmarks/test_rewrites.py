@@ -102,6 +102,7 @@ def program_of(mangled: str) -> int:
 
 
 @needs_nvcc
+@pytest.mark.thorough("compiles a file of twenty kernels")
 def test_other_spellings_of_a_small_kernel_cost_nothing() -> None:
     """One rewrite of each kind, and a chain, beside the original in one file: what each costs."""
     program = parse(TEXT)
@@ -123,6 +124,7 @@ def test_other_spellings_of_a_small_kernel_cost_nothing() -> None:
 
 
 @needs_nvcc
+@pytest.mark.thorough("compiles the expert kernel three times")
 def test_spellings_of_the_lazy_rescale_that_cost_nothing() -> None:
     """Each thread votes by its own elements, whichever way the rule is written. Two spellings whose text is another one are compiled, too."""
     subject = next(tool.subjects(["flash_fwd_sm90"], ["f16"], [64]))

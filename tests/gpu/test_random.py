@@ -97,6 +97,7 @@ def test_gpu_and_interpreter_agree(seed: int) -> None:
     assert isolated(agree, seed, EACH, seconds=300) == EACH
 
 
+@pytest.mark.thorough("lowers a seed's kernels")
 def test_seeds_give_as_many_kernels_as_is_said() -> None:
     assert len(SEEDS) * EACH >= 200
     drawn = lowered(SEEDS[-1], EACH)

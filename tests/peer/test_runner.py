@@ -30,7 +30,7 @@ SAMPLE = (
 
 def test_each_end_is_counted_as_what_it_is() -> None:
     results = list(faulty_cases.load().values())
-    outcomes = {o.name: o for o in run(results, faulty_cases.load, Setting(), workers=2, limit=4)}
+    outcomes = {o.name: o for o in run(results, faulty_cases.load, Setting(), workers=2, limit=8)}
     assert set(outcomes) == {case.name for case in results}
     for function, end in faulty_cases.EXPECTED.items():
         o = outcomes[f"{cases.ATTENTION}::{function.__name__}"]

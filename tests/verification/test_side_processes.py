@@ -223,6 +223,7 @@ def gradients_verified(processes: int, right: str = "", wrong: str = "") -> Veri
     return verify(parse(text.replace(right, wrong), "gradients.cuir"), spec, consts={"D": 8, "BM": 64}, shrink=False, processes=processes)
 
 
+@pytest.mark.thorough("two verifications of a backward kernel")
 def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where longer problems follow from runs of the schedules stage, and without autograd, which fails in forks of a process that uses a GPU."""
     local, differentiate = os.getpid(), torch.autograd.grad

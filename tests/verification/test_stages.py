@@ -86,6 +86,7 @@ IN_CLUSTERS = {**CONSTS, "CLUSTER": 2, "BM": 128, "BN": 64}
 
 
 @pytest.mark.usefixtures("few_problems")
+@pytest.mark.thorough("a whole verification; clusters have their tests in tests/interp")
 def test_a_variant_in_clusters_is_verified() -> None:
     """Listed blocks are those of all queries of a cluster."""
     program, _, spec = kernel("document", origin=EXPERT)

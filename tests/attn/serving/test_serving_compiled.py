@@ -194,7 +194,7 @@ def nested(lengths: list[int], seed: int, gradient: bool) -> torch.Tensor:
     return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=gradient)
 
 
-@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("gradient", [False, pytest.param(True, marks=pytest.mark.thorough("compiles a backward graph"))])
 def test_nested_tensors_are_one_graph(gradient: bool) -> None:
     slopes = torch.tensor([0.1, -0.2], requires_grad=gradient)
 

@@ -26,6 +26,7 @@ def lifted(tmp_path: Path, *arguments: str) -> int:
     return run_command(["lift", SM90, "--head-dim", "64", "--out", str(tmp_path / "out"), *arguments])
 
 
+@pytest.mark.thorough("a whole lift, twice; its parts have tests in tests/llm")
 def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_pass_left_out(cuir: Callable) -> None:
     )
 
 
+@pytest.mark.thorough("lowers the expert kernel once a pass")
 def test_every_pass_that_may_be_left_out_may(cuir: Callable) -> None:
     for name in pipeline.optional_passes():
         assert cuir(*ARGV, "--without", name).code == 0, name
