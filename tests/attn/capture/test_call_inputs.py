@@ -14,6 +14,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention as flex_attention_of_pytorch
 
 from cuir import CuirError, attention, create_block_mask, flex_attention
+from cuir.testing import assert_attention_matches
 
 M, N, D = 40, 60, 64
 
@@ -135,21 +136,7 @@ def test_a_number_on_the_cpu_may_be_captured_anywhere() -> None:
 @pytest.mark.parametrize("mod", [None, lambda s, b, h, q, k: s + k / 8])
 def test_scales_that_are_not_positive(scale: float, mod: Any) -> None:
     """As PyTorch takes them, with gradients."""
-    torch.manual_seed(0)
-    ours, theirs = ([x[:, :1].clone().requires_grad_() for x in (Q, K, V)] for _ in range(2))
-    o, lse = call(*ours, score=mod, scale=scale, return_lse=True)
-    exact = [x.double() for x in theirs]
-    scores = exact[0] @ exact[1].mT * scale
-    scores = scores if mod is None else mod(scores, 0, 0, 0, torch.arange(N))
-    expected = scores.softmax(-1) @ exact[2]
-    torch.testing.assert_close(o.double(), expected, atol=2e-3, rtol=2e-3)
-    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), atol=1e-3, rtol=1e-3)
-    do = torch.randn_like(o)
-    o.backward(do)
-    expected.backward(do.double())
-    for x, y in zip(ours, theirs):
-        assert x.grad is not None and y.grad is not None
-        assert (x.grad - y.grad).norm() <= 3e-3 * y.grad.norm()
+    assert_attention_matches(mod, M=M, N=N, H=1, D=D, scale=scale)
 
 
 def test_a_scale_that_is_not_positive_in_a_graph() -> None:
