@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from .schedule_steps import ShownStep, sort_key
 
@@ -17,7 +16,8 @@ def render_player(steps: Sequence[ShownStep], at_end: bool = False) -> str:
         return ""
     kept = steps[-_MOST:]
     first = len(steps) - len(kept)
-    data = json.dumps({"first": first, "steps": [asdict(s) for s in kept]}, separators=(",", ":")).replace("<", "\\u003c")
+    base = steps[first - 1].states if first else {}  # behind the step before those that are kept
+    data = json.dumps({"first": first, "base": base, "steps": [_pack(s) for s in kept]}, separators=(",", ":")).replace("<", "\\u003c")
     names = sorted({name for s in kept for name in s.states}, key=sort_key)
     return (
         '<div class="player" tabindex="0"><p><button type="button" data-step="first" title="first step">&#124;&lt;</button> '
@@ -28,6 +28,19 @@ def render_player(steps: Sequence[ShownStep], at_end: bool = False) -> str:
         f'<table class="barriers">{"".join(f"<tr><th>{_escape(n)}</th><td></td></tr>" for n in names)}</table>'
         f'<script type="application/json" class="steps">{data}</script></div>'
     )
+
+
+def _pack(step: ShownStep) -> dict[str, object]:
+    """Return a step as data, with the state of the barrier that it changes: the script adds them up."""
+    return {
+        "actor": step.actor,
+        "text": step.text,
+        "line": step.line,
+        "track": step.track,
+        "cycle": step.cycle,
+        "changed": step.changed,
+        "state": step.states.get(step.changed, ""),
+    }
 
 
 def _escape(text: str) -> str:

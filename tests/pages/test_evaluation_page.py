@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,3 +45,18 @@ def test_show_reads_rows_and_transcripts(cuir: Callable, tmp_path: Path) -> None
     assert output.code == 0 and "No transcript" not in page and page.count('class="exchange"') == 14 and "T156" in page
     missing = cuir(*call, "--record", tmp_path / "none", "--html", tmp_path / "page.html")
     assert missing.code == 2 and "U606" in missing.err
+
+
+def test_a_recorded_run_names_its_samples_by_variant(cuir: Callable, tmp_path: Path) -> None:
+    lines = (ROOT / "benchmarks/results/eval-transcripts.jsonl").read_text(encoding="utf-8").splitlines()
+    row = next(json.loads(line) for line in lines[1:] if "sigmoid" in line)
+    results, folder = tmp_path / "eval.jsonl", tmp_path / "record"
+    results.write_text(
+        "\n".join([lines[0], json.dumps({**row, "variant": "sigmoid"}), json.dumps({**row, "variant": "full"})]), encoding="utf-8"
+    )
+    folder.mkdir()
+    (folder / "sigmoid.jsonl").write_bytes((ROOT / "llm/transcripts/transfer-sigmoid.jsonl").read_bytes())
+    assert cuir("eval", "--show", "--out", results, "--record", folder, "--html", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count('class="exchange"') == 1 and page.count("No transcript is at hand") == 1
+    assert "The text of this message is not in the transcript" in page, "system messages of the folder's file are not there"

@@ -29,7 +29,8 @@ BOX = "const box = () => document.querySelector('.timeline svg').getAttribute('v
 PRESS = "const press = name => document.querySelector(`[data-${name}]`).click();"
 STATE = """return [document.querySelector('.counter').textContent, document.querySelector('.now').textContent,
     [...document.querySelectorAll('.current')].map(x => x.dataset.n), Number(document.querySelector('.marker').getAttribute('x1')),
-    [...document.querySelectorAll('.barriers tr.changed th')].map(x => x.textContent)]"""
+    [...document.querySelectorAll('.barriers tr.changed th')].map(x => x.textContent),
+    Object.fromEntries([...document.querySelectorAll('.barriers tr')].map(x => [x.querySelector('th').textContent, x.querySelector('td').textContent]))]"""
 
 
 def make_map() -> str:
@@ -136,6 +137,11 @@ def test_a_schedule_steps_forward_and_back(visits: dict[str, Visit]) -> None:
     assert last[0] == f"step {total} of {total}" and "deadlock" in last[1] and first[0] == f"step 1 of {total}" == back[0]
     assert second[0] == f"step 2 of {total}" and third[0] == f"step 3 of {total}"
     assert "load[0] goes on" in first[1] and "arrives on phase 0 of full[0]" in second[1] and second[4] == ["full[0]"]
+    assert (
+        first[5]["full[0]"] == "not used yet" == back[5]["full[0]"]
+        and second[5]["full[0]"] == "phase 0: 1 of 1 arrival, 8,192 bytes missing"
+    )
+    assert last[5]["empty[0]"] == "phase 0: 1 of 2 arrivals" and last[5]["full[1]"] == "phase 1: 0 of 1 arrival"
     assert "lands" in slid[1] and slid[3] > second[3] >= 0 and visits["run"].results[11] > 10
 
 
