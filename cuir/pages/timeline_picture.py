@@ -53,7 +53,7 @@ def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
     )
     return (
         f'<div class="timeline" data-cycles="{end:.0f}" data-tracks="{escape("|".join(tracks))}"><p>{legend}{marked}{left_out}</p>'
-        f'<p>{buttons} <span class="range">cycles 0 to {end:,.0f} of the cost model</span>; drag moves, Ctrl with the wheel zooms.</p>'
+        f'<p>{buttons} <span class="range">cycles 0 to {end:,.0f} of the cost model</span>; drag moves, Ctrl with the wheel zooms, a click shows the line.</p>'
         f'<div style="display:flex"><div style="width:{_LABEL}px;flex:none;font-size:12px">{labels}</div>'
         f'<div style="flex:auto;min-width:0"><svg xmlns="http://www.w3.org/2000/svg" role="img" preserveAspectRatio="none" '
         f'viewBox="0 0 {WIDTH} {height}" style="width:100%;height:{height}px;display:block;cursor:grab">{bars}{marker}</svg></div></div>{_render_totals(trace, tracks)}</div>'

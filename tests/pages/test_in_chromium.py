@@ -82,6 +82,8 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Visit]:
                 "return document.querySelectorAll('.timeline rect').length",
                 "const i = document.querySelector('.player input'); i.value = 6; i.dispatchEvent(new Event('input', {bubbles: true}));"
                 + STATE,
+                "const e = document.querySelector('.timeline [data-line=\"17\"]'); e.dispatchEvent(new MouseEvent('click', {bubbles: true}));"
+                "return [...document.querySelectorAll('.current')].map(x => x.dataset.n)",
             ],
         ),
         "map": (
@@ -128,6 +130,10 @@ def test_a_timeline_zooms_and_pans(visits: dict[str, Visit]) -> None:
     whole, (near, words), right, wheeled, again, *_ = visits["run"].results
     assert whole[0] == 0 and near[2] == whole[2] / 4 and near[0] == pytest.approx(whole[2] * 3 / 8) and "cycles 0 to" not in words
     assert right[0] == pytest.approx(near[0] + near[2] / 3) and wheeled[2] == pytest.approx(0.8 * right[2]) and again == whole
+
+
+def test_a_click_on_an_event_shows_its_line(visits: dict[str, Visit]) -> None:
+    assert visits["run"].results[13] == ["17"]
 
 
 def test_a_schedule_steps_forward_and_back(visits: dict[str, Visit]) -> None:
