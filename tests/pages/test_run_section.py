@@ -51,3 +51,8 @@ def test_explore_and_replay_write_pages(cuir: Callable, tmp_path: Path) -> None:
         page = (tmp_path / name).read_text(encoding="utf-8")
         assert title in page and "ends with D401" in page and 'class="player"' in page and not OUTSIDE.search(page)
         assert_well_formed(page)
+
+
+def test_a_page_says_nothing_beside_one_problem(cuir: Callable, tmp_path: Path) -> None:
+    output = cuir("verify", "gemm", "--problem", "M=8,N=8,K=8", "--html", tmp_path / "page.html")
+    assert output.code == 2 and "--html says nothing beside --problem" in output.err and not (tmp_path / "page.html").exists()
