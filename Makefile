@@ -1,8 +1,9 @@
-# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt. `make demo` and `make test` are all you need.
+# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt (make demo less of it than the others). `make demo` and `make test` are all you need.
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUNS := $(VENV)/.runs
 # The first interpreter that is new enough; name another with `make PYTHON=...`.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -12,25 +13,35 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept, whatever the shell says: workers and the processes that tests start read it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test thorough peer-tests reports lint format docs site picture bench clean
+.PHONY: help setup demo test thorough peer-tests reports lint format docs dist setup-site site picture bench clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 setup: $(STAMP)  ## create .venv and install the project in it
 
-$(STAMP): pyproject.toml constraints.txt
+# What runs kernels is installed in half the time of all that tests need. $(1): extras; $(2): what they are for.
+# Bytecode is written by the first import, of what is imported alone.
+define install
 	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version), once: PyTorch is a large download, this can take some minutes"
+	@echo "setting up $(VENV) with $$($(PYTHON) --version), once, $(2): PyTorch is a large download, this can take some minutes"
 	@test -x $(BIN)/python || { echo "1 of 2: the virtual environment"; $(PYTHON) -m venv $(VENV); }
 	@echo "2 of 2: the packages"
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]' \
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile -c constraints.txt -e '.[$(1)]' \
 		| sed -u -n -E 's/^(Collecting [^ ]+|  Downloading .*MB\)|Installing collected packages|Successfully installed).*/\1/p'
-	@touch $@
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(call install,dev,for all targets)
+	@touch $@ $(RUNS)
 	@echo "set up: make test, make demo, or $(BIN)/cuir --help"
 
-demo: $(STAMP)   ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
+$(RUNS): pyproject.toml constraints.txt
+	$(call install,gpu,to run cuir)
+	@touch $@
+
+demo: $(RUNS)    ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
 	@$(BIN)/cuir bridge $(VARIANT) --out $(OUT)/$(VARIANT)
 	@echo
 	@echo "next: . $(BIN)/activate   # puts cuir on the PATH"
@@ -66,9 +77,17 @@ docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/error
 	@$(BIN)/python -m benchmarks.variants docs/variants.md docs/img/variants.png
 	@$(BIN)/python -m benchmarks.transcripts docs/models.md
 
-site: $(STAMP)   ## build the site in out/site; a broken link is an error
+dist: $(STAMP)   ## source distribution and wheel in out/dist; the wheel is built from the former
+	@rm -rf out/dist && mkdir -p out/dist
+	@$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("out/dist")' >/dev/null
+	@$(BIN)/python -m pip wheel --disable-pip-version-check --no-input -q --no-deps --no-build-isolation -w out/dist out/dist/*.tar.gz
+	@ls out/dist
+
+setup-site: $(STAMP) ## install what builds the site, if it is missing
 	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
 		$(BIN)/python -m pip install --disable-pip-version-check --no-input -q -c constraints.txt -e '.[site]'
+
+site: setup-site ## build the site in out/site; a broken link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "out/site/index.html; $(BIN)/python -m http.server -d out/site serves it"
 

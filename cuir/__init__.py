@@ -11,8 +11,9 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.1.0"  # the only place: pyproject.toml, `cuir --version` and the site read it here
+
 if TYPE_CHECKING:
-    __version__: str
     from . import debug
     from .arguments.binding import bind
     from .attn.splicing.splice import transfer
@@ -106,11 +107,6 @@ class _Package(ModuleType):
     """Module class that imports public names when they are first read."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__version__":
-            from importlib.metadata import version
-
-            self.__version__ = version("cubridge")
-            return self.__version__
         if name == "debug":
             return importlib.import_module("cuir.debug")
         home = _MODULE_OF.get(name)

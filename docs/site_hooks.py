@@ -1,13 +1,25 @@
-"""Hooks of mkdocs: what pages link to outside of docs/ is named, not linked, since the site holds pages alone."""
+"""Hooks of mkdocs: what pages link to outside of docs/ is named, not linked, since the site holds pages alone.
+
+The footer has the version of the package.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.M | re.S)
+
+
+def on_config(config: Any) -> Any:
+    """Add the version to the footer."""
+    text = (Path(__file__).parent.parent / "cuir" / "__init__.py").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^__version__ = "([^"]+)"', text, re.M)
+    config["copyright"] = f"{config['copyright']} {version}"
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **rest: Any) -> str:

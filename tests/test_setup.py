@@ -46,6 +46,7 @@ def test_the_distribution_and_its_extras() -> None:
         ("lint", "ruff"),
         ("docs", "ops --markdown"),
         ("site", "mkdocs build"),
+        ("dist", "build_sdist"),
         ("picture", "benchmarks.picture"),
         ("bench", "benchmarks.interp"),
         ("peer-tests", "-m tests.peer"),
@@ -82,4 +83,15 @@ def test_ci_runs_tests_and_lint() -> None:
     assert os.access(script, os.X_OK)
     text = script.read_text(encoding="utf-8")
     assert "make test" in text and "make lint" in text and "set -euo pipefail" in text
-    assert text.index("make lint") < text.index("make thorough") and "--durations=20" in text
+    assert text.index("make lint") < text.index("make dist") < text.index("make thorough") and "--durations=20" in text
+    assert "timeout 60 make setup-site" in text and "skipped: make site" in text
+
+
+def test_demo_installs_less_than_the_tests_need(tmp_path: Path) -> None:
+    plans = {
+        target: subprocess.run(
+            ["make", "-n", target, f"VENV={tmp_path / 'venv'}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        for target in ("demo", "test")
+    }
+    assert "'.[gpu]'" in plans["demo"] and "'.[dev]'" not in plans["demo"] and "'.[dev]'" in plans["test"]

@@ -34,6 +34,13 @@ def test_links_out_of_the_pages_are_names(page: str, text: str, output: str) -> 
     assert hook(text, page=SimpleNamespace(file=SimpleNamespace(src_uri=page))) == output
 
 
+def test_the_footer_has_the_version() -> None:
+    import cuir
+
+    hook = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["on_config"]
+    assert hook({"copyright": "CuBridge"}) == {"copyright": f"CuBridge {cuir.__version__}"}
+
+
 def test_the_api_page_names_what_programs_import() -> None:
     import cuir
 

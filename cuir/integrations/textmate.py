@@ -65,7 +65,7 @@ def make_grammar() -> dict[str, Any]:
 
 def find_scope(word: str) -> str | None:
     """Return the scope of a word of Python's, as the lexer classes it; None for a plain name."""
-    (token, value), *_ = [pair for pair in CuirLexer().get_tokens(f"x = {word}") if pair[1] == word] or [(Name, word)]
+    (token, _), *_ = [pair for pair in CuirLexer().get_tokens(f"x = {word}") if pair[1] == word] or [(Name, word)]
     return next((scope for scope, kind in SCOPES.items() if token in kind), None)
 
 

@@ -134,7 +134,7 @@ def include_dir() -> str:
         raise CuirError.of(
             "U504",
             "the CuTe headers are needed to compile a kernel, and were not found" + (f" in {variable}" if variable else ""),
-            hint="pip install nvidia-cutlass, or name their folder in CUTLASS_INCLUDE",
+            hint="pip install cubridge[gpu], or name their folder in CUTLASS_INCLUDE",
         )
     return str(path)
 
