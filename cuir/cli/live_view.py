@@ -87,7 +87,13 @@ class LiveView:
         if not self.quiet and is_terminal():
             from rich.live import Live
 
-            self.live = Live(get_renderable=self.render, console=stderr(), refresh_per_second=8, transient=self.transient)
+            self.live = Live(
+                get_renderable=self.render,
+                console=stderr(),
+                refresh_per_second=8,
+                transient=self.transient,
+                redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe stays there
+            )
             self.live.__enter__()
         return self
 

@@ -29,19 +29,24 @@ class Step:
     reason: str = ""
 
 
-def run_self_test() -> Iterator[Step]:
-    """Run the steps in turn; a step that fails does not stop the next ones."""
-    for name, step in (
-        ("verify a kernel in the interpreter", _verify),
-        ("find a planted fault", _find_fault),
-        ("attention in the interpreter, with gradients", _interpret_attention),
-        ("compile the expert kernel", _compile),
-        ("launch a kernel on the GPU", _launch),
-        ("attention on the GPU, with gradients", _launch_attention),
-    ):
+# names of the steps, and the functions that run them, which return why a step is left out
+STEPS = {
+    "verify a kernel in the interpreter": "_verify",
+    "find a planted fault": "_find_fault",
+    "attention in the interpreter, with gradients": "_interpret_attention",
+    "compile the expert kernel": "_compile",
+    "launch a kernel on the GPU": "_launch",
+    "attention on the GPU, with gradients": "_launch_attention",
+}
+
+
+def run_self_test(begin_step: Callable[[str], None] = lambda name: None) -> Iterator[Step]:
+    """Run the steps in turn; a step that fails does not stop the next ones. `begin_step` receives the name of each."""
+    for name, step in STEPS.items():
+        begin_step(name)
         begin = time.perf_counter()
         try:
-            reason = step()
+            reason = globals()[step]()
             yield Step(name, time.perf_counter() - begin, "left out" if reason else "passed", reason)
         except (CuirError, AssertionError, RuntimeError) as error:
             yield Step(name, time.perf_counter() - begin, "failed", str(error))

@@ -16,11 +16,11 @@ from .nvcc import compiler_version, find_nvcc, include_dir
 
 # package, the extra that installs it, what it is for
 OPTIONAL = (
-    ("hypothesis", "testing", "strategies of cuir.testing"),
+    ("hypothesis", "testing", "property-based tests of kernels (cuir.testing)"),
     ("matplotlib", "bench", "plots and pictures of traces"),
-    ("transformers", "transformers", "attention of transformers' models"),
-    ("litellm", "llm", "asking models"),
-    ("pycuda", "pycuda", "the loader pycuda"),
+    ("transformers", "transformers", "attention in Hugging Face models"),
+    ("litellm", "llm", "language models that adapt kernels (transfer, lift, tune, eval)"),
+    ("pycuda", "pycuda", "launches by PyCUDA (--loader pycuda)"),
 )
 
 
@@ -53,9 +53,9 @@ def inspect_environment() -> list[Finding]:
         Finding("PyTorch", f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA")),
         *_inspect_cards(),
         _inspect("nvcc", lambda: f"{compiler_version(find_nvcc())} at {find_nvcc()}"),
-        _inspect("CuTe headers", include_dir),
-        _inspect("cuda-bindings", lambda: str(driver().__name__) and importlib.metadata.version("cuda-bindings")),
-        Finding("cache", f"{disk.cache_dir()}, at most {disk.size_limit() / 2**20:g} MiB"),
+        _inspect("CuTe headers", lambda: f"{include_dir()}, for the compiler"),
+        _inspect("cuda-bindings", lambda: str(driver().__name__) and f"{importlib.metadata.version('cuda-bindings')}, to launch kernels"),
+        Finding("cache", f"{disk.cache_dir()}, at most {disk.size_limit() / 2**20:g} MiB of compiled kernels and verdicts"),
     ]
     return findings
 
@@ -77,16 +77,22 @@ def describe_reach(findings: list[Finding]) -> list[str]:
 
     missing = [f.name for f in findings if f.name in ("nvcc", "CuTe headers") and not f.ok]
     lines = ["check, verify, mutate, bridge: yes, on the CPU"]
-    lines.append("compile kernels: yes" if not missing else f"compile kernels: no, without {' and '.join(missing)}")
+    lines.append(
+        "compile kernels: yes; no GPU is needed for it" if not missing else f"compile kernels: no, without {' and '.join(missing)}"
+    )
     cards = [torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     launch = all(f.ok for f in findings if f.name in ("nvcc", "CuTe headers", "cuda-bindings"))
     for number, capability in enumerate(cards):
         archs = [name for name, target in TARGETS.items() if target.runs_on(capability)]
         attention = "flex_attention, serving and training too" if runs(capability, "wgmma") else "attention calls need a Hopper GPU"
         names = ", ".join(archs) or "no architecture"
-        lines.append(f"launch on cuda:{number}: kernels of {names}; {attention}" if launch else f"launch on cuda:{number}: no, see above")
+        lines.append(
+            f"run kernels on cuda {number}: yes, of {names}; {attention}"
+            if launch
+            else f"run kernels on cuda {number}: no, see what is missing"
+        )
     if not cards:
-        lines.append('launch: no GPU; attention calls run with backend="interpret", slowly')
+        lines.append('run kernels on a GPU: no, there is none; attention calls run in the interpreter (backend="interpret"), slowly')
     return lines
 
 
@@ -95,7 +101,7 @@ def _inspect_cards() -> list[Finding]:
 
     if not torch.cuda.is_available():
         remedy = "install PyTorch with CUDA" if not torch.version.cuda else "see nvidia-smi: a card and its driver"
-        return [Finding("GPU", "none that PyTorch can use", remedy)]
+        return [Finding("GPU", "none that PyTorch can use; only running and timing compiled kernels needs one", remedy)]
     cards = []
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)

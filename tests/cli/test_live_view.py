@@ -158,3 +158,22 @@ def test_ctrl_c_leaves_the_terminal_clean() -> None:
 def test_a_share_is_shown_on_a_terminal_without_colours_too() -> None:
     code, text = read_terminal(["lower", "gemm", "-c", "BM=64", "-c", "BN=64", "--validate"], environment={"NO_COLOR": "1"})
     assert code == 0 and "passes" in text and "100%" in text and "\x1b[3" not in text
+
+
+def test_output_to_a_file_stays_there_while_a_view_is_open(tmp_path: Path) -> None:
+    code = """
+import sys
+from cuir.cli.live_view import ProgressLine
+with ProgressLine("title") as view:
+    view.update("work", 0.5)
+    print("a result")
+"""
+    ours, theirs = os.openpty()
+    with open(tmp_path / "out", "w") as file:
+        env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=theirs, env=env)
+        os.close(theirs)
+        assert process.wait(timeout=60) == 0
+    seen = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert (tmp_path / "out").read_text() == "a result\n" and "title" in seen and "a result" not in seen

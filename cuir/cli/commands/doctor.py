@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..options import Json
 from ..output import print_json, stdout, styled
+
+if TYPE_CHECKING:
+    from ...runtime.environment import Finding
 
 
 def doctor(
@@ -21,27 +24,31 @@ def doctor(
         cuir doctor
         cuir doctor --self-test
     """
+    import cuir
+
     from ...runtime.environment import describe_reach, inspect_environment, inspect_packages
-    from ..self_test import run_self_test
+    from ..live_view import ProgressLine
+    from ..self_test import STEPS, run_self_test
+    from ..tables import print_table
 
     findings, packages = inspect_environment(), inspect_packages()
     reach = describe_reach(findings)
     console = stdout()
     if not as_json:
-        for finding in (*findings, *packages):
-            remedy = f"  ({finding.remedy})" if finding.remedy else ""
-            mark = ("  ", "") if finding.ok else ("- ", "yellow")
-            console.print(styled(mark, (f"{finding.name:14}", "bold"), f" {finding.value}{remedy}"), soft_wrap=True)
-        console.print()
-        for line in reach:
-            console.print(line, highlight=False, soft_wrap=True)
+        console.print(f"cuir {cuir.__version__}\n")
+        print_table("this machine", ("state", "what", "found"), map(_row, findings))
+        print_table("optional packages", ("state", "package", "version and purpose"), map(_row, packages))
+        print_table("what works here", ("what", "here"), [line.split(": ", 1) for line in reach])
+        if not self_test:
+            console.print("cuir doctor --self-test runs kernels and compares them with PyTorch, in some two minutes", style="dim")
     steps = []
-    for step in run_self_test() if self_test else ():
-        steps.append(step)
-        if not as_json:
-            color = {"passed": "green", "failed": "bold red"}.get(step.verdict, "yellow")
-            reason = f": {step.reason}" if step.reason else ""
-            console.print(styled((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
+    with ProgressLine("self-test", quiet=as_json or not self_test) as view:
+        for step in run_self_test(lambda name: view.update(name, len(steps) / len(STEPS))) if self_test else ():
+            steps.append(step)
+            if not as_json:
+                color = {"passed": "green", "failed": "bold red"}.get(step.verdict, "yellow")
+                reason = f": {step.reason}" if step.reason else ""
+                console.print(styled((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
     failed = any(s.verdict == "failed" for s in steps)
     if as_json:
         print_json(
@@ -55,3 +62,9 @@ def doctor(
             }
         )
     return int(failed)
+
+
+def _row(finding: Finding) -> tuple[str, str, str]:
+    """Return a row of a finding: whether it is there, and how to get what is missing."""
+    remedy = f"; to get it: {finding.remedy}" if finding.remedy else ""
+    return ("ok" if finding.ok else "missing", finding.name, f"{finding.value}{remedy}")

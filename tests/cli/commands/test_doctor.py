@@ -17,6 +17,17 @@ def test_the_machine_is_described(cuir: Callable) -> None:
     assert data["ok"] and {"system", "nvcc", "CuTe headers"} <= {f["name"] for f in data["machine"]} and not data["self_test"]
 
 
+def test_people_see_what_is_missing_and_what_works(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise CuirError.of("U503", "no nvcc", hint="install a toolkit")
+
+    monkeypatch.setattr("cuir.runtime.environment.find_nvcc", missing)
+    lines = [line.split(None, 2) for line in cuir("doctor").out.splitlines()]
+    assert ["missing", "nvcc", "none; to get it: install a toolkit"] in lines
+    assert any(line[:2] == ["ok", "PyTorch"] for line in lines) and ["what", "works", "here"] in lines
+    assert any(line[:2] == ["compile", "kernels"] and "no, without nvcc" in line[2] for line in lines)
+
+
 def test_what_is_missing_names_what_to_install(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise CuirError.of("U503", "no nvcc", hint="install a toolkit")
