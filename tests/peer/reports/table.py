@@ -1,4 +1,4 @@
-"""The lists of public reports in Markdown: what was tried, by project, and what is refused."""
+"""The tables of public reports in Markdown: what was tried, by project, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,38 +9,35 @@ from tests.peer.reports.suite import REPORTED
 from tests.peer.running import PASS, REFUSED, Outcome
 
 BEGIN, END = "<!-- python -m tests.peer.reports -->\n", "<!-- /python -m tests.peer.reports -->\n"
-
-
+OTHERS, USERS = "Other projects", "User code"
 OWN_HEADINGS = {
     "pytorch/pytorch": "PyTorch",
     "meta-pytorch/attention-gym": "attention-gym",
     "Dao-AILab/flash-attention": "FlashAttention",
     "huggingface/transformers": "transformers",
-    "user code": "User code",
+    "user code": USERS,
 }
-OTHERS = "Other projects"
 
 
 def make_table(outcomes: Sequence[Outcome]) -> str:
-    """Make the lists of what was tried, by project, and the table of what is refused. A report that passes whole has no remark."""
+    """Make a table of what is refused, and one of each project's reports. User code has rows only where a case does not pass."""
     load_reports()
-    tried: dict[str, list[str]] = {
-        heading: [] for heading in ("PyTorch", "attention-gym", "FlashAttention", "transformers", OTHERS, "User code")
-    }
+    tried: dict[str, list[str]] = {heading: [] for heading in ("PyTorch", "attention-gym", "FlashAttention", "transformers", OTHERS, USERS)}
     for name, report in REPORTED.items():
         of_report = [o for o in outcomes if o.name.split("::")[1].partition("[")[0] == name]
         remark = _make_remark(of_report)
         if not report.why or remark:
             heading = OWN_HEADINGS.get(report.place.partition("#")[0].partition(":")[0], OTHERS)
-            position = "" if heading == "User code" else f"{_make_link(report.place)} "
-            tried[heading].append(f"* {position}{report.title}{remark}")
+            if heading != USERS or any(o.outcome != PASS for o in of_report):
+                tried[heading].append(f"| {_make_link(report.place)} | {report.title} | {remark} |")
     counts = [sum(o.part == part and o.outcome == PASS for o in outcomes) for part in ("forward", "gradients")]
     totals = [sum(o.part == part for o in outcomes) for part in ("forward", "gradients")]
     summary = f"{len(REPORTED)} reports: {counts[0]} of {totals[0]} forward cases pass, {counts[1]} of {totals[1]} with gradients."
     refused = ["| refused | report | why, and what to write instead |", "|---|---|---|"]
     refused += [f"| {report.title} | {_make_link(report.place)} | {report.why} |" for report in REPORTED.values() if report.why]
-    lists = [f"### {heading}\n\n" + "\n".join(lines) for heading, lines in tried.items() if lines]
-    return "\n\n".join([summary, "## What is refused", "\n".join(refused), "## What was tried", *lists])
+    head = "| source | what was tried | remark |\n|---|---|---|\n"
+    tables = [f"### {heading}\n\n{head}" + "\n".join(lines) for heading, lines in tried.items() if lines]
+    return "\n\n".join([summary, "## What is refused", "\n".join(refused), "## What was tried", *tables])
 
 
 def replace_table(page: str, text: str) -> str:
@@ -53,15 +50,15 @@ def replace_table(page: str, text: str) -> str:
 
 
 def _make_remark(outcomes: Sequence[Outcome]) -> str:
-    """Tell what else than a pass of both parts is known of a report, in brackets; empty where there is nothing."""
+    """Describe outcomes other than a pass of both parts; empty if there are none."""
     bad = [o for o in outcomes if o.outcome != PASS]
     remarks = [
         f"{o.part} {o.name.partition('[')[2].rstrip(']')}: {f'refused, {o.code}' if o.outcome == REFUSED else o.outcome}" for o in bad
     ]
     report = REPORTED[outcomes[0].name.split("::")[1].partition("[")[0]] if outcomes else None
     if outcomes and not bad and not (report and report.why) and all(o.part == "forward" for o in outcomes):
-        remarks.append("forward alone")
-    return f" ({', '.join(remarks)})" if remarks else ""
+        remarks.append("no gradients tried")
+    return ", ".join(remarks)
 
 
 def _make_link(place: str) -> str:
