@@ -128,6 +128,11 @@ def _usage_errors() -> Any:
 def _usage_message(error: Any) -> str:
     """Return the parser's message, with suggestions for an unknown option that resemble it."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    param = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and getattr(param, "param_type_name", "") == "argument":
+        from .help_page import spell_argument
+
+        return f"missing argument {spell_argument(param)}"
     if getattr(error, "possibilities", None) is None or option is None or context is None:
         return str(error.format_message())
     from difflib import get_close_matches

@@ -248,8 +248,12 @@ def read_variant(name: str, parameters: Iterable[str]) -> Specification:
 
     Raises CuirError.
     """
+    import corpus
+
     from ..spec.loading import as_specification
 
+    if name not in corpus.functions() and name not in corpus.variants() and not _is_path(name):
+        raise _unknown_variant(name, corpus.variants())
     return as_specification(read_specification(name, parameters), name)
 
 
@@ -261,18 +265,25 @@ def read_specification(name: str, parameters: Iterable[str], kernel: Kernel | No
     from ..spec.loading import as_any, load_any
 
     values = pairs(parameters, "-p")
-    if ".py" in name or ":" in name or "/" in name:
+    if _is_path(name):
         return load_any(name, values, kernel)
     import corpus
 
     corpus_specifications = {**corpus.variants(), **corpus.functions()}
     if name not in corpus_specifications:
-        raise CuirError.of(
-            "U102",
-            f"there is no variant `{name}`",
-            hint=f"{suggestion(name, corpus_specifications, 'there are')}; your own: file.py:function",
-        )
+        raise _unknown_variant(name, corpus_specifications)
     return as_any(corpus.specification(name), name, values, kernel)
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a specification on the command line is a file, not a name of the corpus."""
+    return ".py" in name or ":" in name or "/" in name
+
+
+def _unknown_variant(name: str, names: Iterable[str]) -> CuirError:
+    """Return the error for a name that is none of `names`."""
+    hint = f"{suggestion(name, names, 'there are')}; your own: file.py:function"
+    return CuirError.of("U102", f"there is no variant `{name}`", hint=hint)
 
 
 def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import keyword
 from collections.abc import Iterable
 from typing import Any
@@ -77,7 +76,3 @@ def _make_string(quotes: str) -> dict[str, Any]:
 def _match_words(words: Iterable[str]) -> str:
     """Return a regular expression of whole words."""
     return rf"\b(?:{'|'.join(sorted(words))})\b"
-
-
-if __name__ == "__main__":
-    print(json.dumps(make_grammar(), indent=2))

@@ -20,9 +20,9 @@ def corpus(as_json: Json = False) -> None:
     from ..tables import print_table
 
     shelves: dict[str, Any] = {
+        "variants": shipped.variants(),
         "kernels": shipped.kernels(),
         "programs": shipped.programs(),
-        "variants": shipped.variants(),
         "functions": shipped.functions(),
         "cuda": shipped.cuda(),
     }
@@ -31,9 +31,9 @@ def corpus(as_json: Json = False) -> None:
         print_json({"ok": True, "diagnostics": [], **listing})
         return
     uses = {
-        "kernels": "expert kernels that `cuir bridge` adapts (--origin)",
-        "programs": "programs of the language: cuir show NAME, cuir verify NAME",
-        "variants": "attention variants: cuir bridge NAME",
+        "kernels": "expert kernels, of which `cuir bridge VARIANT --origin NAME` adapts one",
+        "programs": "examples to read and to try: cuir show NAME, cuir verify NAME",
+        "variants": "what `cuir bridge NAME` adapts an expert kernel to",
         "functions": "what other programs compute: cuir verify PROGRAM --against NAME",
         "cuda": "expert CUDA: cuir lift NAME",
     }

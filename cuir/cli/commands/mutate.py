@@ -131,7 +131,7 @@ def _print(report: MutateReport, consts: str) -> None:
     ]  # the fault stands below
     print_table(
         f"mutants of the kernel with {consts}, by class, and what refused them",
-        [SHORT[c] for c in columns],
+        [NAMES.get(SHORT[c], SHORT[c]) for c in columns],
         [[row[c] for c in columns] for row in rows],
     )
     for fault in sorted({r.fault for r in report.results}):
@@ -144,6 +144,19 @@ def _print(report: MutateReport, consts: str) -> None:
             print_diff(r.diff.splitlines()[2:])
             stdout().print()
     stdout().print(report.summary(), style="bold", soft_wrap=True)
+
+
+NAMES = {  # of columns, in full
+    "form": "well-formed",
+    "contr.": "contracts",
+    "sched.": "schedules",
+    "numb.": "numbers",
+    "surv.": "survived",
+    "equiv.": "equivalent",
+    "same": "same result",
+    "time": "out of time",
+    "crash": "crashed",
+}
 
 
 class _MutantsView(ProgressLine):
