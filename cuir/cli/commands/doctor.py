@@ -12,6 +12,7 @@ from ..output import print_json, stdout, styled
 
 if TYPE_CHECKING:
     from ...runtime.environment import Finding
+    from ..self_test import Step
 
 
 def doctor(
@@ -41,7 +42,7 @@ def doctor(
         print_table("what works here", ("what", "here"), [line.split(": ", 1) for line in reach])
         if not self_test:
             console.print("cuir doctor --self-test runs kernels and compares them with PyTorch, in some two minutes", style="dim")
-    steps = []
+    steps: list[Step] = []
     with ProgressLine("self-test", quiet=as_json or not self_test) as view:
         for step in run_self_test(lambda name: view.update(name, len(steps) / len(STEPS))) if self_test else ():
             steps.append(step)
