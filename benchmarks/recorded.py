@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.timing.gpu import versions
+from cuir.text.jsontext import read_lines
 
 
 def record(
@@ -32,12 +32,6 @@ def record(
             print(json.dumps(result), file=file, flush=True)
             figures = {name: c.get("tflops", c.get("wrong") or c.get("failed")) for name, c in result["contenders"].items()}
             print(cell.name, figures, flush=True)
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a file; one named NAME.xz is compressed."""
-    text = lzma.decompress(path.read_bytes()).decode("utf-8") if path.suffix == ".xz" else path.read_text(encoding="utf-8")
-    return text.splitlines()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded import read_lines
 from cuir.checking.checker import check
 from cuir.cli.gpu_stage import around, find_sanitizer
 from cuir.lowering import lower
@@ -35,7 +34,7 @@ from cuir.performance.timing.worker import Worker, WorkerLost
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from cuir.text.jsontext import append_line
+from cuir.text.jsontext import append_line, read_lines
 from cuir.verification.sanitizer import make_diagnostics, read_reports
 
 from .launches import ENDED, ERROR, HANGS

@@ -6,6 +6,7 @@ Numbers that are not finite become null, other objects their text.
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,12 @@ def has_content(path: Path) -> bool:
     An empty one counts as unused, as `mktemp` and `touch` make them.
     """
     return path.exists() and not (path.is_file() and path.stat().st_size == 0)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a UTF-8 file; one named NAME.xz is compressed. Raises OSError, UnicodeDecodeError, lzma.LZMAError."""
+    data = path.read_bytes()
+    return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8").splitlines()
 
 
 def append_line(path: Path, line: str) -> None:

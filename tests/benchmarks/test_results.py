@@ -23,7 +23,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def find_run(suite: str) -> Path:
-    (result,) = RESULTS.glob(f"{suite}-h200-*.jsonl")
+    (result,) = RESULTS.glob(f"{suite}-h200-*.jsonl*")
     return result
 
 

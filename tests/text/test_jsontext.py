@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir.text.jsontext import append_line, to_json
+from cuir.text.jsontext import append_line, read_lines, to_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(Path("a") / "b"),
@@ -52,3 +53,12 @@ def test_a_line_cut_short_is_gone_when_a_file_goes_on(
     append_line(path, new)
     retained = lines if remaining >= len(lines[-1]) else lines[:-1]
     assert path.read_text() == "".join(f"{line}\n" for line in [*retained, new])
+
+
+def test_lines_of_a_compressed_file(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.xz"
+    path.write_bytes(lzma.compress(b"{}\n{}\n"))
+    assert read_lines(path) == ["{}", "{}"]
+    path.write_bytes(b"no archive")
+    with pytest.raises(lzma.LZMAError):
+        read_lines(path)

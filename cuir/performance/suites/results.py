@@ -6,13 +6,14 @@ An interrupted run continues from its file.
 from __future__ import annotations
 
 import json
+import lzma
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...text.diagnostics import CuirError
-from ...text.jsontext import append_line, has_content
+from ...text.jsontext import append_line, has_content, read_lines
 from ...text.markdown import table
 from .cell_benchmark import OURS, Cell, family, queries
 from .result_rows import Entry, Row
@@ -70,14 +71,14 @@ class Results:
 
 
 def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, object], list[Row]]:
-    """Read head and rows of a results file; lines that an interruption cut short are left out.
+    """Read head and rows of a results file, compressed if it is named NAME.xz; lines that an interruption cut short are left out.
 
     Raises CuirError U119 with the hint.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        message = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        lines = read_lines(path)
+    except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
+        message = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text" if isinstance(error, ValueError) else str(error)
         raise CuirError.of("U119", f"{path} cannot be read: {message}", hint=hint) from None
     records = []
     for number, line in enumerate(lines):

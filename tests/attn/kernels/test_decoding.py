@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import corpus
+from benchmarks.recorded import read_rows
 from cuir import Specification, check, flex_attention, transfer
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture.capture_keys import make_capture_key
@@ -147,12 +147,12 @@ def test_sequences_of_a_cache_that_wait_are_ordered_and_few_long_ones_shared() -
         assert "ORDERED" not in decoding.consts_for(Lengths(batch, *heads, 1, keys), fixed, True)
 
 
-MEASURED = Path(__file__).parents[3] / "benchmarks/results/decode-settings-h200-2026-11-26.jsonl"
+MEASURED = Path(__file__).parents[3] / "benchmarks/results/decode-settings-h200-2026-11-26.jsonl.xz"
 
 
 def test_a_call_gets_what_was_the_fastest() -> None:
     """Of all ways to share out the keys that were timed, within 3 %."""
-    rows = [json.loads(line) for line in MEASURED.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = read_rows(MEASURED)[1:]
     assert len(rows) == 28
     for row in rows:
         B, H, HK, M, N, D = row["shape"]

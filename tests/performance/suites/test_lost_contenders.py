@@ -70,7 +70,7 @@ def test_what_is_lost_though_left_out_is_not_asked_for_without_end(tmp_path: Pat
 
 SMALL = """
 import dataclasses, sys
-from cuir.performance.suites import cells
+from cuir.performance.suites import cell_benchmark as cells
 from cuir.cli import worker_process as worker
 from tests.performance.suites.test_cell_benchmark import interpreted, on_cpu
 
