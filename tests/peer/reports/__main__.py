@@ -3,7 +3,7 @@
 python -m tests.peer.reports                                       # forward, interpreted
 python -m tests.peer.reports --part gradients --out rows.jsonl     # backward
 python -m tests.peer.reports --backend native -j 8                 # on a Hopper GPU
-python -m tests.peer.reports --table forward.jsonl gradients.jsonl --page docs/public_reports.md
+python -m tests.peer.reports --table forward.jsonl gradients.jsonl --page docs/public_reports.md --list tests/peer/reports/README.md
 
 Each report is rebuilt small, and its result compared with float64, eager and compiled. Exit code 1 if one is wrong, differs, crashed or hung.
 """
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(text)
         if options.page:
             options.page.write_text(table.replace_table(options.page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        if options.list:
+            options.list.write_text(table.replace_table(options.list.read_text(encoding="utf-8"), table.make_list(rows)), encoding="utf-8")
         return 0
     gradients = options.part == "gradients"
     chosen = [case for case in load_reports().values() if options.k in case.name and (case.gradients or not gradients)]
@@ -64,6 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--out", type=Path, metavar="FILE", help="one line of JSON for each case")
     p.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="the table of what --out wrote")
     p.add_argument("--page", type=Path, metavar="FILE", help="with --table: write it into a page, between its marks")
+    p.add_argument("--list", type=Path, metavar="FILE", help="with --table: write a row for each report into a page, between its marks")
     return p.parse_args(arguments)
 
 
