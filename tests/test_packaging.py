@@ -20,6 +20,7 @@ import cuir
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cuir", "llm", "corpus")
+PAGES = ("pyproject.toml", "README.md", "CHANGELOG.md", "constraints.txt", "MANIFEST.in")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
 
@@ -38,7 +39,7 @@ def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("setuptools") is None:
         pytest.skip("setuptools is not installed")
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("sdist")
-    for name in list_tracked(*PACKAGES, "pyproject.toml", "README.md"):
+    for name in list_tracked(*PACKAGES, *PAGES):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=source, check=True, capture_output=True)
@@ -66,7 +67,7 @@ def test_both_distributions_hold_every_tracked_file_of_the_packages(source_distr
     assert {f"{p}/py.typed" for p in PACKAGES} <= contents
     with tarfile.open(source_distribution) as packed:
         names = {n.partition("/")[2] for n in packed.getnames()}
-    assert list_needed() <= names and {"pyproject.toml", "README.md"} <= names
+    assert list_needed() | set(PAGES) <= names | {"MANIFEST.in"} and not any(n.startswith("tests/") for n in names)
     for path in (source_distribution, wheel):
         assert path.name.startswith(f"cubridge-{cuir.__version__}")
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    self_test: Annotated[bool, typer.Option("--self-test", help="run kernels against PyTorch: some two minutes")] = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="run kernels and compare them with PyTorch, in two minutes at most")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Show which GPU, driver, compiler and packages are here, what can run, and how to install what is missing.
@@ -41,7 +43,7 @@ def doctor(
         print_table("optional packages", ("state", "package", "version and purpose"), map(_row, packages))
         print_table("what works here", ("what", "here"), [line.split(": ", 1) for line in reach])
         if not self_test:
-            console.print("cuir doctor --self-test runs kernels and compares them with PyTorch, in some two minutes", style="dim")
+            console.print("cuir doctor --self-test runs kernels and compares them with PyTorch, in two minutes at most", style="dim")
     steps: list[Step] = []
     with ProgressLine("self-test", quiet=as_json or not self_test) as view:
         for step in run_self_test(lambda name: view.update(name, len(steps) / len(STEPS))) if self_test else ():
@@ -68,4 +70,4 @@ def doctor(
 def _row(finding: Finding) -> tuple[str, str, str]:
     """Return a row of a finding: whether it is there, and how to get what is missing."""
     remedy = f"; to get it: {finding.remedy}" if finding.remedy else ""
-    return ("ok" if finding.ok else "missing", finding.name, f"{finding.value}{remedy}")
+    return ("ok" if finding.ok else "missing", finding.name, f"{finding.value.removeprefix('none: ')}{remedy}")
