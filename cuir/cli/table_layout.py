@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 GAP = 2  # spaces between columns
 NARROWEST = 12  # characters below which no column is wrapped
 EMPTY = "-"  # an empty cell, where columns are counted
+SEPARATOR = re.compile(r"\s+|(?<=,)")  # of the parts of a cell that stay whole: lists of settings have commas alone
 Line = list[str]  # cells of a line, padded
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Wrapper that may break behind commas, too."""
+
+    def _split(self, text: str) -> list[str]:
+        return [part for chunk in super()._split(text) for part in re.split(r"(?<=,)", chunk) if part]
 
 
 def layout_table(head: Sequence[str], rows: Iterable[Sequence[object]], width: int | None) -> list[Line]:
@@ -25,7 +34,7 @@ def layout_table(head: Sequence[str], rows: Iterable[Sequence[object]], width: i
     columns = max((len(row) for row in cells), default=0)
     cells = [row + [""] * (columns - len(row)) for row in cells]
     natural = [max((len(part) for row in cells for part in row[c].split("\n")), default=0) for c in range(columns)]
-    longest_words = [max((len(word) for row in cells for word in row[c].split()), default=0) for c in range(columns)]
+    longest_words = [max((len(word) for row in cells for word in SEPARATOR.split(row[c])), default=0) for c in range(columns)]
     widths = natural if width is None else fit_widths(natural, longest_words, width - GAP * (columns - 1))
     return [line for row in cells for line in _wrap_row(row, widths)]
 
@@ -73,5 +82,5 @@ def _wrap(text: str, width: int) -> list[str]:
     """Return a cell as lines of at most `width` characters; words that are longer are cut."""
     lines: list[str] = []
     for line in text.split("\n"):
-        lines += [line] if len(line) <= width else textwrap.wrap(line, width, break_on_hyphens=False) or [""]
+        lines += [line] if len(line) <= width else _Wrapper(width, break_on_hyphens=False).wrap(line) or [""]
     return lines

@@ -60,6 +60,11 @@ def test_words_are_kept_whole_where_they_fit() -> None:
     assert lines == ["variant                why", "global_sliding_window  one two three four", "                       five six"]
 
 
+def test_settings_are_broken_behind_commas() -> None:
+    lines = ["".join(line) for line in layout_table(("shape", "consts"), [("2,32,32,8192,8192,128", "BM=192,BN=80,T=f16,D=128")], 30)]
+    assert lines == ["shape           consts", "2,32,32,8192,   BM=192,BN=80,", "8192,128        T=f16,D=128"]
+
+
 def test_several_lines_of_a_cell() -> None:
     assert ["".join(x) for x in layout_table(("a", "b"), [("x", "1\n2")], None)] == ["a  b", "x  1 2"]
     assert ["".join(x) for x in layout_table(("a", "b"), [("x", "1\n2")], 80)] == ["a  b", "x  1", "   2"]
