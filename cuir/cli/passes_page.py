@@ -14,10 +14,10 @@ from ..lowering.passes.pipeline import PASSES, Pass
 _HEAD = """\
 # Passes of the lowering
 
-Made from `cuir/lowering/passes`, a file for each pass, by `cuir lower --passes --markdown`; do not edit. How the lowering works, and how to write a pass: [lowering.md](lowering.md).
+This page is generated from `cuir/lowering/passes` by `cuir lower --passes --markdown`. The file of each pass states all of its conditions. [The lowering](lowering.md) explains the IR, and how to write a pass.
 
-The numbers give the order. *Needed*: nothing can be printed without it; others can be left out (`cuir lower FILE --without NAME`).
-*Rounds*: sums and products may be rounded otherwise than before. All other passes keep every bit.
+The numbers give the order of the passes. Without a *needed* pass, no CUDA can be printed; `cuir lower FILE --without NAME` leaves out any other pass.
+A pass that *rounds* may change the last bits of sums and products. All other passes keep every bit.
 
 | | pass | what it does | |
 |---|---|---|---|
@@ -40,7 +40,7 @@ def as_json() -> list[dict[str, Any]]:
 
 
 def markdown() -> str:
-    """Return all passes as one page: a table of each with its places in the order, then what its module's docstring adds."""
+    """Return all passes as one page: a table with each one's places in the order, then the next paragraph of its docstring."""
     places: dict[str, list[int]] = {}
     for n, p in numbered():
         places.setdefault(p.name, []).append(n)
@@ -49,5 +49,6 @@ def markdown() -> str:
     parts = [_HEAD + "\n".join(rows)]
     for p in passes:
         summary, _, details = (inspect.getdoc(p.module) or "").partition("\n\n")
-        parts.append(f"## {p.name}\n\n{details or summary}")
+        paragraph = details.partition("\n\n")[0]
+        parts.append(f"## {p.name}\n\n{paragraph or summary}")
     return "\n\n".join(parts) + "\n"

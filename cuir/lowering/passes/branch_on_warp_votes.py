@@ -1,8 +1,9 @@
 """Turn selects by `warp_any` into branches of each warp, which computes only the side that it needs.
 
-Selects of a block by the same vote share a branch, with the values that only they read. Where a vote can only become
-true with a greater row maximum, each thread tests its own elements, and the threads of a row meet inside the branch
-alone.
+All selects of a block by the same vote share one branch, together with the values that only they read.
+
+Where a vote can only become true with a greater row maximum, each thread tests its own elements, and the threads of a
+row meet inside the branch alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Take one branch of the warp for functions of a number per row whose long case is rare.
 
-1 / x and log2(x) of the ends of the range take several instructions, other arguments one. Exact.
+Only very small and very large arguments need the long code.
+
+Exact.
 """
 
 from __future__ import annotations

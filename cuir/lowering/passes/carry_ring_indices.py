@@ -1,7 +1,8 @@
 """Carry stages and parities of rings instead of dividing: `i % n` and `i // n % 2` of a counter i.
 
-The counter starts at a nonnegative constant and goes up by one. Divisions there would delay waits and products. Exact
-as long as the counter does not wrap.
+A division in a loop would delay its waits and products.
+
+The counter starts at a nonnegative constant, goes up by one, and does not wrap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Copy tiles of 8-bit floats between arrays of shared memory, widened to halves, in chunks.
 
-Each thread loads and converts 16 neighbours of a row, where an accumulator's layout would give it two. The tiles must
-have no other reader.
+Each thread loads and converts 16 neighbouring elements; in the fragment layout of an accumulator it would load two.
+
+The tiles must have no other reader.
 """
 
 from __future__ import annotations

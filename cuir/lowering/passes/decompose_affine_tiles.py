@@ -1,8 +1,10 @@
 """Turn tiles of column indices, numbers per row and scalars into lines, one operation an element.
 
-A line is rows[r] + slope * column, such as a bias linear in the distance. i32 lines are exact. An f32 line differs by
-two roundings of its largest term, so operations marked `exact` are left alone; it is made only of i32 tiles that do not
-wrap.
+An affine tile is rows[r] + slope * column, such as a bias that is linear in the distance. f32 tiles differ by two
+roundings of the largest term.
+
+Affine tiles of i32 stay exact. Operations marked `exact` are left alone; an f32 line is made only of i32 tiles that do
+not wrap.
 """
 
 from __future__ import annotations

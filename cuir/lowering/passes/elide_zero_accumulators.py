@@ -1,7 +1,8 @@
 """Leave out the zeros of accumulators: the product that takes them over starts from zeros.
 
-Where an accumulator is zeros on some paths and a sum on others, a truth value is carried with it. This is done for
-zeros that only products read, through waits and where paths meet.
+If an accumulator is zeros on some paths and a sum on others, a truth value tells the product which it is.
+
+Only products may read the zeros. This also holds through waits and where paths meet.
 """
 
 from __future__ import annotations

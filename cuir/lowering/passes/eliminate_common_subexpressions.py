@@ -1,6 +1,7 @@
 """Compute equal values once: replace an operation by an equal one that dominates it.
 
-Equal operations have the same operands and result type. Loads of tensors that the kernel does not write count as pure.
+A load counts as pure if the kernel does not write the tensor.
+
 Tiles are numbered, too; `inline_elementwise` rematerialises cheap ones.
 """
 

@@ -1,6 +1,6 @@
 """Remove operations without an effect whose results are unread, and values carried for nothing.
 
-Loops and branches lose the values that they carry or yield and that nobody reads.
+Loops and branches also lose the carried and yielded values that nobody reads.
 """
 
 from __future__ import annotations

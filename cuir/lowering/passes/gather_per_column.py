@@ -1,8 +1,9 @@
 """Turn gathers of consecutive elements along the columns into loads of a box, an element per lane.
 
-Eight lanes need the same column: each is checked and loaded once, coalesced, instead of C / 4 by each lane. The lane
-that loaded an element also computes functions of it. The kernel does not write the tensor. Exact: an index that wraps
-lies outside of the tensor, as before.
+Eight lanes of a warp need the element of the same column. One lane loads it and shares it with the others.
+
+That lane loads it coalesced with its neighbours and computes functions of it. The kernel does not write the tensor.
+Exact: an index that wraps lies outside of the tensor, as before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Compute quotients and remainders of indices once per tile, where a tile lies within one block.
 
-An index is s + 0, 1, .. t - 1 with a scalar s. Where s and the divisor c are multiples of a number of at least t, (s +
-i) // c is s // c, and (s + i) % c is s % c + i. An element at one place for the whole tile is loaded once. Exact.
+A tile has the indices s + 0, 1, .. t - 1. If s and the divisor c are multiples of a number of at least t, all (s + i)
+// c are equal to s // c.
+
+Then (s + i) % c is s % c + i. An element at one place for the whole tile is loaded once. Exact.
 """
 
 from __future__ import annotations

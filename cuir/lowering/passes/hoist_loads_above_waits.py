@@ -1,8 +1,9 @@
 """Issue loads of tensors before a wait for a product, so that memory answers during the wait.
 
-Moved are numbers, and numbers per row, of tensors that the kernel does not write, with indices known before the wait:
-loads of masks and score rules. A load in a branch after the wait goes into a branch on the same condition before it.
-Exact.
+Memory answers during the wait. The kernel must not write the tensor, and the indices must be known before the wait.
+
+Moved are numbers, and numbers per row. A load in a branch after the wait goes into a branch on the same condition
+before it. Exact.
 """
 
 from __future__ import annotations

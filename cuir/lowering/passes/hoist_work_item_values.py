@@ -1,9 +1,12 @@
 """Hoist values that depend on the work item alone to the warp that hands out work items by a queue.
 
-A value is broadcast to the roles if every work item computes it in some role, if it depends on nothing that a role
-does, and if it takes more than a few cheap operations. One that also depends on the worker is broadcast once for each.
-Without a spare warp nothing is hoisted, and a warp of the first role hands out dynamic work items. The queue is made
-only where it is profitable.
+A spare warp computes these values, and broadcasts them with the work item through a queue in shared memory. Without a
+spare warp nothing is hoisted.
+
+A value is hoisted if some role computes it for every work item, and if it takes more than a few cheap operations. A
+hoisted value depends on nothing that a role does. One that also depends on the worker is broadcast once for each.
+Without a spare warp, a warp of the first role hands out dynamic work items. The queue is made only where it is
+profitable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Choose values to rematerialise or inline in their readers, which get no registers of their own.
 
-An elementwise operation with one reader, elementwise, of the same layout and block, goes into the reader's loop, unless
-an operation with an effect stands between: values that the program computes before a wait stay there. Values that are
-free to recompute (a number, an index, a limit on columns) are rematerialised in every reader. A scalar is inlined
-unless its reader is a tile.
+An operation with a single reader of the same layout joins the reader's loop. Values that are cheap to recompute are
+computed again in every reader.
+
+The reader must be elementwise, in the same block, with no operation that has an effect between: values that the program
+computes before a wait stay there. A scalar is inlined unless its reader is a tile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Turn comparisons of indices into limits on the column.
 
-`q - k <= w` becomes `q - w <= k`: an i32 tile base + s * column with s = 1 or -1 leaves a comparison of the column with
-a number per row. Limits of one direction that are combined by & or | become one. Sums of operands of unknown range
-(analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.
+`q - k <= w` becomes `q - w <= k`: each element compares its column with one number per row. Limits in the same
+direction become one limit.
+
+Limits that are combined are operands of & or |. This takes an i32 tile base + s * column with s = 1 or -1. Sums of
+operands of unknown range (analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Load words of bits once per row, and test a bit that is known when the loop is unrolled.
 
-`bit(X[r, c // 32], c)` reads the same word for 32 columns of a tensor that the kernel does not write. `tile.bits` takes
-an element's bit from the words of its row; a limit on columns combined with it becomes one on the bits of a word.
-Exact.
+`bit(X[r, c // 32], c)` reads the same word for 32 columns. The kernel must not write the tensor X.
+
+A limit on columns that is combined with the bit becomes a limit on the bits of the word. `tile.bits` takes an element's
+bit from the words of its row. Exact.
 """
 
 from __future__ import annotations

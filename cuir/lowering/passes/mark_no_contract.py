@@ -1,8 +1,7 @@
 """Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
-A rounding may decide a comparison, which removes keys from a mask, or the integer that `floor` gives. Marked are the
-operands of comparisons, casts to i32 or bool and step functions, and what computes them, up to memory, reductions and
-products.
+A rounding may decide a comparison that drops a key from a mask, or the integer that `floor` gives. Marked are also the
+operations that compute such operands, back to reads of memory, reductions and products.
 
 Comparisons do not mark row sums that a loop carries. Step functions do, since sums of integers are exact in any order;
 they also mark through maxima and stores of this kernel. All scalars outside of roles are marked.

@@ -1,8 +1,9 @@
 """Replace divisions of nonnegative i32 numbers by unsigned ones, or by products with an inverse.
 
-A division by a launch constant is a product with an inverse that is computed once; so is one of numbers of unknown sign
-that are far from the ends of 32 bits. A division whose dividend is constant, too, is hoisted itself. Workers on one
-lane keep divisions, and powers of two their shifts and masks.
+The inverse of a divisor is computed once in a launch. Powers of two keep their shifts and masks.
+
+The same is done for dividends of unknown sign that are far from the ends of 32 bits. A division whose dividend is
+constant, too, is hoisted itself. Workers on one lane keep divisions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Peel the ragged mask: test a limit on columns only in the block of columns that reaches it.
 
-The end of a sequence lies in one block of keys; the others are spared a comparison an element. The limit is the same
-for all rows, so the worker branches. `where(mask & (column < n), x, y)` is split for it; a select by the limit alone is
-peeled if it stands before or after one by a mask. Other limits stay. Exact.
+A sequence ends in its last block of keys, so all other blocks need no comparison. The worker branches on the number of
+the block.
+
+`where(mask & (column < n), x, y)` is split for it; a select by the limit alone is peeled if it stands before or after
+one by a mask. Other limits stay. Exact.
 """
 
 from __future__ import annotations

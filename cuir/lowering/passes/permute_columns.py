@@ -1,9 +1,11 @@
 """Keep columns of sums in the order in which lanes load the right operand, if no reader needs another.
 
-A lane loads two neighbours of a row of 8-bit floats at once, where mma.sync takes one, and exchanges cost more than the
-products. In *dealt order* each 16 columns have those of even numbers first. A sum that a loop carries is dealt if all
-values that flow into it are such products, constants, or elementwise functions of the sum and numbers per row. Other
-readers get it in order, after the loop.
+mma.sync expects single elements of a row where a lane loads two neighbouring 8-bit floats. So the product is computed
+with permuted columns, which are put in order after the loop.
+
+In each 16 columns those of even numbers come first. Exchanges cost more than the products. A sum that a loop carries is
+in this *dealt order* if all values that flow into it are such products, constants, or elementwise functions of the sum
+and numbers per row.
 """
 
 from __future__ import annotations

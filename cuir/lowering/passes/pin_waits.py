@@ -1,6 +1,6 @@
 """Pin exponentials that the program computes during products above the wait for these.
 
-Compilers sink arithmetic below a wait, and the tensor core idles. A branch before the wait that needs the results keeps
+nvcc would move the exponentials below the wait, and the tensor core would idle. A branch that needs their results keeps
 them above.
 
 They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both

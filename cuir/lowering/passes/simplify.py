@@ -1,6 +1,6 @@
 """Canonicalise: fold constants, order operands and comparisons, remove negations and selects.
 
-Equivalent spellings of a program give the same IR. Exact to the last bit; only the bits of a NaN may differ.
+Equivalent spellings of an expression get the same IR. Only the bits of a NaN may change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Split off the part of a bias that is the same along a row, where all readers can do without it.
 
-`S = X + (rows + slope * column)` is kept as X + slope * column, with the number per row apart: two operations an
-element less. Maxima of rows and exp2(S * f - v) take the shift from the number per row. Masked elements, -inf, are
-unchanged. The kept tile differs by a few roundings of the largest term.
+Of `X + (rows + slope * column)` only X + slope * column is computed for each element; the number per row is added to
+row maxima and exponents. The result differs by a few roundings of the largest term.
+
+This saves two operations an element of S, and of exp2(S * f - v). Masked elements, -inf, are unchanged.
 """
 
 from __future__ import annotations

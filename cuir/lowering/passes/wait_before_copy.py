@@ -1,7 +1,10 @@
 """Insert a wait for a product in flight before its registers are copied.
 
-Where paths meet, or where a product goes on with an accumulator, a value may have to be copied, as its registers hold
-another live one. Copying registers in flight would read them too early, and make ptxas serialise every product.
+Where paths meet, a value may have to move to other registers. While a product in flight writes them, a copy would read
+too early.
+
+ptxas would also serialise every product. The same holds where a product goes on with an accumulator whose registers
+hold another live value.
 """
 
 from __future__ import annotations
