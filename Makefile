@@ -20,25 +20,25 @@ help:            ## list the targets
 
 setup: $(STAMP)  ## create .venv and install the project in it
 
-# What runs kernels is installed in half the time of all that tests need. $(1): extras; $(2): what they are for.
-# Bytecode is written by the first import, of what is imported alone.
+# What runs kernels is installed in half the time of all that tests need. $(1): extras; $(2): what they are for; $(3): further options of pip's.
 define install
 	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version), once, $(2): PyTorch is a large download, this can take some minutes"
 	@test -x $(BIN)/python || { echo "1 of 2: the virtual environment"; $(PYTHON) -m venv $(VENV); }
 	@echo "2 of 2: the packages"
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-compile -c constraints.txt -e '.[$(1)]' \
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-input $(3) -c constraints.txt -e '.[$(1)]' \
 		| sed -u -n -E 's/^(Collecting [^ ]+|  Downloading .*MB\)|Installing collected packages|Successfully installed).*/\1/p'
 endef
 
 $(STAMP): pyproject.toml constraints.txt
-	$(call install,dev,for all targets)
+	$(call install,dev,for all targets,)
 	@touch $@ $(RUNS)
 	@echo "set up: make test, make demo, or $(BIN)/cuir --help"
 
+# Without bytecode, which the first import writes of what it imports alone.
 $(RUNS): pyproject.toml constraints.txt
-	$(call install,gpu,to run cuir)
+	$(call install,gpu,to run cuir,--no-compile)
 	@touch $@
 
 demo: $(RUNS)    ## the main job: the causal expert kernel becomes a PrefixLM kernel (VARIANT=..., OUT=...)
