@@ -19,6 +19,7 @@ from ..text.user_code import function_span, user_span
 from .function_results import as_tensor, describe_other, describe_unusable, equal_bits
 from .global_state import seed_generators
 from .half_products import HalfProducts
+from .neighbour_modules import describe_missing_module
 from .specification import OTHER_SEED, Specification, default_dtype
 from .user_calls import refuse_function, user_call
 
@@ -381,6 +382,7 @@ class FunctionSpecification:
             "X113",
             f"{role} of the specification `{self.name}` fails: {type(error).__name__}: {first}",
             user_span(error) or function_span(function),
+            describe_missing_module(error),
         )
 
 

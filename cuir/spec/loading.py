@@ -20,6 +20,7 @@ from ..syntax.nodes import Kernel
 from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
 from .function_specification import AnySpecification, FunctionSpecification
+from .neighbour_modules import describe_missing_module, find_neighbours
 from .specification import Captured, Specification
 from .user_calls import user_call
 
@@ -55,12 +56,19 @@ def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None, 
     path = Path(path_text)
     if not path.is_file():
         raise CuirError.of("X111", f"no file `{path}`", hint="the path is relative to the current folder")
+    with find_neighbours(path):  # a factory may import, too
+        return _load_name(path, name if colon else None, parameters, kernel)
+
+
+def _load_name(path: Path, name: str | None, parameters: Mapping[str, Parameter] | None, kernel: Kernel | None) -> AnySpecification:
+    """Load what a file has under a name; None for the default of `load_any`."""
+    is_named, name = name is not None, name or REFERENCE
     module = import_file(path)
     offered = [n for n in _list_public(module) if n not in COMPANIONS] or _list_public(module)
-    if not colon and not hasattr(module, name) and (path.stem in offered or len(offered) == 1):
+    if not is_named and not hasattr(module, name) and (path.stem in offered or len(offered) == 1):
         name = path.stem if path.stem in offered else offered[0]
     if not hasattr(module, name):
-        choice = f"name one, {path}:{offered[0]}; " if offered and not colon else ""
+        choice = f"name one, {path}:{offered[0]}; " if offered and not is_named else ""
         several = f" and {len(offered)} other functions" if choice else ""
         raise CuirError.of("X112", f"`{path}` has no `{name}`{several}", hint=f"{choice}it has: {', '.join(offered)}" if offered else None)
     value = getattr(module, name)
@@ -220,7 +228,7 @@ def _convert(key: str, value: Parameter, signature: inspect.Signature, owner: st
 
 
 def import_file(path: Path, role: str = "the specification") -> ModuleType:
-    """Import a user's file. Raises CuirError X113 with the line that fails.
+    """Import a user's file, with modules beside it. Raises CuirError X113 with the line that fails.
 
     role: of the file, for messages.
     """
@@ -229,13 +237,16 @@ def import_file(path: Path, role: str = "the specification") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses and pickling look a module up by its name
     try:
-        with user_call(f"{role} `{path}`", path=str(path), environment=False):
+        with find_neighbours(path), user_call(f"{role} `{path}`", path=str(path), environment=False):
             spec.loader.exec_module(module)
     except CuirError:
         raise
     except Exception as error:  # a user's file may raise anything
         raise CuirError.of(
-            "X113", f"{role} `{path}` cannot be imported: {type(error).__name__}: {error}", user_span(error, str(path))
+            "X113",
+            f"{role} `{path}` cannot be imported: {type(error).__name__}: {error}",
+            user_span(error, str(path)),
+            describe_missing_module(error),
         ) from error
     return module
 
@@ -247,4 +258,9 @@ def _call_factory(factory: Callable[..., object], name: str, arguments: Mapping[
     except CuirError:
         raise
     except Exception as error:  # as above
-        raise CuirError.of("X113", f"the specification `{name}` fails: {type(error).__name__}: {error}", user_span(error)) from error
+        raise CuirError.of(
+            "X113",
+            f"the specification `{name}` fails: {type(error).__name__}: {error}",
+            user_span(error),
+            describe_missing_module(error),
+        ) from error
