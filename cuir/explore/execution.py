@@ -482,7 +482,7 @@ class Execution:
                 "R401" if shared else "R402",
                 f"{self._describe_access(new)} is not ordered after {self._describe_access(old)}",
                 new.touch.span,
-                (("it must be over before; it is done here", old.touch.span),),
+                ((f"this must be over before the {new.touch.mode} in line {new.touch.span.line}", old.touch.span),),
                 hint,
                 self._compute_closure(old.step, new.step),
                 _list_late_workers(old, new),

@@ -180,11 +180,8 @@ def _describe(
     extent = Note(f"after {_format_steps(len(names))} of {describe_place(checked, skeleton, late)}; {least}")
     replayed = _replay(checked, arguments, report.schedule)
     if replayed is not None and replayed.code == fault.code and replayed.span == fault.span:
-        report.diagnostics = (
-            Diagnostic(
-                replayed.code, replayed.message, replayed.span, (*(n for n in replayed.notes if n.span is not None), extent), replayed.hint
-            ),
-        )
+        causes = replayed.notes[:-2]  # the last two are of this run: its CTAs, and how to replay it
+        report.diagnostics = (Diagnostic(replayed.code, replayed.message, replayed.span, (*causes, extent), replayed.hint),)
         return
     notes = (*(Note(text, span) for text, span in fault.notes), extent)
     report.diagnostics = (Diagnostic(fault.code, fault.message, fault.span, notes, fault.hint),)

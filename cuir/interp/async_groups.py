@@ -10,6 +10,7 @@ from ..text.source import Span, spoken
 from .actions import Action, Product, ReclaimedRegisters
 from .engines import retire
 from .faults import make_fault
+from .late_waits import blame_late_wait
 from .machine import Worker
 
 
@@ -49,24 +50,14 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
     m = w.m
     if isinstance(old, Product) and not old.over and old.taken is None and m.launch.detect:
         spelling = spoken(name, span)
-        raise make_fault(
-            m,
-            "M406",
-            f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it",
-            span,
-            f"mma_wait({spelling}) before",
-            [("the product was issued here", old.actor.span)],
-        )
+        hint, notes = blame_late_wait(w, span, "assignment", old.actor.span, f"mma_wait({spelling}) before")
+        message = f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it"
+        raise make_fault(m, "M406", message, span, hint, [("the product was issued here", old.actor.span), *notes])
     p = w.groups.operands.get(name)
     if p is not None and new is not old and m.launch.detect:
-        raise make_fault(
-            m,
-            "M407",
-            f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers",
-            span,
-            "mma_wait for that product before",
-            [("the product was issued here", p.actor.span)],
-        )
+        hint, notes = blame_late_wait(w, span, "assignment", p.actor.span, "mma_wait for that product before")
+        message = f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers"
+        raise make_fault(m, "M407", message, span, hint, [("the product was issued here", p.actor.span), *notes])
 
 
 # ---- copies and stores

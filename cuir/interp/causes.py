@@ -40,6 +40,7 @@ from .cause_chains import (
     list_waits,
 )
 from .faults import make_fault
+from .late_waits import LateWait, find_late_barrier_wait, find_late_group_wait
 from .machine import Machine, Worker
 from .memory import SharedRef
 from .multicasts import explain_multicast
@@ -66,11 +67,13 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
         barrier_text = f"`{shared_names[0]}`" if len(shared_names) == 1 else "a barrier that the reader arrives on"
         equal_rings = [n for n in shared_names if len(m.barriers[n, filler.cta]) == len(m.barriers[name, find_place(m, bar).cta])]
         barrier_text = f"`{equal_rings[0]}`" if len(equal_rings) == 1 and len(shared_names) > 1 else barrier_text
-        return Cause(
+        unguarded = Cause(
             [("this copy writes over what is still read", copy.span)],
             f"no wait by {filler.label} on {barrier_text} lies before this copy, which writes over what {reader.label} is still to read",
             1,
         )
+        late_waits = [_find_late_wait(m, filler, copy.span, n) for n in equal_rings or shared_names]
+        return _blame_late_wait(unguarded, next(filter(None, late_waits), None), "copy", copy.span)
     ring = get_ring(m, rings[0], filler.cta)
     last_wait = max(
         ((e, b) for b in ring for e in list_waits(b, filler.number) if e.tick < issue_tick), key=lambda x: x[0].tick, default=None
@@ -118,7 +121,11 @@ def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int
     """
     if new.worker == old.worker and old.bar is None:
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
-        return Cause([], f"{m.workers[new.worker].label} must wait for its own earlier access{after}")
+        late = find_late_group_wait(m.launch.checked, m.workers[new.worker].program.name, new.span, old.span)
+        hint = (
+            after.removeprefix(": ") if late is not None else f"{m.workers[new.worker].label} must wait for its own earlier access{after}"
+        )
+        return _blame_late_wait(Cause([], hint), late, new.mode, new.span)
     arrives_here = old.bar is None and any(
         find_place(m, bar).cta == m.workers[new.worker].cta for bar in list_mbarriers(m) if list_arrivals(bar, worker=old.worker)
     )
@@ -200,11 +207,12 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
             1,
         )
     notes = [(f"{w.label} waited on `{bar.text}` here for phase {wait.phase}; {landing}", wait.span)] if wait is not None else []
-    return Cause(
+    cause = Cause(
         notes,
         f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {landing_phase if landing_phase is not None else expected_phase}, parity {(landing_phase if landing_phase is not None else expected_phase) % 2}, in which the copy lands",
         1,
     )
+    return _blame_late_wait(cause, _find_late_wait(m, w, new.span, place.ring), new.mode, new.span)
 
 
 def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause:
@@ -286,11 +294,12 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
                 1,
             )
         notes = [(f"{owner.label} arrives on `{bar.text}` here after {finished}", arrival.span)] if later_arrivals else []
-        return Cause(
+        cause = Cause(
             notes,
             f"no wait by {w.label} on `{bar.text}` lies before this {new.mode}: wait there for phase {needed_phase}, parity {needed_phase % 2}",
             1,
         )
+        return _blame_late_wait(cause, _find_late_wait(m, w, new.span, find_place(m, bar).ring), new.mode, new.span)
     second_arrival = find_second_arrival(bar, wait.phase)
     if second_arrival is not None:
         return second_arrival
@@ -322,11 +331,30 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
 def _describe_early_release(owner: Worker, bar: Mbarrier, arrival: Event, old: Record, new: Record, finished: str) -> Cause:
     """Describe an arrival before the access that let the later party go on."""
     completion_text = f": after {old.awaited}" if old.awaited else ""
-    return Cause(
+    cause = Cause(
         [(f"{owner.label} arrives on `{bar.text}` here, which is what the {new.mode} waited for, and not after {finished}", arrival.span)],
         f"{owner.label} arrives on `{bar.text}` when its last access to these bytes is over{completion_text}",
         2,
     )
+    late = find_late_group_wait(owner.m.launch.checked, owner.program.name, arrival.span, old.span)
+    if late is not None and late.can_move:
+        return _blame_late_wait(cause, late, "arrival", arrival.span)
+    uses, other = get_barrier_uses(owner.m.launch.checked), owner.m.workers[new.worker].program.name
+    rings = dict.fromkeys(u.name for u in uses.find("arrives", role=other))  # by which the other party lets the owner go on
+    late = next((x for n in rings if (x := _find_late_wait(owner.m, owner, old.span, n)) is not None), None)
+    return _blame_late_wait(cause, late, old.mode, old.span)
+
+
+def _find_late_wait(m: Machine, w: Worker, at: Span, ring: str) -> LateWait | None:
+    return find_late_barrier_wait(m.launch.checked, w.program.name, at, ring)
+
+
+def _blame_late_wait(cause: Cause, late: LateWait | None, access: str, at: Span) -> Cause:
+    """Return the cause with the wait that stands behind an access instead of in front, if there is one."""
+    if late is None:
+        return cause
+    hint, notes = late.add_to(cause.hint, cause.notes, access, at)
+    return Cause(notes, hint, max(cause.sure, 1))
 
 
 def _finds_buffer_free(m: Machine, bar: Mbarrier, new: Record) -> bool:
@@ -363,10 +391,11 @@ def _explain_missing_barrier(m: Machine, new: Record, old: Record) -> Cause:
             for e, b in waits
             if find_place(m, b).ring == name
         ][:1]
-        return Cause(
+        cause = Cause(
             notes,
             f"no wait by {w.label} on `{name}`, for a phase in which {owner.label} arrives after its {old.mode}, lies before this {new.mode}",
         )
+        return _blame_late_wait(cause, _find_late_wait(m, w, new.span, name), new.mode, new.span)
     completion_text = f" ({old.awaited})" if old.awaited else ""
     return Cause(
         [],
@@ -404,11 +433,12 @@ def _explain_unwritten(m: Machine, actor: Actor, ref: SharedRef) -> Cause:
                 1,
             )
     if copies:
-        return Cause(
+        unwaited = Cause(
             [(f"this copy fills `{ref.alloc.name}`, and lands on `{copies[0].name}`", copies[0].span)],
             f"no wait by {w.label} on `{copies[0].name}` lies before this read: wait there for the phase in which the copy lands",
             1,
         )
+        return _blame_late_wait(unwaited, _find_late_wait(m, w, actor.span, copies[0].name), "read", actor.span)
     cause = (
         find_idle_wait(m, actor.worker, -1, 1 << 60)
         or find_short_phase(m, actor.worker, -1, 1 << 60)
@@ -493,93 +523,3 @@ def make_excess_bytes_fault(m: Machine, bar: Mbarrier, label: str, span: Span) -
     return make_fault(
         m, "S403", message, span, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes
     )
-
-
-def make_lap_fault(m: Machine, bar: Mbarrier, w: Worker, phase: int, span: Span, wait: Event | None) -> Exception:
-    """Make S401: `w` waits for a phase (`wait`, if it has returned) while the next one can be complete."""
-    message = f"{w.label} waits for phase {phase} of `{bar.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart"
-    cause = _explain_lap(m, bar, w, phase, wait)
-    return make_fault(m, "S401", message, span, cause.hint, [*cause.notes, (f"`{bar.text}` is declared here", bar.span)][:3])
-
-
-def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None) -> Cause:
-    count = find_wrong_count(m, bar)
-    if count is not None:
-        return count
-    second_arrival = find_second_arrival(bar, phase + 1) or find_second_arrival(bar, max(phase, 0))
-    if second_arrival is not None:
-        return second_arrival
-    uses = get_barrier_uses(m.launch.checked)
-    filled_names = {u.name for u in uses.find("lands")}
-    arrivals = list(reversed(list_arrivals(bar, phase + 1)))
-    ring, cta = find_place(m, bar).ring, find_place(m, bar).cta
-    for release_ring, workers in (
-        (n, [w.number]) if p == ring else (n, [a.worker for a in arrivals]) for n, p in uses.pairs.items() if ring in (n, p)
-    ):
-        for x in workers:
-            cause = find_unwaited_release(m, x, release_ring, m.workers[x].cta if m.launch.checked.cluster > 1 else cta)
-            if cause is not None:
-                return cause
-    if phase < 0 and find_place(m, bar).ring not in filled_names and arrivals:
-        a = arrivals[0]
-        return Cause(
-            [(f"{a.label} arrives on `{bar.text}` here, before {w.label} has used it for the first time", a.span)],
-            "arrive on the stage that was used, after its use",
-            2,
-        )
-    if (phase < 0 and find_place(m, bar).ring in filled_names) or (wait is not None and wait.at_once and phase >= 0):
-        value = wait.value if wait is not None else phase % 2
-        reason = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"
-        return Cause(
-            [(f"wait({value}) means phase {phase} here, {reason}", wait.span if wait is not None else None)],
-            hint_parity(m, bar, phase + 1),
-            2,
-        )
-    for a in arrivals:
-        previous = next((e for e in list_arrivals(bar, worker=a.worker) if e.tick < a.tick), None)
-        previous_tick = previous.tick if previous is not None else -1
-        waits_between = [(e, b) for e, b in list_all_waits(m, a.worker) if previous_tick < e.tick < a.tick]
-        arrival_text = f"{a.label} arrives here for phase {phase + 1} of `{bar.text}`"
-        if not waits_between:
-            earlier_notes = (
-                [(f"and here for phase {previous.phase}", previous.span)] if previous is not None and previous.span != a.span else []
-            )
-            return Cause(
-                [(f"{arrival_text}, with no wait of its own since it arrived for the phase before", a.span), *earlier_notes],
-                f"{a.label} first waits for something that {w.label} does after its wait for phase {phase}",
-                1,
-            )
-        idle_cause = find_idle_wait(m, a.worker, previous_tick, a.tick)
-        if idle_cause is not None:
-            return Cause([*idle_cause.notes, (f"so {arrival_text}, too early", a.span)], idle_cause.hint, 2)
-        for e, other_bar in waits_between:
-            phase_arrivals = list_arrivals(other_bar, e.phase, w.number)
-            short_cause = find_wrong_count(m, other_bar) or (find_second_arrival(other_bar, e.phase) if e.phase >= 0 else None)
-            if short_cause is not None:
-                return Cause([*short_cause.notes, (f"so {arrival_text}, too early", a.span)][:2], short_cause.hint, 2)
-            (ring, stage, _), (other_ring, other_stage, _) = find_place(m, bar), find_place(m, other_bar)
-            if phase_arrivals and stage != other_stage and len(m.barriers[ring, w.cta]) == len(m.barriers[other_ring, w.cta]):
-                return Cause(
-                    [
-                        (f"{arrival_text}, and what it waited for before is another stage, `{other_bar.text}`", a.span),
-                        (f"{a.label} waited on `{other_bar.text}` here", e.span),
-                    ],
-                    "arrive on the stage that was used",
-                    1,
-                )
-            if phase_arrivals:
-                return Cause(
-                    [
-                        (
-                            f"{w.label} arrives on `{other_bar.text}` here, before it waits for phase {phase} of `{bar.text}`: that lets {a.label} go on",
-                            phase_arrivals[0].span,
-                        ),
-                        (arrival_text, a.span),
-                    ],
-                    f"{w.label} arrives on `{other_bar.text}` after the wait",
-                    2,
-                )
-    notes: list[CauseNote] = [
-        (f"{a.label} arrives here for phase {phase + 1}, without waiting for {w.label}", a.span) for a in arrivals[:1]
-    ]
-    return Cause(notes, f"whoever lets the barrier advance must first wait for something that {w.label} does after this wait")

@@ -28,6 +28,7 @@ from .async_groups import check_rebinding
 from .event_trace import estimate_cost
 from .expression_watches import Watch
 from .faults import make_fault
+from .late_waits import blame_late_wait
 from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .noisy_operations import collect_decisions, compile_perturbed
 from .ops_registry import RUNS
@@ -217,7 +218,9 @@ class Compiler:
                     if has.any():
                         raise Diverge([np.flatnonzero(has), np.flatnonzero(~has)])
                     w.pc = exit_at
+                    w.unit = -1
                 else:
+                    w.unit = k
                     w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
                     w.frame[key] = k + 1
                 if handout is None:
@@ -348,14 +351,9 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
         if v.over and v.value is not None:
             return v.value
         if w.m.launch.detect:
-            raise make_fault(
-                w.m,
-                "M405",
-                f"`{spelling}` is read while {v.actor.label} is in flight",
-                span,
-                f"mma_wait({spelling}) before the read",
-                [("issued here", v.actor.span)],
-            )
+            hint, notes = blame_late_wait(w, span, "read", v.actor.span, f"mma_wait({spelling}) before the read")
+            message = f"`{spelling}` is read while {v.actor.label} is in flight"
+            raise make_fault(w.m, "M405", message, span, hint, [("issued here", v.actor.span), *notes])
     t = w.m.launch.checked  # an undetected early read gives poison
     role = next(r for r in t.roles if r.name == w.program.name)
     shape = role.locals[name]

@@ -97,6 +97,7 @@ class Worker(State):
         self.groups = Groups()
         self.tensor_fences: list[int] = []  # its epochs that ended with a fence for tensors too
         self.copies = 0  # bulk copies issued
+        self.unit = -1  # which of the cluster's units of work it does, counted from 0; -1 outside of the loop over them
         self.time = 0.0
         self.started = 0.0  # when it came to the named barrier it waits at
 

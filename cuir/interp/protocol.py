@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..text.diagnostics import CuirError
 from ..text.plurals import count_noun
 from ..text.source import Span
-from . import causes
+from . import causes, laps
 from .access_records import Actor
 from .barrier_state import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
@@ -84,7 +84,7 @@ def _complete_phase(m: Machine, bar: Mbarrier) -> None:
     m.changed()
     for worker, wait in bar.waits.items():
         if wait.phase == over - 1 and bar.seen.progress[worker] < wait.epoch and m.launch.detect:
-            raise causes.make_lap_fault(m, bar, m.workers[worker], wait.phase, wait.span, wait)
+            raise laps.make_lap_fault(m, bar, m.workers[worker], wait.phase, wait.span, wait)
 
 
 def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
@@ -97,7 +97,7 @@ def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
     if bar.phase <= phase:
         return False
     if bar.phase > phase + 1 and m.launch.detect:
-        raise causes.make_lap_fault(m, bar, w, phase, span, None)
+        raise laps.make_lap_fault(m, bar, w, phase, span, None)
     if phase >= 0:
         w.clock.join(bar.seen)
     n = w.number

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ..ops.base import Op
 from .access_records import Actor, Record
+from .cause_chains import CauseNote
 from .causes import explain_conflict, make_unwritten_fault
 from .clocks import Event
 from .faults import make_fault
@@ -48,7 +49,7 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
     """
     tracker = m.trackers[ref.cta]
     record = Record(actor, mode, proxy, completion, ref.text, awaited)
-    record.tick = m.tick
+    record.tick, record.unit = m.tick, m.workers[actor.worker].unit
     reads = mode == "read"
     clock = actor.clock
     for region, covered in tracker.overlapping(ref.intervals):
@@ -76,8 +77,19 @@ def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Reco
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
     former = max((r.tick for r in records if r.worker == new.worker and r.mode == new.mode), default=-1)
     cause = explain_conflict(m, new, old, former, cta)
-    return make_fault(
-        m, "R401", message, new.span, cause.hint, [*cause.notes, (f"{old.description} here: it must be over before", old.span)]
+    where = f" in line {new.span.line}" if new.span.line != old.span.line else ""
+    notes: list[CauseNote] = [*cause.notes, (f"{old.description} here must be over before the {new.mode}{where}", old.span)]
+    if -1 < old.unit != new.unit > -1:
+        notes.append((describe_units(m, old.unit, new.unit), None))
+    return make_fault(m, "R401", message, new.span, cause.hint, notes)
+
+
+def describe_units(m: Machine, earlier: int, later: int) -> str:
+    """Describe the two units of work that two accesses are of, which explains what only large problems show."""
+    owner = "cluster" if m.launch.checked.cluster > 1 else "CTA"
+    return (
+        f"the two accesses are of two units of work of one {owner}, its units {earlier + 1} and {later + 1}: "
+        f"this pair needs more units of work than {owner}s"
     )
 
 

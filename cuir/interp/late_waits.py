@@ -1,0 +1,154 @@
+"""Waits that stand in the text behind the access that they should guard: one line, or a few, too late.
+
+Runs once a fault is found. causes.py and the faults of async groups add what is found here to their reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..checking.checked import BoundCall, Checked
+from ..checking.views import root_name
+from ..ops.base import PRODUCTS, Group
+from ..syntax.nodes import Assign, Call, For, If, Literal, Name, Stmt
+from ..syntax.walk import walk
+from ..text.source import Span
+from .machine import Worker
+
+
+@dataclass(frozen=True)
+class LateWait:
+    """A wait behind an access.
+
+    Attributes:
+        span: Its place.
+        text: Its spelling.
+        can_move: True if it runs in each turn in which the access does, so that it can stand in front.
+        needs_commit: True if the commit of the group stands behind the access, too.
+    """
+
+    span: Span
+    text: str
+    can_move: bool
+    needs_commit: bool = False
+
+    def describe(self, access: str) -> str:
+        """Return the note at the wait; access: "write", "read" or another noun."""
+        subject = f"copy_commit and this {self.text} stand" if self.needs_commit else f"this {self.text} stands"
+        return f"{subject} behind the {access}, too late" if self.can_move else f"the next {self.text} is here, behind the {access}"
+
+    def add_to(
+        self, hint: str, notes: Sequence[tuple[str, Span | None]], access: str, at: Span
+    ) -> tuple[str, list[tuple[str, Span | None]]]:
+        """Return the hint and the notes of a report with those about this wait; at: the access."""
+        return f"{self.hint(access, at)}; {hint}", [*notes[:1], (self.describe(access), self.span)]
+
+    def hint(self, access: str, at: Span) -> str:
+        """Return the mend: to move the wait, or to write another one."""
+        if not self.can_move:
+            return f"a {self.text} in front of the {access} in line {at.line}"
+        subject = f"copy_commit and {self.text}" if self.needs_commit else self.text
+        return f"move {subject} from line {self.span.line} to in front of the {access} in line {at.line}"
+
+
+class _PlacedNode(NamedTuple):
+    """A node of a role, in the order of the text.
+
+    bound: the call of a primitive that it is. loops, branches: those around it, outermost first. target: the name that
+    its statement assigns.
+    """
+
+    bound: BoundCall | None
+    span: Span
+    loops: tuple[int, ...]
+    branches: tuple[tuple[int, bool], ...]
+    target: str | None
+
+
+def find_late_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> LateWait | None:
+    """Find the wait for an asynchronous access behind another access of the same worker.
+
+    at: the access that comes too early. issue: the call that issued the asynchronous one, of a group.
+    """
+    nodes = list(_list_nodes(checked, role))
+    issued = next((n for n in nodes if n.span == issue and n.bound is not None), None)
+    group = issued.bound.op.effects.group if issued is not None and issued.bound is not None else None
+    if issued is None or group is None:
+        return None
+    target = issued.target
+    return _find_behind(nodes, at, lambda bound: _completes(bound, group, target))
+
+
+def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) -> tuple[str, list[tuple[str, Span | None]]]:
+    """Return the hint, and a note on the wait for an asynchronous access that stands behind another access."""
+    late = find_late_group_wait(w.m.launch.checked, w.program.name, at, issue)
+    return late.add_to(hint, [], access, at) if late is not None and late.can_move else (hint, [])
+
+
+def find_late_barrier_wait(checked: Checked, role: str, at: Span, ring: str) -> LateWait | None:
+    """Find a wait on a ring of barriers behind an access, where none stands before it in the same turn."""
+
+    def is_wait(bound: BoundCall) -> bool:
+        waits = bound.op.effects.waits
+        return waits is not None and waits in bound.args and root_name(bound.args[waits]) == ring
+
+    nodes = list(_list_nodes(checked, role))
+    position = _find_position(nodes, at)
+    if position is None:
+        return None
+    loops = nodes[position].loops
+    if any(n.bound is not None and is_wait(n.bound) and n.loops == loops[: len(n.loops)] for n in nodes[:position]):
+        return None
+    late = _find_behind(nodes, at, is_wait)
+    return late if late is not None and late.can_move else None
+
+
+def _find_position(nodes: Sequence[_PlacedNode], at: Span) -> int | None:
+    return next((i for i, node in enumerate(nodes) if node.span == at), None)
+
+
+def _find_behind(nodes: Sequence[_PlacedNode], at: Span, is_wait: Callable[[BoundCall], bool]) -> LateWait | None:
+    """Return the first wait behind a place; one that can move is chosen before all others."""
+    position = _find_position(nodes, at)
+    if position is None:
+        return None
+    access = nodes[position]
+    waits = [(i, n, n.bound) for i, n in enumerate(nodes) if i > position and n.bound is not None and is_wait(n.bound) and n.span != at]
+    movable = [w for w in waits if w[1].loops == access.loops and w[1].branches == access.branches[: len(w[1].branches)]]
+    if not waits:
+        return None
+    index, first, bound = (movable or waits)[0]
+    group = bound.op.effects.drains
+    between = (n.bound for n in nodes[position:index] if n.bound is not None)
+    needs_commit = group is not None and any(b.op.effects.commits == group for b in between)
+    return LateWait(first.span, first.span.text(), bool(movable), needs_commit)
+
+
+def _completes(bound: BoundCall, group: Group, target: str | None) -> bool:
+    """Return True if a call waits for all of a group, or for the product that a name holds."""
+    if bound.op.effects.drains != group:
+        return False
+    if group == PRODUCTS:
+        return any(isinstance(x, Name) and x.id == target for x in bound.args.values())
+    return all(isinstance(x, Literal) and not x.value for x in bound.args.values())
+
+
+def _list_nodes(checked: Checked, role: str) -> Iterator[_PlacedNode]:
+    """Yield the nodes of a role in the order of the text."""
+
+    def visit(stmts: Sequence[Stmt], loops: tuple[int, ...] = (), branches: tuple[tuple[int, bool], ...] = ()) -> Iterator[_PlacedNode]:
+        for stmt in stmts:
+            if isinstance(stmt, For):
+                yield from visit(stmt.body, (*loops, id(stmt)), branches)
+            elif isinstance(stmt, If):
+                yield from visit(stmt.body, loops, (*branches, (id(stmt), True)))
+                yield from visit(stmt.orelse, loops, (*branches, (id(stmt), False)))
+            else:
+                target = stmt.targets[0] if isinstance(stmt, Assign) else None
+                for node in walk(stmt):
+                    bound = checked.find_call(node) if isinstance(node, Call) else None
+                    yield _PlacedNode(bound, node.span, loops, branches, target)
+
+    yield from visit(next(r.body for r in checked.roles if r.name == role))
