@@ -5,6 +5,11 @@ source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal dynamic p
 Two steps that arrive at one barrier in neighbouring phases, and that nothing else orders, are a conflict: the later one
 may as well go first. Without conflicts the one execution stands for all schedules; for each conflict the execution in
 reversed order is explored too. Sleep sets prevent that a class is completed twice.
+
+Why one execution without a fault and a conflict stands for all schedules, whatever the size of the launch: take the
+first step at which another execution differs. Everything that this step waits for has happened in both. Phases only
+grow, so a wait that could return still can; a wait that is a lap behind would be a fault in the first execution, too.
+An arrival is ordered after all arrivals of the previous phase, so it counts in the same phase.
 """
 
 from __future__ import annotations
