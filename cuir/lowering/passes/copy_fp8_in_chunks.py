@@ -1,6 +1,7 @@
 """Copy tiles of 8-bit floats between arrays of shared memory, widened to halves, in chunks.
 
-Each thread loads and converts 16 neighbouring elements; in the fragment layout of an accumulator it would load two.
+A thread loads and converts 16 neighbouring elements at once. In the fragment layout of an accumulator, a thread would
+load two.
 
 The tiles must have no other reader.
 """

@@ -1,6 +1,7 @@
 """Leave out the zeros of accumulators: the product that takes them over starts from zeros.
 
-If an accumulator is zeros on some paths and a sum on others, a truth value tells the product which it is.
+If an accumulator is zero on some paths of the kernel and a sum on others, a flag tells the product whether to start
+from zeros.
 
 Only products may read the zeros. This also holds through waits and where paths meet.
 """

@@ -1,6 +1,6 @@
 """Remove operations without an effect whose results are unread, and values carried for nothing.
 
-Loops and branches also lose the carried and yielded values that nobody reads.
+The pass also removes values that a loop or branch carries or yields and that nobody reads.
 """
 
 from __future__ import annotations

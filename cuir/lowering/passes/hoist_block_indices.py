@@ -1,7 +1,7 @@
 """Compute quotients and remainders of indices once per tile, where a tile lies within one block.
 
-A tile has the indices s + 0, 1, .. t - 1. If s and the divisor c are multiples of a number of at least t, all (s + i)
-// c are equal to s // c.
+The indices of a tile are s + i with 0 <= i < t. If s and the divisor c are multiples of some n >= t, the quotient (s +
+i) // c is the same for the whole tile.
 
 Then (s + i) % c is s % c + i. An element at one place for the whole tile is loaded once. Exact.
 """

@@ -1,9 +1,9 @@
 """Issue loads of tensors before a wait for a product, so that memory answers during the wait.
 
-Memory answers during the wait. The kernel must not write the tensor, and the indices must be known before the wait.
+A load that is issued before the wait for a product overlaps with the product.
 
-Moved are numbers, and numbers per row. A load in a branch after the wait goes into a branch on the same condition
-before it. Exact.
+The kernel must not write the loaded tensor, and the indices must be known before the wait. Moved are numbers, and
+numbers per row. A load in a branch after the wait goes into a branch on the same condition before it. Exact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turn comparisons of indices into limits on the column.
 
-`q - k <= w` becomes `q - w <= k`: each element compares its column with one number per row. Limits in the same
-direction become one limit.
+The comparison `q - k <= w` becomes `q - w <= k`, so each element compares its column k with one number per row. Several
+limits in the same direction become one.
 
 Limits that are combined are operands of & or |. This takes an i32 tile base + s * column with s = 1 or -1. Sums of
 operands of unknown range (analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.

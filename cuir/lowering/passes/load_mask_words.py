@@ -1,9 +1,9 @@
 """Load words of bits once per row, and test a bit that is known when the loop is unrolled.
 
-`bit(X[r, c // 32], c)` reads the same word for 32 columns. The kernel must not write the tensor X.
+The kernel loads a word of 32 mask bits once per row.
 
-A limit on columns that is combined with the bit becomes a limit on the bits of the word. `tile.bits` takes an element's
-bit from the words of its row. Exact.
+It must not write the tensor of these words. A limit on columns that is combined with the bit becomes a limit on the
+bits of the word. `tile.bits` takes an element's bit from the words of its row. Exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
-A rounding may decide a comparison that drops a key from a mask, or the integer that `floor` gives. Marked are also the
-operations that compute such operands, back to reads of memory, reductions and products.
+A rounding may decide whether a mask keeps a key, or which integer `floor` gives.
 
+The pass also marks the operations that compute such operands, back to reads of memory, reductions and products.
 Comparisons do not mark row sums that a loop carries. Step functions do, since sums of integers are exact in any order;
 they also mark through maxima and stores of this kernel. All scalars outside of roles are marked.
 """

@@ -1,7 +1,6 @@
 """Peel the ragged mask: test a limit on columns only in the block of columns that reaches it.
 
-A sequence ends in its last block of keys, so all other blocks need no comparison. The worker branches on the number of
-the block.
+Only the last block of keys of a sequence may be partial, so all other blocks skip the comparison with the length.
 
 `where(mask & (column < n), x, y)` is split for it; a select by the limit alone is peeled if it stands before or after
 one by a mask. Other limits stay. Exact.

@@ -1,7 +1,7 @@
 """Pin exponentials that the program computes during products above the wait for these.
 
-nvcc would move the exponentials below the wait, and the tensor core would idle. A branch that needs their results keeps
-them above.
+nvcc would move exponentials below the wait for a product, and the tensor core would idle. A branch that needs the
+exponentials keeps them above the wait.
 
 They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both
 are faster. Such products are those that they meet (P * (dP - delta) of a backward pass), and those that a loop carries

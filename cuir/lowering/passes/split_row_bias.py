@@ -1,7 +1,7 @@
 """Split off the part of a bias that is the same along a row, where all readers can do without it.
 
-Of `X + (rows + slope * column)` only X + slope * column is computed for each element; the number per row is added to
-row maxima and exponents. The result differs by a few roundings of the largest term.
+A bias rows[r] + slope * column has a part rows[r] that is the same along a row. The pass adds this part to the maximum
+and exponent of the row instead of to each score. The result differs by a few roundings of the largest term.
 
 This saves two operations an element of S, and of exp2(S * f - v). Masked elements, -inf, are unchanged.
 """
