@@ -5,6 +5,7 @@ They explore every schedule of small launches, or run one from a file. The explo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,9 @@ class SmallLaunches:
     blocks: int
 
 
+SMALL = SmallLaunches(2, 4)
+
+
 @dataclass(frozen=True)
 class LaunchWords:
     """Words of the command line about a launch.
@@ -78,7 +82,6 @@ def explore_variant(
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import prepare_launch, require_judgeable
     from .steps_view import Steps
-    from .tables import print_table
 
     require_judgeable(checked, spec)
     as_json = options.as_json
@@ -125,23 +128,7 @@ def explore_variant(
             }
         )
         return 1 if diagnostics else 0
-    rows = [
-        (
-            e.case.name,
-            e.result.verdict,
-            f"{e.result.seconds:.1f} s",
-            *(f"{n:,}" for n in (e.result.agents, e.result.steps, e.result.states, e.result.classes)),
-        )
-        for e in explorations
-    ]
-    print_table(
-        f"every schedule of small launches of {checked.name} with {describe_consts(checked.consts)}",
-        ("launch", "verdict", "time", "agents", "steps", "states", "classes"),
-        rows,
-    )
-    if not diagnostics:
-        alike = "; all schedules of a launch are alike" if all(e.result.alike for e in explorations) else ""
-        stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
+    _print_launches(checked, [(e.case.name, e.result) for e in explorations])
     stdout().print("not asked: contracts, mask and numbers; the same command without --exhaustive asks them", style="dim")
     _told(diagnostics, saved)
     return 1 if diagnostics else 0
@@ -166,14 +153,24 @@ def explore_or_replay(program: Program, words: LaunchWords, file: Path | None, o
         picked, consts = read_program_consts(program, words.file_name, words.kernel, words.items)
         kernel = picked.name
     checked = check(program, kernel, consts)
-    arguments = make_arguments(checked, dims, words.scalars, words.data_seed, "cpu")
-    bind(checked.origin, arguments, checked.consts)
+
+    def make(lengths: Mapping[str, Number]) -> dict[str, Argument]:
+        arguments = make_arguments(checked, lengths, words.scalars, words.data_seed, "cpu")
+        bind(checked.origin, arguments, checked.consts)
+        return arguments
+
     if written is not None and file is not None:
-        return replay(checked, arguments, written, file, as_json)
-    with ProgressLine(f"every schedule of a launch of {checked.name}", as_json) as view:
-        result = explore(checked, arguments, grid=words.grid, seconds=options.seconds, progress=view.update)
-    saved = save(result, options.out)
+        return replay(checked, make(dims), written, file, as_json)
+    launches = [(dims, words.grid)] if dims or not checked.dims else choose_launches(checked, words.grid)
     of = {"kernel": checked.name, "consts": consts_as_json(checked.consts)}
+    explored: list[tuple[str, Exploration]] = []
+    for lengths, grid in launches:
+        with ProgressLine(f"every schedule of a launch of {checked.name}", as_json) as view:
+            result = explore(checked, make(lengths), grid=grid, seconds=options.seconds, progress=view.update)
+        explored.append((f"-d {','.join(f'{d}={n}' for d, n in lengths.items())} --grid {grid}", result))
+        if not result.ok:
+            break
+    saved = save(result, options.out)
     if as_json:
         print_json(
             {
@@ -181,17 +178,55 @@ def explore_or_replay(program: Program, words: LaunchWords, file: Path | None, o
                 "diagnostics": [d.as_json() for d in result.diagnostics],
                 **of,
                 "exploration": result.as_json(),
+                "explorations": [{"launch": launch, **each.as_json()} for launch, each in explored],
                 "written": saved,
             }
         )
+        return 0 if result.ok else 1
+    if len(launches) > 1:
+        _print_launches(checked, explored)
     else:
         stdout().print(
             f"{checked.name} with {describe_consts(checked.consts)}: {result.summary()}, {result.seconds:.1f} s",
             style="bold green" if result.ok else "bold red",
             soft_wrap=True,
         )
-        _told(result.diagnostics, saved)
+    _told(result.diagnostics, saved)
     return 0 if result.ok else 1
+
+
+def _print_launches(checked: Checked, explored: Sequence[tuple[str, Exploration]]) -> None:
+    """Print a table of the launches, and that all of them are clean if they are."""
+    from .tables import print_table
+
+    rows = [
+        (launch, r.verdict, f"{r.seconds:.1f} s", *(f"{n:,}" for n in (r.agents, r.steps, r.states, r.classes))) for launch, r in explored
+    ]
+    print_table(
+        f"every schedule of small launches of {checked.name} with {describe_consts(checked.consts)}",
+        ("launch", "verdict", "time", "agents", "steps", "states", "classes"),
+        rows,
+    )
+    if explored and all(r.ok for _, r in explored):
+        alike = "; all schedules of a launch are alike" if all(r.alike for _, r in explored) else ""
+        stdout().print(f"no deadlock, race, overrun or lapped wait in any schedule of these launches{alike}", style="bold green")
+
+
+def choose_launches(checked: Checked, grid: int | None) -> list[tuple[dict[str, int], int]]:
+    """Choose lengths and grids of small launches, as `cuir verify ... --exhaustive` does; grid: one for all of them.
+
+    The smallest launches come first, since a fault is read most easily there.
+    """
+    from ..attn.verification.problems import Case
+    from ..spec.function_specification import FunctionSpecification
+    from ..verification.spec_dispatch import make_small_launches
+
+    unjudged = FunctionSpecification(checked.name, lambda: {})  # lengths are drawn from the kernel, numbers are not judged
+    launches = make_small_launches(checked, unjudged, SMALL.tiles, SMALL.blocks)
+    sizes = [(c.lengths if isinstance(c, Case) else c.sizes, g) for c, g in launches]
+    chosen = [({d: n[d] if isinstance(n, Mapping) else getattr(n, d) for d in checked.dims}, grid or g) for n, g in sizes]
+    distinct = [x for i, x in enumerate(chosen) if x not in chosen[:i]]
+    return sorted(distinct, key=lambda x: math.prod(x[0].values()))
 
 
 def save(result: Exploration | None, out: Path | None) -> str | None:

@@ -20,7 +20,10 @@ def facts(checked: Checked) -> dict[str, Any]:
 
     limit = TARGETS[checked.arch].shared_bytes
     roles = [{"name": r.name, "workers": r.workers, "threads": r.threads, "registers": r.registers} for r in checked.roles]
+    parameters = describe_parameters(checked)
     lines = [
+        "takes     " + ", ".join(f"{p['name']}: {p['type']}{' (written)' if p['written'] else ''}" for p in parameters),
+        "dims      " + (", ".join(checked.dims) or "none"),
         "consts    " + (", ".join(f"{name} = {value}" for name, value in checked.consts.items()) or "none"),
         "roles     "
         + "; ".join(
@@ -35,12 +38,27 @@ def facts(checked: Checked) -> dict[str, Any]:
         "cluster": checked.cluster,
         "threads": checked.threads,
         "consts": {name: str(value) if not isinstance(value, (int, float)) else value for name, value in checked.consts.items()},
+        "parameters": parameters,
         "dims": list(checked.dims),
         "roles": roles,
         "shared_bytes": checked.shared_bytes,
         "barriers": {b.name: {"kind": b.kind, "count": b.count, "stages": b.stages} for b in checked.barriers.values()},
         "lines": lines,
     }
+
+
+def describe_parameters(checked: Checked) -> list[dict[str, Any]]:
+    """Describe the tensors and scalars that a kernel takes, in the order of its signature, with its consts filled in."""
+    tensors, scalars = {t.name: t for t in checked.tensors}, {s.name: s for s in checked.scalars}
+    described = []
+    for name in (p.name for p in checked.origin.params):
+        if name in tensors:
+            t = tensors[name]
+            kind = "Scratch" if t.scratch else "Global"
+            described.append({"name": name, "type": f"{kind}[{', '.join(map(str, (t.dtype, *t.dims)))}]", "written": t.written})
+        elif name in scalars:
+            described.append({"name": name, "type": str(scalars[name].dtype), "written": False})
+    return described
 
 
 def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -94,3 +94,17 @@ def test_files_that_are_no_schedules(cuir, tmp_path: Path) -> None:
 def test_tiles_of_a_kernel_that_is_of_no_attention(cuir) -> None:
     output = cuir("verify", "gemm", "--exhaustive", "--tiles", "3")
     assert output.code == 2 and "[U100]" in output.err and "`gemm` is of none" in output.err
+
+
+def test_run_chooses_small_launches_without_lengths(cuir, tmp_path: Path) -> None:
+    """The faulty kernel fails at the lengths that are chosen, and the written schedule holds them; a right one is clean."""
+    file = str(tmp_path / "s.json")
+    output = cuir("run", RELEASED, "--exhaustive", "--out", file)
+    assert output.code == 1 and "every schedule of small launches" in output.out and "-d M=" in output.out and "error[R401]" in output.err
+    assert "error[R401]" in cuir("run", RELEASED, "--replay", file).err
+    clean = cuir("run", faulty_file("clean_product"), "--exhaustive", "--json")
+    launches = [e["launch"] for e in clean.json["explorations"]]
+    assert clean.code == 0 and clean.json["ok"] and len(launches) == len(set(launches)) >= 2
+    assert [e["verdict"] for e in clean.json["explorations"]] == ["clean"] * len(launches)
+    single = cuir("run", faulty_file("clean_product"), "--exhaustive", "--grid", "1", "--json")
+    assert {e["launch"].partition("--grid ")[2] for e in single.json["explorations"]} == {"1"}

@@ -58,7 +58,11 @@ def run(
     ] = "driver",
     exhaustive: Annotated[
         bool,
-        typer.Option("--exhaustive", help="explore every schedule, without the data, instead of running one", rich_help_panel=EXPLORATION),
+        typer.Option(
+            "--exhaustive",
+            help="explore every schedule, without the data, of the launch that -d gives, or of small ones",
+            rich_help_panel=EXPLORATION,
+        ),
     ] = False,
     seconds: Seconds = 600,
     out: Written = None,
@@ -71,6 +75,7 @@ def run(
     Examples:
         cuir run gemm -d M=128,N=128,K=64
         cuir run gemm -d M=128,N=128,K=64 --schedule random:7 --trace trace.json
+        cuir run gemm --exhaustive
         cuir run gemm -d M=4096,N=4096,K=4096 --on gpu
     """
     from ...interp.step_budget import limit_seconds

@@ -87,3 +87,13 @@ def test_watch_needs_a_file(cuir: Callable) -> None:
     assert "--watch needs a file" in cuir("check", "flash_fwd", "--watch").err
     folder = cuir("check", ROOT, "--watch")
     assert folder.code == 2 and "is a folder" in folder.err
+
+
+def test_check_prints_what_the_kernel_takes(cuir: Callable) -> None:
+    """Tensors with dtypes and dims, scalars, the dims to give, consts: enough to run it without reading the file."""
+    output = cuir("check", "flash_fwd", "-c", "D=64")
+    assert "takes     Q: Global[f16, B, H, M, 64], " in output.out and "O: Global[f16, B, H, M, 64] (written)" in output.out
+    assert "scale: f32" in output.out and "dims      B, H, M, HK, N" in output.out
+    parameters = cuir("check", "gemm", "--json").json["kernel"]["parameters"]
+    assert {"name": "A", "type": "Global[f16, M, K]", "written": False} in parameters
+    assert [p["name"] for p in parameters if p["written"]] == ["C"]
