@@ -11,7 +11,7 @@ import torch
 
 import cuir
 from cuir.runtime.launch_description import describe_launch
-from tests.page_blocks import FOLDER, all_blocks, find_block, reader_folder
+from tests.page_blocks import FOLDER, all_blocks, find_block, read_blocks, reader_folder
 
 
 def test_the_launch_from_cpp_is_what_the_description_says(tmp_path: Path) -> None:
@@ -86,3 +86,13 @@ def test_what_the_page_says_is_refused_is_refused(written: str, code: str) -> No
             q, q, q, score_mod=tried if callable(tried) and not isinstance(tried, torch.dtype) else None, backend="interpret"
         )
     assert caught.value.diagnostics[0].code == code
+
+
+# ---- names of files
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.name)
+def test_a_reader_sees_the_name_of_each_file(page: Path) -> None:
+    text, ends = page.read_text(encoding="utf-8"), [0]
+    for block in read_blocks(page):
+        visible = re.sub(r"^<!--.*?-->$", "", text[ends[-1] : block.span[0]], flags=re.S | re.M)
+        assert block.kind not in ("file", "gpu") or f"`{block.name}`" in visible
+        ends.append(block.span[1])
