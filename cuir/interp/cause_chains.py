@@ -210,50 +210,6 @@ def hint_parity(m: Machine, bar: Mbarrier, phase: int) -> str:
 
 
 # ---- faults of one barrier
-def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
-    """Return the cause if more workers arrive than a phase takes."""
-    barrier_uses, name = get_barrier_uses(m.launch.checked), find_place(m, bar).ring
-    arrived_labels = [m.workers[n].label for n in bar.came]
-    hardware = m.launch.checked.barriers[name].hardware
-    possible_arrivals = max(len(arrived_labels), barrier_uses.count_sure_arrivals(name) if hardware else barrier_uses.count_arriving(name))
-    if possible_arrivals <= bar.count:
-        return None
-    arrivers = (
-        ", ".join(arrived_labels)
-        if len(arrived_labels) == possible_arrivals
-        else f"the workers of role `{'`, `'.join(sorted({u.role for u in barrier_uses.find('arrives', name)}))}`"
-    )
-    groups, remainder = divmod(possible_arrivals, bar.count)
-    if hardware and bar.count > 1 and not remainder:
-        explanation = f"{groups} groups of {bar.count} workers share `{bar.text}`: {arrivers}; the hardware knows nobody by name, so a phase ends after any {count_noun(bar.count, 'arrival')}, of whichever group"
-        return Cause(
-            [(explanation, bar.span)],
-            f"a named barrier for each group: a ring of them, named_barrier({bar.count}, stages={groups}), or one under a name of its own",
-            2,
-        )
-    return Cause(
-        [
-            (
-                f"the count of `{bar.text}` is {bar.count}, and {possible_arrivals} workers arrive on it: {arrivers}; a phase ends after {count_noun(bar.count, 'arrival')}, before the others have come",
-                bar.span,
-            )
-        ],
-        f"the count is the number of workers that arrive in a phase, here {possible_arrivals}",
-        2,
-    )
-
-
-def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
-    """Find a named barrier that more workers than it counts come to, one of these among them."""
-    for (name, _), ring in m.barriers.items():
-        if m.launch.checked.barriers[name].hardware:
-            for bar in ring:
-                cause = find_wrong_count(m, bar) if any(n in bar.came for n in workers) else None
-                if cause is not None:
-                    return cause
-    return None
-
-
 def find_second_arrival(bar: Mbarrier, phase: int) -> Cause | None:
     """Return the cause if a worker arrived twice in a phase that takes more than one arrival."""
     first_arrivals: dict[int, Event] = {}
@@ -390,19 +346,6 @@ def find_idle_wait(m: Machine, worker: int, since: int, until: int) -> Cause | N
             and (e.phase >= 0 or find_place(m, bar).ring in filled_names or any(o.tick < e.tick for o in list_waits(bar, worker)))
         ):
             return Cause([(describe_immediate_wait(bar, e), e.span)], hint_parity(m, bar, e.phase + 1), 2)
-    return None
-
-
-def find_short_phase(m: Machine, worker: int, since: int, until: int, without: int | None = None) -> Cause | None:
-    """Find a wait of a worker, between two ticks, for a phase that ended too early.
-
-    Reasons: its count, a second arrival, or bytes.
-    """
-    for e, bar in list_all_waits(m, worker):
-        if since < e.tick < until and e.phase >= 0:
-            cause = find_wrong_count(m, bar) or find_second_arrival(bar, e.phase)
-            if cause is not None:
-                return cause
     return None
 
 

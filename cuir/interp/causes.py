@@ -12,24 +12,22 @@ from collections.abc import Sequence
 from ..text.plurals import count_noun
 from ..text.source import Span
 from .access_records import Actor, Record
+from .arrival_counts import find_crowded_barrier, find_return_ring, find_short_phase, find_wrong_count
 from .barrier_state import Event, Mbarrier
 from .cause_chains import (
     Cause,
     CauseNote,
     describe_immediate_wait,
     find_announcement,
-    find_crowded_barrier,
     find_extra_arrival,
     find_idle_wait,
     find_place,
     find_second_arrival,
-    find_short_phase,
     find_sibling_wait,
     find_stray_event,
     find_torn_copy,
     find_unwaited_release,
     find_wrong_bytes,
-    find_wrong_count,
     format_labels,
     get_barrier_uses,
     get_ring,
@@ -100,18 +98,20 @@ def _explain_overwrite(m: Machine, copy: Record, reader: Worker, wait: Event) ->
             1,
         )
     early_arrivals = list_arrivals(b, e.phase, reader.number)
-    if early_arrivals:
-        return Cause(
-            [
-                (
-                    f"{reader.label} arrives on `{b.text}` here, before its read: that lets {filler.label} write over it",
-                    early_arrivals[0].span,
-                )
-            ],
-            f"{reader.label} arrives on `{b.text}` after its last read",
-            2,
-        )
-    return None
+    return _explain_early_arrival(reader, b, early_arrivals[0], filler) if early_arrivals else None
+
+
+def _explain_early_arrival(reader: Worker, bar: Mbarrier, arrival: Event, filler: Worker) -> Cause:
+    return Cause(
+        [(f"{reader.label} arrives on `{bar.text}` here, before its read: that lets {filler.label} write over it", arrival.span)],
+        f"{reader.label} arrives on `{bar.text}` after its last read",
+        2,
+    )
+
+
+def _get_position(at: Event | Record) -> tuple[int, int]:
+    """Return where the statement of an event stands in the text."""
+    return at.span.line, at.span.column
 
 
 def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int) -> Cause:
@@ -189,6 +189,9 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     # the buffer was released since: the wait was for the previous turn
     if wait is not None and len(ring) == len(m.barriers[find_place(m, bar).ring, find_place(m, bar).cta]):
         releases = list_arrivals(ring[find_place(m, bar).stage], worker=new.worker)
+        early = next((e for e in releases if e.tick > wait.tick and _get_position(wait) < _get_position(e) < _get_position(new)), None)
+        if early is not None and new.mode == "read" and wait.phase == (expected_phase if landing_phase is None else landing_phase) - 1:
+            return _explain_early_arrival(w, ring[find_place(m, bar).stage], early, m.workers[old.worker])
         former = max([former, *(e.tick for e in releases if e.tick > wait.tick)])
         sibling = find_sibling_wait(m, bar, new.worker, max(former, wait.tick))
     if wait is not None and wait.tick > former and new.mode == "read":
@@ -480,7 +483,7 @@ def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) 
         if cause is None and not any(e.tick > mine.tick for e, _ in list_all_waits(m, w.number)):
             cause = Cause(
                 [(f"{w.label} arrived for this phase here, and no wait of its own lies between the two", mine.span)],
-                "arrive for the next phase only after a wait that knows this one over",
+                f"arrive for the next phase only after a wait that knows this one over{_hint_return(m, bar, w)}",
                 1,
             )
     if cause is None:
@@ -489,6 +492,16 @@ def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) 
             "arrive for the next phase only after a wait that knows this one over; the count is the number of workers that arrive in a phase",
         )
     return make_fault(m, "S402", message, span, cause.hint, cause.notes)
+
+
+def _hint_return(m: Machine, bar: Mbarrier, w: Worker) -> str:
+    """Return what a hint adds if one ring alone can give the buffer of a stage back to `w`."""
+    back = find_return_ring(m, bar, w)
+    if back is None:
+        return ""
+    roles = sorted({u.role for u in get_barrier_uses(m.launch.checked).find("arrives", back)})
+    stage = "of the same stage " if len(get_ring(m, back, w.cta)) > 1 else ""
+    return f": here a wait on `{back}` {stage}before it, on which `{'`, `'.join(roles)}` arrives when it has read"
 
 
 def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..checking.checked import Barrier
 from ..text.diagnostics import CuirError
 from ..text.plurals import count_noun
+from .arrival_counts import find_missing_users, wait_in_turn
 from .barrier_state import Handout, Mbarrier, NamedBarrier
 from .cause_chains import (
     Cause,
@@ -118,6 +119,9 @@ def _explain_wait(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Cause:
             f"the count is the number of workers that arrive in a phase, here {possible_arrivals}",
             4,
         )
+    missing_users = find_missing_users(m, bar)
+    if missing_users is not None:
+        return missing_users
     second_arrival = find_second_arrival(bar, bar.phase)
     if name in barrier_uses.pairs:
         for x in m.workers:
@@ -218,6 +222,8 @@ def _find_missed_phase(m: Machine, w: Worker, bar: Mbarrier, phase: int) -> Caus
     """
     name = find_place(m, bar).ring
     ring = get_ring(m, name, w.cta)
+    if wait_in_turn(m, w, ring):
+        return None  # another worker's turn
     for sibling in ring:
         last_phase = max((e.phase for e in list_waits(sibling, w.number)), default=-1)
         if (
@@ -288,12 +294,31 @@ def rank_causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker,
     yield from sorted(((w, explain_block(m, w)) for w in blocked), key=lambda x: -x[1].sure)
 
 
+def _list_following(m: Machine, ranked: Sequence[tuple[Worker, Cause]]) -> list[Worker]:
+    """Return the blocked workers that wait for the first one, directly or through others, and whose cause is less sure.
+
+    None if the cause of the first is no more than likely.
+    """
+    if not ranked or ranked[0][1].sure < 3:
+        return []
+    uses, programs = get_barrier_uses(m.launch.checked), {w.program.name for w in m.workers}
+    waits: dict[str, set[str]] = {name: set() for name in programs}
+    for w, _ in ranked:
+        waits[w.program.name] |= {u.role for u in uses.find("arrives", _get_block_name(m, w))}
+    first, sure = ranked[0][0], ranked[0][1].sure
+    return [w for w, cause in ranked[1:] if cause.sure < sure and first.program.name in _collect_awaited_roles(w.program.name, waits)]
+
+
 # ---- the report
 def make_deadlock_error(m: Machine) -> CuirError:
     """Make one report for each blocked worker, the likely causes first: the rest often only wait for them."""
     diagnostics, order = [], sort_by_cause(m.workers, m.launch.checked.barriers)
     blocked = [w for w in order if not w.finished and w.block is not None]
-    for w, cause in rank_causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]):
+    ranked = list(rank_causes(m, [w for w in blocked if w.block is not None and not isinstance(w.block.barrier, Handout)]))
+    following = _list_following(m, ranked)
+    for w, cause in ranked:
+        if w in following:
+            continue
         b = w.block
         assert b is not None
         bar = b.barrier
@@ -306,6 +331,10 @@ def make_deadlock_error(m: Machine) -> CuirError:
         ended = [x.label for x in m.workers if x.finished]
         if ended:
             notes.append((f"already at their end: {', '.join(ended)}", None))
+        if following and w is ranked[0][0]:
+            blocks = ((x.label, x.block) for x in following)
+            waits = ", ".join(f"{label} for phase {at.phase} of `{at.barrier.text}`" for label, at in blocks if at is not None)
+            notes.append((f"other waits follow from this: {waits}", None))
         diagnostics.append(make_diagnostic(m, "D401", message, b.span, cause.hint, notes))
     for w in blocked:
         b = w.block

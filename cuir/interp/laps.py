@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..text.source import Span
+from .arrival_counts import find_skipped_phase, find_wrong_count
 from .barrier_state import Event, Mbarrier
 from .cause_chains import (
     Cause,
@@ -11,7 +12,6 @@ from .cause_chains import (
     find_place,
     find_second_arrival,
     find_unwaited_release,
-    find_wrong_count,
     get_barrier_uses,
     hint_parity,
     list_all_waits,
@@ -53,6 +53,9 @@ def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event |
             "arrive on the stage that was used, after its use",
             2,
         )
+    skipped_phase = find_skipped_phase(m, bar, w, phase + 1)
+    if skipped_phase is not None:
+        return skipped_phase
     if (phase < 0 and find_place(m, bar).ring in filled_names) or (wait is not None and wait.at_once and phase >= 0):
         value = wait.value if wait is not None else phase % 2
         reason = "which is over before the first arrival" if phase < 0 else f"which {w.label} has waited for already"

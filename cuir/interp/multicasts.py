@@ -7,12 +7,12 @@ orders the two is an arrival of the other CTA's workers there.
 from __future__ import annotations
 
 from .access_records import Record
+from .arrival_counts import find_wrong_count
 from .cause_chains import (
     Cause,
     find_idle_wait,
     find_second_arrival,
     find_unwaited_release,
-    find_wrong_count,
     get_barrier_uses,
     get_ring,
     list_arrivals,

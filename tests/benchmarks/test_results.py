@@ -61,7 +61,7 @@ def test_the_page_shows_the_means_of_full_and_causal(suffix: str, peers: dict[st
         assert f"| {len(shares)} | {word} | {geometric_mean(shares):.3f} ({min(shares):.3f}) |" in page
 
 
-@pytest.mark.parametrize("suite", ["masks", "paper", "variants", "smoke"])
+@pytest.mark.parametrize("suite", ["masks", "paper", "variants"])
 def test_the_page_shows_the_means_of_masks(suite: str) -> None:
     page = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
     result = means(read(find_run(suite))[1])
