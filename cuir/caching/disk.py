@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -94,9 +94,9 @@ def write_whole(files: Mapping[Path, bytes]) -> None:
     try:
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            temporary = path.parent / f"tmp{secrets.token_hex(8)}"
             try:
-                with os.fdopen(handle, "wb") as file:
+                with open(temporary, "xb") as file:  # with the rights of any new file: other users may read a copied folder
                     file.write(content)
                 os.replace(temporary, path)
             except BaseException:

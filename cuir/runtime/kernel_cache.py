@@ -6,7 +6,6 @@ entry in another cache (see `compile`), which serves other programs that lower t
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,9 +16,10 @@ from ..checking.checked import Const
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
+from .content_digests import describe_nvcc, describe_package, digest
 from .loader import DRIVER
 from .nvcc import Compiled, describe_environment, find_nvcc
-from .result_cache import describe_package, digest, dump, restore
+from .result_cache import dump, restore
 
 CHECKSUM_BYTES = 4
 
@@ -68,10 +68,8 @@ def store(entry: Path, compiled: Compiled) -> None:
 
 
 def _describe_compiler() -> str:
-    """Describe nvcc's file on disk, without running it."""
+    """Describe nvcc by its version, and the environment that it reads."""
     try:
-        path = os.path.realpath(find_nvcc())
-        stat = os.stat(path)
-        return f"{path} {stat.st_size} {stat.st_mtime_ns} {describe_environment()}"
+        return f"{describe_nvcc(find_nvcc())} {describe_environment()}"
     except (CuirError, OSError):
         return "none"

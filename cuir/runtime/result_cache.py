@@ -7,11 +7,8 @@ compressed with a checksum; a damaged one counts as missing.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
-import hashlib
 import io
-import os
 import pickle
 import sys
 import zlib
@@ -21,9 +18,7 @@ from typing import TypeVar
 
 from ..caching.disk import RESULTS, mark_used, write_whole
 from ..ops import OPERATORS, TABLE, Op
-
-PACKAGE = Path(__file__).parent.parent
-NORMALISED_BEFORE = 1_600_000_000 * 10**9  # ns: a file that is older than the package has a time that says nothing
+from .content_digests import describe_package, digest
 
 T = TypeVar("T")
 
@@ -45,12 +40,6 @@ def remember(kind: str, key: Sequence[str], cls: type[T], make: Callable[[], T])
 def make_entry_path(kind: str, key: Sequence[str]) -> Path:
     """Return the file of a result, named after its key."""
     return RESULTS.path(kind) / digest([describe_package(), sys.implementation.cache_tag or sys.version, kind, *key])
-
-
-def digest(parts: Sequence[str]) -> str:
-    """Return a digest of texts; other texts, or the same joined elsewhere, have another one."""
-    lengths = ",".join(str(len(p)) for p in parts)
-    return hashlib.sha256("\0".join([lengths, *parts]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _load(entry: Path, cls: type[T]) -> T | None:
@@ -118,28 +107,5 @@ class _Reader(pickle.Unpickler):
                 return cls
         raise pickle.UnpicklingError(f"{module}.{name} does not belong into the cache")
 
-
-# ---- this package
-@functools.cache
-def describe_package() -> str:
-    """Describe this package's files on disk: changes with every edit and every installation."""
-    return digest([str(PACKAGE), *_describe_files(str(PACKAGE))])
-
-
-def _describe_files(folder: str) -> Iterator[str]:
-    """Yield a description of each file, in order: name, size and time; of one without a real time its content."""
-    with os.scandir(folder) as entries:
-        ordered = sorted(entries, key=lambda e: e.name)
-    for entry in ordered:
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _describe_files(entry.path)
-            continue
-        stat = entry.stat()
-        content = hashlib.sha256(Path(entry.path).read_bytes()).hexdigest() if stat.st_mtime_ns < NORMALISED_BEFORE else ""
-        yield f"{entry.path} {stat.st_size} {stat.st_mtime_ns} {content}"
-
-
-describe_package()  # now: of the code that this process runs, not of an upgrade while it does
 
 __all__ = ["describe_package", "digest", "dump", "make_entry_path", "remember", "restore"]

@@ -92,6 +92,34 @@ def test_a_failed_write_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyP
     assert list(folder.iterdir()) == []
 
 
+def test_other_users_may_read_what_the_umask_allows(folder: Path) -> None:
+    """A folder that one user fills in an image serves another."""
+    before = os.umask(0o022)
+    try:
+        write_whole({KERNELS.path("a"): b"content"})
+    finally:
+        os.umask(before)
+    assert KERNELS.path("a").stat().st_mode & 0o777 == 0o644
+
+
+def test_processes_that_write_one_entry_at_once_leave_it_whole(folder: Path) -> None:
+    """Readers never see a part of it, nor a mixture."""
+    contents, entry = [bytes([65 + i]) * 300_000 for i in range(3)], KERNELS.path("a")
+    write_whole({entry: contents[0]})
+    children = []
+    for content in contents:
+        if not (child := os.fork()):
+            for _ in range(30):
+                write_whole({entry: content})
+            os._exit(0)
+        children.append(child)
+    while children:
+        assert entry.read_bytes() in contents
+        if os.waitpid(children[-1], os.WNOHANG)[0]:
+            children.pop()
+    assert list(folder.iterdir()) == [entry]
+
+
 def test_clearing_leaves_other_kinds() -> None:
     kernel, verdict = fill(KERNELS, "a", 5, 0), fill(VERDICTS, "a", 7, 0)
     assert clear(KERNELS) == (1, 5) and not kernel.exists() and verdict.exists() and clear(KERNELS) == (0, 0)

@@ -126,7 +126,7 @@ def test_no_headers(cuda: Cuda, pretend: Pretend, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CuirError) as caught:
         compile_cuda(cuda)
     (result,) = caught.value.diagnostics
-    assert result.code == "U504" and "nvidia-cutlass" in (result.hint or "")
+    assert result.code == "U504" and "cubridge[gpu]" in (result.hint or "")
 
 
 def test_text_that_the_compiler_refuses_is_found_in_the_program(pretend: Pretend) -> None:

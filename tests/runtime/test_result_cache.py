@@ -14,7 +14,7 @@ import pytest
 from cuir.caching.disk import RESULTS
 from cuir.ops import TABLE
 from cuir.runtime import result_cache
-from cuir.runtime.result_cache import describe_package, digest, dump, make_entry_path, remember, restore
+from cuir.runtime.result_cache import dump, make_entry_path, remember, restore
 from cuir.text.source import Source, Span
 
 SPAN = Span(Source("a.cuir", "text"), 1, 2, 3, 4)
@@ -108,71 +108,3 @@ def test_a_use_counts_for_eviction(ask: tuple[Callable[..., Span], list[int]]) -
 
 def test_primitives_are_those_of_the_table() -> None:
     assert restore(dump(TABLE["store"])) is TABLE["store"]
-
-
-def test_a_digest_tells_parts_apart() -> None:
-    texts = [["ab"], ["a", "b"], ["a", "b", ""], ["", "a", "b"], ["a\0b"], ["b", "a"], [], ["\ud800"]]
-    assert len({digest(t) for t in texts}) == len(texts)
-
-
-# ---- the package's files
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "package"
-    for name in ("a.py", "room/b.toml", "room/__pycache__/b.pyc"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("x")
-    monkeypatch.setattr(result_cache, "PACKAGE", folder)
-    return folder
-
-
-def describe() -> str:
-    return describe_package.__wrapped__()
-
-
-def rewrite(folder: Path, name: str, text: str) -> None:
-    """Another content, of the same time."""
-    stat = (folder / name).stat()
-    (folder / name).write_text(text)
-    os.utime(folder / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda p: os.utime(p / "a.py", ns=(0, (p / "a.py").stat().st_mtime_ns + 1)),
-        lambda p: rewrite(p, "a.py", "longer"),
-        lambda p: rewrite(p, "room/b.toml", "longer"),
-        lambda p: (p / "room/b.toml").rename(p / "room/c.toml"),
-        lambda p: (p / "room/b.toml").rename(p / "b.toml"),
-        lambda p: (p / "a.py").unlink(),
-        lambda p: (p / "room/new.cuh").write_text(""),
-        lambda p: p.rename(p.with_name("elsewhere")) and result_cache.__dict__.update(PACKAGE=p.with_name("elsewhere")),
-    ],
-    ids=["time", "size", "size of data", "name", "folder", "deleted", "new", "place"],
-)
-def test_every_change_of_a_file_is_another_package(package: Path, change: Callable[[Path], object]) -> None:
-    before = describe()
-    assert before == describe()
-    change(package)
-    assert before != describe()
-
-
-def test_byte_code_is_not_the_package(package: Path) -> None:
-    before = describe()
-    rewrite(package, "room/__pycache__/b.pyc", "longer")
-    assert before == describe()
-
-
-def test_times_that_say_nothing_count_for_nothing(package: Path) -> None:
-    """Builds that can be reproduced give every file one time: then the content decides."""
-    for name in ("a.py", "room/b.toml"):
-        os.utime(package / name, (315532800, 315532800))
-    before = describe()
-    assert before == describe()
-    rewrite(package, "a.py", "y")
-    assert before != describe()
-
-
-def test_this_package_is_described() -> None:
-    assert describe_package() == describe()

@@ -7,7 +7,6 @@ Nothing is traced here.
 from __future__ import annotations
 
 import hashlib
-import marshal
 import types
 import warnings
 import weakref
@@ -114,7 +113,7 @@ def _plain(part: Hashable) -> Hashable:
     if isinstance(part, tuple):
         return tuple(_plain(p) for p in part)
     if isinstance(part, types.CodeType):
-        return marshal.dumps(part)
+        return _describe_code(part)
     if isinstance(part, (type, types.FunctionType, types.BuiltinFunctionType)):
         return f"{part.__module__}.{part.__qualname__}"
     return part.__name__ if isinstance(part, types.ModuleType) else repr(part)
@@ -122,6 +121,27 @@ def _plain(part: Hashable) -> Hashable:
 
 # a walk links all of them; compared without a call for each
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
+
+
+_OF_CODE = (
+    "co_name", "co_code", "co_exceptiontable", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount",
+    "co_posonlyargcount", "co_kwonlyargcount",
+)  # fmt: skip
+
+
+def _describe_code(code: types.CodeType) -> Hashable:
+    """Return what a function does, without its file and lines: these differ in a copy of it."""
+    return (*(getattr(code, n) for n in _OF_CODE), *map(_describe_constant, code.co_consts))
+
+
+def _describe_constant(value: object) -> Hashable:
+    if isinstance(value, types.CodeType):
+        return _describe_code(value)
+    if isinstance(value, tuple):
+        return tuple(map(_describe_constant, value))
+    if isinstance(value, frozenset):  # of strings, in an order that differs between processes
+        return ("frozenset", *sorted(repr(_describe_constant(v)) for v in value))
+    return repr(value)
 
 
 class MutationGuard:

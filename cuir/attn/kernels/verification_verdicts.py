@@ -10,7 +10,7 @@ from typing import Literal
 from ...caching.disk import VERDICTS, mark_used, write_whole
 from ...checking.checked import Const
 from ...performance.search.space import from_plain
-from ...runtime.result_cache import describe_package, digest
+from ...runtime.content_digests import describe_package, digest
 from ...spec.function_specification import AnySpecification
 from ...syntax.nodes import Program
 from ...syntax.printer import show
