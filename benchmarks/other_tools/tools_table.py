@@ -110,9 +110,9 @@ def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
     stages = Counter(f.stage for f in row.faults if f.stage)
     stage_counts = ", ".join(f"{stage} {n}" for stage, n in stages.most_common())
     return (
-        f"Of {len(row.faults)} faults that ran, results showed {detected} ({kinds}). Of the tools, {tools}. {row.any} are seen by any of these; "
-        f"{row.results[RIGHT]} gave right results every time, {row.tool_alone} of which a tool reports. "
-        f"`cuir verify` refuses all of them"
+        f"Of {len(row.faults)} faults that ran, results showed {detected} ({kinds}). Of the tools, {tools}. Results or a tool show {row.any} faults; "
+        f"{row.results[RIGHT]} faults gave right results in every run, and a tool reports {row.tool_alone} of these. "
+        f"`cuir verify` refuses all {len(row.faults)} faults"
         + (f" ({stage_counts})" if stages else "")
         + (f"; {stopped} more cannot be run." if stopped else ".")
     )

@@ -87,7 +87,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     whole = sum(o.outcome == PASS and not o.gradients for o in outcomes)
     share = 100 * passed / max(1, len(outcomes))
     return (
-        f"{passed} of {len(outcomes)} cases pass ({share:.1f} %), gradients aside; {whole} of them want no gradients. "
+        f"{passed} of {len(outcomes)} cases pass ({share:.1f} %), without gradients; {whole} of these cases have no gradients to test. "
         f"{sum(a.count for a in ASIDE)} more cases of the originals are not counted."
     )
 
@@ -111,7 +111,7 @@ def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
         lines.append(
             f"| {kind}{f', {code}' if code else ''} | {_cell(message)} | {len(reached)} | {_tests(reached, tests)} | `{_short(reached[0].name)}` |"
         )
-    return "\n".join(lines) if groups else "None is wrong, differs, crashed or hung."
+    return "\n".join(lines) if groups else "No case gives wrong numbers, differs otherwise, crashes or hangs."
 
 
 def _said(message: str) -> str:

@@ -142,7 +142,7 @@ def test_tables_count_outcomes_by_file_and_theme_and_code() -> None:
     assert lines[3].startswith("| a theme | 5 |") and lines[4].startswith("| **all** | 5 |")
     assert "| U109 | 2 |" in report.codes(outcomes)
     assert "| wrong | why | 1 | four | `four` |" in report.bad(outcomes) and "| hang, limit | why | 1 |" in report.bad(outcomes)
-    assert report.summary(outcomes).startswith("1 of 5 cases pass (20.0 %), gradients aside; 1 of them want no gradients.")
+    assert report.summary(outcomes).startswith("1 of 5 cases pass (20.0 %), without gradients; 1 of these cases have no gradients to test.")
     assert report.file_counts(outcomes).splitlines()[2:] == [
         f"| {name} | 5 | 1 | 2 (U109 2) | 2 | 1 |" for name in (cases.DECODING, "**all**")
     ]
