@@ -44,6 +44,7 @@ class RunOptions:
         on: "interpreter" or "gpu".
         loader: Loader of compiled kernels.
         typed: Options of the command line that ask for a GPU.
+        command: The command line without schedule and grid, for the replay in a trace.
     """
 
     schedule: str
@@ -53,6 +54,7 @@ class RunOptions:
     on: str
     loader: str
     typed: str = "--on gpu"
+    command: Sequence[str] = ("cuir", "run")
 
 
 class OutputRow(TypedDict):
@@ -128,11 +130,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, options.data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events, note = (
-        _on_gpu(checked, arguments, loader)
-        if on == "gpu"
-        else _interpreted(checked, arguments, options.schedule, options.grid, options.trace)
-    )
+    events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, options)
     seconds = time.perf_counter() - start
     blank = find_overwritten(checked)
     outputs = [_describe(t.name, cast(torch.Tensor, arguments[t.name]), t.name in blank) for t in checked.outputs]
@@ -212,8 +210,9 @@ def make_arguments(
     return arguments
 
 
-def _interpreted(checked: Checked, arguments: dict[str, Argument], schedule: str, grid: int | None, trace: Path | None) -> tuple[str, str]:
+def _interpreted(checked: Checked, arguments: dict[str, Argument], options: RunOptions) -> tuple[str, str]:
     """Run in the interpreter; return what the run did, and what it cannot show."""
+    schedule, grid, trace = options.schedule, options.grid, options.trace
     from ..interp import Trace, run
 
     if schedule == "all":
@@ -234,6 +233,7 @@ def _interpreted(checked: Checked, arguments: dict[str, Argument], schedule: str
     except CuirError as error:
         if recorded is None or trace is None or not recorded.events:
             raise
+        recorded.fault = replayable(error, options.command).diagnostics[0]
         write_trace(recorded, trace, title)
         first, *others = error.diagnostics
         note = Note(f"the trace, up to this fault, is in {trace}")

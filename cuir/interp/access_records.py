@@ -28,6 +28,7 @@ class Record(State):
         self.awaited = awaited  # the wait that completes the access, for reports
         self.bar: Mbarrier | None = None  # the barrier that a copy lands on
         self.tick = 0  # the machine's tick when it was entered
+        self.time = 0.0  # of its worker then, by the cost model
         self.unit = -1  # the worker's unit of work then, counted from 0 in its CTA; -1 outside of its loop over them
 
     def words(self) -> str:

@@ -15,14 +15,15 @@ from .machine import Worker
 
 
 # ---- products
-def retire_products(w: Worker, last: Product) -> None:
-    """Retire `last` and all products before it."""
+def retire_products(w: Worker, last: Product) -> list[Product]:
+    """Retire `last` and all products before it; return them."""
     if last.over:
-        return
+        return []
     groups = w.groups
     n = groups.products.index(last) + 1
     event = w.event()
-    for p in groups.products[:n]:
+    over = groups.products[:n]
+    for p in over:
         retire(w.m, p, event)
         p.over = True
         w.time = max(w.time, p.time)
@@ -30,6 +31,7 @@ def retire_products(w: Worker, last: Product) -> None:
             if groups.operands.get(name) is p:
                 del groups.operands[name]
     del groups.products[:n]
+    return over
 
 
 def take_over(w: Worker, value: object, by: Product) -> None:
@@ -61,17 +63,22 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
 
 
 # ---- copies and stores
-def drain_copies(w: Worker, keep: int) -> None:
-    """Retire all closed groups of cp.async copies but the last `keep`."""
+def drain_copies(w: Worker, keep: int) -> list[Action]:
+    """Retire all closed groups of cp.async copies but the last `keep`; return the copies."""
+    over = []
     while len(w.groups.closed) > keep:
-        _drain(w, w.groups.closed.pop(0))
+        over += w.groups.closed.pop(0)
+    _drain(w, over)
+    return over
 
 
-def drain_stores(w: Worker, keep: int) -> None:
-    """Retire all bulk stores but the last `keep`."""
-    over = max(0, len(w.groups.stores) - keep)
-    _drain(w, w.groups.stores[:over])
-    del w.groups.stores[:over]
+def drain_stores(w: Worker, keep: int) -> list[Action]:
+    """Retire all bulk stores but the last `keep`; return them."""
+    n = max(0, len(w.groups.stores) - keep)
+    over = w.groups.stores[:n]
+    del w.groups.stores[:n]
+    _drain(w, over)
+    return over
 
 
 def _drain(w: Worker, actions: list[Action]) -> None:

@@ -27,7 +27,11 @@ FAULT_SHARE = 0.01  # the width of another fault
 
 @dataclass(frozen=True)
 class Event:
-    """An interval of a track; `start` and `length` in cycles; `kind`: work, wait, product, copy, store, blocked or fault."""
+    """An interval of a track; `start` and `length` in cycles.
+
+    `kind`: work, wait, product, copy, store, blocked, fault, or access (the earlier one of a race, by a worker).
+    `actor`, `access`: of an engine's work, its name in reports and what it "may read" or "may write".
+    """
 
     track: str
     name: str
@@ -35,6 +39,8 @@ class Event:
     start: float
     length: float
     line: int
+    actor: str = ""
+    access: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,15 @@ class SyncStep:
 
     Attributes:
         actor: Worker, or the copy that lands.
-        kind: arrive, issue, land, wait (once it has returned), sync, product, store or blocked.
-        target: Barrier or engine concerned.
+        kind: arrive, issue, land, wait (once it has returned), sync, product, store, complete (of an engine's work, by
+            a wait for its group) or blocked.
+        target: Barrier or engine concerned; the worker that waited.
         phase: Of the barrier; -1 where there is none.
         count: Arrivals of a phase of the barrier.
         value: Bytes that an arrival expects, or that a copy brings.
         cycle: Time of the actor by the cost model.
+        engine: Name of the work that a worker issues to an engine.
+        access: What that work "may read" or "may write".
     """
 
     actor: str
@@ -59,6 +68,8 @@ class SyncStep:
     phase: int = -1
     count: int = 0
     value: int = 0
+    engine: str = ""
+    access: str = ""
 
 
 @dataclass
@@ -103,9 +114,9 @@ class Trace(ShownInNotebooks):
         self.waited(track, start, start, name, line)
         self.events.append(Event(track, name, "blocked", start, max(end, start) + max(BLOCKED_SHARE * end, COPY_LATENCY) - start, line))
 
-    def busy(self, engine: str, name: str, kind: str, start: float, length: float, line: int) -> None:
+    def busy(self, event: Event) -> None:
         """Record work of an engine."""
-        self.events.append(Event(engine, name, kind, start, length, line))
+        self.events.append(event)
 
     # ---- output
     def chrome(self) -> dict[str, Any]:

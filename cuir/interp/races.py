@@ -16,6 +16,7 @@ from .clocks import Event
 from .faults import make_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
+from .trace_times import record_earlier_access
 
 
 def touch(
@@ -49,7 +50,8 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
     """
     tracker = m.trackers[ref.cta]
     record = Record(actor, mode, proxy, completion, ref.text, awaited)
-    record.tick, record.unit = m.tick, m.workers[actor.worker].unit
+    w = m.workers[actor.worker]
+    record.tick, record.time, record.unit = m.tick, w.time, w.unit
     reads = mode == "read"
     clock = actor.clock
     for region, covered in tracker.overlapping(ref.intervals):
@@ -81,6 +83,7 @@ def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Reco
     notes: list[CauseNote] = [*cause.notes, (f"{old.description} here must be over before the {new.mode}{where}", old.span)]
     if -1 < old.unit != new.unit > -1:
         notes.append((describe_units(m, old.unit, new.unit), None))
+    record_earlier_access(m, old)
     return make_fault(m, "R401", message, new.span, cause.hint, notes)
 
 

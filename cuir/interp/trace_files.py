@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..text.diagnostics import CuirError
 from ..text.figures import load_pyplot, save_figure
-from .event_trace import Event, Trace
+from .event_trace import Trace
+from .flights import find_flights, is_named
 
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page that zooms and steps"}
 ENGINES = ("tensor core", "copy engine")
@@ -24,6 +24,7 @@ COLORS = {
     "copy": "#7d9b6a",
     "store": "#b39b4d",
     "blocked": "#a02c2c",
+    "access": "#f08a24",
     "fault": "#e02020",
 }
 ROOM = 0.035  # fraction of the width that the name of a wait takes
@@ -69,14 +70,14 @@ def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float |
     without matplotlib, U108 if the file cannot be written.
     """
     pyplot = load_pyplot("the same command", "a picture of a trace")
-    save_figure(_draw_figure(pyplot, trace.events, start, stop, 14.0), Path(path), dpi=160)
+    save_figure(_draw_figure(pyplot, trace, start, stop, 14.0), Path(path), dpi=160)
 
 
-def _draw_figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: float | None, width: float) -> Any:
-    """Draw a figure with a row for each worker and engine."""
+def _draw_figure(pyplot: Any, trace: Trace, start: float, stop: float | None, width: float) -> Any:
+    """Draw a figure with a row for each worker and engine, and thin bars for engines' work until it is waited for."""
     from matplotlib.patches import Patch
 
-    events = [e for e in all_events if e.start + e.length > start and (stop is None or e.start < stop)]
+    events = [e for e in trace.events if e.start + e.length > start and (stop is None or e.start < stop)]
     tracks = sorted({e.track for e in events}, key=lambda t: (t in ENGINES, t))
     row = {track: number for number, track in enumerate(tracks)}
     end = stop if stop is not None else max((e.start + e.length for e in events), default=1.0)
@@ -98,10 +99,16 @@ def _draw_figure(pyplot: Any, all_events: Iterable[Event], start: float, stop: f
             )
     for (track, kind), extents in spans.items():
         axes.broken_barh(extents, (row[track] - 0.4, 0.8), facecolors=COLORS[kind], edgecolor="white", linewidth=0.4)
+    for f in find_flights(trace):
+        done = f.event.start + f.event.length
+        if f.event.track in row and f.until > done:
+            axes.broken_barh([(done, f.until - done)], (row[f.event.track] + 0.2, 0.2), facecolors=COLORS[f.event.kind], alpha=0.5)
+    found = [e for e in events if trace.fault is not None and is_named(e, trace.fault)]
+    axes.barh([row[e.track] for e in found], [e.length for e in found], 0.8, [e.start for e in found], fc="none", ec="black", lw=1.5)
     axes.set_yticks(range(len(tracks)), tracks)
     axes.invert_yaxis()
     axes.set_xlim(start, end)
-    axes.set_xlabel("cycles of the interpreter's cost model")
+    axes.set_xlabel("cycles of the interpreter's cost model; thin bars: may still access memory, until waited for")
     axes.spines[["top", "right"]].set_visible(False)
     handles = [Patch(color=c, label=k) for k, c in COLORS.items() if k in drawn_kinds]
     axes.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)

@@ -5,22 +5,26 @@ Changes nothing else. Invariant: the times of all batches are kept, for their wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..text.diagnostics import CuirError
 from ..text.source import Span
+from .access_records import Record
 from .actions import Action, Copy, Product, Store
 from .barrier_state import Handout, Mbarrier, NamedBarrier
 from .event_trace import COPY_LATENCY, COPY_RATE, FAULT_SHARE, PRODUCT_RATE, Event, SyncStep, Trace
 from .machine import Machine, Worker
 
 
-def record_wait(w: Worker, start: float, name: str, span: Span) -> None:
-    """Record that a worker goes on after a wait that it came to at `start`."""
+def record_wait(w: Worker, start: float, name: str, span: Span, over: Sequence[Action] = ()) -> None:
+    """Record that a worker goes on after a wait that it came to at `start`; over: what it has waited for."""
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.waited(w.label, start, w.time, name, span.line)
         record_steps(w.m)
         if not name.startswith("wait "):  # those of mbarriers are among their events
             trace.sync_steps.append(SyncStep(w.label, "sync", name, span.line, w.time))
+        trace.sync_steps += [SyncStep(a.actor.label, "complete", w.label, span.line, w.time) for a in over]
 
 
 def record_steps(m: Machine) -> None:
@@ -76,6 +80,16 @@ def record_fault(m: Machine, error: CuirError) -> None:
     trace.events.append(Event(w.label, fault.code, "fault", w.time, max(FAULT_SHARE * end, COPY_LATENCY / 10), fault.span.line))
 
 
+def record_earlier_access(m: Machine, old: Record) -> None:
+    """Record the earlier access of a race in the row of its worker; an engine's work is among the events."""
+    trace, w = m.launch.trace, m.workers[old.worker]
+    if trace is not None and not m.number and old.label == w.label:
+        end = max((e.start + e.length for e in trace.events), default=0.0)
+        trace.events.append(
+            Event(w.label, old.description, "access", old.time, max(FAULT_SHARE * end, COPY_LATENCY / 10), old.span.line, old.label)
+        )
+
+
 def record_product(w: Worker, p: Product, volume: int) -> None:
     """Record a product of `volume` multiply-adds."""
     trace = w.m.launch.trace
@@ -108,7 +122,14 @@ def _occupy_engine(trace: Trace, w: Worker, action: Action, engine: str, kind: s
     m.engine_time[engine] = start + busy
     action.time = start + busy + latency
     if not m.number:
-        trace.busy(engine, name, kind, start, busy + latency, action.actor.span.line)
+        label, line, access = action.actor.label, action.actor.span.line, _describe_access(action)
+        trace.busy(Event(engine, name, kind, start, busy + latency, line, label, access))
         record_steps(m)
         if kind != "copy":  # the issue of a copy to an mbarrier is an event of that
-            trace.sync_steps.append(SyncStep(w.label, kind, name, action.actor.span.line, w.time))
+            trace.sync_steps.append(SyncStep(w.label, kind, name, line, w.time, engine=label, access=access))
+
+
+def _describe_access(action: Action) -> str:
+    """Describe the accesses to shared memory that an action may make until it is waited for."""
+    texts = dict.fromkeys(r.text for r in action.records)
+    return f"may {action.records[0].mode} {' and '.join(texts)}" if texts else ""

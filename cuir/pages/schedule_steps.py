@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..interp.event_trace import SyncStep
+from ..interp.flights import find_completions
 from ..text.diagnostics import Diagnostic
 from ..text.plurals import count_noun
 
@@ -74,8 +75,17 @@ def describe_steps(steps: Sequence[SyncStep], fault: Diagnostic | None = None) -
         last = shown[-1] if shown else ShownStep("", "", 0, "", 0.0)
         track, cycle = _find_actor(fault, shown) or (last.track, last.cycle)
         line = fault.span.line if fault.span is not None else 0
-        shown.append(ShownStep(fault.code, fault.message, line, track, cycle, last.states))
+        pending = list_pending(steps)
+        still = f". Not waited for yet: {', '.join(f'{name} (line {line})' for name, line in pending)}" if pending else ""
+        shown.append(ShownStep(fault.code, fault.message + still, line, track, cycle, last.states))
     return shown
+
+
+def list_pending(steps: Sequence[SyncStep]) -> list[tuple[str, int]]:
+    """Return copies, stores and products that no worker has waited for, with the lines of their issue."""
+    over = find_completions(steps)
+    issued = [(step.engine or step.actor, step.line) for step in steps if step.kind in ("issue", "copy", "product", "store")]
+    return [(name, line) for name, line in issued if name and name not in over]
 
 
 def _describe(step: SyncStep) -> str:
@@ -91,14 +101,19 @@ def _describe(step: SyncStep) -> str:
         return f"goes on, since {phase} is complete" if step.phase >= 0 else f"goes on: the first wait for {step.target} holds at once"
     if step.kind == "blocked":
         return f"is blocked: it waits for {phase}" if step.phase >= 0 else f"is blocked at {step.target}"
+    until = f": {step.engine} {step.access} until a wait for it" if step.access else ""
     if step.kind == "product":
-        return "issues a product"
+        return f"issues a product{until}"
     if step.kind == "store":
-        return f"issues a store of {step.target}"
+        return f"issues a store of {step.target}{until}"
+    if step.kind == "complete":
+        return f"is over: {step.target} has waited for it"
     return f"goes on behind {step.target}"
 
 
 def _find_track(step: SyncStep) -> str:
+    if step.kind == "complete":
+        return "tensor core" if step.actor.startswith("product") else "copy engine"
     return "copy engine" if step.kind in ("issue", "land") else step.actor
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ..interp.event_trace import Event, Trace
+from ..interp.flights import Flight, find_flights, is_named
 from ..interp.trace_files import COLORS, ENGINES
 from .barrier_rows import BarrierRow, make_barrier_rows
 from .html_table import render_table
@@ -17,6 +18,10 @@ _LABEL = 130
 _MOST = 6000  # events drawn
 _BARRIERS = 40  # rows
 _PHASES = ("#d9d2e9", "#efeaf7")  # even and odd
+_ORDER = (
+    "Bars are times of a cost model, not measured ones. A race is an order that is missing: two accesses may conflict "
+    "though their bars do not overlap. A thin bar lasts until a wait for that copy, store or product."
+)
 _BUTTONS = (
     ("in", "+", "zoom in"),
     ("out", "&minus;", "zoom out"),
@@ -37,7 +42,10 @@ def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
     barriers = make_barrier_rows(trace.sync_steps[:_MOST], end)[:_BARRIERS]
     names = [*tracks, *(b.name for b in barriers)]
     labels = "".join(f'<div style="height:{ROW}px;line-height:{ROW}px">{escape(name)}</div>' for name in names)
-    bars = "".join(_render_event(e, rows[e.track], end, e.line == marked_line) for e in events)
+    marked_events = find_marked(trace, marked_line)
+    bars = "".join(_render_event(e, rows[e.track], end, e in marked_events) for e in events)
+    flights = [f for f in find_flights(trace) if f.event.track in rows and f.until > f.event.start + f.event.length]
+    bars += "".join(_render_flight(f, rows[f.event.track], end, f.event in marked_events) for f in flights)
     bars += "".join(_render_barrier(b, len(tracks) + i, end) for i, b in enumerate(barriers))
     height = ROW * len(names)
     kinds = [k for k in COLORS if any(e.kind == k for e in events)]
@@ -52,12 +60,18 @@ def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
         f'<line class="marker" y1="0" y2="{height}" x1="-9" x2="-9" stroke="#c1121f" stroke-width="2" vector-effect="non-scaling-stroke"/>'
     )
     return (
-        f'<div class="timeline" data-cycles="{end:.0f}" data-tracks="{escape("|".join(tracks))}"><p>{legend}{marked}{left_out}</p>'
+        f'<div class="timeline" data-cycles="{end:.0f}" data-tracks="{escape("|".join(tracks))}"><p>{legend}{marked}{left_out}</p><p>{_ORDER}</p>'
         f'<p>{buttons} <span class="range">cycles 0 to {end:,.0f} of the cost model</span>; drag moves, Ctrl with the wheel zooms, a click shows the line.</p>'
         f'<div style="display:flex"><div style="width:{_LABEL}px;flex:none;font-size:12px">{labels}</div>'
         f'<div style="flex:auto;min-width:0"><svg xmlns="http://www.w3.org/2000/svg" role="img" preserveAspectRatio="none" '
         f'viewBox="0 0 {WIDTH} {height}" style="width:100%;height:{height}px;display:block;cursor:grab">{bars}{marker}</svg></div></div>{_render_totals(trace, tracks)}</div>'
     )
+
+
+def find_marked(trace: Trace, line: int | None) -> set[Event]:
+    """Return the events of the finding: both accesses of a race, else those of a line of the program."""
+    named = {e for e in trace.events if trace.fault is not None and is_named(e, trace.fault)}
+    return named or {e for e in trace.events if e.line == line}
 
 
 def _render_totals(trace: Trace, tracks: Sequence[str]) -> str:
@@ -91,4 +105,14 @@ def _render_event(e: Event, row: int, end: float, is_marked: bool) -> str:
     return (
         f'<rect x="{x:.2f}" y="{row * ROW + 3}" width="{width:.2f}" height="{ROW - 6}" fill="{COLORS[e.kind]}" data-line="{e.line}"{outline}>'
         f"<title>{escape(e.name)}, line {e.line}: {e.start:,.0f} to {e.start + e.length:,.0f}</title></rect>"
+    )
+
+
+def _render_flight(flight: Flight, row: int, end: float, is_marked: bool) -> str:
+    """Render the time from the end of an engine's work to the wait for it as a thin bar."""
+    x, last = (flight.event.start + flight.event.length) / end * WIDTH, flight.until / end * WIDTH
+    outline = f' stroke="{FINDING}" stroke-width="1.5" vector-effect="non-scaling-stroke"' if is_marked else ""
+    return (
+        f'<rect class="flight" x="{x:.2f}" y="{row * ROW + ROW - 8}" width="{max(last - x, 0):.2f}" height="5" fill="{COLORS[flight.event.kind]}" '
+        f'fill-opacity="0.6" data-line="{flight.event.line}"{outline}><title>{escape(flight.describe())}</title></rect>'
     )

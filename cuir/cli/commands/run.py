@@ -123,7 +123,7 @@ def run(
                 consts,
                 read_numbers(dim or (), "-d"),
                 read_numbers(scalar or (), "-s"),
-                RunOptions(schedule, grid, data_seed, trace, on, loader, " ".join(typed)),
+                RunOptions(schedule, grid, data_seed, trace, on, loader, " ".join(typed), command),
             )
     except CuirError as error:
         raise replayable(error, command) from error

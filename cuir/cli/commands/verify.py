@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -214,7 +215,8 @@ def verify(
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
-    diagnostics = replayed(report.diagnostics, verified, consts)
+    report.stages[:] = [replace(s, diagnostics=replayed(s.diagnostics, verified, consts)) for s in report.stages]
+    diagnostics = report.diagnostics
     if page is not None:
         from ...checking.checker import check
         from ...pages.page import write_page

@@ -108,8 +108,8 @@ def copy_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        drain_copies(w, keep)
-        trace_times.record_wait(w, start, "copy_wait", span)
+        over = drain_copies(w, keep)
+        trace_times.record_wait(w, start, "copy_wait", span, over)
         return POINT
 
     return run
@@ -150,8 +150,8 @@ def store_wait(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         start = w.time
-        drain_stores(w, keep)
-        trace_times.record_wait(w, start, "store_wait", span)
+        over = drain_stores(w, keep)
+        trace_times.record_wait(w, start, "store_wait", span, over)
         return POINT
 
     return run

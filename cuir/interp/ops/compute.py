@@ -175,8 +175,8 @@ def mma_wait(site: Site) -> Evaluate:
             v = value(w)
             if v.__class__ is Product and not v.over:
                 start = w.time
-                retire_products(w, v)
-                trace_times.record_wait(w, start, "mma_wait", site.span)
+                over = retire_products(w, v)
+                trace_times.record_wait(w, start, "mma_wait", site.span, over)
         return GO
 
     return run
