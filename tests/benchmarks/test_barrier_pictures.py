@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ from benchmarks.barrier_pictures import (
     select_steps,
 )
 from cuir.cli import run as run_command
+from cuir.text.diagnostics import Diagnostic
 
-DELETED = re.findall(r"^\| `(.+?)` \| ([A-Z]\d{3}) \| ", PAGE.read_text(encoding="utf-8"), re.M)
+DELETED = re.findall(r"^\| `([^`]+)` \| ([A-Z]\d{3}) \| ", PAGE.read_text(encoding="utf-8"), re.M)
+MOVED = re.findall(r"^\| `([^`]+)` moved behind `([^`]+)` \| ([A-Z]\d{3}) \| ", PAGE.read_text(encoding="utf-8"), re.M)
 
 
 def test_a_stage_has_one_holder_at_a_time() -> None:
@@ -79,10 +82,30 @@ def test_pictures_are_drawn_and_in_the_page(name: str, tmp_path: Path) -> None:
 def test_each_line_of_the_table_is_needed(line: str, code: str) -> None:
     kept = [text for text in read_program().splitlines() if text.strip() != line]
     assert len(kept) == len(read_program().splitlines()) - 1
+    assert find_fault(kept).code == code
+
+
+@pytest.mark.parametrize(("line", "behind", "code"), MOVED, ids=[line for line, *_ in MOVED])
+def test_a_line_that_is_moved_is_named(line: str, behind: str, code: str) -> None:
+    lines = read_program().splitlines()
+    (moved,) = (text for text in lines if text.strip() == line)
+    lines.remove(moved)
+    (place,) = (n for n, text in enumerate(lines, 1) if text.strip() == behind)
+    lines.insert(place, moved)
+    fault = find_fault(lines)
+    assert fault.code == code and (fault.hint or "").startswith(f"move {line} from line {place + 1} to in front of")
+
+
+def test_there_is_a_line_that_is_moved() -> None:
+    assert MOVED
+
+
+def find_fault(lines: Sequence[str]) -> Diagnostic:
+    """The fault of the changed program, on one CTA with two units of work."""
     a, b, c = torch.ones(128, 320).half(), torch.ones(320, 64).half(), torch.empty(128, 64).half()
     with pytest.raises(cuir.CuirError) as caught:
-        cuir.run(cuir.check(cuir.parse("\n".join(kept) + "\n", "ring.cuir")), {"A": a, "B": b, "C": c}, grid=1)
-    assert caught.value.diagnostics[0].code == code
+        cuir.run(cuir.check(cuir.parse("\n".join(lines) + "\n", "ring.cuir")), {"A": a, "B": b, "C": c}, grid=1)
+    return caught.value.diagnostics[0]
 
 
 def test_the_table_names_every_wait_arrival_and_fence() -> None:
