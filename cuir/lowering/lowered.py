@@ -29,6 +29,16 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
+class TileRegisters:
+    """An estimate of the registers of a thread that tiles of a role take at once, and where; `limit`: a thread has these."""
+
+    role: str
+    count: int
+    limit: int
+    span: Span
+
+
+@dataclass(frozen=True)
 class Cuda(ShownInNotebooks):
     """A lowered kernel: the source text, the origin of its lines, and the facts that a launch needs."""
 
@@ -49,6 +59,7 @@ class Cuda(ShownInNotebooks):
     checked: Checked = field(repr=False)
     aligned: tuple[str, ...] = ()  # tensors that asynchronous copies address: multiples of 16 bytes
     choices: tuple[str, ...] = ()  # decisions that the program's text leaves open
+    tile_registers: tuple[TileRegisters, ...] = field(default=(), repr=False)  # of each role
 
     def __repr__(self) -> str:
         consts = describe_consts(self.checked.consts)

@@ -16,7 +16,7 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import dtype_of, is_scalar
-from ..lowered import KERNEL, Cuda
+from ..lowered import KERNEL, Cuda, TileRegisters
 from . import work_queues as queues
 from .address_sums import stride
 from .context import WARPS, KernelContext
@@ -46,6 +46,7 @@ class KernelPrinter(KernelContext):
     ):
         super().__init__(kernel, checked, facts, spans)
         self.single = single
+        self.tile_registers: list[TileRegisters] = []
 
     # ---- the file
     def emit(self) -> Cuda:
@@ -92,6 +93,7 @@ class KernelPrinter(KernelContext):
             checked,
             tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])),
             tuple(self.choices),
+            tuple(self.tile_registers),
         )
 
     def _emit_declarations(self) -> None:
@@ -248,6 +250,7 @@ class KernelPrinter(KernelContext):
             out.line(self.target.format_phrase("more registers" if registers > launch else "fewer registers", registers))
         for k, role in enumerate(members):
             printer = RolePrinter(self, role, role.symbol.data in self.single)
+            self.tile_registers.append(printer.estimate_registers())
             last, warp = role.warp.data + role.workers.data, role.warp.data
             whole = role.threads.data == 128 or (len(members) == 1 and warp == 0 and role.workers.data % WARPS == 0)
             position = "warp" if last <= WARPS else f"4 * (warpgroup - {role.warpgroup.data}) + warp"

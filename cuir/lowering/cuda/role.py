@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.base import Effects
+from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
-from ..analyses.liveness import iterate_leaves
+from ..analyses.liveness import Liveness, iterate_leaves
+from ..analyses.register_counts import find_peak, fits_unrolled
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, is_tile
 from ..ir.ir_walk import last
+from ..lowered import TileRegisters
 from .context import KernelContext
 from .operator_text import strip
 from .role_scope import RoleScope
@@ -50,6 +54,23 @@ class RolePrinter(RoleScope):
         self.places = self.elements.places
         self.declared = place_declarations(role, self.storages)
         self.few_registers = isinstance(role, ops.Role) and 0 < role.registers.data < FEW_REGISTERS
+
+    @cached_property
+    def liveness(self) -> Liveness:
+        assert isinstance(self.role, ops.Role)
+        return Liveness(self.role.body.block)
+
+    @property
+    def available_registers(self) -> int:
+        """Registers of a thread: those of the role, or those of the launch."""
+        assert isinstance(self.role, ops.Role)
+        return self.role.registers.data or count_pool_registers(self.kernel.checked.threads) // self.kernel.checked.threads
+
+    def estimate_registers(self) -> TileRegisters:
+        """Return the registers of a thread that the role's tiles take at once."""
+        assert isinstance(self.role, ops.Role)
+        count, op = find_peak(self.role, self.liveness, self.threads)
+        return TileRegisters(self.role.symbol.data, count, self.available_registers, self.span(op if op is not None else self.role))
 
     def declare(self, s: Storage) -> None:
         """Emit the declaration of a variable."""
@@ -172,14 +193,19 @@ class RolePrinter(RoleScope):
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
         if not self.single or self.few_registers:
-            few = start.isdigit() and stop.isdigit() and 0 < len(range(int(start), int(stop), step)) <= MAX_UNROLLED_TURNS
+            turns = len(range(int(start), int(stop), step)) if start.isdigit() and stop.isdigit() else 0
+            few = 0 < turns <= MAX_UNROLLED_TURNS
             # copies of a body with products cost more than the branch, or need too many registers; without products,
             # reads of different turns do not wait for one another
-            unrolled = few and not self.few_registers and _only_computes(op.body.block)
+            unrolled = few and not self.few_registers and _only_computes(op.body.block) and self._has_room(op, turns)
             self.out.line("#pragma unroll" if unrolled else "#pragma unroll 1")
         with self.out.block(f"for (int {counter} = {start}; {counter} {sign} {stop}; {move})"):
             self._emit_region(op.body.block, op.inner)
         self.emit_moves(op.results, op.inner)
+
+    def _has_room(self, op: ops.For, turns: int) -> bool:
+        """Return whether a thread has registers for what all turns of a loop load."""
+        return fits_unrolled(op, turns, self.liveness, self.threads, self.available_registers)
 
     def _emit_for_units(self, op: ops.ForUnits) -> None:
         self.emit_moves(op.inner, op.carried)
