@@ -79,8 +79,8 @@ def colour(d: Diagnostic) -> Any:
     text = Text()
     for line in d.render().split("\n"):
         style = ""
-        if f"error[{d.code}]" in line:
-            style = "bold red"
+        if f"{d.severity}[{d.code}]" in line:
+            style = "bold red" if d.severity == "error" else "bold yellow"
         elif line.startswith("      | "):
             style = "red"
         elif line.startswith("     = "):

@@ -12,7 +12,7 @@ from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
 from ..checking.kernel_results import ResultKey
 from ..lowering import Cuda
-from ..text.diagnostics import CuirError
+from ..text.diagnostics import CuirError, Diagnostic
 from .nvcc import Resources, cached_resources, compile_cuda
 
 NOTHING_TO_COMPILE_WITH = ("U503", "U504")
@@ -54,6 +54,22 @@ def find_spills(cuda: Cuda, compile: bool) -> str:
                 raise
     description = "" if resources is None else describe_spills(cuda, resources)
     return f"warning: {description}" if description else ""
+
+
+def find_large_tiles(cuda: Cuda) -> list[Diagnostic]:
+    """Return a warning for each role whose tiles, by the estimate of the lowering, exceed the registers of a thread."""
+    hint = "smaller tiles, more warpgroups, or parts of a row that are read from shared memory one after the other"
+    return [
+        Diagnostic(
+            "M307",
+            f"a thread of role `{t.role}` has {t.limit} registers, and its tiles take about {t.count} here: the rest spills to memory",
+            t.span,
+            hint=hint,
+            severity="warning",
+        )
+        for t in cuda.tile_registers
+        if t.count > t.limit
+    ]
 
 
 def describe_spills(cuda: Cuda, resources: Resources) -> str:

@@ -22,7 +22,7 @@ class Diagnostic:
     """One error for people and tools.
 
     `code` is stable (listed in `cuir/text/codes.py`); `message` states what was expected, then what was found; `hint`
-    states what to do.
+    states what to do. `severity` is "error" or "warning".
     """
 
     code: str
@@ -30,13 +30,14 @@ class Diagnostic:
     span: Span | None = None
     notes: tuple[Note, ...] = ()
     hint: str | None = None
+    severity: str = "error"
 
     def __str__(self) -> str:
         return self.render()
 
     def render(self) -> str:
         place = f"{self.span}: " if self.span else ""
-        parts = [f"{place}error[{self.code}]: {self.message}"]
+        parts = [f"{place}{self.severity}[{self.code}]: {self.message}"]
         if self.span:
             parts.append(caret(self.span))
             parts.extend(_render_chain(self.span))

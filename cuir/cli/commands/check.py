@@ -41,24 +41,32 @@ def _check(file: str, kernel: str | None, const: list[str] | None, as_json: bool
     """Check the program once. Raises CuirError with its errors."""
     from ...arguments.requirements import describe_row_requirements
     from ...checking.checker import check as run_check
-    from ...runtime.launchable import require_launchable
+    from ...runtime.launchable import find_large_tiles, require_launchable
     from ..command_inputs import read_program, read_program_consts
     from ..tables import facts
 
     program = read_program(file)
     picked, consts = read_program_consts(program, file, kernel, const or ())
     checked = run_check(program, picked.name, consts)
-    require_launchable(checked)
+    lowered = require_launchable(checked)
+    warnings = find_large_tiles(lowered)
     description = facts(checked)
+    tiles = [t for t in lowered.tile_registers if t.count]
+    description["tile_registers"] = {t.role: {"estimate": t.count, "limit": t.limit} for t in tiles}
+    if tiles:
+        estimates = "; ".join(f"tiles of {t.role} take about {t.count} of a thread's {t.limit}" for t in tiles)
+        description["lines"].append(f"registers {estimates}")
     if needs := describe_row_requirements(checked):
         description["lines"].append(f"rows      {needs}")
     if as_json:
-        print_json({"ok": True, "diagnostics": [], "kernel": description})
+        print_json({"ok": True, "diagnostics": [], "warnings": [w.as_json() for w in warnings], "kernel": description})
         return
     console = stdout()
     console.print(styled(("ok", "bold green"), f"  {file}: kernel ", (checked.name, "bold"), f" ({checked.arch})"))
     for line in description["lines"]:
         console.print(f"    {line}", style="dim", soft_wrap=True)
+    if warnings:
+        print_errors(warnings, False)
 
 
 def _watch(file: str, kernel: str | None, const: list[str] | None) -> None:

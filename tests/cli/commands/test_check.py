@@ -17,6 +17,25 @@ def test_check_says_what_it_found(cuir: Callable, good: Path) -> None:
     assert data["ok"] and data["kernel"]["consts"] == {"T": "f16"} and data["kernel"]["roles"][0]["threads"] == 128
 
 
+def test_check_estimates_registers_and_warns_beyond_them(cuir: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "wide.cuir"
+    path.write_text(
+        """@kernel(arch="sm_90a")
+def copy(X: Global[f32, M, 2048], Y: Global[f32, M, 1], *, C: const = 2048):
+    with role("all", warps=4):
+        store(Y[0 : 16, :], row_sum(load(X[0 : 16, 0 : C])))
+"""
+    )
+    wide = cuir("check", path)
+    assert wide.code == 0 and "tiles of all take about" in wide.out and "of a thread's 255" in wide.out
+    assert "warning[M307]" in wide.err and f"{path}:4:" in wide.err
+    data = cuir("check", path, "--json").json
+    assert data["ok"] and data["warnings"][0]["code"] == "M307"
+    assert data["kernel"]["tile_registers"]["all"]["limit"] == 255 < data["kernel"]["tile_registers"]["all"]["estimate"]
+    narrow = cuir("check", path, "-c", "C=64", "--json").json
+    assert narrow["warnings"] == [] and 8 <= narrow["kernel"]["tile_registers"]["all"]["estimate"] < 64
+
+
 def test_check_takes_names_of_the_corpus(cuir: Callable) -> None:
     assert cuir("check", "flash_fwd_sm90", "-c", "T=f16,D=64").code == 0
 
