@@ -27,7 +27,7 @@ from .traits import Traits
     where="declaration",
     traits=Traits(declares=True, makes="array"),
     doc="An array in the CTA's shared memory, undefined until written. Rows of whole 128-byte panels are laid out as swizzled panels, which bulk "
-    "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous in each. Else, and in stages of a single row, the layout is row-major, with rows padded to 16 bytes. A "
+    "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous in each. Else, and in stages of a single row: row-major, rows padded to 16 bytes. A "
     "stage of a ring is contiguous. `over=x`: the first bytes of x, which may be larger; a write through one makes the same bytes of the other undefined.",
 )
 def _shared(cx: CallContext) -> Type:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..text.progress_message import ProgressMessage, get_share
 from .request import Level, Progress
 
-# typical seconds of each stage, of kernels of the corpus: only their ratios matter
-SECONDS = {
+# typical times of the stages, of kernels of the corpus: only their ratios matter
+TYPICAL_TIMES = {
     "quick": {"well-formed": 0.5, "contracts": 0.3, "schedules": 2.0, "mask": 0.5, "numbers": 2.5},
     "full": {"well-formed": 1.5, "contracts": 1.5, "schedules": 50.0, "mask": 0.5, "numbers": 40.0},
 }
@@ -19,11 +19,11 @@ class StageShares:
     """
 
     def __init__(self, progress: Progress, level: Level, has_mask: bool):
-        seconds = {name: s for name, s in SECONDS[level].items() if has_mask or name not in ("contracts", "mask")}
-        whole = sum(seconds.values())
+        times = {name: t for name, t in TYPICAL_TIMES[level].items() if has_mask or name not in ("contracts", "mask")}
+        whole = sum(times.values())
         self.progress = progress
         self.begins: dict[str, float] = {}
-        self.lengths = {name: s / whole for name, s in seconds.items()}
+        self.lengths = {name: t / whole for name, t in times.items()}
         begin = 0.0
         for name, length in self.lengths.items():
             self.begins[name], begin = begin, begin + length

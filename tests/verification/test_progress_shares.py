@@ -8,7 +8,7 @@ import pytest
 
 import cuir
 from cuir.text.progress_message import ProgressMessage, get_share
-from cuir.verification.progress_shares import SECONDS, StageShares
+from cuir.verification.progress_shares import TYPICAL_TIMES, StageShares
 from cuir.verification.request import Level
 
 ROOT = Path(__file__).parent.parent.parent
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 def test_shares_rise_from_stage_to_stage(level: Level, has_mask: bool) -> None:
     heard: list[str] = []
     shares = StageShares(heard.append, level, has_mask)
-    for stage in SECONDS[level]:
+    for stage in TYPICAL_TIMES[level]:
         for message in (
             f"{stage}: begins",
             ProgressMessage(f"{stage}: half", 0.5),

@@ -27,7 +27,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
     """Problems for which a setting was chosen."""
     seen: list[Lengths] = []
-    choose = cuir.performance.selection.setting_dispatch
+    choose = cuir.performance.selection.choose
 
     def counted(program: Any, fixed: Any, at: Lengths, *of: Any, **more: Any) -> Any:
         seen.append(at)
