@@ -26,6 +26,7 @@ ROOMS = (
     "arguments",
     "interp",
     "explore",
+    "attn/outputs",
     "spec",
     "attn/tracing",
     "attn/masks",

@@ -15,6 +15,7 @@ from ..attn.capture.attention_request import SOFTMAX, AttentionRequest, Level, W
 from ..attn.capture.call_inputs import Seeded, make_scale_positive, prepare_dropout, wrong
 from ..attn.capture.dispatcher_calls import is_dispatched
 from ..attn.capture.kernel_operands import autocast, autocasts
+from ..attn.outputs.output_table import REQUEST_FIELDS, describe_outputs
 from ..attn.serving.varlen import nested_attention
 from ..spec.specification import Normalize
 from ..syntax.plain_numbers import plain_number
@@ -82,9 +83,9 @@ def flex_attention(
     Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be traced, U5xx for a missing device
     or tool, and the findings of verification.
     """
-    most = False
+    further: tuple[str, ...] = ()
     if return_aux is not None:
-        most = _max_scores_requested(return_aux, return_lse)
+        further = _list_requested(return_aux, return_lse)
     if _ANY_AUTOCAST() and autocasts(query):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
@@ -110,14 +111,14 @@ def flex_attention(
         query, scale = make_scale_positive(query, plain_number(scale))
     dropout: Seeded | None = None
     weighting = SOFTMAX
-    if sink is not None or most or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
+    if sink is not None or further or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
         dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
-        weighting = Weighting(normalize, plain_number(sink), most, dropout is not None)
+        weighting = Weighting(normalize, plain_number(sink), further, dropout is not None)
     request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
     if is_compiling() or is_dispatched(query, key, value):
         if isinstance(query, torch.Tensor) and query.is_nested:
-            if most:
-                wrong("U413", "the largest scores of nested tensors are not there", "AuxRequest(lse=True)")
+            if further:
+                wrong("U413", f"{describe_outputs(further)} of nested tensors are not there", "AuxRequest(lse=True)")
             outputs: tuple[torch.Tensor, ...] = nested_attention(request)
         else:
             outputs = run_dispatched(request) or run_warm(request) or run_cold(request)
@@ -125,17 +126,24 @@ def flex_attention(
         outputs = run_warm(request) or run_cold(request)
     if return_aux is None:
         return outputs[:2] if return_lse else outputs[0]
-    lse, max_scores = outputs[1] if return_aux.lse else None, outputs[2] if len(outputs) > 2 else None
-    return outputs[0], AuxOutput(lse=lse, max_scores=max_scores)
+    fields: dict[str, torch.Tensor] = {}  # loops cost half of what comprehensions do
+    for field, name in REQUEST_FIELDS:
+        if name in further:
+            fields[field] = outputs[2 + further.index(name)]
+    return outputs[0], AuxOutput(outputs[1] if return_aux.lse else None, **fields)
 
 
-def _max_scores_requested(return_aux: object, return_lse: bool) -> bool:
-    """Check what is requested beside O; return True if the largest scores are. Raises CuirError U413."""
+def _list_requested(return_aux: object, return_lse: bool) -> tuple[str, ...]:
+    """Check what is requested beside O; return the names of further outputs. Raises CuirError U413."""
     if not isinstance(return_aux, AuxRequest):
         wrong("U413", f"return_aux must be an AuxRequest, found {return_aux!r}", "AuxRequest(lse=True)")
     if return_lse:
         wrong("U413", "return_lse and return_aux both say what is given beside O", "AuxRequest(lse=True)")
-    return bool(getattr(return_aux, "max_scores", False))
+    names: tuple[str, ...] = ()
+    for field, name in REQUEST_FIELDS:
+        if getattr(return_aux, field, False):
+            names += (name,)
+    return names
 
 
 __all__ = ["flex_attention"]

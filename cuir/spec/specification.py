@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 import torch
 
+from ..attn.outputs.output_table import OUTPUT_NAMES, OUTPUTS, find_outputs
 from ..ops.meaning.tiles import split_operands
 from ..syntax.plain_numbers import plain_number
 from ..text.diagnostics import CuirError
@@ -66,6 +67,7 @@ class Specification(ShownInNotebooks):
     the softmax's sum and has no value.
     max_scores: the kernel also returns MAX_SCORES [B, H, M], f32: the largest score of each query after both mods, -inf
     for a query without keys.
+    outputs: names of further outputs of the kernel, f32 [B, H, M]; "MAX_SCORES" is the same as `max_scores`.
     dropout: weights become 0 with a probability, and the others are rescaled, after the normalisation: LSE is that of
     all weights.
 
@@ -86,12 +88,16 @@ class Specification(ShownInNotebooks):
     max_scores: bool = False
     dropout: Dropout | None = None
     evaluated: Evaluated | None = None  # evaluates many pairs at once, for mods of a single pair
+    outputs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sink", plain_number(self.sink))
         if any(plain_number(value) is not value for value in self.captured.values()):
             object.__setattr__(self, "captured", {name: plain_number(value) for name, value in self.captured.items()})
         self._check_normaliser()
+        for name in self.outputs:
+            if name not in OUTPUT_NAMES:
+                raise CuirError.of("X101", f"`outputs` of `{self.name}` are among {', '.join(OUTPUT_NAMES)}, found {name!r}")
         for mod, kind, count in ((self.mask_mod, "mask_mod", 4), (self.score_mod, "score_mod", 5)):
             if mod is None:
                 continue
@@ -157,7 +163,13 @@ class Specification(ShownInNotebooks):
 
         It includes whether there is dropout, not its probability or seed.
         """
-        return self.normalize, self.sink, self.max_scores, *(() if self.dropout is None else (True,))
+        return self.normalize, self.sink, *self.output_names, *(() if self.dropout is None else (True,))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The further outputs that it asks for, in the order of their table."""
+        by_option = (o.name for o in OUTPUTS if o.request_field is not None and getattr(self, o.request_field, False))
+        return tuple(o.name for o in find_outputs({*self.outputs, *by_option}))
 
     @property
     def data(self) -> Mapping[str, Captured]:
@@ -324,8 +336,14 @@ class Specification(ShownInNotebooks):
 
     def most(self, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
         """Compute the largest score of each query in float64, [B, H, M]; -inf for a query without keys."""
-        scores = self.scores(products(q, k, scale), lengths_of(q, k))
-        return scores.amax(-1) if scores.shape[-1] else scores.new_full(scores.shape[:-1], -math.inf)
+        return self.compute_output("MAX_SCORES", q, k, scale)
+
+    def compute_output(self, name: str, q: torch.Tensor, k: torch.Tensor, scale: float) -> torch.Tensor:
+        """Compute a further output in float64, [B, H, M]."""
+        (output,) = find_outputs((name,))
+        lengths = lengths_of(q, k)
+        scores = self.scores(products(q, k, scale), lengths)
+        return output.compute_expected(scores, self._normalized(scores, lengths)[0])
 
     def half(
         self,

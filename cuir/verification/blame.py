@@ -15,7 +15,6 @@ from typing import cast
 import numpy as np
 import torch
 
-from ..attn.tracing.splice_names import MAX_SCORES
 from ..attn.verification.problems import Launch
 from ..checking.checked import Checked
 from ..checking.views import root_name
@@ -241,8 +240,10 @@ def _run_watched(
         expected = spec.exact(collect_readable(checked, problem), list(problem.before)).get(name)
     else:
         assert isinstance(problem, Launch) and isinstance(spec, Specification)
-        results = spec.reference(problem.q, problem.k, problem.v, problem.scale)
-        expected = spec.most(problem.q, problem.k, problem.scale) if name == MAX_SCORES else dict(zip(("O", "LSE"), results)).get(name)
+        if name in problem.further:
+            expected = spec.compute_output(name, problem.q, problem.k, problem.scale)
+        else:
+            expected = dict(zip(("O", "LSE"), spec.reference(problem.q, problem.k, problem.v, problem.scale))).get(name)
     if expected is None:
         return watch, None
     expected = expected.double()

@@ -12,12 +12,12 @@ from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatche
 from .block_masks import LazyBlockMask, check_mask, get_mask_mod
 from .dynamo_closures import read_mods
 from .materialised_block_masks import MASKS_ARE_CONSTANTS, mark_graph_inputs
-from .operator import OPERATOR, WITH_MAX_SCORES, sink_of
+from .operator import OPERATORS, sink_of
 from .prepared_calls import prepare, run_warm
 
 
 def run(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
-    """Return O, LSE and, if requested, the largest scores of a call."""
+    """Return O, LSE and the requested further outputs of a call."""
     if is_compiling() or is_dispatched(request.query, request.key, request.value):
         return run_dispatched(request) or run_warm(request) or run_cold(request)
     return run_warm(request) or run_cold(request)
@@ -67,8 +67,9 @@ def run_dispatched(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     scale = query.shape[3] ** -0.5 if scale is None else float(scale)
     block_size = [] if stand is None else list(stand.BLOCK_SIZE)
     arguments = query, key, value, captured, handle, scale, enable_gqa, backend, verify, block_size
-    outputs: tuple[torch.Tensor, ...] = (WITH_MAX_SCORES if weighting.max_scores else OPERATOR)(*arguments)
-    return (*outputs[:2], outputs[2].detach()) if weighting.max_scores else outputs  # the largest scores have no gradient
+    outputs: tuple[torch.Tensor, ...] = OPERATORS[weighting.outputs](*arguments)
+    # further outputs have no gradient
+    return (*outputs[:2], *[x.detach() for x in outputs[2:]]) if weighting.outputs else outputs
 
 
 __all__ = ["run", "run_cold", "run_dispatched"]

@@ -64,7 +64,7 @@ def read_mods(
     Returns None for mods that an operator cannot hold, in a call that no graph takes. Raises CuirError U418 in code
     that becomes a graph.
     """
-    rest = weighting.normalize, weighting.sink is not None, weighting.max_scores, dropout_p
+    rest = weighting.normalize, weighting.sink is not None, weighting.outputs, dropout_p
     if torch.compiler.is_compiling():
         read = _READ if torch.compiler.is_dynamo_compiling() and enter_tracer() else _from_outside
         captured, handle = read(query, mask_mod, score_mod, *rest)
@@ -91,10 +91,10 @@ def _from_outside(
     score_mod: Mod | None,
     normalize: Normalize,
     sink: bool,
-    max_scores: bool,
+    outputs: tuple[str, ...],
     dropout_p: float,
 ) -> tuple[list[torch.Tensor], str]:
-    handle = register_mods(mask_mod, score_mod, normalize, sink, max_scores, dropout_p)
+    handle = register_mods(mask_mod, score_mod, normalize, sink, outputs, dropout_p)
     return collect_captured(handle, (mask_mod, score_mod)), handle
 
 

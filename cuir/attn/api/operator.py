@@ -32,6 +32,8 @@ from ..capture.graph_places import at_users_places
 from ..capture.kernel_operands import empty_as, output_for, without_room
 from ..kernels.attention_kernel import ATTENTIONS, Ready, name_of
 from ..kernels.autograd import BackwardInputs, backward
+from ..outputs.max_scores import MAX_SCORES
+from ..outputs.output_table import OUTPUT_SETS, name_operator
 from ..splicing.captured_arguments import Snapshot, state_of, take_snapshot
 from ..splicing.specification_copies import rebuild_mods
 from ..tracing.captured_parameter import Parameter
@@ -144,7 +146,7 @@ class Handled:
     stand_ins: tuple[torch.Tensor, ...] = ()
     normalize: Normalize = "softmax"
     sink: bool = False
-    max_scores: bool = False
+    outputs: tuple[str, ...] = ()
     dropout_p: float = 0.0
     places: tuple[tuple[Found, tuple[weakref.ref[types.FunctionType], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Mod] | None, ...] = ()  # the mask_mod and the score_mod
@@ -177,9 +179,9 @@ class Handled:
 
     def weighting(self, captured: list[torch.Tensor]) -> Weighting:
         """Return the weights with a sink among these captured tensors."""
-        if not (self.sink or self.max_scores or self.dropout_p) and self.normalize == "softmax":
+        if not (self.sink or self.outputs or self.dropout_p) and self.normalize == "softmax":
             return SOFTMAX
-        return Weighting(self.normalize, captured[-1] if self.sink else None, self.max_scores, bool(self.dropout_p))
+        return Weighting(self.normalize, captured[-1] if self.sink else None, self.outputs, bool(self.dropout_p))
 
 
 # a graph that torch.compile made may call its handle at any later time: both grow with the mods that were compiled
@@ -193,7 +195,7 @@ def register_mods(
     score_mod: Mod | None,
     normalize: Normalize = "softmax",
     sink: bool = False,
-    max_scores: bool = False,
+    outputs: tuple[str, ...] = (),
     dropout_p: float = 0.0,
 ) -> str:
     """Register mods and return their handle; run when a graph is traced.
@@ -220,7 +222,8 @@ def register_mods(
             else "make what the mod needs of it before, outside",
         )
     mark_steady(capture_key.tensors)
-    key = capture_key.structure, capture_key.values, normalize, sink, max_scores, dropout_p
+    rest = normalize, sink, _key_of_outputs(outputs), dropout_p
+    key = capture_key.structure, capture_key.values, *rest
     if key not in _BY_MODS:
         name = "_".join(name_of(mod) for mod in (score_mod, mask_mod) if mod is not None) or "full"
         stand_ins = {id(t): _nowhere(t) for t in capture_key.tensors}
@@ -236,10 +239,8 @@ def register_mods(
                     f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                     hint="make it an attribute of the object, close over it, or call outside of torch.compile",
                 )
-        _BY_MODS[key] = _named(capture_key.digest(), capture_key.values, normalize, sink, max_scores, dropout_p)
-        _HANDLED[_BY_MODS[key]] = Handled(
-            spec, tuple(stand_ins[id(t)] for t in capture_key.tensors), normalize, sink, max_scores, dropout_p
-        )
+        _BY_MODS[key] = _named(capture_key.digest(), capture_key.values, *rest)
+        _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in capture_key.tensors), normalize, sink, outputs, dropout_p)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
     try:
@@ -254,6 +255,14 @@ def register_mods(
         ((kind, path, value if kind in PLAIN else None), _holders(mods, path)) for kind, path, value in capture_key.places
     )
     return _BY_MODS[key]
+
+
+def _key_of_outputs(outputs: tuple[str, ...]) -> Hashable:
+    """Return what a handle's key has of further outputs.
+
+    For none and for MAX_SCORES these are truth values, whose handles stand in graphs that users saved.
+    """
+    return bool(outputs) if outputs in ((), (MAX_SCORES.name,)) else outputs
 
 
 def _named(*parts: object) -> str:
@@ -301,7 +310,7 @@ class GraphMods(NamedTuple):
 
 
 def handle_of(
-    mask_mod: ReadMod | None, score_mod: ReadMod | None, normalize: Normalize, sink: bool, max_scores: bool, dropout_p: float = 0.0
+    mask_mod: ReadMod | None, score_mod: ReadMod | None, normalize: Normalize, sink: bool, outputs: tuple[str, ...], dropout_p: float = 0.0
 ) -> str:
     """Return the handle of mods that torch.compile read.
 
@@ -312,9 +321,9 @@ def handle_of(
     def make() -> Handled:
         mask, score = (None if m is None else m.mod for m in mods)
         stand_ins = tuple(t for m in mods if m is not None for t in m.stand_ins)
-        return Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, max_scores, dropout_p)
+        return Handled(Specification("compiled", mask, score), stand_ins, normalize, sink, outputs, dropout_p)
 
-    return handle_for((tuple(None if m is None else m.key for m in mods), normalize, sink, max_scores, dropout_p), make)
+    return handle_for((tuple(None if m is None else m.key for m in mods), normalize, sink, _key_of_outputs(outputs), dropout_p), make)
 
 
 def handle_for(key: tuple[Hashable, ...], make: Callable[[], Handled]) -> str:
@@ -508,9 +517,14 @@ def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return without_room(output_for(query, columns), query), query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
-def _shapes_with_max_scores(*arguments: Any) -> tuple[torch.Tensor, ...]:
-    o, lse = _shapes(*arguments)
-    return o, lse, torch.empty_like(lse)
+def _shapes_with(count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """Return the function of the shapes of O, LSE and so many further outputs."""
+
+    def shapes(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        o, lse = _shapes(*arguments)
+        return o, lse, *(torch.empty_like(lse) for _ in range(count))
+
+    return shapes
 
 
 def _shapes_of_gradients(*arguments: Any) -> list[torch.Tensor]:
@@ -561,8 +575,9 @@ def _gradients(ctx: _Context, do: torch.Tensor | None, dlse: torch.Tensor | None
 # torch.library.custom_op would add 70 us to each call
 _LIBRARY = torch.library.Library("cuir", "FRAGMENT")
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag)
-for _operation, _count, _fake in (("flex_attention", 2, _shapes), ("flex_attention_max_scores", 3, _shapes_with_max_scores)):
-    _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * _count)})", tags=_TAGS)
+for _outputs in ((), *OUTPUT_SETS):
+    _operation, _fake = name_operator(_outputs), _shapes_with(len(_outputs))
+    _LIBRARY.define(f"{_operation}{SCHEMA} -> ({', '.join(['Tensor'] * (2 + len(_outputs)))})", tags=_TAGS)
     _LIBRARY.impl(_operation, at_users_places(_run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"cuir::{_operation}", of_operator(_fake), lib=_LIBRARY)
     torch.library.register_autograd(f"cuir::{_operation}", _gradients, setup_context=_keep, lib=_LIBRARY)
@@ -588,13 +603,14 @@ _LIBRARY.define(f"flex_attention_backward{BACKWARD_SCHEMA} -> Tensor[]", tags=_T
 _LIBRARY.impl("flex_attention_backward", at_users_places(_run_backward), "CompositeExplicitAutograd")
 torch.library.register_fake("cuir::flex_attention_backward", _shapes_of_gradients, lib=_LIBRARY)
 OPERATOR = torch.ops.cuir.flex_attention.default
-WITH_MAX_SCORES = torch.ops.cuir.flex_attention_max_scores.default
+# by the further outputs
+OPERATORS = {outputs: getattr(torch.ops.cuir, name_operator(outputs)).default for outputs in ((), *OUTPUT_SETS)}
 BACKWARD = torch.ops.cuir.flex_attention_backward.default
 
 __all__ = [
     "OPERATOR",
+    "OPERATORS",
     "UNKNOWN",
-    "WITH_MAX_SCORES",
     "GraphMods",
     "Handled",
     "ReadMod",

@@ -19,6 +19,7 @@ from ..capture.first_call_progress import Progress
 from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, traced_with
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form, Kind
+from ..outputs.output_table import can_merge
 from ..splicing.splice import TransferResult
 from ..tracing.read_ranges import trace_without_clashes
 from ..tracing.traced_result import Traced
@@ -161,7 +162,7 @@ def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     query, key, value, weighting, block_mask = request.query, request.key, request.value, request.weighting, request.block_mask
     check_sink(weighting.sink, query.shape[1])
     variant, traced = Variant(mask_mod, request.score_mod, weighting), None
-    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting.dropout)
+    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting)
     if is_materialised(block_mask):
         need_warm("looking at the blocks of a mask")
         mask_mod, traced = _mask_mod_from_blocks(request, variant, capture_key, form)
@@ -210,8 +211,9 @@ def _specification(variant: Variant) -> Specification:
     return variant.specification("_".join(name_of(mod) for mod in (variant.score_mod, variant.mask_mod) if mod is not None) or "full")
 
 
-def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout: bool) -> Form:
-    kind: Kind = "decode" if runs_on_decode_kernel(query, key) and not dropout else "forward"
+def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weighting: Weighting) -> Form:
+    split = runs_on_decode_kernel(query, key) and not weighting.dropout and can_merge(weighting.outputs)
+    kind: Kind = "decode" if split else "forward"
     return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
 
 
@@ -222,10 +224,10 @@ def _mods(capture_key: CaptureKey, form: Form, level: Level) -> Hashable:
 
 def _numbers(weighting: Weighting) -> Hashable:
     """Return weights without a sink that is a tensor, and with the kind of one that is a number."""
-    normalize, sink, max_scores, dropout = weighting
-    if sink is None and not max_scores and not dropout and normalize == "softmax":
+    normalize, sink, outputs, dropout = weighting
+    if sink is None and not outputs and not dropout and normalize == "softmax":
         return ()
-    return normalize, None if isinstance(sink, torch.Tensor) else (type(sink), sink), max_scores, dropout
+    return normalize, None if isinstance(sink, torch.Tensor) else (type(sink), sink), outputs, dropout
 
 
 def _keep_warm(

@@ -36,19 +36,19 @@ class Weighting(NamedTuple):
 
     Attributes:
         sink: a logit of each head, [H] or a number.
-        max_scores: the largest score of each query is an output.
+        outputs: names of further outputs of the kernel, in the order of their table.
         dropout: weights are dropped; probability and seed are arguments of the launch.
     """
 
     normalize: Normalize = "softmax"
     sink: torch.Tensor | float | None = None
-    max_scores: bool = False
+    outputs: tuple[str, ...] = ()
     dropout: bool = False
 
     @property
     def plain(self) -> bool:
         """True for a softmax and nothing else."""
-        return self.normalize == "softmax" and self.sink is None and not self.max_scores and not self.dropout
+        return self.normalize == "softmax" and self.sink is None and not self.outputs and not self.dropout
 
     @property
     def sink_tensor(self) -> torch.Tensor | None:
@@ -58,7 +58,7 @@ class Weighting(NamedTuple):
         """Return what a capture key has of it: nothing for a plain softmax."""
         if self is SOFTMAX or self.plain:
             return ()
-        return (*self[:3], True) if self.dropout else self[:3]
+        return (self.normalize, self.sink, *self.outputs, *((True,) if self.dropout else ()))
 
 
 SOFTMAX = Weighting()
@@ -81,15 +81,15 @@ class Variant(NamedTuple):
 
     def specification(self, name: str) -> Specification:
         """Return it as a specification of this name. Raises CuirError X101."""
-        normalize, sink, max_scores, dropout = self.weighting
+        normalize, sink, outputs, dropout = self.weighting
         return Specification(
             name,
             self.mask_mod,
             self.score_mod,
             normalize=normalize,
             sink=sink,
-            max_scores=max_scores,
             dropout=Dropout() if dropout else None,
+            outputs=outputs,
         )
 
 

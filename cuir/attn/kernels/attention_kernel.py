@@ -42,12 +42,13 @@ from ..capture.dispatcher_calls import has_no_numbers, is_dispatched
 from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import output_for, pack_rows, strides_fit, without_room
 from ..masks.block_lists import TooLarge
+from ..outputs.output_table import OUTPUT_NAMES, name_operator
 from ..splicing.captured_arguments import Cache, State, memory_of, sources_of, state_of, unchanged
 from ..splicing.dropout_splice import arguments_of
 from ..splicing.splice import TransferResult, transfer
 from ..tracing.captured_parameter import Parameter
 from ..tracing.read_ranges import Reads, trace_without_clashes
-from ..tracing.splice_names import DROPOUT, MAX_SCORES
+from ..tracing.splice_names import DROPOUT
 from ..tracing.traced_result import Traced
 from . import decoding
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
@@ -92,7 +93,7 @@ class Ready:
     dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return O, LSE and, from a kernel that computes them, the largest scores, for checked tensors.
+        """Return O, LSE and the further outputs of the kernel, for checked tensors.
 
         The outputs have gradients if an input requires one.
         """
@@ -204,7 +205,7 @@ class Ready:
 
         assert self.checked is not None
         o, written = tensors["O"], {t.name for t in self.checked.tensors if t.written}
-        rows = {n: torch.empty(o.shape[:-1], dtype=torch.float32, device=o.device) for n in ("LSE", MAX_SCORES) if n in written}
+        rows = {n: torch.empty(o.shape[:-1], dtype=torch.float32, device=o.device) for n in ("LSE", *OUTPUT_NAMES) if n in written}
         # as long as the caller's lengths take
         run(self.checked, {**tensors, **rows, **self.arguments}, budget=math.inf)
         return o, *rows.values()
@@ -237,8 +238,9 @@ class Attention:
     """A variant of attention for one dtype and head dim; `cuir.attention` makes it.
 
     Called with query [B, H, M, D], key and value [B, HK, N, D], HK a divisor of H, it returns O [B, H, M, D], and with
-    `return_lse=True` also LSE [B, H, M] (f32, natural logarithm), followed by MAX_SCORES [B, H, M] (f32) if the
-    specification asks for `max_scores`. A query without keys has O = 0 and LSE = -inf. All lengths share its kernels.
+    `return_lse=True` also LSE [B, H, M] (f32, natural logarithm), followed by the further
+    outputs that the specification asks for, [B, H, M] (f32), as MAX_SCORES. A query without keys has O = 0 and LSE =
+    -inf. All lengths share its kernels.
     """
 
     def __init__(
@@ -386,9 +388,8 @@ class Attention:
         check_differentiable(query, key, value, self.spec.normalize, captured)
         captured += [] if (dropout := self._seeded(query)) is None else [dropout[1]]
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
-        operators = torch.ops.cuir
-        called = operators.flex_attention_max_scores.default if self.spec.max_scores else operators.flex_attention.default
-        outputs: tuple[torch.Tensor, ...] = called(query, key, value, captured, self.handle, scale, True, backend, "quick")
+        operator = getattr(torch.ops.cuir, name_operator(self.spec.output_names)).default
+        outputs: tuple[torch.Tensor, ...] = operator(query, key, value, captured, self.handle, scale, True, backend, "quick")
         return outputs
 
     def called(
@@ -618,7 +619,7 @@ def make_attention(
             settings = VarlenSettings(transferred.program, fixed, starts_of(transferred.program, fixed))
         elif kind != "forward":
             settings_class = DecodeSettings if kind == "decode" else CacheSettings
-            joins = spec.normalize == "softmax" and spec.sink is None and not spec.max_scores
+            joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
             settings = settings_class(
                 transferred.program, fixed, decoding.can_pack_heads(traced, transferred.program, fixed), joins, spec.score_mod is not None
             )

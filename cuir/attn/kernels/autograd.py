@@ -456,7 +456,7 @@ def _make_zeros(attention: Attention, places: Iterable[int], like: torch.Tensor)
 
 
 class _Differentiable(torch.autograd.Function):
-    """A call whose outputs O and LSE have gradients; the largest scores have none."""
+    """A call whose outputs O and LSE have gradients; further outputs have none."""
 
     @staticmethod
     def forward(

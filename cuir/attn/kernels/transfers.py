@@ -135,8 +135,8 @@ def _without_mods(spec: Specification) -> Specification:
         spec.name,
         normalize=spec.normalize,
         sink=None if spec.sink is None else 0.0,
-        max_scores=spec.max_scores,
         dropout=None if spec.dropout is None else Dropout(),
+        outputs=spec.output_names,
     )
 
 
@@ -149,7 +149,7 @@ def _without_value(parameter: Parameter) -> Parameter:
 
 
 def _describe_spec(spec: Specification) -> list[str]:
-    return [spec.name, repr((spec.normalize, spec.sink is not None, spec.max_scores, spec.dropout is not None))]
+    return [spec.name, repr((spec.normalize, spec.sink is not None, spec.output_names, spec.dropout is not None))]
 
 
 def _describe_trace(traced: Traced) -> list[str]:

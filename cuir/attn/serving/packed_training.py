@@ -247,7 +247,7 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
             handled.stand_ins,
             handled.normalize,
             handled.sink,
-            handled.max_scores,
+            handled.outputs,
             dropout_p,
             of_one=handled,
             causal=causal,

@@ -20,9 +20,10 @@ from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
 from ..masks.block_lists import ColumnLists, Lists, column_lists_for, lists_for
 from ..masks.distance_tables import by_distance
+from ..outputs.output_table import OUTPUT_NAMES
 from ..tracing.captured_parameter import Parameter, Value
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, MAX_SCORES, STANDARD, names_of, reserved
+from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, STANDARD, names_of, reserved
 from ..tracing.trace import trace
 from ..tracing.traced_result import Traced
 from .captured_gradients import gradients_of
@@ -66,7 +67,7 @@ class CapturedArguments:
     def __init__(self, program: Program, kernel: Kernel, spec: Specification):
         self.kernel, self.spec = kernel, spec
         self.backward = set(BACKWARD_POINTS) <= program.funcs().keys()
-        standard_names = (*GRADIENTS, *gradients_of(kernel)) if "dscore" in program.funcs() else (*STANDARD, MAX_SCORES)
+        standard_names = (*GRADIENTS, *gradients_of(kernel)) if "dscore" in program.funcs() else (*STANDARD, *OUTPUT_NAMES)
         self.extra = [p for p in kernel.params if not isinstance(p.type, ConstType) and p.name not in standard_names and not p.scratch]
         self.names = {p.name for p in self.extra}
         self.traced: Traced | None = None

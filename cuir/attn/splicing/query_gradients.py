@@ -37,7 +37,9 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     # LSE holds a sink
     traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))
     traced = replace(traced, user_names=tuple(a for a in traced.user_names if a[1] in used)).named(names_of(origin) | reserved())
-    result = transfer(origin, replace(spec, sink=None, max_scores=False, dropout=None), KERNEL, traced=traced, bits=False, tables=False)
+    result = transfer(
+        origin, replace(spec, sink=None, max_scores=False, outputs=(), dropout=None), KERNEL, traced=traced, bits=False, tables=False
+    )
     names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
     value = rename_names(dscore(*traced.differentiated), names)

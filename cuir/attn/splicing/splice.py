@@ -53,8 +53,8 @@ from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_
 from ..tracing.traced_result import Traced, dim_name
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
-from .max_scores import with_max_scores
 from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
+from .output_splice import with_outputs
 from .quotient_bounds import bound_columns
 
 WORTH_BITS = 8.0  # least instructions for a pair for which bits are cheaper: reading them takes two or three
@@ -220,8 +220,8 @@ def transfer(
         lists = replace(lists, order=lists.order if "tile" in new and lists.order in names_read(new["tile"]) else "")
         added += lists.parameters()
     program = splice_functions(origin, target, new, added)
-    if spec.max_scores:
-        program = with_max_scores(program, program.kernels()[target.name], spec.normalize)
+    if spec.output_names:
+        program = with_outputs(program, program.kernels()[target.name], spec.normalize, spec.output_names)
     if spec.dropout is not None:
         program = with_dropout(program, program.kernels()[target.name])
     before, after = show(origin), show(program)

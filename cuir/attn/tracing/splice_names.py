@@ -8,6 +8,7 @@ from ...spec.specification import LENGTHS
 from ...syntax.nodes import Assign, AugAssign, Constant, For, Func, GlobalType, Kernel, Name, Param, Program, With
 from ...syntax.types import DTYPES
 from ...syntax.walk import IdentityKey, walk
+from ..outputs.output_table import OUTPUT_NAMES
 from .mod_evaluator import CONSTANTS
 
 SPLICE_POINTS = {"score": 5, "keep": 4, "kv_count": 3, "kv_block": 4}  # with the number of parameters
@@ -21,7 +22,6 @@ GRADIENTS = (*BACKWARD, "FO", "FL", "dQ", "dK", "dV")
 BACKWARD_POINTS = {
     "score": 5, "dscore": 5, "keep": 4, "captured_begin": 0, "captured_step": 8, "captured_end": 4, "q_count": 3, "q_block": 4,
 }  # splice points of those, with the number of parameters  # fmt: skip
-MAX_SCORES = "MAX_SCORES"  # the third output of kernels whose specification asks for it
 CACHE_LENGTHS = "LENGTHS"  # of the sequences in a cache, in kernels over one, in place of N
 # functions of b that kernels of packed sequences have in place of the lengths
 OF_SEQUENCE = {"M": "queries", "N": "keys"}
@@ -46,7 +46,7 @@ def reserved_in_expressions() -> set[str]:
 
     These are indices, lengths, and the parameters of every kernel.
     """
-    return reserved() | set(LENGTHS) | {*STANDARD, MAX_SCORES}
+    return reserved() | set(LENGTHS) | {*STANDARD, *OUTPUT_NAMES}
 
 
 def names_of(program: Program) -> set[str]:
@@ -85,7 +85,6 @@ __all__ = [
     "DROPOUT",
     "GRADIENTS",
     "LISTS",
-    "MAX_SCORES",
     "OF_SEQUENCE",
     "OPTIONAL",
     "SPLICE_POINTS",

@@ -17,7 +17,7 @@ from ...syntax.nodes import Program
 from ...text.diagnostics import CuirError, Diagnostic, Note
 from ...text.source import Span
 from ...verification.values.number_text import describe_overflow
-from ..tracing.splice_names import MAX_SCORES
+from ..outputs.output_table import find_outputs
 from .problems import Case, Launch, make_attention_launch
 
 RATIO = 1.2  # of PyTorch's own error in half precision, in the norm of the whole output
@@ -74,8 +74,8 @@ def compute_share(error: float, allowed: float) -> float:
 def check_numbers(program: Program, checked: Checked, spec: Specification, case: Case, schedule: Schedule | None = None) -> Numbers:
     """Run one case and judge its numbers.
 
-    Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, V309 MAX_SCORES,
-    or a fault of the program.
+    Raises CuirError: V301 wrong numbers, V302 unwritten outputs, V303 queries without keys, V304 LSE, V309 further
+    outputs, or a fault of the program.
     """
     launched = make_attention_launch(program, checked, spec, case)
     try:
@@ -98,12 +98,13 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     # products that overflow before they are scaled: as PyTorch's own attention, which scales Q first
     if not half.isfinite().all():
         half, _ = spec.half((launched.q * launched.scale).to(launched.q.dtype), launched.k, launched.v, 1.0, launched.parts)
-    if spec.max_scores and launched.most is None:
-        raise wrong(
-            "V309",
-            f"`{spec.name}` asks for the largest scores, and the kernel gives no {MAX_SCORES}",
-            f"{MAX_SCORES}: Global[f32, B, H, M]",
-        )
+    for output in find_outputs(spec.output_names):
+        if output.name not in launched.further:
+            raise wrong(
+                "V309",
+                f"`{spec.name}` asks for {output.description}, and the kernel gives no {output.name}",
+                f"{output.name}: Global[f32, B, H, M]",
+            )
     undefined = (half.isnan() | expected.isnan()).any(
         -1
     )  # queries for which PyTorch computes NaN: an overflow of a score_mod, or a root of a negative score
@@ -187,13 +188,17 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
                 f"LSE (natural logarithm) differs from float64 by {error:.2e}, allowed {allowed:.2e}, at {_format_place(exceeds)}, where logits reach {scale_of:.1f}",
             )
         lse_allowed = max(lse_allowed, lse_error)
-    if launched.most is not None:
-        most = spec.most(launched.q, launched.k, launched.scale)
-        distance = torch.where((launched.most == most) | undefined, 0.0, (launched.most - most).abs().nan_to_num(math.inf))
-        if not distance.max().item() <= lse_allowed:
+    for output in find_outputs(launched.further):
+        computed = launched.further[output.name]
+        exact_output = spec.compute_output(output.name, launched.q, launched.k, launched.scale)
+        distance = torch.where((computed == exact_output) | undefined, 0.0, (computed - exact_output).abs().nan_to_num(math.inf))
+        allowed_distance = output.allow(exact_output, lse_allowed)
+        exceeds = ~(distance <= allowed_distance) & ~undefined
+        if exceeds.any():
+            worst = exceeds & (distance == distance[exceeds].max())
             raise wrong(
                 "V309",
-                f"{MAX_SCORES} differs from float64 by {distance.max().item():.2e}, allowed {lse_allowed:.2e}, at {_format_place(distance == distance.max())}, where logits reach {scale_of:.1f}",
+                f"{output.name} differs from float64 by {distance[worst][0].item():.2e}, allowed {allowed_distance[worst][0].item():.2e}, at {_format_place(worst)}, where logits reach {scale_of:.1f}",
             )
     return Numbers(case, error, yardstick, row, row_yardstick, lse_error, allowed, row_allowed, lse_allowed)
 

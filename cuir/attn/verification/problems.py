@@ -22,8 +22,8 @@ from ...syntax.types import DType
 from ...syntax.walk import walk
 from ...text.diagnostics import CuirError
 from ...verification.values.special_plan import SPECIAL
+from ..outputs.output_table import OUTPUT_NAMES
 from ..splicing.captured_arguments import captured_arguments
-from ..tracing.splice_names import MAX_SCORES
 
 Kind = Literal[
     "normal",
@@ -105,13 +105,13 @@ class Launch:
     lse: torch.Tensor
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
-    most: torch.Tensor | None = None  # MAX_SCORES of a kernel that computes it
+    further: Mapping[str, torch.Tensor] = field(default_factory=dict)  # outputs beside O and LSE, by name
     parts: int = 0  # the least number of TF32 parts of f32 operands in the kernel's products; 0: no such products
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
         """Output tensors by name."""
-        return {"O": self.o, "LSE": self.lse, **({} if self.most is None else {MAX_SCORES: self.most})}
+        return {"O": self.o, "LSE": self.lse, **self.further}
 
     @property
     def undefined(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class Launch:
 
     def with_outputs(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
         """Return a launch with the same inputs, and other outputs."""
-        return replace(self, o=outputs["O"], lse=outputs["LSE"], most=outputs.get(MAX_SCORES))
+        return replace(self, o=outputs["O"], lse=outputs["LSE"], further={n: outputs[n] for n in self.further})
 
     def fresh(self) -> Launch:
         """Return a launch with the same inputs, outputs full of NaN."""
@@ -156,7 +156,7 @@ def require_attention(kernel: Kernel) -> None:
 
 def require_inputs_kept(checked: Checked) -> None:
     """Raise CuirError V306 if an attention kernel writes to its inputs."""
-    written = [t.name for t in checked.outputs if t.name not in ("O", "LSE", MAX_SCORES)]
+    written = [t.name for t in checked.outputs if t.name not in ("O", "LSE", *OUTPUT_NAMES)]
     if written:
         raise CuirError.of(
             "V306",
@@ -179,9 +179,8 @@ def make_attention_launch(program: Program, checked: Checked, spec: Specificatio
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     captured = pad_arguments(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
     poisoned, inputs = make_outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
-    return Launch(
-        inputs["Q"], inputs["K"], inputs["V"], poisoned["O"], poisoned["LSE"], scale, captured, poisoned.get(MAX_SCORES), get_parts(checked)
-    )
+    o, lse = poisoned.pop("O"), poisoned.pop("LSE")
+    return Launch(inputs["Q"], inputs["K"], inputs["V"], o, lse, scale, captured, poisoned, get_parts(checked))
 
 
 def get_parts(checked: Checked) -> int:
@@ -191,8 +190,8 @@ def get_parts(checked: Checked) -> int:
 
 
 def make_outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return O, LSE and, if the kernel computes it, MAX_SCORES, full of NaN to show unwritten elements."""
-    rows = [n for n in ("LSE", MAX_SCORES) if n == "LSE" or any(t.name == n for t in checked.tensors)]
+    """Return O, LSE and further outputs that the kernel computes, full of NaN to show unwritten elements."""
+    rows = ["LSE", *(n for n in OUTPUT_NAMES if any(t.name == n for t in checked.tensors))]
     o = torch.full((*q.shape[:-1], get_head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
     return pad_arguments(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 

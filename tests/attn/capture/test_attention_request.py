@@ -46,9 +46,9 @@ def test_options_of_a_request() -> None:
 def test_plain_weights_have_no_key() -> None:
     assert weighting_of("softmax", None) is SOFTMAX and SOFTMAX.key() == Weighting().key() == ()
     sink = torch.ones(2)
-    for weighting in (Weighting("relu"), Weighting(sink=1.0), Weighting(sink=sink), Weighting(max_scores=True)):
-        assert weighting.key() == weighting[:3] and not weighting.plain
-    assert Weighting(dropout=True).key() == ("softmax", None, False, True)
+    for weighting in (Weighting("relu"), Weighting(sink=1.0), Weighting(sink=sink), Weighting(outputs=("MAX_SCORES",))):
+        assert weighting.key() == (*weighting[:2], *weighting.outputs) and not weighting.plain
+    assert Weighting(dropout=True).key() == ("softmax", None, True)
     assert weighting_of("softmax", sink).sink_tensor is sink and weighting_of("softmax", 1.0).sink_tensor is None
 
 
@@ -56,9 +56,9 @@ def test_a_variant_is_a_specification() -> None:
     def causal(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return q >= k
 
-    spec = Variant(causal, None, Weighting("softmax", 0.5, True, True)).specification("name")
+    spec = Variant(causal, None, Weighting("softmax", 0.5, ("MAX_SCORES",), True)).specification("name")
     assert (spec.name, spec.mask_mod, spec.score_mod) == ("name", causal, None)
-    assert (spec.normalize, spec.sink, spec.max_scores) == ("softmax", 0.5, True) and spec.dropout is not None
+    assert (spec.normalize, spec.sink, spec.output_names) == ("softmax", 0.5, ("MAX_SCORES",)) and spec.dropout is not None
     assert Variant(causal, None).specification("plain").dropout is None
     plain, sunk = (Variant(causal, None, w).make_capture_key() for w in (SOFTMAX, Weighting(sink=0.5)))
     assert (plain.structure, plain.values) != (sunk.structure, sunk.values)

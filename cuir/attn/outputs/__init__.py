@@ -1,0 +1,1 @@
+"""Further outputs of the attention kernel, beside O and LSE, as data."""
