@@ -11,14 +11,16 @@ import torch
 from ..attn.verification.numeric import RATIO_ROW, compute_share, get_ratio
 from ..attn.verification.problems import Case, draw_attention_inputs
 from ..flex import create_block_mask, flex_attention
-from ..spec.gradients import forward
+from ..spec.gradients import Arithmetic, forward
 from ..spec.specification import Lengths, Specification
 from ..text.diagnostics import CuirError, Diagnostic
+from .captured_gradients import DRAWS, SubstituteTensors, list_learned, measure_gradient
 from .failure import MismatchError, make_failure
 from .session_settings import identify, run_once, session
 
 Mod = Callable[..., torch.Tensor]
 _INPUTS = ("query", "key", "value")
+_HINT = "cuir.verify of the rule names the place in the kernel (docs/verification.md)"
 _LSE_ROUNDING = 2.0**-12  # relative: half of what one bit of float16 is
 
 
@@ -43,8 +45,10 @@ def assert_attention_matches(
     """Assert that `cuir.flex_attention` computes a rule as PyTorch's does, with its gradients.
 
     The kernels run in the interpreter, with `--cuir-gpu` on the GPU. Output, LSE and gradients are compared with
-    PyTorch's operators in float64. Allowed are 1.2 times the error that these make in `dtype`, and the rounding of the
-    result; in a row twice each. LSE is compared with operators in float32, beside a rounding of 2^-12.
+    PyTorch's operators in float64. Allowed are 1.2 times the error that these make in `dtype`, twice in float32, and
+    the rounding of the result; in a row twice PyTorch's error, in float32 four times, and twice the rounding. LSE is compared with operators in
+    float32, beside a rounding of 2^-12. Gradients are those of query, key, value, and of captured tensors that require
+    one; a captured tensor of few elements is allowed three deviations of PyTorch's error more.
 
     Args:
         score_mod: score_mod(score, b, h, q_idx, kv_idx).
@@ -56,7 +60,7 @@ def assert_attention_matches(
         scale: of the scores; `1 / sqrt(D)` by default.
         kind: how query, key and value are drawn (docs/testing.md).
         seed: of what is drawn.
-        gradients: also compare the gradients of query, key and value.
+        gradients: also compare gradients.
         gpu: run on the GPU instead of the interpreter; as `--cuir-gpu` says by default.
 
     Raises:
@@ -77,7 +81,7 @@ def assert_attention_matches(
         device = "cuda" if (session.gpu if gpu is None else gpu) else "cpu"
         exact, pytorch = rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
         pytorch["LSE"] = rule.compute_lse([x.float() for x in inputs])
-        return _compare(rule.compute_ours(inputs, device), exact, pytorch, dtype, call)
+        return _compare(rule.compute_ours(inputs, device), exact, pytorch, dtype, call) or _compare_captured(rule, inputs, call)
 
     failure = run_once((identify(score_mod), identify(mask_mod), call, gradients, gpu), check)
     if failure is not None:
@@ -89,6 +93,8 @@ class _Rule:
 
     def __init__(self, score_mod: Mod | None, mask_mod: Mod | None, scale: float, gradients: bool, seed: int):
         self.score_mod, self.mask_mod, self.scale, self.gradients, self.seed = score_mod, mask_mod, scale, gradients, seed
+        self.learned = list_learned(score_mod, mask_mod) if gradients else []
+        self.ours: list[torch.Tensor] = []  # gradients of the learned tensors
 
     def compute_ours(self, inputs: Sequence[torch.Tensor], device: str) -> dict[str, torch.Tensor]:
         """Compute output, LSE and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
@@ -104,11 +110,25 @@ class _Rule:
             )
             return results
 
-        return self._compute(attend, [x.to(device) for x in inputs])
+        results, [self.ours, *_] = self._compute(attend, [x.to(device) for x in inputs], [c.tensor for c in self.learned], 1)
+        return results
 
     def compute_pytorch(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Compute output, LSE and gradients by PyTorch's operators, in the dtype of the inputs."""
-        return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs)
+        return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs, [], 1)[0]
+
+    def compute_captured(self, inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> list[list[torch.Tensor]]:
+        """Compute gradients of captured tensors by PyTorch's operators, for each of `DRAWS` gradients of O.
+
+        As every kernel does, these take row_sum(O * dO) of the rounded O.
+
+        Args:
+            dtype: of the captured tensors; None for their own.
+        """
+        arithmetic = Arithmetic(separate_row_sum=True)
+        with SubstituteTensors(self.learned, dtype) as substitutes:
+            attend = functools.partial(forward, self.specification, scale=self.scale, arithmetic=arithmetic)
+            return self._compute(attend, inputs, substitutes.leaves, DRAWS)[1]
 
     def compute_lse(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Compute LSE by PyTorch's operators, in the dtype of the inputs."""
@@ -122,15 +142,25 @@ class _Rule:
         score_mod = None if self.score_mod is None else _map_pairs(self.score_mod, (0,))
         return Specification("the rule", mask_mod, score_mod)
 
-    def _compute(self, attend: Callable[..., tuple[torch.Tensor, torch.Tensor]], inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _compute(
+        self,
+        attend: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+        inputs: Sequence[torch.Tensor],
+        learned: Sequence[torch.Tensor],
+        draws: int,
+    ) -> tuple[dict[str, torch.Tensor], list[list[torch.Tensor]]]:
+        """Return the results by name, and gradients of captured tensors for each of `draws` gradients of O."""
         leaves = [x.detach().requires_grad_(self.gradients) for x in inputs]
         output, lse = attend(*leaves)
-        results = {"output": output.detach().cpu(), "LSE": lse.detach().cpu()}
-        if self.gradients:
-            upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1)).to(output)
-            found = torch.autograd.grad(output, leaves, upstream, allow_unused=True, materialize_grads=True)
-            results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, found)}
-        return results
+        results, of_captured = {"output": output.detach().cpu(), "LSE": lse.detach().cpu()}, []
+        for i in range(draws if learned else int(self.gradients)):
+            upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1 + i)).to(output)
+            wanted = [*leaves, *learned] if i == 0 else list(learned)
+            found = torch.autograd.grad(output, wanted, upstream, draws > 1, allow_unused=True, materialize_grads=True)
+            if i == 0:
+                results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, found)}
+            of_captured.append([g.cpu() for g in found[len(wanted) - len(learned) :]])
+        return results, of_captured or [[]]
 
 
 def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
@@ -164,14 +194,35 @@ def _compare(
     for name, expected in exact.items():
         error, yardstick = (_measure(x[name].double(), expected) for x in (ours, pytorch))
         rounding = _LSE_ROUNDING if name == "LSE" else torch.finfo(dtype).eps / 2
-        limits = get_ratio(dtype) * yardstick[0] + rounding, RATIO_ROW * yardstick[1] + 2 * rounding
+        limits = get_ratio(dtype) * yardstick[0] + rounding, _get_row_ratio(dtype) * yardstick[1] + 2 * rounding
         if max(map(compute_share, error[:2], limits)) > 1:
             text = (
                 f"{name} differs from float64 by {error[0]:.2e}, allowed {limits[0]:.2e} (PyTorch's own {yardstick[0]:.2e}); "
                 f"its worst row {error[2]} by {error[1]:.2e}, allowed {limits[1]:.2e}"
             )
-            hint = "cuir.verify of the rule names the place in the kernel (docs/verification.md)"
-            return make_failure("`flex_attention` differs from PyTorch's", CuirError([Diagnostic("V301", text, None, (), hint)]), call)
+            return make_failure("`flex_attention` differs from PyTorch's", CuirError([Diagnostic("V301", text, None, (), _HINT)]), call)
+    return None
+
+
+def _get_row_ratio(dtype: torch.dtype) -> float:
+    """Return the allowed multiple of PyTorch's error for its worst row: beyond that of the norm in float32, too."""
+    return max(RATIO_ROW, 2 * get_ratio(dtype)) if dtype == torch.float32 else RATIO_ROW
+
+
+def _compare_captured(rule: _Rule, inputs: Sequence[torch.Tensor], call: str) -> MismatchError | None:
+    """Return a failure for the first captured tensor whose gradient differs by more than is allowed."""
+    if not rule.learned:
+        return None
+    exact, pytorch = rule.compute_captured([x.double() for x in inputs], torch.float64), rule.compute_captured(inputs)
+    for i, (captured, ours) in enumerate(zip(rule.learned, rule.ours)):
+        rounding = torch.finfo(captured.tensor.dtype).eps / 2
+        measured = measure_gradient(ours, [d[i] for d in exact], [d[i] for d in pytorch], get_ratio(inputs[0].dtype), rounding)
+        if compute_share(measured.error, measured.allowed) > 1:
+            text = (
+                f"gradient of {captured.name} differs from float64 by {measured.error:.2e}, "
+                f"allowed {measured.allowed:.2e} (PyTorch's own {measured.pytorch:.2e})"
+            )
+            return make_failure("`flex_attention` differs from PyTorch's", CuirError([Diagnostic("V301", text, None, (), _HINT)]), call)
     return None
 
 
