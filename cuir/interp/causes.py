@@ -38,7 +38,7 @@ from .cause_chains import (
     list_waits,
 )
 from .faults import make_fault
-from .late_waits import LateWait, find_late_barrier_wait, find_late_group_wait
+from .late_waits import LateWait, find_late_barrier_wait, find_late_group_wait, find_lax_group_wait
 from .machine import Machine, Worker
 from .memory import SharedRef
 from .multicasts import explain_multicast
@@ -121,6 +121,11 @@ def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int
     """
     if new.worker == old.worker and old.bar is None:
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
+        lax = find_lax_group_wait(m.launch.checked, m.workers[new.worker].program.name, new.span, old.span)
+        if lax is not None:
+            wait, kept = lax
+            note = f"this {wait.text()} leaves the last {kept} in flight, {old.label} among them"
+            return Cause([(note, wait)], f"wait for {old.label} before the {new.mode}: leave fewer than {kept} in flight", 1)
         late = find_late_group_wait(m.launch.checked, m.workers[new.worker].program.name, new.span, old.span)
         hint = (
             after.removeprefix(": ") if late is not None else f"{m.workers[new.worker].label} must wait for its own earlier access{after}"

@@ -73,12 +73,33 @@ def find_late_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> 
     at: the access that comes too early. issue: the call that issued the asynchronous one, of a group.
     """
     nodes = list(_list_nodes(checked, role))
-    issued = next((n for n in nodes if n.span == issue and n.bound is not None), None)
-    group = issued.bound.op.effects.group if issued is not None and issued.bound is not None else None
-    if issued is None or group is None:
+    issued = _find_issue(nodes, issue)
+    if issued is None:
         return None
-    target = issued.target
-    return _find_behind(nodes, at, lambda bound: _completes(bound, group, target))
+    index, group = issued
+    return _find_behind(nodes, at, lambda bound: _completes(bound, group, nodes[index].target))
+
+
+def find_lax_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> tuple[Span, int] | None:
+    """Find a wait between an asynchronous access and a later one that leaves the last ones of the group in flight.
+
+    Returns its place and how many it leaves.
+    """
+    nodes = list(_list_nodes(checked, role))
+    issued, position = _find_issue(nodes, issue), _find_position(nodes, at)
+    if issued is None or position is None:
+        return None
+    index, group = issued
+    loops, found = nodes[position].loops, None
+    if index < position:
+        between: Sequence[int] = range(index, position)
+    else:  # the access is of a later turn of the loop
+        between = [*range(index, len(nodes)), *range(position)] if nodes[index].loops == loops else []
+    for node in (nodes[i] for i in between if nodes[i].loops == loops):
+        if node.bound is not None and node.bound.op.effects.drains == group:
+            kept = next((x.value for x in node.bound.args.values() if isinstance(x, Literal)), 0)
+            found = (node.span, int(kept)) if kept else None
+    return found
 
 
 def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) -> tuple[str, list[tuple[str, Span | None]]]:
@@ -103,6 +124,14 @@ def find_late_barrier_wait(checked: Checked, role: str, at: Span, ring: str) -> 
         return None
     late = _find_behind(nodes, at, is_wait)
     return late if late is not None and late.can_move else None
+
+
+def _find_issue(nodes: Sequence[_PlacedNode], issue: Span) -> tuple[int, Group] | None:
+    """Return the position of the call that issued an asynchronous access, and its group."""
+    for i, node in enumerate(nodes):
+        if node.span == issue and node.bound is not None and node.bound.op.effects.group is not None:
+            return i, node.bound.op.effects.group
+    return None
 
 
 def _find_position(nodes: Sequence[_PlacedNode], at: Span) -> int | None:

@@ -92,6 +92,30 @@ def test_nothing_is_moved_that_would_not_mend(execute, a: list[str]) -> None:
     assert fault is None or not (fault.hint or "").startswith("move"), fault and fault.render()
 
 
+LAX = {
+    "bulk store": [*FILLS, "store_async(sA, Y[0 : 64, :])", "store_wait({})", "store(sA, x)"],
+    "cp.async": ["copy_async(X[0 : 64, :], sA)", "copy_commit()", "copy_wait({})", "y = load(sA)", "copy_wait(0)"],
+    "loop": ["for i in range(3):", "    store_wait({})", *(f"    {x}" for x in (*FILLS, "store_async(sA, X[i * 64 : i * 64 + 64, :])"))],
+}
+
+
+@pytest.mark.parametrize("name", LAX)
+def test_a_wait_that_leaves_the_access_in_flight_is_named(execute, name: str) -> None:
+    lax, strict = (make_text([line.format(n) for line in LAX[name]], []) for n in (1, 0))
+    fault = find(execute, lax)
+    assert fault is not None and find(execute, strict) is None
+    line = next(n for n, text in enumerate(lax.split("\n"), 1) if "_wait(1)" in text)
+    assert (line, "leaves the last 1 in flight") in [
+        (n.span.line, n.message[-100:].partition("(1) ")[2][:27]) for n in fault.notes if n.span
+    ]
+
+
+def test_a_wait_before_the_issue_is_not_called_lax(execute) -> None:
+    """It has run before the access was issued, and would not have waited for it with any number."""
+    fault = find(execute, make_text(["store_wait(1)", *FILLS, "store_async(sA, Y[0 : 64, :])", "store(sA, x)"], []))
+    assert fault is not None and not any("leaves the last" in n.message for n in fault.notes)
+
+
 def test_the_next_wait_behind_a_loop_is_named(execute) -> None:
     text = make_text(
         [*FILLS, "for i in range(2):", "    store(sA, x)", "    fence_async()", "    store_async(sA, Y[0 : 64, :])", "store_wait()"], []
