@@ -21,7 +21,7 @@ from ..text.diagnostics import CuirError
 from ..text.user_code import function_span, user_span
 from .function_specification import AnySpecification, FunctionSpecification
 from .neighbour_modules import describe_missing_module, find_neighbours
-from .specification import Captured, Specification
+from .specification import Captured, Specification, signature_of
 from .user_calls import user_call
 
 Parameter = int | float | bool | str
@@ -140,7 +140,7 @@ def _is_reference(name: str, function: Callable[..., object], parameters: Mappin
     """Return whether a function is one of the inputs, rather than a mod or a factory."""
     required = [
         p.name
-        for p in inspect.signature(function).parameters.values()
+        for p in signature_of(function).parameters.values()
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     if name == REFERENCE or {"q", "k", "v"} <= {n.lower() for n in required}:
@@ -160,7 +160,7 @@ def _as_any(value: object, name: str, parameters: dict[str, Parameter], kernel: 
         return value
     if not callable(value):
         raise CuirError.of("X115", f"`{name}` must be a function or a Specification, found {type(value).__name__}")
-    signature = inspect.signature(value)
+    signature = signature_of(value)
     required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if _is_reference(name, value, parameters, kernel):
         return _as_any(FunctionSpecification(name, value, doc=inspect.getdoc(value) or ""), name, parameters)

@@ -115,17 +115,15 @@ class Specification(ShownInNotebooks):
                 raise CuirError.of(
                     "X101",
                     f"{kind} of `{self.name}` takes {expected}, found {positional} positional parameters",
-                    function_span(mod),
-                    "other values: close over them, or take them by keyword after `*`"
-                    if not isinstance(mod, torch.nn.Module)
-                    else "give the method of the module that takes them, such as its `forward`",
+                    function_span(function_of(mod)),
+                    "other values: close over them, or take them by keyword after `*`",
                 )
             for p in keyword_parameters(mod):
                 if p.name not in LENGTHS and p.name not in self.captured and p.default is p.empty:
                     raise CuirError.of(
                         "X102",
                         f"{kind} of `{self.name}` asks for `{p.name}`, which is no length ({', '.join(LENGTHS)}) and is not captured",
-                        function_span(mod),
+                        function_span(function_of(mod)),
                         f'give it a default, or pass captured={{"{p.name}": ...}}',
                     )
 
@@ -407,7 +405,17 @@ def keyword_parameters(mod: Callable[..., object]) -> list[inspect.Parameter]:
     """List the keyword-only parameters of a mod."""
     if _plain(mod) and not mod.__code__.co_kwonlyargcount:
         return []
-    return [p for p in inspect.signature(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    return [p for p in signature_of(mod).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+
+def signature_of(mod: Callable[..., object]) -> inspect.Signature:
+    """Return the signature of a mod; of a torch.nn.Module that of its `forward`. Raises ValueError for a builtin."""
+    return inspect.signature(function_of(mod))
+
+
+def function_of(mod: Callable[..., object]) -> Callable[..., object]:
+    """Return the function that a mod runs: a torch.nn.Module's `forward`."""
+    return mod.forward if isinstance(mod, torch.nn.Module) else mod
 
 
 def requested_lengths(mod: Callable[..., object]) -> tuple[str, ...]:
@@ -430,7 +438,7 @@ def _positional(function: Callable[..., object]) -> tuple[int, bool]:
     """Count the required positional parameters; also return whether there are more (`*args`)."""
     if _plain(function):
         return function.__code__.co_argcount - len(function.__defaults__ or ()), bool(function.__code__.co_flags & inspect.CO_VARARGS)
-    parameters = inspect.signature(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     kinds = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return sum(p.default is p.empty for p in kinds), any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
