@@ -103,9 +103,11 @@ def find_lax_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> t
 
 
 def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) -> tuple[str, list[tuple[str, Span | None]]]:
-    """Return the hint, and a note on the wait for an asynchronous access that stands behind another access."""
+    """Return the hint to move the wait for an asynchronous access, and a note on it; `hint` if none stands behind."""
     late = find_late_group_wait(w.m.launch.checked, w.program.name, at, issue)
-    return late.add_to(hint, [], access, at) if late is not None and late.can_move else (hint, [])
+    if late is None or not late.can_move:
+        return hint, []
+    return late.hint(access, at), [(late.describe(access), late.span)]
 
 
 def find_late_barrier_wait(checked: Checked, role: str, at: Span, ring: str) -> LateWait | None:
