@@ -312,8 +312,8 @@ def _judge_in_parallel(
         for process in set(active_children()) - earlier_children:
             process.terminate()
         raise
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    finally:  # wait: a process that ends before the pool's thread would leak the semaphores of its queues
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _append_line(path: Path, line: str) -> None:

@@ -21,8 +21,10 @@ class DType:
     saturates: bool = False  # greater numbers become the largest one; else infinity
     narrow: bool = False  # floats are computed on as f32, and rounded when they are made
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.name
+
+    __str__ = __repr__
 
 
 F16 = DType("f16", 2, True, "float16", "65504", 65520.0, narrow=True)

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,7 @@ def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
     assert [replace(r, seconds=0) for r in together] == [replace(r, seconds=0) for r in alone]
     assert len((tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+    assert not [t for t in threading.enumerate() if type(t).__name__ == "_ExecutorManagerThread"]  # it would leak semaphores
 
 
 def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
