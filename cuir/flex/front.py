@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # six times as fast as a query by device
 _ANY_AUTOCAST: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+# the outputs of AuxOutput's fields behind LSE
+_NAMES_OF_FIELDS = tuple(dict(REQUEST_FIELDS).get(field, "") for field in AuxOutput._fields[1:])
 
 
 def flex_attention(
@@ -126,11 +128,10 @@ def flex_attention(
         outputs = run_warm(request) or run_cold(request)
     if return_aux is None:
         return outputs[:2] if return_lse else outputs[0]
-    fields: dict[str, torch.Tensor] = {}  # loops cost half of what comprehensions do
-    for field, name in REQUEST_FIELDS:
-        if name in further:
-            fields[field] = outputs[2 + further.index(name)]
-    return outputs[0], AuxOutput(outputs[1] if return_aux.lse else None, **fields)
+    fields = [outputs[1] if return_aux.lse else None]
+    for name in _NAMES_OF_FIELDS:  # half the time of a comprehension
+        fields.append(outputs[2 + further.index(name)] if name in further else None)
+    return outputs[0], AuxOutput(*fields)
 
 
 def _list_requested(return_aux: object, return_lse: bool) -> tuple[str, ...]:
