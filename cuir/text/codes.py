@@ -212,7 +212,7 @@ _enter(False,
     ("M304", "invalid over=", "An array with over= may not be larger than the array that it overlays. If the new array has 128-byte panels, the other array must have panels, too."),
     ("M305", "too many threads", "A CTA has at most 1024 threads. Use fewer workers."),
     ("M306", "barriers beyond the hardware's counts", "A kernel has at most 1,024 mbarriers, counting each stage of a ring. A phase takes at most 2^20 - 1 arrivals of warps (four per warpgroup); a named barrier at most a CTA's 32 warps."),
-    ("M307", "tiles beyond the registers of a thread", "A warning of `cuir check`. A tile of R x C elements takes R * C / threads registers of each thread, f16 and bf16 half of that. The rest spills to memory. Use smaller tiles, more warpgroups, or chunks of a row."),
+    ("M307", "tiles beyond the registers of a thread", "A tile takes R * C / threads registers of each thread, halves half of that; the rest spills to memory. Use smaller tiles, more warpgroups, or chunks of a row."),
 )  # fmt: skip
 
 _enter(False,
