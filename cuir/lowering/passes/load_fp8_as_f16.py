@@ -1,6 +1,6 @@
 """Load 8-bit floats of shared memory as f16, where the program widens them to that.
 
-The hardware converts 8-bit floats to f16 first. A program that needs f16 is spared a second conversion.
+The hardware converts 8-bit floats to f16 first. A program that needs f16 then skips the conversion from f32 back to f16.
 """
 
 from __future__ import annotations
