@@ -128,7 +128,7 @@ def _conditionals(code: str, values: dict[str, int], macros: dict[str, Macro]) -
     start = 0
 
     def drop(begin: int, end: int) -> None:
-        """Blank a range."""
+        """Replace the characters of the output from begin to end by blanks; line ends stay."""
         for i in range(begin, end):
             if out[i] != "\n":
                 out[i] = " "

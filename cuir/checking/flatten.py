@@ -349,7 +349,7 @@ class _Flattener:
         return self.flatten_subscript(e, frame, out, span)
 
     def flatten_operands(self, items: list[Expr], frame: Frame, out: list[Stmt]) -> list[Value]:
-        """Flatten operands left to right; inlined effects of one come after the operands before it."""
+        """Flatten operands left to right, so that effects of inlined calls happen in the order of the text."""
         values: list[Value] = []
         for item in items:
             mark = len(out)

@@ -53,6 +53,6 @@ def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
 
 
 def _written(context: typer.Context, name: str) -> str:
-    """Return the longest of the spellings of an option; an argument as its help has it."""
+    """Return the longest spelling of an option (`--level`), or the name of an argument as the help shows it (`FILE`)."""
     spelling = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
     return spelling if spelling.startswith("-") else spelling.upper()

@@ -1,4 +1,4 @@
-"""Settings of a process whose commands run the interpreter."""
+"""Set-up of a process that runs the interpreter: threads, garbage collection, user functions that do not end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_bridge(report: BridgeReport, folder: Path) -> None:
-    """Print the summary of the main job."""
+    """Print the summary of `cuir bridge`: what was adapted, verified, compiled and timed."""
     console = stdout()
     console.print()
     if report.diff and report.ok:  # else it would push the errors out of sight; it is in the folder

@@ -30,7 +30,7 @@ COMMAND = (sys.executable, "-m", "cuir.cli.worker_process")
 
 @functools.lru_cache(maxsize=32)
 def transferred(variant: str, parameters: tuple[str, ...], origin: str) -> TransferResult:
-    """Transfer a kernel to a variant."""
+    """Return the kernel that a transfer of `origin` to a variant gives."""
     return transfer(read_program(origin), read_variant(variant, parameters))
 
 

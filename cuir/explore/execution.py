@@ -525,9 +525,9 @@ class Execution:
         self.stopped = True
 
     def _compute_closure(self, *steps: int) -> int:
-        """Return the steps and all that they depend on.
+        """Return the given steps and all steps that happen before them, as a bit set.
 
-        The current step counts with its dependences so far.
+        Of the current step, the dependences found so far count.
         """
         closure = 0
         for s in steps:

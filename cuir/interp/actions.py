@@ -68,7 +68,7 @@ class Product(Action):
 
 
 class ReclaimedRegisters(State):
-    """The value of a name whose registers a product took over."""
+    """The value of a name whose registers an asynchronous product overwrites: reading it is a fault."""
 
     def __init__(self, by: Product):
         self.by = by

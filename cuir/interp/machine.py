@@ -111,9 +111,9 @@ class Worker(State):
         self.clock.progress[self.number] = self.clock.known[self.number]
 
     def fence(self, tensors: bool) -> None:
-        """Make the worker's stores so far visible to the engines that learn of later events.
+        """Execute a proxy fence: asynchronous engines see the worker's earlier stores to shared memory.
 
-        Those to tensors too, or to shared memory alone.
+        tensors: they see its stores to tensors in device memory, too.
         """
         now = self.clock.known[self.number]
         self.clock.fenced[self.number] = now

@@ -174,7 +174,7 @@ class Facts:
         return bool(types := self.get_types(node)) and all(isinstance(t, (Scalar, TileType)) for t in types)
 
     def is_integer(self, node: Node) -> bool:
-        """Return whether an expression is an i32 scalar or tile in every call."""
+        """Return True if an expression is an i32 scalar or tile in every call of its function."""
         return self.is_number(node) and all(t.dtype == I32 for t in self.get_types(node))  # type: ignore[union-attr]
 
     def is_scalar(self, node: Node) -> bool:

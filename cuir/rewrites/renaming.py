@@ -138,9 +138,9 @@ def _find_only_use(facts: Facts, at: Site, s: Assign, body: tuple[Stmt, ...]) ->
 
 
 def _accepts_value(facts: Facts, use: Site, name: str, path: object) -> bool:
-    """Return whether a place reads the name as a number and accepts any expression.
+    """Return True if a use of a name is a number that any expression may replace.
 
-    It must be in the head of its statement.
+    The use must stand in the statement itself, not in the body of a loop or branch.
     """
     if use.node != Name(name) or facts.find_statement(use).path != path or not facts.is_number(use.node):
         return False

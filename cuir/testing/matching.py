@@ -45,7 +45,7 @@ Function = Callable[..., Any] | FunctionSpecification | Specification | str
 
 @dataclass(frozen=True)
 class _Problem:
-    """One problem of a checked kernel, and how the caller wrote it."""
+    """One problem (dims and inputs) of a checked kernel, and the text of the assertion that repeats it."""
 
     program: Program
     checked: Checked

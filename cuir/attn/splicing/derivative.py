@@ -91,7 +91,7 @@ def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
 
 
 def _product(times: list[Expr], over: list[Expr]) -> Expr:
-    """Multiply factors; those that are uniform in a block come last, and are computed once."""
+    """Multiply factors; those that are equal for a whole block stand last, as one product that is computed once."""
     times = sorted(times, key=lambda e: not names_read(e) & VARYING)
     result = _multiplied(times)
     return result if not over else Binary("/", result, _multiplied(over))

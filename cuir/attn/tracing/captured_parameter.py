@@ -37,7 +37,7 @@ class Parameter:
         return Parameter(self.name, self.dtype, self.rank, value, self.key, self.constant)
 
     def lies(self, device: torch.device) -> bool:
-        """Return True if a launch on this device takes its value in place."""
+        """Return True if a launch on this device takes the captured value without a copy."""
         x = self.value
         kernel_dtype = torch.float32 if self.dtype == F32 else torch.int32
         return not isinstance(x, torch.Tensor) or (x.device == device and x.dtype == kernel_dtype and x.is_contiguous())

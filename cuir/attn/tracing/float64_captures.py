@@ -200,9 +200,9 @@ def _smooth(e: Expr, tensors: set[str]) -> bool:
 
 
 def _reach(values: Iterable[Value], names: set[str]) -> Lengths | None:
-    """Return lengths that cover the elements of captured tensors.
+    """Return lengths for which mods read every element of their captured tensors.
 
-    They are used where only the device has a call's lengths. None if these are too many pairs.
+    They stand in for a call's lengths that only the device has. None if they give more than MOST_PAIRS pairs.
     """
     longest = max((max(v.shape, default=1) for v in values if isinstance(v, torch.Tensor)), default=1)
     at = Lengths(longest if "b" in names else 1, longest if "h" in names else 1, 1, longest, longest)

@@ -334,7 +334,7 @@ handles("maximum", "max")(_maximum)
 
 
 def _number_first(name: str, before: Handler, of_integers: Handler) -> None:
-    """Define fmin or fmax: a NaN loses against a number; only of NaN `y != y` holds."""
+    """Enter fmin or fmax into the table of operations: of a NaN and a number the result is the number."""
 
     @handles(name)
     def handle(x: object, y: object) -> Proxy:

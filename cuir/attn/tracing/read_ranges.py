@@ -259,7 +259,7 @@ class _Poison:
         self.doubtful = set(doubtful)
 
     def value(self, e: Expr) -> Pairs | None:
-        """Return the value of a condition; None if it depends on the scores."""
+        """Return whether a condition holds, for every pair; None if it depends on the scores."""
         return None if names_read(e) & _UNKNOWN else _condition(e, self.names)
 
     def of(self, e: Expr) -> Pairs:

@@ -515,6 +515,6 @@ def get_span(program: Program, name: str) -> Span:
 
 
 def get_result_span(func: Func) -> Span:
-    """Return the span of a @func's final result."""
+    """Return the place in the text of the expression that a @func returns."""
     last = func.body[-1]
     return last.value.span if isinstance(last, Return) else func.span

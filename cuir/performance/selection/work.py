@@ -156,9 +156,9 @@ class Work:
         return strips.count_blocks(m, int(consts["BM"]), int(consts["BN"])) if strips is not None else None  # type: ignore[arg-type]
 
     def guess_blocks(self, at: Lengths, m: np.ndarray, consts: Mapping[str, Const]) -> tuple[np.ndarray, np.ndarray]:
-        """Return assumed counts for a mask that depends on its data.
+        """Return assumed counts of partial and of all key blocks for a mask that depends on its data.
 
-        A query has one key in SHARE, in a contiguous range, and the ranges of a tile's queries spread as these do.
+        Assumed: a query attends to N / SHARE contiguous keys, and the ranges of a tile's BM queries shift by one key each.
         """
         BM, BN = int(consts["BM"]), int(consts["BN"])  # type: ignore[arg-type]
         n = np.full(m.shape, min(-(-at.N // BN), -(-(at.N // SHARE + BM) // BN)))
