@@ -36,10 +36,12 @@ class _NeighbourFinder:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
-        if _folder.path is None or path is not None:
+        if _folder.path is None or path is not None or name in sys.builtin_module_names:
             return None
         spec = _PathFinder.find_spec(name, [_folder.path, *sys.path])  # a package elsewhere precedes a folder without __init__.py
-        if spec is not None and _is_within(_folder.path, spec.origin, spec.submodule_search_locations) and not _is_installed(spec):
+        if spec is None or not _is_within(_folder.path, spec.origin, spec.submodule_search_locations):
+            return None
+        if not _is_installed(spec):
             _folder.found.add(name)
         return spec
 
@@ -56,8 +58,7 @@ def find_neighbours(file: Path) -> Iterator[None]:
         return
     with _lock:
         if _NeighbourFinder not in sys.meta_path:
-            place = sys.meta_path.index(_PathFinder) if _PathFinder in sys.meta_path else len(sys.meta_path)
-            sys.meta_path.insert(place, _NeighbourFinder)
+            sys.meta_path.insert(0, _NeighbourFinder)  # pytest's finder of modules to rewrite would be earlier
         outer = _folder.path, _folder.found
         hidden = _remove_modules(_list_hidden(folder))
         _folder.path, _folder.found = folder, set()

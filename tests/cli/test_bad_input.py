@@ -94,7 +94,7 @@ FAULTS = [
     ("a swapped parity of the reader", "filled[s].wait(phase)", "filled[s].wait(phase ^ 1)", "R401", 26, 22),
     ("a swapped parity of the writer", "free[s].wait(phase ^ 1)", "free[s].wait(phase)", "D401", 16, 13),
     ("too few bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) // 2)", "S403", 18, 13),
-    ("too many bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) * 2)", "D401", 16, 13),
+    ("too many bytes", "expect(nbytes(buf[s]))", "expect(nbytes(buf[s]) * 2)", "D401", 25, 13),
     ("an arrival left out", "free[s].arrive()", "left_out = s", "D401", 16, 13),
 ]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.recorded import read_rows
 from cuir.attn.kernels.attention_kernel import attention
 from cuir.attn.kernels.backward_heuristics import FEW, has_few_keys, mean_visited_keys
 from cuir.attn.kernels.backward_kernels import deals_heads
@@ -137,8 +137,7 @@ def test_what_was_the_fastest_is_taken(name: str, monkeypatch: pytest.MonkeyPatc
     """Within 3 %, of the forms that were timed on an H200 (dQ apart, or added up with heads as they are or shared out), but for what is named."""
     monkeypatch.setattr("cuir.attn.kernels.backward_heuristics.bandwidth", lambda _: 4.8e12)
     behind = set()
-    for line in (MEASURED / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()[1:]:
-        row = json.loads(line)
+    for row in read_rows(MEASURED / f"{name}.jsonl.xz")[1:]:
         shape = Shape(*row["shape"])
         if shape.M > 4096:
             continue
