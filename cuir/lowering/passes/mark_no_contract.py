@@ -1,6 +1,6 @@
 """Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
-A rounding may decide whether a mask keeps a key, or which integer `floor` gives.
+FMA contraction may change whether a mask keeps a key, or which integer `floor` gives.
 
 The pass also marks the operations that compute such operands, back to reads of memory, reductions and products.
 Comparisons do not mark row sums that a loop carries. Step functions do, since sums of integers are exact in any order;
