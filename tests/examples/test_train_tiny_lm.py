@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ def with_a_wrong_gradient(*given: Any) -> Callable[[], Attention]:
 
 
 def test_the_loss_curves_lie_on_one_another(tmp_path: Path) -> None:
-    text = read_text(longest=30)
+    words, rng = ["the", "warp", "waits", "for", "a", "copy", "and", "then", "reads", "its", "tile", "of", "keys"], random.Random(0)
+    paragraphs = (" ".join(rng.choices(words, k=8)) for _ in range(2000))
+    (tmp_path / "page.md").write_text("\n\n".join(paragraphs), encoding="utf-8")  # the project's pages change, and losses with them
+    text = read_text(tmp_path, longest=30)
     assert all(len(documents.unique()) > SIZES.batch for _, _, documents in (text.window(SIZES, i) for i in range(SIZES.steps)))
     curves = both(text, SIZES, "cpu")
     theirs, mine = (torch.tensor(c.losses) for c in curves.values())
