@@ -122,6 +122,13 @@ def test_files_stay_short() -> None:
     assert not long, f"files over {LINES} lines hold more than one thing"
 
 
+def test_few_lines_are_exempt_from_the_formatter() -> None:
+    marks = ("# fmt: " + "skip", "# fmt: " + "off")
+    folders = (*PACKAGES, "tests", "benchmarks", "examples")
+    files = (f for folder in folders for f in (ROOT / folder).rglob("*.py"))
+    assert sum(f.read_text(encoding="utf-8").count(m) for f in files for m in marks) <= 60, "for tables alone"
+
+
 def test_few_stems_repeat() -> None:
     """A file's name alone, in a traceback or an editor's tab, says which it is. Those that repeat are twins: the families of primitives, and their printers."""
     stems = [p.stem for p in sources("cuir", "llm") if p.stem != "__init__"]

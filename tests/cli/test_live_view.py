@@ -130,9 +130,15 @@ def read_terminal(argv: list[str], stop: str = "", environment: dict[str, str] |
     ours, theirs = os.openpty()
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "cuir", *argv], cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env={**env, **(environment or {})},
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-    )  # fmt: skip
+        [sys.executable, "-m", "cuir", *argv],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**env, **(environment or {})},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
     os.close(theirs)
     output, deadline, typed = b"", time.monotonic() + 60, False
     with contextlib.suppress(OSError):  # the other side is closed: the command has ended

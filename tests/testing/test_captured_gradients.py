@@ -29,8 +29,13 @@ def test_right_gradients_pass_and_stay_out_of_the_tensors(dtype: torch.dtype) ->
     distances, scale, layer = draw(1, 8), draw(), torch.nn.Linear(4, 1).bfloat16()
     assert_attention_matches(
         lambda s, b, h, q, k: s * (1 + scale) + distances[h, (q - k).clamp(0, 7)] + layer.bias[0],
-        lambda b, h, q, k: q >= k, M=20, N=20, D=16, H=1, dtype=dtype,
-    )  # fmt: skip
+        lambda b, h, q, k: q >= k,
+        M=20,
+        N=20,
+        D=16,
+        H=1,
+        dtype=dtype,
+    )
     assert distances.grad is None and scale.grad is None and layer.bias.grad is None
 
 

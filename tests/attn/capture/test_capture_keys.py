@@ -31,10 +31,18 @@ def test_a_copy_of_a_file_has_the_same_digest() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("2.0", "2"), ("2.0", "-2.0"), ("x + 1", "x + 2"), ("x + 1", "x - 1"), ('"c"', '"d"'), ("(1, 2)", "(1, True)"), ("(1, 2)", "((1,), 2)"),
-        ("h in", "b in"), ("*, cap", "cap"), ("s * 2.0", "s.abs() * 2.0"),
+        ("2.0", "2"),
+        ("2.0", "-2.0"),
+        ("x + 1", "x + 2"),
+        ("x + 1", "x - 1"),
+        ('"c"', '"d"'),
+        ("(1, 2)", "(1, True)"),
+        ("(1, 2)", "((1,), 2)"),
+        ("h in", "b in"),
+        ("*, cap", "cap"),
+        ("s * 2.0", "s.abs() * 2.0"),
     ],
-)  # fmt: skip
+)
 def test_other_code_has_another_digest(old: str, new: str) -> None:
     assert MOD.replace(old, new) != MOD and digest(MOD) != digest(MOD.replace(old, new))
 
