@@ -71,7 +71,10 @@ def cache_dir() -> Path:
 
 
 def size_limit() -> int:
-    """Return the limit in bytes: $CUIR_CACHE_LIMIT MiB, else 2 GiB; what is no positive number counts as not set."""
+    """Return the limit in bytes: $CUIR_CACHE_LIMIT MiB, else 2 GiB.
+
+    A value that is no positive number counts as not set.
+    """
     try:
         mebibytes = float(os.environ["CUIR_CACHE_LIMIT"])
     except (KeyError, ValueError):

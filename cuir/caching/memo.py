@@ -131,7 +131,10 @@ class WeakValueMemo(_Described, weakref.WeakValueDictionary[K, V]):
 
 
 def memoize(limit: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Cache a pure function's last `limit` results, found by its arguments; the least recently used leaves first."""
+    """Cache a pure function's last `limit` results, found by its arguments.
+
+    The least recently used one leaves first.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         cached = functools.lru_cache(maxsize=limit)(function)

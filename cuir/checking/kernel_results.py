@@ -37,7 +37,10 @@ class SameObject:
 
 
 class KernelResults:
-    """Table of the results about one kernel: it lives as long as the kernel, and is neither copied nor stored."""
+    """Table of the results about one kernel.
+
+    It lives as long as the kernel, and is neither copied nor stored.
+    """
 
     def __init__(self) -> None:
         self.by_name: dict[tuple[object, ...], Any] = {}

@@ -167,7 +167,10 @@ class KernelWords:
 
 
 class OriginKernel(NamedTuple):
-    """Kernel that variants are derived from: name or path of its program, the program, the kernel, and its consts."""
+    """Kernel that variants are derived from, with its program and consts.
+
+    name: the name or path of its program.
+    """
 
     name: str
     program: Program

@@ -66,7 +66,10 @@ def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
 
 
 def complete_const(context: typer.Context, incomplete: str) -> Candidates:
-    """Return `NAME=VALUE` for the consts of the kernel that the command line names: its default, and values to tune."""
+    """Return `NAME=VALUE` for the consts of the kernel that the command line names.
+
+    The values are a const's default, and values to tune.
+    """
     from ..syntax.nodes import ConstType
 
     name, program = _read_named_program(context)
@@ -136,7 +139,10 @@ ASSIGNED = [""]
 
 
 def join_assignments(environment: MutableMapping[str, str]) -> None:
-    """Join `NAME`, `=`, `VALUE`, into which bash parts an assignment; what stands before the cursor goes to ASSIGNED."""
+    """Join `NAME`, `=`, `VALUE`, into which bash parts an assignment.
+
+    What stands before the cursor goes to ASSIGNED.
+    """
     text = environment.get("COMP_WORDS", "")
     words, current = text.split("\n" if "\n" in text else " "), int(environment.get("COMP_CWORD", "0"))
     ASSIGNED[0] = ""

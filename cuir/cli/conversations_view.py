@@ -1,4 +1,7 @@
-"""Progress of conversations with a model on stderr: a table on a terminal, elsewhere a line for each answer that was judged."""
+"""Progress of conversations with a model on stderr.
+
+It is a table on a terminal, and elsewhere a line for each answer that was judged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Option `--html` of eval: rows of a results file with the conversations of their transcripts, as a page."""
+"""Option `--html` of eval: rows of a results file with their conversations, as a page.
+
+The conversations are those of the rows' transcripts.
+"""
 
 from __future__ import annotations
 

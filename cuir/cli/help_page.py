@@ -1,4 +1,7 @@
-"""Pages of `--help`: plain columns without boxes, examples first, options grouped by panel in order of declaration."""
+"""Pages of `--help`: plain columns without boxes.
+
+Examples come first; options are grouped by panel, in order of declaration.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ def split_examples(text: str) -> tuple[str, list[str]]:
 
 
 def spell_argument(param: Any) -> str:
-    """Return an argument as the usage has it: brackets where it may be left out, dots where several are possible."""
+    """Return an argument as the usage has it.
+
+    Brackets stand where it may be left out, dots where several are possible.
+    """
     name = (param.metavar or param.name).upper() + ("..." if param.nargs == -1 else "")
     return name if param.required else f"[{name}]"
 

@@ -1,4 +1,4 @@
-"""Interruption of a command (Ctrl-C): the exit code, the step that was running, and where results are kept."""
+"""Interruption of a command (Ctrl-C): exit code, step that was running, and where results are kept."""
 
 from __future__ import annotations
 

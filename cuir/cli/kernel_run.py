@@ -58,7 +58,7 @@ class RunOptions:
 
 
 class OutputRow(TypedDict):
-    """Description of an output: its finite numbers, and how many elements are not finite or were never stored."""
+    """Statistics of an output: its finite numbers, and counts of elements not finite or never stored."""
 
     name: str
     shape: str

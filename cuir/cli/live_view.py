@@ -1,4 +1,6 @@
-"""Live progress on stderr, with an estimate of the time that is left: on a terminal alone, and never with --json.
+"""Live progress on stderr, with an estimate of the time that is left.
+
+It is shown on a terminal alone, and never with --json.
 
 Every command shows its progress by a view of this module. Elsewhere than on a terminal nothing is shown but the step
 that an interruption ended.

@@ -53,6 +53,9 @@ def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
 
 
 def _written(context: typer.Context, name: str) -> str:
-    """Return the longest spelling of an option (`--level`), or the name of an argument as the help shows it (`FILE`)."""
+    """Return the longest spelling of an option (`--level`), or the name of an argument (`FILE`).
+
+    The name is as the help shows it.
+    """
     spelling = max((option for p in context.command.params if p.name == name for option in p.opts), key=len)
     return spelling if spelling.startswith("-") else spelling.upper()

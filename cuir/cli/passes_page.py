@@ -40,7 +40,11 @@ def as_json() -> list[dict[str, Any]]:
 
 
 def markdown() -> str:
-    """Return all passes as one page: a table with each one's places in the order, then the next paragraph of its docstring."""
+    """Return all passes as one page.
+
+    It has a table with each one's places in the order, then the next paragraph of each one's docstring, after the
+    summary.
+    """
     places: dict[str, list[int]] = {}
     for n, p in numbered():
         places.setdefault(p.name, []).append(n)

@@ -1,4 +1,7 @@
-"""Set-up of a process that runs the interpreter: threads, garbage collection, user functions that do not end."""
+"""Set-up of a process that runs the interpreter.
+
+It concerns threads, garbage collection, and user functions that do not end.
+"""
 
 from __future__ import annotations
 

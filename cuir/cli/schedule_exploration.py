@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplorationOptions:
-    """Options of an exploration: its time limit in seconds, the file for a schedule that fails, and the form of output.
+    """Options of an exploration: its time limit, the file for a failing schedule, the form of output.
 
     page: the file of --html.
     """
@@ -213,9 +213,11 @@ def _print_launches(checked: Checked, explored: Sequence[tuple[str, Exploration]
 
 
 def choose_launches(checked: Checked, grid: int | None) -> list[tuple[dict[str, int], int]]:
-    """Choose lengths and grids of small launches, as `cuir verify ... --exhaustive` does; grid: one for all of them.
+    """Choose lengths and grids of small launches, as `cuir verify ... --exhaustive` does.
 
     The smallest launches come first, since a fault is read most easily there.
+
+    grid: one for all launches.
     """
     from ..attn.verification.problems import Case
     from ..spec.function_specification import FunctionSpecification

@@ -41,7 +41,10 @@ STEPS = {
 
 
 def run_self_test(begin_step: Callable[[str], None] = lambda name: None) -> Iterator[Step]:
-    """Run the steps in turn; a step that fails does not stop the next ones. `begin_step` receives the name of each."""
+    """Run the steps in turn; a step that fails does not stop the next ones.
+
+    `begin_step` receives the name of each.
+    """
     for name, step in STEPS.items():
         begin_step(name)
         begin = time.perf_counter()

@@ -1,4 +1,7 @@
-"""View of a job's steps: a table that fills on a terminal; a job of several steps is a line a step elsewhere."""
+"""View of a job's steps: on a terminal, a table that fills.
+
+Elsewhere a job of several steps is a line for each step.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,10 @@ def fit_widths(natural: Sequence[int], words: Sequence[int], total: int) -> list
 
 
 def _narrow(widths: Sequence[int], least: Sequence[int], total: int) -> list[int]:
-    """Narrow columns that are wider than their least width, the widest first, until their sum is at most `total`."""
+    """Narrow columns until the sum of their widths is at most `total`.
+
+    Those that are wider than their least width are narrowed, the widest first.
+    """
     widths = list(widths)
     while sum(widths) > total and (wide := [c for c, w in enumerate(widths) if w > least[c]]):
         widest = max(wide, key=lambda c: widths[c])

@@ -48,7 +48,10 @@ def facts(checked: Checked) -> dict[str, Any]:
 
 
 def describe_parameters(checked: Checked) -> list[dict[str, Any]]:
-    """Describe the tensors and scalars that a kernel takes, in the order of its signature, with its consts filled in."""
+    """Describe the tensors and scalars that a kernel takes, in the order of its signature.
+
+    Its consts are filled in.
+    """
     tensors, scalars = {t.name: t for t in checked.tensors}, {s.name: s for s in checked.scalars}
     described = []
     for name in (p.name for p in checked.origin.params):
@@ -62,7 +65,10 @@ def describe_parameters(checked: Checked) -> list[dict[str, Any]]:
 
 
 def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a plain table: cells wrap on a terminal; elsewhere a row is a line, so that other programs can read it."""
+    """Print a plain table: cells wrap on a terminal; elsewhere a row is a line.
+
+    A line for each row lets other programs read it.
+    """
     from .table_layout import layout_table
 
     console = stdout()

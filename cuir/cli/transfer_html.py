@@ -1,4 +1,4 @@
-"""Option `--html` of transfer: the conversations with a model and the program that came of them, as a page."""
+"""Option `--html` of transfer: conversations with a model and the program they gave, as a page."""
 
 from __future__ import annotations
 

@@ -25,7 +25,10 @@ class TuningWords:
 
 
 class TuningTarget(NamedTuple):
-    """Target of tuning: the variant, the kernel to start from (a name or path), and the space of its settings."""
+    """Target of tuning: the variant, the kernel to start from, and the space of its settings.
+
+    source: the kernel's name or path.
+    """
 
     variant: str
     source: str

@@ -27,7 +27,10 @@ from .machine import Machine, Worker
 
 # ---- uses of the stages of a ring
 class Use(NamedTuple):
-    """A use of a stage of a ring by a worker, which begins with a wait and ends with an arrival, if it has ended."""
+    """A use of a stage of a ring by a worker, from a wait to an arrival.
+
+    The arrival is None if the use has not ended.
+    """
 
     stage: int
     phase: int
@@ -51,7 +54,10 @@ def find_partner(m: Machine, name: str) -> str | None:
 
 
 def list_uses(m: Machine, name: str, cta: int) -> list[Use]:
-    """Return the uses of the stages of a ring that the logs show, of workers of the roles that arrive on it."""
+    """Return the uses of the stages of a ring that the logs show.
+
+    They are uses by workers of the roles that arrive on it.
+    """
     partner, roles = find_partner(m, name), {u.role for u in get_barrier_uses(m.launch.checked).find("arrives", name)}
     if partner is None:
         return []
@@ -66,9 +72,10 @@ def list_uses(m: Machine, name: str, cta: int) -> list[Use]:
 
 
 def find_turns(uses: list[Use]) -> bool | None:
-    """Return whether workers take turns on the stages of a ring, or all use each stage; None if that is unknown.
+    """Return whether workers take turns on the stages of a ring, or all use each stage.
 
-    Workers that all use each stage do so in one order, so that what one has used is a part of what another has.
+    The result is None if that is unknown. Workers that all use each stage do so in one order, so that what one has used
+    is a part of what another has.
     """
     places: dict[int, set[tuple[int, int]]] = {}
     for use in uses:
@@ -80,14 +87,20 @@ def find_turns(uses: list[Use]) -> bool | None:
 
 
 def wait_in_turn(m: Machine, w: Worker, ring: list[Mbarrier]) -> bool:
-    """Return whether no two workers of a role have waited for the same phase of a stage, and others than `w` for some."""
+    """Return whether the workers of a role have waited in turn for the phases of a ring's stages.
+
+    No two of them have then waited for the same phase of a stage, and others than `w` have waited for some.
+    """
     numbers = {x.number for x in m.workers if x.program is w.program and x.cta == w.cta}
     waits = {(n, e.phase, e.worker) for n, bar in enumerate(ring) for e in bar.events() if e.kind == "wait" and e.worker in numbers}
     return len({wait[:2] for wait in waits}) == len(waits) and any(worker != w.number for *_, worker in waits)
 
 
 def list_users(uses: list[Use], stage: int) -> list[Worker]:
-    """Return the workers that use a stage in the phase in which most do; not those that never end a use by an arrival."""
+    """Return the workers that use a stage in the phase in which most do.
+
+    Those that never end a use by an arrival are left out.
+    """
     idle = {u.worker.number for u in uses} - {u.worker.number for u in uses if u.arrival is not None}
     idle &= {number for number in idle if sum(u.worker.number == number for u in uses) > 1}
     phases: dict[int, list[Worker]] = {}
@@ -98,7 +111,10 @@ def list_users(uses: list[Use], stage: int) -> list[Worker]:
 
 
 def find_return_ring(m: Machine, bar: Mbarrier, w: Worker) -> str | None:
-    """Return the only ring by which those who wait on a barrier's ring can give its stages back to `w`; else None."""
+    """Return the only ring by which those who wait on a barrier's ring can give back its stages to `w`.
+
+    The result is None if there is no such ring, or more than one.
+    """
     uses, barriers, name = get_barrier_uses(m.launch.checked), m.launch.checked.barriers, find_place(m, bar).ring
     readers = {u.role for u in uses.find("waits", name)} - {w.program.name}
     names = {u.name for u in uses.find("arrives") if u.role in readers and u.name != name}
@@ -178,7 +194,10 @@ def find_short_phase(m: Machine, worker: int, since: int, until: int, without: i
 
 
 def find_missing_users(m: Machine, bar: Mbarrier) -> Cause | None:
-    """Return the cause if workers take turns on a ring, and a phase counts more arrivals than a stage has users."""
+    """Return the cause if workers take turns on a ring, and a phase counts too many arrivals.
+
+    Too many are more than a stage has users.
+    """
     name, stage, cta = find_place(m, bar)
     uses = list_uses(m, name, cta)
     users = list_users(uses, stage)
@@ -191,7 +210,9 @@ def find_missing_users(m: Machine, bar: Mbarrier) -> Cause | None:
 
 
 def find_skipped_phase(m: Machine, bar: Mbarrier, w: Worker, phase: int) -> Cause | None:
-    """Return the cause if a wait is a lap behind since another worker took the waiter's turn on the stage before.
+    """Return the cause if a wait is a lap behind since another worker took the waiter's turn.
+
+    The turn was on the stage before.
 
     phase: the one that the waiter never waited for.
     """

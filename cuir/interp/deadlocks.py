@@ -295,9 +295,9 @@ def rank_causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker,
 
 
 def _list_following(m: Machine, ranked: Sequence[tuple[Worker, Cause]]) -> list[Worker]:
-    """Return the blocked workers that wait for the first one, directly or through others, and whose cause is less sure.
+    """Return the blocked workers that wait for the first one, and whose cause is less sure.
 
-    None if the cause of the first is no more than likely.
+    They wait for it directly or through others. There are none if the cause of the first is no more than likely.
     """
     if not ranked or ranked[0][1].sure < 3:
         return []

@@ -45,7 +45,9 @@ class Event:
 
 @dataclass(frozen=True)
 class SyncStep:
-    """A step of synchronisation: what a worker or an engine did to a barrier or an engine, in the order of the run.
+    """A step of synchronisation: what a worker or an engine did to a barrier or an engine.
+
+    Steps stand in the order of the run.
 
     Attributes:
         actor: Worker, or the copy that lands.

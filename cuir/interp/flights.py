@@ -58,6 +58,9 @@ def find_completions(steps: Sequence[SyncStep]) -> dict[str, SyncStep]:
 
 
 def is_named(event: Event, fault: Diagnostic) -> bool:
-    """Return True for the events of a finding: its place, and the accesses of engines and workers that it names."""
+    """Return True for the events of a finding.
+
+    These are at its place, or accesses of engines and workers that it names.
+    """
     at_fault = fault.span is not None and event.line == fault.span.line and event.kind in ("fault", "blocked", "work")
     return at_fault or (bool(event.actor) and event.actor in fault.message)

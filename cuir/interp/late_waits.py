@@ -81,9 +81,10 @@ def find_late_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> 
 
 
 def find_lax_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> tuple[Span, int] | None:
-    """Find a wait between an asynchronous access and a later one that leaves the last ones of the group in flight.
+    """Find a wait between two accesses that leaves the last accesses of a group in flight.
 
-    Returns its place and how many it leaves.
+    The earlier of the two is asynchronous, and of the group. Returns the place of the wait and how many accesses it
+    leaves.
     """
     nodes = list(_list_nodes(checked, role))
     issued, position = _find_issue(nodes, issue), _find_position(nodes, at)
@@ -103,7 +104,10 @@ def find_lax_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> t
 
 
 def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) -> tuple[str, list[tuple[str, Span | None]]]:
-    """Return the hint to move the wait for an asynchronous access, and a note on it; `hint` if none stands behind."""
+    """Return the hint to move the wait for an asynchronous access, and a note on it.
+
+    If none stands behind, the result is `hint` without a note.
+    """
     late = find_late_group_wait(w.m.launch.checked, w.program.name, at, issue)
     if late is None or not late.can_move:
         return hint, []

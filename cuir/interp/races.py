@@ -88,7 +88,10 @@ def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Reco
 
 
 def describe_units(m: Machine, earlier: int, later: int) -> str:
-    """Describe the two units of work that two accesses are of, which explains what only large problems show."""
+    """Describe the two units of work that two accesses are of.
+
+    This explains what only large problems show.
+    """
     owner = "cluster" if m.launch.checked.cluster > 1 else "CTA"
     return (
         f"the two accesses are of two units of work of one {owner}, its units {earlier + 1} and {later + 1}: "

@@ -74,7 +74,10 @@ def plot_trace(trace: Trace, path: str | Path, start: float = 0.0, stop: float |
 
 
 def _draw_figure(pyplot: Any, trace: Trace, start: float, stop: float | None, width: float) -> Any:
-    """Draw a figure with a row for each worker and engine, and thin bars for engines' work until it is waited for."""
+    """Draw a figure with a row for each worker and engine.
+
+    Thin bars show engines' work until it is waited for.
+    """
     from matplotlib.patches import Patch
 
     events = [e for e in trace.events if e.start + e.length > start and (stop is None or e.start < stop)]

@@ -30,7 +30,10 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class TileRegisters:
-    """An estimate of the registers of a thread that tiles of a role take at once, and where; `limit`: a thread has these."""
+    """An estimate of the registers of a thread that tiles of a role take at once, and where.
+
+    limit: the registers that a thread has.
+    """
 
     role: str
     count: int

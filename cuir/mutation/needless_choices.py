@@ -1,4 +1,4 @@
-"""The argument for a choice that was left out: where its condition does not hold, both sides are one expression.
+"""The argument for a left-out choice: where its condition fails, both sides are one expression.
 
 It is worked out from the definitions before it. `where(warp_any(m), where(m, x, y), y)` is `where(m, x, y)`: no row of
 a warp that votes no has m.
@@ -49,7 +49,10 @@ def needless_choice(t: Trial) -> str | None:
 
 
 def _list_definitions(func: Func, end: int) -> dict[str, Expr]:
-    """Return the values of names that a function binds once, before a statement of its body, outside of branches."""
+    """Return the values of names that a function binds once, before a statement of its body.
+
+    The names are bound outside of branches.
+    """
     counts = count_assignments(func.body)
     before = [s for s in func.body[:end] if isinstance(s, Assign) and len(s.targets) == 1]
     return {s.targets[0]: s.value for s in before if counts[s.targets[0]] == 1 and _is_settled(s.value, counts)}

@@ -1,4 +1,7 @@
-"""The argument for a part of a tuple that nothing reads with these consts, such as a counter of a third ring of two."""
+"""The argument for a part of a tuple that nothing reads with these consts.
+
+An example is a counter of a third ring of two.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ _TUPLES = 8  # drawn values of the other parts
 
 
 def unused_part(t: Trial) -> str | None:
-    """Argue for a changed part of the tuple that a function returns: every function that takes it ignores this part.
+    """Argue for a changed part of the tuple that a function returns.
 
-    Callers bind the tuple to one name, which is read as an argument alone. Functions that take it are enumerated.
+    Every function that takes the tuple ignores this part. Callers bind the tuple to one name, which is read as an
+    argument alone. Functions that take it are enumerated.
     """
     function = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
     mutant = t.mutant.funcs().get(function.name) if function is not None else None
@@ -59,7 +63,10 @@ def _list_calls(t: Trial, name: str) -> list[Site]:
 
 
 def _list_uses(t: Trial, call: Site) -> Sequence[tuple[str, int] | None]:
-    """Return the functions that take the result of a call, with the place of the argument; None for any other use."""
+    """Return the functions that take the result of a call, with the place of the argument.
+
+    Any other use is None.
+    """
     bound, kernel = call.parents[-1], call.inside(Kernel)
     if not isinstance(bound, Assign) or len(bound.targets) != 1 or bound.value is not call.node or kernel is None:
         return [None]

@@ -29,7 +29,10 @@ def _computes(places: Places, site: Site) -> bool:
 
 @operator
 def mutate_expressions(places: Places) -> Iterator[Mutant]:
-    """Yield mutants whose comparisons, sums, factors, extrema or numbers differ, in functions of the program."""
+    """Yield mutants of expressions in functions of the program.
+
+    Their comparisons, sums, factors, extrema or numbers differ.
+    """
     for site in places.sites:
         node = site.node
         if not _computes(places, site) or any(isinstance(p, Slice) for p in site.parents):

@@ -1,4 +1,7 @@
-"""Rows of a timeline for barriers: their phases over time, with a tick for each arrival and each copy that lands."""
+"""Rows of a timeline for barriers: their phases over time.
+
+They have a tick for each arrival and each copy that lands.
+"""
 
 from __future__ import annotations
 

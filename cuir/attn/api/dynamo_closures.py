@@ -100,7 +100,10 @@ def _from_outside(
 
 @at_tracing
 def enter_tracer() -> bool:
-    """Have torch.compile's tracer ask us about mods; return False where it cannot. Run when a graph is traced."""
+    """Have torch.compile's tracer ask us about mods; return False where it cannot.
+
+    It runs when a graph is traced.
+    """
     try:
         from torch._dynamo.variables.higher_order_ops import FlexAttentionHigherOrderVariable, _hop_name_to_variable_class
 
@@ -250,9 +253,10 @@ def _fix_number(number: float | torch.SymFloat | torch.SymInt, kind: str) -> int
 
 
 def _leads_on(mod: BaseUserFunctionVariable) -> bool:
-    """Return True if a function that the graph makes reads tensors, or what functions and objects hold, through globals.
+    """Return True if a function that the graph makes reads values through globals that no guard covers.
 
-    Of such values no guard of ours would notice a change, since the function is dead when the graph runs.
+    Such values are tensors, and what functions and objects hold. No guard of ours would notice a change of them, since
+    the function is dead when the graph runs.
     """
     capture_key = make_capture_key(types.FunctionType(mod.get_code(), mod.get_globals()))
     return bool(capture_key.tensors) or any(len(path) > 2 for _, path, _ in capture_key.places)

@@ -1,1 +1,4 @@
-"""Arguments of calls: captured values and keys of mods, layouts of tensors, and what torch.compile knows of both."""
+"""Arguments of calls: captured values and keys of mods, and layouts of tensors.
+
+It also holds what torch.compile knows of both.
+"""

@@ -52,7 +52,10 @@ Learnable = tuple[tuple[torch.Tensor, tuple[int, ...]], ...]
 
 
 class BackwardInputs(NamedTuple):
-    """The tensors of a forward call, its outputs and their gradients; dLSE is None if nothing depends on LSE."""
+    """The tensors of a forward call, its outputs and their gradients.
+
+    dLSE is None if nothing depends on LSE.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
@@ -447,7 +450,10 @@ def _total(grads: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _make_zeros(attention: Attention, places: Iterable[int], like: torch.Tensor) -> torch.Tensor | None:
-    """Return zeros for a captured tensor on which scores depend with a derivative of 0; None for others, as PyTorch gives."""
+    """Return zeros for a captured tensor if scores depend on it with a derivative of 0, else None.
+
+    PyTorch gives the same.
+    """
     from ..splicing.gradient_paths import collect_gradient_paths
 
     traced = attention.traced

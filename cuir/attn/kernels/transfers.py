@@ -53,7 +53,10 @@ def transfer_to_expert(name: str, spec: Specification, traced: Traced, bits: boo
 
 
 def transfer_backward_to_expert(name: str, spec: Specification, traced: Traced, learned: Sequence[int]) -> TransferResult:
-    """Return the transfer to a shipped kernel of dK, dV and gradients of captured tensors; see `transfer_backward`."""
+    """Return the transfer to a shipped kernel of dK, dV and gradients of captured tensors.
+
+    See `transfer_backward`.
+    """
 
     def make(spec: Specification, traced: Traced) -> TransferResult:
         return transfer_backward(origin_of(name), spec, traced=traced, learned=learned)
@@ -141,7 +144,10 @@ def _without_mods(spec: Specification) -> Specification:
 
 
 def _without_value(parameter: Parameter) -> Parameter:
-    """Return what a transfer may know of a captured value: whether it is there, a number or a tensor, and learns."""
+    """Return a parameter with only what a transfer may know of its captured value.
+
+    That is whether it is there, whether it is a number or a tensor, and whether it requires a gradient.
+    """
     value = parameter.value
     if isinstance(value, torch.Tensor):
         return replace(parameter, value=torch.empty(0, requires_grad=value.requires_grad))

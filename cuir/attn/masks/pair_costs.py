@@ -1,4 +1,4 @@
-"""Estimated instructions for each pair of query and key: of a predicate, and of reads of captured data."""
+"""Estimated instructions per pair of query and key, of a predicate and of reads of captured data."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The largest score of each query, MAX_SCORES: in the units of the scores, -inf for a query without keys.
+"""The largest score of each query, MAX_SCORES.
 
-The softmax's own reference will not do: it may lag behind the maximum, where that grows little.
+It is in the units of the scores, and -inf for a query without keys. The softmax's own reference will not do: it may lag
+behind the maximum, where that grows little.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ class PackedInputs(NamedTuple):
 
 
 class PackedTensors(NamedTuple):
-    """Checked tokens of all sequences by heads, q [H, TQ, D], k and v [HK, TK, ..], and the bounds of sequences."""
+    """Checked tokens of all sequences by heads, and the bounds of sequences.
+
+    q is [H, TQ, D]; k and v are [HK, TK, ..].
+    """
 
     q: torch.Tensor
     k: torch.Tensor

@@ -91,7 +91,10 @@ def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
 
 
 def _product(times: list[Expr], over: list[Expr]) -> Expr:
-    """Multiply factors; those that are equal for a whole block stand last, as one product that is computed once."""
+    """Multiply factors, those that are equal for a whole block last.
+
+    These form one product, which is computed once.
+    """
     times = sorted(times, key=lambda e: not names_read(e) & VARYING)
     result = _multiplied(times)
     return result if not over else Binary("/", result, _multiplied(over))

@@ -1,6 +1,7 @@
-"""Captured tensors on which a score depends as PyTorch's autograd sees it, also where the derivative is 0 everywhere.
+"""Captured tensors on which a score depends as PyTorch's autograd sees it.
 
-`0.0 * bias[h]` and `torch.round(bias[h])` have gradients of zeros, where `bias[h] > 0` and `bias[h].detach()` have none.
+A score also depends on those for which the derivative is 0 everywhere: `0.0 * bias[h]` and `torch.round(bias[h])` have
+gradients of zeros, where `bias[h] > 0` and `bias[h].detach()` have none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from ..tracing.derivative_marks import extremes_of, is_detached, partials_of
 
 
 def collect_gradient_paths(score: Expr) -> set[str]:
-    """Return the names of tensors from whose elements a path of differentiable operations leads to a score with marks."""
+    """Return names of tensors with a differentiable path from their elements to a score with marks.
+
+    A path is differentiable if all its operations are.
+    """
     names: set[str] = set()
     seen: set[IdentityKey] = set()  # tracing shares subexpressions
     pending = [score]

@@ -1,4 +1,7 @@
-"""The application of operations: to numbers by the table's handlers, to tensors with dims element by element."""
+"""The application of operations to numbers, and to tensors with dims.
+
+Numbers go to the table's handlers; tensors with dims are taken element by element.
+"""
 
 from __future__ import annotations
 

@@ -310,7 +310,9 @@ def _check_blocks(program: Program, run: Evaluator, keep: np.ndarray, problem: P
 
 
 def is_only_compared(program: Program, count: str) -> bool:
-    """Return whether the number of masked blocks is only an operand of comparisons; it may then exceed that of all blocks.
+    """Return whether the number of masked blocks is only an operand of comparisons.
+
+    It may then exceed that of all blocks.
 
     count: the name of the function that returns both numbers.
     """

@@ -43,7 +43,9 @@ def bench(
     show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
     fresh: Fresh = False, page: HtmlReport = None, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving, beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked.
+    """Time kernels of the corpus, the backward pass of `cuir.attention`, or calls of serving.
+
+    They run beside cuDNN, FlashAttention, FlashInfer, FlexAttention and compiled PyTorch; every result is checked.
 
     Examples:
         cuir bench smoke

@@ -37,7 +37,9 @@ def bridge(
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
-    """The main job: adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there.
+    """Adapt an expert kernel to a variant, verify it, compile it, and time it if a GPU is there.
+
+    This is the main job.
 
     Examples:
         cuir bridge prefix_lm

@@ -9,7 +9,9 @@ from ..output import print_json
 
 
 def corpus(as_json: Json = False) -> None:
-    """List what is shipped: expert kernels, programs, variants, functions that programs compute, and expert CUDA to lift.
+    """List what is shipped: expert kernels, programs, variants, functions, and expert CUDA to lift.
+
+    The functions are what programs compute.
 
     Examples:
         cuir corpus

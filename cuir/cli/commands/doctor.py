@@ -21,7 +21,9 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show which GPU, driver, compiler and packages are here, what can run, and how to install what is missing.
+    """Show which GPU, driver, compiler and packages are here, and what can run.
+
+    Also show how to install what is missing.
 
     Examples:
         cuir doctor

@@ -120,7 +120,9 @@ def evaluate(
     page: HtmlReport = None,
     as_json: Json = False,
 ) -> int:
-    """Measure how often language models adapt kernels rightly: pass@1, 3 and 5 by variant and model, cost, and why attempts failed.
+    """Measure how often language models adapt kernels rightly.
+
+    The results are pass@1, 3 and 5 by variant and model, cost, and why attempts failed.
 
     Examples:
         cuir eval prefix_lm sliding_window --model PROVIDER/NAME --samples 3

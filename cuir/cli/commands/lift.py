@@ -168,7 +168,9 @@ def lift(
     cache: Cache = None,
     as_json: Json = False,
 ) -> int:
-    """Turn expert CUDA into a CuIR program: its roles and barriers are read off, a model writes its workers, and all is verified.
+    """Turn expert CUDA into a CuIR program.
+
+    Its roles and barriers are read off, a model writes its workers, and all is verified.
 
     Examples:
         cuir lift flash_fwd_sm90 --explain

@@ -1,4 +1,7 @@
-"""Command `transfer`: a kernel adapted to a specification by rules, or by a model. The pass is llm/passes/transfer.py."""
+"""Command `transfer`: a kernel adapted to a specification by rules, or by a model.
+
+The pass is llm/passes/transfer.py.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,9 @@ def transfer(
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
-    """Adapt a kernel to a specification: by rules where they are enough, else by asking a model and verifying its answer.
+    """Adapt a kernel to a specification, by rules or by a model.
+
+    A model is asked where rules are not enough, and its answer is verified.
 
     Examples:
         cuir transfer flash_fwd_sm90 --to prefix_lm
@@ -154,7 +159,10 @@ def transfer(
 
 @dataclass(frozen=True)
 class Task:
-    """Kernel to adapt with its consts, the effort of verification, the folder for results, and the file of --html."""
+    """Kernel to adapt with its consts, the effort of verification, and the places of results.
+
+    folder: for results; page: the file of --html.
+    """
 
     program: Program
     kernel: str

@@ -48,7 +48,9 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="with --model: folder for programs", show_default="out/TARGET-tuned", rich_help_panel=ASKING)] = None,
     record: Record = None, replay: Replay = None, cache: Cache = None, as_json: Json = False,
 ) -> int:  # fmt: skip
-    """Find the fastest tile sizes, stages and other consts for a shape, and keep them for later calls; with --model, faster programs.
+    """Find the fastest tile sizes, stages and other consts for a shape, and keep them for later calls.
+
+    With --model, find faster programs.
 
     Examples:
         cuir tune causal --shape 2,32,8,4096,4096,128

@@ -128,7 +128,9 @@ def verify(
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
-    """Test a program: is it well-formed, right under the schedules tried (more than 30 runs), and the variant it should be?
+    """Test a program: is it well-formed, right, and the variant it should be?
+
+    Right means under the schedules tried (more than 30 runs).
 
     Examples:
         cuir verify prefix_lm

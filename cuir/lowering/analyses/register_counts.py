@@ -30,7 +30,10 @@ def fits_unrolled(loop: ops.For, turns: int, liveness: Liveness, threads: int, a
 
 
 def find_peak(role: ops.Role, liveness: Liveness, threads: int) -> tuple[int, Operation | None]:
-    """Return the most registers of a thread that live tiles take, and the first operation after which they do."""
+    """Return the most registers of a thread that live tiles take, and where they first do.
+
+    The place is the first operation after which they do.
+    """
     most: tuple[int, Operation | None] = (0, None)
     for op in every(role):
         live = liveness.after.get(op, frozenset()) | {r for r in op.results if is_stored(r)}

@@ -1,4 +1,6 @@
-"""Device functions: read from the .cuh files of the lowering and of its targets, emitted only when used.
+"""Device functions, read from the .cuh files of the lowering and of its targets.
+
+They are emitted only when used.
 
 A file is C++ that compiles by itself. Lines that begin with `//@` divide it into parts, and never reach a kernel:
 

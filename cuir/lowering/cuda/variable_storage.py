@@ -1,4 +1,7 @@
-"""Variables of a role in C++: names, types, and declarations in the innermost block that holds all uses."""
+"""Variables of a role in C++: names, types and declarations.
+
+A declaration stands in the innermost block that holds all uses.
+"""
 
 from __future__ import annotations
 

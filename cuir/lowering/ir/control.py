@@ -356,5 +356,5 @@ class Kernel(_Named):
         return [op for op in self.body.block.ops if isinstance(op, Role)]
 
     def declaration(self, symbol: str) -> Declaration:
-        """Return the operation that declares a tensor, shared array, barrier or number of the program, by its name."""
+        """Return the program's declaration of a tensor, shared array, barrier or number, by its name."""
         return next(op for op in self.body.block.ops if isinstance(op, Declaration) and op.symbol.data == symbol)

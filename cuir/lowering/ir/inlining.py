@@ -1,4 +1,7 @@
-"""The mark of inlined values, which are computed in their readers; `passes/inline_elementwise.py` sets it."""
+"""The mark of inlined values, which are computed in their readers.
+
+`passes/inline_elementwise.py` sets it.
+"""
 
 from __future__ import annotations
 
