@@ -1,6 +1,6 @@
-"""A model's answer as a program: extraction from its text, parsing within limits, merging into the origin.
+"""A model's answer as a program: extracted from its text, parsed, and merged into the origin.
 
-The limits hold against any answer; nothing here runs what the text says.
+Parsing is within limits, which hold against any answer; nothing here runs what the text says.
 """
 
 from __future__ import annotations

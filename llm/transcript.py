@@ -159,7 +159,10 @@ def read_transcript(path: Path) -> Transcript:
 
 
 def read_shared_texts(folder: Path) -> dict[str, str]:
-    """Return the texts of messages, by id, that transcripts of a folder share. Raises CuirError U606 for another file."""
+    """Return the texts of messages, by id, that transcripts of a folder share.
+
+    Raises CuirError U606 for another file.
+    """
     path = folder / SHARED
     try:
         texts = json.loads(path.read_text(encoding="utf-8"))
@@ -171,7 +174,9 @@ def read_shared_texts(folder: Path) -> dict[str, str]:
 
 
 def share_texts(folder: Path) -> None:
-    """Move the texts of system messages from a folder's transcripts to one file, which `read_transcript` reads.
+    """Move the texts of system messages from a folder's transcripts to one file.
+
+    `read_transcript` reads that file.
 
     The system's message is the language with its primitives: the same in all transcripts of one version.
     """

@@ -1,4 +1,7 @@
-"""Page of a benchmark: bars of our kernels beside their peers for each row, means, the machine and the protocol."""
+"""Page of a benchmark: bars of our kernels beside their peers.
+
+It shows bars for each row, the means, the machine and the protocol.
+"""
 
 from __future__ import annotations
 

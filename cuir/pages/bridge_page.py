@@ -1,4 +1,7 @@
-"""Page of an adaptation: steps, the variant, the program beside its origin, verification, resources, times."""
+"""Page of an adaptation of a kernel to a variant.
+
+It shows the steps, the variant, the program beside its origin, verification, resources and times.
+"""
 
 from __future__ import annotations
 

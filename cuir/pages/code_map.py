@@ -36,7 +36,10 @@ class CodeMap:
 
 
 def map_code(cuda: Cuda, instructions: Sequence[Instruction] = ()) -> CodeMap:
-    """Return the correspondence of a lowered kernel; instructions: of its cubin, where it was disassembled."""
+    """Return the correspondence of a lowered kernel.
+
+    instructions: those of its cubin, where it was disassembled.
+    """
     source = cuda.checked.origin.span.source
     of_cuda = {number: line for number, span in cuda.line_map.items() if (line := find_line(span, source)) is not None}
     texts = cuda.source.splitlines()

@@ -1,4 +1,7 @@
-"""Differences of programs as HTML: two texts beside each other, lines that differ coloured, equal stretches folded."""
+"""Differences of programs as HTML: two texts beside each other.
+
+Lines that differ are coloured, equal stretches are folded.
+"""
 
 from __future__ import annotations
 

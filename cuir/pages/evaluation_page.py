@@ -1,4 +1,4 @@
-"""Page of an evaluation of models: scores, samples, and of each sample its questions, answers and verdicts."""
+"""Page of an evaluation of models: scores, and samples with their questions, answers and verdicts."""
 
 from __future__ import annotations
 

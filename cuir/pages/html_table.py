@@ -21,7 +21,10 @@ Cell = str | Html
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[Cell]], classes: str = "") -> str:
-    """Render a table; "" without rows. Columns without content are left out, those of numbers aligned to the right."""
+    """Render a table; "" without rows.
+
+    Columns without content are left out, those of numbers are aligned to the right.
+    """
     all_lines = [list(row) for row in rows]
     used = [c for c in range(len(head)) if any(line[c : c + 1] not in ([], [""]) for line in all_lines)]
     head, lines = [head[c] for c in used], [[line[c] for c in used if c < len(line)] for line in all_lines]

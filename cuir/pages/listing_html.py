@@ -1,4 +1,4 @@
-"""Listings with line numbers, whose lines carry the numbers of the program's lines that they belong to."""
+"""Listings with line numbers; each line carries the numbers of the program's lines it belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Picture of a mask: blocks that keep no pair, some, or all, and the order in which a tile visits them."""
+"""Picture of a mask: its blocks, and the order in which a tile visits them.
+
+A block keeps no pair, some, or all.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def count_blocks(mask: torch.Tensor, BM: int, BN: int) -> BlockMap:
 
 
 def find_visits(program: Program, checked: Checked, spec: Specification, lengths: Lengths, kinds: BlockMap) -> BlockMap:
-    """Add the order of visits by the kernel's `kv_count` and `kv_block`, and that of the tiles by its `tile`.
+    """Add the order of visits by the kernel's `kv_count` and `kv_block`, and of the tiles by its `tile`.
 
     For batch and head 0. Unknown where the functions cannot be evaluated.
     """
@@ -85,7 +88,10 @@ def _find_order(evaluator: Evaluator, tiles: int) -> np.ndarray | None:
 
 
 def render_block_mask(mask: BlockMask) -> str:
-    """Render the blocks of a BlockMask, for batch and head 0, with their places in its lists: those with a mask first."""
+    """Render the blocks of a BlockMask, for batch and head 0, with their places in its lists.
+
+    In these, blocks with a mask come first.
+    """
     counts = [(mask.kv_num_blocks, mask.kv_indices, math.nan), (mask.full_kv_num_blocks, mask.full_kv_indices, 1.0)]
     kept = np.zeros((mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]))
     visits = np.full(kept.shape, -1)

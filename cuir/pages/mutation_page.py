@@ -1,4 +1,7 @@
-"""Page of mutants: those that nothing refuses first, beside the origin; scores by class and by operator; all of them."""
+"""Page of mutants: those that nothing refuses first, beside the origin.
+
+Scores by class and by operator follow, then all mutants.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ _NO_DISASSEMBLER = "nvdisasm is not here; a CUDA toolkit has it, or pip install 
 
 
 def make_compiled_sections(checked: Checked, compiles: bool = True) -> list[Section]:
-    """Return the sections on resources and on CuIR beside CUDA and SASS; compiles=False leaves out the cubin's."""
+    """Return the sections on resources and on CuIR beside CUDA and SASS.
+
+    compiles: False leaves out the cubin's.
+    """
     cuda = find_lowered(checked) or lower(checked)
     compiled, missing = _compile(cuda) if compiles else (None, "the kernel was not compiled")
     sections = [Section("Resources", _render_resources(checked, cuda, compiled, missing))]

@@ -1,4 +1,7 @@
-"""Section of a run in the interpreter: workers over time, the schedule step by step, the program's text beside."""
+"""Section of a run in the interpreter: workers over time, and the schedule step by step.
+
+The program's text stands beside them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def render_run(
     words: str,
     line: int | None = None,
 ) -> str:
-    """Run a kernel and draw the run: timeline, steps, program. words: describe the run. line: of a finding."""
+    """Run a kernel and draw the run: timeline, steps, program.
+
+    words: describe the run. line: of a finding.
+    """
     trace, fault = Trace(), None
     try:
         run(checked, arguments, trace=trace, grid=grid, schedule=schedule, budget=_BUDGET)

@@ -1,4 +1,7 @@
-"""Player of a schedule: one step after the other, with the state of the barriers, beside timeline and program."""
+"""Player of a schedule: one step after the other, with the state of the barriers.
+
+It stands beside the timeline and the program.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ _MOST = 2000  # steps that are kept: the last ones, which lead to a fault
 
 
 def render_player(steps: Sequence[ShownStep], at_end: bool = False) -> str:
-    """Render buttons, the text of a step, and a table of barriers; "" without steps. at_end: begin with the last step."""
+    """Render buttons, the text of a step, and a table of barriers; "" without steps.
+
+    at_end: begin with the last step.
+    """
     if not steps:
         return ""
     kept = steps[-_MOST:]

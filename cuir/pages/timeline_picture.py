@@ -1,4 +1,7 @@
-"""Picture of a trace: a row for each worker, engine and barrier over the cycles of the cost model; it zooms and pans."""
+"""Picture of a trace: a row for each worker, engine and barrier over the cycles of the cost model.
+
+It zooms and pans.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ _BUTTONS = (
 
 
 def render_timeline(trace: Trace, marked_line: int | None = None) -> str:
-    """Render a trace as SVG with buttons for zoom. marked_line: outline events of this line of the program."""
+    """Render a trace as SVG with buttons for zoom.
+
+    marked_line: outline events of this line of the program.
+    """
     events = trace.events[:_MOST]
     if not events:
         return "<p>No events were recorded.</p>"

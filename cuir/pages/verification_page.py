@@ -1,4 +1,7 @@
-"""Page of a verification: questions and verdicts, the variant, workers over time, program, resources, machine code."""
+"""Page of a verification: questions and verdicts, the variant, and the kernel.
+
+Of the kernel it shows workers over time, the program, resources and machine code.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from .variant_section import render_mask, render_variant
 def render_verification_page(
     report: VerifyReport, program: Program, checked: Checked | None, spec: AnySpecification, origin: Program | None = None
 ) -> str:
-    """Render the page. checked: None if the program is not well-formed. origin: the kernel that was adapted."""
+    """Render the page of a verification.
+
+    checked: None if the program is not well-formed. origin: the kernel that was adapted.
+    """
     sections = [Section("Verdict", render_verification(report))]
     if origin is not None:
         sections.append(Section("Beside the origin", render_diff(show(origin), show(program))))
@@ -32,7 +38,10 @@ def render_verification_page(
 def make_kernel_sections(
     program: Program, checked: Checked | None, spec: AnySpecification, report: VerifyReport | None, compiles: bool = True
 ) -> list[Section]:
-    """Return the sections about a kernel; those that cannot be made are left out. compiles: see make_compiled_sections."""
+    """Return the sections about a kernel; those that cannot be made are left out.
+
+    compiles: see make_compiled_sections.
+    """
     sections = [Section("Variant", text)] if (text := render_variant(spec)) else []
     if checked is not None and isinstance(spec, Specification) and is_attention(checked.origin):
         sections.append(Section("Mask", render_mask(program, checked, spec)))

@@ -1,4 +1,6 @@
-"""Digests of this package's files and of nvcc by content, so that a copied cache folder keeps its entries.
+"""Digests of this package's files and of nvcc by content.
+
+A copied cache folder thus keeps its entries.
 
 Contents are read once: the cache folder keeps a digest by the places, sizes and times of its files. A time is that of
 the last change of status, too, which no copy, package manager or image build can set.
@@ -32,9 +34,10 @@ def describe_package() -> str:
 
 
 def describe_folder(folder: Path, status: Sequence[str]) -> str:
-    """Return a digest of the names and contents of a folder's files, which had this status (`list_status`).
+    """Return a digest of the names and contents of a folder's files.
 
-    Files that have changed since then have a digest of the old status, which no other process has.
+    The files had this status (`list_status`). Those that have changed since then have a digest of the old status, which
+    no other process has.
     """
 
     def read() -> str | None:
@@ -69,7 +72,10 @@ def describe_nvcc(path: str) -> str:
 
 
 def _remember(status: Sequence[str], read: Callable[[], str | None]) -> str | None:
-    """Return the digest that the cache folder has for files of a status; read them and store it if there is none."""
+    """Return the digest that the cache folder has for files of a status.
+
+    If there is none, read the files and store their digest.
+    """
     entry = RESULTS.path("digests") / digest(status)
     try:
         known = entry.read_text(encoding="ascii")

@@ -1,4 +1,7 @@
-"""Description of a launch for callers in other languages: symbol, grid, block, parameters, tensor maps."""
+"""Description of a launch for callers in other languages.
+
+It names the symbol, grid, block, parameters and tensor maps.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ class ParameterDescription:
 
 @dataclass(frozen=True)
 class MapDescription:
-    """Arguments of `cuTensorMapEncodeTiled` for a parameter; dims and boxes have the innermost first, as it takes them."""
+    """Arguments of `cuTensorMapEncodeTiled` for a parameter.
+
+    dims and boxes have the innermost first, as it takes them.
+    """
 
     name: str
     tensor: str

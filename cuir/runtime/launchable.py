@@ -57,7 +57,10 @@ def find_spills(cuda: Cuda, compile: bool) -> str:
 
 
 def find_large_tiles(cuda: Cuda) -> list[Diagnostic]:
-    """Return a warning for each role whose tiles, by the estimate of the lowering, exceed the registers of a thread."""
+    """Return a warning for each role whose tiles exceed the registers of a thread.
+
+    The registers that tiles take are an estimate of the lowering.
+    """
     hint = "smaller tiles, more warpgroups, or parts of a row that are read from shared memory one after the other"
     return [
         Diagnostic(

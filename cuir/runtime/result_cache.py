@@ -76,7 +76,10 @@ def restore(content: bytes) -> object:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Keep the garbage collector from walking through the process again and again while a tree of live nodes grows."""
+    """Keep the garbage collector from running while a tree of live nodes grows.
+
+    It would walk through the process again and again.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

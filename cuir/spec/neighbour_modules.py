@@ -1,4 +1,6 @@
-"""Import of modules beside a user's file, as `python FILE` finds them, for as long as the file is loaded.
+"""Import of modules beside a user's file, as `python FILE` finds them.
+
+They are found for as long as the file is loaded.
 
 `sys.path` serves all threads, so it stays as it is: a finder looks into the folder for the thread that loads the file.
 """
@@ -96,7 +98,10 @@ def _remove_modules(names: set[str]) -> dict[str, ModuleType]:
 
 
 def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
-    """Return True for a module that all imports of this process find in the same place, such as an editable installation."""
+    """Return True for a module that all imports of this process find in the same place.
+
+    An editable installation is such a module.
+    """
     finders = [f for f in sys.meta_path if f is not _NeighbourFinder and hasattr(f, "find_spec")]
     others = (f.find_spec(spec.name, None) for f in finders)
     return any(other is not None and other.origin is not None and other.origin == spec.origin for other in others)

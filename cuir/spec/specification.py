@@ -409,7 +409,10 @@ def keyword_parameters(mod: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def signature_of(mod: Callable[..., object]) -> inspect.Signature:
-    """Return the signature of a mod; of a torch.nn.Module that of its `forward`. Raises ValueError for a builtin."""
+    """Return the signature of a mod; of a torch.nn.Module that of its `forward`.
+
+    Raises ValueError for a builtin.
+    """
     return inspect.signature(function_of(mod))
 
 

@@ -14,7 +14,9 @@ _saved: list[TextIO] = []  # stdout, stderr and stdin of before, while some thre
 
 
 class ThreadStdout:
-    """Stand-in for stdout: stderr for threads within a user's function, the stream of before for all others.
+    """Stand-in for stdout: stderr for threads within a user's function.
+
+    For all other threads it is the stream of before.
 
     `contextlib.redirect_stdout` is of the process: where two threads overlap, the last to leave restores stderr.
     """
@@ -28,7 +30,10 @@ class ThreadStdout:
 
 @contextlib.contextmanager
 def redirect_prints() -> Iterator[None]:
-    """Send what this thread prints to stderr within the block; restore the streams that the block replaces."""
+    """Send what this thread prints to stderr within the block.
+
+    Restore the streams that the block replaces.
+    """
     with _lock:
         if not _callers:
             _saved[:] = sys.stdout, sys.stderr, sys.stdin

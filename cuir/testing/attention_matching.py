@@ -97,7 +97,10 @@ class _Rule:
         self.ours: list[torch.Tensor] = []  # gradients of the learned tensors
 
     def compute_ours(self, inputs: Sequence[torch.Tensor], device: str) -> dict[str, torch.Tensor]:
-        """Compute output, LSE and gradients by the kernels, in the interpreter or on the GPU; return them on the CPU."""
+        """Compute output, LSE and gradients by the kernels, in the interpreter or on the GPU.
+
+        They are returned on the CPU.
+        """
         backend = "auto" if device == "cuda" else "interpret"
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,7 +167,10 @@ class _Rule:
 
 
 def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
-    """Return a mod for tensors of scores and indices that calls one for single pairs. scores: (0,) if it takes a score."""
+    """Return a mod for tensors of scores and indices that calls one for single pairs.
+
+    scores: (0,) if the mod takes a score.
+    """
 
     @functools.wraps(mod)
     def mapped(*arguments: torch.Tensor, **named: object) -> torch.Tensor:
@@ -205,7 +211,10 @@ def _compare(
 
 
 def _get_row_ratio(dtype: torch.dtype) -> float:
-    """Return the allowed multiple of PyTorch's error for its worst row: beyond that of the norm in float32, too."""
+    """Return the allowed multiple of PyTorch's error for its worst row.
+
+    It is beyond that of the norm in float32, too.
+    """
     return max(RATIO_ROW, 2 * get_ratio(dtype)) if dtype == torch.float32 else RATIO_ROW
 
 
@@ -227,7 +236,10 @@ def _compare_captured(rule: _Rule, inputs: Sequence[torch.Tensor], call: str) ->
 
 
 def _measure(x: torch.Tensor, exact: torch.Tensor) -> tuple[float, float, list[int]]:
-    """Return the relative error in the norm, that of the worst row relative to the largest row, and the row."""
+    """Return the relative error in the norm, that of the worst row, and the row.
+
+    The worst row's error is relative to the largest row.
+    """
     difference = torch.where((x == exact) | (x.isnan() & exact.isnan()), 0.0, x - exact)  # infinities of one sign are equal
     if not difference.numel():
         return 0.0, 0.0, []

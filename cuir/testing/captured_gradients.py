@@ -1,4 +1,7 @@
-"""Gradients of tensors that mods capture: found, computed by PyTorch in float64 and in their dtype, compared."""
+"""Gradients of tensors that mods capture: found, computed by PyTorch, compared.
+
+PyTorch computes them in float64 and in their dtype.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,9 @@ def _name_place(roots: tuple[object, ...], path: Path) -> str:
 
 
 class SubstituteTensors(TorchFunctionMode):
-    """Mode in which PyTorch's functions read other tensors in place of some: copies on the CPU that require gradients.
+    """Mode in which PyTorch's functions read other tensors in place of some.
+
+    The other tensors are copies on the CPU that require gradients.
 
     dtype: of the copies; None for the tensors' own.
     """

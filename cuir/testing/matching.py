@@ -200,7 +200,10 @@ def _complete_dims(checked: Checked, needed: tuple[str, ...], values: Mapping[st
 
 
 def _run(problem: _Problem, schedules: tuple[str, ...]) -> MismatchError | None:
-    """Run the problem under each schedule, and on the GPU if the session asks for it; return the first failure."""
+    """Run the problem under each schedule, and on the GPU if asked for; return the first failure.
+
+    The session says whether the GPU is asked for.
+    """
     for number, name in enumerate(schedules):
         if (failure := _run_schedule(problem, name, number)) is not None:
             return failure

@@ -1,4 +1,7 @@
-"""pytest plug-in: options, and failures of `cuir.testing` as their report alone, without a traceback of internals."""
+"""pytest plug-in: options, and failures of `cuir.testing` as their report alone.
+
+A failure has no traceback of internals.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _make_representation(found: pytest.ExceptionInfo[BaseException], text: str) -> Any:
-    """Make what pytest prints of a failure: the text, and its first line in the short summary, which CI prints whole."""
+    """Make what pytest prints of a failure: the text, and its first line in the short summary.
+
+    CI prints the short summary whole.
+    """
     shown: Any = found.getrepr(style="native")
     entries = shown.reprtraceback.reprentries
     del entries[:-1]

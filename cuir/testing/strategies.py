@@ -46,7 +46,10 @@ def dtypes(*among: DType) -> st.SearchStrategy[DType]:
 
 
 def kinds(*among: str) -> st.SearchStrategy[str]:
-    """Draw a kind of values for `assert_matches(kind=...)`, normal ones first (docs/testing.md lists them)."""
+    """Draw a kind of values for `assert_matches(kind=...)`, normal ones first.
+
+    docs/testing.md lists the kinds.
+    """
     return st.sampled_from(among or VALUE_KINDS)
 
 
@@ -90,7 +93,10 @@ def tensors(
 
 @st.composite
 def strides(draw: st.DrawFn, x: torch.Tensor) -> torch.Tensor:
-    """Draw a tensor of equal values with other strides: as it is, dims 0 and 1 exchanged, or rows with gaps."""
+    """Draw a tensor of equal values with other strides.
+
+    It is left as it is, or has dims 0 and 1 exchanged, or rows with gaps.
+    """
     forms = ["as it is", *(["exchanged"] * (x.dim() > 1)), *(["gaps"] * (x.dim() > 0))]
     form = draw(st.sampled_from(forms))
     if form == "exchanged" and x.dim() > 2:
@@ -146,7 +152,9 @@ def _unite(x: Rule, y: Rule) -> Rule:
 
 
 def mask_mods(most: int = 300) -> st.SearchStrategy[Rule]:
-    """Draw a mask: causal, windows, prefixes, stripes, documents, of some heads, and their unions and intersections.
+    """Draw a mask: causal, windows, prefixes, stripes, documents, and their unions and intersections.
+
+    Some masks are those of some heads.
 
     most: the number of queries and keys that numbers in it lie below.
     """
@@ -191,7 +199,10 @@ def _add(x: Rule, y: Rule) -> Rule:
 
 
 def score_mods(most: int = 300) -> st.SearchStrategy[Rule]:
-    """Draw a score: slopes, soft caps, relative biases, factors of heads, and sums of two; `most` as for masks."""
+    """Draw a score: slopes, soft caps, relative biases, factors of heads, and sums of two.
+
+    most: as for masks.
+    """
     step = st.sampled_from([0.5, 0.0625, -0.25, 0.001])
     plain = (
         st.just(Rule("s", _keep_score))

@@ -27,7 +27,10 @@ def has_content(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file; one named NAME.xz is compressed. Raises OSError, UnicodeDecodeError, lzma.LZMAError."""
+    """Return the lines of a UTF-8 file; one named NAME.xz is compressed.
+
+    Raises OSError, UnicodeDecodeError, lzma.LZMAError.
+    """
     data = path.read_bytes()
     return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8").splitlines()
 

@@ -1,4 +1,7 @@
-"""Display of objects in notebooks: a class names the function that renders it, which is imported when it is shown."""
+"""Display of objects in notebooks: a class names the function that renders it.
+
+The function is imported when an object is shown.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class ProgressMessage(str):
-    """Text for people, with the share of the work that is done, 0 to 1; a plain string says nothing about it."""
+    """Text for people, with the share of the work that is done, 0 to 1.
+
+    A plain string says nothing about the share.
+    """
 
     share: float
 

@@ -1,4 +1,7 @@
-"""Problems with inputs of every kind for branches that short lengths do not take, such as the path of long rows."""
+"""Problems with inputs of every kind for branches that short lengths do not take.
+
+The path of long rows is such a branch.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def _list_branches(checked: Checked) -> Iterator[Condition]:
 
 
 def _decides(checked: Checked, node: Expr, parents: Mapping[IdentityKey, Node]) -> bool:
-    """Return whether an expression is the condition of a branch, or of a choice between floats, or a part of one."""
+    """Return whether an expression is in the condition of a branch or of a choice between floats.
+
+    It is the condition, or a part of one.
+    """
     inner: Node = node
     while (outer := parents.get(IdentityKey(inner))) is not None:
         if isinstance(outer, If):

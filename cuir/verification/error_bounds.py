@@ -192,7 +192,10 @@ def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Te
 
 
 def _is_lowest(x: torch.Tensor) -> torch.Tensor:
-    """Return where a number is the dtype's lowest, or half of it: a mask, which absorbs what is added, without an error."""
+    """Return where a number is the dtype's lowest, or half of it.
+
+    Such a number is a mask, which absorbs what is added, without an error.
+    """
     least = torch.finfo(x.dtype).min
     return (x == least) | (x == least / 2)
 
@@ -285,7 +288,10 @@ class _ReplayDecisions(Undisturbed):
         return args if place is None else (*args[:place], self._replay(args[place]), *args[place + 1 :])
 
     def _replay_jump(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | None:
-        """Return the recorded result of a step function; None for other operations, and in another order of operations."""
+        """Return the recorded result of a step function.
+
+        It is None for other operations, and in another order of operations.
+        """
         if not (self.jumped and jumps_in_torch(name, args, kwargs, result) and _is_float(result)):
             return None
         index, self.jumps = self.jumps, self.jumps + 1

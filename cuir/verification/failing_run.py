@@ -1,4 +1,7 @@
-"""The run in which a diagnostic was found, read from its notes: problem, inputs, schedule, grid and consts."""
+"""The run in which a diagnostic was found, read from its notes.
+
+The notes tell the problem, inputs, schedule, grid and consts.
+"""
 
 from __future__ import annotations
 

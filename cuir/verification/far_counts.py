@@ -106,7 +106,10 @@ def _list_dims(checked: Checked, spec: FunctionSpecification) -> list[str]:
 
 
 def lengthens_units(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
-    """Return whether a dim makes units of work and the steps of each, so that a launch grows with its square."""
+    """Return whether a dim makes units of work and the steps of each.
+
+    A launch then grows with the square of the dim.
+    """
     few, more = _count_events(checked, spec, dim) if dim in find_unit_dims(checked) else (1, 1)
     return more > _GROWTH * few
 

@@ -549,7 +549,10 @@ def make_table_rows(
 
 
 def _describe_unwritten(case: Draw) -> str:
-    """Return what to do about an output that is NaN, also for a problem whose lengths the specification may exclude."""
+    """Return what to do about an output that is NaN.
+
+    The advice also covers a problem whose lengths the specification may exclude.
+    """
     empty = [d for d, n in case.sizes.items() if n == 0]
     excluded = ", ".join(f'"{d}": max(1, drawn["{d}"])' for d in empty)
     excluding = f"; where {' and '.join(empty)} is never 0, let the specification say so: def sizes(drawn): return {{{excluded}}}"

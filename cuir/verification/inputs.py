@@ -219,7 +219,10 @@ def _find_spread(
     draw: Draw,
     tile: Mapping[str, int] | None,
 ) -> dict[str, torch.Tensor]:
-    """Return the elements of outputs that must be NaN, since one of `values`, the tensor with NaN in it, says so."""
+    """Return the elements of outputs that must be NaN.
+
+    One of `values`, the tensor with NaN in it, says so.
+    """
     drawn = {n: v for n, v in plain.inputs.items() if n not in plain.from_inputs}
     (name,) = values
 

@@ -79,7 +79,9 @@ class NumbersStage:
         return [partial(self._run_problem, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
 
     def prepare_runs(self, more: Sequence[AnyCase]) -> list[Job]:
-        """List the problems as `prepare` does, as jobs that run the kernel and return outputs and the number of CTAs.
+        """List the problems as `prepare` does, as jobs that run the kernel.
+
+        Jobs return outputs and the number of CTAs.
 
         For functions, which side processes do not evaluate: autograd fails in a fork of a process that uses a GPU.
         Raises CuirError for a problem that cannot be prepared.
@@ -129,7 +131,10 @@ class NumbersStage:
         return todo
 
     def _run_problem(self, number: int, kernel: Checked, case: AnyCase, outputs: Outputs | None = None) -> list[dict[str, object]]:
-        """Run a problem on a grid chosen by its number, and judge its numbers; return rows. outputs: of its run."""
+        """Run a problem on a grid chosen by its number, and judge its numbers; return rows.
+
+        outputs: of its run.
+        """
         if number in WATCHED_ANEW:
             self.observed.narrow()
         columns = {"consts": self._describe_consts(kernel)} if self.varied else {}

@@ -1,4 +1,7 @@
-"""Shares of a verification that are done: those of its stages, which tell shares of their own, put together."""
+"""Shares of a verification that are done.
+
+They are those of its stages, which tell shares of their own, put together.
+"""
 
 from __future__ import annotations
 

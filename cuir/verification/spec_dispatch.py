@@ -293,7 +293,10 @@ def find_single_steps(checked: Checked, spec: AnySpecification, cases: Iterable[
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A problem that another process has run: its launch here, the outputs from there, and the number of CTAs."""
+    """A problem that another process has run.
+
+    It has its launch here, the outputs from there, and the number of CTAs.
+    """
 
     problem: FunctionLaunch
     outputs: Mapping[str, torch.Tensor]

@@ -61,9 +61,10 @@ def _choose_tile_sizes(checked: Checked, steps: Mapping[str, int]) -> dict[str, 
 
 
 def _choose_short_rows(checked: Checked, steps: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes with two elements of each dim that is stepped through within a unit; {} if there is none.
+    """Return sizes with two elements of each dim that is stepped through within a unit.
 
-    All results of a row may then be far below 0, which a padded 0 exceeds.
+    The result is {} if there is no such dim. With two elements, all results of a row may be far below 0, which a padded
+    0 exceeds.
     """
     units = find_unit_dims(checked)
     inner = {d: 2 for d in checked.dims if steps[d] > 2 and d not in units}

@@ -247,9 +247,9 @@ class _Verification:
         return kernels, refused
 
     def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
-        """Start the runs of schedules and numbers in side processes, for mods, whose problems are known in advance.
+        """Start the runs of schedules and numbers in side processes.
 
-        Of gradients of mods, the kernel alone runs there.
+        This is for mods, whose problems are known in advance. Of gradients of mods, the kernel alone runs there.
         """
         self.scheduled = SchedulesStage(self.request, checked, self.observed)
         self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)

@@ -160,7 +160,10 @@ def find_unreached(leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.T
 def _find_zeros(
     leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor], flows: Sequence[torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return the elements whose derivative is 0 for such derivatives by the outputs, by tensor; without tensors that have none."""
+    """Return the elements whose derivative is 0 for such derivatives by the outputs, by tensor.
+
+    Tensors without such elements are left out.
+    """
     if not outputs:
         return {}
     try:

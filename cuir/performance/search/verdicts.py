@@ -18,7 +18,10 @@ class _NotKept(Exception):
 
 
 def fits(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> bool:
-    """Return whether a candidate passes the checker (see `find_violation`), from the cache folder if it was asked before."""
+    """Return whether a candidate passes the checker (see `find_violation`).
+
+    The verdict is from the cache folder if it was asked for before.
+    """
 
     def check() -> bool:
         violation = find_violation(program, kernel, consts)

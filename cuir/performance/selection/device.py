@@ -10,9 +10,10 @@ from ..search import tuning_records as cache
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU by its name in tuning keys (`cuir.performance.search.tuning_records.device`), and its multiprocessors.
+    """A GPU by its name in tuning keys, and its multiprocessors.
 
-    Without a GPU the name is empty and there are 0 multiprocessors.
+    The name is that of `cuir.performance.search.tuning_records.device`. Without a GPU it is empty and there are 0
+    multiprocessors.
     """
 
     arch: str

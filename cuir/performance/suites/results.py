@@ -71,9 +71,9 @@ class Results:
 
 
 def read(path: Path, hint: str = "name a file that `cuir bench --out` has written") -> tuple[dict[str, object], list[Row]]:
-    """Read head and rows of a results file, compressed if it is named NAME.xz; lines that an interruption cut short are left out.
+    """Read head and rows of a results file, compressed if it is named NAME.xz.
 
-    Raises CuirError U119 with the hint.
+    Lines that an interruption cut short are left out. Raises CuirError U119 with the hint.
     """
     try:
         lines = read_lines(path)
@@ -225,7 +225,9 @@ def markdown(head: Mapping[str, object], rows: Sequence[Row]) -> str:
 
 
 def describe_row_consts(head: Mapping[str, object], rows: Sequence[Row]) -> str:
-    """Name the consts of our kernels in rows: those that all settings of a row share, then where the others stand.
+    """Name the consts of our kernels in rows.
+
+    Those that all settings of a row share come first, then where the others stand.
 
     Rows of suites whose contender is a call have other kernels for each call; their dtype and head dims are named.
     """

@@ -1,4 +1,4 @@
-"""Run of a suite: compilation of everything in parallel, then measurement of cells in a worker process.
+"""Run of a suite: everything is compiled in parallel, then a worker process measures cells.
 
 The process may hang. The order and the limit of time are decided here.
 """

@@ -134,7 +134,9 @@ class Driver:
         return self._evaluate_on_grid(replace(solution, problem=problem), solution.grid) or solution
 
     def _lengthen_places(self, space: Space, solution: Solution) -> Solution:
-        """Lengthen a dim whose places a long table of integers names, if the problem then meets the same targets.
+        """Lengthen a dim whose places a long table of integers names.
+
+        This happens if the problem then meets the same targets.
 
         Entries of a table with fewer places hardly differ: of 257 segments of a single row the last ones are empty.
         """
@@ -197,7 +199,10 @@ class Driver:
         return read
 
     def _make_array(self, key: str, problem: Problem, name: str) -> np.ndarray:
-        """Return an input of a problem; short ones are kept, as searches for several conditions try the same problems."""
+        """Return an input of a problem; short ones are kept.
+
+        Searches for several conditions try the same problems.
+        """
         array: np.ndarray | None = self._arrays.get((key, name))
         if array is None:
             if self._arguments[0] != key or name not in self._arguments[1]:
@@ -212,7 +217,10 @@ class Driver:
 
 
 def _convert_to_array(value: object) -> np.ndarray:
-    """Convert a tensor to an array of the same numbers; another value to an empty one, of which nothing can be read."""
+    """Convert a tensor to an array of the same numbers.
+
+    Another value becomes an empty array, of which nothing can be read.
+    """
     if not isinstance(value, torch.Tensor):
         return np.empty(0)
     value = value.detach()

@@ -271,7 +271,10 @@ def is_defined(plain: Outputs, outputs: Outputs | None, least: float) -> bool:
 
 
 def _leaves_out(plain: Outputs, outputs: Outputs | None) -> bool:
-    """Return whether results are as finite as the plain ones: -inf in an input was left out, as maxima and softmax do."""
+    """Return whether results are as finite as the plain ones.
+
+    If so, -inf in an input was left out, as maxima and softmax do.
+    """
     return outputs is not None and all(
         x.shape == plain[n].shape and not (~x.isfinite() & plain[n].isfinite()).any() for n, x in outputs.items()
     )
@@ -285,14 +288,20 @@ def _is_open(plain: Outputs, outputs: Outputs | None) -> bool:
 
 
 def _stays_finite(plain: Outputs, outputs: Outputs | None) -> bool:
-    """Return whether all results that were finite are: what a function gives as NaN or an infinity is not asked for."""
+    """Return whether all results that were finite still are.
+
+    What a function gives as NaN or an infinity is not asked for.
+    """
     return outputs is not None and not any(
         x.is_floating_point() and bool((~x.isfinite() & plain[n].isfinite()).any()) for n, x in outputs.items() if x.shape == plain[n].shape
     )
 
 
 def _is_arbitrary(plain: Outputs, outputs: Outputs | None) -> bool:
-    """Return whether NaN in an input changes integers beside results that are NaN: these hang on comparisons of NaN."""
+    """Return whether NaN in an input changes integers beside results that are NaN.
+
+    Such integers depend on comparisons of NaN.
+    """
     if outputs is None or not _is_open(plain, outputs):
         return False
     return any(not x.is_floating_point() and not torch.equal(x, plain[n]) for n, x in outputs.items())

@@ -26,7 +26,9 @@ def put_few(x: torch.Tensor, value: float, turn: int) -> torch.Tensor:
 def find_spread(
     x: torch.Tensor, turn: int, plain: Outputs | None, evaluate: Callable[[torch.Tensor], Outputs | None]
 ) -> dict[str, torch.Tensor]:
-    """Return the elements of outputs that NaN in some elements of x makes NaN, by name; {} if the function does not say so.
+    """Return the elements of outputs that NaN in some elements of x makes NaN, by name.
+
+    The result is {} if the function does not say so.
 
     Only of outputs whose numbers are elements of x or their magnitudes, and that are a large number where x holds it:
     a NaN times 0 is of no extreme. Results that NaN moves to another place, as a sort does, are left out.
