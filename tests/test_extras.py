@@ -28,6 +28,7 @@ MODULES = {  # of distributions that are imported by another name
     "nvidia-cutlass": "cutlass_library",
     "mkdocs-material": "material",
     "mkdocstrings-python": "mkdocstrings_handlers.python",
+    "pymdown-extensions": "pymdownx",
     "PyQt6-WebEngine": "PyQt6.QtWebEngineWidgets",
     "pytest-xdist": "xdist",
 }
