@@ -82,7 +82,7 @@ class Block:
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """What runs before it; the text, within the part of the setup that it completes; and what holds then."""
+        """Code to run before the block, the block inside of the set-up that it completes, and assertions to run after it."""
         place = re.search(r"^( *)\.\.\.\n", self.setup, re.M)
         if place is None:
             return self.setup, self.text, self.holds

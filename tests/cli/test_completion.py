@@ -190,7 +190,7 @@ def zsh_candidates(text: str) -> set[str]:
 def test_zsh_is_told_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, expected: set[str]
 ) -> None:
-    """What zsh's script asks for, without zsh."""
+    """The request of zsh's completion script, made without zsh."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.cuir").touch()

@@ -17,7 +17,7 @@ PYTHON = os.environ.get("CUIR_BROWSER_PYTHON", sys.executable)
 
 @dataclass(frozen=True)
 class Visit:
-    """What a visit of a page gave: values of its scripts, addresses that it asked for, messages of its console."""
+    """Results of a visit of a page: values of its scripts, addresses that it requested, messages of its console."""
 
     results: list[Any]
     requests: list[str]

@@ -1,4 +1,4 @@
-"""What a reader sees of HTML, and whether a page would ask a network."""
+"""Visible text of HTML, and requests that a page would send to a network."""
 
 from __future__ import annotations
 
