@@ -14,12 +14,12 @@ from ..lowering.passes.pipeline import PASSES, Pass
 _HEAD = """\
 # Passes of the lowering
 
-This page is generated from `cuir/lowering/passes` by `cuir lower --passes --markdown`. The file of each pass states all of its conditions. [The lowering](lowering.md) explains the IR, and how to write a pass.
+This page is generated from `cuir/lowering/passes`, where the file of each pass states all of its conditions. [The lowering](lowering.md) explains the IR, and how to write a pass.
 
-The numbers give the order of the passes. Without a *needed* pass, no CUDA can be printed; `cuir lower FILE --without NAME` leaves out any other pass.
-A pass that *rounds* may change the last bits of sums and products. All other passes keep every bit.
+The first column gives the order: some passes run several times. Without a *needed* pass, no CUDA can be printed; `cuir lower FILE --without NAME` leaves out any other pass.
+A pass that *rounds* may change the last bits of sums and products. Other passes keep every bit.
 
-| | pass | what it does | |
+| order | pass | what the pass does | |
 |---|---|---|---|
 """
 

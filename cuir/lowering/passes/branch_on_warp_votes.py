@@ -1,6 +1,6 @@
 """Turn selects by `warp_any` into branches of each warp, which computes only the side that it needs.
 
-The pass moves all selects by the same vote, and the values that only they read, into one branch.
+The pass moves all selects by the same vote, and the values that only these selects read, into one branch.
 
 Where a vote can only become true with a greater row maximum, each thread tests its own elements, and the threads of a
 row meet inside the branch alone.

@@ -1,7 +1,7 @@
 """Take one branch of the warp for functions of a number per row whose long case is rare.
 
-1 / x and log2(x) need long code only if x is very small or very large, so a warp branches to this code only if one of
-its rows needs it.
+1 / x and log2(x) need long code only if x is very small or very large. A warp runs the long code only if a row needs
+it.
 
 Exact.
 """

@@ -1,6 +1,6 @@
 """Carry stages and parities of rings instead of dividing: `i % n` and `i // n % 2` of a counter i.
 
-Dividing the loop counter to find a stage and its parity would delay the waits and products of the loop.
+Dividing the loop counter to find a ring's stage and parity would delay the waits and products of the loop.
 
 The counter starts at a nonnegative constant, goes up by one, and does not wrap.
 """

@@ -1,7 +1,7 @@
 """Keep row sums as partial sums while they are used linearly; a row's four threads add them on a read.
 
-Each thread sums its own elements of a row, and the four threads of the row combine their sums after the loop. So the
-pass changes the order of additions.
+Each thread sums its own elements of a row, and the four threads of the row combine their sums after the loop. The pass
+thus changes the order of additions.
 
 Each definition must be a row's sum, zeros, a sum or difference of partial sums, a partial sum times or over a whole
 number per row, or a select between such.

@@ -1,6 +1,6 @@
 """Compute equal values once: replace an operation by an equal one that dominates it.
 
-Two loads of the same element count as equal if the kernel does not write the tensor.
+Two loads of the same element of a tensor count as equal if the kernel does not write this tensor.
 
 Tiles are numbered, too; `inline_elementwise` rematerialises cheap ones.
 """

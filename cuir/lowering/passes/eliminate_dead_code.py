@@ -1,6 +1,6 @@
 """Remove operations without an effect whose results are unread, and values carried for nothing.
 
-The pass also removes values that a loop or branch carries or yields and that nobody reads.
+The pass also removes values that a loop carries or a branch yields if no operation reads them.
 """
 
 from __future__ import annotations

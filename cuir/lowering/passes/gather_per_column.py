@@ -1,6 +1,7 @@
 """Turn gathers of consecutive elements along the columns into loads of a box, an element per lane.
 
-Eight lanes of a warp need the element of the same column. One lane loads each element and shares it with the others.
+Eight lanes of a warp need the element of the same column. With this pass, one lane loads the element and shares it
+with the others.
 
 That lane loads it coalesced with its neighbours and computes functions of it. The kernel does not write the tensor.
 Exact: an index that wraps lies outside of the tensor, as before.

@@ -1,7 +1,7 @@
 """Hoist values that depend on the work item alone to the warp that hands out work items by a queue.
 
-A spare warp computes values that depend only on the unit of work, and broadcasts them through a queue in shared
-memory. Without a spare warp the pass hoists nothing.
+A warp without other work computes the values that depend only on the unit of work, and broadcasts them through a queue
+in shared memory. Without such a warp, the pass hoists nothing.
 
 A value is hoisted if some role computes it for every work item, and if it takes more than a few cheap operations. A
 hoisted value depends on nothing that a role does. One that also depends on the worker is broadcast once for each.

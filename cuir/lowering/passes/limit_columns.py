@@ -1,10 +1,9 @@
 """Turn comparisons of indices into limits on the column.
 
-The comparison `q - k <= w` becomes `q - w <= k`, so each element compares its column k with one number per row. Several
-limits in the same direction become one.
+The comparison `q - k <= w` becomes `q - w <= k`, so each element compares its column k with one number per row.
 
-Limits that are combined are operands of & or |. This takes an i32 tile base + s * column with s = 1 or -1. Sums of
-operands of unknown range (analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.
+Limits in the same direction that are operands of & or | become one. This takes an i32 tile base + s * column with
+s = 1 or -1. Sums of operands of unknown range (analyses/ranges) saturate: a limit beyond the ends of 32 bits is none.
 """
 
 from __future__ import annotations

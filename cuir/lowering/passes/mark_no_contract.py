@@ -1,6 +1,7 @@
 """Mark float operations that feed comparisons, casts and step functions: no contraction or reordering.
 
-FMA contraction may change whether a mask keeps a key, or which integer `floor` gives.
+FMA contraction (a product and a sum rounded once) may change whether a mask keeps a key, or which integer `floor`
+gives.
 
 The pass also marks the operations that compute such operands, back to reads of memory, reductions and products.
 Comparisons do not mark row sums that a loop carries. Step functions do, since sums of integers are exact in any order;

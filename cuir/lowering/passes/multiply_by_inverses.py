@@ -1,7 +1,7 @@
 """Replace divisions of nonnegative i32 numbers by unsigned ones, or by products with an inverse.
 
-The kernel computes the inverse of a divisor once in a launch, and multiplies by it. Divisions by powers of two stay
-shifts and masks.
+The kernel computes the inverse of a divisor once per launch, and multiplies by this inverse. Divisions by powers of
+two stay shifts and masks.
 
 The same is done for dividends of unknown sign that are far from the ends of 32 bits. A division whose dividend is
 constant, too, is hoisted itself. Workers on one lane keep divisions.

@@ -1,7 +1,7 @@
 """Pin exponentials that the program computes during products above the wait for these.
 
-nvcc would move exponentials below the wait for a product, and the tensor core would idle. A branch that needs the
-exponentials keeps them above the wait.
+nvcc would move exponentials below the wait for a product, so that the tensor core would idle. Before the wait, the
+pass adds a branch that needs the exponentials, so nvcc keeps them there.
 
 They are left to the compiler where arithmetic on all elements of the product follows the wait, since interleaved both
 are faster. Such products are those that they meet (P * (dP - delta) of a backward pass), and those that a loop carries

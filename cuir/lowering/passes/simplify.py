@@ -1,6 +1,6 @@
 """Canonicalise: fold constants, order operands and comparisons, remove negations and selects.
 
-The pass gives equivalent spellings of an expression the same IR. Results keep every bit, except for the bits of a NaN.
+Results keep every bit, except for the bits of a NaN.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Insert a wait for a product in flight before its registers are copied.
 
-Where branches of the program meet, a value may have to move to other registers. If a product in flight still writes
-these registers, a copy would read them too early.
+At the end of a branch, a value may have to move to other registers. If a product in flight still writes the value's
+registers, the copy would read them too early, so the pass waits first.
 
 ptxas would also serialise every product. The same holds where a product goes on with an accumulator whose registers
 hold another live value.
