@@ -79,16 +79,28 @@ class TensorArg:
             else:
                 base, fits = base + int(i) * stride, fits and bool(0 <= i < size)
         offset: Any = None
-        inside = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
+        masks: list[torch.Tensor] = []  # which elements of an index are inside of its dim, of indices with others
         for i, stride, size in tiles:
-            term, within = i.to(torch.int64) * stride, (i >= 0) & (i < size)
+            term = i.to(torch.int64)
+            term = term if stride == 1 else term * stride
             # the base goes to the first term, a row or a column, which is smaller than their sum
             offset = offset + term if offset is not None else term + base if base else term
-            if not bool(within.all()):
-                inside, fits = inside & within, False
-        offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device) if offset is None else offset
-        offset, inside = torch.broadcast_tensors(offset, inside)
-        return offset, inside, fits
+            if not _are_within(i, size):
+                masks.append((i >= 0) & (i < size))
+        if offset is None:
+            offset = torch.full((1, 1, 1), base, dtype=torch.int64, device=self.t.device)
+        inside = torch.full((1, 1, 1), fits, dtype=torch.bool, device=self.t.device)
+        for within in masks:
+            inside, fits = inside & within, False
+        return offset, inside.expand(offset.shape), fits
+
+
+def _are_within(index: torch.Tensor, size: int) -> bool:
+    """Return whether all elements lie in [0, size): one pass, where a tile of truth values would take five operations."""
+    if not index.numel():
+        return True
+    low, high = index.aminmax()
+    return bool(low.item() >= 0 and high.item() < size)
 
 
 class BoxRef(State):
