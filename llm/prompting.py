@@ -87,9 +87,9 @@ def language_reference() -> str:
 def _meaning(op: Op) -> str:
     """Return meaning, place, threads and effects of a primitive in a line."""
     facts = reference.effects(op)
-    position = " Stands before the roles." if op.where == "declaration" else ""  # a sentence of the prompt covers the rest
+    position = " Before the roles." if op.where == "declaration" else ""  # a sentence of the prompt covers the rest
     threads = "" if len(op.workers) != 1 else " By a warpgroup." if op.workers[0] == 128 else " By a warp."
-    return f"{op.doc}{position}{threads}" + (f" Effects: {'; '.join(facts)}." if facts else "")
+    return f"{op.doc}{position}{threads}" + (f" It {'; '.join(facts)}." if facts else "")
 
 
 def language(program: Program | None = None) -> str:

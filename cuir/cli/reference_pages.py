@@ -17,11 +17,11 @@ from ..ops.limits import list_architectures
 _HEAD = """\
 # Primitives and operators
 
-Made from the table in `cuir/ops` by `cuir ops --markdown`; do not edit. `cuir ops NAME` prints one entry and the places that give it a meaning.
-How the pieces fit together: [language.md](language.md); what they mean exactly: [semantics.md](semantics.md).
+This page is generated from the table in `cuir/ops`. `cuir ops NAME` prints one entry and the files that implement it.
+[language.md](language.md) shows how primitives fit together, [semantics.md](semantics.md) their exact meaning.
 
-An entry stands inside a role of warps or warpgroups, on {archs}, unless it says otherwise.
-*Late* accesses are done by an engine at any time from issue until retired.
+An entry is allowed only inside a role of warps or warpgroups, on {archs}, unless it says otherwise.
+*const* means known at compile time.
 """
 
 
@@ -68,25 +68,25 @@ def receiver(op: Op) -> str:
 def effects(op: Op) -> list[str]:
     """Return the effects of an entry in words, a line each."""
     e, lines = op.effects, []
-    for a in e.accesses:
-        verb = {"read": "reads", "write": "writes", "add": "adds to"}[a.mode]
-        lines.append(f"{'late: ' if a.late else ''}{verb} `{a.arg}` ({a.proxy} proxy)")
+    for (mode, late, proxy), accesses in itertools.groupby(e.accesses, lambda a: (a.mode, a.late, a.proxy)):
+        verb = {"read": "reads", "write": "writes", "add": "adds to"}[mode]
+        lines.append(f"{verb} {' and '.join(f'`{a.arg}`' for a in accesses)}{' after the call' if late else ''} ({proxy} proxy)")
     if e.completes:
-        lines.append(f"retired through the barrier `{e.completes}`")
+        lines.append(f"completes on the barrier `{e.completes}`")
     if e.group:
-        lines.append(f"retired through the worker's group `{e.group}`")
+        lines.append(f"completes in the worker's async group `{e.group}`")
     if e.commits:
-        lines.append(f"closes the worker's open group `{e.commits}`")
+        lines.append(f"closes the worker's open async group `{e.commits}`")
     if e.drains:
-        lines.append(f"waits for the worker's group `{e.drains}`")
+        lines.append(f"waits for the worker's async group `{e.drains}`")
     if e.arrives:
         lines.append(f"arrives at `{e.arrives}`")
     if e.waits:
         lines.append(f"waits for `{e.waits}`")
     if e.fences:
-        lines.append("orders the worker's ordinary writes before the async proxy")
+        lines.append("orders the worker's ordinary writes before async-proxy accesses")
     if e.joins:
-        lines.append("joins every worker of the CTA")
+        lines.append("synchronises all workers of the CTA")
     return lines
 
 
@@ -164,18 +164,21 @@ def markdown() -> str:
 
 
 _ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
-_WHERE = {"declaration": ["before the roles"], "any": ["anywhere"]}
-_WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["by a warp"], (128,): ["by a warpgroup"]}
+_WHERE = {"declaration": ["allowed only before the roles"], "any": ["allowed anywhere"]}
+_WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["executed by a warp"], (128,): ["executed by a warpgroup"]}
 
 
 def _describe(op: Op) -> str:
     """Return an entry below its heading as markdown."""
     lines = []
     for p in op.params:
-        default = f"; left out: {p.default}" if p.default else ""
-        lines.append(f"* `{p.name}`: {p.description}{', by name' if p.keyword else ''}{default}")
-    archs = [] if op.archs == list_architectures() else [", ".join(op.archs)]
-    if facts := [*_WHERE.get(op.where, []), *_WORKERS.get(op.workers, []), *archs]:
+        if p.name == "bar" and receiver(op):
+            continue
+        default = f"; default: {p.default}" if p.default else ""
+        lines.append(f"* `{p.name}`: {p.description}{default}")
+    archs = [] if op.archs == list_architectures() else [f"only on {', '.join(op.archs)}"]
+    position = ["allowed only outside of roles"] if op.traits.makes == "workers" else _WHERE.get(op.where, [])
+    if facts := [*position, *_WORKERS.get(op.workers, []), *archs]:
         lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))
     return "\n".join([op.doc, *([""] if lines else []), *lines])

@@ -118,7 +118,7 @@ def print_entry(op: Op) -> None:
     console.print(styled((reference.spelling(op), "bold"), (about, "dim")))
     console.print(f"  {op.doc}")
     for p in op.params:
-        left_out = f" (left out: {p.default})" if p.default else ""
+        left_out = f" (default: {p.default})" if p.default else ""
         console.print(styled("    ", (p.name, "bold"), f"  {p.description}", (left_out, "dim")))
     for line in reference.effects(op):
         console.print(f"    - {line}")

@@ -66,15 +66,17 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     BOX,
     SHARED,
     Param("bar", "mbarrier"),
-    Param("cluster", "const bool or word", "False", keyword=True),
-    Param("hint", "word", "none", keyword=True),
+    Param("cluster", 'const bool, or "x" or "y"', "False", keyword=True),
+    Param("hint", "word in quotes", "none", keyword=True),
     needs=("bulk_copies",),
     spelling="copy_async",
     effects=Effects(accesses=(Access("box", "read", "async", late=True), Access("shared", "write", "async", late=True)), completes="bar"),
     traits=Traits(one_lane=True, joins_worker=True),
-    doc="Bulk copy of a box into shared memory by the copy engine, at any time from now; landing subtracts the bytes of the full box from the barrier's phase, "
-    'also where it sticks out of the tensor (which reads 0). cluster=True: lands at the same place of every CTA of the cluster ("x", "y": in line), on each one\'s barrier. '
-    'hint: "evict_first", "evict_last" or "evict_normal", advice for the L2 cache. Ordinary stores to the box need fence_async(tensors=True) before it.',
+    doc="The copy engine copies a box to shared memory, at any time from now. Landing subtracts the bytes of the full "
+    "box from what the barrier's phase expects; elements outside of the tensor read 0. cluster=True: the copy "
+    'lands at the same place of every CTA of the cluster ("x", "y": of those in line with this CTA), on each CTA\'s '
+    'barrier. hint: "evict_first", "evict_last" or "evict_normal" for the L2 cache. Ordinary stores to the box '
+    "need fence_async(tensors=True) before the copy.",
 )
 def _copy_bulk(cx: CallContext) -> Type:
     bar = cx.type("bar")
@@ -101,7 +103,8 @@ def _copy_bulk(cx: CallContext) -> Type:
         accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
     ),
     traits=Traits(joins_worker=True),
-    doc="cp.async of a box into shared memory, in the worker's open group (see copy_commit). An ordinary write once waited for: the tensor core of sm_90a needs a fence_async after it.",
+    doc="cp.async of a box to shared memory, in the worker's open group (see copy_commit). After a wait it counts as "
+    "an ordinary write: the tensor core of sm_90a needs a fence_async after it.",
 )
 def _copy_cp(cx: CallContext) -> Type:
     _check_shapes(cx)
@@ -119,7 +122,7 @@ def _commit(cx: CallContext) -> Type:
     Param("n", "const i32"),
     effects=Effects(drains="cp_async"),
     traits=Traits(joins_worker=True),
-    doc="Waits until at most the n last closed groups of the worker are in flight (cp.async.wait_group n).",
+    doc="Waits until at most the worker's n last closed groups of copies are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:
     return _check_remaining(cx)
@@ -144,8 +147,9 @@ def _check_remaining(cx: CallContext) -> Type:
         accesses=(Access("shared", "read", "async", late=True), Access("box", "write", "async", late=True)), group="bulk_store"
     ),
     traits=Traits(one_lane=True, joins_worker=True),
-    doc="Bulk store of a shared view to a box by the copy engine; nothing is written outside of the tensor. add=True adds atomically (f32, f16, bf16, i32). "
-    "Ordinary stores need the writer's fence_async before it, those to the box with tensors=True.",
+    doc="The copy engine stores a shared view to a box, and nothing outside of the tensor. add=True adds atomically "
+    "(f32, f16, bf16, i32). Before the call, the worker that did ordinary stores to the view calls fence_async; "
+    "for stores to the box, with tensors=True.",
 )
 def _store_async(cx: CallContext) -> Type:
     adds = cx.has("add") and require_known(cx, "add", bool)
@@ -161,7 +165,8 @@ def _store_async(cx: CallContext) -> Type:
     needs=("bulk_copies",),
     effects=Effects(drains="bulk_store"),
     traits=Traits(one_lane=True, joins_worker=True),
-    doc="Waits until at most the worker's n last bulk stores still read their shared memory (cp.async.bulk.wait_group.read n); for the rest the kernel's end waits.",
+    doc="Waits until at most the worker's n last bulk stores still read shared memory (cp.async.bulk.wait_group.read "
+    "n). The kernel's end waits for their writes.",
 )
 def _store_wait(cx: CallContext) -> Type:
     return _check_remaining(cx)

@@ -95,15 +95,16 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     _A,
     Param("b", "Shared view or tile [K, C]"),
     _C,
-    Param("parts", "const i32, of f32 operands", "1", keyword=True),
+    Param("parts", "const i32, required for f32 operands, else forbidden", "none", keyword=True),
     sums=True,
     reduces=True,
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     traits=Traits(product=True),
-    doc="a @ b + c by the worker, finished on return (mma.sync). R a multiple of 16 a warp, 64 a warpgroup; K of 16, of f32 8; C of 8. Products exact, accumulation f32. "
-    "Beside halves `b` may be of 8-bit floats. "
-    "Operands of f32 are taken in `parts` numbers of TF32 (11 bits). 1: rounded within 0.7 units in the last place. 2: the nearest one, and the rest cut off to TF32. "
-    "That is as accurate as f32, by three products; that of both rests is left out. An infinite operand in 2 parts makes NaN.",
+    doc="a @ b + c by the worker, finished on return (mma.sync). R is a multiple of 16 for a warp, of 64 for a "
+    "warpgroup; K of 16 (f32: 8); C of 8. Products are exact, accumulation is f32. If `a` is f16 or bf16, `b` may "
+    "be 8-bit floats. f32 operands require `parts`. parts=1: each operand is one TF32 number (11 bits), rounded "
+    "within 0.7 units in the last place. parts=2: the nearest TF32 number, and the rest cut off to TF32; the "
+    "product of both rests is left out. That is as accurate as f32; an infinite operand gives NaN.",
 )
 def _mma(cx: CallContext) -> Type:
     t = _check_product(cx, "mma_sync", b_shared=False)
@@ -126,8 +127,9 @@ def _mma(cx: CallContext) -> Type:
     reduces=True,
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
     traits=Traits(product=True),
-    doc="a @ b + c by the tensor core (wgmma, a commit group of its own), in flight until mma_wait. The accumulator is taken over: its old value may only be waited for; a chained product needs no wait. "
-    "R a multiple of 64, K of 16, C of 8 and at most 256. Products exact, accumulation f32.",
+    doc="a @ b + c by the tensor core (wgmma, its own commit group), in flight until mma_wait. The product takes over "
+    "the accumulator: the old value may only be waited for; a product on the result needs no wait. R is a multiple "
+    "of 64, K of 16, C of 8 and at most 256. Products are exact, accumulation is f32.",
 )
 def _mma_async(cx: CallContext) -> Type:
     t = _check_product(cx, "wgmma", b_shared=True)
@@ -156,8 +158,9 @@ def _mma_async(cx: CallContext) -> Type:
     needs=("wgmma",),
     workers=(128,),
     effects=Effects(drains="wgmma"),
-    doc="Retires x and every product that the worker issued before it; nothing for a value that is not a product. In hardware wgmma.wait_group N: "
-    "N, at most 7, is the number of products issued after x, the fewest over all paths to here; so many stay in flight.",
+    doc="Waits for product x and every product that the worker issued before x; a value that is no product needs no "
+    "wait. As wgmma.wait_group N it leaves N products in flight: the fewest, over all paths to here, that were "
+    "issued after x, at most 7.",
 )
 def _mma_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):
@@ -184,7 +187,7 @@ op(
     "compute",
     _XS,
     where="any",
-    doc="Elementwise minimum of two or more; a NaN in any gives NaN.",
+    doc="Elementwise minimum or maximum of two or more arguments; a NaN in any of them gives NaN.",
     evaluate=meaning("min"),
     traits=arithmetic("x", commutative=True, extremum="min", slip="max"),
 )(_type_extremum)
@@ -193,7 +196,7 @@ op(
     "compute",
     _XS,
     where="any",
-    doc="Elementwise maximum of two or more; a NaN in any gives NaN.",
+    doc="Elementwise minimum or maximum of two or more arguments; a NaN in any of them gives NaN.",
     evaluate=meaning("max"),
     traits=arithmetic("x", commutative=True, extremum="max", slip="min"),
 )(_type_extremum)
@@ -205,7 +208,7 @@ op(
     Param("cond", "bool tile"),
     Param("x", "tile or scalar"),
     Param("y", "tile or scalar"),
-    doc="x where cond, else y; elementwise with broadcasting; both are evaluated.",
+    doc="x where cond is true, else y; elementwise with broadcasting; both are evaluated.",
     evaluate=meaning("where"),
     traits=Traits(pure=True, elementwise=True, alike=("x", "y"), chooses="cond"),
 )
@@ -236,7 +239,8 @@ op(
     _X,
     where="any",
     smallest=2.0**-126,
-    doc="2 to the power x (the hardware's base). exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a multiplication; 2 ulp. Below 2^-126 it is 0.",
+    doc="2 to the power x, by the hardware; exp(x) is exp2(x * 1.4426950408889634). An eighth as fast as a "
+    "multiplication; error 2 ulp. Results below 2^-126 are 0.",
     evaluate=meaning("exp2", ulps=2, rounded=False),
     traits=arithmetic("x", cost=4, special=True, exponential=2, slip="log2"),
 )(_type_unary_float)
@@ -245,7 +249,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="Logarithm to base 2, 2 ulp; of 0 it is -inf.",
+    doc="Logarithm to base 2, error 2 ulp; log2(0) is -inf.",
     evaluate=meaning("log2", ulps=2, rounded=False),
     traits=arithmetic("x", cost=4, special=True, logarithm=2),
 )(_type_unary_float)
@@ -254,7 +258,8 @@ op(
     "compute",
     _X,
     where="any",
-    doc="Hyperbolic tangent, 4 ulp. On a tile seven multiply-adds an element where all are below 0.6; else twice that, an exp2 and a quarter of a division.",
+    doc="Hyperbolic tangent, error 4 ulp. A tile takes seven multiply-adds an element if all elements are below 0.6, "
+    "else twice that, an exp2 and a quarter of a division.",
     evaluate=meaning("tanh", ulps=4, rounded=False),
     traits=arithmetic("x", cost=4, special=True, logistic=2 * LOG2E),
 )(_type_unary_float)
@@ -278,7 +283,7 @@ for _name, _ulps, _cost in (
         "compute",
         _X,
         where="any",
-        doc=f"PyTorch's function of this name in f32, {f'{_ulps} ulp over the whole range' if _ulps else 'correctly rounded'}.",
+        doc=f"PyTorch's function of this name in f32, {f'error {_ulps} ulp over the whole range' if _ulps else 'correctly rounded'}.",
         evaluate=meaning(_name, ulps=_ulps, rounded=not _ulps),
         traits=arithmetic(
             "x",
@@ -295,7 +300,7 @@ op(
     "compute",
     _X,
     where="any",
-    doc="x in TF32, as products with parts=1 round it.",
+    doc="Rounds x to TF32, as products with parts=1 do.",
     evaluate=meaning("round_tf32"),
     traits=arithmetic("x", cost=2),
 )(_type_unary_float)
@@ -317,7 +322,7 @@ op(
     _X,
     _Y,
     where="any",
-    doc="PyTorch's pow(x, y) in f32, 4 ulp; exp2(y * log2(x)) is faster, and less accurate where y * log2(x) is far from 0.",
+    doc="PyTorch's pow(x, y) in f32, error 4 ulp; exp2(y * log2(x)) is faster, but less accurate if y * log2(x) is far from 0.",
     evaluate=meaning("power", ulps=4, rounded=False),
     traits=arithmetic("x", "y", cost=50),
 )(_type_binary_float)
@@ -327,7 +332,7 @@ op(
     _X,
     _Y,
     where="any",
-    doc="PyTorch's fmod(x, y) in f32: with x's sign, exact.",
+    doc="PyTorch's fmod(x, y) in f32: exact, with x's sign.",
     evaluate=meaning("fmod"),
     traits=arithmetic("x", "y", cost=30, jumps=True),
 )(_type_binary_float)
@@ -339,7 +344,7 @@ op(
     Param("x", "i32 scalar or tile"),
     Param("y", "i32 scalar or tile"),
     where="any",
-    doc="Whether bit y % 32 of x is set; bit 0 is the lowest. Of a word that the columns c // 32 share, bit(word, c) costs an instruction an element.",
+    doc="Whether bit y % 32 of x is set; bit 0 is the lowest. If 32 columns share a word, bit(word, c) costs an instruction an element.",
     evaluate=meaning("bit"),
     traits=arithmetic("x", "y", cost=2, tests_bit=True),
 )
@@ -416,7 +421,7 @@ op(
     "compute",
     _TILE,
     reduces=True,
-    doc="The maximum of each row, [R, 1]; NaN if one is in it.",
+    doc="The maximum of each row, [R, 1]; a NaN in a row gives NaN.",
     evaluate=meaning("row_max"),
     traits=Traits(pure=True, reduction="max", slip="row_sum"),
 )(_type_reduction)
@@ -435,7 +440,7 @@ op(
     "compute",
     _TILE,
     reduces=True,
-    doc="The maximum of each column, [1, C]; NaN if one is in it. A warpgroup's warps meet and exchange in shared memory, 16 bytes a column.",
+    doc="The maximum of each column, [1, C]; a NaN in a column gives NaN. The warps exchange 16 bytes a column through shared memory.",
     evaluate=meaning("col_max"),
     traits=Traits(pure=True, column_reduction="max", slip="col_sum"),
 )(_type_column_reduction)
@@ -445,7 +450,7 @@ op(
     _TILE,
     sums=True,
     reduces=True,
-    doc="The sum of each column, [1, C], in no fixed order. Warps meet and exchange as for col_max.",
+    doc="The sum of each column, [1, C], in no fixed order. Warps exchange as for col_max.",
     evaluate=meaning("col_sum", rounded=False),
     traits=Traits(pure=True, column_reduction="sum", slip="col_max"),
 )(_type_column_reduction)
@@ -456,7 +461,8 @@ op(
     "compute",
     Param("x", "bool tile [R, C] or scalar"),
     reduces=True,
-    doc="[R, 1]: true in all of 16 rows, as a warp holds them, if x is somewhere in them. where(warp_any(c), x, y) is a branch of each warp, which computes one side.",
+    doc="[R, 1]: true in the 16 rows of a warp if x is true anywhere in them. where(warp_any(c), x, y) is a branch of "
+    "each warp, which computes one side.",
     evaluate=meaning("warp_any"),
     traits=Traits(pure=True, votes=True),
 )

@@ -26,9 +26,11 @@ from .traits import Traits
     Param("over", "shared array", "nothing", keyword=True),
     where="declaration",
     traits=Traits(declares=True, makes="array"),
-    doc="An array in the CTA's shared memory, undefined until written. Rows of whole 128-byte panels are laid out as swizzled panels, which bulk "
-    "copies and products need: panel after panel, each of all R rows, so that a slice of rows is contiguous in each. Else, and in stages of a single row: row-major, rows padded to 16 bytes. A "
-    "stage of a ring is contiguous. `over=x`: the first bytes of x, which may be larger; a write through one makes the same bytes of the other undefined.",
+    doc="An array in the CTA's shared memory, undefined until written. Rows of multiples of 128 bytes are laid out as "
+    "swizzled panels (128 bytes of all rows), which bulk copies and products need: a slice of rows is contiguous "
+    "in each panel. Other arrays, and stages of one row, are row-major, with rows padded to 16 bytes. A stage of a "
+    "ring is contiguous. `over=x` puts the array on the first bytes of x; a write to one makes these bytes of the "
+    "other undefined.",
 )
 def _shared(cx: CallContext) -> Type:
     dtype, shape = require_known(cx, "dtype", DType), require_dims(cx, "dims")
@@ -43,7 +45,7 @@ def _shared(cx: CallContext) -> Type:
     Param("x", "Shared view"),
     where="any",
     traits=Traits(pure=True, one_lane=True, measures=True),
-    doc="Bytes of a shared array or view, padding included (i32): what a bulk copy that fills it counts on its barrier.",
+    doc="The bytes (i32) of a shared array or view, with padding: what a bulk copy into the view counts on its barrier.",
 )
 def _nbytes(cx: CallContext) -> Type:
     t = cx.type("x")
@@ -113,7 +115,8 @@ def _cols(cx: CallContext) -> Type:
     Param("view", "Shared view or box of a tensor"),
     effects=Effects(accesses=(Access("view", "read", "generic"),)),
     traits=Traits(cost=10),
-    doc="Reads a view (of `x.T` the transpose) into registers. Of a box of a tensor all dims but the last flatten into rows; elements outside of the tensor read 0.",
+    doc="Reads a view into registers; load(x.T) reads the transpose. All dims of a tensor's box but the last flatten "
+    "into rows; elements outside of the tensor read 0.",
 )
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")
@@ -136,8 +139,9 @@ def _load(cx: CallContext) -> Type:
     Param("add", "const bool", "False", keyword=True),
     effects=Effects(accesses=(Access("place", "write", "generic"),)),
     traits=Traits(takes=("tile", "place")),
-    doc="Writes a tile to a view, or scatters it to a subscript with index tiles; what lies outside of a tensor, or where mask is False, is not written. "
-    "A scalar goes to a place with scalar indices. add=True: atomic addition, to tensors only.",
+    doc="Writes a tile to a view, or scatters it to a subscript with index tiles; elements outside of a tensor, or "
+    "where mask is False, are not written. A place with scalar indices takes a scalar. add=True adds atomically, "
+    "only to tensors.",
 )
 def _store(cx: CallContext) -> Type:
     place, tile = cx.type("place"), cx.type("tile")

@@ -9,6 +9,7 @@ from .rules import make_type, poisoned, unify_operands
 from .traits import Traits, arithmetic
 
 X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
+BOOL_X, BOOL_Y = Param("x", "bool scalar"), Param("y", "bool scalar")
 
 
 def _type_arithmetic(cx: CallContext) -> Type:
@@ -30,7 +31,7 @@ for _sign, _traits in (
         "operators",
         X,
         Y,
-        doc="i32 wraps; floats round to the dtype. Broadcasts over [R, C], [R, 1], [1, C].",
+        doc="i32 wraps around; floats round to the dtype. [R, C], [R, 1], [1, C] broadcast.",
         operator=True,
         where="any",
         evaluate=meaning(_sign),
@@ -43,7 +44,8 @@ for _sign, _traits in (
     "operators",
     X,
     Y,
-    doc="Quotient of floats, 2 ulp (5 where four of a tile share a reciprocal); exact where it decides. x / 0 is inf or NaN.",
+    doc="Quotient of floats, error 2 ulp (5 if four of a tile share a reciprocal); exact if a comparison depends on "
+    "it. x / 0 is inf or NaN.",
     operator=True,
     where="any",
     evaluate=meaning("/", ulps=5),
@@ -70,7 +72,7 @@ op(
     "operators",
     X,
     Y,
-    doc="Integer quotient, rounded to minus infinity as Python's. A divisor of 0 is an error.",
+    doc="Integer quotient, rounded down, and remainder, with the divisor's sign, as in Python. A divisor of 0 is an error.",
     operator=True,
     where="any",
     evaluate=meaning("//", divides=True),
@@ -81,7 +83,7 @@ op(
     "operators",
     X,
     Y,
-    doc="Integer remainder with the divisor's sign, as Python's. A divisor of 0 is an error.",
+    doc="Integer quotient, rounded down, and remainder, with the divisor's sign, as in Python. A divisor of 0 is an error.",
     operator=True,
     where="any",
     evaluate=meaning("%", divides=True),
@@ -104,7 +106,7 @@ for _sign, _traits in (
         "operators",
         X,
         Y,
-        doc="Bitwise on i32, logical on bool. Binds tighter than comparisons.",
+        doc="Bitwise on i32, logical on bool. These operators bind tighter than comparisons.",
         operator=True,
         where="any",
         evaluate=meaning(_sign),
@@ -163,7 +165,7 @@ for _sign, _holds, _slip in (
         "operators",
         X,
         Y,
-        doc="Comparison; it never chains. With a NaN only `!=` is true.",
+        doc="Comparison; it cannot be chained. With a NaN only `!=` is true.",
         operator=True,
         where="any",
         evaluate=meaning(_sign),
@@ -190,9 +192,9 @@ def _type_logic(cx: CallContext) -> Type:
 op(
     "and",
     "operators",
-    X,
-    Y,
-    doc="Both; the right side is evaluated only if the left is true. Scalars only.",
+    BOOL_X,
+    BOOL_Y,
+    doc="Logical and, or; the right side is evaluated only if the left does not decide. Scalars only.",
     operator=True,
     where="any",
     evaluate=meaning("and"),
@@ -201,9 +203,9 @@ op(
 op(
     "or",
     "operators",
-    X,
-    Y,
-    doc="Either; the right side is evaluated only if the left is false. Scalars only.",
+    BOOL_X,
+    BOOL_Y,
+    doc="Logical and, or; the right side is evaluated only if the left does not decide. Scalars only.",
     operator=True,
     where="any",
     evaluate=meaning("or"),
@@ -212,7 +214,7 @@ op(
 op(
     "not",
     "operators",
-    X,
+    BOOL_X,
     doc="Negation of a bool scalar.",
     operator=True,
     where="any",
@@ -230,7 +232,7 @@ op(
     operator=True,
     where="any",
     spelling="x if cond else y",
-    doc="x or y; only the chosen one is evaluated. Scalars only: on tiles use where.",
+    doc="x if cond, else y; only the chosen one is evaluated. Scalars only: on tiles use where.",
     evaluate=meaning("ifexp"),
     traits=arithmetic("x", "y", lazy=("x", "y"), chooses="cond"),
 )
@@ -261,7 +263,7 @@ _READ = Effects(accesses=(Access("place", "read", "generic"),))
     where="any",
     spelling="x[i, j]",
     traits=Traits(cost=10, one_lane=True, indexed=True),
-    doc="All indices scalars: the element, a scalar. Outside of the array: an error. Scalars are i32, f32 or bool.",
+    doc="With scalar indices: one element, a scalar (i32, f32 or bool). An index outside of the array is an error.",
 )
 def _element(cx: CallContext) -> Type:
     dtype = cx.type("place").dtype  # type: ignore[union-attr]
@@ -283,7 +285,8 @@ def _element(cx: CallContext) -> Type:
     effects=_READ,
     spelling="x[i, rows(64)]",
     traits=Traits(cost=10, indexed=True),
-    doc="Any index an i32 tile: a gather; its shape is the broadcast of the index tiles. Outside of the tensor: 0 (as a place of store: dropped).",
+    doc="With an i32 tile as an index: a gather; its shape is the broadcast of the index tiles. Elements outside of "
+    "the tensor read 0; store drops them.",
 )
 def _gather(cx: CallContext) -> Type:
     return cx.type("place")
@@ -297,8 +300,10 @@ def _gather(cx: CallContext) -> Type:
     spelling="x[s, e : e + c, :]",
     where="any",
     traits=Traits(place=True),
-    doc="Any slice: a view, not a read. Slices are `:` or `e : e + c` with the same text e and a known c; integers drop dims, trailing dims may be left out. "
-    "Boxes of tensors may stick out or lie outside (reads 0, writes nothing). Rows of shared arrays are sliced at multiples of 8, columns from a panel of 128 bytes on, in chunks of 16 bytes.",
+    doc="With a slice: a view, which reads nothing. Slices are `:` or `e : e + c` with the same text e and a known c; "
+    "integers drop dims, trailing dims may be left out. A tensor's box may reach beyond it (reads 0, writes "
+    "nothing). Shared arrays are sliced at multiples of 8 rows, and from a 128-byte panel of columns on, in chunks "
+    "of 16 bytes.",
 )
 def _view(cx: CallContext) -> Type:
     return cx.type("place")
@@ -311,7 +316,7 @@ def _view(cx: CallContext) -> Type:
     operator=True,
     spelling="x.T",
     traits=Traits(place=True),
-    doc="The transpose of a shared view, for products and load: nothing moves. Of a register tile: store it, and load the view's .T.",
+    doc="The transpose of a shared view, for products and load: nothing moves. For a register tile: store it, and load the view's .T.",
 )
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")

@@ -11,15 +11,16 @@ from .traits import Traits
 @op(
     "role",
     "orchestration",
-    Param("name", "word"),
+    Param("name", "word in quotes"),
     Param("warps", "const i32", "", keyword=True),
     Param("warpgroups", "const i32", "", keyword=True),
-    Param("registers", "const i32", "the launch's", keyword=True),
+    Param("registers", "const i32", "as at launch", keyword=True),
     where="declaration",
     spelling="with role",
     traits=Traits(makes="workers"),
-    doc="The workers that run the block: warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers them 0 .. n-1. registers: 32-bit registers of a thread (sm_90a). "
-    "Roles of warps share a warpgroup, four warps each, while they agree on registers.",
+    doc="The block runs on warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers the workers 0 .. n-1. "
+    "registers= sets the 32-bit registers of a thread (sm_90a). Roles of warps with equal registers= share "
+    "warpgroups, of four warps each.",
 )
 def _role(cx: CallContext) -> Type:
     return Void()
@@ -32,8 +33,9 @@ def _role(cx: CallContext) -> Type:
     Param("dynamic", "const bool", "False", keyword=True),
     where="declaration",
     traits=Traits(declares=True, makes="units"),
-    doc="The units of work of the launch, once per kernel; `for t in work` gives every worker of a cluster the same increasing sequence, and all sequences partition range(n). "
-    "Static: c, c + G, ...; dynamic: whoever is free takes the next. It fixes the grid.",
+    doc="Deals units of work 0 .. n-1 to the clusters; `for t in work` gives all workers of a cluster the same units, "
+    "in increasing order. Static: cluster c of G gets c, c + G, ...; dynamic: a free cluster gets the next unit. "
+    "The call fixes the grid: one in a kernel.",
 )
 def _tiles(cx: CallContext) -> Type:
     ok = require_i32(cx, "n")

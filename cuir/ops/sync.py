@@ -10,9 +10,9 @@ from .base import CallContext, Effects, Param, op
 from .rules import check_cluster, require_i32, require_known
 from .traits import Traits
 
-_N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier, no ring", keyword=True)
+_N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier", keyword=True)
 
-_WARPS = Param("warps", "const i32", "those of n workers of the roles that use it", keyword=True)
+_WARPS = Param("warps", "const i32", "those of n workers", keyword=True)
 
 
 def _declare(cx: CallContext, kind: str) -> Type:
@@ -32,8 +32,8 @@ def _declare(cx: CallContext, kind: str) -> Type:
     needs=("mbarriers",),
     where="declaration",
     traits=Traits(declares=True, makes="barrier"),
-    doc="A barrier of shared memory. n workers, all of one role (with arrive(cluster=True): of all CTAs that arrive), end a phase once all bytes that the phase expects have landed too. "
-    "stages=k: a ring of k barriers.",
+    doc="A barrier in shared memory. A phase ends when n workers of one role have arrived (with arrive(cluster=True): "
+    "of all CTAs that arrive) and all bytes that it expects have landed. stages=k: a ring of k barriers.",
 )
 def _mbarrier(cx: CallContext) -> Type:
     return _declare(cx, "mbarrier")
@@ -47,8 +47,9 @@ def _mbarrier(cx: CallContext) -> Type:
     _WARPS,
     where="declaration",
     traits=Traits(declares=True, makes="barrier", hardware=True),
-    doc="A hardware barrier of n workers, completed by n arrivals (sync also waits). Arrivals left over at the end are legal. The hardware counts warps, not workers: "
-    "where roles of warps and roles of warpgroups meet, warps=k says how many a phase has, and the n workers of each phase must have so many (S406).",
+    doc="A hardware barrier of n workers, completed by n arrivals (sync also waits). Arrivals left over at the end are "
+    "legal. The hardware counts warps: if roles of warps and of warpgroups share the barrier, warps=k says how "
+    "many warps a phase has, and the n workers of each phase must have k warps (S406).",
 )
 def _named_barrier(cx: CallContext) -> Type:
     if cx.has("warps") and (warps := require_known(cx, "warps")) is not None and warps <= 0:
@@ -74,7 +75,7 @@ def _require_single(cx: CallContext) -> None:
     effects=Effects(arrives="bar", expects="bytes"),
     traits=Traits(one_lane=True),
     spelling="bar.expect",
-    doc="Arrives once and adds bytes to what the phase waits for.",
+    doc="Arrives once and adds `bytes` to what the phase waits for.",
 )
 def _expect(cx: CallContext) -> Type:
     _require_single(cx)
@@ -86,12 +87,14 @@ def _expect(cx: CallContext) -> Type:
     "mbarrier.arrive",
     "sync",
     _BAR,
-    Param("cluster", "const bool or word", "False", keyword=True),
+    Param("cluster", 'const bool, or "x" or "y"', "False", keyword=True),
     needs=("mbarriers",),
     effects=Effects(arrives="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.arrive",
-    doc='Arrives once: all that the worker did before is ordered before what waiters of this phase do after (mbarrier.arrive by each warp). cluster=True: at that of every CTA of the cluster ("x", "y": in line).',
+    doc="Arrives once (mbarrier.arrive by each warp): all that the worker did before happens before what waiters of "
+    'this phase do after. cluster=True: at this barrier of every CTA of the cluster ("x", "y": of those in line '
+    "with this CTA).",
 )
 def _arrive(cx: CallContext) -> Type:
     _require_single(cx)
@@ -108,7 +111,9 @@ def _arrive(cx: CallContext) -> Type:
     effects=Effects(waits="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.wait",
-    doc="Waits for the first phase of this parity that is not before the last phase the worker knows complete; a fresh wait(1) returns at once (a loop of mbarrier.try_wait). An error if the barrier can be a lap ahead.",
+    doc="Waits for the end of a phase of this parity: the first not before the last phase that the worker knows "
+    "complete. On a fresh barrier, wait(1) returns immediately (a loop of mbarrier.try_wait). It is an error if "
+    "the barrier can be two phases (a lap) ahead.",
 )
 def _wait(cx: CallContext) -> Type:
     _require_single(cx)
@@ -129,7 +134,7 @@ _NAMED = Param("bar", "named_barrier")
     effects=Effects(arrives="bar", waits="bar"),
     traits=Traits(joins_worker=True, hardware=True),
     spelling="bar.sync",
-    doc="Arrives and waits for the phase (bar.sync).",
+    doc="Arrives and waits for the phase's end (bar.sync).",
 )
 def _named_sync(cx: CallContext) -> Type:
     _require_single(cx)
@@ -155,7 +160,7 @@ def _named_arrive(cx: CallContext) -> Type:
     "sync",
     effects=Effects(joins=True),
     traits=Traits(joins_worker=True),
-    doc="Waits for every worker of the CTA (__syncthreads).",
+    doc="Waits for all workers of the CTA (__syncthreads).",
 )
 def _sync(cx: CallContext) -> Type:
     return Void()
@@ -168,8 +173,9 @@ def _sync(cx: CallContext) -> Type:
     needs=("proxies",),
     effects=Effects(fences=True),
     traits=Traits(one_lane=True),
-    doc="Makes the worker's earlier ordinary stores to shared memory, and its cp.async copies, visible to the tensor core and the copy engine (fence.proxy.async.shared::cta). Another worker's engines need a barrier after it as well. "
-    "tensors=True: those to tensors too (fence.proxy.async), before a bulk access of them.",
+    doc="Makes the worker's earlier ordinary stores and cp.async copies to shared memory visible to the tensor core "
+    "and the copy engine (fence.proxy.async.shared::cta). If another worker issues the product or copy, a barrier "
+    "must follow. tensors=True: also stores to tensors (fence.proxy.async), before a bulk access of them.",
 )
 def _fence(cx: CallContext) -> Type:
     if cx.has("tensors"):
