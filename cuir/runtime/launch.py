@@ -266,6 +266,7 @@ class Launcher:
         kind = getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{dtype.torch.upper() if dtype.itemsize > 1 else 'UINT8'}")
         sizes = [1 if 0 in tensor.shape else n for n in tensor.shape]
         strides = [COPY_ALIGNMENT if n == 1 else s * dtype.itemsize for n, s in zip(sizes[:-1], tensor.strides[:-1], strict=True)]
+        strides = strides or [COPY_ALIGNMENT]  # of one dim; unused, but the driver refuses an empty array
         rank = len(sizes)
         encoded = require_success(
             self.cuda,

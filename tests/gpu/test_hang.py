@@ -10,9 +10,11 @@ import torch
 import corpus
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
+from cuir.interp import run
 from cuir.lowering import lower
 from cuir.runtime.watchdog import find_hang
 from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
 from tests.gpu.isolation import isolated
 from tests.strategies.arguments import arguments
 
@@ -28,15 +30,24 @@ def faulty(name: str) -> Checked:
 
 
 def expected(name: str) -> set[int]:
-    """Lines of the program where the interpreter finds workers that wait for ever."""
-    return {int(line) for line in re.findall(r"D401 (\d+):", text(name).splitlines()[0])}
+    """Lines of the program where workers wait for ever in the interpreter: of the wait that it reports, and of those that follow from it."""
+    lines = text(name).splitlines()
+    with pytest.raises(CuirError) as caught:
+        run(faulty(name), arguments(faulty(name), _lengths(name), seed=0))
+    reports = caught.value.diagnostics
+    following = {b for d in reports for note in d.notes if "follow" in note.message for b in re.findall(r"of `(\w+)", note.message)}
+    waits = {i for i, line in enumerate(lines, 1) if any(re.search(rf"\b{b}\b.*\.wait\(", line) for b in following)}
+    return waits | {d.span.line for d in reports if d.span}
+
+
+def _lengths(name: str) -> dict[str, int]:
+    return {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
 
 
 def stuck(name: str) -> list[int]:
     """Lines of the program where warps wait for ever on the GPU."""
     checked = faulty(name)
-    lengths = {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
-    inputs = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, lengths, seed=0).items()}
+    inputs = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, _lengths(name), seed=0).items()}
     cuda = lower(checked)
     return sorted({cuda.line_map[s.line].line for s in find_hang(cuda, inputs, 0.5)})
 

@@ -13,7 +13,7 @@ from cuir.attn.splicing.splice import TransferResult
 from cuir.cli import run as command
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.search.candidate_runs import LocalDevice
-from cuir.performance.suites.cell_benchmark import Cell, measure_cell
+from cuir.performance.suites.cell_benchmark import Cell, Contenders, Timing, measure_cell
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import F16
 from tests.gpu import priming_cases
@@ -74,7 +74,7 @@ def test_a_wrong_candidate_is_seen() -> None:
 @pytest.mark.parametrize("variant", ["causal", "causal_document", "softcap"])
 def test_a_cell(variant: str) -> None:
     peers = ("cudnn", "fa2", "flex", "compiled")
-    row = measure_cell(Cell(variant, {}, "small", SHAPE), transfer_variant(variant), "f16", [SETTING], peers, rounds=1)
+    row = measure_cell(Cell(variant, {}, "small", SHAPE), transfer_variant(variant), "f16", Contenders([SETTING], peers), Timing(rounds=1))
     expected = {"cuir BM=128,BN=128", "flex", "compiled"} | ({"cudnn", "fa2"} if variant == "causal" else set())
     assert set(row["contenders"]) == expected
     assert all(c["tflops"] > 0 and c["error"] <= row["bound"] for c in row["contenders"].values())

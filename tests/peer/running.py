@@ -106,6 +106,7 @@ def work(pipe: Connection, load: Callable[[], dict[str, Any]], setting: Setting)
 
     torch.set_num_threads(1)
     if setting.backend == "native":
+        torch._functorch.config.donated_buffer = False  # type: ignore[attr-defined]  # gradients are taken of one graph several times
         torch.set_float32_matmul_precision("high")  # as PyTorch's tests do; on a CPU eager float32 has no TF32 to be compared with
     cases = load()
     pipe.send(None)

@@ -161,17 +161,20 @@ class Trial:
         result = call(*tensors)
         actual = as_tuple(result)
         expect(len(actual) == len(golden), f"{len(actual)} results instead of {len(golden)}")
-        coarse = as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
-        judged = [(golden, eager, actual, coarse)]
+        judged = [(golden, eager, actual, self.compute_coarsely(reference, tensors, eager))]
         for rest in _draws(tensors, golden[0].numel()) if drawn else ():
             item, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in rest)), reference(*rest), call(*rest)))
-            judged.append((item, two, three, as_tuple(reference(*map(tf32, rest))) if self.tf32 else two))
+            judged.append((item, two, three, self.compute_coarsely(reference, rest, two)))
         for i, name in enumerate(what[: len(golden)]):
             a, b, c, d = (side[0][i] if len(side) == 1 else torch.cat([x[i] for x in side]) for side in zip(*judged))
             judge(a, b, c, name, paged=paged, coarse=d)
         if self.gradients and any(x.requires_grad for x in (*tensors, *learned)):
             self._judge_gradients(golden, eager, actual, double, tensors, learned)
         return result
+
+    def compute_coarsely(self, reference: Callable[..., Any], tensors: Sequence[torch.Tensor], eager: Any) -> Any:
+        """Compute the results of inputs that are rounded as products may round them: those of `eager` where that is no other rounding."""
+        return as_tuple(reference(*map(tf32, tensors))) if self.tf32 else eager
 
     def _judge_gradients(self, golden: Any, eager: Any, result: Any, double: Any, tensors: Any, learned: Any) -> None:
         up = torch.randn_like(golden[0])

@@ -11,8 +11,8 @@ import torch
 from torch.nn.attention import flex_attention as pytorch
 
 from tests.peer.cases import BACKWARD, NO_GRADIENTS, REPORTS, scenario
-from tests.peer.judging import Differs, expect, judge
-from tests.peer.trial import Make, Trial, as_tuple, refusal
+from tests.peer.judging import Differs, Wrong, expect, judge
+from tests.peer.trial import THEIRS, Make, Trial, as_tuple, refusal
 
 CALLS = ("eager", "compiled")
 TF32 = 2.0**-10  # the distance of 1 and the next number of TF32
@@ -38,7 +38,13 @@ class Attempt:
 
 
 class ReportTrial(Trial):
-    """A trial against the dense reference, whose gradients are also measured against the effect of rounding the inputs once."""
+    """A trial against the dense reference, whose gradients are also measured against the effect of rounding the inputs once.
+
+    On a GPU, a result that is too far off is judged once more with the error of PyTorch's compiled kernel as a further yardstick.
+    """
+
+    make: Make | None = None
+    compiled: Callable[..., Any] | None = None  # PyTorch's call, while it is a yardstick
 
     def __init__(self, t: Trial) -> None:
         super().__init__(t.backend, t.verify, t.gradients, t.requires_gradients)
@@ -57,8 +63,10 @@ class ReportTrial(Trial):
         c = self.gradients_of(result[0], tensors, learned, up)
         few = min((x.numel() for x in a), default=FEW) < FEW
         drawn = [self._moved_gradients(double, tensors, learned, up, seed) for seed in range(DRAWS if few else 1)]
+        if self.compiled:
+            drawn.append(self.gradients_of(as_tuple(self.compiled(*tensors))[0], tensors, learned, up))
         for i, name in enumerate(names[: len(a)]):
-            coarse = max((draw[i] for draw in drawn), key=lambda x: float((x - a[i]).abs().mean()))
+            coarse = max((draw[i] for draw in drawn), key=lambda x: float((x.double() - a[i]).abs().mean()))
             judge(a[i], b[i], c[i], name, coarse=coarse)
 
     def _moved_gradients(self, double: Any, tensors: Any, learned: Any, up: torch.Tensor, seed: int) -> tuple[Any, ...]:
@@ -94,9 +102,27 @@ class ReportTrial(Trial):
             return
         raise Differs(f"no error, {description} is expected")
 
+    def judge(self, make: Make, *others: Any, **options: Any) -> Any:
+        self.make = make
+        return super().judge(make, *others, **options)
+
     def judge_found(self, call: Any, reference: Any, *others: Any, **options: Any) -> Any:
         self.reference = reference
-        return super().judge_found(call, reference, *others, **options)
+        try:
+            return super().judge_found(call, reference, *others, **options)
+        except Wrong:
+            if not self.native or self.make is None:
+                raise
+            self.compiled = torch.compile(self.make(THEIRS))
+            try:
+                return super().judge_found(call, reference, *others, **options)
+            finally:
+                self.compiled = None
+
+    def compute_coarsely(self, reference: Any, tensors: Sequence[torch.Tensor], eager: Any) -> Any:
+        if self.compiled:
+            return as_tuple(self.compiled(*tensors))
+        return super().compute_coarsely(reference, tensors, eager)
 
     @staticmethod
     def gradients_of(o: torch.Tensor, leaves: Sequence[torch.Tensor], learned: Sequence[torch.Tensor], up: torch.Tensor) -> tuple[Any, ...]:
