@@ -46,6 +46,7 @@ class _Reader(HigherOrderOperator):
     def __init__(self) -> None:
         super().__init__(_NAME)
 
+    @torch._disable_dynamo  # after a graph break, torch.compile would trace the call on its own
     def __call__(self, *args: Any) -> tuple[list[torch.Tensor], str]:
         return _from_outside(*args)
 
