@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, settings
 
 from cuir.caching.disk import RESULTS
 from cuir.runtime import result_cache
-from tests.strategies.memory import read_resident
+from tests.strategies.memory import hold_freed_memory, read_resident
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, get_left_out_reason, is_named, is_thinned, measure_cpu
 
 torch.set_num_threads(1)
+hold_freed_memory()
 os.environ.setdefault("CUIR_PROCESSES", "1")  # of a verification: workers share the cores out already
 gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -156,14 +157,16 @@ def no_schedules(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
 
 
 # ---- memory
-_RESIDENT = 1000  # MB after a test, from which what was freed is given back: else a worker grows to many times as much
+_RESIDENT = [1000.0]  # MB after a test, from which what was freed is given back: else a worker grows to many times as much
+_GROWTH = 300  # MB above what stays then, until the next time: it walks through the whole heap
 
 
 def pytest_runtest_logfinish() -> None:
-    if read_resident() > _RESIDENT:
+    if read_resident() > _RESIDENT[0]:
         from cuir.verification.freed_memory import release_freed_memory
 
         release_freed_memory()
+        _RESIDENT[0] = max(_RESIDENT[0], read_resident() + _GROWTH)
 
 
 # ---- the budget
