@@ -299,7 +299,7 @@ def spellings_of_arithmetic(t: Trial) -> list[Attempt]:
 @behaviour(
     USER + "running sums",
     "a running sum within the mod",
-    why="X120: each pair would make it anew; write `ids = (tokens == eos).cumsum(-1)` before the mod, `ids[b, q_idx]` in it",
+    why="X120: each pair would compute the sum anew; write `ids = (tokens == eos).cumsum(-1)` before the mod, `ids[b, q_idx]` in the mod",
 )
 def running_sum_in_the_mod(t: Trial, call: str) -> None:
     tokens = kinds(t)
@@ -314,7 +314,7 @@ def running_sum_in_the_mod(t: Trial, call: str) -> None:
 @behaviour(
     USER + "numbers of tensors",
     "`int()` of a captured tensor",
-    why="X121: write `< window` with the tensor itself, or `window.item()` before the mod",
+    why="X121: compare with the tensor itself, `< window`, or call `window.item()` before the mod",
 )
 def number_of_a_tensor(t: Trial, call: str) -> None:
     window = torch.tensor(9, device=t.device)

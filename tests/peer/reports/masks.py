@@ -152,7 +152,7 @@ def lists_without_a_mod(t: Trial) -> Attempt:
 @behaviour(
     "pytorch/pytorch#157543",
     "a mask_mod with an `if` on data",
-    why="X121: the device alone knows the value; use `torch.where` in place of `if`",
+    why="X121: only the device knows the data; use `torch.where` in place of `if`",
 )
 def branch_on_data(t: Trial, call: str) -> None:
     ids = torch.arange(S, device=t.device) // 10
@@ -203,7 +203,7 @@ def padded_cross_attention(t: Trial) -> list[Attempt]:
 @behaviour(
     "meta-pytorch/attention-gym#70",
     "[b, h, q] of a tensor of one head",
-    why="U416: head 1 is outside of the tensor; read it at [b, 0, q]",
+    why="U416: head 1 is outside of the tensor; read the tensor at [b, 0, q]",
     calls=("eager",),
 )
 def documents_of_one_head(t: Trial, call: str) -> None:

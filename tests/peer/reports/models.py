@@ -524,7 +524,7 @@ def merged_parts(t: Trial) -> Attempt:
 @behaviour(
     USER + "masks in masks",
     "a mod that calls a mask's `mask_mod`, compiled",
-    why="U418: write `inner = mask.mask_mod` before the mod, `inner(...)` in it",
+    why="U418: write `inner = mask.mask_mod` before the mod, `inner(...)` in the mod",
     calls=("compiled",),
 )
 def mask_of_a_mask(t: Trial, call: str) -> None:

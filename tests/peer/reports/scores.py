@@ -81,8 +81,8 @@ def learned_relative_positions(t: Trial) -> Attempt:
 
 @behaviour(
     "meta-pytorch/attention-gym#20",
-    "the same table read at q_idx - kv_idx",
-    why="U416: a computed index below 0 does not count from the end; add the length",
+    "a table read at q_idx - kv_idx",
+    why="U416: a computed index below 0 does not count from the end; add the table's length",
     calls=("eager",),
 )
 def learned_relative_positions_unshifted(t: Trial, call: str) -> None:
