@@ -64,14 +64,20 @@ def pytest_collection_finish() -> None:
     """What is there by now stays: collections of garbage need not walk through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.callbacks.append(_freeze_survivors)
     gc.enable()
-    gc.set_threshold(20_000, 20, 50)  # interpreted runs make many small objects that die by themselves
+    gc.set_threshold(5 * _YOUNG, 50, 100)  # within a test: interpreted runs make many small objects that die by themselves
 
 
-def _freeze_survivors(phase: str, info: dict[str, int]) -> None:
-    """Leave what has survived a full collection out of later ones: caches grow all the time, and to walk through them again takes seconds."""
-    if phase == "stop" and info["generation"] == 2:
+_YOUNG = 20_000  # objects of a test and of those before it, from which they are looked through
+
+
+def _collect_garbage() -> None:
+    """Behind a test, collect what it left in circles, once; what survives is in caches, and later collections leave it out.
+
+    Within a test, everything is alive, and would be walked through again in each older generation.
+    """
+    if gc.get_count()[0] > _YOUNG:
+        gc.collect(0)
         gc.freeze()
 
 
@@ -162,6 +168,7 @@ _GROWTH = 300  # MB above what stays then, until the next time: it walks through
 
 
 def pytest_runtest_logfinish() -> None:
+    _collect_garbage()
     if read_resident() > _RESIDENT[0]:
         from cuir.verification.freed_memory import release_freed_memory
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import sys
@@ -70,15 +71,33 @@ _ENTRIES = (
 )
 
 
+_MT19937_BYTES = 624 * 4 + 4  # of the generator's state in C: its keys and the place among them
+_last_numpy_state: list[tuple[object, bytes, Any]] = [(None, b"", None)]  # the generator, those bytes, and its state as NumPy gives it
+
+
 def _numpy_state() -> Any:
-    state: Any = np.random.get_state()
-    kind, keys, *rest = state
-    return kind, keys.tobytes(), *rest
+    """Return the state of NumPy's global generator.
+
+    NumPy copies it number by number, which takes longer than all else here. So the state that was read last is
+    returned where its bytes are the same.
+    """
+    generator = np.random.get_bit_generator()
+    known, data, state = _last_numpy_state[0]
+    current = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES) if isinstance(generator, np.random.MT19937) else None
+    if current is not None and known is generator and data == current:
+        return state
+    read: Any = np.random.get_state()
+    kind, keys, *rest = read
+    state = kind, keys.tobytes(), *rest
+    waiting = rest[1]  # the second number of a pair of normal ones, which is drawn without a change of the bytes
+    _last_numpy_state[0] = (generator, current, state) if current is not None and not waiting else (None, b"", None)
+    return state
 
 
 def _set_numpy_state(state: Any) -> None:
     kind, keys, *rest = state
     np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
+    _last_numpy_state[0] = (None, b"", None)  # a waiting number may be back behind the same bytes
 
 
 _GENERATORS = (

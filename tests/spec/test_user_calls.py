@@ -210,6 +210,34 @@ def test_global_generators_that_are_drawn_from_are_named() -> None:
     assert quiet.drawn == ()
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: np.random.rand(),
+        lambda: np.random.rand(624),  # the place among the keys is the same afterwards
+        lambda: np.random.normal(),
+        lambda: np.random.shuffle([1, 2, 3]),
+        lambda: np.random.seed(5),
+        lambda: np.random.set_state(("MT19937", np.arange(624, dtype=np.uint32), 3, 0, 0.0)),
+    ],
+)
+@pytest.mark.parametrize("waiting", [False, True])  # the second number of a pair of normal ones
+def test_draws_from_numpy_are_named_and_undone(draw: Callable[[], object], waiting: bool) -> None:
+    np.random.seed(7)
+    if waiting:
+        np.random.normal()
+    kind, keys, *rest = np.random.get_state()
+    for _ in range(2):
+        with user_call("the function") as result:
+            draw()
+        assert result.drawn == ("NumPy's `random`",)
+    with user_call("the function") as quiet:
+        pass
+    assert quiet.drawn == ()
+    kind_after, keys_after, *rest_after = np.random.get_state()
+    assert (kind_after, rest_after) == (kind, rest) and (keys_after == keys).all()
+
+
 def test_what_it_prints_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     call(lambda: print("said"))
     assert capsys.readouterr() == ("", "said\n")
