@@ -81,7 +81,7 @@ def _numpy_state() -> Any:
     NumPy copies it number by number, which takes longer than all else here. So the state that was read last is
     returned where its bytes are the same.
     """
-    generator = np.random.get_bit_generator()
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     known, data, state = _last_numpy_state[0]
     current = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES) if isinstance(generator, np.random.MT19937) else None
     if current is not None and known is generator and data == current:
