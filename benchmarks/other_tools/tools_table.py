@@ -21,7 +21,7 @@ REPORTS = "reports"
 AS_ORIGINAL = "reports as of the original"  # a report on the kernel without the fault, too, tells nothing about the fault
 BEGIN, END = "<!-- faults on a GPU -->\n", "<!-- end of faults on a GPU -->\n"  # of the table in docs/notes/other_tools.md
 KINDS = {WRONG: "wrong", DIFFERS: "differ from run to run", HANGS: "hang", ERROR: "end in an error"}
-HEAD = ("class", "fault", "run", "shown by results", *TOOLS)
+HEAD = ("class", "fault", "faults run", "shown by results", *TOOLS)
 
 Outcomes = Mapping[tuple[str, str], str]  # (fault's id, tool) -> outcome
 

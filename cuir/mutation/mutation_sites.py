@@ -33,21 +33,21 @@ from ..syntax.rewrite import Path, replace_node
 from ..syntax.walk import CHILD_FIELDS, count_assignments, names_read, walk
 
 FAULTS = {
-    1: "shared memory read before the copy landed",
-    2: "stage refilled before every reader released it",
-    3: "released while a product still reads it",
-    4: "product used before its wait",
-    5: "proxy fence missing or misplaced",
-    6: "wrong count of arrivals",
-    7: "wrong bytes of a transaction",
-    8: "wrong parity, or a lap behind",
-    9: "deadlock: arrivals and waits that do not match",
-    10: "order that only some schedule needs",
+    1: "shared memory is read before its copy has landed",
+    2: "a buffer is refilled before every reader released it",
+    3: "a buffer is released while a product still reads it",
+    4: "a product is used before its wait",
+    5: "a proxy fence is missing or misplaced",
+    6: "a barrier counts wrong numbers of arrivals",
+    7: "a barrier expects wrong numbers of bytes",
+    8: "a wait has the wrong parity, or is a lap behind",
+    9: "deadlock: arrivals and waits do not match",
+    10: "an order is missing that only some schedules need",
     11: "wrong values: mask, bound, scale, rescale, head",
-    12: "uninitialised, stale or other tile",
-    13: "roles disagree about trips or order",
-    14: "resources",
-    15: "aliasing: memory used again too early",
+    12: "a tile is uninitialised, stale or another one",
+    13: "roles disagree about trip counts or order",
+    14: "the GPU's resources are exceeded",
+    15: "aliasing: memory is used again too early",
 }
 
 
