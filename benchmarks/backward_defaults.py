@@ -50,7 +50,7 @@ LENGTHS = (1024, 4096, 16384)
 ALL = (True, True, True)
 
 
-def reordered(function: Any, requested: RequestedGradients) -> Gradients | None:
+def reorder_products(function: Any, requested: RequestedGradients) -> Gradients | None:
     """Return the passes with the other order of a block's last products; None for kernels with one order."""
     gradients = Gradients(function, requested)
     part = gradients.plan.by_keys
@@ -69,7 +69,7 @@ def forms(function: Any, default: Gradients, grouped: bool) -> dict[str, Gradien
     by_name = {"cuir": default} | {
         name: function.gradients(requested) for name, requested in alternatives.items() if requested != default.requested
     }
-    with_order = reordered(function, default.requested)
+    with_order = reorder_products(function, default.requested)
     return by_name | ({"reordered": with_order} if with_order is not None else {})
 
 
@@ -117,7 +117,7 @@ def row(at: Cell, rounds: int) -> dict[str, Any]:
     return as_row(at, flops, max(expected.half_errors), max(expected.bounds), rows)
 
 
-def compiled_ahead(cells: Sequence[Cell]) -> None:
+def compile_ahead(cells: Sequence[Cell]) -> None:
     """Compile the kernels of all cells into the cache; each is a process of nvcc.
 
     A form that does not compile is reported here, and again in its row.
@@ -127,7 +127,7 @@ def compiled_ahead(cells: Sequence[Cell]) -> None:
     def compile_forms(at: Cell) -> None:
         for name, form in Problem(at).forms.items():
             try:
-                form.compiled(torch.device("cuda"))
+                form.compile_kernels(torch.device("cuda"))
             except CuirError as error:
                 print(f"{at.name}, {name}: {error}", file=sys.stderr)
 
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     cells = [cell(v, m, n) for n in options.length for v in options.variant for m in options.model]
-    compiled_ahead(cells)
+    compile_ahead(cells)
     words = command("benchmarks.backward_defaults", sys.argv[1:] if arguments is None else arguments)
     head = {"suite": "backward", "pass": "backward", "command": words}
     record(options.out, head, cells, lambda at: row(at, options.rounds), options.seconds)

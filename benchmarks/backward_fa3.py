@@ -57,7 +57,7 @@ class FlashAttention3:
         arrays = [jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q, k, v, do)]
         torch.cuda.synchronize()
         (B, M, H, _), N = arrays[0].shape, arrays[1].shape[1]
-        no_ints, none, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), arrays[0].dtype), jax.numpy.zeros((0,), "float32")
+        no_ints, empty, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), arrays[0].dtype), jax.numpy.zeros((0,), "float32")
         options = {
             "softmax_scale_val": scale,
             "softmax_scale_has_value": True,
@@ -70,7 +70,7 @@ class FlashAttention3:
 
         def forward(q: Any, k: Any, v: Any) -> Any:
             outs = [shape(q.shape, q.dtype), shape((B, H, M), "float32"), shape((1, 1, 1, 1), "float32"), shape((1, 1, 1), "float32")]
-            more = (none, none, none, *[no_ints] * 8, none, none, no_ints, f32, f32, f32, no_ints)
+            more = (empty, empty, empty, *[no_ints] * 8, empty, empty, no_ints, f32, f32, f32, no_ints)
             call = jax.ffi.ffi_call("flash_mha_fwd", outs)
             return call(
                 q,
@@ -117,7 +117,7 @@ class FlashAttention3:
         return lambda: compiled(do, q, k, v, o, lse)
 
 
-def ended(result: Any) -> Any:
+def wait_for(result: Any) -> Any:
     """Wait for a call's result, and return it."""
     for x in result:
         if not isinstance(x, torch.Tensor):
@@ -128,20 +128,20 @@ def ended(result: Any) -> Any:
 
 def in_flight_ms(call: Call) -> float:
     """Return the milliseconds of a call, of as many as take MILLISECONDS, launched without waiting."""
-    ended(call())
+    wait_for(call())
     began = time.perf_counter()
-    ended([call() for _ in range(3)][-1])
+    wait_for([call() for _ in range(3)][-1])
     count = max(3, round(MILLISECONDS * 3e-3 / (time.perf_counter() - began)))
     began, last = time.perf_counter(), None
     for _ in range(count):
         last = call()
-    ended(last)
+    wait_for(last)
     return (time.perf_counter() - began) * 1e3 / count
 
 
 def as_torch(grads: Any) -> tuple[torch.Tensor, ...]:
     """Return dQ, dK and dV [B, H, M, D] of a contender's result."""
-    return tuple(g if isinstance(g, torch.Tensor) else torch.from_dlpack(g).transpose(1, 2) for g in ended(grads))
+    return tuple(g if isinstance(g, torch.Tensor) else torch.from_dlpack(g).transpose(1, 2) for g in wait_for(grads))
 
 
 def row(cell: Any, fa3: FlashAttention3, rounds: int) -> dict[str, Any]:

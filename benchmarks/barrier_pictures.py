@@ -57,8 +57,8 @@ class Recorder(Trace):
         super().__init__()
         self.steps: list[Step] = []
 
-    def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:
-        super().waited(track, start, end, name, line)
+    def record_wait(self, track: str, start: float, end: float, name: str, line: int) -> None:
+        super().record_wait(track, start, end, name, line)
         if name in ("mma_wait", "store_wait"):
             self.steps.append(Step(name, track, "", line, end))
 
@@ -208,15 +208,15 @@ def draw_ring(path: Path) -> None:
 def select_steps(steps: list[Step]) -> list[Step]:
     """Return the steps of stage 0 up to its second filling, and those of the epilogue; reads of one product are one step."""
     stage = ("full[0]", "empty[0]", "a[0]", "b[0]")
-    shown: list[Step] = []
+    selection: list[Step] = []
     for before, s in itertools.pairwise([steps[0], *steps]):
-        if s.mode == before.mode == "read" and s.line == before.line and shown[-1].mode == "read":
-            shown[-1] = replace(shown[-1], subject=f"{shown[-1].subject}, {s.subject}")
-        elif s.subject in stage or (s.kind == "mma_wait" and shown[-1].mode == "read"):
-            shown.append(s)
-    writes = [i for i, s in enumerate(shown) if s.mode == "write"]
+        if s.mode == before.mode == "read" and s.line == before.line and selection[-1].mode == "read":
+            selection[-1] = replace(selection[-1], subject=f"{selection[-1].subject}, {s.subject}")
+        elif s.subject in stage or (s.kind == "mma_wait" and selection[-1].mode == "read"):
+            selection.append(s)
+    writes = [i for i, s in enumerate(selection) if s.mode == "write"]
     begin = next(i for i, s in enumerate(steps) if s.subject == "c")
-    return [*shown[: writes[3] + 1], *(s for s in steps[begin:] if s.kind in ("fence", "store_wait") or s.subject == "c")]
+    return [*selection[: writes[3] + 1], *(s for s in steps[begin:] if s.kind in ("fence", "store_wait") or s.subject == "c")]
 
 
 COLUMNS = {"load[0]": 0.0, "a[0], b[0]": 1.3, "copy engine": 2.6, "tensor core": 4.0, "compute[0]": 5.4, "c": 9.4}
@@ -243,10 +243,10 @@ def draw_order(path: Path) -> None:
         axes.text(COLUMNS[name], (begin + end) / 2 - 0.5, words, ha="center", va="center", fontsize=7.5)
     for number, s in enumerate(steps):
         for party, words in describe_step(s, lines):
-            x, left = COLUMNS[party], party == "load[0]" or (party in ENGINES and s.mode == "read")
+            x, is_left = COLUMNS[party], party == "load[0]" or (party in ENGINES and s.mode == "read")
             axes.plot(x, number, "o", color=ASYNC if party in ENGINES else GENERIC, markersize=5)
-            raised, align = 0.3 if s.kind == "land" else 0.0, "right" if left else "left"  # an arrow begins where a copy has landed
-            text = axes.text(x + (-0.1 if left else 0.1), number - raised, words, ha=align, va="center", fontsize=7.5, zorder=3)
+            raised, align = 0.3 if s.kind == "land" else 0.0, "right" if is_left else "left"  # an arrow begins where a copy has landed
+            text = axes.text(x + (-0.1 if is_left else 0.1), number - raised, words, ha=align, va="center", fontsize=7.5, zorder=3)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})
     for start, first, stop, second in find_orders(steps):
         head, tail = (COLUMNS[second], stop), (COLUMNS[first], start)

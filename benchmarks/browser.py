@@ -24,7 +24,7 @@ from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
 
 LIMIT = 20_000  # milliseconds that a load or a script may take
-SETTLED = 300  # milliseconds until what a script has changed is painted
+SETTLING_MS = 300  # milliseconds until what a script has changed is painted
 
 
 class Requests(QWebEngineUrlRequestInterceptor):
@@ -55,12 +55,12 @@ def wait(start: Callable[[Callable[[Any], None]], None]) -> Any:
     """Start something that calls back once, and return what it is called with; None after LIMIT."""
     loop, answers = QEventLoop(), list[Any]()
 
-    def done(*values: Any) -> None:
+    def end_loop(*values: Any) -> None:
         answers.append(values[0] if values else None)
         loop.quit()
 
     QTimer.singleShot(LIMIT, loop.quit)
-    start(done)
+    start(end_loop)
     if not answers:
         loop.exec()
     return answers[0] if answers else None
@@ -74,18 +74,18 @@ def visit(request: dict[str, Any], requests: Requests, profile: QWebEngineProfil
     view.resize(*request.get("size", (1400, 1000)))
     view.show()
 
-    def load(done: Callable[[Any], None]) -> None:
-        page.loadFinished.connect(done)
+    def load(callback: Callable[[Any], None]) -> None:
+        page.loadFinished.connect(callback)
         page.load(QUrl.fromLocalFile(str(Path(request["page"]).resolve())))
 
     def evaluate(code: str) -> Any:
-        result = wait(lambda done: page.runJavaScript(f"JSON.stringify((() => {{ {code} }})())", done))
+        result = wait(lambda callback: page.runJavaScript(f"JSON.stringify((() => {{ {code} }})())", callback))
         return json.loads(result) if result else None
 
     loaded = wait(load)
     results = [evaluate(code) for code in request.get("scripts", ())]
     if request.get("picture"):
-        wait(lambda done: QTimer.singleShot(SETTLED, done))
+        wait(lambda callback: QTimer.singleShot(SETTLING_MS, callback))
         picture = view.grab()
         if request.get("clip"):
             box = f"document.querySelector({json.dumps(request['clip'])}).getBoundingClientRect()"

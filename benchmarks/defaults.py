@@ -127,7 +127,7 @@ def cells(chosen: Mapping[str, Any]) -> list[Job]:
 Job = tuple[Cell, Sequence[Setting]]
 
 
-def held_out() -> list[Job]:
+def list_held_out() -> list[Job]:
     """Return problems that no table is made of, with every tile that registers and shared memory allow.
 
     Some tiles also have PINGPONG.
@@ -135,10 +135,10 @@ def held_out() -> list[Job]:
     many = [(v, (n, H, HK), D) for v, D in HELD_OUT for n, H, HK in ((1536, 96, 8), (3072, 16, 16), (12288, 96, 8))]
     unusual = [Cell(v, Shape(max(1, TOKENS // n), H, HK, n, n, D)) for v, (n, H, HK), D in many]
     few = [Cell(v, Shape(*lengths, D)) for D in (64, 128) for v in ("full", "causal") for lengths in FEW]
-    return [(cell, everything(cell.shape)) for cell in (*few, *unusual)]
+    return [(cell, list_fitting_tiles(cell.shape)) for cell in (*few, *unusual)]
 
 
-def everything(shape: Shape) -> list[Setting]:
+def list_fitting_tiles(shape: Shape) -> list[Setting]:
     """Return every tile that fits."""
     settings: list[Setting] = []
     for BM, BN in itertools.product((64, 128, 192), range(64, 177, 16)):
@@ -149,7 +149,7 @@ def everything(shape: Shape) -> list[Setting]:
 
 
 @cache
-def adapted(variant: str, parameters: tuple[tuple[str, int | float], ...]) -> Any:
+def adapt(variant: str, parameters: tuple[tuple[str, int | float], ...]) -> Any:
     """Return the expert kernel with a variant."""
     origin = cuir.parse(corpus.kernels()[ORIGIN].read_text(encoding="utf-8"), f"{ORIGIN}.cuir")
     return cuir.transfer(origin, corpus.variant(variant)(**dict(parameters)))
@@ -157,7 +157,7 @@ def adapted(variant: str, parameters: tuple[tuple[str, int | float], ...]) -> An
 
 def of_cell(cell: Cell) -> Any:
     """Return the expert kernel of a cell."""
-    return adapted(cell.variant, tuple(cell.parameters.items()))
+    return adapt(cell.variant, tuple(cell.parameters.items()))
 
 
 def whole(setting: Setting, D: int) -> dict[str, Const]:
@@ -217,7 +217,7 @@ class Kernels:
         return [self.jobs[k] for k in usable or compiled]
 
 
-def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, device: str = "cuda") -> dict[str, Any]:
+def measure_settings(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, device: str = "cuda") -> dict[str, Any]:
     """Measure milliseconds of each setting: the median of each of its turns."""
     transferred, shape = of_cell(cell), cell.shape
     problem = make_tensors(shape, torch.bfloat16, device)
@@ -230,7 +230,7 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
     for setting in settings:
         consts, name = whole(setting, shape.D), label(setting)
         try:
-            kernel = compiled(transferred, name, consts)
+            kernel = compile_once(transferred, name, consts)
             call = partial(kernel, **problem, O=o, LSE=lse, scale=shape.D**-0.5, **transferred.arguments(lengths, device, consts))
             o.fill_(float("nan"))
             call()
@@ -263,7 +263,7 @@ def measured(cell: Cell, settings: Sequence[Setting], rounds: int = ROUNDS, devi
 _KERNELS: dict[tuple[str, str], Any] = {}
 
 
-def compiled(transferred: Any, name: str, consts: Mapping[str, Const]) -> Any:
+def compile_once(transferred: Any, name: str, consts: Mapping[str, Const]) -> Any:
     """Compile a kernel, once."""
     key = transferred.text, str(plain(consts))
     if key not in _KERNELS:
@@ -290,19 +290,21 @@ def measure(plan: Sequence[Job], seconds: float, jobs: int | None) -> Iterator[M
         if (cell.variant, cell.shape.D) != before:
             _KERNELS.clear()
         before = cell.variant, cell.shape.D
-        yield {**measured(cell, usable), "at": round(time.monotonic() - began, 1)}
+        yield {**measure_settings(cell, usable), "at": round(time.monotonic() - began, 1)}
 
 
-def planned(path: Path) -> list[Job]:
+def read_plan(path: Path) -> list[Job]:
     """Read cells and settings from a file of JSON lines, as `measure` writes them.
 
     Lines have `variant`, `shape`, and `settings` or the names under `ms`.
     """
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [(Cell(r["variant"], Shape(*r["shape"])), [parsed(s) for s in r.get("settings", r.get("ms"))]) for r in rows if "variant" in r]
+    return [
+        (Cell(r["variant"], Shape(*r["shape"])), [parse_setting(s) for s in r.get("settings", r.get("ms"))]) for r in rows if "variant" in r
+    ]
 
 
-def parsed(name: str) -> dict[str, int | bool]:
+def parse_setting(name: str) -> dict[str, int | bool]:
     """Parse a setting that `cuir.performance.search.space.label` wrote."""
     return {n: json.loads(value.lower()) for n, _, value in (part.partition("=") for part in name.split(","))}
 
@@ -330,7 +332,7 @@ def main() -> int:
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
     chosen = {**GRID, **({"variants": options.only} if options.only else {}), **({"dims": options.dims} if options.dims else {})}
-    plan = planned(options.plan) if options.plan else held_out() if options.held_out else cells(chosen)
+    plan = read_plan(options.plan) if options.plan else list_held_out() if options.held_out else cells(chosen)
     as_they_come(measure(plan, options.seconds, options.jobs), options.out)
     return 0
 

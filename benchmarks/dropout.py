@@ -56,10 +56,10 @@ def contenders(
         def ours(dropout: float = dropout) -> Any:
             return flex_attention(q, k, v, block_mask=mask, dropout_p=dropout)
 
-        def theirs(dropout: float = dropout) -> Any:
+        def run_pytorch(dropout: float = dropout) -> Any:
             return scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
 
-        for contender, call in (("ours", ours), ("pytorch", theirs)):
+        for contender, call in (("ours", ours), ("pytorch", run_pytorch)):
             if backward:
                 calls[f"{contender} {name}"] = partial(torch.autograd.grad, call(), (q, k, v), do, retain_graph=True)
             else:

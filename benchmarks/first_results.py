@@ -120,8 +120,8 @@ def run_apart(arguments: argparse.Namespace, folder: str, profile: str | None = 
     command = [sys.executable, "-m", "benchmarks.first_results", "--process", "--head-dim", str(arguments.head_dim)]
     command += ["--launch-nothing"] * arguments.launch_nothing + (["--profile", profile] if profile else [])
     environment = {**os.environ, "CUIR_CACHE": folder}
-    shown = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    result: dict[str, float] = json.loads(shown.splitlines()[-1])
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
     return result
 
 
@@ -140,20 +140,20 @@ def main() -> None:
         os._exit(0)
     with tempfile.TemporaryDirectory() as temporary:
         folder = str(arguments.cache or temporary)
-        known = Path(folder).is_dir() and any(Path(folder).iterdir())
-        first = None if known else run_apart(arguments, folder)
-        again = [run_apart(arguments, folder) for _ in range(arguments.rounds)]
+        is_warm = Path(folder).is_dir() and any(Path(folder).iterdir())
+        first = None if is_warm else run_apart(arguments, folder)
+        repeats = [run_apart(arguments, folder) for _ in range(arguments.rounds)]
         if arguments.profile:
             run_apart(arguments, folder, os.path.abspath(arguments.profile))
             pstats.Stats(arguments.profile, stream=sys.stderr).sort_stats("cumulative").print_stats(60)
     if arguments.json:
-        print(json.dumps({"head_dim": arguments.head_dim, "first": first, "second": again}))
+        print(json.dumps({"head_dim": arguments.head_dim, "first": first, "second": repeats}))
         return
     print(f"{'seconds':36} {'first process':>14} {'second process':>15}   range")
-    for name in again[0]:
-        times = [seconds[name] for seconds in again]
-        shown = f"{first[name]:14.2f}" if first is not None else f"{'':14}"
-        print(f"{name:36} {shown} {statistics.median(times):15.3f}   {min(times):.3f} to {max(times):.3f}")
+    for name in repeats[0]:
+        times = [seconds[name] for seconds in repeats]
+        cell = f"{first[name]:14.2f}" if first is not None else f"{'':14}"
+        print(f"{name:36} {cell} {statistics.median(times):15.3f}   {min(times):.3f} to {max(times):.3f}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import cuir.performance.selection
-from benchmarks.defaults import Cell, of_cell, parsed, whole
+from benchmarks.defaults import Cell, of_cell, parse_setting, whole
 from benchmarks.recorded import read_rows
 from cuir.performance.selection import Device, cost
 from cuir.performance.selection import shipped_table as table
@@ -30,10 +30,10 @@ from cuir.performance.timing.problem import Shape
 
 PLACE = Path(cuir.performance.selection.__file__).parent
 CHANGE = 0.02  # of a group's time: least gain for which the setting changes between rows; it is another kernel to compile
-OWN = 0.03  # of a cell's time: largest loss by the setting that it shares with its neighbours
+SHARED_LOSS = 0.03  # of a cell's time: largest loss by the setting that it shares with its neighbours
 FAR = 0.05  # predictions with larger errors weigh less and less
 NEAR = 1.12  # settings that are slower than this, beside the best, count half
-HELD = {"QBUF": 2, "STAGED": True, "STAGES": 2, "AHEAD": True}  # as the signature has them
+FIXED_CONSTS = {"QBUF": 2, "STAGED": True, "STAGES": 2, "AHEAD": True}  # as the signature has them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,8 @@ def measurements(rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
         elif "ms" in row:
             times = times_of.setdefault(Cell(row["variant"], Shape(*row["shape"])), {})
             pace_times = {name: statistics.median(samples) for name, samples in row["ms"].items()}
-            both = [statistics.median(times[name]) / x for name, x in pace_times.items() if name in times]
-            pace = statistics.geometric_mean(both) if both else 1.0
+            ratios = [statistics.median(times[name]) / x for name, x in pace_times.items() if name in times]
+            pace = statistics.geometric_mean(ratios) if ratios else 1.0
             for name, samples in row["ms"].items():
                 times.setdefault(name, []).extend(x * pace for x in samples)
     return [
@@ -110,13 +110,15 @@ def table_of(measured: Sequence[Measured], sms: int) -> list[table.Row]:
             by_keys.setdefault(keys, []).append(m)
         kind = table.Kind.of(work_of(group[0][1].cell)[0])
         for name, keys_of_run in runs(by_keys):
-            rows.append(table.Row(variant, kind, (D, DV), keys_of_run[0], keys_of_run[-1], parsed(name), group[0][1].spills.get(name, 0)))
+            rows.append(
+                table.Row(variant, kind, (D, DV), keys_of_run[0], keys_of_run[-1], parse_setting(name), group[0][1].spills.get(name, 0))
+            )
             for keys in keys_of_run:
                 for m in by_keys[keys]:
                     best = min(m.times, key=lambda n: m.times[n])
-                    if m.times.get(name, math.inf) > (1 + OWN) * m.best:
+                    if m.times.get(name, math.inf) > (1 + SHARED_LOSS) * m.best:
                         heads = m.cell.shape.H // m.cell.shape.HK
-                        rows.append(table.Row(variant, kind, (D, DV), keys, keys, parsed(best), m.spills.get(best, 0), heads))
+                        rows.append(table.Row(variant, kind, (D, DV), keys, keys, parse_setting(best), m.spills.get(best, 0), heads))
     return rows
 
 
@@ -156,11 +158,13 @@ def terms(measured: Sequence[Measured], sms: int) -> list[tuple[cost.Terms, floa
         if work.blocks != "listed":
             for name, milliseconds in m.times.items():
                 weight = 1.0 if milliseconds <= NEAR * m.best else 0.5
-                figures.append((cost.Terms.of(work, m.cell.shape, dict(numbers), {**HELD, **parsed(name)}, sms), milliseconds, weight))
+                figures.append(
+                    (cost.Terms.of(work, m.cell.shape, dict(numbers), {**FIXED_CONSTS, **parse_setting(name)}, sms), milliseconds, weight)
+                )
     return figures
 
 
-def fitted(figures: Sequence[tuple[cost.Terms, float, float]], rounds: int = 40) -> cost.Coefficients:
+def fit(figures: Sequence[tuple[cost.Terms, float, float]], rounds: int = 40) -> cost.Coefficients:
     """Fit the coefficients to the logarithms of measured times.
 
     The method is Levenberg-Marquardt's, on the logarithms of the coefficients.
@@ -198,8 +202,8 @@ def report(measured: Sequence[Measured], device: str, source: Source) -> list[tu
     for m in measured:
         transferred = of_cell(m.cell)
         numbers = dict(work_of(m.cell)[1])
-        varied = {n for name in m.times for n in parsed(name)}
-        fixed = whole({n: HELD[n] for n in ("AHEAD",) if n not in varied}, m.cell.shape.D)  # measured before it was an axis
+        varied = {n for name in m.times for n in parse_setting(name)}
+        fixed = whole({n: FIXED_CONSTS[n] for n in ("AHEAD",) if n not in varied}, m.cell.shape.D)  # measured before it was an axis
         chosen = choose(
             transferred.program, fixed, m.cell.shape.lengths, Evidence(sources=(source,), device=Device(device, sms)), numbers=numbers
         )
@@ -207,8 +211,8 @@ def report(measured: Sequence[Measured], device: str, source: Source) -> list[tu
             (
                 n
                 for n in m.times
-                if all(chosen.setting.get(k, HELD.get(k)) == v for k, v in {**HELD, **parsed(n)}.items())
-                and all(parsed(n).get(k, HELD.get(k)) == v for k, v in chosen.setting.items())
+                if all(chosen.setting.get(k, FIXED_CONSTS.get(k)) == v for k, v in {**FIXED_CONSTS, **parse_setting(n)}.items())
+                and all(parse_setting(n).get(k, FIXED_CONSTS.get(k)) == v for k, v in chosen.setting.items())
             ),
             "",
         )
@@ -222,8 +226,8 @@ def summary(results: Sequence[tuple[float, Measured, str]]) -> str:
     groups: dict[tuple[str, int], list[tuple[float, Measured, str]]] = {}
     for result in results:
         groups.setdefault((result[1].cell.variant, result[1].cell.shape.D), []).append(result)
-    for (variant, D), ones in groups.items():
-        measured = [result for result in ones if result[0] == result[0]]
+    for (variant, D), group in groups.items():
+        measured = [result for result in group if result[0] == result[0]]
         if measured:
             worst = min(measured, key=lambda result: result[0])
             place = f"{worst[1].cell.shape.N}, {worst[1].cell.shape.H}/{worst[1].cell.shape.HK} heads"
@@ -261,7 +265,7 @@ def main() -> None:
         print(f"{place}: {rows.count(chr(10)) + 1} rows")
     elif options.do == "fit":
         figures = terms(measured, int(device.rpartition(" ")[2]))
-        c = fitted(figures)
+        c = fit(figures)
         off = np.array([math.log(cost.predict_milliseconds(t, c) / milliseconds) for t, milliseconds, _ in figures])
         statistics_of_fit = {
             "figures": len(figures),

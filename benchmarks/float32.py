@@ -37,7 +37,7 @@ MASKS = ("full", "causal")
 EXPERT = corpus.expert("f32")
 
 
-def transferred(mask: str) -> Any:
+def transfer_mask(mask: str) -> Any:
     """Return the expert kernel with a variant of the corpus."""
     return cuir.transfer(cuir.parse(corpus.kernels()[EXPERT].read_text(encoding="utf-8"), f"{EXPERT}.cuir"), corpus.variant(mask)())
 
@@ -55,7 +55,7 @@ def causal_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return q_idx >= kv_idx
 
 
-def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
+def measure_rows(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each precision, head dim, mask and length: TFLOP/s, errors and failures."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -65,7 +65,7 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
 
     lowered: dict[tuple[str, int, str], Any] = {}
     for mask in MASKS:
-        variant = transferred(mask)
+        variant = transfer_mask(mask)
         for precision, (parts, _) in PRECISIONS.items():
             for dim in dims:
                 lowered[precision, dim, mask] = cuir.lower(
@@ -111,7 +111,7 @@ def measured(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> Iterat
                     }
 
 
-def told(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format the measurements: the command, and a line for each row.
 
     A contender that failed has a dash; one whose second call gave different bits is marked.
@@ -167,7 +167,7 @@ def main() -> int:
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    as_they_come(measured(options.dims, options.length, options.rounds), options.out)
+    as_they_come(measure_rows(options.dims, options.length, options.rounds), options.out)
     return 0
 
 

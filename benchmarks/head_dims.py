@@ -28,7 +28,7 @@ import torch
 
 import corpus
 import cuir
-from benchmarks.old_and_new import as_they_come, transferred
+from benchmarks.old_and_new import as_they_come, transfer_expert
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, find_violation
 from cuir.syntax.types import BF16
@@ -43,7 +43,7 @@ INTERFACES = {
 Dims = tuple[int, int]
 
 
-def parsed(text: str) -> Dims:
+def parse_dims(text: str) -> Dims:
     """Parse `192x128` or `80`."""
     keys, _, values = text.partition("x")
     return int(keys), int(values or keys)
@@ -52,7 +52,7 @@ def parsed(text: str) -> Dims:
 def settings(program: Any, dims: Dims, all_starts: bool) -> list[dict[str, Const]]:
     """Return the starts of the kernel's space for these head dims that fit.
 
-    The first of them is the setting of a call that nobody tuned for; others are left out unless `everything`.
+    The first of them is the setting of a call that nobody tuned for; others are left out unless `all_starts`.
     """
     fixed: dict[str, Const] = {"T": BF16, "D": dims[0], "DV": dims[1]}
     space = Space.parse(corpus.spaces()["flash_fwd_sm90"].read_text(encoding="utf-8"), "flash_fwd_sm90.tune.json")
@@ -86,7 +86,7 @@ def rows_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: torch.Tenso
     return torch.softmax(scores, -1) @ v.double()
 
 
-def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_starts: bool) -> Iterator[dict[str, Any]]:
+def measure_rows(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_starts: bool) -> Iterator[dict[str, Any]]:
     """Yield a row for each head dim, length and mask: TFLOP/s of each contender, errors and failures."""
     from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
     from cuir.runtime.compiled import CompiledKernel
@@ -94,7 +94,7 @@ def measured(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_star
 
     kernels: dict[tuple[Dims, str, str], Any] = {}
     for mask in ("full", "causal"):
-        program = transferred(mask)
+        program = transfer_expert(mask)
         for d in dims:
             for consts in settings(program.program, d, all_starts):
                 name = " ".join(f"{n}={v}" for n, v in consts.items() if n not in ("T", "D", "DV"))
@@ -145,7 +145,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dims", nargs="+", type=parsed, default=[parsed(d) for d in DIMS])
+    parser.add_argument("--dims", nargs="+", type=parse_dims, default=[parse_dims(d) for d in DIMS])
     parser.add_argument("--length", nargs="+", type=int, default=[4096, 16384])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--all", action="store_true")
@@ -160,7 +160,7 @@ def main() -> int:
     if reason := explain_missing_gpu():
         print(f"nothing measured: {reason}", file=sys.stderr)
         return 1
-    as_they_come(measured(options.dims, options.length, options.rounds, options.all), options.out)
+    as_they_come(measure_rows(options.dims, options.length, options.rounds, options.all), options.out)
     return 0
 
 

@@ -39,7 +39,7 @@ from cuir.syntax.types import BF16, F16, DType
 FOLDER = Path(__file__).parents[1] / "examples" / "lifting"
 LENGTHS = (1024, 4096, 16384)
 TOKENS, HEADS = 16384, 32
-APART = {F16: 3e-3, BF16: 2e-2}  # relative, of two roundings of the weights and of the result
+TOLERANCE = {F16: 3e-3, BF16: 2e-2}  # relative, of two roundings of the weights and of the result
 FA3 = ("fa3_fwd_interface", "flash_attn_interface")  # the packages fa3-fwd and tokenspeed-fa3
 Calls = dict[str, Callable[[], torch.Tensor]]
 
@@ -58,12 +58,12 @@ class Lifted:
     calls: Callable[[Lifted, int, argparse.Namespace], Calls | None]
     operations: Callable[[int], float]
 
-    def compiled(self, **consts: Any) -> Any:
+    def compile(self, **consts: Any) -> Any:
         """Compile the program."""
         return cuir.compile(FOLDER / f"{self.name}.cuir", consts={"T": self.dtype, **consts})
 
 
-def drawn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def draw(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     """Return a random tensor."""
     return torch.randn(shape, device="cuda", dtype=dtype)
 
@@ -79,11 +79,11 @@ def flash_attention_3(program: Lifted, length: int, options: argparse.Namespace)
     if package is None:
         return None
     dim = 64 if "hdim64" in program.name else 128
-    q, k, v = (drawn(TOKENS // length, length, HEADS, dim, dtype=torch.bfloat16) for _ in range(3))  # heads inside, as the package has them
-    kernel, (Q, K, V), out = program.compiled(D=dim), (x.transpose(1, 2) for x in (q, k, v)), torch.empty_like(q)
+    q, k, v = (draw(TOKENS // length, length, HEADS, dim, dtype=torch.bfloat16) for _ in range(3))  # heads inside, as the package has them
+    kernel, (Q, K, V), out = program.compile(D=dim), (x.transpose(1, 2) for x in (q, k, v)), torch.empty_like(q)
     lse = torch.empty(TOKENS // length, HEADS, length, device="cuda")
 
-    def lifted() -> torch.Tensor:
+    def run_lifted() -> torch.Tensor:
         kernel(Q=Q, K=K, V=V, O=out.transpose(1, 2), LSE=lse, scale=dim**-0.5)
         return out
 
@@ -92,17 +92,17 @@ def flash_attention_3(program: Lifted, length: int, options: argparse.Namespace)
         return result[0] if isinstance(result, tuple) else result
 
     flash = importlib.import_module(package).flash_attn_func
-    return {"lifted": lifted, "source": source}
+    return {"lifted": run_lifted, "source": source}
 
 
 def flash_attention_2(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
     """Return the calls for FlashAttention-2."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    q, k, v = (drawn(TOKENS // length, HEADS, length, 128, dtype=torch.float16) for _ in range(3))
-    kernel, out, lse = program.compiled(D=128), torch.empty_like(q), torch.empty(q.shape[:-1], device="cuda")
+    q, k, v = (draw(TOKENS // length, HEADS, length, 128, dtype=torch.float16) for _ in range(3))
+    kernel, out, lse = program.compile(D=128), torch.empty_like(q), torch.empty(q.shape[:-1], device="cuda")
 
-    def lifted() -> torch.Tensor:
+    def run_lifted() -> torch.Tensor:
         kernel(Q=q, K=k, V=v, O=out, LSE=lse, scale=128**-0.5)
         return out
 
@@ -111,7 +111,7 @@ def flash_attention_2(program: Lifted, length: int, options: argparse.Namespace)
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
-    return {"lifted": lifted, "source": source}
+    return {"lifted": run_lifted, "source": source}
 
 
 def learn_cuda(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
@@ -119,10 +119,10 @@ def learn_cuda(program: Lifted, length: int, options: argparse.Namespace) -> Cal
     if options.learn_cuda is None:
         return None
     run, many = ctypes.CDLL(str(options.learn_cuda)).run, TOKENS // length * HEADS
-    q, k, v = (drawn(many, length, 128, dtype=torch.bfloat16) for _ in range(3))
-    kernel, out, source_out = program.compiled(), torch.empty_like(q), torch.empty_like(q)
+    q, k, v = (draw(many, length, 128, dtype=torch.bfloat16) for _ in range(3))
+    kernel, out, source_out = program.compile(), torch.empty_like(q), torch.empty_like(q)
 
-    def lifted() -> torch.Tensor:
+    def run_lifted() -> torch.Tensor:
         kernel(q=q, k=k, v=v, O=out)
         return out
 
@@ -131,7 +131,7 @@ def learn_cuda(program: Lifted, length: int, options: argparse.Namespace) -> Cal
         assert not failed, f"CUDA error {failed}"
         return source_out
 
-    return {"lifted": lifted, "source": source}
+    return {"lifted": run_lifted, "source": source}
 
 
 def pingpong_gemm(program: Lifted, length: int, options: argparse.Namespace) -> Calls | None:
@@ -140,11 +140,11 @@ def pingpong_gemm(program: Lifted, length: int, options: argparse.Namespace) -> 
         return None
     ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)  # the library was linked without it
     run = ctypes.CDLL(str(options.gemm)).run
-    a, b, c = (drawn(length, length, dtype=torch.float16) for _ in range(3))
+    a, b, c = (draw(length, length, dtype=torch.float16) for _ in range(3))
     a *= length**-0.5
-    kernel, out, source_out = program.compiled(), torch.empty_like(c), torch.empty_like(c)
+    kernel, out, source_out = program.compile(), torch.empty_like(c), torch.empty_like(c)
 
-    def lifted() -> torch.Tensor:
+    def run_lifted() -> torch.Tensor:
         kernel(A=a, Bt=b, C=c, Y=out, alpha=1.0, beta=1.0)
         return out
 
@@ -155,7 +155,7 @@ def pingpong_gemm(program: Lifted, length: int, options: argparse.Namespace) -> 
         assert not failed, f"the GEMM is refused at step {failed}"
         return source_out
 
-    return {"lifted": lifted, "source": source}
+    return {"lifted": run_lifted, "source": source}
 
 
 ALL = (
@@ -167,7 +167,7 @@ ALL = (
 )
 
 
-def measured(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
+def measure_rows(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
     """Yield a row for each program and length."""
     from cuir.performance.timing.timing_protocol import describe_error, median_ms, time_in_turns
 
@@ -191,7 +191,7 @@ def measured(options: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
                     "length": length,
                     "tflops": rates,
                     "apart": distance,
-                    "right": distance <= APART[program.dtype],
+                    "right": distance <= TOLERANCE[program.dtype],
                     **failed,
                 }
             except Exception as error:  # a program that cannot run costs only its rows
@@ -245,7 +245,7 @@ def main() -> int:
     if why := explain_missing_gpu():
         print(f"nothing measured: {why}", file=sys.stderr)
         return 1
-    as_they_come(measured(options), options.out)
+    as_they_come(measure_rows(options), options.out)
     return 0
 
 

@@ -27,7 +27,7 @@ import cuir
 from benchmarks.archives import open_transcripts
 from benchmarks.recorded import as_row, command, record
 from cuir.attn.kernels.attention_kernel import attention
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cell_benchmark import Cell, Timing
@@ -44,7 +44,7 @@ DIM = 128
 CONSTS: dict[str, Const] = {"T": F16, "D": DIM}
 
 
-def accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
+def read_accepted(transcripts: Path, sample: int = 0) -> dict[str, str]:
     """Return the accepted program's text by variant, of one sample; variants without one are left out."""
     texts = {}
     for path in sorted(transcripts.glob(f"*-{sample}.jsonl")):
@@ -70,7 +70,7 @@ def program_call(text: str, name: str, cell: Cell, problem: Mapping[str, torch.T
     (kernel,) = program.kernels().values()
     spec, q = read_variant(cell.variant, cell.arguments), problem["Q"]
     compiled = cuir.compile(program, consts=CONSTS)
-    captured: Mapping[str, Any] = captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
+    captured: Mapping[str, Any] = compute_captured_arguments(program, kernel, spec, cell.shape.lengths, q.device, compiled.checked.consts)
     out = {"O": torch.empty_like(q), "LSE": torch.empty(q.shape[:-1], device=q.device)}
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,7 +108,7 @@ def row(cell: Cell, programs: Mapping[str, str], rounds: int) -> dict[str, Any]:
     return as_row(cell, flops, expected.half_error, expected.bound, rows)
 
 
-def compiled_ahead(text: str) -> str:
+def compile_ahead(text: str) -> str:
     """Compile a program into the cache; return why it does not compile, "" if it does."""
     try:
         cuir.compile(cuir.parse(text, "program.cuir"), consts=CONSTS)
@@ -131,11 +131,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     texts = {
-        name: accepted(open_transcripts(Path(folder)), options.sample)
+        name: read_accepted(open_transcripts(Path(folder)), options.sample)
         for name, _, folder in (origin.partition("=") for origin in options.origins)
     }
     with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
-        for why in pool.map(compiled_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
+        for why in pool.map(compile_ahead, [text for by_variant in texts.values() for text in by_variant.values()]):
             if why:
                 print(why, file=sys.stderr)
     cells = [

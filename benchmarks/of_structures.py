@@ -30,7 +30,7 @@ import torch
 import cuir
 from benchmarks import of_models
 from benchmarks.archives import open_transcripts
-from benchmarks.of_models import CONSTS, DIM, accepted, compiled_ahead
+from benchmarks.of_models import CONSTS, DIM, compile_ahead, read_accepted
 from benchmarks.recorded import as_row, command, record
 from cuir.arguments.binding import TORCH
 from cuir.attn.kernels.attention_kernel import attention
@@ -46,7 +46,7 @@ from cuir.performance.timing.timing_protocol import Call
 from cuir.spec.function_specification import FunctionSpecification
 
 SHAPE = Shape(2, 16, 16, 4096, 4096, DIM)
-OTHER = 256  # of a dim that Q, K and V do not have
+EXTRA_DIM = 256  # of a dim that Q, K and V do not have
 RATIO, ROUNDING = 1.2, 2e-5  # of PyTorch's error in half precision, relative in the norm; and of results that it computes exactly
 Launch = Callable[[Checked, dict[str, Any]], object]
 
@@ -59,20 +59,20 @@ class Problem:
         sizes = {"B": shape.B, "H": shape.H, "HK": shape.HK, "M": shape.M, "N": shape.N, "D": shape.D}
         self.spec, self.device, self.scale = spec, device, shape.D**-0.5
         g = torch.Generator(device).manual_seed(0)
-        self.shapes = {t.name: [sizes.get(d, OTHER) if isinstance(d, str) else d for d in t.dims] for t in program.tensors}
+        self.shapes = {t.name: [sizes.get(d, EXTRA_DIM) if isinstance(d, str) else d for d in t.dims] for t in program.tensors}
         self.dtypes = {t.name: TORCH[t.dtype] for t in program.tensors}
         self.outputs = [t.name for t in program.outputs]
-        self.given: dict[str, Any] = {
+        self.arguments: dict[str, Any] = {
             n: torch.randn(shape_of, generator=g, device=device).to(self.dtypes[n])
             for n, shape_of in self.shapes.items()
             if n not in self.outputs
         }
-        self.given |= {s.name: self.scale if s.name == "scale" else 0.5 for s in program.scalars}
+        self.arguments |= {s.name: self.scale if s.name == "scale" else 0.5 for s in program.scalars}
         with torch.device(device):
-            self.exact = spec.exact(self.given, self.outputs)
-            half = spec.yardstick(self.given, self.outputs, self.exact, torch.float16)
-        self.own = {n: self._off(n, half[n]) for n in self.exact}
-        self.bounds = {n: RATIO * error + ROUNDING for n, error in self.own.items()}
+            self.exact = spec.exact(self.arguments, self.outputs)
+            half = spec.yardstick(self.arguments, self.outputs, self.exact, torch.float16)
+        self.half_errors = {n: self._off(n, half[n]) for n in self.exact}
+        self.bounds = {n: RATIO * error + ROUNDING for n, error in self.half_errors.items()}
 
     def _off(self, name: str, output: torch.Tensor) -> float:
         """Return the relative error of an output, in the norm, where float64 gives a number."""
@@ -94,7 +94,7 @@ class Problem:
 
     def formula(self) -> Call:
         """Return the structure's function, compiled by PyTorch, in half precision."""
-        half = {n: x.half() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in self.given.items()}
+        half = {n: x.half() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for n, x in self.arguments.items()}
         by_lower = {n.lower(): x for n, x in half.items()}
         arguments = {n: by_lower[n.lower()] for n in inspect.signature(self.spec.reference).parameters}
         compiled = torch.compile(self.spec.reference)
@@ -115,7 +115,7 @@ class Problem:
         outputs = {n: torch.empty(self.shapes[n], dtype=self.dtypes[n], device=self.device) for n in self.outputs}
 
         def call() -> dict[str, torch.Tensor]:
-            run(**self.given, **outputs) if launch is None else run({**self.given, **outputs})
+            run(**self.arguments, **outputs) if launch is None else run({**self.arguments, **outputs})
             return outputs
 
         return call
@@ -125,7 +125,7 @@ def row(cell: Cell, spec: FunctionSpecification, texts: Mapping[str, str], round
     """Return the row of a structure. A program that does not compile has its error in the row."""
     programs = {name: cuir.parse(text, f"{cell.variant}.cuir") for name, text in texts.items()}
     problem = Problem(spec, check(next(iter(programs.values())), None, CONSTS), cell.shape, "cuda")
-    q, k, v = (problem.given[n] for n in "QKV")
+    q, k, v = (problem.arguments[n] for n in "QKV")
     full = read_variant("full", [])
     function = attention(full, dtype=torch.float16, head_dim=cell.shape.D, verify="off")
     calls: dict[str, Call] = {"cuir": lambda: function(q, k, v), **contenders(["flex"], full, {"Q": q, "K": k, "V": v}, problem.scale)}
@@ -143,7 +143,7 @@ def row(cell: Cell, spec: FunctionSpecification, texts: Mapping[str, str], round
         return {"tflops": round(flops / ms / 1e9, 2)}
 
     rows = contest(calls, problem.judge, figures, Timing(rounds))
-    return as_row(cell, flops, max(problem.own.values()), max(problem.bounds.values()), rows)
+    return as_row(cell, flops, max(problem.half_errors.values()), max(problem.bounds.values()), rows)
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -187,14 +187,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not options.origins or options.out is None:
         parser.error("--from and --out are needed to measure, or --table FILE")
-    texts = {name: accepted(open_transcripts(Path(folder))) for name, _, folder in (origin.partition("=") for origin in options.origins)}
+    texts = {
+        name: read_accepted(open_transcripts(Path(folder))) for name, _, folder in (origin.partition("=") for origin in options.origins)
+    }
     with ThreadPoolExecutor(8) as pool:  # each is a process of nvcc
-        for why in pool.map(compiled_ahead, [text for by_name in texts.values() for text in by_name.values()]):
+        for why in pool.map(compile_ahead, [text for by_name in texts.values() for text in by_name.values()]):
             if why:
                 print(why, file=sys.stderr)
     structures = {to.rpartition(":")[2]: to for by_name in texts.values() for to in by_name}
 
-    def measured(cell: Cell) -> dict[str, Any]:
+    def measure_cell(cell: Cell) -> dict[str, Any]:
         to = structures[cell.variant]
         of = {name: by_name[to] for name, by_name in texts.items() if to in by_name}
         spec = read_specification(to, ())
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pass": "forward",
         "command": command("benchmarks.of_structures", sys.argv[1:] if arguments is None else arguments),
     }
-    record(options.out, head, cells, measured, options.seconds)
+    record(options.out, head, cells, measure_cell, options.seconds)
     return 0
 
 

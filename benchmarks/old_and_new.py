@@ -42,7 +42,7 @@ CARRIED = (
 Text = dict[str, Any]
 
 
-def transferred(variant: str) -> Any:
+def transfer_expert(variant: str) -> Any:
     """Return the expert kernel with a variant, whose parameters keep their defaults."""
     path = files("corpus") / "kernels" / "flash_fwd_sm90.cuir"
     return cuir.transfer(cuir.parse(path.read_text(encoding="utf-8"), "flash_fwd_sm90.cuir"), corpus.variant(variant)())
@@ -51,7 +51,7 @@ def transferred(variant: str) -> Any:
 def texts(variants: Sequence[str]) -> Iterator[tuple[str, str, dict[str, Any], Any, Any]]:
     """Yield (name, variant, consts, the transferred program, the lowered kernel) of variants and settings."""
     for variant in variants:
-        program = transferred(variant)
+        program = transfer_expert(variant)
         for setting in SETTINGS:
             consts: dict[str, Any] = {"T": F16, **setting}
             name = " ".join([variant, *(f"{k}={v}" for k, v in setting.items())])
@@ -107,7 +107,7 @@ def differ(path: Path, variants: Sequence[str], compile: bool) -> None:
     print(f"{same} texts are the same")
 
 
-def timed(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: int) -> Iterator[Mapping[str, object]]:
+def time_texts(path: Path, variants: Sequence[str], lengths: Sequence[int], rounds: int) -> Iterator[Mapping[str, object]]:
     """Yield for each text that differs and each length the quotient of old and new milliseconds.
 
     It is the median of all rounds in turns; above 1 the new text is faster.
@@ -176,7 +176,7 @@ def main() -> int:
         if reason := explain_missing_gpu():
             print(f"nothing measured: {reason}", file=sys.stderr)
             return 1
-        as_they_come(timed(options.file, options.variant, options.length, options.rounds), options.out)
+        as_they_come(time_texts(options.file, options.variant, options.length, options.rounds), options.out)
     return 0
 
 

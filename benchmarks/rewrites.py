@@ -27,7 +27,7 @@ from typing import Any
 
 import corpus
 import cuir
-from benchmarks.old_and_new import SETTINGS, transferred
+from benchmarks.old_and_new import SETTINGS, transfer_expert
 from corpus.computes import COMPUTES
 from cuir.attn.verification.problems import is_attention
 from cuir.checking.checked import Const
@@ -150,7 +150,7 @@ def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -
     """
     for name in names:
         if name.startswith(VARIANT):
-            variant = transferred(name.removeprefix(VARIANT))
+            variant = transfer_expert(name.removeprefix(VARIANT))
             for setting in SETTINGS:
                 for dtype in dtypes:
                     setting_text = " ".join(f"{k}={v}" for k, v in setting.items())
@@ -170,12 +170,12 @@ def subjects(names: Sequence[str], dtypes: Sequence[str], dims: Sequence[int]) -
                     yield Subject(" ".join([name, kernel, *([f"D={dim}"] if dim else []), dtype]), program, kernel, consts)
 
 
-def everything() -> list[str]:
+def list_subjects() -> list[str]:
     """Return the names of all programs and variants."""
     return [*COMPUTES, *(VARIANT + name for name in sorted(corpus.variants()))]
 
 
-def measured(program: Program, of: Subject) -> tuple[str, Measured]:
+def measure_program(program: Program, of: Subject) -> tuple[str, Measured]:
     """Return the CUDA text of a program in a subject's setting, and its resources.
 
     A kernel for sm_80 is compiled for Hopper.
@@ -187,7 +187,7 @@ def measured(program: Program, of: Subject) -> tuple[str, Measured]:
     return cuda.source, Measured(machine_code.instructions, machine_code.shortest_turns, r.registers, r.spill_stores + r.spill_loads)
 
 
-def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
+def draw_rewrites(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
     """Yield rewrites of each kind at places drawn with the seed, then chains of several."""
     rng = random.Random(f"{draw.seed} {of.name}")
     count, chains, length, kinds = draw.count, draw.chains, draw.length, draw.kinds
@@ -204,7 +204,7 @@ def drawn(of: Subject, draw: Draw) -> Iterator[tuple[str, list[Rewrite]]]:
             yield CHAIN, steps
 
 
-def spelled(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
+def spell_rescales(of: Subject) -> Iterator[tuple[str, Program, str, str]]:
     """Yield spellings of the lazy rescale, for a program that has it.
 
     They are names, programs, and the text before and after.
@@ -220,11 +220,11 @@ def rows(of: Subject, draw: Draw) -> Iterator[Row]:
 
     Raises CuirError if the kernel as it is cannot be compiled.
     """
-    source, original = measured(of.program, of)
+    source, original = measure_program(of.program, of)
 
     def row(kind: str, program: Program, line: int, before: str, after: str) -> Row:
         try:
-            cuda, now = measured(cuir.parse(cuir.show(program)), of)
+            cuda, now = measure_program(cuir.parse(cuir.show(program)), of)
         except CuirError as error:
             first = error.diagnostics[0]
             return Row(of.name, kind, line, before, after, False, original, None, f"{first.code} {first.message}")
@@ -232,9 +232,9 @@ def rows(of: Subject, draw: Draw) -> Iterator[Row]:
 
     if draw.spellings:
         text = cuir.show(of.program)
-        for kind, program, before, after in spelled(of):
+        for kind, program, before, after in spell_rescales(of):
             yield row(kind, program, text[: text.index(before)].count("\n") + 1, join_lines(before), join_lines(after))
-    for kind, steps in drawn(of, draw):
+    for kind, steps in draw_rewrites(of, draw):
         texts_after = [str(r) for r in steps] if len(steps) > 1 else [join_lines(steps[0].after)]
         yield row(kind, steps[-1].program, steps[0].line, join_lines(steps[0].before), " | ".join(texts_after))
 
@@ -307,7 +307,7 @@ def read(path: Path) -> list[Row]:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", nargs="+", default=everything(), help=f"programs of the corpus, and {VARIANT}NAME (left out: all)")
+    parser.add_argument("--kernels", nargs="+", default=list_subjects(), help=f"programs of the corpus, and {VARIANT}NAME (left out: all)")
     parser.add_argument("--dtypes", nargs="+", default=["f16"], choices=["f16", "bf16"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--kinds", nargs="+", default=[], help=f"of {', '.join(sorted(KINDS))} (left out: all)")

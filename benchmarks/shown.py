@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import float32, head_dims, lifted, of_structures, transformers
-from benchmarks.defaults import parsed
+from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
 from benchmarks.recorded import read_rows
@@ -57,7 +57,7 @@ def markdown(rows: Sequence[Row]) -> str:
     if "rule" in rows[0]:
         return f"{rules_table.markdown(rows)}\n"
     if "precision" in rows[0]:
-        return "\n".join(float32.told(rows))
+        return "\n".join(float32.format_rows(rows))
     if "rates" in rows[0]:
         introduction = "Tokens a second, bfloat16, contenders in turns; fewer layers than the models have where the table says so."
         return f"# Models of transformers\n\n{introduction}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
@@ -75,11 +75,11 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """Write an SVG or PNG. Raises CuirError U120 without matplotlib."""
     of_kinds = {
         "verdict": _verdicts,
-        "device": _predicted,
+        "device": _plot_predictions,
         "precision": _precisions,
         "dims": _rates,
         "rates": _tokens,
-        "program": _beside,
+        "program": _plot_lifted,
         "rule": _quotients,
     }
     if rows[0].get("suite") == "structures":
@@ -103,9 +103,9 @@ def _settings(rows: Sequence[Row]) -> str:
     return "\n".join(["# Settings that may win, cell by cell", "", introduction, "", command, "", *table(columns, lines), ""])
 
 
-def _predicted(rows: Sequence[Row], path: Path) -> None:
+def _plot_predictions(rows: Sequence[Row], path: Path) -> None:
     """Plot the cost model's prediction over the measurement, a point for each setting of each cell."""
-    from benchmarks.fitting import HELD, work_of
+    from benchmarks.fitting import FIXED_CONSTS, work_of
     from cuir.performance.selection import cost
 
     figure, panels = load_pyplot(COMMAND).subplots(1, 2, figsize=(9.0, 3.6), layout="constrained", sharey=True)
@@ -114,7 +114,7 @@ def _predicted(rows: Sequence[Row], path: Path) -> None:
     for m in measurements(rows):
         work, numbers = work_of(m.cell)
         for name, milliseconds in m.times.items():
-            terms = cost.Terms.of(work, m.cell.shape, dict(numbers), {**HELD, **parsed(name)}, 132)
+            terms = cost.Terms.of(work, m.cell.shape, dict(numbers), {**FIXED_CONSTS, **parse_setting(name)}, 132)
             points.setdefault((work.blocks == "listed", m.cell.shape.D), []).append(
                 (milliseconds, cost.predict_milliseconds(terms, c) / milliseconds)
             )
@@ -161,7 +161,7 @@ def _rates(rows: Sequence[Row], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _beside(rows: Sequence[Row], path: Path) -> None:
+def _plot_lifted(rows: Sequence[Row], path: Path) -> None:
     """Plot bars of TFLOP/s of each program and length, lifted and source."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
     timed = [r for r in rows if "tflops" in r]

@@ -40,7 +40,7 @@ TINY = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "sliding_window": 8, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
-OTHERS = ("sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+RIVALS = ("sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 WORK = ("prefill", "padded", "dynamic", "static")
 
 
@@ -90,18 +90,18 @@ class Clock:
     """Stopping criterion of generate() that stops nothing, and notes times of the first and last token."""
 
     def __init__(self, new: int) -> None:
-        self.new, self.seen, self.first, self.last = new, 0, 0.0, 0.0
+        self.new, self.count, self.first, self.last = new, 0, 0.0, 0.0
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
-        self.seen += 1
-        if self.seen == 1:
+        self.count += 1
+        if self.count == 1:
             self.first = now()
-        if self.seen == self.new:
+        if self.count == self.new:
             self.last = now()
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
 
-def taken(model: Any, implementation: str, work: str, inputs: Mapping[str, torch.Tensor], new: int) -> float:
+def measure_seconds(model: Any, implementation: str, work: str, inputs: Mapping[str, torch.Tensor], new: int) -> float:
     """Return the seconds of a prefill, or of generate() from the first new token to the last.
 
     Of two calls the second counts.
@@ -134,12 +134,12 @@ def rates(
     """Return tokens a second of each contender, and why others failed."""
     inputs = prompts(model, batch, tokens, work == "padded")
     counted = int(inputs["attention_mask"].sum()) if work in ("prefill", "padded") else batch * (new - 1)
-    jobs = {name: partial(taken, model, name, work, inputs, new) for name in names}
+    jobs = {name: partial(measure_seconds, model, name, work, inputs, new) for name in names}
     times, failed = time_in_turns(jobs, rounds, lambda job: float(job()))
     return {name: counted / statistics.median(seconds) for name, seconds in times.items()}, failed
 
 
-def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each model and kind of work: tokens a second, distances of logits, refusals."""
     register(backend=options.backend)
     torch._dynamo.config.recompile_limit = GRAPHS
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
-    parser.add_argument("--beside", nargs="*", default=list(OTHERS), help="other implementations")
+    parser.add_argument("--beside", nargs="*", default=list(RIVALS), help="other implementations")
     parser.add_argument("--layers", type=int, default=None, help="so many instead of all")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=None, help="of a prompt: 4096")
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
-        for row in measured(options):
+        for row in measure_rows(options):
             rows.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
             if options.out is not None:

@@ -22,14 +22,14 @@ BEGIN, END = "<!-- variants: made by `make docs` -->\n", "<!-- end of variants -
 QUERIES, KEYS, BLOCK = 84, 96, 12  # of the picture; more keys than queries, to show the alignment of a mask
 COLUMNS = 6
 # Small enough for the picture; parameters without an entry keep their default.
-SHOWN: dict[str, dict[str, int | float]] = {
+SHOWN_PARAMETERS: dict[str, dict[str, int | float]] = {
     "alibi": {"heads": 6}, "alibi_causal": {"heads": 6}, "causal_blockwise": {"length": 24}, "causal_document": {"length": 30, "stagger": 0}, "combo": {"prefix": 30},
     "document": {"length": 30, "stagger": 0}, "global_sliding_window": {"left": 14, "right": 14, "tokens": 6}, "local": {"left": 20, "right": 8},
     "prefix_document": {"length": 40, "prefix": 14, "stagger": 0}, "prefix_lm": {"prefix": 30}, "qk_sparse": {"start": 12, "length": 24},
     "relative_position": {"weight": 0.03}, "relative_position_table": {"radius": 16}, "share_question": {"question": 16, "answer": 10, "answers": 3},
     "sliding_window": {"window": 24}, "sliding_window_global": {"window": 20, "tokens": 8},
 }  # fmt: skip
-_KEPT, _SOME, _NONE = (
+_WHOLE, _SOME, _EMPTY = (
     (0.16, 0.36, 0.60),
     (0.98, 0.90, 0.78),
     (0.93, 0.93, 0.93),
@@ -85,9 +85,9 @@ def image(spec: Specification) -> np.ndarray:
     p = spec.weights(logits, at)[0][0, 2]
     strength = torch.where(mask, p / p.amax(-1, keepdim=True).clamp(min=1e-300), 0.0).numpy()[..., None]
     some = mask.view(QUERIES // BLOCK, BLOCK, KEYS // BLOCK, BLOCK).any(3).any(1).repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-    ground = np.where(some.numpy()[..., None], np.array(_SOME), np.array(_NONE))
+    ground = np.where(some.numpy()[..., None], np.array(_SOME), np.array(_EMPTY))
     opacity = np.where(mask.numpy()[..., None], 0.15 + 0.85 * strength, 0.0)
-    colours: np.ndarray = ground * (1 - opacity) + np.array(_KEPT) * opacity
+    colours: np.ndarray = ground * (1 - opacity) + np.array(_WHOLE) * opacity
     return colours
 
 
@@ -103,7 +103,7 @@ def draw(path: Path, names: Mapping[str, object]) -> None:
     for axes in grid:
         axes.set_axis_off()
     for axes, name in zip(grid, names):
-        spec = as_specification(corpus.variant(name), name, SHOWN.get(name, {}))
+        spec = as_specification(corpus.variant(name), name, SHOWN_PARAMETERS.get(name, {}))
         axes.imshow(image(spec), interpolation="nearest", extent=(0, KEYS, QUERIES, 0))
         for x in range(0, KEYS + 1, BLOCK):
             axes.plot([x, x], [0, QUERIES], color="white", linewidth=0.4)

@@ -209,7 +209,7 @@ class _Job:
             step.status = "done" if step.status == "running" else step.status
         except CuirError as error:
             step.status, step.detail = "failed", error.diagnostics[0].message
-            self.report.diagnostics = self.placed(error.diagnostics)
+            self.report.diagnostics = self.place_diagnostics(error.diagnostics)
             raise _Failed from error
         except BaseException as error:
             step.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -218,18 +218,20 @@ class _Job:
             step.seconds = time.perf_counter() - start
             self.progress(step)
 
-    def placed(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    def place_diagnostics(self, diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         """Return diagnostics with the path of the adapted program, which passes know by name only."""
         name = f"{self.spec.name}.cuir"
         path = self.report.files.get(name, name)
 
-        def moved(span: Span | None) -> Span | None:
+        def move_span(span: Span | None) -> Span | None:
             if span is None:
                 return None
             source = replace(span.source, name=path) if span.source.name == name else span.source
-            return replace(span, source=source, via=moved(span.via))
+            return replace(span, source=source, via=move_span(span.via))
 
-        return tuple(replace(d, span=moved(d.span), notes=tuple(replace(n, span=moved(n.span)) for n in d.notes)) for d in diagnostics)
+        return tuple(
+            replace(d, span=move_span(d.span), notes=tuple(replace(n, span=move_span(n.span)) for n in d.notes)) for d in diagnostics
+        )
 
     def write(self, name: str, content: str | bytes) -> None:
         """Write a file of the output folder, if there is one."""
@@ -308,7 +310,7 @@ class _Job:
             )
             if not report.ok:
                 step.status = "failed"
-                self.report.diagnostics = self.placed(report.diagnostics)
+                self.report.diagnostics = self.place_diagnostics(report.diagnostics)
         if not report.ok:
             raise _Failed
 

@@ -9,7 +9,7 @@ import torch
 
 from cuir.attn.splicing.splice import declare_parameter, reachable, with_parameters
 from cuir.attn.tracing.captured_parameter import Parameter, Value
-from cuir.attn.tracing.splice_names import names_of, reserved
+from cuir.attn.tracing.splice_names import list_reserved, names_of
 from cuir.attn.tracing.trace import SAMPLE, trace
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.syntax.nodes import Kernel, Param, Program
@@ -19,7 +19,7 @@ from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
 
 
-def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:
+def list_added_parameters(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Value | None], ...]:
     """Return the parameters that a target reads beyond the origin's, with values of fixed numbers.
 
     A function declares them; what mods capture is traced.
@@ -30,13 +30,13 @@ def further(origin: Program, target: AnySpecification) -> tuple[tuple[Param, Val
         program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
         return tuple((p, None) for p in program.kernels()["declared"].params)
     try:
-        parameters = trace(target, names_of(origin) | reserved()).parameters
+        parameters = trace(target, names_of(origin) | list_reserved()).parameters
     except CuirError:  # a model is asked since mods cannot be traced: verification knows their values by name
-        parameters = tuple(_untraced(name, value) for name, value in target.values(SAMPLE).items())
+        parameters = tuple(_make_untraced_parameter(name, value) for name, value in target.values(SAMPLE).items())
     return tuple((declare_parameter(p), p.value) for p in parameters)
 
 
-def supplied(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:
+def supply_parameters(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:
     """Add the further parameters to the kernel of a program.
 
     A function's kernel gets all that it declares, others those that functions read.
@@ -44,7 +44,7 @@ def supplied(program: Program, kernel: str, origin: Program, target: AnySpecific
     read, old = reachable(program), program.kernels()[kernel]
     has = {p.name for p in old.params}
     always = isinstance(target, FunctionSpecification)
-    new = tuple(p for p, _ in further(origin, target) if p.name not in has and (always or p.name in read))
+    new = tuple(p for p, _ in list_added_parameters(origin, target) if p.name not in has and (always or p.name in read))
     return _with(program, old, with_parameters(old, new)) if new else program
 
 
@@ -53,7 +53,7 @@ def _with(program: Program, old: Kernel, new: Kernel) -> Program:
     return with_children(program, lambda item: new if item is old else item)
 
 
-def _untraced(name: str, value: Value) -> Parameter:
+def _make_untraced_parameter(name: str, value: Value) -> Parameter:
     """Return the parameter of a captured value whose mod cannot be traced."""
     if isinstance(value, torch.Tensor):
         return Parameter(name, F32 if value.dtype.is_floating_point else I32, max(1, value.ndim), None, name)

@@ -60,7 +60,7 @@ def program_text(answer: str, finish: str = "stop") -> str:
         cut = "; the answer was cut off at its token limit" if finish == "length" else ""
         raise CuirError.of(
             "A001",
-            f"the answer holds no program: expected one block fenced with ```cuir, found {_counted(fenced)}{cut}",
+            f"the answer holds no program: expected one block fenced with ```cuir, found {_describe_blocks(fenced)}{cut}",
             hint="answer with ```cuir, the definitions, ```",
         )
     if len(chosen) > 1:
@@ -76,7 +76,7 @@ def program_text(answer: str, finish: str = "stop") -> str:
             hint="answer with the program alone, and with no more of it than has to be said",
         )
     text = chosen[0].text.replace("\r\n", "\n").replace("\t", "    ").strip("\n") + "\n"
-    _limited(text)
+    _check_limits(text)
     return text
 
 
@@ -110,14 +110,14 @@ def read(text: str) -> Program:
     return parse(show(program), NAME)
 
 
-def _counted(fenced: list[Block]) -> str:
+def _describe_blocks(fenced: list[Block]) -> str:
     """Describe the blocks of an answer without a program, for a message."""
     if not fenced:
         return "text without a block"
     return f"{len(fenced)} block{'s' * (len(fenced) > 1)} without a definition ({', '.join(b.tag or 'no tag' for b in fenced[:4])})"
 
 
-def _limited(text: str) -> None:
+def _check_limits(text: str) -> None:
     """Check the limits on lines, columns, indents, brackets and operators of a program.
 
     Larger programs would keep the parser, or what walks its tree, busy for long. Raises CuirError A003, A004.
@@ -153,7 +153,7 @@ def _limited(text: str) -> None:
                 raise CuirError.of("A004", f"brackets nested {depth} deep; at most {MAX_NESTING}", span, "break the expression into steps")
 
 
-def merged(origin: Program, kernel: str, answer: Program) -> Program:
+def merge(origin: Program, kernel: str, answer: Program) -> Program:
     """Replace definitions of `origin` by those of `answer` with the same name.
 
     The answer's kernel replaces `kernel`, whatever its name. New constants come first, other new definitions before the

@@ -59,12 +59,12 @@ class Client:
         cached_answer = _read(path)
         if cached_answer is not None:
             return replace(cached_answer, cached=True, seconds=0.0)
-        answer = self._asked(messages)
+        answer = self._request_answer(messages)
         if path is not None:
             _write(path, answer)
         return answer
 
-    def _asked(self, messages: Sequence[Message]) -> Answer:
+    def _request_answer(self, messages: Sequence[Message]) -> Answer:
         """Request an answer from the provider, with retries."""
         litellm = library()
         options: dict[str, Any] = {"temperature": self.temperature, "api_base": self.api_base}
@@ -163,7 +163,7 @@ def _keyless(error: Exception) -> bool:
 
 def _failure(litellm: Any, error: Exception, model: str, tries: int) -> CuirError:
     """Return the error for the user that explains an exception of litellm."""
-    message = scrubbed(str(error).strip().split("\n")[0][:400])
+    message = scrub(str(error).strip().split("\n")[0][:400])
     exceptions = litellm.exceptions
     if isinstance(error, exceptions.AuthenticationError) or _keyless(error):
         return CuirError.of(
@@ -185,7 +185,7 @@ def _failure(litellm: Any, error: Exception, model: str, tries: int) -> CuirErro
     )
 
 
-def scrubbed(text: str) -> str:
+def scrub(text: str) -> str:
     """Remove values of variables that may hold secrets, and what looks like a key, from a text."""
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) >= 8:  # a shorter one is a word: `none`

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .cuda_text import closing
 
-NOTHING = "nothing"  # what CuIR has for a call that its meaning already implies
+IMPLIED = "nothing"  # what CuIR has for a call that its meaning already implies
 
 # kind -> what CuIR calls it
 CUIR = {
@@ -20,7 +20,7 @@ CUIR = {
     "cp_wait": "copy_wait({n})",
     "bulk_load": "copy_async(box, shared, bar)",
     "bulk_store": "store_async(shared, box)",
-    "bulk_commit": f"{NOTHING}: each store_async is a group",
+    "bulk_commit": f"{IMPLIED}: each store_async is a group",
     "bulk_wait": "store_wait()",
     "init": "mbarrier(count, stages=)",
     "expect": "bar.expect(bytes): arrives once, too",
@@ -29,22 +29,22 @@ CUIR = {
     "wait": "bar.wait(parity)",
     "named_sync": "named_barrier: bar.sync()",
     "named_arrive": "named_barrier: bar.arrive()",
-    "fence_init": f"{NOTHING}: barriers are ready when the roles start",
+    "fence_init": f"{IMPLIED}: barriers are ready when the roles start",
     "fence_async": "fence_async()",
-    "wgmma_fence": f"{NOTHING}: part of mma_async",
+    "wgmma_fence": f"{IMPLIED}: part of mma_async",
     "wgmma": "mma_async(a, b, c)",
-    "wgmma_commit": f"{NOTHING}: each mma_async is a group",
+    "wgmma_commit": f"{IMPLIED}: each mma_async is a group",
     "wgmma_wait": "mma_wait(value, ...): {n} later products may still run",
-    "order": f"{NOTHING}: keeps the compiler from moving registers' uses",
+    "order": f"{IMPLIED}: keeps the compiler from moving registers' uses",
     "mma": "mma(a, b, c)",
     "ldmatrix": "load(view), or the Shared operand of mma",
     "stmatrix": "store(view, tile)",
     "registers": "role(..., registers={n})",
     "sync": "sync()",
-    "warp_sync": f"{NOTHING}: a worker acts as a whole",
-    "cluster_sync": f"{NOTHING}: a cluster starts and ends together",
-    "elect": f"{NOTHING}: a worker acts as a whole",
-    "prefetch": NOTHING,
+    "warp_sync": f"{IMPLIED}: a worker acts as a whole",
+    "cluster_sync": f"{IMPLIED}: a cluster starts and ends together",
+    "elect": f"{IMPLIED}: a worker acts as a whole",
+    "prefetch": IMPLIED,
 }
 
 
@@ -169,7 +169,7 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedCall:
     """Low-level call in a piece of text: `objects` and `number` as they are written there."""
 
     kind: str
@@ -185,7 +185,7 @@ def wrapper_of(name: str) -> Wrapper | None:
     return next((w for w in WRAPPERS if w.name.search(name)), None)
 
 
-def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tuple[str, ...]) -> Found:
+def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tuple[str, ...]) -> LocatedCall:
     """Return the low-level call that a call of a wrapper makes."""
     objects = tuple(arguments[i] for i in (w.object, w.second) if i is not None and i < len(arguments))
     number = ""
@@ -193,10 +193,10 @@ def wrapper_call(w: Wrapper, name: str, template: tuple[str, ...], arguments: tu
         number = template[0] if template else ""
     elif w.number is not None and w.number < len(arguments):
         number = arguments[w.number]
-    return Found(w.kind, name, arguments, objects, number)
+    return LocatedCall(w.kind, name, arguments, objects, number)
 
 
-def ptx_calls(asm: str) -> list[Found]:
+def ptx_calls(asm: str) -> list[LocatedCall]:
     """Return the calls that the instructions of an `asm` statement make.
 
     `asm` is the text between its parentheses.
@@ -207,7 +207,7 @@ def ptx_calls(asm: str) -> list[Found]:
         rest = rest[match.end() :]
     operands = [rest[m.end() : closing(rest, m.end() - 1)].strip() for m in re.finditer(r'"[^"]*"\s*\(', rest)]
 
-    def filled(text: str) -> str:
+    def fill_operands(text: str) -> str:
         """Put operands in place of `%0`, `%1`, ..."""
         return re.sub(r"%(\d+)", lambda m: f"({operands[int(m[1])]})" if int(m[1]) < len(operands) else m[0], text)
 
@@ -217,12 +217,14 @@ def ptx_calls(asm: str) -> list[Found]:
         for i in INSTRUCTIONS:
             if i.name.match(words):
                 name, _, tail = words.partition(" ")
-                brackets = [filled(b.partition(",")[0]) for b in re.findall(r"\[([^\]]*)\]", tail)]
-                plain = [filled(p.strip()) for p in re.sub(r"\[[^\]]*\]|\{[^}]*\}", "", tail).split(",") if p.strip()]
+                brackets = [fill_operands(b.partition(",")[0]) for b in re.findall(r"\[([^\]]*)\]", tail)]
+                plain = [fill_operands(p.strip()) for p in re.sub(r"\[[^\]]*\]|\{[^}]*\}", "", tail).split(",") if p.strip()]
                 objects = tuple(brackets[j] for j in (i.object, i.second) if j is not None and j < len(brackets))
                 number = plain[i.number] if i.number is not None and i.number < len(plain) else "0" if i.kind == "cp_wait" else ""
                 if i.kind in ("named_sync", "named_arrive"):
                     objects, number = tuple(plain[:1]), plain[1] if len(plain) > 1 else ""
-                calls.append(Found("sync" if i.kind == "named_sync" and not number else i.kind, name, tuple(operands), objects, number))
+                calls.append(
+                    LocatedCall("sync" if i.kind == "named_sync" and not number else i.kind, name, tuple(operands), objects, number)
+                )
                 break
     return calls

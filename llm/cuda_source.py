@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cuir.text.diagnostics import CuirError
 from cuir.text.source import Source, Span
 
-from .cuda_calls import METHODS, Found, ptx_calls, wrapper_call, wrapper_of
+from .cuda_calls import METHODS, LocatedCall, ptx_calls, wrapper_call, wrapper_of
 from .cuda_text import CudaText, Statement, arguments, blank, closing, read, statements
 from .reading import Array, LowCall, Reading
 from .whole_numbers import evaluate
@@ -138,7 +138,7 @@ class _Walker:
         self.arrays = _arrays(cuda)
         self.aliases = _aliases(cuda)
         self.thread_values: dict[str, list[int | None]] = {THREAD: list(range(threads))}
-        self.known: dict[str, int] = dict(cuda.constants)
+        self.constants: dict[str, int] = dict(cuda.constants)
         self.cache: dict[str, list[int | None]] = {}
         self.evaluated = self.expanded = 0
         self.trips: int | None = 1
@@ -177,7 +177,7 @@ class _Walker:
         match = re.fullmatch(r"\s*(?:\w+\s+)+(\w+)\s*=\s*0\s*;\s*(\w+)\s*<\s*([^;]*);\s*(?:\+\+\s*(\w+)|(\w+)\s*\+\+)\s*", head)
         if match is None or len({match[1], match[2], match[4] or match[5]}) != 1:
             return None
-        return evaluate(match[3], self.known)
+        return evaluate(match[3], self.constants)
 
     def _place(self, code: str, s: Statement, at: int | None) -> int:
         """Return the place of a statement."""
@@ -202,8 +202,8 @@ class _Walker:
         if values is not None and any(v is not None for v in values):
             self.thread_values[name] = values
             self.cache.clear()
-        elif name in self.known and name not in self.cuda.constants:
-            del self.known[name]
+        elif name in self.constants and name not in self.cuda.constants:
+            del self.constants[name]
 
     # ---- values of threads
     def of_threads(self, text: str) -> list[int | None] | None:
@@ -222,7 +222,7 @@ class _Walker:
             end = closing(text, shuffle.end() - 1)
             parts = arguments(text[shuffle.end() : end])
             inner = self.of_threads(parts[1]) if len(parts) >= 3 else None
-            lane = evaluate(parts[2], self.known) if len(parts) >= 3 else None
+            lane = evaluate(parts[2], self.constants) if len(parts) >= 3 else None
             if inner is None or lane is None:
                 return None
             self.thread_values["shuffled"] = [inner[min(i - i % 32 + lane, self.threads - 1)] for i in range(self.threads)]
@@ -237,7 +237,7 @@ class _Walker:
             self.evaluated += 1
             values: list[int | None] = []
             used = [n for n in names if n in self.thread_values]
-            bindings = dict(self.known)
+            bindings = dict(self.constants)
             for i in range(self.threads):
                 at = {n: self.thread_values[n][i] for n in used}
                 if any(v is None for v in at.values()):
@@ -257,7 +257,7 @@ class _Walker:
         for part in _conjuncts(text):
             values = self.of_threads(part)
             if values is None:
-                constant = evaluate(part, self.known)
+                constant = evaluate(part, self.constants)
                 if constant is None:
                     certain = False
                 elif not constant:
@@ -295,7 +295,7 @@ class _Walker:
                     self.add(f, text[callee.start() : end + 1], place, mask, via, loop)
                 continue
             qualifier = re.sub(r"\s|<[^<>]*>", "", callee[1])
-            qualified = self.resolved(qualifier + name)
+            qualified = self.resolve(qualifier + name)
             wrapper = wrapper_of(qualified)
             if wrapper is None and name not in METHODS and name not in self.cuda.macros and name not in self.cuda.functions:
                 continue
@@ -307,7 +307,7 @@ class _Walker:
                 self.expanded += 1
                 self.expand(name, template, parts, place, mask, via, loop)
 
-    def resolved(self, name: str) -> str:
+    def resolve(self, name: str) -> str:
         """Return a qualified name with all aliases in it followed, each once."""
         parts, used, i = name.split("::"), set[str](), 0
         while i < len(parts) - 1:
@@ -318,7 +318,7 @@ class _Walker:
                 i += 1
         return "::".join(parts)
 
-    def method(self, text: str, callee: re.Match[str], name: str, parts: tuple[str, ...]) -> Found | None:
+    def method(self, text: str, callee: re.Match[str], name: str, parts: tuple[str, ...]) -> LocatedCall | None:
         """Return the call of a method of a declared barrier, None for other methods.
 
         An example is `sh.k_full[s].wait(phase)`.
@@ -326,10 +326,10 @@ class _Walker:
         if name not in METHODS or callee[1]:
             return None
         before = re.search(r"([A-Za-z_][\w.]*(?:->\w+)*(?:\[[^\]]*\])*)\s*(?:\.|->)\s*$", text[: callee.start(2)])
-        if before is None or not self.declared(before[1]):
+        if before is None or not self.find_declared(before[1]):
             return None
         kind, number = METHODS[name]
-        return Found(kind, name, parts, (before[1],), parts[number] if number is not None and number < len(parts) else "")
+        return LocatedCall(kind, name, parts, (before[1],), parts[number] if number is not None and number < len(parts) else "")
 
     def expand(
         self, name: str, template: tuple[str, ...], parts: tuple[str, ...], at: int, mask: int, via: tuple[str, ...], loop: bool
@@ -353,9 +353,9 @@ class _Walker:
         body = _put(body, replacements)
         self.statements(body, statements(body, 0, len(body)), mask, at, (*via, name), loop)
 
-    def add(self, f: Found, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool) -> None:
+    def add(self, f: LocatedCall, text: str, at: int, mask: int, via: tuple[str, ...], loop: bool) -> None:
         """Record a call, with the barriers, numbers and threads that it concerns."""
-        objects = tuple(n for o in f.objects if (n := self.declared(o)))
+        objects = tuple(n for o in f.objects if (n := self.find_declared(o)))
         ids: tuple[tuple[int, int], ...] = ()
         if f.kind in ("named_sync", "named_arrive") and f.objects:
             ids = self.by_value(f.objects[0], mask)
@@ -363,7 +363,7 @@ class _Walker:
         if f.kind == "arrive" and len(f.arguments) > 1:  # at the barrier of a CTA of the cluster, perhaps under a condition
             mask = self.condition(f.arguments[2], mask)[0] if len(f.arguments) > 2 else mask
             ids = self.by_value(f.arguments[1], mask)
-        number = evaluate(f.number, self.known) if f.number else None
+        number = evaluate(f.number, self.constants) if f.number else None
         self.calls.append(
             LowCall(
                 f.kind, f.name, " ".join(text.split()), at, mask, objects, number, ids, f.arguments, via, loop, self.trips, f.number.strip()
@@ -372,20 +372,20 @@ class _Walker:
 
     def by_value(self, text: str, mask: int) -> tuple[tuple[int, int], ...]:
         """Return the values that an expression has in the threads of a mask, each with its threads."""
-        values = self.of_threads(text) or [evaluate(text, self.known)] * self.threads
+        values = self.of_threads(text) or [evaluate(text, self.constants)] * self.threads
         masks: dict[int, int] = {}
         for i, v in enumerate(values):
             if v is not None and mask >> i & 1:
                 masks[v] = masks.get(v, 0) | 1 << i
         return tuple(sorted(masks.items()))
 
-    def declared(self, text: str) -> str:
+    def find_declared(self, text: str) -> str:
         """Return the shared array or barrier that an expression names, "" if none.
 
         Of `constant ? a : b` the chosen branch counts.
         """
         condition, question, rest = text.partition("?")
-        if question and ":" in rest and (value := evaluate(condition, self.known)) is not None:
+        if question and ":" in rest and (value := evaluate(condition, self.constants)) is not None:
             positive, _, negative = rest.partition(":")
             text = positive if value else negative
         return next((n for n in re.findall(r"[A-Za-z_]\w*", text) if n in self.arrays), "")

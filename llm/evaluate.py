@@ -49,18 +49,18 @@ class Evaluated(Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressCount:
     """Progress of an evaluation.
 
     Attributes:
-        done: Number of finished samples.
+        finished: Number of finished samples.
         of: Number of all samples.
         cell: The sample concerned.
         row: Row of a sample that has finished.
         event: Event of the loop of a sample under way.
     """
 
-    done: int
+    finished: int
     of: int
     cell: Cell
     row: Row | None = None
@@ -150,7 +150,7 @@ def evaluate(
     rows: Rows,
     budget: Budget,
     jobs: int = 1,
-    tell: Callable[[Told], None] = lambda progress_event: None,
+    tell: Callable[[ProgressCount], None] = lambda progress_event: None,
 ) -> bool:
     """Evaluate every cell without a row, `jobs` at a time; return whether all cells have a row now.
 
@@ -171,7 +171,7 @@ def evaluate(
             if stop.is_set():
                 raise _Stopped
             with lock:
-                tell(Told(finished[0], len(cells), cell, event=event))
+                tell(ProgressCount(finished[0], len(cells), cell, event=event))
 
         row = sample(cell, of.task(cell), of.asks(cell), budget, of.attempts(cell), progress, of.recorder(cell))
         if "incomplete" in row and budget.exhausted:
@@ -179,7 +179,7 @@ def evaluate(
         rows.add(row)
         with lock:
             finished[0] += 1
-            tell(Told(finished[0], len(cells), cell, row))
+            tell(ProgressCount(finished[0], len(cells), cell, row))
         return "incomplete" not in row
 
     if jobs == 1:

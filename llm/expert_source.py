@@ -27,7 +27,7 @@ from .whole_numbers import evaluate
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-diag-suppress=780")
 KEYS = ("source", "spec", "kernel", "arch", "grid", "threads", "shared", "arguments")
-FURTHER = ("defines", "contiguous", "include", "flags", "instantiate", "cluster")
+OPTIONAL_KEYS = ("defines", "contiguous", "include", "flags", "instantiate", "cluster")
 TENSORS = ("Q", "K", "V", "O", "LSE")
 KINDS = ("map", "pointer", "i32", "scale")
 SUFFIX = ".launch.toml"
@@ -71,9 +71,9 @@ class ExpertSource:
         """Return the whole-number constants of the source compiled for a head dim."""
         from .cuda_text import constants
 
-        return constants(self.text, self.defined(head_dim))
+        return constants(self.text, self.compute_macros(head_dim))
 
-    def defined(self, head_dim: int) -> dict[str, int]:
+    def compute_macros(self, head_dim: int) -> dict[str, int]:
         """Return the macros that a head dim sets."""
         return {name: _number(text, {"D": head_dim}, f"defines.{name}", self.path) for name, text in self.defines.items()}
 
@@ -100,7 +100,7 @@ def read_expert_source(path: Path) -> ExpertSource:
             "O120", f"`{path_of_description}` must hold a launch description: {error}", hint=f"corpus/cuda has two; keys: {', '.join(KEYS)}"
         ) from None
     missing = [key for key in KEYS if key not in description]
-    unknown = sorted(description.keys() - {*KEYS, *FURTHER})
+    unknown = sorted(description.keys() - {*KEYS, *OPTIONAL_KEYS})
     if missing or unknown:
         raise CuirError.of(
             "O120",
@@ -153,7 +153,7 @@ def compile_source(source: ExpertSource, head_dim: int) -> tuple[bytes, str]:
     Raises CuirError U503, U504 (no compiler) or O121 (it refuses the source).
     """
     form, arch, codes = target(source.arch)
-    defines = [f"-D{name}={value}" for name, value in source.defined(head_dim).items()]
+    defines = [f"-D{name}={value}" for name, value in source.compute_macros(head_dim).items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / f"kernel.{form}"
         folders = [x for i in source.include for x in ("-I", i)]
@@ -198,7 +198,7 @@ class SourceKernel:
         self.threads = self._value(source.threads, {"D": head_dim}, "threads")
         limit = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._ok(self.cu.cuFuncSetAttribute(self.function, limit, self.shared))
-        self.nothing = torch.zeros(64, device="cuda")  # stands for tensors without elements
+        self.placeholder = torch.zeros(64, device="cuda")  # stands for tensors without elements
 
     def __call__(self, Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, O: torch.Tensor, LSE: torch.Tensor, scale: float) -> None:
         """Run the kernel; it writes O and LSE.
@@ -230,7 +230,7 @@ class SourceKernel:
             return self._map(tensors[argument["map"]], self._value(argument["rows"], lengths, "rows"))
         if "pointer" in argument:
             t = tensors[argument["pointer"]]
-            return ctypes.c_uint64(t.data_ptr() if t.numel() else self.nothing.data_ptr()), t
+            return ctypes.c_uint64(t.data_ptr() if t.numel() else self.placeholder.data_ptr()), t
         if "i32" in argument:
             return ctypes.c_int32(self._value(argument["i32"], lengths, "i32")), None
         return ctypes.c_float(scale), None
@@ -248,7 +248,7 @@ class SourceKernel:
             cu.cuTensorMapEncodeTiled(
                 cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                 4,
-                self.nothing.data_ptr() if empty else t.data_ptr(),
+                self.placeholder.data_ptr() if empty else t.data_ptr(),
                 [cu.cuuint64_t(n) for n in sizes],
                 [cu.cuuint64_t(s) for s in strides],
                 [cu.cuuint32_t(n) for n in (64, rows, 1, 1)],

@@ -30,7 +30,7 @@ class Died(Exception):
     """Error of a process that ended without an answer, for instance out of memory; its text says how."""
 
 
-class Apart:
+class LimitedProcesses:
     """Pool of worker processes that call functions for this process.
 
     Each calling thread has one process, kept for its next call; `close` ends them all.
@@ -62,7 +62,7 @@ class Apart:
                 process.end()
             self._all.clear()
 
-    def __enter__(self) -> Apart:
+    def __enter__(self) -> LimitedProcesses:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -16,7 +16,7 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 
 from .budget import Budget
 from .messages import Answer, Asks, Message
-from .prompting import fenced
+from .prompting import fence
 
 Stage = Literal["answer", "time", "parse", "check", "orchestration", "contracts", "schedules", "mask", "numbers", "speed", "passed"]
 STAGES: tuple[Stage, ...] = (
@@ -42,7 +42,7 @@ class Verdict:
         ok: No further request is needed.
         text: Program in canonical form, or what the answer held if it was no program.
         extra: Facts for reports, as JSON has them.
-        shown: Text of the answer in a request for a repair, if that is less than `text`.
+        repair_text: Text of the answer in a request for a repair, if that is less than `text`.
     """
 
     ok: bool
@@ -51,7 +51,7 @@ class Verdict:
     program: Program | None = None
     text: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-    shown: str = ""
+    repair_text: str = ""
 
     @property
     def right(self) -> bool:
@@ -275,7 +275,7 @@ def _repair(task: Pass, sample: Sample) -> list[Message]:
     best = sample.best
     if best is None:
         return []
-    messages = [Message("assistant", _shown(best)), task.feedback(best.verdict)]
+    messages = [Message("assistant", _show_attempt(best)), task.feedback(best.verdict)]
     last = sample.attempts[-1]
     if last is not best:
         behind = "\n".join(f"* {d.code}: {d.message}" for d in last.verdict.diagnostics[:4])
@@ -284,13 +284,13 @@ def _repair(task: Pass, sample: Sample) -> list[Message]:
     return messages
 
 
-def _shown(attempt: Attempt) -> str:
+def _show_attempt(attempt: Attempt) -> str:
     """Return an answer as a request for a repair shows it.
 
     That is the program in the form that reports point into, without the text around it.
     """
-    text = attempt.verdict.shown or attempt.verdict.text
-    return fenced(text, "cuir") if text else attempt.answer.text[:4000] or "(an empty answer)"
+    text = attempt.verdict.repair_text or attempt.verdict.text
+    return fence(text, "cuir") if text else attempt.answer.text[:4000] or "(an empty answer)"
 
 
 def _why(samples: Sequence[Sample], best: Attempt | None, budget: Budget) -> str:

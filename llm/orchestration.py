@@ -76,7 +76,7 @@ class BarrierUse:
         bytes_ = ", with bytes of copies" if self.carries_bytes else ""
         return (
             f"{self.name}: {self.kind}({self.count if self.count is not None else '?'}{f', stages={self.stages}' if self.stages > 1 else ''}){bytes_}; "
-            f"arrives: {_listed(self.arrives)}; waits: {_listed(self.waits)}"
+            f"arrives: {_format_names(self.arrives)}; waits: {_format_names(self.waits)}"
         )
 
 
@@ -102,16 +102,16 @@ class Memory:
 class Groups:
     """Waits for asynchronous groups of one agent.
 
-    `left` has for each wait the number of later groups that it leaves in flight, with its place.
+    `remaining` has for each wait the number of later groups that it leaves in flight, with its place.
     """
 
     agent: str
-    left: tuple[tuple[int, Span], ...]
+    remaining: tuple[tuple[int, Span], ...]
 
     @property
     def most(self) -> tuple[int, Span | None]:
         """Largest number of groups left in flight, with its place."""
-        return max(self.left, key=lambda pair: pair[0]) if self.left else (0, None)
+        return max(self.remaining, key=lambda pair: pair[0]) if self.remaining else (0, None)
 
     @property
     def plain(self) -> bool:
@@ -119,7 +119,7 @@ class Groups:
         return self.agent == "bulk store" and self.most[0] == 0
 
     def __str__(self) -> str:
-        return f"{self.agent}: waits that leave {', '.join(map(str, sorted({n for n, _ in self.left})))} later groups in flight"
+        return f"{self.agent}: waits that leave {', '.join(map(str, sorted({n for n, _ in self.remaining})))} later groups in flight"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Orchestration:
     def lines(self) -> list[str]:
         """Return the facts, one a line, for people and models."""
         facts = [*(str(r) for r in self.roles), *(f"barrier {b}" for b in self.barriers), *(f"shared {m}" for m in self.memory)]
-        facts += [f"groups {g}" for g in self.groups.values() if g.left and not g.plain]
+        facts += [f"groups {g}" for g in self.groups.values() if g.remaining and not g.plain]
         facts += ["sync() of the whole CTA in the main loop"] if self.joins else []
         return [*facts, *self.more, *(f"not known, and not compared: {text}" for text in self.unknown)]
 
@@ -170,19 +170,19 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
         differences.append(Diagnostic(code, message, at or whole, notes, hint))
 
     names: dict[str, str] = {}  # role of the source -> role of the program
-    either = set[str]()  # roles of the source that may be warps or warpgroups
-    for theirs, ours in matched(source.roles, program.roles, _like_roles):
-        if theirs is not None and ours is not None:
-            names[theirs.name] = ours.name
-            if _either(theirs, ours):
-                either.add(theirs.name)
-            _compare_roles(theirs, ours, say)
-        elif theirs is not None:
+    uncertain = set[str]()  # roles of the source that may be warps or warpgroups
+    for source_role, ours in match_parts(source.roles, program.roles, _like_roles):
+        if source_role is not None and ours is not None:
+            names[source_role.name] = ours.name
+            if _may_be_warpgroups(source_role, ours):
+                uncertain.add(source_role.name)
+            _compare_roles(source_role, ours, say)
+        elif source_role is not None:
             say(
                 "O102",
-                f"the source has the role `{theirs.name}`, which the program lacks: {theirs}",
+                f"the source has the role `{source_role.name}`, which the program lacks: {source_role}",
                 None,
-                theirs.span,
+                source_role.span,
                 "lift each role of the source to a role of its own",
             )
         elif ours is not None:
@@ -193,9 +193,9 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
                 None,
                 "the source's roles: " + "; ".join(map(str, source.roles)),
             )
-    for b, mine in matched(source.barriers, program.barriers, lambda x, y: _like_barriers(x, y, names)):
+    for b, mine in match_parts(source.barriers, program.barriers, lambda x, y: _like_barriers(x, y, names)):
         if b is not None and mine is not None:
-            of_warps = b.count is not None and bool(b.arrives) and b.arrives <= either
+            of_warps = b.count is not None and bool(b.arrives) and b.arrives <= uncertain
             counted = replace(b, count=b.count // 4) if of_warps and b.count is not None and b.count % 4 == 0 else b
             _compare_barriers(counted, mine, names, source.uncertain, say)
         elif b is not None:
@@ -214,7 +214,7 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
                 None,
                 "the source's barriers: " + "; ".join(x.name for x in source.barriers),
             )
-    for a, array in matched(source.memory, program.memory, _like_memory):
+    for a, array in match_parts(source.memory, program.memory, _like_memory):
         if a is not None and array is not None:
             _compare_memory(a, array, say)
         elif a is not None:
@@ -233,83 +233,83 @@ def compare(source: Orchestration, program: Orchestration, whole: Span) -> tuple
 Say = Callable[..., None]
 
 
-def _either(theirs: Workers, ours: Workers) -> bool:
+def _may_be_warpgroups(source: Workers, ours: Workers) -> bool:
     """Return whether warps of the source may be the program's warpgroups.
 
     Only asynchronous products distinguish them.
     """
-    fourfold = theirs.threads == 32 and ours.threads == 128 and theirs.workers == 4 * ours.workers
-    return fourfold and "wgmma" not in theirs.does | ours.does
+    fourfold = source.threads == 32 and ours.threads == 128 and source.workers == 4 * ours.workers
+    return fourfold and "wgmma" not in source.does | ours.does
 
 
-def _compare_roles(theirs: Workers, ours: Workers, say: Say) -> None:
+def _compare_roles(source: Workers, ours: Workers, say: Say) -> None:
     """Compare two matched roles."""
-    if (theirs.workers, theirs.threads) != (ours.workers, ours.threads) and not _either(theirs, ours):
-        say("O101", f"role `{ours.name}` must have {_size(theirs)} as the source, found {_size(ours)}", ours.span, theirs.span)
-    if theirs.registers != ours.registers:
-        expected = "no registers=" if theirs.registers is None else f"registers={theirs.registers}"
+    if (source.workers, source.threads) != (ours.workers, ours.threads) and not _may_be_warpgroups(source, ours):
+        say("O101", f"role `{ours.name}` must have {_size(source)} as the source, found {_size(ours)}", ours.span, source.span)
+    if source.registers != ours.registers:
+        expected = "no registers=" if source.registers is None else f"registers={source.registers}"
         say(
             "O110",
             f"role `{ours.name}` must have {expected} as the source, found {'none' if ours.registers is None else ours.registers}",
             ours.span,
-            theirs.registers_at or theirs.span,
+            source.registers_at or source.span,
         )
-    for agent in sorted(theirs.does ^ ours.does):
-        lacks = agent in theirs.does
+    for agent in sorted(source.does ^ ours.does):
+        lacks = agent in source.does
         say(
             "O107",
-            f"role `{ours.name}` {'lacks' if lacks else 'has'} {AGENTS[agent]}, which the source's role `{theirs.name}` {'has' if lacks else 'lacks'}",
+            f"role `{ours.name}` {'lacks' if lacks else 'has'} {AGENTS[agent]}, which the source's role `{source.name}` {'has' if lacks else 'lacks'}",
             ours.span,
-            theirs.span,
+            source.span,
         )
 
 
-def _compare_barriers(theirs: BarrierUse, ours: BarrierUse, names: Mapping[str, str], uncertain: frozenset[str], say: Say) -> None:
+def _compare_barriers(source: BarrierUse, ours: BarrierUse, names: Mapping[str, str], uncertain: frozenset[str], say: Say) -> None:
     """Compare two matched barriers."""
-    subject = f"barrier `{ours.name}` (the source's `{theirs.name}`)"
-    if theirs.count is not None and theirs.count != ours.count:
-        counted = f", written {theirs.counted}" if theirs.counted else ""
+    subject = f"barrier `{ours.name}` (the source's `{source.name}`)"
+    if source.count is not None and source.count != ours.count:
+        counted = f", written {source.counted}" if source.counted else ""
         say(
             "O104",
-            f"{subject} must count {theirs.count} workers as the source{counted}, found {ours.count}",
+            f"{subject} must count {source.count} workers as the source{counted}, found {ours.count}",
             ours.span,
-            theirs.span,
+            source.span,
             "an arrival of one thread of each warp, or of one thread of a warpgroup, is one arrival of that worker",
         )
-    if theirs.stages != ours.stages:
-        say("O105", f"{subject} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
-    if theirs.carries_bytes != ours.carries_bytes:
+    if source.stages != ours.stages:
+        say("O105", f"{subject} must have {source.stages} stages as the source, found {ours.stages}", ours.span, source.span)
+    if source.carries_bytes != ours.carries_bytes:
         say(
             "O106",
-            f"{subject} must {'' if theirs.carries_bytes else 'not '}count the bytes of copies, as in the source",
+            f"{subject} must {'' if source.carries_bytes else 'not '}count the bytes of copies, as in the source",
             ours.span,
-            theirs.span,
+            source.span,
         )
     for word, kinds, expected, actual in (
-        ("arrive at", {"arrive", "expect"}, theirs.arrives, ours.arrives),
-        ("wait for", {"wait"}, theirs.waits, ours.waits),
+        ("arrive at", {"arrive", "expect"}, source.arrives, ours.arrives),
+        ("wait for", {"wait"}, source.waits, ours.waits),
     ):
         expected_roles = frozenset(names.get(n, n) for n in expected)
         if expected_roles != actual and not (kinds & uncertain and expected_roles < actual):
             say(
                 "O106",
-                f"at {subject} the roles that {word} it must be {_listed(expected_roles)} as in the source, found {_listed(actual)}",
+                f"at {subject} the roles that {word} it must be {_format_names(expected_roles)} as in the source, found {_format_names(actual)}",
                 ours.span,
-                theirs.span,
+                source.span,
             )
 
 
-def _compare_memory(theirs: Memory, ours: Memory, say: Say) -> None:
+def _compare_memory(source: Memory, ours: Memory, say: Say) -> None:
     """Compare two matched arrays."""
-    subject = f"shared array `{ours.name}` (the source's `{theirs.name}`)"
-    if theirs.stages not in (None, ours.stages):
-        say("O108", f"{subject} must have {theirs.stages} stages as the source, found {ours.stages}", ours.span, theirs.span)
-    elif theirs.nbytes is not None and theirs.nbytes != ours.nbytes:
+    subject = f"shared array `{ours.name}` (the source's `{source.name}`)"
+    if source.stages not in (None, ours.stages):
+        say("O108", f"{subject} must have {source.stages} stages as the source, found {ours.stages}", ours.span, source.span)
+    elif source.nbytes is not None and source.nbytes != ours.nbytes:
         say(
             "O108",
-            f"{subject} must have {theirs.nbytes:,} bytes as the source, found {ours.nbytes:,}",
+            f"{subject} must have {source.nbytes:,} bytes as the source, found {ours.nbytes:,}",
             ours.span,
-            theirs.span,
+            source.span,
             "tiles of the program have the source's sizes",
         )
 
@@ -319,7 +319,7 @@ def _compare_groups(source: Orchestration, program: Orchestration, say: Say) -> 
     for agent, groups in source.groups.items():
         most, source_span = groups.most
         mine, span = program.groups.get(agent, Groups(agent, ())).most
-        if groups.left and most != mine:
+        if groups.remaining and most != mine:
             wait = {"wgmma": "mma_wait", "bulk store": "store_wait"}.get(agent, "copy_wait")
             say(
                 "O109",
@@ -334,19 +334,19 @@ def _compare_groups(source: Orchestration, program: Orchestration, say: Say) -> 
 T = TypeVar("T")
 
 
-def matched(theirs: Sequence[T], ours: Sequence[T], likeness: Callable[[T, T], int]) -> list[tuple[T | None, T | None]]:
+def match_parts(source: Sequence[T], ours: Sequence[T], likeness: Callable[[T, T], int]) -> list[tuple[T | None, T | None]]:
     """Return pairs of parts that are most alike, best first, then those without a partner.
 
     Parts of likeness 0 are never a pair.
     """
-    scored = sorted(((likeness(a, b), -i, -j) for i, a in enumerate(theirs) for j, b in enumerate(ours)), reverse=True)
-    free_theirs, free_ours, pairs = set(range(len(theirs))), set(range(len(ours))), list[tuple[T | None, T | None]]()
+    scored = sorted(((likeness(a, b), -i, -j) for i, a in enumerate(source) for j, b in enumerate(ours)), reverse=True)
+    free_theirs, free_ours, pairs = set(range(len(source))), set(range(len(ours))), list[tuple[T | None, T | None]]()
     for score, i, j in scored:
         if score > 0 and -i in free_theirs and -j in free_ours:
             free_theirs.discard(-i)
             free_ours.discard(-j)
-            pairs.append((theirs[-i], ours[-j]))
-    return [*pairs, *((theirs[i], None) for i in sorted(free_theirs)), *((None, ours[j]) for j in sorted(free_ours))]
+            pairs.append((source[-i], ours[-j]))
+    return [*pairs, *((source[i], None) for i in sorted(free_theirs)), *((None, ours[j]) for j in sorted(free_ours))]
 
 
 NOISE = {"s", "sh", "smem", "shared", "bar", "mbar", "barrier", "barriers", "buffer"}
@@ -362,7 +362,7 @@ def words(name: str) -> frozenset[str]:
     return all_words - NOISE or all_words
 
 
-def _named_alike(a: str, b: str) -> int:
+def _rate_names(a: str, b: str) -> int:
     """Return the likeness of two names."""
     words_a, words_b = words(a), words(b)
     return 6 if words_a == words_b else 2 * len(words_a & words_b)
@@ -376,7 +376,7 @@ def _like_roles(a: Workers, b: Workers) -> int:
         - 3 * len(a.does ^ b.does)
         + 2 * (a.threads == b.threads)
         + (a.workers == b.workers)
-        + _named_alike(a.name, b.name) // 3
+        + _rate_names(a.name, b.name) // 3
     )
 
 
@@ -389,7 +389,7 @@ def _like_barriers(a: BarrierUse, b: BarrierUse, names: Mapping[str, str]) -> in
     )
     return (
         1
-        + _named_alike(a.name, b.name)
+        + _rate_names(a.name, b.name)
         + same_users
         + 2 * (a.carries_bytes == b.carries_bytes)
         + (a.stages == b.stages)
@@ -402,10 +402,10 @@ def _like_memory(a: Memory, b: Memory) -> int:
 
     Sizes weigh more than names, since a source's name may be that of a line that uses it; unknown sizes do not count.
     """
-    return 2 * _named_alike(a.name, b.name) + 5 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages) + (a.nbytes is None)
+    return 2 * _rate_names(a.name, b.name) + 5 * (a.nbytes == b.nbytes) + 2 * (a.stages == b.stages) + (a.nbytes is None)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     """Format names."""
     return ", ".join(sorted(names)) or "none"
 

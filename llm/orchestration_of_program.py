@@ -72,7 +72,7 @@ def _groups(checked: Checked) -> dict[str, Groups]:
     groups = {"wgmma": Groups("wgmma", tuple(products))} | {
         agent: Groups(agent, tuple(in_flight)) for agent, in_flight in waits_by_agent.items()
     }
-    return {agent: g for agent, g in groups.items() if g.left}
+    return {agent: g for agent, g in groups.items() if g.remaining}
 
 
 def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:

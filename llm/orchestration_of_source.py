@@ -32,7 +32,7 @@ WORK = {
     "fence_async",
 }
 ALIKE = 0.5  # of the calls of two warps: as many in common, and they are workers of one role
-WHO = {"text": "the text alone", "compiler": "what nvcc made of it"}
+EVIDENCE = {"text": "the text alone", "compiler": "what nvcc made of it"}
 NEAR = 6  # lines beside one with code that an excerpt has: types and constants stand there
 HEADLINE = "what CuIR calls the calls below, and the threads that reach them"
 
@@ -42,7 +42,7 @@ def of_source(reading: Reading) -> Orchestration:
     calls = reading.calls[_setup(reading) :]
     roles = _roles(reading, calls)
     stages = _stages(reading)
-    barriers = [*_mbarriers(reading, calls, roles, stages), *_named_barriers(reading, calls, roles)]
+    barriers = [*_mbarriers(reading, calls, roles, stages), *_find_named_barriers(reading, calls, roles)]
     groups = {
         "wgmma": Groups("wgmma", tuple((c.number, reading.span(c.at)) for c in calls if c.kind == "wgmma_wait" and c.number is not None)),
         "cp.async": Groups(
@@ -57,7 +57,7 @@ def of_source(reading: Reading) -> Orchestration:
         tuple(r for r, _ in roles),
         tuple(barriers),
         _memory(reading, calls, stages),
-        {k: g for k, g in groups.items() if g.left},
+        {k: g for k, g in groups.items() if g.remaining},
         joins,
         reading.by,
         tuple(text for text, _ in reading.more),
@@ -196,7 +196,7 @@ def _arrivals(calls: list[LowCall], roles: list[Placed], name: str) -> int:
     return max(((t & m).bit_count() for t in threads for _, masks in roles for m in masks), default=0)
 
 
-def _named_barriers(reading: Reading, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
+def _find_named_barriers(reading: Reading, calls: list[LowCall], roles: list[Placed]) -> list[BarrierUse]:
     """Return named barriers between workers.
 
     One inside of a worker joins its warps, which CuIR does not show.
@@ -336,7 +336,7 @@ def _product(dims: tuple[int | None, ...]) -> int | None:
 
 
 # ---- the source with its orchestration written in
-def who(mask: int, threads: int) -> str:
+def describe_threads(mask: int, threads: int) -> str:
     """Describe the threads of a mask in words."""
     if mask == (1 << threads) - 1:
         return "all threads"
@@ -359,7 +359,7 @@ def who(mask: int, threads: int) -> str:
     return f"{mask.bit_count()} threads of {named}"
 
 
-def explained(reading: Reading, whole: bool = True) -> str:
+def explain(reading: Reading, whole: bool = True) -> str:
     """Return the source with its orchestration at the top, and CuIR's name above each low-level call.
 
     Further sources that calls lie in follow. Unless `whole`, these are cut to what lies near a line that the kernel has
@@ -380,7 +380,7 @@ def explained(reading: Reading, whole: bool = True) -> str:
         for place in reading.calling(c.at):
             by_line[place].append(describe(c, reading.threads, implied.get(id(c))))
     lines = [
-        f"// Orchestration of {reading.kernel}, {reading.threads} threads; {HEADLINE}; read by {WHO[reading.by]}",
+        f"// Orchestration of {reading.kernel}, {reading.threads} threads; {HEADLINE}; read by {EVIDENCE[reading.by]}",
         *(f"//   {line}" for line in orchestration.lines()),
         "",
     ]
@@ -410,4 +410,4 @@ def describe(c: LowCall, threads: int, meaning: str | None = None) -> str:
     value = "" if c.number is None else f", count {c.number}" if c.written == str(c.number) else f", count {c.written} = {c.number}"
     count = value if c.kind in ("init", "named_sync", "named_arrive") else ""
     via = f", through {' and '.join(c.via)}" if c.via else ""
-    return f"{meaning}{about}{count}; by {who(c.threads, threads)}{via}"
+    return f"{meaning}{about}{count}; by {describe_threads(c.threads, threads)}{via}"

@@ -22,7 +22,7 @@ def in_file(diagnostics: Iterable[Diagnostic], program: Program, fallback: str) 
     """
     span_pairs = dict[Source, list[tuple[Span, Span]]]()
 
-    def moved(span: Span | None) -> Span | None:
+    def move_span(span: Span | None) -> Span | None:
         """Return the span in the file that corresponds to a span of the answer."""
         if span is None or span.source.name != NAME:
             return span
@@ -30,10 +30,10 @@ def in_file(diagnostics: Iterable[Diagnostic], program: Program, fallback: str) 
             span_pairs[span.source] = list(_pairs(span.source, program))
         around = [(_extent(answer_span), file_span) for answer_span, file_span in span_pairs[span.source] if _covers(answer_span, span)]
         if around:
-            return replace(min(around, key=lambda pair: pair[0])[1], via=moved(span.via))
-        return replace(span, source=replace(span.source, name=fallback), via=moved(span.via))
+            return replace(min(around, key=lambda pair: pair[0])[1], via=move_span(span.via))
+        return replace(span, source=replace(span.source, name=fallback), via=move_span(span.via))
 
-    return tuple(replace(d, span=moved(d.span), notes=tuple(replace(n, span=moved(n.span)) for n in d.notes)) for d in diagnostics)
+    return tuple(replace(d, span=move_span(d.span), notes=tuple(replace(n, span=move_span(n.span)) for n in d.notes)) for d in diagnostics)
 
 
 def _pairs(source: Source, program: Program) -> Iterator[tuple[Span, Span]]:

@@ -45,7 +45,7 @@ def template(name: str) -> str:
     return templates()[name]
 
 
-def filled(name: str, **slots: str) -> str:
+def fill(name: str, **slots: str) -> str:
     """Fill the slots of a template; inserted text is not searched for further slots.
 
     Raises ValueError for a slot that is missing or unknown.
@@ -57,7 +57,7 @@ def filled(name: str, **slots: str) -> str:
     return _SLOT.sub(lambda match: slots[match[1]], text).strip() + "\n"
 
 
-def fenced(text: str, language: str = "") -> str:
+def fence(text: str, language: str = "") -> str:
     """Put data into a fence that is longer than any run of backticks in it."""
     runs = [len(run) for run in re.findall(r"`+", text)]
     fence = "`" * max(3, 1 + max(runs, default=0))
@@ -98,7 +98,7 @@ def language(program: Program | None = None) -> str:
     The prelude is left out where the program holds all of its functions.
     """
     has_prelude = program is not None and prelude().funcs().keys() <= program.funcs().keys()
-    return filled("system", reference=language_reference(), prelude="" if has_prelude else _PRELUDE + fenced(_prelude_text(), "cuir"))
+    return fill("system", reference=language_reference(), prelude="" if has_prelude else _PRELUDE + fence(_prelude_text(), "cuir"))
 
 
 def _prelude_text() -> str:
@@ -111,13 +111,13 @@ def report(diagnostics: tuple[Diagnostic, ...]) -> str:
     distinct = list({(d.code, d.message, d.span and (d.span.line, d.span.column)): d for d in reversed(diagnostics)}.values())[
         ::-1
     ]  # a fault of a @func is one, however often it is called
-    parts = [_one(number, d) for number, d in enumerate(distinct[:MOST_DIAGNOSTICS], 1)]
+    parts = [_format_diagnostic(number, d) for number, d in enumerate(distinct[:MOST_DIAGNOSTICS], 1)]
     if len(distinct) > MOST_DIAGNOSTICS:
         parts.append(f"({len(distinct) - MOST_DIAGNOSTICS} more are left out; they may follow from these.)")
     return "\n\n".join(parts)
 
 
-def _one(number: int, d: Diagnostic) -> str:
+def _format_diagnostic(number: int, d: Diagnostic) -> str:
     """Format a diagnostic."""
     lines = [f"{number}. {d.code}: {d.message}", *_place("at", d.span)]
     for note in d.notes[:6]:

@@ -37,7 +37,7 @@ class Recorded:
     models: Collection[str] = ()
     cells: dict[Cell, tuple[Replayed, int]] = field(default_factory=dict, init=False)
     left_out: int = field(default=0, init=False)
-    _made: dict[Path, Pass] = field(default_factory=dict, init=False)
+    _passes: dict[Path, Pass] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Read the transcripts. Raises CuirError U606 for a folder without such transcripts."""
@@ -63,9 +63,9 @@ class Recorded:
     def task(self, cell: Cell) -> Pass:
         """Return the pass that judges a sample."""
         replayed, _ = self.cells[cell]
-        if replayed.path not in self._made:
-            self._made[replayed.path] = self.make(replayed.transcript.task)
-        return self._made[replayed.path]
+        if replayed.path not in self._passes:
+            self._passes[replayed.path] = self.make(replayed.transcript.task)
+        return self._passes[replayed.path]
 
     def asks(self, cell: Cell) -> Asks:
         """Return the source of a sample's answers."""
@@ -89,7 +89,7 @@ class _OfSample:
 
     replayed: Replayed
     number: int
-    given: int = 0
+    count: int = 0
     drifted: int = 0
 
     @property
@@ -100,7 +100,7 @@ class _OfSample:
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
         """Return the next recorded answer, whatever the sample's number in the evaluation."""
         answer = self.replayed.ask(messages, self.number)
-        recorded = [e for e in self.replayed.transcript.exchanges if e.sample == self.number][self.given]
-        self.given += 1
+        recorded = [e for e in self.replayed.transcript.exchanges if e.sample == self.number][self.count]
+        self.count += 1
         self.drifted += tuple(messages) != recorded.request
         return replace(answer, seconds=recorded.answer.seconds)

@@ -133,8 +133,8 @@ def score(model: str, rows: Sequence[Row]) -> Score:
         sum(r["tokens"] for r in rows),
         None if None in usd else sum(usd),
         sum(r["seconds"] for r in rows),
-        _counted(reason(a["stage"], a["codes"]) for a in failed),
-        _counted(code for a in failed for code in a["codes"][:1]),
+        _count_words(reason(a["stage"], a["codes"]) for a in failed),
+        _count_words(code for a in failed for code in a["codes"][:1]),
     )
 
 
@@ -154,7 +154,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(numbers) if numbers else None
 
 
-def _counted(words: Iterable[str]) -> dict[str, int]:
+def _count_words(words: Iterable[str]) -> dict[str, int]:
     """Count words, the most frequent first."""
     return dict(Counter(words).most_common())
 

@@ -17,11 +17,11 @@ from .reading import Reading
 
 CODES = tuple(f"O{n}" for n in range(101, 111))  # of what a comparison says; the architecture (O111) is no matter of a reading
 KEYS = ("code", "about", "reason", "by")
-FURTHER = ("instruction", "line")
+OPTIONAL_KEYS = ("instruction", "line")
 
 
 @dataclass(frozen=True)
-class Settled:
+class Settlement:
     """Settlement of a difference.
 
     Attributes:
@@ -42,7 +42,7 @@ class Settled:
         return difference.code == self.code and f"`{self.about}`" in difference.message
 
 
-def read_settled(path: Path, reading: Reading) -> tuple[Settled, ...]:
+def read_settled(path: Path, reading: Reading) -> tuple[Settlement, ...]:
     """Read the settlements of a file, each an entry `[[settled]]`.
 
     Raises CuirError O125: an entry is malformed, or its evidence is not in the PTX.
@@ -55,14 +55,14 @@ def read_settled(path: Path, reading: Reading) -> tuple[Settled, ...]:
     for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
         fields = entry if isinstance(entry, dict) else {}
         wrong = [k for k in KEYS if not isinstance(fields.get(k), str) or not fields[k].strip()] + [
-            k for k in fields if k not in (*KEYS, *FURTHER)
+            k for k in fields if k not in (*KEYS, *OPTIONAL_KEYS)
         ]
         if wrong:
             raise CuirError.of(
                 "O125",
-                f"`{path}`, settlement {number}: it must have {', '.join(KEYS)} as texts, and may have {', '.join(FURTHER)}; wrong: {', '.join(wrong)}",
+                f"`{path}`, settlement {number}: it must have {', '.join(KEYS)} as texts, and may have {', '.join(OPTIONAL_KEYS)}; wrong: {', '.join(wrong)}",
             )
-        settlement = Settled(**{k: str(v) for k, v in fields.items()})
+        settlement = Settlement(**{k: str(v) for k, v in fields.items()})
         if settlement.code not in CODES:
             raise CuirError.of(
                 "O125",
@@ -74,7 +74,7 @@ def read_settled(path: Path, reading: Reading) -> tuple[Settled, ...]:
     return tuple(result)
 
 
-def _check(settlement: Settled, reading: Reading, location: str) -> None:
+def _check(settlement: Settlement, reading: Reading, location: str) -> None:
     """Check that the instruction of a reason stands where it says, as the compiler has it.
 
     Raises CuirError O125.
@@ -104,7 +104,7 @@ def _check(settlement: Settled, reading: Reading, location: str) -> None:
         )
 
 
-def told(settlements: Sequence[Settled]) -> str:
+def describe_settlements(settlements: Sequence[Settlement]) -> str:
     """Describe settlements for a model before it writes: there the program may differ from the list."""
     if not settlements:
         return ""
@@ -112,7 +112,7 @@ def told(settlements: Sequence[Settled]) -> str:
     return f"In these your program may differ from the list, each for the reason that a person or a check has settled:\n\n{entries}\n\n"
 
 
-def without_effect(settlements: Sequence[Settled], applied: Sequence[dict[str, str]]) -> list[str]:
+def without_effect(settlements: Sequence[Settlement], applied: Sequence[dict[str, str]]) -> list[str]:
     """Return the settlements that no difference was settled by.
 
     Then a name or a code is wrong, or the program does not differ there.
@@ -121,7 +121,9 @@ def without_effect(settlements: Sequence[Settled], applied: Sequence[dict[str, s
     return [f"{s.code} `{s.about}`" for s in settlements if (s.code, s.about) not in used]
 
 
-def unsettled(differences: Iterable[Diagnostic], settlements: Sequence[Settled]) -> tuple[tuple[Diagnostic, ...], list[dict[str, str]]]:
+def split_settled(
+    differences: Iterable[Diagnostic], settlements: Sequence[Settlement]
+) -> tuple[tuple[Diagnostic, ...], list[dict[str, str]]]:
     """Split differences into those that remain, and those that are settled, each with its reason."""
     remaining, applied = [], []
     for difference in differences:

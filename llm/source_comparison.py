@@ -46,7 +46,7 @@ def beside_source(
     lifted, source = compile(program, consts=consts), SourceKernel(expert, dim)
     cases, wrong = [], list[Diagnostic]()
     for shape in shapes:
-        case = one(lifted, source, spec, shape, dim)
+        case = compare_problem(lifted, source, spec, shape, dim)
         cases.append(case)
         if not case["ok"]:
             wrong.append(
@@ -61,7 +61,7 @@ def beside_source(
     return {"cases": cases, "speed": speed, "summary": summary, "diagnostics": [d.as_json() for d in wrong]}
 
 
-def one(lifted: Runs, source: Runs, spec: Specification, shape: Shape, dim: int, device: str = "cuda") -> dict[str, Any]:
+def compare_problem(lifted: Runs, source: Runs, spec: Specification, shape: Shape, dim: int, device: str = "cuda") -> dict[str, Any]:
     """Compare the outputs for one problem.
 
     Returns the distances of O (relative to the norm of the float64 result) and LSE, what is allowed, and whether they

@@ -24,14 +24,14 @@ def sources(spec: AnySpecification) -> list[str]:
     Short files are returned whole, from others the functions alone.
     """
     texts: list[str] = []
-    for function in _reached(spec):
+    for function in _walk_functions(spec):
         text = _text(function)
         if text and text not in texts and (not texts or sum(map(len, texts)) + len(text) <= MOST):
             texts.append(text)
     return texts
 
 
-def _reached(spec: AnySpecification) -> Iterator[types.FunctionType]:
+def _walk_functions(spec: AnySpecification) -> Iterator[types.FunctionType]:
     """Yield functions of the user, each once, the specification's own first."""
     if isinstance(spec, FunctionSpecification):
         pending: list[Any] = [spec.reference, spec.inputs, spec.sizes]

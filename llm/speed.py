@@ -44,7 +44,7 @@ class Speed:
     facts: dict[str, Any]
 
 
-def judged(origin: Program, program: Program, checked: Checked, spec: Specification | None) -> Speed:
+def judge_speed(origin: Program, program: Program, checked: Checked, spec: Specification | None) -> Speed:
     """Compare a program with its origin, and with the blocks that the mask of its specification needs.
 
     `spec` is None for a program without a mask.
@@ -55,7 +55,7 @@ def judged(origin: Program, program: Program, checked: Checked, spec: Specificat
         at = _problem(spec, program, *get_tile_sizes(checked))
         needed, partial = _blocks(spec, at, *get_tile_sizes(checked))
         tiles = at.B * at.H * -(-at.M // get_tile_sizes(checked)[0])
-        visited = _visited(program, checked, spec, at)
+        visited = _count_visited_blocks(program, checked, spec, at)
         facts |= {"visited": round(visited, 1), "needed": needed, "masked_needed": partial, "problem": str(at)}
         if visited > SLACK * needed + tiles:
             place = _place(program, "kv_count", checked.origin)
@@ -67,7 +67,7 @@ def judged(origin: Program, program: Program, checked: Checked, spec: Specificat
                     "count and visit only blocks with a kept pair: kv_count, kv_block",
                 )
             )
-        masked = _masked(program, checked, spec, at)
+        masked = _count_masked_blocks(program, checked, spec, at)
         facts["masked"] = masked
         if masked is not None and masked > SLACK * partial + tiles:
             place = _place(program, "kv_count", checked.origin)
@@ -107,7 +107,7 @@ def _problem(spec: Specification, program: Program, BM: int, BN: int) -> Lengths
 
 def _blocks(spec: Specification, at: Lengths, BM: int, BN: int) -> tuple[int, int]:
     """Count the blocks that hold a kept pair, and those among them that also hold a dropped one."""
-    mask = spec.kept(at).numpy()
+    mask = spec.compute_kept(at).numpy()
     some = none_lost = 0
     for m, n in itertools.product(range(0, at.M, BM), range(0, at.N, BN)):
         part = mask[:, :, m : m + BM, n : n + BN]
@@ -116,7 +116,7 @@ def _blocks(spec: Specification, at: Lengths, BM: int, BN: int) -> tuple[int, in
     return some, some - none_lost
 
 
-def _visited(program: Program, checked: Checked, spec: Specification, at: Lengths) -> float:
+def _count_visited_blocks(program: Program, checked: Checked, spec: Specification, at: Lengths) -> float:
     """Count the multiplied blocks by the volume of the products of a run.
 
     Both products of a block count as one.
@@ -127,7 +127,7 @@ def _visited(program: Program, checked: Checked, spec: Specification, at: Length
     return report.blocks * _BLOCK / (2 * BM * BN * int(checked.consts["D"]))  # type: ignore[arg-type]
 
 
-def _masked(program: Program, checked: Checked, spec: Specification, at: Lengths) -> int | None:
+def _count_masked_blocks(program: Program, checked: Checked, spec: Specification, at: Lengths) -> int | None:
     """Count the blocks in which the program's kv_count demands keep(); None without splice points."""
     if not has_splice_points(program):
         return None
@@ -161,7 +161,7 @@ def _asynchronous(origin: Program, program: Program, kernel: Kernel) -> list[Dia
 
 def _traits(program: Program) -> list[str]:
     """Return the kinds of asynchronous work of a program, in words."""
-    calls = [n for k in program.kernels().values() for n in _reached(program, k) if isinstance(n, Call)]
+    calls = [n for k in program.kernels().values() for n in _list_reachable_nodes(program, k) if isinstance(n, Call)]
     names = {n.func.id for n in calls if isinstance(n.func, Name)}
     rings = any(
         isinstance(n.func, Name) and n.func.id == "mbarrier" and any(isinstance(a, Keyword) and a.name == "stages" for a in _arguments(n))
@@ -184,6 +184,6 @@ def _arguments(call: Call) -> list[Node]:
     return [*call.args, *call.keywords]
 
 
-def _reached(program: Program, kernel: Kernel) -> list[Node]:
+def _list_reachable_nodes(program: Program, kernel: Kernel) -> list[Node]:
     """Return the nodes of a kernel and of every function of the program."""
     return [*walk(kernel), *(n for f in program.funcs().values() for n in walk(f))]

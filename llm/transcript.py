@@ -17,7 +17,7 @@ from typing import Any
 
 from cuir.text.diagnostics import CuirError
 
-from .client import library_version, scrubbed
+from .client import library_version, scrub
 from .loop import Attempt, Outcome
 from .messages import Answer, Message
 from .prompting import prompts_hash
@@ -57,7 +57,7 @@ class Recorder:
                 authors.
         """
         self.path, self.withheld = path, withheld
-        self._lock, self._known = threading.Lock(), set[str]()
+        self._lock, self._recorded = threading.Lock(), set[str]()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("", encoding="utf-8")
@@ -69,8 +69,8 @@ class Recorder:
         """Record a request, its answer and the verdict."""
         with self._lock:
             for message in attempt.request:
-                if (name := message_id(message)) not in self._known:
-                    self._known.add(name)
+                if (name := message_id(message)) not in self._recorded:
+                    self._recorded.add(name)
                     text = {} if self.withheld and message.role != "system" else {"text": message.text}
                     self._write({"kind": "message", "id": name, "role": message.role, **text})
             self._write(
@@ -92,7 +92,7 @@ class Recorder:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(scrubbed(json.dumps(line, ensure_ascii=False)) + "\n")
+            file.write(scrub(json.dumps(line, ensure_ascii=False)) + "\n")
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Replayed:
     exact: bool = False
     task: Mapping[str, Any] = field(default_factory=dict)
     drifted: int = 0
-    _given: dict[int, int] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def __post_init__(self) -> None:
@@ -226,7 +226,7 @@ class Replayed:
         """Return the recorded answer. Raises CuirError U607 if the request is not on record."""
         with self._lock:
             of_sample = [e for e in self.transcript.exchanges if e.sample == sample]
-            number = self._given.get(sample, 0)
+            number = self._counts.get(sample, 0)
             if number >= len(of_sample):
                 raise CuirError.of(
                     "U607",
@@ -239,10 +239,10 @@ class Replayed:
                     raise CuirError.of(
                         "U607",
                         f"request {number + 1} of sample {sample} is not on record: {_difference(messages, recorded.request)}",
-                        hint=self._changed(),
+                        hint=self._describe_changes(),
                     )
                 self.drifted += 1
-            self._given[sample] = number + 1
+            self._counts[sample] = number + 1
         return replace(recorded.answer, cached=True, seconds=0.0)
 
     def drift(self) -> str:
@@ -258,10 +258,10 @@ class Replayed:
     def other_task(self) -> str:
         """Describe the differences of the current task from that on record."""
         was, now = self.transcript.task, self.task
-        pairs = [(name, _said(was[name]), _said(now[name])) for name in now if name in was and name not in _MANNER]
+        pairs = [(name, _format_value(was[name]), _format_value(now[name])) for name in now if name in was and name not in _MANNER]
         return "; ".join(f"{name}: {before} then, {current} now" for name, before, current in pairs if before != current)
 
-    def _changed(self) -> str:
+    def _describe_changes(self) -> str:
         """Describe what may have changed since the record."""
         now = versions()
         differences = [
@@ -279,7 +279,7 @@ class Replayed:
 _MANNER = ("samples", "attempts", "temperature", "level")  # of a task: how it is led and judged, not what is asked for
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a value of a task."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={value[name]}" for name in sorted(value)) or "none"

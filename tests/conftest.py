@@ -145,7 +145,7 @@ def few_problems(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: py
         (stages, "choose_readout_lengths"),
     ):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, real=real: list(real(*given))[::3])
+        monkeypatch.setattr(module, name, lambda *arguments, real=real: list(real(*arguments))[::3])
 
 
 @pytest.fixture

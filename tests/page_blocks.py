@@ -268,12 +268,14 @@ class InterpretedKernel:
     def __init__(self, program: Any, *, consts: dict[str, Any] | None = None, loader: str = "torch"):
         self.checked = program if isinstance(program, cuir.Checked) else cuir.check(program, consts=consts)
 
-    def __call__(self, **given: Any) -> Any:
-        dims = {d: n for t in self.checked.tensors if t.name in given for d, n in zip(t.dims, given[t.name].shape, strict=True)}
+    def __call__(self, **arguments: Any) -> Any:
+        dims = {d: n for t in self.checked.tensors if t.name in arguments for d, n in zip(t.dims, arguments[t.name].shape, strict=True)}
         outputs = {
-            t.name: torch.empty([dims.get(d, d) for d in t.dims], dtype=TORCH[t.dtype]) for t in self.checked.tensors if t.name not in given
+            t.name: torch.empty([dims.get(d, d) for d in t.dims], dtype=TORCH[t.dtype])
+            for t in self.checked.tensors
+            if t.name not in arguments
         }
-        cuir.run(self.checked, {**given, **outputs})
+        cuir.run(self.checked, {**arguments, **outputs})
         return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
 
 

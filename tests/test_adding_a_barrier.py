@@ -99,7 +99,7 @@ for name, text in programs.items():
     said[name] = [run, str(explore(checked, {"X": x, "Y": y}, grid=1)).removeprefix("Exploration(").split(" ")[0]]
 program = cuir.parse(programs["right"])
 said["verified"] = cuir.verify(program, cuir.FunctionSpecification("same", lambda X: X), seeded=0).ok
-said["mutants"] = [m.what for m in mutants(program, "swap") if "meet" in m.what or "there" in m.what]
+said["mutants"] = [m.description for m in mutants(program, "swap") if "meet" in m.description or "there" in m.description]
 checked = cuir.check(program)
 arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 130})
 said["passes"] = all(s.outcome is None or s.outcome.ok for s in Lowering(checked, ()).stages(arguments, ctas_for(checked)))
@@ -109,7 +109,7 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Run code in a process that imports the copy; return its output."""
     place = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "cuir", place / "cuir")
@@ -122,19 +122,19 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return json.loads(output.stdout)
 
 
-def test_the_entry_is_complete(said: dict) -> None:
-    assert not said["gaps"]
+def test_the_entry_is_complete(answers: dict) -> None:
+    assert not answers["gaps"]
 
 
-def test_right_and_wrong_programs_are_told_apart(said: dict) -> None:
-    assert said["right"] == [True, "no"]
-    assert said["race"][0] == "R401" and said["race"][1] == "R401"
-    assert said["deadlock"][0] is not True and said["deadlock"][1] != "no"
+def test_right_and_wrong_programs_are_told_apart(answers: dict) -> None:
+    assert answers["right"] == [True, "no"]
+    assert answers["race"][0] == "R401" and answers["race"][1] == "R401"
+    assert answers["deadlock"][0] is not True and answers["deadlock"][1] != "no"
 
 
-def test_verification_and_mutation_know_it(said: dict) -> None:
-    assert said["verified"] is True and said["mutants"]
+def test_verification_and_mutation_know_it(answers: dict) -> None:
+    assert answers["verified"] is True and answers["mutants"]
 
 
-def test_it_lowers(said: dict) -> None:
-    assert said["passes"] is True and said["cuda"] == ["cuir::bar_sync(1, 256);", "cuir::bar_sync(2, 256);"] * 2
+def test_it_lowers(answers: dict) -> None:
+    assert answers["passes"] is True and answers["cuda"] == ["cuir::bar_sync(1, 256);", "cuir::bar_sync(2, 256);"] * 2

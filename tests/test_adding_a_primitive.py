@@ -38,7 +38,7 @@ def test_the_page_has_its_steps() -> None:
 
 
 @pytest.fixture(scope="module")
-def said(copy: Path) -> list[str]:
+def answers(copy: Path) -> list[str]:
     """Return the output of a process that uses the copy: gaps of the table, the lowered call, a wrong dtype."""
     code = (
         "import cuir, torch\n"
@@ -56,15 +56,15 @@ def said(copy: Path) -> list[str]:
     return run(copy, "-c", code).splitlines()
 
 
-def test_the_entry_is_complete(copy: Path, said: list[str]) -> None:
+def test_the_entry_is_complete(copy: Path, answers: list[str]) -> None:
     output = run(copy, "-m", "cuir", "ops", "rsqrt")
     assert "interpreter: cuir/interp/ops/compute.py" in output and "lowering: cuir/lowering/cuda/operator_text.py" in output
-    assert said[0] == "False"
+    assert answers[0] == "False"
 
 
-def test_the_program_runs_and_lowers(said: list[str]) -> None:
-    assert said[1] == "True"
+def test_the_program_runs_and_lowers(answers: list[str]) -> None:
+    assert answers[1] == "True"
 
 
-def test_the_typing_rule_holds(said: list[str]) -> None:
-    assert said[2] == "['T142']"
+def test_the_typing_rule_holds(answers: list[str]) -> None:
+    assert answers[2] == "['T142']"

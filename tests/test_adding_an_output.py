@@ -134,40 +134,40 @@ def run(place: Path, script: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def said(project: Path) -> dict:
+def answers(project: Path) -> dict:
     return run(project, SCRIPT)
 
 
-def test_the_transfer_writes_it_behind_the_others(said: dict) -> None:
-    assert said["written"] == ["O", "LSE", "MAX_SCORES", NAME]
-    assert said["cached 0"] == said["cached 1"] == [True, False]
+def test_the_transfer_writes_it_behind_the_others(answers: dict) -> None:
+    assert answers["written"] == ["O", "LSE", "MAX_SCORES", NAME]
+    assert answers["cached 0"] == answers["cached 1"] == [True, False]
 
 
-def test_right_and_wrong_statements_are_told_apart(said: dict) -> None:
-    assert said["right"] == [None] * 4
-    *differ, not_stored = said["wrong"]
+def test_right_and_wrong_statements_are_told_apart(answers: dict) -> None:
+    assert answers["right"] == [None] * 4
+    *differ, not_stored = answers["wrong"]
     assert all(code == "V309" and message.startswith(f"{NAME} differs from float64 by ") for code, message in differ)
     assert not_stored[0] == "V302" and not_stored[1].startswith(f"{NAME} is NaN")
 
 
-def test_errors_name_it(said: dict) -> None:
-    assert said["missing"] == ["V309", f"`squared` asks for sums of squared weights, and the kernel gives no {NAME}"]
-    assert said["unknown"] == ["X101", f"`outputs` of `x` are among MAX_SCORES, {NAME}, found 'ENTROPY'"]
-    assert said["parted"][0] == "X130" and "cannot join sums of squared weights" in said["parted"][1]
+def test_errors_name_it(answers: dict) -> None:
+    assert answers["missing"] == ["V309", f"`squared` asks for sums of squared weights, and the kernel gives no {NAME}"]
+    assert answers["unknown"] == ["X101", f"`outputs` of `x` are among MAX_SCORES, {NAME}, found 'ENTROPY'"]
+    assert answers["parted"][0] == "X130" and "cannot join sums of squared weights" in answers["parted"][1]
 
 
-def test_calls_return_it(said: dict) -> None:
+def test_calls_return_it(answers: dict) -> None:
     for of_call, count in (("attention", 1), ("operator", 1), ("request 0", 2), ("request 1", 2)):
-        assert len(said[of_call]) == count and max(said[of_call]) < 1e-5, of_call
-    assert said["fake"] == [[1, 2, 40, 16], [1, 2, 40], [1, 2, 40]]
-    assert said["few queries"] == [[1, 2, 1, 16], *[[1, 2, 1]] * 3]
+        assert len(answers[of_call]) == count and max(answers[of_call]) < 1e-5, of_call
+    assert answers["fake"] == [[1, 2, 40, 16], [1, 2, 40], [1, 2, 40]]
+    assert answers["few queries"] == [[1, 2, 1, 16], *[[1, 2, 1]] * 3]
 
 
-def test_it_lowers(said: dict) -> None:
-    assert said["cuda"]
+def test_it_lowers(answers: dict) -> None:
+    assert answers["cuda"]
 
 
 @pytest.mark.thorough
 def test_verification_judges_it(project: Path) -> None:
-    said = run(project, VERIFICATION)
-    assert said["verdicts"] == [[], ["V309"]] and any(note.startswith(f"{NAME}[") for note in said["blamed"])
+    answers = run(project, VERIFICATION)
+    assert answers["verdicts"] == [[], ["V309"]] and any(note.startswith(f"{NAME}[") for note in answers["blamed"])

@@ -293,7 +293,7 @@ def test_nothing_that_a_program_says_is_evaluated() -> None:
     assert not results
 
 
-def tracked() -> list[Path]:
+def list_tracked() -> list[Path]:
     """The files of the project, without those that git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -308,7 +308,7 @@ def test_no_path_of_a_machine_and_no_package_index() -> None:
         r"(?<![\w.])/(work|farm|root|home|Users)/|/tmp/bash_jobs|(index-url|find-links)[ =]|https?://[\w.]*(pypi|pytorch\.org/whl)"
     )
     wrong = []
-    for path in tracked():
+    for path in list_tracked():
         if path.suffix in {".png", ".webp", ".svg", ".cubin"} or path == Path(__file__):
             continue
         for name, text in read_texts(path):

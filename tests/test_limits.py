@@ -184,7 +184,7 @@ NUMBERS = (
 TOKEN = re.compile(r"\s+|\w+|[^\w\s]")
 
 
-def changed(text: str, rng: random.Random) -> str:
+def change(text: str, rng: random.Random) -> str:
     """A program with a number replaced, a word deleted or doubled, or two words swapped."""
     for _ in range(rng.randint(1, 3)):
         tokens = TOKEN.findall(text)
@@ -208,7 +208,7 @@ def changed(text: str, rng: random.Random) -> str:
 @given(st.integers(0, 10**9))
 def test_changed_programs_end_with_a_verdict(seed: int) -> None:
     rng = random.Random(seed)
-    text, begin = changed(rng.choice(TEXTS), rng), time.process_time()
+    text, begin = change(rng.choice(TEXTS), rng), time.process_time()
     try:
         program = parse(text)
         name = rng.choice(list(program.kernels()) or [None])

@@ -89,10 +89,10 @@ def test_the_wheel_adapts_a_kernel_in_an_empty_environment(wheel: Path, tmp_path
     assert all(f.startswith(str(site)) for f in files) and version == cuir.__version__
     assert not any(Path(p or tmp_path).resolve() == ROOT for p in path), "the checkout is out of reach"
     assert not any(m.startswith("__editable__") for m in modules), "and so is its link in the environment of the tests"
-    shown = subprocess.run(
+    process = subprocess.run(
         [place / "bin" / "cuir", "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
     ).stdout
-    assert shown == f"cuir {cuir.__version__}\n"
+    assert process == f"cuir {cuir.__version__}\n"
     command = [place / "bin" / "cuir", "bridge", "prefix_lm", "--out", str(tmp_path / "out")]
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0 and "prefix_lm: verified" in result.stdout, result.stdout + result.stderr

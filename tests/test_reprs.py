@@ -48,12 +48,12 @@ def objects() -> list[tuple[Any, str]]:
 
 
 @pytest.fixture(scope="module")
-def shown() -> list[tuple[str, str, str]]:
+def reprs() -> list[tuple[str, str, str]]:
     return [(type(value).__name__, repr(value), part) for value, part in objects()]
 
 
-def test_reprs_are_lines_that_name_what_they_are_of(shown: list[tuple[str, str, str]]) -> None:
-    for name, text, part in shown:
+def test_reprs_are_lines_that_name_what_they_are_of(reprs: list[tuple[str, str, str]]) -> None:
+    for name, text, part in reprs:
         assert text.startswith(f"{name}(") and part in text
         assert len(text) <= LINE and "\n" not in text, name
 

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.recorded import read_rows
 from cuir.text.markdown import table
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 CLASSES = {
     1: "shared memory: waits, arrivals, stages, products, fences",
     2: "grid and sizes: units of a CTA, more CTAs, more blocks, more batches",
@@ -47,11 +47,11 @@ CLASSES = {
 
 def sources() -> list[Path]:
     """List the bundles beside this file."""
-    return sorted(HERE.glob("kernels/*.jsonl.xz"))
+    return sorted(FOLDER.glob("kernels/*.jsonl.xz"))
 
 
 @functools.cache
-def unpacked() -> tempfile.TemporaryDirectory[str]:
+def make_unpack_folder() -> tempfile.TemporaryDirectory[str]:
     """Make the folder in which bundles are unpacked; it is removed at the end of the process."""
     return tempfile.TemporaryDirectory(prefix="handwritten-")
 
@@ -77,7 +77,7 @@ def programs(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return the entries of folders and bundles, each with the folder of its files."""
     entries = []
     for source in paths:
-        folder = unpack(source, Path(unpacked().name)) if source.is_file() else source
+        folder = unpack(source, Path(make_unpack_folder().name)) if source.is_file() else source
         for line in (folder / "index.jsonl").read_text(encoding="utf-8").splitlines():
             if line.strip():
                 entries.append({**json.loads(line), "folder": folder})

@@ -139,7 +139,7 @@ def build(case: Case) -> tuple[Any, Any, list[np.ndarray]]:
     return kernel(), kernel(interpret=InterpretGPUParams(detect_races=True)), inputs
 
 
-def expected(case: Case, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+def compute_expected(case: Case, inputs: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Compute the result of the kernel without a fault."""
     x = inputs[0]
     if case.kernel == "product":
@@ -166,7 +166,7 @@ def observe(case: Case) -> None:
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 y = np.asarray(interpreted(*inputs))
-            result = "right" if np.array_equal(y, expected(case, inputs, y.shape)) else "wrong"
+            result = "right" if np.array_equal(y, compute_expected(case, inputs, y.shape)) else "wrong"
             message = "race" if interpreter.get_races().races_found else ""
         except Exception as error:  # likewise: it becomes the message of this run
             result, message = "", last_error(str(error)) or str(error)
@@ -174,7 +174,7 @@ def observe(case: Case) -> None:
         print(json.dumps({"result": result, "message": message}), flush=True)
 
 
-def watched(index: int) -> str:
+def watch(index: int) -> str:
     """Describe what a separate process observes of a case."""
     records, hangs = [], False
     with tempfile.TemporaryFile() as log:
@@ -212,7 +212,7 @@ def table(cuir: str) -> None:
     )
     print("| class | kernel | fault | GPU interpret mode | `cuir verify` of the twin | the twin |\n|---|---|---|---|---|---|")
     for index, case in enumerate(CASES):
-        pallas = UNSAID[case.number] if case.number in UNSAID and not case.fault else watched(index)
+        pallas = UNSAID[case.number] if case.number in UNSAID and not case.fault else watch(index)
         text = WRITERS_TWIN if not case.twin else corpus.faulty()[case.twin]
         twin = answer(cuir, with_changes(text, case.changes), REFERENCES[case.kernel])
         name = f"`{case.twin or 'writers'}`" + (", changed" if case.changes and case.twin else "")

@@ -194,7 +194,7 @@ def compile_all() -> None:
         print(f"{case.kernel}, {case.text}: {compiled.metadata.shared} bytes of shared memory", flush=True)
 
 
-def watched(index: int) -> str:
+def watch(index: int) -> str:
     """Describe what a separate process observes of a case."""
     process = subprocess.run([sys.executable, "-m", __spec__.name, "--case", str(index)], capture_output=True, text=True, check=False)
     if process.returncode < 0:
@@ -218,7 +218,7 @@ def table(cuir: str) -> None:
         elif not isinstance(twin, str):
             text = with_changes((CORPUS / "programs/flash_fwd.cuir").read_text(encoding="utf-8"), FULL + twin)
             twin = answer(cuir, text, "full", "--head-dim", str(D))
-        print(f"| {case.number or ''} | {case.kernel} | {case.text} | {watched(index)} | {twin} |", flush=True)
+        print(f"| {case.number or ''} | {case.kernel} | {case.text} | {watch(index)} | {twin} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from cuir.verification.sanitizer import make_diagnostics, read_reports
 
 from .launches import ENDED, ERROR, HANGS
 from .planted_faults import FILE, Fault, origin, read_faults
-from .tools_table import REPORTS, RESULTS, TOOLS, find_kind_lines, markdown, outcomes_of, summary, unseen, with_table
+from .tools_table import REPORTS, RESULTS, TOOLS, find_kind_lines, list_unseen, markdown, outcomes_of, summary, with_table
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "benchmarks.other_tools.launches")
@@ -82,7 +82,7 @@ class Clock:
         return time.monotonic() - self.begin >= self.limit + GRACE - 1.0
 
 
-def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
+def launch_fault(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str = "", command: Sequence[str] = COMMAND) -> Record:
     """Run a fault in a separate process, under a tool or (RESULTS) none.
 
     The record has outcome, problem, says, launches, and the lines of the tool's log that name kinds of errors.
@@ -95,8 +95,8 @@ def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str
     if tool and hangs:
         seconds_each = 6 * DEADLOCK if tool == "racecheck" else LAUNCH
         every = seconds_each + 4.0
-    options = [word for option in OPTIONS for word in option if option[0] in known_options(sanitizer)] if tool else []
-    options += ["--port", str(49152 + 16 * (next(PORTS) % 1000))] if tool and "--port" in known_options(sanitizer) else []
+    options = [word for option in OPTIONS for word in option if option[0] in list_options(sanitizer)] if tool else []
+    options += ["--port", str(49152 + 16 * (next(PORTS) % 1000))] if tool and "--port" in list_options(sanitizer) else []
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "sanitizer.txt"
         with Worker([*around(tool, sanitizer, log), *options, *command], env) as worker:
@@ -114,7 +114,7 @@ def launched(fault: Fault, under: str, hangs: bool, clock: Clock, sanitizer: str
                 clock.at_most(5.0 if answer["outcome"] == HANGS else 60.0)
             )  # a tool writes what it has when the process has ended
         text = _read(log)
-    return answer if tool is None else told(fault, answer, text, hangs)
+    return answer if tool is None else interpret_log(fault, answer, text, hangs)
 
 
 def _read(log: Path) -> str:
@@ -123,19 +123,19 @@ def _read(log: Path) -> str:
 
 
 @functools.cache
-def known_options(sanitizer: str) -> frozenset[str]:
+def list_options(sanitizer: str) -> frozenset[str]:
     """Return the options that a compute-sanitizer's help names."""
-    return frozenset(re.findall(r"--[a-z-]+", _said(sanitizer, "--help")))
+    return frozenset(re.findall(r"--[a-z-]+", _run_command(sanitizer, "--help")))
 
 
-def _said(*command: str) -> str:
+def _run_command(*command: str) -> str:
     """Return the output of a command, "" if it is missing."""
     with contextlib.suppress(OSError):
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return ""
 
 
-def told(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
+def interpret_log(fault: Fault, answer: Record, log: str, hangs: bool) -> Record:
     """Interpret a tool's log.
 
     `answer` is that of the process under the tool; `hangs`: the launch hangs without the tool, too.
@@ -270,9 +270,9 @@ def compile_all(faults: Sequence[Fault], jobs: int, say: Callable[[str], None]) 
 
 def machine(sanitizer: str) -> Record:
     """Return the GPU, its driver and the tool, for the record."""
-    version = re.search(r"[Vv]ersion ([\d.]+)", _said(sanitizer, "--version")) if sanitizer else None
+    version = re.search(r"[Vv]ersion ([\d.]+)", _run_command(sanitizer, "--version")) if sanitizer else None
     return {
-        "machine": _said("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "machine": _run_command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
         "compute-sanitizer": version[1] if version else "",
     }
 
@@ -327,7 +327,7 @@ def main() -> int:
             )
 
         def runner(fault: Fault, tool_name: str, hangs: bool, clock: Clock) -> Record:
-            return launched(fault, tool_name, hangs, clock, sanitizer)
+            return launch_fault(fault, tool_name, hangs, clock, sanitizer)
 
         run_all(faults, dict(outcomes), under, runner, options.jobs, Clock(options.limit), keep)
         outcomes = read_outcomes(options.out)  # only now are the reports on the originals known
@@ -338,7 +338,7 @@ def main() -> int:
         except (OSError, ValueError) as error:
             parser.error(str(error))
     else:
-        print(text, "", "Right every time, and reported by no tool:", *unseen(faults, outcomes), sep="\n")
+        print(text, "", "Right every time, and reported by no tool:", *list_unseen(faults, outcomes), sep="\n")
     return 0
 
 

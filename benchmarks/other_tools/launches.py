@@ -73,7 +73,7 @@ def problems(of: Origin, checked: Checked) -> list[Problem]:
     return fixed_grid + [Problem(c, None, 1, 3) for c in make_number_cases(checked, spec, marks, "quick")]
 
 
-def sanitized_problems(of: Origin, checked: Checked) -> list[Problem]:
+def list_sanitizer_problems(of: Origin, checked: Checked) -> list[Problem]:
     """Return the problems of the schedules stage, and the smallest of the numbers stage, one launch each.
 
     Problems without work are left out.
@@ -97,7 +97,7 @@ def many_tiles(checked: Checked, spec: object) -> AnyCase:
     return Draw("many tiles", {d: 8 * n or 2 for d, n in find_tiles(checked).items()})
 
 
-def padded(x: torch.Tensor) -> torch.Tensor:
+def pad(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose first columns will be those of x, without gaps.
 
     A copy to a device would drop gaps. It is x itself, unless its rows would not start at multiples of 16 bytes then.
@@ -111,7 +111,7 @@ def padded(x: torch.Tensor) -> torch.Tensor:
     return wider
 
 
-def judged(checked: Checked, of: Origin, launch: AnyLaunch, case: AnyCase) -> str:
+def judge_outputs(checked: Checked, of: Origin, launch: AnyLaunch, case: AnyCase) -> str:
     """Judge outputs as verification does: "" if they are right."""
     try:
         if isinstance(launch, FunctionLaunch):
@@ -138,19 +138,19 @@ def observe(of: Origin, checked: Checked, todo: list[Problem], launched: Launchi
             total += 1
             failed = run.once(launched, problem.grid)
             if failed is not None:
-                return _seen(failed[0], run.case, failed[1], total)
+                return _make_observation(failed[0], run.case, failed[1], total)
         for run in runs:
-            words = [judged(checked, of, launch, run.case) for launch in run.distinct]
+            words = [judge_outputs(checked, of, launch, run.case) for launch in run.distinct]
             if len(words) > 1:
                 right = sum(n for n, w in zip(run.counts, words, strict=True) if not w)
                 message = f"{right} of {problem.rounds} launches right, {len(words)} different results; {next((w for w in words if w), '')}"
-                return _seen(DIFFERS, run.case, message, total)
+                return _make_observation(DIFFERS, run.case, message, total)
             if words[0]:
-                return _seen(WRONG, run.case, words[0], total)
+                return _make_observation(WRONG, run.case, words[0], total)
     return {"outcome": RIGHT, "problem": "", "says": "", "launches": total}
 
 
-def _seen(outcome: str, case: AnyCase, says: str, launches: int) -> dict[str, Any]:
+def _make_observation(outcome: str, case: AnyCase, says: str, launches: int) -> dict[str, Any]:
     """Return the record of an observation."""
     return {"outcome": outcome, "problem": str(case), "says": says[:400], "launches": launches}
 
@@ -163,11 +163,11 @@ class _Run:
     """
 
     def __init__(self, checked: Checked, of: Origin, case: AnyCase, device: str):
-        self.case, self.given = case, prepare_launch(of.program, checked, of.spec, case)
-        values = self.given.arguments()
-        self.here = {n: padded(v) for n, v in values.items() if isinstance(v, torch.Tensor)}
-        self.device = {n: x.to(device, copy=True) for n, x in self.here.items()}
-        self.there = {n: self.device[n][..., : v.shape[-1]] if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+        self.case, self.launch = case, prepare_launch(of.program, checked, of.spec, case)
+        values = self.launch.arguments()
+        self.padded_values = {n: pad(v) for n, v in values.items() if isinstance(v, torch.Tensor)}
+        self.device = {n: x.to(device, copy=True) for n, x in self.padded_values.items()}
+        self.device_values = {n: self.device[n][..., : v.shape[-1]] if isinstance(v, torch.Tensor) else v for n, v in values.items()}
         self.distinct: list[AnyLaunch] = []
         self.counts: list[int] = []
 
@@ -176,11 +176,11 @@ class _Run:
 
         Without a result, returns HANGS or ERROR with a message.
         """
-        now = self.given.fresh()
+        now = self.launch.fresh()
         try:
             for name in now.outputs:
-                self.device[name].copy_(self.here[name])
-            launched(self.there, grid)
+                self.device[name].copy_(self.padded_values[name])
+            launched(self.device_values, grid)
             for name, x in now.outputs.items():
                 x.copy_(self.device[name].cpu()[..., : x.shape[-1]])
         except Hangs as error:
@@ -228,7 +228,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
     device = torch.device("cuda", torch.cuda.current_device())
     launcher = Launcher(compiled, device)
 
-    def launched(arguments: Mapping[str, Any], grid: int | None) -> None:
+    def launch_grid(arguments: Mapping[str, Any], grid: int | None) -> None:
         global _hung
         bound = bind_arguments(checked, arguments)
         require_layout(checked, compiled.cuda.aligned, arguments)
@@ -244,7 +244,7 @@ def _launching(compiled: Compiled, seconds: float) -> Launching:
                 raise Hangs(f"a launch does not end within {seconds:g} s")
             time.sleep(0.0005)
 
-    return launched
+    return launch_grid
 
 
 def results(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,11 +258,11 @@ def launches(request: Mapping[str, Any]) -> dict[str, Any]:
     """Launch the prepared fault under a tool around this process; results are not compared."""
     assert _ready is not None
     of, checked, compiled = _ready
-    launched, todo = _launching(compiled, request["seconds"]), sanitized_problems(of, checked)
+    launched, todo = _launching(compiled, request["seconds"]), list_sanitizer_problems(of, checked)
     for total, problem in enumerate(todo, 1):
         failed = _Run(checked, of, problem.case, "cuda").once(launched, problem.grid)
         if failed is not None:
-            return _seen(failed[0], problem.case, failed[1], total)
+            return _make_observation(failed[0], problem.case, failed[1], total)
     return {"outcome": ENDED, "problem": "", "says": "", "launches": len(todo)}
 
 

@@ -83,8 +83,8 @@ def double(fault: str, readers: int = 1) -> Kernel:
                 lambda i=i: read(y.at[i] if readers > 1 else y, ring, out.at[i] if readers > 1 else out, full, empty, i)
             )
 
-    def overlaid(x: Any, y: Any, both: Any, full: Any, empty: Any) -> None:
-        body(x, y, both[0], both[1], full, empty)
+    def overlaid(x: Any, y: Any, pair: Any, full: Any, empty: Any) -> None:
+        body(x, y, pair[0], pair[1], full, empty)
 
     tile = (readers,) * (readers > 1) + (TILE, TILE)
     memory = {"ring": plgpu.SMEM((stages, TILE, TILE), jnp.float16), "out": plgpu.SMEM(tile, jnp.float16)}

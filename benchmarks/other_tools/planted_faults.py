@@ -21,9 +21,9 @@ from typing import Any
 from cuir.checking.checked import Const
 from cuir.checking.checker import check, pick_kernel
 from cuir.checking.const_defaults import fill_consts
-from cuir.cli.command_inputs import computed, read_program, read_specification
+from cuir.cli.command_inputs import find_computed, read_program, read_specification
 from cuir.lowering import lower
-from cuir.mutation import FAULTS, Job, Mutant, chosen, judge, mutants
+from cuir.mutation import FAULTS, Job, Mutant, choose_mutants, judge, mutants
 from cuir.spec.function_specification import AnySpecification
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
@@ -90,7 +90,7 @@ class Origin:
 
 def origin(name: str) -> Origin:
     """Return a kernel of the corpus. Raises CuirError U101 for an unknown name."""
-    program, entry = read_program(name), computed(name, None)
+    program, entry = read_program(name), find_computed(name, None)
     if entry is None:
         raise CuirError.of("U101", f"the corpus does not say what `{name}` computes", hint=f"kernels: {', '.join(EACH)}")
     kernel, entry_data = entry
@@ -112,7 +112,7 @@ def faults_of(of: Origin, candidates: list[Mutant], fault: int, count: int, seed
     original, spec = show(of.program), of.spec
     text = lower(check(of.program, of.kernel, of.consts)).source
     judged = 0
-    for m in chosen(candidates, (fault,), None, seed):
+    for m in choose_mutants(candidates, (fault,), None, seed):
         if not count or judged == TRIED * count:
             return
         if m.equivalent or not _well_formed(m, of):
@@ -121,7 +121,7 @@ def faults_of(of: Origin, candidates: list[Mutant], fault: int, count: int, seed
         verdict, stage, code, message = judge(m.text, original, spec, job)
         if verdict != "killed":
             continue
-        result = Fault(m.id, of.name, fault, m.operator, m.place, m.what, stage, code, message, _unrunnable(m, of, text), m.text)
+        result = Fault(m.id, of.name, fault, m.operator, m.place, m.description, stage, code, message, _unrunnable(m, of, text), m.text)
         count -= not result.unrunnable
         yield result
 

@@ -118,7 +118,7 @@ def summary(faults: Sequence[Fault], outcomes: Outcomes) -> str:
     )
 
 
-def unseen(faults: Sequence[Fault], outcomes: Outcomes) -> list[str]:
+def list_unseen(faults: Sequence[Fault], outcomes: Outcomes) -> list[str]:
     """Return the faults that gave right results every time and that no tool reported, a line each."""
     return [
         f"class {f.fault}, {f.kernel}, {f.operator}: {f.what} ({f.stage} {f.code})"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import RULES
 from .rules_table import line_of, markdown
-from .timing import FLEX, OURS, measured
+from .timing import FLEX, OURS, measure_cells
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def main() -> int:
         if options.only is None or any(part in f"{r.name}@{d}" for part in options.only)
     ]
     with open(options.out or os.devnull, "a", encoding="utf-8") as file:
-        for row in measured(
+        for row in measure_cells(
             cells, options.processes, options.rounds, options.seconds, lambda news: print(news, file=sys.stderr, flush=True)
         ):
             file.write(json.dumps(row) + "\n")

@@ -144,19 +144,19 @@ def differing(draw: Draw, at: Size) -> Mod:
 
 def buckets(draw: Draw, at: Size) -> Mod:
     """Positions that a table puts into one bucket, a different one for each head."""
-    of = at.drawn(draw.randrange(1 << 30), draw.choice((8, 32)), at.heads, at.length).sort(-1).values
+    of = at.draw(draw.randrange(1 << 30), draw.choice((8, 32)), at.heads, at.length).sort(-1).values
     return lambda b, h, q, k: (of[h, q] == of[h, k]) | (of[h, q] == of[h, k] + 1)
 
 
 def scattered(draw: Draw, at: Size) -> Mod:
     """Buckets whose positions lie anywhere."""
-    of = at.drawn(draw.randrange(1 << 30), draw.choice((4, 16)), at.length)
+    of = at.draw(draw.randrange(1 << 30), draw.choice((4, 16)), at.length)
     return lambda b, h, q, k: of[q] == of[k]
 
 
 def table(draw: Draw, at: Size) -> Mod:
     """Any pairs, from a dense mask."""
-    mask = at.drawn(draw.randrange(1 << 30), draw.choice((4, 50)), at.length, at.length) == 0
+    mask = at.draw(draw.randrange(1 << 30), draw.choice((4, 50)), at.length, at.length) == 0
     return lambda b, h, q, k: mask[q, k] | (q == k)
 
 
@@ -164,19 +164,19 @@ def coarse(draw: Draw, at: Size) -> Mod:
     """Blocks of a table, whose size is none of a tile's."""
     size = draw.choice((24, 40, 96))
     n = -(-at.length // size)
-    mask = at.drawn(draw.randrange(1 << 30), 5, at.heads, n, n) == 0
+    mask = at.draw(draw.randrange(1 << 30), 5, at.heads, n, n) == 0
     return lambda b, h, q, k: mask[h, q // size, k // size] | (q // size == k // size)
 
 
 def padded(draw: Draw, at: Size) -> Mod:
     """Sequences of a batch that end early."""
-    ends = (at.length // 4 + at.drawn(draw.randrange(1 << 30), at.length * 3 // 4, at.batch)).to(torch.int32)
+    ends = (at.length // 4 + at.draw(draw.randrange(1 << 30), at.length * 3 // 4, at.batch)).to(torch.int32)
     return lambda b, h, q, k: k < ends[b]
 
 
 def padded_left(draw: Draw, at: Size) -> Mod:
     """Sequences of a batch that begin late, causal."""
-    starts = at.drawn(draw.randrange(1 << 30), at.length // 2, at.batch)
+    starts = at.draw(draw.randrange(1 << 30), at.length // 2, at.batch)
     return lambda b, h, q, k: (k >= starts[b]) & (q >= k)
 
 
@@ -266,7 +266,7 @@ PRODUCTS: tuple[tuple[Kind, Kind], ...] = (
 UNIONS = ((band, dilated), (slanted, heap))
 
 
-def generated(seed: int) -> Rule:
+def make_rule(seed: int) -> Rule:
     """Return the rule of a seed.
 
     The kinds take turns, first those of masks, then biases, then products and unions of two.
@@ -294,4 +294,4 @@ def generated(seed: int) -> Rule:
 
 
 COUNT = len(MASKS) + len(BIASES) + len(PRODUCTS) + len(UNIONS)
-GENERATED = tuple(generated(seed) for seed in itertools.islice(itertools.count(), COUNT))
+GENERATED = tuple(make_rule(seed) for seed in itertools.islice(itertools.count(), COUNT))

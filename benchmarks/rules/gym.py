@@ -178,7 +178,7 @@ def temporal_heads(at: Size) -> Mods:
 
 
 # ---- chosen tiles (video sparse attention)
-def chosen(at: Size, tiles: int, top: int) -> torch.Tensor:
+def choose_tiles(at: Size, tiles: int, top: int) -> torch.Tensor:
     """Return for each tile of queries the tiles of keys that it sees: i32 [1, heads, tiles, top]."""
     return torch.rand(1, at.heads, tiles, tiles, generator=at.generator(8)).topk(top).indices.to(torch.int32).sort().values.to(at.device)
 
@@ -186,8 +186,8 @@ def chosen(at: Size, tiles: int, top: int) -> torch.Tensor:
 def chosen_tiles(at: Size) -> Mods:
     """Chosen tiles with partly filled ends."""
     size, top = 64, 4
-    tiles = chosen(at, at.length // size, top)
-    real = (at.drawn(9, size // 2, at.length // size) + size // 2 + 1).to(at.device)
+    tiles = choose_tiles(at, at.length // size, top)
+    real = (at.draw(9, size // 2, at.length // size) + size // 2 + 1).to(at.device)
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         tile = k // size
@@ -199,7 +199,7 @@ def chosen_tiles(at: Size) -> Mods:
 def map_of_tiles(at: Size) -> Mods:
     """Chosen tiles as a map."""
     size, top = 64, max(4, at.length // 512)
-    tiles = chosen(at, at.length // size, top)
+    tiles = choose_tiles(at, at.length // size, top)
     tile_map = torch.zeros(1, at.heads, at.length // size, at.length // size, dtype=torch.bool, device=at.device).scatter_(
         -1, tiles.long(), True
     )
@@ -236,7 +236,7 @@ def sandwich(at: Size) -> Mods:
 
 def graph_distance(at: Size) -> Mods:
     """Learned bias for the distance of two nodes."""
-    steps, bias = at.drawn(10, 7, at.batch, at.length, at.length), at.normal(11, at.heads, 7)
+    steps, bias = at.draw(10, 7, at.batch, at.length, at.length), at.normal(11, at.heads, 7)
     return score(lambda s, b, h, q, k: s + bias[h, steps[b, q, k]])
 
 

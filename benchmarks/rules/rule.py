@@ -39,7 +39,7 @@ class Size:
         """Return a generator on the CPU, so that every machine draws the same data."""
         return torch.Generator().manual_seed(seed)
 
-    def drawn(self, seed: int, most: int, *shape: int) -> torch.Tensor:
+    def draw(self, seed: int, most: int, *shape: int) -> torch.Tensor:
         """Return random integers below `most`, i32."""
         return torch.randint(most, shape, generator=self.generator(seed), dtype=torch.int32).to(self.device)
 

@@ -17,7 +17,7 @@ def ratio(row: Row) -> float | None:
     ms = row.get("ms", {})
     if "ours" not in ms or "flex" not in ms:
         return None
-    return statistics.median(theirs / mine for mine, theirs in zip(ms["ours"], ms["flex"], strict=True))
+    return statistics.median(flex_ms / mine for mine, flex_ms in zip(ms["ours"], ms["flex"], strict=True))
 
 
 def line_of(row: Row) -> str:

@@ -29,7 +29,7 @@ BUILD_SECONDS, RUN_SECONDS = 150.0, 30.0
 GRACE = 40.0  # seconds for compilations under way when the time is up: ending a process loses its other cells
 MILLISECONDS = 25.0  # of one contender in a round
 SAMPLE = 48  # queries of two heads that are compared with float64
-APART = 2e-2  # relative: more is wrong
+TOLERANCE = 2e-2  # relative: more is wrong
 COMMAND = (sys.executable, "-m", "benchmarks.rules.timing")
 
 
@@ -81,7 +81,7 @@ def flex(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     return partial(torch.compile(function, dynamic=False), q, k, v)
 
 
-def sampled(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, tuple[Any, ...]]:
+def sample_outputs(mods: Mods, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, tuple[Any, ...]]:
     """Return O of some queries in float64 [2, SAMPLE, D], and where they lie in O."""
     n, g, device = cell["length"], torch.Generator().manual_seed(2), cell["device"]
     rows, keys = torch.randperm(n, generator=g)[:SAMPLE].sort().values.to(device), torch.arange(n, device=device)
@@ -107,9 +107,9 @@ class Prepared:
         rule = next(r for r in RULES if r.name == cell["rule"])
         mods = rule.mods(Size(cell["batch"], cell["heads"], cell["length"], cell["device"]))
         q, k, v = tensors(cell)
-        expected, (batches, heads, rows) = sampled(mods, cell, q, k, v)
+        expected, (batches, heads, rows) = sample_outputs(mods, cell, q, k, v)
         self.calls: dict[str, Callable[[], Any]] = {}
-        self.told: Cell = {"off": {}, "first_s": {}, "failed": {}}
+        self.result: Cell = {"off": {}, "first_s": {}, "failed": {}}
         results = {}
         for name, make in ((OURS, ours), (FLEX, flex)):
             if name not in cell["contenders"]:
@@ -120,17 +120,17 @@ class Prepared:
                 results[name] = call()
                 if cell["device"] == "cuda":
                     torch.cuda.synchronize()
-                self.told["first_s"][name] = round(time.perf_counter() - began, 2)
+                self.result["first_s"][name] = round(time.perf_counter() - began, 2)
                 output = torch.stack([results[name][b, h, rows] for b, h in zip(batches, heads)])
-                self.told["off"][name] = float((output.double() - expected).norm() / expected.norm())
+                self.result["off"][name] = float((output.double() - expected).norm() / expected.norm())
                 self.calls[name] = call
             except Exception as error:  # PyTorch's compilers raise whatever they meet
                 if "CUDA error" in str(error):
                     raise
-                self.told["failed"][name] = describe_error(error)
+                self.result["failed"][name] = describe_error(error)
         if len(results) == 2:
             first, second = (x.float() for x in results.values())
-            self.told["apart"] = float((first - second).norm() / second.norm())
+            self.result["apart"] = float((first - second).norm() / second.norm())
         del results
         if cell["device"] == "cuda":
             torch.cuda.empty_cache()
@@ -138,7 +138,7 @@ class Prepared:
     def times(self, rounds: int) -> Cell:
         """Time the contenders; return the record."""
         samples, failed = time_in_turns(self.calls, rounds, partial(median_ms, milliseconds=MILLISECONDS))
-        return {"ms": samples, **self.told, "failed": {**self.told["failed"], **failed}}
+        return {"ms": samples, **self.result, "failed": {**self.result["failed"], **failed}}
 
 
 def main() -> int:
@@ -153,21 +153,21 @@ def main() -> int:
         except CuirError as error:
             return {"failed": f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"}
 
-    def timed(request: Mapping[str, Any]) -> dict[str, Any]:
+    def time_cell(request: Mapping[str, Any]) -> dict[str, Any]:
         if request["name"] not in prepared:
             prepare(request)
         return prepared.pop(request["name"]).times(request["rounds"])
 
-    return serve({"prepare": prepare, "time": timed})
+    return serve({"prepare": prepare, "time": time_cell})
 
 
 # ---- in the process that asks
-def named(cell: Cell) -> str:
+def name_cell(cell: Cell) -> str:
     """Return the name of a cell."""
     return f"{cell['rule']}-{cell['head_dim']}"
 
 
-def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float, tell: Callable[[str], None]) -> Iterator[Cell]:
+def measure_cells(cells: Sequence[Cell], processes: int, rounds: int, seconds: float, tell: Callable[[str], None]) -> Iterator[Cell]:
     """Yield a row for each cell, in their order: median milliseconds of each round, and failures.
 
     `seconds`: the limit after which nothing more is compiled.
@@ -178,7 +178,7 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
         if not hasattr(local, "worker"):
             local.worker = Worker(COMMAND)
             workers.append(local.worker)
-        name = named(cell)
+        name = name_cell(cell)
         remaining = began + seconds - time.monotonic()
         if remaining <= 0:
             lost[name] = "no time left to compile it"
@@ -197,7 +197,7 @@ def measured(cells: Sequence[Cell], processes: int, rounds: int, seconds: float,
             for finished, future in enumerate(as_completed([pool.submit(prepare, c) for c in cells]), 1):
                 tell(f"{time.monotonic() - began:.0f} s: {finished} of {len(cells)} compiled, the last {future.result()}")
         for cell in cells:
-            name = named(cell)
+            name = name_cell(cell)
             row = {k: v for k, v in cell.items() if k not in ("contenders", "device")}
             if name in lost:
                 yield {**row, "failed": {"all": lost[name]}}

@@ -61,7 +61,7 @@ def _find_error(checked: Checked, bounds: tuple[tuple[str, Interval], ...]) -> C
     outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            ranges_of_names[stmt.targets[0]] = outer.known[stmt.targets[0]] = outer.bound_expr(stmt.value)
+            ranges_of_names[stmt.targets[0]] = outer.bounds_by_name[stmt.targets[0]] = outer.bound_expr(stmt.value)
     units = outer.bound_expr(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
         largest = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
@@ -146,7 +146,7 @@ class _Ranges:
 
     def __init__(self, checked: Checked, bounds: Mapping[str, Bounds], bound: Bound, units: Bounds = None):
         self.checked, self.bound, self.units = checked, bound, units
-        self.known = dict(bounds)
+        self.bounds_by_name = dict(bounds)
         self.outside: list[tuple[Expr, Interval]] = []
 
     def bound_expr(self, e: Expr) -> Bounds:
@@ -181,12 +181,12 @@ class _Ranges:
         return None
 
     def bound_name(self, name: str) -> Bounds:
-        if name in self.known or name not in self.bound:
-            return self.known.get(name)
-        self.known[name] = None  # a name that depends on itself, as a counter does, is unknown
+        if name in self.bounds_by_name or name not in self.bound:
+            return self.bounds_by_name.get(name)
+        self.bounds_by_name[name] = None  # a name that depends on itself, as a counter does, is unknown
         bounds = [self.bound_binding(node) for node in self.bound[name]]
-        self.known[name] = make_hull(*bounds)
-        return self.known[name]
+        self.bounds_by_name[name] = make_hull(*bounds)
+        return self.bounds_by_name[name]
 
     def bound_binding(self, node: Assign | For) -> Bounds:
         if isinstance(node, Assign):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 LOG = logging.getLogger("cuir.caching")
 DEFAULT_LIMIT = 2048  # MiB
-KEPT = 0.8  # share of the limit that eviction leaves
+EVICTION_SHARE = 0.8  # share of the limit that eviction leaves
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,19 @@ class _Eviction:
         return True
 
 
-def evict(kept: frozenset[Path] = frozenset()) -> int:
+def evict(protected: frozenset[Path] = frozenset()) -> int:
     """Remove the least recently used files while the folder is above its limit; return how many.
 
-    `kept` are files that were just written.
+    `protected` are files that were just written.
     """
-    found = [(status.st_mtime_ns, path, status.st_size) for kind in KINDS if kind.evicted for path, status in kind.files()]
-    total, limit, removed = sum(size for *_, size in found), size_limit(), 0
+    entries = [(status.st_mtime_ns, path, status.st_size) for kind in KINDS if kind.evicted for path, status in kind.files()]
+    total, limit, removed = sum(size for *_, size in entries), size_limit(), 0
     if total <= limit:
         return 0
-    for _, path, size in sorted(found):
-        if total <= KEPT * limit:
+    for _, path, size in sorted(entries):
+        if total <= EVICTION_SHARE * limit:
             break
-        if path not in kept:
+        if path not in protected:
             with contextlib.suppress(OSError):
                 path.unlink()
                 removed += 1

@@ -76,9 +76,9 @@ class _Described:
         tables = _TABLES.setdefault(name, [])
         tables.append(weakref.ref(self, lambda dead: tables.remove(dead)))
 
-    def count(self, found: bool) -> None:
+    def count(self, is_hit: bool) -> None:
         """Count a lookup."""
-        if found:
+        if is_hit:
             self.hits += 1
         else:
             self.misses += 1
@@ -155,10 +155,10 @@ def collect_statistics() -> tuple[Statistics, ...]:
             entries, evictions = sum(len(t) for t in tables if isinstance(t, Sized)), sum(t.evictions for t in tables)
             rows.append(Statistics(name, first.key, first.invalidation, first.limit, len(tables), entries, hits, misses, evictions))
     for name, function in _FUNCTIONS:
-        found = function.cache_info()
-        evictions = max(0, found.misses - found.currsize)
+        info = function.cache_info()
+        evictions = max(0, info.misses - info.currsize)
         rows.append(
-            Statistics(name, "arguments", "never: a pure function", found.maxsize, 1, found.currsize, found.hits, found.misses, evictions)
+            Statistics(name, "arguments", "never: a pure function", info.maxsize, 1, info.currsize, info.hits, info.misses, evictions)
         )
     return tuple(sorted(rows, key=lambda row: row.name))
 

@@ -174,7 +174,7 @@ def call_of(node: Node) -> BoundCall | None:
 E = TypeVar("E", bound=Typed)
 
 
-def typed(expr: E, t: Type) -> E:
+def set_type(expr: E, t: Type) -> E:
     """Set the type of an expression of a flat tree; only for its creator, before it is shared."""
     object.__setattr__(expr, "type", t)
     return expr

@@ -214,7 +214,7 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[st
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     names: set[str] = set()
 
-    def reached(expr: Expr) -> bool:
+    def is_reached(expr: Expr) -> bool:
         if isinstance(expr, Name):
             return expr.id in names
         table_entry = entry(checked, expr)
@@ -222,9 +222,9 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[st
             return False
         if table_entry[0].reduces:
             return table_entry[0].sums
-        return any(map(reached, _list_floats(checked, expr)))
+        return any(map(is_reached, _list_floats(checked, expr)))
 
-    while additions := {n for n in rows - names if any(map(reached, bound[n]))}:
+    while additions := {n for n in rows - names if any(map(is_reached, bound[n]))}:
         names |= additions
     into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
     while any(len(targets) < len(targets.union(*(into[m] for m in targets))) for targets in into.values()):

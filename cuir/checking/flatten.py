@@ -96,7 +96,7 @@ class _Flattener:
         for name, value in consts.items():
             self.globals[name] = Name(value.name) if isinstance(value, DType) else Literal(value)
         self.fresh = FreshNames()
-        self.known: set[str] = set()  # flat names of locals that a literal stands for
+        self.literals: set[str] = set()  # flat names of locals that a literal stands for
         self.inlined: set[str] = set()
         self.growth = Growth()
         self.base_names = {p.name for p in kernel.params} | set(dims) | set(self.funcs) | set(constants)
@@ -136,7 +136,7 @@ class _Flattener:
         self.flatten_block(stmt.body, frame, body)
         index = frame.flat[stmt.name].id if stmt.name else None
         self.fresh.used = names
-        return With(call, index, remove_dead_literals(tuple(out + body), self.known), span=stmt.span)
+        return With(call, index, remove_dead_literals(tuple(out + body), self.literals), span=stmt.span)
 
     def count_local_bindings(self, body: tuple[Stmt, ...], outer: Mapping[str, Value]) -> Counter[str]:
         """Count the statements that bind each name; `outer`: values of names that the body may read."""
@@ -263,7 +263,7 @@ class _Flattener:
         moves.append((flat, value))
         if frame.counts[name] == 1 and isinstance(value, Literal):
             aliases.append((name, value))
-            self.known.add(flat.id)
+            self.literals.add(flat.id)
 
     def make_leaves(self, name: str, value: Value) -> Value:
         if isinstance(value, TupleValue):

@@ -34,8 +34,8 @@ from ..syntax.nodes import (
 )
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from ..text.diagnostics import Sink
-from ..text.source import Span, spoken
-from .checked import BoundCall, ScalarParam, TensorParam, bind, call_of, typed
+from ..text.source import Span, spell_name
+from .checked import BoundCall, ScalarParam, TensorParam, bind, call_of, set_type
 from .rewrite_hints import describe_composition
 from .rule_context import RuleContext, is_literal
 from .scope import UNKNOWN
@@ -143,7 +143,7 @@ class Typer:
                 notes = [(f"bound to {old} here", self.first[name])] if name in self.first else []
                 self.sink.error(
                     "T150",
-                    f"`{spoken(name, span)}` is {old} and cannot become {t}; a name has one type in a role",
+                    f"`{spell_name(name, span)}` is {old} and cannot become {t}; a name has one type in a role",
                     span,
                     "use another name, or cast",
                     notes,
@@ -165,7 +165,7 @@ class Typer:
     def infer(self, e: Expr, place: bool = False) -> Type:
         """Infer the type of an expression; `place`: it is not read here."""
         t = self._infer(e, place)
-        typed(e, t)
+        set_type(e, t)
         return t
 
     def _infer(self, e: Expr, place: bool) -> Type:
@@ -235,7 +235,7 @@ class Typer:
                 self.sink.error(
                     "S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it"
                 )
-                typed(e, ErrorType())
+                set_type(e, ErrorType())
         self.unify_literals(op, args)
         return self.check_tile(op.rule(RuleContext(self, op, args, node)), node.span)
 
@@ -264,7 +264,7 @@ class Typer:
             if isinstance(literal_type, Scalar) and (
                 (literal_type.dtype == I32 and dtype != BOOL) or (literal_type.dtype == F32 and dtype.is_float)
             ):
-                typed(e, Scalar(dtype))
+                set_type(e, Scalar(dtype))
                 if isinstance(e, Unary):
                     self.retype(e.operand, dtype)
 
@@ -310,7 +310,7 @@ class Typer:
 
     def apply_typed(self, t: Type, e: Expr) -> Type:
         """Apply the entry of a subscript to a type found here."""
-        typed(e, t)
+        set_type(e, t)
         op = subscript(t)
         return op.rule(RuleContext(self, op, {op.params[0].name: e}, e))
 

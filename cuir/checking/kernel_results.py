@@ -77,14 +77,14 @@ def keep_with_kernel(function: Callable[Concatenate[K, P], T]) -> Callable[Conca
     """Keep the results of a function of a kernel, and of hashable arguments, with the kernel."""
 
     @functools.wraps(function)
-    def kept(checked: K, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def compute_once(checked: K, /, *args: P.args, **kwargs: P.kwargs) -> T:
         results, name = checked.results.by_name, (function, *args, *kwargs.items())
         if name not in results:
             results[name] = function(checked, *args, **kwargs)
         result: T = results[name]
         return result
 
-    return kept
+    return compute_once
 
 
 __all__ = ["KernelResults", "ResultKey", "SameObject", "keep_with_kernel"]

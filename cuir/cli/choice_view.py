@@ -27,9 +27,9 @@ def show_choices(
     from ..performance.search.space import label
     from ..performance.selection import Evidence, choose
     from .command_inputs import agreeing, read_consts
-    from .worker_process import transferred
+    from .worker_process import transfer_variant
 
-    result = transferred(target.variant, words.param, target.source)
+    result = transfer_variant(target.variant, words.param, target.source)
     device = _device(gpu)
     choices = []
     for shape in shapes:

@@ -190,7 +190,7 @@ def read_origin(origin: str, words: KernelWords) -> OriginKernel:
     origin = expert_for(origin, words.dtype or named or USUAL_DTYPE)
     program = read_program(origin)
     picked = pick_kernel(program, words.kernel)
-    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, known_consts(origin, picked))
+    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, find_corpus_consts(origin, picked))
     return OriginKernel(origin, program, picked, consts)
 
 
@@ -204,14 +204,14 @@ def read_program_consts(program: Program, name: str, kernel: str | None, items: 
     from .judged_kernel import remember_judged_kernel
 
     picked = pick_kernel(program, kernel)
-    consts = fill_consts(picked, read_consts(items), known_consts(name, picked))
+    consts = fill_consts(picked, read_consts(items), find_corpus_consts(name, picked))
     remember_judged_kernel(picked, consts)
     return picked, consts
 
 
-def known_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
+def find_corpus_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
     """Return values that the corpus has for consts of its kernels; empty for other programs."""
-    entry = computed(program, kernel.name)
+    entry = find_computed(program, kernel.name)
     return entry[1].consts if entry is not None else {}
 
 
@@ -256,7 +256,7 @@ def read_variant(name: str, parameters: Iterable[str]) -> Specification:
     from ..spec.loading import as_specification
 
     if name not in corpus.functions() and name not in corpus.variants() and not _is_path(name):
-        raise _unknown_variant(name, corpus.variants())
+        raise _make_unknown_variant_error(name, corpus.variants())
     return as_specification(read_specification(name, parameters), name)
 
 
@@ -274,7 +274,7 @@ def read_specification(name: str, parameters: Iterable[str], kernel: Kernel | No
 
     corpus_specifications = {**corpus.variants(), **corpus.functions()}
     if name not in corpus_specifications:
-        raise _unknown_variant(name, corpus_specifications)
+        raise _make_unknown_variant_error(name, corpus_specifications)
     return as_any(corpus.specification(name), name, values, kernel)
 
 
@@ -283,13 +283,13 @@ def _is_path(name: str) -> bool:
     return ".py" in name or ":" in name or "/" in name
 
 
-def _unknown_variant(name: str, names: Iterable[str]) -> CuirError:
+def _make_unknown_variant_error(name: str, names: Iterable[str]) -> CuirError:
     """Return the error for a name that is none of `names`."""
     hint = f"{suggestion(name, names, 'there are')}; your own: file.py:function"
     return CuirError.of("U102", f"there is no variant `{name}`", hint=hint)
 
 
-def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
+def find_computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
     """Return a kernel of the corpus and what it computes, by the corpus' table; None for other programs.
 
     Without `kernel` it is the first of the program.
@@ -301,7 +301,7 @@ def computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
     return (name, entries[name]) if name in entries else None
 
 
-def unspecified(program: str) -> CuirError:
+def make_unspecified_error(program: str) -> CuirError:
     """Return the error for a program that the corpus' table does not have."""
     return CuirError.of(
         "U130",
@@ -376,7 +376,7 @@ def require_consts(kernel: Kernel, requested: Iterable[str]) -> None:
             )
 
 
-def kept(path: Path, inputs: Iterable[str | Path | None]) -> Path:
+def check_output_path(path: Path, inputs: Iterable[str | Path | None]) -> Path:
     """Check that a command may write a file, and return it.
 
     Raises CuirError U108 where that would overwrite what the command reads, or any program or specification.

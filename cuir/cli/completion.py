@@ -28,35 +28,35 @@ def complete_program(incomplete: str) -> Candidates:
     """Return programs and kernels of the corpus, `.cuir` and `.py` files."""
     import corpus
 
-    return [*_named({**corpus.programs(), **corpus.kernels()}, incomplete), *_files(incomplete, PROGRAMS)]
+    return [*_list_matching({**corpus.programs(), **corpus.kernels()}, incomplete), *_files(incomplete, PROGRAMS)]
 
 
 def complete_variant(incomplete: str) -> Candidates:
     """Return variants of the corpus and `.py` files."""
     import corpus
 
-    return [*_named(corpus.variants(), incomplete), *_files(incomplete, SPECIFICATIONS)]
+    return [*_list_matching(corpus.variants(), incomplete), *_files(incomplete, SPECIFICATIONS)]
 
 
 def complete_specification(incomplete: str) -> Candidates:
     """Return variants and functions of the corpus, and `.py` files."""
     import corpus
 
-    return [*_named({**corpus.variants(), **corpus.functions()}, incomplete), *_files(incomplete, SPECIFICATIONS)]
+    return [*_list_matching({**corpus.variants(), **corpus.functions()}, incomplete), *_files(incomplete, SPECIFICATIONS)]
 
 
 def complete_target(incomplete: str) -> Candidates:
     """Return candidates for `cuir verify`: variants and programs."""
     import corpus
 
-    return [*_named({**corpus.programs(), **corpus.kernels(), **corpus.variants()}, incomplete), *_files(incomplete, PROGRAMS)]
+    return [*_list_matching({**corpus.programs(), **corpus.kernels(), **corpus.variants()}, incomplete), *_files(incomplete, PROGRAMS)]
 
 
 def complete_cuda(incomplete: str) -> Candidates:
     """Return expert CUDA of the corpus, and `.cu` files."""
     import corpus
 
-    return [*_named(corpus.cuda(), incomplete), *_files(incomplete, (".cu",))]
+    return [*_list_matching(corpus.cuda(), incomplete), *_files(incomplete, (".cu",))]
 
 
 def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
@@ -169,7 +169,7 @@ def join_assignments(environment: MutableMapping[str, str]) -> None:
 SUITES = ("smoke", "flash", "models", "masks", "variants", "paper", "backward", "backward_dims", "backward_masks", "decode", "varlen")
 
 
-def _named(places: Mapping[str, Traversable], incomplete: str) -> Iterator[tuple[str, str]]:
+def _list_matching(places: Mapping[str, Traversable], incomplete: str) -> Iterator[tuple[str, str]]:
     """Return the names that begin so, with what they are."""
     import corpus
 

@@ -77,10 +77,10 @@ def _read_conversations(folder: Path) -> dict[_Key, list[Exchange]]:
 def _make_exchanges(recorded: Sequence[Recorded]) -> list[Exchange]:
     from ..pages.evaluation_page import Exchange
 
-    exchanges, known = [], set[str]()
+    exchanges, earlier = [], set[str]()
     for e in recorded:
-        fresh = [m for m, name in zip(e.request, e.ids) if name not in known and m.role != "assistant"]
-        known |= set(e.ids)
+        fresh = [m for m, name in zip(e.request, e.ids) if name not in earlier and m.role != "assistant"]
+        earlier |= set(e.ids)
         question = "\n\n".join(f"{m.role}:\n{m.text or 'The text of this message is not in the transcript.'}" for m in fresh)
         reports = [_format_diagnostic(d) for d in e.verdict.get("diagnostics", ())]
         exchanges.append(Exchange(e.attempt, question, e.answer.text, e.verdict["stage"], reports, e.answer.tokens))

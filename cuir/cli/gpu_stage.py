@@ -31,14 +31,14 @@ from ..verification.report import Stage
 from ..verification.sanitizer import TOOLS, make_diagnostics
 from .command_inputs import (
     KernelWords,
-    computed,
-    known_consts,
+    find_computed,
+    find_corpus_consts,
+    make_unspecified_error,
     read_kernel_consts,
     read_origin,
     read_program,
     read_specification,
     read_variant,
-    unspecified,
 )
 
 COMMAND = (sys.executable, "-m", "cuir.cli.worker_process")
@@ -114,7 +114,7 @@ class Verified:
         return problems if self.smallest is None else sorted(problems, key=size.__getitem__)[: self.smallest]
 
 
-def verified_of(
+def read_verified(
     target: str, against: str | None, parameters: tuple[str, ...], origin: str, words: KernelWords, level: str, is_program: bool
 ) -> Verified:
     """Return what a command line names.
@@ -122,16 +122,16 @@ def verified_of(
     A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another
     without a specification.
     """
-    corpus_entry = computed(target, words.kernel) if is_program else None
+    corpus_entry = find_computed(target, words.kernel) if is_program else None
     if not is_program:
-        found = read_origin(origin, words)
-        return Verified(target, against, parameters, found.name, words.kernel, plain(found.consts), level)
+        program = read_origin(origin, words)
+        return Verified(target, against, parameters, program.name, words.kernel, plain(program.consts), level)
     picked = pick_kernel(read_program(target), words.kernel or (corpus_entry[0] if corpus_entry is not None else None))
     if corpus_entry is not None:
         against = against or corpus_entry[1].specification
     if against is None:
-        raise unspecified(target)
-    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, known_consts(target, picked))
+        raise make_unspecified_error(target)
+    consts = read_kernel_consts(picked, words.dtype, words.head_dim, words.items, find_corpus_consts(target, picked))
     return Verified(target, against, parameters, origin, picked.name, plain(consts), level)
 
 
@@ -184,7 +184,7 @@ def gpu_stage(
                 except WorkerLost as lost:
                     tell(f"gpu: {case.name} was lost; looking for the wait that does not end")
                     notes = _waiting(worker, verified, number) if lost.status == "hangs" and tool is None else ()
-                    failures = (lost_worker(verified.checked, lost, case, tool, notes),)
+                    failures = (describe_lost_worker(verified.checked, lost, case, tool, notes),)
                 if failures:
                     break
             worker.finish(60.0)
@@ -228,7 +228,7 @@ def _waiting(worker: Worker, verified: Verified, case: int) -> tuple[Note, ...]:
     return tuple(Note(words, span) for words, span in describe_stuck(stuck, lower(checked).line_map, queue))
 
 
-def lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None, notes: tuple[Note, ...] = ()) -> Diagnostic:
+def describe_lost_worker(checked: Checked, lost: WorkerLost, case: Case, tool: str | None, notes: tuple[Note, ...] = ()) -> Diagnostic:
     """Return the diagnostic of a kernel that hung, or took the process with it.
 
     `notes` say where its warps wait; the first is the place of the error.

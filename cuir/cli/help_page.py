@@ -12,7 +12,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from .output import stdout, styled
+from .output import make_styled_text, stdout
 
 WIDEST = 100  # columns: longer lines are hard to read
 NAMES = 28  # columns at most for the names of options, those above have their text below
@@ -104,10 +104,10 @@ def spell(param: Any) -> str:
 def describe(param: Any) -> str:
     """Return the text of an option, with its default."""
     text = next((words for name, words in WORDS.items() if name in param.opts), param.help or "")
-    shown = getattr(param, "show_default", False)
-    if isinstance(shown, str):
-        return f"{text} (default: {shown})"
-    if not shown or param.default in (None, False, ()) or param.is_eager:
+    shows_default = getattr(param, "show_default", False)
+    if isinstance(shows_default, str):
+        return f"{text} (default: {shows_default})"
+    if not shows_default or param.default in (None, False, ()) or param.is_eager:
         return text
     default = f"{param.default:g}" if isinstance(param.default, float) else param.default
     return f"{text} (default: {default})"
@@ -163,5 +163,5 @@ class _Page:
         if not console.is_terminal:
             return "".join(text for text, _ in self.parts).rstrip("\n")
         with console.capture() as capture:
-            console.print(styled(*self.parts), soft_wrap=True)
+            console.print(make_styled_text(*self.parts), soft_wrap=True)
         return capture.get().rstrip("\n")

@@ -130,7 +130,7 @@ def run_kernel(
     arguments = make_arguments(checked, dims, scalars, options.data_seed, "cuda" if on == "gpu" else "cpu")
     bind(checked.origin, arguments, checked.consts)
     start = time.perf_counter()
-    events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpreted(checked, arguments, options)
+    events, note = _on_gpu(checked, arguments, loader) if on == "gpu" else _interpret(checked, arguments, options)
     seconds = time.perf_counter() - start
     blank = find_overwritten(checked)
     outputs = [_describe(t.name, cast(torch.Tensor, arguments[t.name]), t.name in blank) for t in checked.outputs]
@@ -210,7 +210,7 @@ def make_arguments(
     return arguments
 
 
-def _interpreted(checked: Checked, arguments: dict[str, Argument], options: RunOptions) -> tuple[str, str]:
+def _interpret(checked: Checked, arguments: dict[str, Argument], options: RunOptions) -> tuple[str, str]:
     """Run in the interpreter; return what the run did, and what it cannot show."""
     schedule, grid, trace = options.schedule, options.grid, options.trace
     from ..interp import Trace, run
@@ -235,9 +235,9 @@ def _interpreted(checked: Checked, arguments: dict[str, Argument], options: RunO
             raise
         recorded.fault = replayable(error, options.command).diagnostics[0]
         write_trace(recorded, trace, title)
-        first, *others = error.diagnostics
+        first, *rest = error.diagnostics
         note = Note(f"the trace, up to this fault, is in {trace}")
-        raise CuirError([replace(first, notes=(*first.notes, note)), *others]) from None
+        raise CuirError([replace(first, notes=(*first.notes, note)), *rest]) from None
     if recorded is not None and trace is not None:
         write_trace(recorded, trace, title)
     counts = [count_noun(count, make_singular(kind)) for kind, count in sorted(report.events.items())]

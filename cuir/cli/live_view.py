@@ -60,8 +60,8 @@ class Estimate:
         """Return the share and the time that is left in words, empty where nothing is known."""
         if not self.share:
             return ""
-        left = self.seconds()
-        return f"{self.share:4.0%}" + (f", about {format_seconds(left)} left" if left is not None and self.share < 1 else "")
+        remaining = self.seconds()
+        return f"{self.share:4.0%}" + (f", about {format_seconds(remaining)} left" if remaining is not None and self.share < 1 else "")
 
 
 def format_seconds(seconds: float) -> str:

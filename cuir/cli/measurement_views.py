@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..text.diagnostics import CuirError
 from .live_view import ProgressLine
-from .output import print_json, stdout, styled
+from .output import make_styled_text, print_json, stdout
 from .tables import print_table
 
 if TYPE_CHECKING:
     from ..performance.search import Outcome, TuneReport
     from ..performance.search.search import Progress
     from ..performance.suites.result_rows import Row
-    from ..performance.suites.suite_run import Told
+    from ..performance.suites.suite_run import ProgressCount
 
-SHOWN = 8  # candidates of a table
+MOST_CANDIDATES = 8  # candidates of a table
 
 
 class TuneView(ProgressLine):
@@ -41,14 +41,14 @@ class TuneView(ProgressLine):
 class BenchView(ProgressLine):
     """View of a benchmark."""
 
-    def __call__(self, progress: Told) -> None:
+    def __call__(self, progress: ProgressCount) -> None:
         if progress.lasting:
             self.log(progress.doing)
             return
-        share = progress.done / progress.of if progress.of else None
-        self.update(f"{progress.doing}, {progress.done} of {progress.of} done" if progress.of else progress.doing, share)
+        share = progress.finished / progress.of if progress.of else None
+        self.update(f"{progress.doing}, {progress.finished} of {progress.of} done" if progress.of else progress.doing, share)
         if progress.row is not None:
-            self.log(f"{progress.done:3d} of {progress.of}  {line(progress.row)}")
+            self.log(f"{progress.finished:3d} of {progress.of}  {line(progress.row)}")
 
 
 def line(row: Row) -> str:
@@ -88,7 +88,11 @@ def print_tuned(report: TuneReport, static: bool, fixed: str) -> None:
         )
     timed = sorted((o for o in report.outcomes if o.status == "timed"), key=lambda o: o.median)
     if timed:
-        print_table(f"fastest with {fixed}", ("milliseconds", "setting"), [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:SHOWN]])
+        print_table(
+            f"fastest with {fixed}",
+            ("milliseconds", "setting"),
+            [(f"{o.median:.4f}", _settings(o.consts)) for o in timed[:MOST_CANDIDATES]],
+        )
     reasons: dict[str, tuple[int, str]] = {}
     for o in report.outcomes:
         if o.why:
@@ -104,7 +108,7 @@ def print_tuned(report: TuneReport, static: bool, fixed: str) -> None:
         console.print("the limit of time was reached; the same command goes on from here", style="yellow")
     if report.best is not None:
         console.print(
-            styled(("best", "bold green"), f"  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}"),
+            make_styled_text(("best", "bold green"), f"  {report.best.median:.4f} ms: -c {_settings(report.best.consts)}"),
             highlight=False,
             soft_wrap=True,
         )

@@ -116,7 +116,7 @@ class ModelOptions:
     tokens: int | None
 
 
-def asked(task: Mapping[str, object], options: ModelOptions, withheld: bool = False) -> Asking:
+def open_model(task: Mapping[str, object], options: ModelOptions, withheld: bool = False) -> Asking:
     """Return the model of --model or CUIR_MODEL, or a transcript.
 
     `task` describes the request for the record, which has only hashes of it if `withheld`. Raises CuirError U601, U606.
@@ -125,24 +125,24 @@ def asked(task: Mapping[str, object], options: ModelOptions, withheld: bool = Fa
     from llm.client import Client, library
     from llm.transcript import Recorder, Replayed
 
-    from .command_inputs import kept
+    from .command_inputs import check_output_path
 
     asks: Asks
     record, replay = options.record, options.replay
     if record is not None:
-        kept(record, [replay])
+        check_output_path(record, [replay])
     if replay is not None:
         if options.model is not None:
             raise CuirError.of("U100", "--replay takes the answers from a file, so it takes no --model")
         asks = Replayed(replay, task=task)
     else:
-        asks = Client(configured(options.model), options.temperature, timeout_s=options.timeout, cache=options.cache)
+        asks = Client(find_model_name(options.model), options.temperature, timeout_s=options.timeout, cache=options.cache)
         library()  # raises early if it is not installed
     recorder = Recorder(record, task, asks.model, withheld) if record is not None else None
     return Asking(asks, Budget(usd=options.money, tokens=options.tokens), recorder)
 
 
-def configured(model: str | None) -> str:
+def find_model_name(model: str | None) -> str:
     """Return the model's name. Raises CuirError U601, which says how to name one."""
     name = model or os.environ.get(MODEL)
     if not name:

@@ -156,7 +156,7 @@ def _require_lengths(numbers: Mapping[str, Number], dims: Sequence[str]) -> None
         raise wrong(f"and HK, at least 1, divides H: as many query heads belong to each key head; found H={H}, HK={HK}")
 
 
-def replayed(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+def add_commands(diagnostics: Sequence[Diagnostic], verified: Verified, consts: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
     """Add to each diagnostic the whole command that reproduces it: the same problem, inputs and schedule."""
     base = ["cuir", "verify", verified.target]
     for option, values in (

@@ -7,10 +7,10 @@ import typer
 from ..text.diagnostics import CuirError
 
 
-def asked_for(context: typer.Context, *names: str) -> list[str]:
+def list_given_options(context: typer.Context, *names: str) -> list[str]:
     """Return the options among these parameters that the command line gives, as they are written there."""
     sources = {name: context.get_parameter_source(name) for name in names}
-    return [_written(context, name) for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    return [_spell_option(context, name) for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def only_with(context: typer.Context, needed: str, *names: str) -> None:
@@ -18,10 +18,10 @@ def only_with(context: typer.Context, needed: str, *names: str) -> None:
 
     Raises CuirError U100.
     """
-    if asked_for(context, needed):
+    if list_given_options(context, needed):
         return
-    for option in asked_for(context, *names):
-        spelling = _written(context, needed)
+    for option in list_given_options(context, *names):
+        spelling = _spell_option(context, needed)
         raise CuirError.of("U100", f"{option} is for {spelling}, which is not given", hint=f"add {spelling}, or leave out {option}")
 
 
@@ -30,14 +30,14 @@ def one_of(context: typer.Context, *names: str) -> str | None:
 
     Raises CuirError U100 for two of them.
     """
-    present = asked_for(context, *names)
+    present = list_given_options(context, *names)
     if len(present) > 1:
         raise CuirError.of(
             "U100",
             f"{present[0]} and {present[1]} are different jobs, found both",
             hint=f"leave out one of them: {present[0]} or {present[1]}",
         )
-    return next((name for name in names if asked_for(context, name)), None)
+    return next((name for name in names if list_given_options(context, name)), None)
 
 
 def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
@@ -45,14 +45,14 @@ def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
 
     `why` says what the job does instead. Raises CuirError U100.
     """
-    for job_spelling in asked_for(context, job):
-        for option in asked_for(context, *names):
+    for job_spelling in list_given_options(context, job):
+        for option in list_given_options(context, *names):
             raise CuirError.of(
                 "U100", f"{option} says nothing beside {job_spelling}, which {why}", hint=f"leave out {option}, or {job_spelling}"
             )
 
 
-def _written(context: typer.Context, name: str) -> str:
+def _spell_option(context: typer.Context, name: str) -> str:
     """Return the longest spelling of an option (`--level`), or the name of an argument (`FILE`).
 
     The name is as the help shows it.

@@ -34,7 +34,7 @@ def stderr() -> Console:
     return console
 
 
-def styled(*parts: str | tuple[str, str]) -> Text:
+def make_styled_text(*parts: str | tuple[str, str]) -> Text:
     """Return text from strings and pairs of a string and its style.
 
     Brackets in strings are kept: no output is markup.

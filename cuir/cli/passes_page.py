@@ -24,7 +24,7 @@ A pass that *rounds* may change the last bits of sums and products. Other passes
 """
 
 
-def numbered() -> Iterator[tuple[int, Pass]]:
+def number_passes() -> Iterator[tuple[int, Pass]]:
     """Return the passes in order, from 1."""
     return enumerate(PASSES, 1)
 
@@ -36,7 +36,7 @@ def kind(p: Pass) -> str:
 
 def as_json() -> list[dict[str, Any]]:
     """Return the passes as JSON data."""
-    return [{"number": n, "name": p.name, "purpose": p.purpose, "needed": p.needed, "rounds": p.rounding} for n, p in numbered()]
+    return [{"number": n, "name": p.name, "purpose": p.purpose, "needed": p.needed, "rounds": p.rounding} for n, p in number_passes()]
 
 
 def markdown() -> str:
@@ -46,7 +46,7 @@ def markdown() -> str:
     summary.
     """
     places: dict[str, list[int]] = {}
-    for n, p in numbered():
+    for n, p in number_passes():
         places.setdefault(p.name, []).append(n)
     passes = {p.name: p for p in PASSES}.values()
     rows = [f"| {', '.join(map(str, places[p.name]))} | [`{p.name}`](#{p.name}) | {p.purpose} | {kind(p)} |" for p in passes]

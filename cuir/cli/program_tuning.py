@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..text.diagnostics import CuirError, Diagnostic
 from .live_view import ProgressLine
-from .output import print_errors, print_json, stderr, stdout, styled
+from .output import make_styled_text, print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from llm.loop import Verdict
@@ -77,8 +77,8 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
         folder: For programs and reports.
         as_json: Print JSON data.
     """
-    from llm.limited_processes import Apart
-    from llm.passes.transfer import described
+    from llm.limited_processes import LimitedProcesses
+    from llm.passes.transfer import describe_specification
     from llm.passes.tune import Target, Tuned, Tuning, tune
 
     from ..attn.splicing.splice import transfer
@@ -103,12 +103,22 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
         "shape": list(shape.as_tuple()),
         "dtype": dtype,
     }
-    words = f"{described(spec)}\n\nIts values are parameters of the kernel already." if spec.captured else described(spec)
+    words = (
+        f"{describe_specification(spec)}\n\nIts values are parameters of the kernel already."
+        if spec.captured
+        else describe_specification(spec)
+    )
     goal = Target(
-        result.program, result.kernel, load, fixed, words, _measured(shape, dtype, missing), _searched(result.program, shape, dtype, fixed)
+        result.program,
+        result.kernel,
+        load,
+        fixed,
+        words,
+        _describe_timing(shape, dtype, missing),
+        _find_search_results(result.program, shape, dtype, fixed),
     )
     output_folder(folder, "tuned", search.name, source)
-    with Apart() as processes, Worker(COMMAND) as worker:
+    with LimitedProcesses() as processes, Worker(COMMAND) as worker:
         with ProgressLine(f"{search.name} for {shape} ({dtype})", as_json) as line:
             line.update("the program itself")
             tuning = Tuning.of(
@@ -122,15 +132,15 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
             considered = []
             for number, (name, program) in enumerate(proposed_programs):
                 line.update(f"{name}, {number + 1} of {len(proposed_programs)} proposals", number / len(proposed_programs))
-                considered.append(Considered(name, _considered(tuning, name, program)))
+                considered.append(Considered(name, _consider(tuning, name, program)))
         assert tuning.start is not None
         if asking is None:
             tuned = Tuned(tuning.contest.best, tuning.start, tuple(tuning.contest.entries), (), "every proposal was considered")
         else:
             with Conversations(f"{search.name} for {shape}, schedules by {asking.asks.model}", quiet=as_json) as view:
                 tuned = tune(tuning, asking.asks, asking.budget, search.samples, search.attempts, view, asking.recorder)
-    files = _written(tuned, folder, spec.name)
-    good = any(e.status in ("faster", "slower", "unranked") for e in tuned.entries) or any(_unchanged(c.verdict) for c in considered)
+    files = _write_files(tuned, folder, spec.name)
+    good = any(e.status in ("faster", "slower", "unranked") for e in tuned.entries) or any(_is_unchanged(c.verdict) for c in considered)
     if as_json:
         print_json(_data(tuned, search, considered, asking, files) | {"ok": good})
     else:
@@ -154,7 +164,7 @@ def _setting(result: TransferResult, space: Space, shape: Shape, fixed: Mapping[
     ).setting
 
 
-def _searched(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> tuple[Outcome, ...]:
+def _find_search_results(program: Program, shape: Shape, dtype: str, fixed: Mapping[str, Const]) -> tuple[Outcome, ...]:
     """Return results of a search over consts for this program, shape and GPU.
 
     They are those of settings with these consts.
@@ -183,35 +193,35 @@ def _compiler(jobs: int | None, optional: bool) -> Callable[[str, str, Mapping[s
             return None
         raise
 
-    def compiled(text: str, kernel: str, consts: Mapping[str, Const]) -> BuildResult:
+    def compile_program(text: str, kernel: str, consts: Mapping[str, Const]) -> BuildResult:
         """Compile a program."""
         return next(built for _, built in compile_all([(text, kernel, consts)], jobs))
 
-    return compiled
+    return compile_program
 
 
-def _considered(tuning: Tuning, name: str, program: Program) -> Verdict:
+def _consider(tuning: Tuning, name: str, program: Program) -> Verdict:
     """Return the verdict on a program of a file, with places in that file."""
     from llm.places import in_file
-    from llm.prompting import fenced
+    from llm.prompting import fence
 
     from ..syntax.printer import show
 
     best = tuning.contest.best
-    verdict = tuning.consider(best.text, fenced(show(program), "cuir"))
-    if _unchanged(verdict):
+    verdict = tuning.consider(best.text, fence(show(program), "cuir"))
+    if _is_unchanged(verdict):
         than = "start" if tuning.start is not None and best is tuning.start.contender else "best so far"
         same = Diagnostic("V502", f"{name} is the same program as the {than}: not timed", hint="change what is to be tried")
         return replace(verdict, diagnostics=(same,))
     return replace(verdict, diagnostics=in_file(verdict.diagnostics, program, f"{name} (definitions that it does not hold)"))
 
 
-def _unchanged(verdict: Verdict) -> bool:
+def _is_unchanged(verdict: Verdict) -> bool:
     """Return whether a right program was not entered, as it is the best already."""
     return verdict.right and "entry" not in verdict.extra
 
 
-def _measured(shape: Shape, dtype: str, missing: str) -> str:
+def _describe_timing(shape: Shape, dtype: str, missing: str) -> str:
     """Describe what is timed, for the prompt."""
     from ..performance.search.tuning_records import device
 
@@ -221,7 +231,7 @@ def _measured(shape: Shape, dtype: str, missing: str) -> str:
     return f"{problem}: the median time of a call with a cold L2 cache, in turns with the best so far, on {device()[0]} ({device()[1]} multiprocessors)."
 
 
-def _written(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
+def _write_files(tuned: Tuned, folder: Path, variant: str) -> dict[str, str]:
     """Write the best program with its difference to the start, if it is faster, and unranked proposals.
 
     Each states the setting that it was verified for.
@@ -303,18 +313,18 @@ def _print(
         if not verdict.right:
             stderr().print(f"{name} is refused ({verdict.stage}):", soft_wrap=True)
             print_errors(verdict.diagnostics, False)
-        elif _unchanged(verdict):
+        elif _is_unchanged(verdict):
             console.print(verdict.diagnostics[0].message, highlight=False, soft_wrap=True)
     if tuned.faster:
         print_diff((folder / "tuned.diff").read_text(encoding="utf-8").splitlines())
         console.print(
-            styled(("faster", "bold green"), f"  {tuned.speedup:.3f} x the start, in {files['tuned.cuir']}"),
+            make_styled_text(("faster", "bold green"), f"  {tuned.speedup:.3f} x the start, in {files['tuned.cuir']}"),
             highlight=False,
             soft_wrap=True,
         )
     elif missing:
         console.print(
-            styled(
+            make_styled_text(
                 ("not ranked", "yellow"),
                 f"  {missing}: registers and traces do not tell which of two right programs is faster, so none is kept",
             ),

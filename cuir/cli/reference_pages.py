@@ -164,7 +164,7 @@ def markdown() -> str:
 
 
 _ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
-_WHERE = {"declaration": ["allowed only before the roles"], "any": ["allowed anywhere"]}
+_PLACES = {"declaration": ["allowed only before the roles"], "any": ["allowed anywhere"]}
 _WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["executed by a warp"], (128,): ["executed by a warpgroup"]}
 
 
@@ -177,7 +177,7 @@ def _describe(op: Op) -> str:
         default = f"; default: {p.default}" if p.default else ""
         lines.append(f"* `{p.name}`: {p.description}{default}")
     archs = [] if op.archs == list_architectures() else [f"only on {', '.join(op.archs)}"]
-    position = ["allowed only outside of roles"] if op.traits.makes == "workers" else _WHERE.get(op.where, [])
+    position = ["allowed only outside of roles"] if op.traits.makes == "workers" else _PLACES.get(op.where, [])
     if facts := [*position, *_WORKERS.get(op.workers, []), *archs]:
         lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checking.const_defaults import describe_consts
-from .output import stdout, styled
+from .output import make_styled_text, stdout
 from .tables import print_diff, print_table
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def print_bridge(report: BridgeReport, folder: Path) -> None:
     else:
         console.print(f"{report.variant}: failed", style="bold red")
     for text in report.missing:
-        _indented("left out", text, "yellow")
-    _indented(f"in {folder}", ", ".join(report.files))
+        _print_indented("left out", text, "yellow")
+    _print_indented(f"in {folder}", ", ".join(report.files))
 
 
-def _indented(head: str, text: str, style: str = "") -> None:
+def _print_indented(head: str, text: str, style: str = "") -> None:
     """Print a head and a text that wraps below itself."""
     from rich.padding import Padding
     from rich.text import Text
@@ -63,7 +63,9 @@ def print_verification(report: Any) -> None:
 def print_run(result: Mapping[str, Any]) -> None:
     """Print the result of a run of one kernel."""
     console = stdout()
-    console.print(styled(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}"))
+    console.print(
+        make_styled_text(("ok", "bold green"), f"  {result['kernel']} on {result['on']}, {result['seconds']:.2f} s; {result['events']}")
+    )
     console.print(f"    consts    {describe_consts(result['consts']) if result['consts'] else 'none'}", style="dim", soft_wrap=True)
     if result["trace"]:
         console.print(f"    trace     written to {result['trace']}", style="dim", soft_wrap=True)

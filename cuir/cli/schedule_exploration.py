@@ -130,7 +130,7 @@ def explore_variant(
         return 1 if diagnostics else 0
     _print_launches(checked, [(e.case.name, e.result) for e in explorations])
     stdout().print("not asked: contracts, mask and numbers; the same command without --exhaustive asks them", style="dim")
-    _told(diagnostics, saved)
+    _print_findings(diagnostics, saved)
     return 1 if diagnostics else 0
 
 
@@ -191,7 +191,7 @@ def explore_or_replay(program: Program, words: LaunchWords, file: Path | None, o
             style="bold green" if result.ok else "bold red",
             soft_wrap=True,
         )
-    _told(result.diagnostics, saved)
+    _print_findings(result.diagnostics, saved)
     return 0 if result.ok else 1
 
 
@@ -239,7 +239,7 @@ def save(result: Exploration | None, out: Path | None) -> str | None:
     return str(out)
 
 
-def _told(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
+def _print_findings(diagnostics: Sequence[Diagnostic], saved: str | None) -> None:
     """Print errors, and how to replay a schedule."""
     print_errors(diagnostics, False)
     if saved is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..text.plurals import count_noun
-from .output import stdout, styled
+from .output import make_styled_text, stdout
 
 if TYPE_CHECKING:
     from ..checking.checked import Checked
@@ -75,9 +75,9 @@ def print_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]
     lines = layout_table(head, rows, console.width if console.is_terminal else None)
     if title:
         console.print(title, style="bold")
-    for i, (first, *others) in enumerate(lines):
+    for i, (first, *rest) in enumerate(lines):
         style = "dim" if i == 0 and any(head) else ""
-        console.print(styled((first, style or "bold"), ("".join(others), style)), soft_wrap=True)
+        console.print(make_styled_text((first, style or "bold"), ("".join(rest), style)), soft_wrap=True)
     console.print()
 
 
@@ -94,7 +94,7 @@ def print_code(text: str) -> None:
     console.print(Syntax(text, CuirLexer(), theme="ansi_dark", background_color="default", word_wrap=False))
 
 
-def unified(before: str, after: str, a: str, b: str) -> list[str]:
+def compute_unified_diff(before: str, after: str, a: str, b: str) -> list[str]:
     """Return the unified difference of two texts, without line ends."""
     return list(difflib.unified_diff(before.splitlines(), after.splitlines(), a, b, lineterm="", n=2))
 
@@ -115,11 +115,11 @@ def print_entry(op: Op) -> None:
 
     console = stdout()
     about = f"   {op.name}: {op.family}; {', '.join(op.archs)}; threads {' or '.join(map(str, op.workers))}"
-    console.print(styled((reference.spelling(op), "bold"), (about, "dim")))
+    console.print(make_styled_text((reference.spelling(op), "bold"), (about, "dim")))
     console.print(f"  {op.doc}")
     for p in op.params:
         left_out = f" (default: {p.default})" if p.default else ""
-        console.print(styled("    ", (p.name, "bold"), f"  {p.description}", (left_out, "dim")))
+        console.print(make_styled_text("    ", (p.name, "bold"), f"  {p.description}", (left_out, "dim")))
     for line in reference.effects(op):
         console.print(f"    - {line}")
     if traits := reference.traits(op):

@@ -35,10 +35,10 @@ def _make_exchanges(attempts: Sequence[Attempt]) -> list[Exchange]:
     from ..pages.evaluation_page import Exchange
 
     exchanges: list[Exchange] = []
-    known: list[Message] = []
+    earlier: list[Message] = []
     for a in attempts:
-        fresh = [m for m in a.request if m not in known and m.role != "assistant"]
-        known += fresh
+        fresh = [m for m in a.request if m not in earlier and m.role != "assistant"]
+        earlier += fresh
         question = "\n\n".join(f"{m.role}:\n{m.text}" for m in fresh)
         reports = [d.render() for d in a.verdict.diagnostics]
         exchanges.append(Exchange(a.number, question, a.answer.text, a.verdict.stage, reports, a.answer.tokens))

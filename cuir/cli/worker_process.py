@@ -29,13 +29,13 @@ COMMAND = (sys.executable, "-m", "cuir.cli.worker_process")
 
 
 @functools.lru_cache(maxsize=32)
-def transferred(variant: str, parameters: tuple[str, ...], origin: str) -> TransferResult:
+def transfer_variant(variant: str, parameters: tuple[str, ...], origin: str) -> TransferResult:
     """Return the kernel that a transfer of `origin` to a variant gives."""
     return transfer(read_program(origin), read_variant(variant, parameters))
 
 
 @functools.lru_cache(maxsize=1)
-def _compiled(job: str) -> tuple[Verified, Launching]:
+def _compile_job(job: str) -> tuple[Verified, Launching]:
     """Return a compiled kernel to launch, for a job."""
     import torch
 
@@ -44,12 +44,12 @@ def _compiled(job: str) -> tuple[Verified, Launching]:
     verified = Verified.from_json(json.loads(job))
     kernel = compile(verified.program, kernel=verified.kernel, consts=verified.consts)
 
-    def launched(arguments: Mapping[str, Argument]) -> None:
+    def launch_and_wait(arguments: Mapping[str, Argument]) -> None:
         """Launch and wait."""
         kernel.launch(arguments)
         torch.cuda.synchronize()
 
-    return verified, launched
+    return verified, launch_and_wait
 
 
 class ComparedJob(TypedDict):
@@ -113,12 +113,12 @@ def compare(request: ComparedJob) -> dict[str, object]:
     """Run one problem of `cuir verify --gpu`."""
     from ..verification.on_gpu import compare as compare_one
 
-    verified, launched = _compiled(json.dumps(request["job"]))
+    verified, launched = _compile_job(json.dumps(request["job"]))
     case = verified.cases[request["case"]]
     return compare_one(verified.program, verified.checked, verified.mods, case, launched).as_json()
 
 
-def stuck(request: ComparedJob) -> dict[str, object]:
+def locate_stuck_warps(request: ComparedJob) -> dict[str, object]:
     """Return where the warps of a kernel that hangs wait, on one problem of `cuir verify --gpu`.
 
     The process has no GPU after that.
@@ -137,7 +137,7 @@ def stuck(request: ComparedJob) -> dict[str, object]:
 def _device(job: str) -> LocalDevice:
     """Return the device for a job of tuning."""
     r = json.loads(job)
-    return LocalDevice(transferred(r["variant"], tuple(r["parameters"]), r["origin"]), r["kernel"], Shape(*r["shape"]), r["dtype"])
+    return LocalDevice(transfer_variant(r["variant"], tuple(r["parameters"]), r["origin"]), r["kernel"], Shape(*r["shape"]), r["dtype"])
 
 
 def _of(request: SettingJob) -> LocalDevice:
@@ -167,7 +167,7 @@ def cell(request: CellJob, tell: Tell) -> Row:
     settings = [from_plain(s) for s in request["settings"]]
     return measure_cell(
         bench_cell,
-        transferred(bench_cell.variant, tuple(bench_cell.arguments), request["origin"]),
+        transfer_variant(bench_cell.variant, tuple(bench_cell.arguments), request["origin"]),
         request["dtype"],
         Contenders(settings, request["peers"], _reference(request["reference"]) if request["reference"] else None),
         Timing(request["rounds"], request["lost"], tell),
@@ -240,7 +240,7 @@ if __name__ == "__main__":
         serve(
             {
                 "compare": compare,
-                "stuck": stuck,
+                "stuck": locate_stuck_warps,
                 "prime": prime,
                 "prime_reference": prime_reference,
             },

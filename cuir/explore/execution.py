@@ -57,15 +57,15 @@ class _Bar:
         "bytes",
         "clock",
         "complete",
-        "done",
+        "dependencies",
         "fenced",
         "landed",
         "now",
         "over",
         "pending",
         "phase",
+        "phase_clock",
         "progress",
-        "seen",
         "seen_fenced",
         "seen_progress",
         "used",
@@ -75,12 +75,12 @@ class _Bar:
 
     def __init__(self, count: int):
         self.phase, self.pending, self.bytes, self.warps = 0, count, 0, 0
-        self.clock = self.fenced = self.progress = self.seen = self.seen_fenced = self.seen_progress = self.landed = 0
+        self.clock = self.fenced = self.progress = self.phase_clock = self.seen_fenced = self.seen_progress = self.landed = 0
         self.complete: list[int] = []  # the event of each completed phase
         self.waits: dict[int, tuple[int, int, Span, int]] = {}  # worker -> phase, event, place, step of its last wait
         self.now: list[int] = []  # steps that arrived in this phase
         self.before: list[int] = []  # and in the one before
-        self.done = 0  # all steps that completed phases depend on
+        self.dependencies = 0  # all steps that completed phases depend on
         self.used = -1  # the last phase that a copy landed in
         # named: clock, fenced, progress and dependences of each generation
         self.over: list[tuple[int, int, int, int]] = []
@@ -145,7 +145,7 @@ class Execution:
             return False
         if step.kind == "wait":
             bar = self.bars[step.bars[0]]
-            return bar.phase > self._awaited_phase(agent, bar, step.value)
+            return bar.phase > self._find_awaited_phase(agent, bar, step.value)
         if step.kind == "pass":
             return len(self.bars[step.bars[0]].over) > self.tickets[agent]
         if step.kind == "take":
@@ -173,8 +173,8 @@ class Execution:
 
         Not if one of them alone completes a phase that the other arrives in.
         """
-        mine, theirs = self._list_arrivals(a), self._list_arrivals(b)
-        return not any(bar in theirs and (self._would_complete(bar, mine[bar]) or self._would_complete(bar, theirs[bar])) for bar in mine)
+        mine, second = self._list_arrivals(a), self._list_arrivals(b)
+        return not any(bar in second and (self._would_complete(bar, mine[bar]) or self._would_complete(bar, second[bar])) for bar in mine)
 
     def _list_arrivals(self, agent: int) -> dict[int, tuple[int, int]]:
         """Return the barriers at which the agent's next step arrives, with arrivals and bytes."""
@@ -190,7 +190,7 @@ class Execution:
             return len(bar.now) + 1 == self.skeleton.bars[number].count
         return bar.pending == by[0] and bar.bytes + by[1] == 0
 
-    def _awaited_phase(self, worker: int, bar: _Bar, parity: int) -> int:
+    def _find_awaited_phase(self, worker: int, bar: _Bar, parity: int) -> int:
         """Return the first phase of this parity that is not before the last one known complete."""
         phase = bar.phase - 1
         while phase >= 0 and not bar.complete[phase] & self.happened_before[worker]:
@@ -260,7 +260,7 @@ class Execution:
         for b in bars:
             bar = self.bars[b]
             self.conflicts.extend((earlier, number) for earlier in bar.before if not before >> earlier & 1)
-            past |= bar.done
+            past |= bar.dependencies
         self.past.append(past)
         return past
 
@@ -326,16 +326,16 @@ class Execution:
         over, event = bar.phase, self._make_event()
         bar.complete.append(event)
         bar.clock |= event | bar.landed
-        bar.seen, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
+        bar.phase_clock, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
         bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
         finished = self._begin_phase(bar)
         for worker, (phase, waited, span, step) in bar.waits.items():
-            if phase == over - 1 and not (bar.seen | bar.seen_progress) & waited:
+            if phase == over - 1 and not (bar.phase_clock | bar.seen_progress) & waited:
                 self._report_lap(worker, number, phase, span, self._compute_closure(step, *finished))
 
     def _begin_phase(self, bar: _Bar) -> list[int]:
         for s in bar.now:
-            bar.done |= self.past[s] | 1 << s
+            bar.dependencies |= self.past[s] | 1 << s
         bar.before, bar.now = bar.now, []
         return bar.before
 
@@ -363,19 +363,19 @@ class Execution:
             self.tickets[worker] = bar.phase
         if len(bar.now) == self.skeleton.bars[number].count:
             self._begin_phase(bar)
-            bar.over.append((bar.clock, bar.fenced, bar.progress, bar.done))
+            bar.over.append((bar.clock, bar.fenced, bar.progress, bar.dependencies))
             bar.phase, bar.clock, bar.fenced, bar.progress, bar.warps = bar.phase + 1, 0, 0, 0, 0
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]
-        phase = self._awaited_phase(worker, bar, step.value)
-        past = self._add_dependences(pre | (bar.done if phase >= 0 else 0))
+        phase = self._find_awaited_phase(worker, bar, step.value)
+        past = self._add_dependences(pre | (bar.dependencies if phase >= 0 else 0))
         if bar.phase > phase + 1:
             self.stopped = True
             self._report_lap(worker, step.bars[0], phase, step.span, self._compute_closure(len(self.past) - 1, *bar.before))
             return past
         if phase >= 0:
-            self.happened_before[worker] |= bar.seen
+            self.happened_before[worker] |= bar.phase_clock
             self.fenced[worker] |= bar.seen_fenced
             self.progress[worker] |= bar.seen_progress
         bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)

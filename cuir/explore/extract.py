@@ -39,7 +39,7 @@ from .state_intervals import compute_box_coordinates, compute_box_intervals, com
 
 ANY_UNITS = 3  # up to this number every assignment of units is explored
 LONGEST = 200_000  # largest number of steps of a cluster
-WHAT = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
+OPERATION_NAMES = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
 Handler = Callable[["_Worker"], None]
 Reached = tuple[int, str, str]  # region, text, array of shared memory
 
@@ -440,7 +440,7 @@ class _Extractor:
         They access memory now, or by an engine that a group retires.
         """
         effects = site.op.effects
-        add, operation = bool(site.const("add", False)), WHAT.get(effects.group or "", "")
+        add, operation = bool(site.const("add", False)), OPERATION_NAMES.get(effects.group or "", "")
         parts = []
         for access in effects.accesses:
             if access.arg in site.args and (place := self.place(site, access.arg)) is not None:

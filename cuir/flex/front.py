@@ -16,7 +16,7 @@ from ..attn.capture.call_inputs import Seeded, make_scale_positive, prepare_drop
 from ..attn.capture.dispatcher_calls import is_dispatched
 from ..attn.capture.kernel_operands import autocast, autocasts
 from ..attn.outputs.output_table import REQUEST_FIELDS, describe_outputs
-from ..attn.serving.varlen import nested_attention
+from ..attn.serving.varlen import attend_nested
 from ..spec.specification import Normalize
 from ..syntax.plain_numbers import plain_number
 
@@ -85,9 +85,9 @@ def flex_attention(
     Raises CuirError: U4xx for arguments that do not fit, X1xx for mods that cannot be traced, U5xx for a missing device
     or tool, and the findings of verification.
     """
-    further: tuple[str, ...] = ()
+    aux_names: tuple[str, ...] = ()
     if return_aux is not None:
-        further = _list_requested(return_aux, return_lse)
+        aux_names = _list_requested(return_aux, return_lse)
     if _ANY_AUTOCAST() and autocasts(query):
         with torch.autocast(query.device.type, enabled=False):
             query, key, value = (autocast(x, query.device.type) for x in (query, key, value))
@@ -113,15 +113,15 @@ def flex_attention(
         query, scale = make_scale_positive(query, plain_number(scale))
     dropout: Seeded | None = None
     weighting = SOFTMAX
-    if sink is not None or further or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
+    if sink is not None or aux_names or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
         dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
-        weighting = Weighting(normalize, plain_number(sink), further, dropout is not None)
+        weighting = Weighting(normalize, plain_number(sink), aux_names, dropout is not None)
     request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
     if is_compiling() or is_dispatched(query, key, value):
         if isinstance(query, torch.Tensor) and query.is_nested:
-            if further:
-                wrong("U413", f"{describe_outputs(further)} of nested tensors are not there", "AuxRequest(lse=True)")
-            outputs: tuple[torch.Tensor, ...] = nested_attention(request)
+            if aux_names:
+                wrong("U413", f"{describe_outputs(aux_names)} of nested tensors are not there", "AuxRequest(lse=True)")
+            outputs: tuple[torch.Tensor, ...] = attend_nested(request)
         else:
             outputs = run_dispatched(request) or run_warm(request) or run_cold(request)
     else:
@@ -130,7 +130,7 @@ def flex_attention(
         return outputs[:2] if return_lse else outputs[0]
     fields = [outputs[1] if return_aux.lse else None]
     for name in _NAMES_OF_FIELDS:  # half the time of a comprehension
-        fields.append(outputs[2 + further.index(name)] if name in further else None)
+        fields.append(outputs[2 + aux_names.index(name)] if name in aux_names else None)
     return outputs[0], AuxOutput(*fields)
 
 

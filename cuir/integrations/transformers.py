@@ -134,9 +134,9 @@ def mask_for(
     mod = _causal if mask_function is None else mask_function
     padding = None if attention_mask is None else _padding(attention_mask, kv_length + kv_offset, fixed)
     if padding is not None:
-        mod = _both(mod, padding)
+        mod = _keep_both(mod, padding)
     if fixed or q_offset or kv_offset:
-        mod = _moved(mod, _on(device, q_offset), _on(device, kv_offset))
+        mod = _shift(mod, _on(device, q_offset), _on(device, kv_offset))
     return create_block_mask(mod, batch_size, None, q_length, kv_length, device)
 
 
@@ -166,7 +166,7 @@ def _padding(tokens: torch.Tensor, length: int, fixed: bool) -> Mod | None:
             return None
         if most <= 1:
             return _between(first, first + count)
-    return _listed(torch.nn.functional.pad(tokens, (0, max(0, length - n))))
+    return _look_up_token(torch.nn.functional.pad(tokens, (0, max(0, length - n))))
 
 
 def _causal(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -177,15 +177,15 @@ def _between(first: torch.Tensor, end: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: (kv_idx >= first[b]) & (kv_idx < end[b])
 
 
-def _listed(tokens: torch.Tensor) -> Mod:
+def _look_up_token(tokens: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: tokens[b, kv_idx]
 
 
-def _both(first: Mod, second: Mod) -> Mod:
+def _keep_both(first: Mod, second: Mod) -> Mod:
     return lambda b, h, q_idx, kv_idx: first(b, h, q_idx, kv_idx) & second(b, h, q_idx, kv_idx)
 
 
-def _moved(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
+def _shift(mod: Mod, queries: torch.Tensor, keys: torch.Tensor) -> Mod:
     return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx + queries, kv_idx + keys)
 
 
@@ -211,10 +211,10 @@ def _masks(mask: object, query: torch.Tensor, key: torch.Tensor, causal: bool) -
     mask = mask[..., :N]
     if mask.dtype != torch.bool:
         return None, (mask,)
-    return create_block_mask(_prepared(mask), B, None if mask.shape[1] == 1 else query.shape[1], M, N, query.device), ()
+    return create_block_mask(_read_prepared(mask), B, None if mask.shape[1] == 1 else query.shape[1], M, N, query.device), ()
 
 
-def _prepared(mask: torch.Tensor) -> Mod:
+def _read_prepared(mask: torch.Tensor) -> Mod:
     read = _reading(mask)
     return lambda b, h, q_idx, kv_idx: read(b, h, q_idx, kv_idx)
 
@@ -228,8 +228,8 @@ def _reading(x: torch.Tensor) -> Mod:
 def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod | None:
     """Return a score_mod with the soft cap, followed by the biases."""
     if not biases:
-        return None if softcap is None else _capped(softcap)
-    capped, read = _capped(softcap) if softcap is not None else None, tuple(_reading(x) for x in biases)
+        return None if softcap is None else _cap_scores(softcap)
+    capped, read = _cap_scores(softcap) if softcap is not None else None, tuple(_reading(x) for x in biases)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         score = score if capped is None else capped(score, b, h, q_idx, kv_idx)
@@ -241,7 +241,7 @@ def _score_mod(softcap: float | None, biases: tuple[torch.Tensor, ...]) -> Mod |
 
 
 @memoize(64)
-def _capped(cap: float) -> Mod:
+def _cap_scores(cap: float) -> Mod:
     """Return the one mod of a soft cap: calls with cached mods are the fast ones."""
     return lambda score, b, h, q_idx, kv_idx: cap * torch.tanh(score / cap)
 

@@ -24,7 +24,7 @@ class Actor(State):
 class Record(State):
     def __init__(self, actor: Actor, mode: str, proxy: str, completion: Event | None, text: str, awaited: str):
         self.worker, self.label, self.span, self.description = actor.worker, actor.label, actor.span, actor.description
-        self.mode, self.proxy, self.done, self.text = mode, proxy, completion, text
+        self.mode, self.proxy, self.completion, self.text = mode, proxy, completion, text
         self.awaited = awaited  # the wait that completes the access, for reports
         self.bar: Mbarrier | None = None  # the barrier that a copy lands on
         self.tick = 0  # the machine's tick when it was entered

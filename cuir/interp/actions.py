@@ -64,7 +64,7 @@ class Product(Action):
         self.names = names  # names that hold register operands
         self.value: torch.Tensor | None = None
         self.over = False  # retired by a wait
-        self.taken: Product | None = None
+        self.successor: Product | None = None
 
 
 class ReclaimedRegisters(State):

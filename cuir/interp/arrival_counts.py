@@ -218,8 +218,8 @@ def find_skipped_phase(m: Machine, bar: Mbarrier, w: Worker, phase: int) -> Caus
     """
     place, workers = find_place(m, bar), w.program.workers
     ring = get_ring(m, place.ring, place.cta)
-    others = {x.number for x in m.workers if x.program is w.program and x.cta == w.cta and x is not w}
-    taker = next((e for e in bar.events() if e.kind == "wait" and e.phase == phase and e.worker in others), None)
+    peers = {x.number for x in m.workers if x.program is w.program and x.cta == w.cta and x is not w}
+    taker = next((e for e in bar.events() if e.kind == "wait" and e.phase == phase and e.worker in peers), None)
     began = any(list_waits(b, w.number) for b in ring if b is not bar)
     ending = next(iter(list_arrivals(bar, phase)), None)
     if (

@@ -6,7 +6,7 @@ another product took them over, read.
 
 from __future__ import annotations
 
-from ..text.source import Span, spoken
+from ..text.source import Span, spell_name
 from .actions import Action, Product, ReclaimedRegisters
 from .engines import retire
 from .faults import make_fault
@@ -37,7 +37,7 @@ def retire_products(w: Worker, last: Product) -> list[Product]:
 def take_over(w: Worker, value: object, by: Product) -> None:
     """Assign the registers of `value` to the product `by`; names that hold it may no longer be read."""
     if isinstance(value, Product):
-        value.taken = by
+        value.successor = by
         return
     for name, bound_value in w.frame.items():
         if bound_value is value:
@@ -50,15 +50,15 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
     Raises CuirError M406 (accumulator), M407 (register operand).
     """
     m = w.m
-    if isinstance(old, Product) and not old.over and old.taken is None and m.launch.detect:
-        spelling = spoken(name, span)
+    if isinstance(old, Product) and not old.over and old.successor is None and m.launch.detect:
+        spelling = spell_name(name, span)
         hint, notes = blame_late_wait(w, span, "assignment", old.actor.span, f"mma_wait({spelling}) before")
         message = f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it"
         raise make_fault(m, "M406", message, span, hint, [("the product was issued here", old.actor.span), *notes])
     p = w.groups.operands.get(name)
     if p is not None and new is not old and m.launch.detect:
         hint, notes = blame_late_wait(w, span, "assignment", p.actor.span, "mma_wait for that product before")
-        message = f"`{spoken(name, span)}` is bound anew while {p.actor.label} may still read it from registers"
+        message = f"`{spell_name(name, span)}` is bound anew while {p.actor.label} may still read it from registers"
         raise make_fault(m, "M407", message, span, hint, [("the product was issued here", p.actor.span), *notes])
 
 

@@ -14,7 +14,7 @@ from ..text.source import Span
 from .clocks import Clock
 from .state import State
 
-KEPT = 6  # phases of a barrier that its log keeps
+LOG_LENGTH = 6  # phases of a barrier that its log keeps
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +25,7 @@ class Event:
 
     kind: "arrive" (value: bytes expected), "issue" and "land" of a copy (value: its bytes), "wait" once it has
     returned (value: the parity). phase: of the barrier, or the one that the wait is for. epoch: of the worker. tick:
-    counts the events of a machine. known: the last phase that the waiter knew to be complete before it waited.
+    counts the events of a machine. knowledge: the last phase that the waiter knew to be complete before it waited.
     """
 
     before: Event | None
@@ -37,12 +37,12 @@ class Event:
     span: Span
     value: int
     epoch: int
-    known: int = 0
+    knowledge: int = 0
 
     @property
     def at_once(self) -> bool:
         """True if the worker of this wait knew before that the phase was complete."""
-        return self.known >= self.phase
+        return self.knowledge >= self.phase
 
 
 class Arrival(State):
@@ -60,7 +60,7 @@ class Mbarrier(State):
         self.had_bytes = False  # of the phase before: a copy landed in it
         # joined over all arrivals: an arrival continues the release of those before it
         self.clock = Clock(workers, entries)
-        self.seen = self.clock.copy()  # the clock when the last phase ended, which its waiters join
+        self.phase_clock = self.clock.copy()  # the clock when the last phase ended, which its waiters join
         self.waits: dict[int, Event] = {}  # worker -> its last wait
         self.came: dict[int, int] = {}  # worker -> number of its arrivals
         self.log: Event | None = None  # the last event, linked to those before it
@@ -101,15 +101,15 @@ class Handout(State):
 
     def __init__(self, workers: Sequence[int], span: Span):
         self.text, self.span = "tiles", span
-        self.taken = dict.fromkeys(workers, 0)
+        self.counts = dict.fromkeys(workers, 0)
 
     def behind(self, units: int) -> list[int]:
         """Return the workers that have taken fewer than `units` work items."""
-        return [w for w, n in self.taken.items() if n < units]
+        return [w for w, n in self.counts.items() if n < units]
 
     def take(self, worker: int) -> None:
         """Count one work item for a worker, or its discovery that there is none."""
-        self.taken[worker] += 1
+        self.counts[worker] += 1
 
 
 class Generation(State):

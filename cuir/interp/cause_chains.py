@@ -17,7 +17,7 @@ from ..syntax.nodes import Call, For, If, Stmt
 from ..syntax.walk import walk
 from ..text.plurals import count_noun
 from ..text.source import Span
-from .barrier_state import KEPT, Event, Mbarrier, NamedBarrier
+from .barrier_state import LOG_LENGTH, Event, Mbarrier, NamedBarrier
 from .machine import Machine
 
 CauseNote = tuple[str, Span | None]
@@ -360,7 +360,7 @@ def find_unwaited_release(m: Machine, worker: int, release_ring: str, cta: int) 
         return None
     arrivals = []
     for r, p in zip(released_ring, filled_ring):
-        last = -1 if len(r.marks) < KEPT else None
+        last = -1 if len(r.marks) < LOG_LENGTH else None
         waits = [e.tick for e in list_waits(p, worker)]
         for a in reversed(list_arrivals(r, worker=worker)):
             if last is not None and not any(last < t < a.tick for t in waits):

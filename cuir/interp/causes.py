@@ -123,9 +123,9 @@ def explain_conflict(m: Machine, new: Record, old: Record, former: int, cta: int
         after = f": {old.label} is over after {old.awaited}" if old.awaited else ""
         lax = find_lax_group_wait(m.launch.checked, m.workers[new.worker].program.name, new.span, old.span)
         if lax is not None:
-            wait, kept = lax
-            note = f"this {wait.text()} leaves the last {kept} in flight, {old.label} among them"
-            return Cause([(note, wait)], f"wait for {old.label} before the {new.mode}: leave fewer than {kept} in flight", 1)
+            wait, remaining = lax
+            note = f"this {wait.text()} leaves the last {remaining} in flight, {old.label} among them"
+            return Cause([(note, wait)], f"wait for {old.label} before the {new.mode}: leave fewer than {remaining} in flight", 1)
         late = find_late_group_wait(m.launch.checked, m.workers[new.worker].program.name, new.span, old.span)
         hint = (
             after.removeprefix(": ") if late is not None else f"{m.workers[new.worker].label} must wait for its own earlier access{after}"
@@ -147,7 +147,7 @@ def _explain_copy(m: Machine, new: Record, old: Record, former: int) -> Cause:
     issue = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span and e.tick >= old.tick), None)
     if issue is None:
         issue = next((e for e in bar.events() if e.kind == "issue" and e.span == old.span), None)
-    landing_phase = old.done[1] if old.done is not None else None
+    landing_phase = old.completion[1] if old.completion is not None else None
     announcement = find_announcement(bar.events(), issue) if issue is not None else None
     expected_phase = (
         announcement.phase
@@ -229,7 +229,7 @@ def _explain_release(m: Machine, new: Record, old: Record, former: int) -> Cause
     The access is the worker's, or an engine's that the worker waits for.
     """
     uses, w, owner = get_barrier_uses(m.launch.checked), m.workers[new.worker], m.workers[old.worker]
-    completion_epoch = old.done[1] if old.done is not None and old.done[0] == old.worker else None
+    completion_epoch = old.completion[1] if old.completion is not None and old.completion[0] == old.worker else None
     local_barriers = [bar for bar in list_mbarriers(m) if find_place(m, bar).cta == w.cta]  # those that `w` can wait on
     arrivals = sorted(((e, bar) for bar in local_barriers for e in list_arrivals(bar, worker=old.worker)), key=lambda x: x[0].tick)
     awaited_names = {u.name for u in uses.find("waits", role=w.program.name)}
@@ -347,8 +347,8 @@ def _describe_early_release(owner: Worker, bar: Mbarrier, arrival: Event, old: R
     late = find_late_group_wait(owner.m.launch.checked, owner.program.name, arrival.span, old.span)
     if late is not None and late.can_move:
         return _blame_late_wait(cause, late, "arrival", arrival.span)
-    uses, other = get_barrier_uses(owner.m.launch.checked), owner.m.workers[new.worker].program.name
-    rings = dict.fromkeys(u.name for u in uses.find("arrives", role=other))  # by which the other party lets the owner go on
+    uses, program = get_barrier_uses(owner.m.launch.checked), owner.m.workers[new.worker].program.name
+    rings = dict.fromkeys(u.name for u in uses.find("arrives", role=program))  # by which the other party lets the owner go on
     late = next((x for n in rings if (x := _find_late_wait(owner.m, owner, old.span, n)) is not None), None)
     return _blame_late_wait(cause, late, old.mode, old.span)
 

@@ -22,23 +22,23 @@ def join(into: list[int], source: list[int]) -> None:
 class Clock(State):
     """Vector clocks of one worker or barrier.
 
-    `known`: accesses and phases that happened before; `fenced`: those whose ordinary writes the tensor core and copy
+    `times`: accesses and phases that happened before; `fenced`: those whose ordinary writes the tensor core and copy
     engine see too. `progress`: what is complete, known or not: a copy that lands raises it as well, since its worker
     had come to its issue. It orders no access.
     """
 
     def __init__(self, workers: int, barriers: int):
-        self.known = [0] * workers + [-1] * barriers
+        self.times = [0] * workers + [-1] * barriers
         self.fenced = [0] * workers + [-1] * barriers
         self.progress = [0] * workers + [-1] * barriers
 
     def copy(self) -> Clock:
         duplicate = Clock.__new__(Clock)
-        duplicate.known, duplicate.fenced, duplicate.progress = self.known.copy(), self.fenced.copy(), self.progress.copy()
+        duplicate.times, duplicate.fenced, duplicate.progress = self.times.copy(), self.fenced.copy(), self.progress.copy()
         return duplicate
 
     def join(self, source: Clock) -> None:
-        join(self.known, source.known)
+        join(self.times, source.times)
         join(self.fenced, source.fenced)
         join(self.progress, source.progress)
 
@@ -48,7 +48,7 @@ class Clock(State):
 
     def has(self, event: Event) -> bool:
         """Return True if the event (entry, value) is known."""
-        return self.known[event[0]] >= event[1]
+        return self.times[event[0]] >= event[1]
 
     def has_fenced(self, event: Event) -> bool:
         return self.fenced[event[0]] >= event[1]

@@ -22,7 +22,7 @@ from ..ops.expressions import operator, subscript, traits
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Stmt
 from ..syntax.types import DTYPES, F32, DType, Scalar, SharedView, TileType, Type
 from ..syntax.walk import IdentityKey
-from ..text.source import Span, spoken
+from ..text.source import Span, spell_name
 from .actions import Product, ReclaimedRegisters
 from .async_groups import check_rebinding
 from .event_trace import estimate_cost
@@ -33,7 +33,7 @@ from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .noisy_operations import collect_decisions, compile_perturbed
 from .ops_registry import RUNS
 from .step_budget import TURN
-from .values import HELD, POISON, Diverge, DivisionByZero, collapse, f32, require_uniform
+from .values import HELD_DTYPES, POISON, Diverge, DivisionByZero, collapse, f32, require_uniform
 
 
 @dataclass
@@ -226,7 +226,7 @@ class Compiler:
                 if handout is None:
                     return None
                 handout.take(w.number)
-                w.m.changed()
+                w.m.mark_change()
                 w.block = None
                 return POINT
 
@@ -257,7 +257,7 @@ class Compiler:
     # ---- expressions
     def compile_expr(self, e: Expr) -> Evaluate:
         """Compile the value of a scalar or tile; a value in flight may not be read."""
-        return self.make_evaluator(e) if self.observer is None else self.observer.watched(e, self.make_evaluator(e))
+        return self.make_evaluator(e) if self.observer is None else self.observer.watch(e, self.make_evaluator(e))
 
     def make_evaluator(self, e: Expr) -> Evaluate:
         if isinstance(e, Name):
@@ -281,13 +281,13 @@ class Compiler:
         if op.evaluate is None or not op.evaluate.divides:
             return run
 
-        def guarded(w: Worker) -> Any:
+        def run_guarded(w: Worker) -> Any:
             try:
                 return run(w)
             except DivisionByZero:
                 raise make_fault(w.m, "M411", f"{w.label} divides by zero", e.span, "guard it: max(1, x), or an if") from None
 
-        return guarded
+        return run_guarded
 
     def compile_name_value(self, e: Name) -> Evaluate:
         name, span = e.id, e.span
@@ -322,7 +322,7 @@ class Compiler:
     def evaluate_literal(self, e: Literal) -> Any:
         t = self.checked.type_of(e)
         if isinstance(t, Scalar) and t.dtype.is_float and not isinstance(e.value, bool):
-            return f32(float(e.value)) if t.dtype == F32 else float(torch.tensor(float(e.value), dtype=HELD[t.dtype]))
+            return f32(float(e.value)) if t.dtype == F32 else float(torch.tensor(float(e.value), dtype=HELD_DTYPES[t.dtype]))
         return e.value
 
 
@@ -336,8 +336,8 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
 
     Raises CuirError M405 (in flight), M408 (taken over).
     """
-    spelling = spoken(name, span)
-    by = v.by if isinstance(v, ReclaimedRegisters) else v.taken
+    spelling = spell_name(name, span)
+    by = v.by if isinstance(v, ReclaimedRegisters) else v.successor
     if by is not None and w.m.launch.detect:
         raise make_fault(
             w.m,
@@ -358,7 +358,7 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
     role = next(r for r in t.roles if r.name == w.program.name)
     shape = role.locals[name]
     assert isinstance(shape, TileType)
-    return torch.full((1, shape.rows, shape.cols), POISON[shape.dtype], dtype=HELD[shape.dtype], device=w.m.launch.device)
+    return torch.full((1, shape.rows, shape.cols), POISON[shape.dtype], dtype=HELD_DTYPES[shape.dtype], device=w.m.launch.device)
 
 
 class Site:

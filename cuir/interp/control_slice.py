@@ -157,7 +157,7 @@ class _Placed:
 class _RoleSlicer:
     def __init__(self, checked: Checked, role: Role, into: ControlSlice):
         self.checked, self.role, self.into = checked, role, into
-        self.found = RoleSlice()
+        self.role_slice = RoleSlice()
         self.facts: dict[int, _Facts] = {}
         self.statements = list(_place_statements(role.body, ()))
         # name -> for each of its values, the expressions it depends on
@@ -196,19 +196,19 @@ class _RoleSlicer:
 
     # ---- the slice
     def slice(self) -> None:
-        self.into.roles[self.role.name] = self.found
+        self.into.roles[self.role.name] = self.role_slice
         self._watch()
         while True:
-            before = len(self.found.kept_statements), len(self.found.needed)
+            before = len(self.role_slice.kept_statements), len(self.role_slice.needed)
             for p in self.statements:
                 self._enter(p)
-            if (len(self.found.kept_statements), len(self.found.needed)) == before:
+            if (len(self.role_slice.kept_statements), len(self.role_slice.needed)) == before:
                 break
         self._judge()
 
     def _watch(self) -> None:
         """Collect names that may hold products, and register operands of products."""
-        watched, aliases = self.found.watched, list[tuple[str, str]]()
+        watched, aliases = self.role_slice.watched, list[tuple[str, str]]()
         for p in self.statements:
             if not isinstance(p.stmt, (Assign, ExprStmt)):
                 continue
@@ -229,7 +229,7 @@ class _RoleSlicer:
                     watched.update(pair)
 
     def _enter(self, p: _Placed) -> None:
-        stmt, role_slice = p.stmt, self.found
+        stmt, role_slice = p.stmt, self.role_slice
         needed = isinstance(stmt, Assign) and stmt.targets[0] in role_slice.needed
         keep = needed or any(self.find_facts(e).acts for e in _list_values(stmt))
         if not keep and isinstance(stmt, Assign) and stmt.targets[0] in role_slice.watched:
@@ -277,7 +277,7 @@ class _RoleSlicer:
     def _judge(self) -> None:
         """Refuse control flow that depends on data; leave tensors accessed at such places unwatched."""
         for p in self.statements:
-            if not self.found.keeps(p.stmt):
+            if not self.role_slice.keeps(p.stmt):
                 continue
             for e in _list_conditions(p.stmt):
                 self._require(e, "whether this happens, or how often, hangs on data")
@@ -288,7 +288,7 @@ class _RoleSlicer:
                 elif self.is_tainted(e):
                     self.into.unwatched.add(root)
                 self._read(e)
-            if isinstance(p.stmt, Assign) and p.stmt.targets[0] in self.found.needed and not self.is_tainted(p.stmt.value):
+            if isinstance(p.stmt, Assign) and p.stmt.targets[0] in self.role_slice.needed and not self.is_tainted(p.stmt.value):
                 self._read(p.stmt.value)
             if any(self._has_lazy_effect(e) for e in _list_values(p.stmt)):
                 self._refuse("an access on one side of a choice: whether it happens hangs on data", p.stmt)

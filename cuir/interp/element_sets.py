@@ -27,8 +27,8 @@ def gather(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any]) -> t
     """
     offset, inside, whole = tensor.offsets(indices, tensor.strides)
     if not tensor.t.numel():
-        return torch.zeros(offset.shape, dtype=tensor.held, device=tensor.t.device)
-    elements = tensor.flat[offset if whole else torch.where(inside, offset, 0)].to(tensor.held)
+        return torch.zeros(offset.shape, dtype=tensor.storage_dtype, device=tensor.t.device)
+    elements = tensor.flat[offset if whole else torch.where(inside, offset, 0)].to(tensor.storage_dtype)
     enter_elements(m, actor, tensor, indices, inside, "read", offset, whole)
     return elements if whole else elements.masked_fill_(~inside, 0)
 
@@ -47,7 +47,7 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
     enter_elements(m, actor, tensor, indices, inside, "add" if add else "write", offset, whole)
     if not m.launch.data:
         return
-    data = torch.as_tensor(values, dtype=tensor.held, device=tensor.t.device).expand(shape)
+    data = torch.as_tensor(values, dtype=tensor.storage_dtype, device=tensor.t.device).expand(shape)
     offsets = offset.expand(shape).reshape(-1) if whole else offset.expand(shape)[inside]
     data = (data.reshape(-1) if whole else data[inside]).to(tensor.flat.dtype)
     if add:
@@ -112,7 +112,7 @@ def set_element(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any],
     """
     _require_inside(m, actor, tensor, indices)
     if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value).to(tensor.t.device).to(tensor.held).reshape(-1, 1, 1)
+        value = torch.from_numpy(value).to(tensor.t.device).to(tensor.storage_dtype).reshape(-1, 1, 1)
     scatter(m, actor, tensor, indices, value, None, add)
 
 

@@ -71,7 +71,7 @@ def _perform_copy(m: Machine, copy: Copy) -> None:
         copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
     if copy.bar is not None:
         event = protocol.land(m, copy.bar, copy.target.nbytes, copy.actor, copy.time)
-        copy.records[0].done = event
+        copy.records[0].completion = event
         if copy.read is not None:
             copy.read.retire(m.clusters, event)
         _remove_pending(m, copy)
@@ -94,7 +94,7 @@ def retire(m: Machine, action: Action, event: Event) -> None:
     """Complete an action, ordering its accesses before whoever knows the event."""
     act(m, action)
     for r in action.records:
-        r.done = event
+        r.completion = event
     if action.read is not None:
         action.read.retire(m.clusters, event)
     _remove_pending(m, action)

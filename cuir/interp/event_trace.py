@@ -101,7 +101,7 @@ class Trace(ShownInNotebooks):
         return f"Trace({len(self.events)} events of {len(tracks)} workers and engines, {len(self.sync_steps)} steps, {end:,.0f} cycles)"
 
     # ---- recording
-    def waited(self, track: str, start: float, end: float, name: str, line: int) -> None:
+    def record_wait(self, track: str, start: float, end: float, name: str, line: int) -> None:
         """Record a worker's wait from `start` to `end`, and its work since the wait before."""
         since = self.idle_since.get(track, 0.0)
         if start > since:
@@ -110,10 +110,10 @@ class Trace(ShownInNotebooks):
             self.events.append(Event(track, name, "wait", start, end - start, line))
         self.idle_since[track] = end
 
-    def blocked(self, track: str, start: float, name: str, line: int) -> None:
+    def record_blocked(self, track: str, start: float, name: str, line: int) -> None:
         """Record that a worker waits from `start` for ever; drawn a little beyond the last event."""
         end = max((e.start + e.length for e in self.events if e.kind != "blocked"), default=0.0)
-        self.waited(track, start, start, name, line)
+        self.record_wait(track, start, start, name, line)
         self.events.append(Event(track, name, "blocked", start, max(end, start) + max(BLOCKED_SHARE * end, COPY_LATENCY) - start, line))
 
     def busy(self, event: Event) -> None:

@@ -25,7 +25,7 @@ class Watch(Protocol):
     @property
     def key(self) -> Hashable: ...
 
-    def watched(self, e: Expr, run: Evaluate) -> Evaluate:
+    def watch(self, e: Expr, run: Evaluate) -> Evaluate:
         """Return the code of an expression, which also reports its values if it is watched."""
 
 

@@ -91,16 +91,16 @@ def find_lax_group_wait(checked: Checked, role: str, at: Span, issue: Span) -> t
     if issued is None or position is None:
         return None
     index, group = issued
-    loops, found = nodes[position].loops, None
+    loops, result = nodes[position].loops, None
     if index < position:
         between: Sequence[int] = range(index, position)
     else:  # the access is of a later turn of the loop
         between = [*range(index, len(nodes)), *range(position)] if nodes[index].loops == loops else []
     for node in (nodes[i] for i in between if nodes[i].loops == loops):
         if node.bound is not None and node.bound.op.effects.drains == group:
-            kept = next((x.value for x in node.bound.args.values() if isinstance(x, Literal)), 0)
-            found = (node.span, int(kept)) if kept else None
-    return found
+            remaining = next((x.value for x in node.bound.args.values() if isinstance(x, Literal)), 0)
+            result = (node.span, int(remaining)) if remaining else None
+    return result
 
 
 def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) -> tuple[str, list[tuple[str, Span | None]]]:

@@ -83,7 +83,7 @@ class Block(State):
 class Worker(State):
     def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: Clock):
         self.m, self.number, self.cta, self.program, self.index, self.clock = m, number, cta, program, index, clock
-        self.released()  # epoch 0 is known to all: nothing happens in it
+        self.start_epoch()  # epoch 0 is known to all: nothing happens in it
         self.code = program.code
         self.label = f"{program.name}[{index}]" + (f" of CTA {cta}" if m.launch.checked.cluster > 1 else "")
         self.frame: dict[str, Any] = dict(m.launch.values)
@@ -103,28 +103,28 @@ class Worker(State):
 
     def event(self) -> Event:
         """Return what the worker does now as an event, which others learn of through its next release."""
-        return self.number, self.clock.known[self.number]
+        return self.number, self.clock.times[self.number]
 
-    def released(self) -> None:
+    def start_epoch(self) -> None:
         """Start a new epoch: accesses from here on are not released to anyone yet."""
-        self.clock.known[self.number] += 1
-        self.clock.progress[self.number] = self.clock.known[self.number]
+        self.clock.times[self.number] += 1
+        self.clock.progress[self.number] = self.clock.times[self.number]
 
     def fence(self, tensors: bool) -> None:
         """Execute a proxy fence: asynchronous engines see the worker's earlier stores to shared memory.
 
         tensors: they see its stores to tensors in device memory, too.
         """
-        now = self.clock.known[self.number]
+        now = self.clock.times[self.number]
         self.clock.fenced[self.number] = now
         if tensors:
             self.tensor_fences.append(now)
-        self.released()
+        self.start_epoch()
 
-    def showed(self, event: Event, clock: Clock) -> bool:
+    def has_fenced(self, event: Event, clock: Clock) -> bool:
         """Return whether the clock knows of a fence for tensors that the worker passed after its own event."""
         n = bisect.bisect_left(self.tensor_fences, event[1])
-        return n < len(self.tensor_fences) and clock.known[self.number] > self.tensor_fences[n]
+        return n < len(self.tensor_fences) and clock.times[self.number] > self.tensor_fences[n]
 
     def actor(self, span: Span, access: str) -> Actor:
         return Actor(self.number, self.cta, self.label, self.clock, span, access)
@@ -133,7 +133,7 @@ class Worker(State):
         """Make an engine that acts for this worker, with the clock that it has now."""
         self.m.engines += 1
         clock = self.clock.copy()
-        self.released()  # a wait behind the issue is not over when the engine is done
+        self.start_epoch()  # a wait behind the issue is not over when the engine is done
         return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", clock, span, access)
 
 
@@ -186,7 +186,7 @@ class Machine(State):
     def lanes(self) -> int:
         return len(self.clusters)
 
-    def changed(self) -> None:
+    def mark_change(self) -> None:
         """Mark a change that blocked workers may have waited for."""
         self.version += 1
 

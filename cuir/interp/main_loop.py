@@ -37,7 +37,7 @@ def run(m: Machine) -> None:
         else:
             action = m.pending.pop(n)
             act(m, action)
-            m.changed()
+            m.mark_change()
         if trace is not None:
             record_steps(m)
     _finish(m)
@@ -47,7 +47,7 @@ def _pick_replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
     """Return the next step of a recorded schedule, or None."""
     if m.launch.schedule.kind != "replay":
         return None
-    step = m.picker.replayed([m.workers[n].label for n in runnable], [a.name for a in m.pending])
+    step = m.picker.replay_step([m.workers[n].label for n in runnable], [a.name for a in m.pending])
     return step if step is None or step[0] == "engine" else ("worker", runnable[step[1]])
 
 
@@ -90,7 +90,7 @@ def _finish(m: Machine) -> None:
         return
     for ring in m.barriers.values():
         for bar in ring:
-            if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.known[bar.entry] >= bar.used_phase for w in m.workers):
+            if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.times[bar.entry] >= bar.used_phase for w in m.workers):
                 assert bar.user is not None
                 raise make_fault(
                     m,

@@ -15,7 +15,7 @@ import torch
 from ..checking.checked import SharedAlloc
 from ..syntax.types import PANEL_BYTES
 from .state import State
-from .values import HELD, POISON
+from .values import HELD_DTYPES, POISON
 
 Intervals = tuple[tuple[int, int], ...]  # byte ranges from the start of the CTA's shared memory
 
@@ -53,14 +53,16 @@ class Shared(State):
     """The arrays of one CTA in all lanes, poisoned until written."""
 
     def __init__(self, allocs: Mapping[str, SharedAlloc], lanes: int, device: torch.device):
-        self.arrays = {a.name: torch.full((lanes, *a.dims), POISON[a.dtype], dtype=HELD[a.dtype], device=device) for a in allocs.values()}
+        self.arrays = {
+            a.name: torch.full((lanes, *a.dims), POISON[a.dtype], dtype=HELD_DTYPES[a.dtype], device=device) for a in allocs.values()
+        }
         self.defined = {a.name: bytearray(a.nbytes) for a in allocs.values()}
         self.aliases = {
             a.name: tuple(b for b in allocs.values() if b is not a and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes)
             for a in allocs.values()
         }
 
-    def undefined(self, ref: SharedRef) -> bool:
+    def is_undefined(self, ref: SharedRef) -> bool:
         """Return whether a byte of the view was never written, or last written through an array over it."""
         defined, base = self.defined[ref.alloc.name], ref.alloc.offset
         return any(defined.find(0, lo - base, hi - base) >= 0 for lo, hi in ref.intervals)

@@ -63,7 +63,7 @@ class Noise:
         """Return whether a multiply-add rounds once, the same wherever its text is run."""
         return not self.off and bool((hash((abs(self.seed), e.span.line, e.span.column)) >> 3) % 2) == (self.seed > 0)
 
-    def decided(self, e: Expr, value: Any) -> Any:
+    def decide(self, e: Expr, value: Any) -> Any:
         forced = self.forced.get(IdentityKey(e))
         if forced:
             replacement = forced.pop(0)

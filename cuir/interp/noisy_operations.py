@@ -43,18 +43,18 @@ def compile_perturbed(
     tile = isinstance(kind, TileType)
     dtype = getattr(kind, "dtype", None)
     if IdentityKey(e) in decisions:
-        return lambda w: _get_noise(w).decided(e, run(w))
+        return lambda w: _get_noise(w).decide(e, run(w))
     if dtype != F32 or op.effects.accesses:
         return run
     exact = e.decides
     if op.sums and len(args) == 1:
         value, dim = code_of(args[0]), 1 if op.traits.column_reduction else 2
 
-        def shuffled(w: Worker) -> torch.Tensor:
+        def sum_shuffled(w: Worker) -> torch.Tensor:
             t = value(w)
             return t.index_select(dim, _get_noise(w).order(t.shape[dim]).to(t.device)).sum(dim, keepdim=True)
 
-        return shuffled
+        return sum_shuffled
     if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
         return lambda w: _get_noise(w).of(run(w), op.ulps)
     if not exact and isinstance(e, Binary) and op.traits.linear and (tile or IdentityKey(e) not in _collect_declared(checked)):
@@ -88,7 +88,7 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
     x, y, z = code_of(factors.left), code_of(factors.right), code_of(addend)
     sign = traits(e).linear if factors is first else traits(e).linear[::-1]
 
-    def either(w: Worker) -> Any:
+    def run_either(w: Worker) -> Any:
         if not _get_noise(w).fuses(e):
             return run(w)
         if not tile:
@@ -98,7 +98,7 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
         a, b, c = (_to_double(v(w)) for v in (x, y, z))
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 
-    return either
+    return run_either
 
 
 def _to_double(v: Any) -> torch.Tensor:

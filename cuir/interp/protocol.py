@@ -11,7 +11,7 @@ from ..text.plurals import count_noun
 from ..text.source import Span
 from . import causes, laps
 from .access_records import Actor
-from .barrier_state import KEPT, Arrival, Event, Generation, Mbarrier, NamedBarrier
+from .barrier_state import LOG_LENGTH, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
 from .faults import make_fault
 from .machine import Machine, Worker
@@ -29,7 +29,7 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     if bar.had_bytes and w.clock.progress[bar.entry] < bar.phase - 1 and m.launch.detect:
         raise causes.make_early_arrival_fault(m, bar, w, span)
     m.tick += 1
-    bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.known[n])
+    bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.times[n])
     bar.came[n] = bar.came.get(n, 0) + 1
     bar.clock.join(w.clock)
     bar.pending -= 1
@@ -72,18 +72,18 @@ def _complete_phase(m: Machine, bar: Mbarrier) -> None:
     if bar.pending or bar.bytes:
         return
     over = bar.phase
-    bar.clock.known[bar.entry] = bar.clock.fenced[bar.entry] = bar.clock.progress[bar.entry] = over
+    bar.clock.times[bar.entry] = bar.clock.fenced[bar.entry] = bar.clock.progress[bar.entry] = over
     bar.had_bytes = bar.landed > 0
     bar.phase, bar.pending = over + 1, bar.count
     bar.expected = bar.landed = 0
     bar.marks.append(bar.log)
-    if len(bar.marks) > KEPT and (end := bar.marks.pop(0)) is not None:
+    if len(bar.marks) > LOG_LENGTH and (end := bar.marks.pop(0)) is not None:
         end.before = None
-    bar.seen = bar.clock.copy()
+    bar.phase_clock = bar.clock.copy()
     bar.seen_time = bar.time
-    m.changed()
+    m.mark_change()
     for worker, wait in bar.waits.items():
-        if wait.phase == over - 1 and bar.seen.progress[worker] < wait.epoch and m.launch.detect:
+        if wait.phase == over - 1 and bar.phase_clock.progress[worker] < wait.epoch and m.launch.detect:
             raise laps.make_lap_fault(m, bar, m.workers[worker], wait.phase, wait.span, wait)
 
 
@@ -92,17 +92,17 @@ def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
 
     Raises CuirError S401 (a lap behind).
     """
-    last_known = w.clock.known[bar.entry]
+    last_known = w.clock.times[bar.entry]
     phase = last_known if last_known % 2 == parity else last_known + 1
     if bar.phase <= phase:
         return False
     if bar.phase > phase + 1 and m.launch.detect:
         raise laps.make_lap_fault(m, bar, w, phase, span, None)
     if phase >= 0:
-        w.clock.join(bar.seen)
+        w.clock.join(bar.phase_clock)
     n = w.number
     m.tick += 1
-    bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.known[n], last_known)
+    bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.times[n], last_known)
     return True
 
 
@@ -127,7 +127,7 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
             bar.over[generation] = Generation(bar.clock, bar.waiting, bar.time)
         bar.generation, bar.waiting, bar.arrivals, bar.warps_here = generation + 1, 0, [], 0
         bar.clock = Clock(*bar.size)
-        m.changed()
+        m.mark_change()
     return generation
 
 

@@ -38,7 +38,7 @@ def touch(
         ref = refs.get(a.arg)
         if ref is not None:
             records.append(access(m, actor, ref, a.mode, a.proxy, completion, awaited))
-            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].undefined(needed or ref):
+            if a.mode == "read" and m.launch.detect and m.shared[ref.cta].is_undefined(needed or ref):
                 raise make_unwritten_fault(m, actor, ref)
     return records
 
@@ -58,17 +58,17 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
         for old in region.records:
             if reads and old.mode == "read":
                 continue
-            if (old.done is None or not clock.has(old.done)) and m.launch.detect:
+            if (old.completion is None or not clock.has(old.completion)) and m.launch.detect:
                 raise make_race_fault(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records], ref.cta)
             if proxy == "async" and old.proxy == "generic" and old.mode != "read" and m.launch.detect:
-                assert old.done is not None
-                if not clock.has_fenced(old.done):
+                assert old.completion is not None
+                if not clock.has_fenced(old.completion):
                     raise make_unfenced_fault(m, record, old)
         if covered and not reads:
             region.records.clear()
     home = tracker.regions[ref.intervals]
     if reads:  # a later read of the same worker stands for those before it
-        home.records = [r for r in home.records if not (r.mode == "read" and r.worker == actor.worker and r.done is not None)]
+        home.records = [r for r in home.records if not (r.mode == "read" and r.worker == actor.worker and r.completion is not None)]
     home.records.append(record)
     return record
 
@@ -79,8 +79,8 @@ def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Reco
     message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
     former = max((r.tick for r in records if r.worker == new.worker and r.mode == new.mode), default=-1)
     cause = explain_conflict(m, new, old, former, cta)
-    where = f" in line {new.span.line}" if new.span.line != old.span.line else ""
-    notes: list[CauseNote] = [*cause.notes, (f"{old.description} here must be over before the {new.mode}{where}", old.span)]
+    place = f" in line {new.span.line}" if new.span.line != old.span.line else ""
+    notes: list[CauseNote] = [*cause.notes, (f"{old.description} here must be over before the {new.mode}{place}", old.span)]
     if -1 < old.unit != new.unit > -1:
         notes.append((describe_units(m, old.unit, new.unit), None))
     record_earlier_access(m, old)

@@ -93,7 +93,7 @@ class Picker(State):
     def __init__(self, schedule: Schedule, workers: int, salt: int):
         self.schedule, self.workers = schedule, workers
         self.rng = random.Random(f"{schedule}/{salt}")
-        self.done = 0  # steps of a replay
+        self.position = 0  # steps of a replay
         order = list(range(workers))
         if schedule.policy == "reverse":
             order.reverse()
@@ -111,7 +111,7 @@ class Picker(State):
     @property
     def until_blocked(self) -> bool:
         """True if a worker runs on after a synchronisation that did not block it."""
-        return self.schedule.kind == "in_order" or (self.schedule.kind == "replay" and self.done >= len(self.schedule.steps))
+        return self.schedule.kind == "in_order" or (self.schedule.kind == "replay" and self.position >= len(self.schedule.steps))
 
     @property
     def lockstep(self) -> bool:
@@ -143,22 +143,22 @@ class Picker(State):
         late = self.schedule.kind == "adversarial" and self.schedule.policy != "engines_first"
         return "engine", self.rng.randrange(actions) if late else 0
 
-    def replayed(self, workers: Sequence[str], actions: Sequence[str]) -> tuple[Literal["worker", "engine"], int] | None:
+    def replay_step(self, workers: Sequence[str], actions: Sequence[str]) -> tuple[Literal["worker", "engine"], int] | None:
         """Return the next step of a replay, or None after the last.
 
         The step is a position among workers that can go on or copies in flight. Raises CuirError U124.
         """
-        if self.schedule.kind != "replay" or self.done >= len(self.schedule.steps):
+        if self.schedule.kind != "replay" or self.position >= len(self.schedule.steps):
             return None
-        step = self.schedule.steps[self.done]
-        self.done += 1
+        step = self.schedule.steps[self.position]
+        self.position += 1
         if step in workers:
             return "worker", workers.index(step)
         if step in actions:
             return "engine", actions.index(step)
         raise CuirError.of(
             "U124",
-            f"step {self.done} of the schedule is `{step}`, which can do nothing there",
+            f"step {self.position} of the schedule is `{step}`, which can do nothing there",
             None,
             f"replay it on the program, consts and dims that it was made from; at this point act: {', '.join((*workers, *actions)) or 'none'}",
         )

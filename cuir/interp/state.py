@@ -31,7 +31,7 @@ class _Selection:
     def __init__(self, lanes: np.ndarray, total: int):
         self.lanes, self.total = lanes, total
         self.memo: dict[int, Any] = {}
-        self.kept: list[Any] = []  # keeps originals alive, so that ids stay unique
+        self.originals: list[Any] = []  # keeps originals alive, so that ids stay unique
         self.index: dict[torch.device, torch.Tensor] = {}
 
     def take(self, x: Any) -> Any:
@@ -42,7 +42,7 @@ class _Selection:
             return copied
         new = self._copy(x)
         self.memo[id(x)] = new
-        self.kept.append(x)
+        self.originals.append(x)
         return new
 
     def _copy(self, x: Any) -> Any:

@@ -71,7 +71,7 @@ class Budget:
             )
         if completed > 0 and now - since > self.patience / 2 and (need := (now - since) / completed * remaining) > self.seconds - now:
             raise self._over(
-                f"this loop made {completed:,} of its {turns:,} turns in {now - since:.1f} seconds and needs {spoken(need)} more, where a run may take {self.seconds:g} seconds",
+                f"this loop made {completed:,} of its {turns:,} turns in {now - since:.1f} seconds and needs {format_duration(need)} more, where a run may take {self.seconds:g} seconds",
                 span,
             )
 
@@ -84,7 +84,7 @@ class Budget:
         )
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a long time in its largest fitting unit."""
     for name, size in (("years", 31_557_600.0), ("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:

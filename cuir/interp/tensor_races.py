@@ -77,7 +77,7 @@ def enter_elements(
     else:
         inside = inside.expand(shape)
         positions, lane = positions[inside], lane[inside]
-    access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.known[actor.worker]))
+    access = shadow.enter(m.clusters, actor, mode, "generic", (actor.worker, actor.clock.times[actor.worker]))
     _Entry(m, shadow, actor, access).enter_elements_of_lanes(positions, lane)
 
 
@@ -158,7 +158,7 @@ class _Entry:
                     access.proxy == "async"
                     and old.proxy == "generic"
                     and old.mode != "read"
-                    and not m.workers[old.worker].showed(completion, actor.clock)
+                    and not m.workers[old.worker].has_fenced(completion, actor.clock)
                 ):
                     raise self._make_unfenced_fault(old)
             if ordered and (mode == "write" or commute):

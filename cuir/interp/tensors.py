@@ -15,7 +15,7 @@ import torch
 from ..checking.checked import TensorParam
 from .shadows import Shadow
 from .state import State
-from .values import HELD
+from .values import HELD_DTYPES
 
 Sum = Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor]  # (old, new, dtype) -> sum rounded to the dtype
 
@@ -34,7 +34,7 @@ class TensorArg:
         self.strides = tuple(int(s) for s in t.stride())
         extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides)) if t.numel() else 0
         self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
-        self.held = HELD[param.dtype]
+        self.storage_dtype = HELD_DTYPES[param.dtype]
         commute = len(modes) < 2 and "write" not in modes
         needless = not watched or not t.numel() or (commute and not undefined)
         self.shadow = None if needless else Shadow(self.name, self.shape, t.device, between, undefined)
@@ -57,7 +57,7 @@ class TensorArg:
                 for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
                     region = get_region(self.flat, self.strides, part, int(offset))
                     if add:
-                        region.copy_(add(region.to(self.held), chunk[lane], region.dtype))  # one rounding, as by engines
+                        region.copy_(add(region.to(self.storage_dtype), chunk[lane], region.dtype))  # one rounding, as by engines
                     else:
                         region.copy_(chunk[lane])
             else:

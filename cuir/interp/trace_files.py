@@ -103,11 +103,11 @@ def _draw_figure(pyplot: Any, trace: Trace, start: float, stop: float | None, wi
     for (track, kind), extents in spans.items():
         axes.broken_barh(extents, (row[track] - 0.4, 0.8), facecolors=COLORS[kind], edgecolor="white", linewidth=0.4)
     for f in find_flights(trace):
-        done = f.event.start + f.event.length
-        if f.event.track in row and f.until > done:
-            axes.broken_barh([(done, f.until - done)], (row[f.event.track] + 0.2, 0.2), facecolors=COLORS[f.event.kind], alpha=0.5)
-    found = [e for e in events if trace.fault is not None and is_named(e, trace.fault)]
-    axes.barh([row[e.track] for e in found], [e.length for e in found], 0.8, [e.start for e in found], fc="none", ec="black", lw=1.5)
+        finish = f.event.start + f.event.length
+        if f.event.track in row and f.until > finish:
+            axes.broken_barh([(finish, f.until - finish)], (row[f.event.track] + 0.2, 0.2), facecolors=COLORS[f.event.kind], alpha=0.5)
+    faulty = [e for e in events if trace.fault is not None and is_named(e, trace.fault)]
+    axes.barh([row[e.track] for e in faulty], [e.length for e in faulty], 0.8, [e.start for e in faulty], fc="none", ec="black", lw=1.5)
     axes.set_yticks(range(len(tracks)), tracks)
     axes.invert_yaxis()
     axes.set_xlim(start, end)

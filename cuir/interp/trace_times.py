@@ -20,7 +20,7 @@ def record_wait(w: Worker, start: float, name: str, span: Span, over: Sequence[A
     """Record that a worker goes on after a wait that it came to at `start`; over: what it has waited for."""
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
-        trace.waited(w.label, start, w.time, name, span.line)
+        trace.record_wait(w.label, start, w.time, name, span.line)
         record_steps(w.m)
         if not name.startswith("wait "):  # those of mbarriers are among their events
             trace.sync_steps.append(SyncStep(w.label, "sync", name, span.line, w.time))
@@ -60,7 +60,7 @@ def record_deadlock(m: Machine) -> None:
             barrier = w.block.barrier
             name = "next unit of work" if isinstance(barrier, Handout) else barrier.text
             since, phase = (w.started, -1) if isinstance(barrier, NamedBarrier) else (w.time, w.block.phase)
-            trace.blocked(w.label, since, f"wait {name}", w.block.span.line)
+            trace.record_blocked(w.label, since, f"wait {name}", w.block.span.line)
             trace.sync_steps.append(SyncStep(w.label, "blocked", name, w.block.span.line, since, phase))
 
 
@@ -76,7 +76,7 @@ def record_fault(m: Machine, error: CuirError) -> None:
         return
     w = min(named, key=lambda w: fault.message.index(w.label))  # a message begins with whose access or arrival is at fault
     end = max((e.start + e.length for e in trace.events), default=0.0)
-    trace.waited(w.label, w.time, w.time, "", fault.span.line)
+    trace.record_wait(w.label, w.time, w.time, "", fault.span.line)
     trace.events.append(Event(w.label, fault.code, "fault", w.time, max(FAULT_SHARE * end, COPY_LATENCY / 10), fault.span.line))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..ops.meaning import DivisionByZero, f32, wrap
-from ..ops.meaning.tiles import HELD, STORED
+from ..ops.meaning.tiles import HELD_DTYPES, STORED
 from ..syntax.types import BOOL, DTYPES, I32, DType, TileType
 
 Scalar = int | float | bool | np.ndarray
@@ -68,11 +68,11 @@ def tile_operand(v: Any, device: torch.device) -> Any:
 
 def make_blank(kind: TileType, device: torch.device) -> torch.Tensor:
     """Make a stand-in for a tile in a run without data: its shape, one element of memory."""
-    return torch.zeros((), dtype=HELD[kind.dtype], device=device).expand(1, kind.rows, kind.cols)
+    return torch.zeros((), dtype=HELD_DTYPES[kind.dtype], device=device).expand(1, kind.rows, kind.cols)
 
 
 __all__ = [
-    "HELD",
+    "HELD_DTYPES",
     "POISON",
     "STORED",
     "Diverge",

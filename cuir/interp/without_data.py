@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..arguments.binding import Argument
-from ..checking.checked import Checked, typed
+from ..checking.checked import Checked, set_type
 from ..checking.views import Drop, make_view, root_name
 from ..ops.base import Op
 from ..ops.expressions import subscript
@@ -220,6 +220,6 @@ def _move_to_start(compiler: SynchronisationCompiler, e: Expr) -> Expr:
         zero if isinstance(p, Drop) else Slice(span=e.span) if p.size is None else Slice(zero, Literal(p.size, span=e.span), span=e.span)
         for p in view.parts
     )
-    moved = typed(replace(e, indices=indices), compiler.checked.type_of(e))
+    moved = set_type(replace(e, indices=indices), compiler.checked.type_of(e))
     object.__setattr__(moved, "place", e.place)
     return moved

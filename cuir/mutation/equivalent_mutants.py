@@ -50,7 +50,7 @@ from .mutation_sites import Places, Site, get_root
 from .needless_choices import needless_choice
 from .other_settings import make_smaller_tiles, other_setting
 from .unit_order import same_units
-from .unused_parts import unused_part
+from .unused_parts import argue_for_unused_part
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
 _NAN = Binary("-", Name("inf"), Name("inf"))
@@ -110,13 +110,13 @@ def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
 
 
 def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
-    from ..attn.splicing.captured_arguments import captured_arguments
+    from ..attn.splicing.captured_arguments import compute_captured_arguments
 
     assert isinstance(t.spec, Specification)
     lengths, kernel = problem.lengths, pick_kernel(program, t.kernel)
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
     dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-    captured = captured_arguments(program, kernel, t.spec, lengths, consts=consts)
+    captured = compute_captured_arguments(program, kernel, t.spec, lengths, consts=consts)
     return Evaluator(program, collect_kernel_values(kernel, dims, consts, {"scale": 0.125, **captured}))
 
 
@@ -152,7 +152,7 @@ def predicate(t: Trial) -> str | None:
     return None
 
 
-def masked_more(t: Trial) -> str | None:
+def argue_for_wider_mask(t: Trial) -> str | None:
     """Argue for a mask that is evaluated in more blocks than needed.
 
     Where all pairs are kept, it changes nothing.
@@ -360,7 +360,7 @@ def never_equal(t: Trial) -> str | None:
         return None
     operator = traits(node)
     strict_or_not = operator.compares and not operator.commutative and operator.slip == t.new.op
-    choice = _decided_choice(t)
+    choice = _find_decided_choice(t)
     if not strict_or_not or choice is None:
         return None
     call = choice.node
@@ -373,7 +373,7 @@ def never_equal(t: Trial) -> str | None:
     return f"`{show(node.left)}` and `{show(node.right)}` are computed floats, never equal in {t.runs} runs; either side is right where they are"
 
 
-def _decided_choice(t: Trial) -> Site | None:
+def _find_decided_choice(t: Trial) -> Site | None:
     """Return the choice that the changed comparison decides, directly or by a name.
 
     The name is bound once in its function, and so is what it compares.
@@ -410,7 +410,7 @@ def every_schedule(t: Trial) -> str | None:
 ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     blocks,
     predicate,
-    masked_more,
+    argue_for_wider_mask,
     more_order,
     nobody_waits,
     only_speed,
@@ -420,6 +420,6 @@ ARGUMENTS: tuple[Callable[[Trial], str | None], ...] = (
     same_value,
     other_setting,
     same_units,
-    unused_part,
+    argue_for_unused_part,
     every_schedule,
 )

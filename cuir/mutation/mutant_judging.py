@@ -191,7 +191,7 @@ def _find_ones(body: tuple[Stmt, ...]) -> set[str]:
     return {name for name, is_one in only_ones.items() if is_one}
 
 
-def _normalise(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stmt, ...]:
+def _normalise(body: tuple[Stmt, ...], alone: bool, names: Set[str]) -> tuple[Stmt, ...]:
     """Normalise statements: x / 1.0 becomes x * 1.0, which are both x exactly.
 
     Without the keyword `cluster` if a cluster is one CTA: it has no meaning there.
@@ -202,7 +202,7 @@ def _normalise(body: tuple[Stmt, ...], alone: bool, ones: Set[str]) -> tuple[Stm
             return ()
         if isinstance(node, Binary) and traits(node).divisor and traits(node).factors:
             divisor = node.right
-            return replace(node, op="*") if divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in ones) else node
+            return replace(node, op="*") if divisor == Literal(1.0) or (isinstance(divisor, Name) and divisor.id in names) else node
         return node
 
     return tuple(rewrite(stmt, normalise) for stmt in body)
@@ -272,7 +272,7 @@ def run(
     judged = {m.id: recorded[m.id] for m in todo if m.id in recorded}
 
     def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
-        result = Judged(m.id, m.fault, m.operator, m.place, m.what, *verdict, round(seconds, 3), m.diff(original))
+        result = Judged(m.id, m.fault, m.operator, m.place, m.description, *verdict, round(seconds, 3), m.diff(original))
         judged[m.id] = result
         if out is not None:
             _append_line(out, json.dumps(asdict(result)))

@@ -28,7 +28,7 @@ def mutants(program: Program, kernel: str | None = None) -> list[Mutant]:
     return distinct
 
 
-def chosen(candidates: Iterable[Mutant], faults: Iterable[int] = (), limit: int | None = None, seed: int = 0) -> list[Mutant]:
+def choose_mutants(candidates: Iterable[Mutant], faults: Iterable[int] = (), limit: int | None = None, seed: int = 0) -> list[Mutant]:
     """Choose mutants of some classes (empty: of all), at most `limit`.
 
     The classes take turns, and within a class its operators, each at places drawn with the seed.

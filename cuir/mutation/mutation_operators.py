@@ -24,7 +24,7 @@ class Mutant:
     fault: int
     operator: str
     place: tuple[int, int]
-    what: str
+    description: str
     program: Program = field(compare=False, repr=False)
     equivalent: str | None = None
 

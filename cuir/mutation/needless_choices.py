@@ -31,11 +31,11 @@ def needless_choice(t: Trial) -> str | None:
     statement = next((i for i, s in enumerate(func.body) if any(s is p for p in t.at.parents)), None)
     if statement is None:
         return None
-    condition, chosen, other = node.args
+    condition, chosen, alternative = node.args
     reduced = _Reduced(_list_definitions(func, statement), condition)
-    if reduced.reduce(chosen) != reduced.reduce(other):
+    if reduced.reduce(chosen) != reduced.reduce(alternative):
         return None
-    reason = f"where `{show(condition)}` does not hold, `{show(chosen)}` is `{show(other)}` by the definitions before it"
+    reason = f"where `{show(condition)}` does not hold, `{show(chosen)}` is `{show(alternative)}` by the definitions before it"
     if not reduced.cancelled:
         return reason
     marked: Expr = node

@@ -17,11 +17,11 @@ from .mutant_comparison import Trial
 from .mutation_sites import Site
 
 _NUMBERS = (*range(24), 63, 64, 1000)  # of other arguments
-_OTHERS = (0, 1, 2, 3, 7, 1000)  # in place of the part
+_REPLACEMENTS = (0, 1, 2, 3, 7, 1000)  # in place of the part
 _TUPLES = 8  # drawn values of the other parts
 
 
-def unused_part(t: Trial) -> str | None:
+def argue_for_unused_part(t: Trial) -> str | None:
     """Argue for a changed part of the tuple that a function returns.
 
     Every function that takes the tuple ignores this part. Callers bind the tuple to one name, which is read as an
@@ -44,8 +44,8 @@ def unused_part(t: Trial) -> str | None:
     except (CuirError, TypeError, IndexError):
         return None
     takers = ", ".join(f"`{name}`" for name in sorted({u[0] for u in uses if u is not None}))
-    which = " and ".join(str(p) for p in parts)
-    return f"part {which} of what `{function.name}` returns is ignored by {takers}, which alone take it: other numbers there give the same results with these consts"
+    names = " and ".join(str(p) for p in parts)
+    return f"part {names} of what `{function.name}` returns is ignored by {takers}, which alone take it: other numbers there give the same results with these consts"
 
 
 def _find_changed_parts(function: Func, mutant: Func) -> tuple[int, tuple[int, ...]] | None:
@@ -89,12 +89,12 @@ def _ignores(run: Evaluator, use: tuple[str, int], source: str, count: int, part
     """
     name, place = use
     rng, params = random.Random(0), len(run.funcs[name].params)
-    for others in itertools.product(_NUMBERS, repeat=min(params - 1, 2)):
-        arguments = [*others, *(1 for _ in range(params - 1 - len(others)))]
+    for other_arguments in itertools.product(_NUMBERS, repeat=min(params - 1, 2)):
+        arguments = [*other_arguments, *(1 for _ in range(params - 1 - len(other_arguments)))]
         for _ in range(_TUPLES):
             drawn = [rng.randrange(100) for _ in range(count)]
             results = []
-            for number in _OTHERS:
+            for number in _REPLACEMENTS:
                 value = tuple(number if i in parts else x for i, x in enumerate(drawn))
                 result = run.call(name, *arguments[:place], value, *arguments[place:])
                 results.append(tuple(x for i, x in enumerate(result) if i not in parts) if name == source else result)
@@ -103,4 +103,4 @@ def _ignores(run: Evaluator, use: tuple[str, int], source: str, count: int, part
     return True
 
 
-__all__ = ["unused_part"]
+__all__ = ["argue_for_unused_part"]

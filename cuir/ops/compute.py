@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType, ErrorType, GlobalView, Scalar, SharedView, TileType, Type, Void
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
-from .rules import make_type, poisoned, refuse_rank, require_i32, require_known, unify_operands
+from .rules import has_error_type, make_type, refuse_rank, require_i32, require_known, unify_operands
 from .traits import Traits, arithmetic
 
 PARTS = (1, 2)  # numbers of TF32 that an operand of f32 may be taken in
@@ -22,7 +22,7 @@ def _check_product(cx: CallContext, unit: str, b_shared: bool) -> Type:
     dtypes = cx.target.operands.get(unit, ())
     widened = cx.target.operands.get("widened", ()) if unit == "mma_sync" else ()
     a, b = cx.type("a"), cx.type("b")
-    if poisoned(a, b):
+    if has_error_type(a, b):
         return ErrorType()
     for arg, t in (("a", a), ("b", b)):
         if not isinstance(t, (TileType, SharedView)) or (arg == "b" and b_shared and isinstance(t, TileType)):
@@ -50,7 +50,11 @@ def _check_product(cx: CallContext, unit: str, b_shared: bool) -> Type:
         return cx.error("T135", f"the inner dim is a multiple of {32 // a.dtype.itemsize}, found {k}", "a")
     result = TileType(F32, r, c)
     if cx.has("c") and cx.type("c") != result:
-        return ErrorType() if poisoned(cx.type("c")) else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
+        return (
+            ErrorType()
+            if has_error_type(cx.type("c"))
+            else cx.error("T136", f"the accumulator must be {result}, found {cx.type('c')}", "c")
+        )
     return result
 
 
@@ -214,7 +218,7 @@ op(
 )
 def _where(cx: CallContext) -> Type:
     cond, dtype_shape = cx.type("cond"), unify_operands(cx, "x", "y")
-    if poisoned(cond) or dtype_shape is None:
+    if has_error_type(cond) or dtype_shape is None:
         return ErrorType()
     if not isinstance(cond, TileType) or cond.dtype != BOOL:
         hint = "on scalars: x if cond else y" if cond == Scalar(BOOL) else None
@@ -393,7 +397,7 @@ def _cast(cx: CallContext) -> Type:
 def _require_reducible(cx: CallContext) -> TileType | None:
     """Return the tile to reduce; None after an error."""
     t = cx.type("x")
-    if poisoned(t):
+    if has_error_type(t):
         return None
     if not isinstance(t, TileType):
         hint = "load(view) reads a view into registers" if isinstance(t, (GlobalView, SharedView)) else None
@@ -468,7 +472,7 @@ op(
 )
 def _vote(cx: CallContext) -> Type:
     t = cx.type("x")
-    if poisoned(t):
+    if has_error_type(t):
         return ErrorType()
     if not isinstance(t, (TileType, Scalar)) or t.dtype != BOOL:
         return cx.error("T112", f"expected a bool tile or scalar, found {t}", "x", "compare: x > 0.0")

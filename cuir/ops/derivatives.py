@@ -17,7 +17,7 @@ from .build_calls import cos, exp2, floor, log2, magnitude, power, sin
 Partial = Expr | None  # None: 0
 Choice = Callable[[Expr, Expr, Expr], Expr]  # (condition, value where it holds, value elsewhere)
 Rule = Callable[[tuple[Expr, ...], Expr, Choice], tuple[Partial, ...]]  # of the operands and the result
-_ONE, _LN2 = Literal(1.0), Literal(math.log(2.0))
+_UNIT, _LN2 = Literal(1.0), Literal(math.log(2.0))
 
 
 def _multiply(*factors: Expr) -> Expr:
@@ -36,7 +36,7 @@ def _subtract(x: Expr, y: Expr) -> Expr:
 
 
 def _make_sign(x: Expr, choose: Choice) -> Expr:
-    return choose(Binary(">", x, Literal(0.0)), _ONE, choose(Binary("<", x, Literal(0.0)), Literal(-1.0), Literal(0.0)))
+    return choose(Binary(">", x, Literal(0.0)), _UNIT, choose(Binary("<", x, Literal(0.0)), Literal(-1.0), Literal(0.0)))
 
 
 def _differentiate_erf(x: Expr) -> Expr:
@@ -52,33 +52,33 @@ def _truncate_quotient(x: Expr, y: Expr, choose: Choice) -> Expr:
 
 def _differentiate_power(args: tuple[Expr, ...], z: Expr, choose: Choice) -> tuple[Partial, ...]:
     x, y = args
-    of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _multiply(y, power(x, _subtract(y, _ONE))))
+    of_x = choose(Binary("==", y, Literal(0.0)), Literal(0.0), _multiply(y, power(x, _subtract(y, _UNIT))))
     is_corner = Binary("&", Binary("==", x, Literal(0.0)), Binary(">=", y, Literal(0.0)))
     return of_x, choose(is_corner, Literal(0.0), _multiply(z, log2(x), _LN2))
 
 
 _RULES: dict[str, Rule] = {
-    "+": lambda a, z, choose: (_ONE, _ONE),
-    "-": lambda a, z, choose: (_ONE, Literal(-1.0)),
+    "+": lambda a, z, choose: (_UNIT, _UNIT),
+    "-": lambda a, z, choose: (_UNIT, Literal(-1.0)),
     "*": lambda a, z, choose: (a[1], a[0]),
-    "/": lambda a, z, choose: (_divide(_ONE, a[1]), Unary("-", _divide(z, a[1]))),
+    "/": lambda a, z, choose: (_divide(_UNIT, a[1]), Unary("-", _divide(z, a[1]))),
     "neg": lambda a, z, choose: (Literal(-1.0),),
     "abs": lambda a, z, choose: (_make_sign(a[0], choose),),
     "exp2": lambda a, z, choose: (_multiply(z, _LN2),),
     "log2": lambda a, z, choose: (_divide(Literal(1.0 / math.log(2.0)), a[0]),),
-    "log1p": lambda a, z, choose: (_divide(_ONE, Binary("+", _ONE, a[0])),),
-    "tanh": lambda a, z, choose: (_subtract(_ONE, _multiply(z, z)),),
+    "log1p": lambda a, z, choose: (_divide(_UNIT, Binary("+", _UNIT, a[0])),),
+    "tanh": lambda a, z, choose: (_subtract(_UNIT, _multiply(z, z)),),
     "sqrt": lambda a, z, choose: (_divide(Literal(0.5), z),),
     "sin": lambda a, z, choose: (cos(a[0]),),
     "cos": lambda a, z, choose: (Unary("-", sin(a[0])),),
-    "atan": lambda a, z, choose: (_divide(_ONE, Binary("+", _ONE, _multiply(a[0], a[0]))),),
+    "atan": lambda a, z, choose: (_divide(_UNIT, Binary("+", _UNIT, _multiply(a[0], a[0]))),),
     "erf": lambda a, z, choose: (_differentiate_erf(a[0]),),
     "erfc": lambda a, z, choose: (Unary("-", _differentiate_erf(a[0])),),
     "power": _differentiate_power,
-    "fmod": lambda a, z, choose: (_ONE, Unary("-", _truncate_quotient(a[0], a[1], choose))),
+    "fmod": lambda a, z, choose: (_UNIT, Unary("-", _truncate_quotient(a[0], a[1], choose))),
     "floor": lambda a, z, choose: (None,),
     "round": lambda a, z, choose: (None,),
-    "round_tf32": lambda a, z, choose: (_ONE,),
+    "round_tf32": lambda a, z, choose: (_UNIT,),
 }
 
 

@@ -15,7 +15,7 @@ from . import operators as _  # noqa: F401  # enters the operators, which are lo
 from .base import OPERATORS, TABLE, WRITTEN, Op
 from .traits import Traits
 
-_NONE = Traits()
+_NO_TRAITS = Traits()
 # by the sign
 _UNARY = {op.written.removesuffix("x").strip(): op for op in OPERATORS.values() if op.evaluate is not None and len(op.params) == 1}
 _ATTRIBUTES = {op.written.removeprefix("x."): op for op in OPERATORS.values() if op.written.startswith("x.")}
@@ -96,7 +96,7 @@ def traits(e: Node) -> Traits:
     if isinstance(e, Binary):
         return OPERATORS[e.op].traits
     op_args = operation(e)
-    return _NONE if op_args is None else op_args[0].traits
+    return _NO_TRAITS if op_args is None else op_args[0].traits
 
 
 def is_where(e: Node) -> bool:

@@ -6,7 +6,7 @@ from ..syntax.types import BOOL, F32, I32, DType, ErrorType, GlobalView, Scalar,
 from .base import Access, CallContext, Effects, Param, op
 from .rules import (
     broadcast,
-    poisoned,
+    has_error_type,
     refuse_rank,
     refuse_sums_of_bytes,
     require_box,
@@ -49,7 +49,7 @@ def _shared(cx: CallContext) -> Type:
 )
 def _nbytes(cx: CallContext) -> Type:
     t = cx.type("x")
-    if poisoned(t):
+    if has_error_type(t):
         return ErrorType()
     return Scalar(I32) if isinstance(t, SharedView) else cx.error("T106", f"`x` must lie in shared memory, found {t}", "x")
 
@@ -78,7 +78,7 @@ def _zeros(cx: CallContext) -> Type:
 )
 def _full(cx: CallContext) -> Type:
     dtype, shape, value = require_known(cx, "dtype", DType), require_tile_shape(cx, "dims"), cx.type("value")
-    if dtype is None or shape is None or poisoned(value):
+    if dtype is None or shape is None or has_error_type(value):
         return ErrorType()
     if value != Scalar(dtype):
         return cx.error("T111", f"`value` must be a scalar of {dtype}, found {value}", "value")
@@ -120,7 +120,7 @@ def _cols(cx: CallContext) -> Type:
 )
 def _load(cx: CallContext) -> Type:
     t = cx.type("view")
-    if poisoned(t):
+    if has_error_type(t):
         return ErrorType()
     if isinstance(t, SharedView):
         if len(t.dims) != 2:
@@ -146,7 +146,7 @@ def _load(cx: CallContext) -> Type:
 def _store(cx: CallContext) -> Type:
     place, tile = cx.type("place"), cx.type("tile")
     adds = cx.has("add") and require_known(cx, "add", bool)
-    if poisoned(place, tile):
+    if has_error_type(place, tile):
         return ErrorType()
     if adds and getattr(tile, "dtype", F32).itemsize < 2:
         return refuse_sums_of_bytes(cx, "tile")

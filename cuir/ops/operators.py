@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..syntax.types import BOOL, F32, I32, ErrorType, Scalar, SharedView, TileType, Type
 from .base import Access, CallContext, Effects, Param, op
 from .meaning import meaning
-from .rules import make_type, poisoned, unify_operands
+from .rules import has_error_type, make_type, unify_operands
 from .traits import Traits, arithmetic
 
 X, Y = Param("x", "scalar or tile"), Param("y", "scalar or tile")
@@ -177,7 +177,7 @@ def _type_logic(cx: CallContext) -> Type:
     for arg in ("x", "y"):
         if cx.has(arg):
             t = cx.type(arg)
-            if poisoned(t):
+            if has_error_type(t):
                 return ErrorType()
             if t != Scalar(BOOL):
                 return cx.error(
@@ -237,7 +237,7 @@ op(
     traits=arithmetic("x", "y", lazy=("x", "y"), chooses="cond"),
 )
 def _ifexp(cx: CallContext) -> Type:
-    if poisoned(cx.type("cond")):
+    if has_error_type(cx.type("cond")):
         return ErrorType()
     if cx.type("cond") != Scalar(BOOL):
         return cx.error("T116", f"a condition is a bool scalar, found {cx.type('cond')}", "cond", "on tiles: where(cond, x, y)")
@@ -320,7 +320,7 @@ def _view(cx: CallContext) -> Type:
 )
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")
-    if poisoned(t):
+    if has_error_type(t):
         return ErrorType()
     if not isinstance(t, SharedView) or len(t.dims) != 2:
         hint = "register tiles have no .T: store to shared memory and load(view.T)" if isinstance(t, TileType) else None

@@ -8,7 +8,7 @@ from ..syntax.types import BOOL, DTYPES, F32, I32, DType, ErrorType, GlobalView,
 from .base import CallContext
 
 
-def poisoned(*types: Type) -> bool:
+def has_error_type(*types: Type) -> bool:
     return any(isinstance(t, ErrorType) for t in types)
 
 
@@ -17,7 +17,7 @@ LINES = ("x", "y")  # the directions of CTAs in a cluster
 
 def require_i32(cx: CallContext, arg: str) -> bool:
     t = cx.type(arg)
-    if poisoned(t):
+    if has_error_type(t):
         return False
     if t != Scalar(I32):
         cx.error("T101", f"`{arg}` must be an i32 scalar, found {t}", arg)
@@ -103,7 +103,7 @@ def require_tile_shape(cx: CallContext, arg: str) -> tuple[int, int] | None:
 
 def require_shared(cx: CallContext, arg: str, rank2: bool = True) -> SharedView | None:
     t = cx.type(arg)
-    if poisoned(t):
+    if has_error_type(t):
         return None
     if not isinstance(t, SharedView):
         cx.error("T106", f"`{arg}` must lie in shared memory, found {t}", arg)
@@ -133,7 +133,7 @@ class Box(NamedTuple):
 def require_box(cx: CallContext, arg: str) -> Box | None:
     """Return a box of a tensor."""
     t = cx.type(arg)
-    if poisoned(t):
+    if has_error_type(t):
         return None
     if not isinstance(t, GlobalView):
         cx.error("T108", f"`{arg}` must be a box of a tensor, found {t}", arg, "slice it: Q[b, h, m : m + 64, :]")
@@ -160,7 +160,7 @@ def unify_operands(cx: CallContext, *args: str, floats: bool = False, ints: bool
     None after an error.
     """
     types = [cx.type(a) for a in args]
-    if poisoned(*types):
+    if has_error_type(*types):
         return None
     for a, t in zip(args, types, strict=True):
         if not isinstance(t, (Scalar, TileType)):
@@ -219,8 +219,8 @@ __all__ = [
     "F32",
     "I32",
     "broadcast",
+    "has_error_type",
     "make_type",
-    "poisoned",
     "require_box",
     "require_dims",
     "require_i32",

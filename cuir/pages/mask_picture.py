@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
-from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.splicing.captured_arguments import compute_captured_arguments
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checked import Checked
 from ..spec.specification import Lengths, Specification
@@ -30,12 +30,12 @@ class BlockMap:
     """Kinds of the blocks of one head, and for each the number of its visit.
 
     Attributes:
-        kept: Share of the pairs that a block keeps, NaN for some, [tiles, blocks].
+        shares: Share of the pairs that a block keeps, NaN for some, [tiles, blocks].
         visits: Number of the visit of a block, -1 for one that is skipped, [tiles, blocks]; None if unknown.
         order: Number of the unit of work that a tile is, [tiles]; None if unknown.
     """
 
-    kept: np.ndarray
+    shares: np.ndarray
     visits: np.ndarray | None = None
     order: np.ndarray | None = None
 
@@ -48,8 +48,8 @@ def count_blocks(mask: torch.Tensor, BM: int, BN: int) -> BlockMap:
     padded[:M, :N] = mask.float()
     sizes = torch.zeros(tiles * BM, blocks * BN)
     sizes[:M, :N] = 1.0
-    kept, pairs = (x.view(tiles, BM, blocks, BN).sum((1, 3)) for x in (padded, sizes))
-    return BlockMap((kept / pairs).numpy())
+    counts, pairs = (x.view(tiles, BM, blocks, BN).sum((1, 3)) for x in (padded, sizes))
+    return BlockMap((counts / pairs).numpy())
 
 
 def find_visits(program: Program, checked: Checked, spec: Specification, lengths: Lengths, kinds: BlockMap) -> BlockMap:
@@ -60,9 +60,9 @@ def find_visits(program: Program, checked: Checked, spec: Specification, lengths
     funcs = program.funcs()
     if not {"kv_count", "kv_block"} <= funcs.keys():
         return kinds
-    visits: np.ndarray = np.full(kinds.kept.shape, -1)
+    visits: np.ndarray = np.full(kinds.shares.shape, -1)
     try:
-        captured = captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts)
+        captured = compute_captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts)
         evaluator = Evaluator(program, collect_kernel_values(checked.origin, asdict(lengths), checked.consts, captured))
         for m in range(visits.shape[0]):
             number = int(np.asarray(evaluator.call("kv_count", 0, 0, m)[1]))
@@ -73,7 +73,7 @@ def find_visits(program: Program, checked: Checked, spec: Specification, lengths
         order = _find_order(evaluator, len(visits)) if "tile" in funcs else None
     except (CuirError, KeyError, TypeError):
         return kinds
-    return BlockMap(kinds.kept, visits, order)
+    return BlockMap(kinds.shares, visits, order)
 
 
 def _find_order(evaluator: Evaluator, tiles: int) -> np.ndarray | None:
@@ -93,23 +93,23 @@ def render_block_mask(mask: BlockMask) -> str:
     In these, blocks with a mask come first.
     """
     counts = [(mask.kv_num_blocks, mask.kv_indices, math.nan), (mask.full_kv_num_blocks, mask.full_kv_indices, 1.0)]
-    kept = np.zeros((mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]))
-    visits = np.full(kept.shape, -1)
+    shares = np.zeros((mask.kv_num_blocks.shape[-1], mask.kv_indices.shape[-1]))
+    visits = np.full(shares.shape, -1)
     for number, indices, share in counts:
         if number is None or indices is None:
             continue
         for m, count in enumerate(number[0, 0].tolist()):
             blocks = indices[0, 0, m, :count].cpu().numpy()
-            kept[m, blocks] = share
+            shares[m, blocks] = share
             visits[m, blocks] = visits[m].max(initial=-1) + 1 + np.arange(count)
     text = f"BlockMask{tuple(mask.shape)}, blocks of {mask.BLOCK_SIZE}, {mask.sparsity():.1f} % are left out; batch and head 0"
-    return f"<p>{escape(text)}; a number is a block's place in the lists.</p>{render_blocks(BlockMap(kept, visits), text)}"
+    return f"<p>{escape(text)}; a number is a block's place in the lists.</p>{render_blocks(BlockMap(shares, visits), text)}"
 
 
 def render_blocks(blocks: BlockMap, title: str = "") -> str:
     """Render blocks as SVG: a row for each tile of queries, a column for each block of keys."""
-    tiles, columns = (min(n, _MOST) for n in blocks.kept.shape)
-    more = f"<p>The first {tiles} of {blocks.kept.shape[0]} rows and {columns} of {blocks.kept.shape[1]} columns.</p>"
+    tiles, columns = (min(n, _MOST) for n in blocks.shares.shape)
+    more = f"<p>The first {tiles} of {blocks.shares.shape[0]} rows and {columns} of {blocks.shares.shape[1]} columns.</p>"
     cells = []
     for m in range(tiles):
         if blocks.order is not None:
@@ -117,7 +117,7 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
                 f'<text x="{columns * _CELL + 6}" y="{m * _CELL + 12}" font-size="9" fill="#555">unit {int(blocks.order[m])}</text>'
             )
         for j in range(columns):
-            share = float(blocks.kept[m, j])
+            share = float(blocks.shares[m, j])
             kind = "none" if share == 0 else "all" if share == 1 else "some"
             visit = -1 if blocks.visits is None else int(blocks.visits[m, j])
             pairs = "" if math.isnan(share) or kind != "some" else f", {share:.0%} of pairs"
@@ -138,4 +138,4 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif">'
         f"<title>{escape(title)}</title>{''.join(cells)}{legend}</svg>"
-    ) + more * (blocks.kept.shape != (tiles, columns))
+    ) + more * (blocks.shares.shape != (tiles, columns))

@@ -49,8 +49,8 @@ def render_recorded_run(trace: Trace) -> str:
     """Render a trace with its steps and the fault that ended it."""
     fault = trace.fault
     line = fault.span.line if fault is not None and fault.span is not None else None
-    found = render_diagnostics((fault,)) if fault is not None else ""
-    return render_trace(trace, fault, line) + found
+    fault_html = render_diagnostics((fault,)) if fault is not None else ""
+    return render_trace(trace, fault, line) + fault_html
 
 
 def render_exploration(result: Exploration) -> str:
@@ -63,6 +63,6 @@ def render_exploration(result: Exploration) -> str:
 def render_specification(spec: Specification) -> str:
     """Render a variant: its description, its code, the blocks of its mask for 1024 queries and keys."""
     length = _BLOCK * _BLOCKS
-    mask = spec.kept(Lengths(1, 1, 1, length, length))[0, 0]
+    mask = spec.compute_kept(Lengths(1, 1, 1, length, length))[0, 0]
     picture = render_blocks(count_blocks(mask, _BLOCK, _BLOCK), f"mask of {spec.name}")
     return f"{render_variant(spec)}<p>{length} queries and keys, blocks of {_BLOCK}</p>{picture}"

@@ -31,8 +31,8 @@ _BUDGET = 20.0  # seconds of processor time
 
 def render_verified_run(program: Program, checked: Checked, spec: AnySpecification, diagnostics: Sequence[Diagnostic]) -> str:
     """Run and draw the problem of the first diagnostic under its schedule, or else a small problem."""
-    found = next(((d, r) for d in diagnostics if (r := find_failing_run(d)) is not None), None)
-    first, failing = found or (next((d for d in diagnostics if d.span is not None), None), None)
+    failing_run = next(((d, r) for d in diagnostics if (r := find_failing_run(d)) is not None), None)
+    first, failing = failing_run or (next((d for d in diagnostics if d.span is not None), None), None)
     line = first.span.line if first is not None and first.span is not None else None
     try:
         if failing is not None:

@@ -20,16 +20,18 @@ def render_player(steps: Sequence[ShownStep], at_end: bool = False) -> str:
     """
     if not steps:
         return ""
-    kept = steps[-_MOST:]
-    first = len(steps) - len(kept)
+    last_steps = steps[-_MOST:]
+    first = len(steps) - len(last_steps)
     base = steps[first - 1].states if first else {}  # behind the step before those that are kept
-    data = json.dumps({"first": first, "base": base, "steps": [_pack(s) for s in kept]}, separators=(",", ":")).replace("<", "\\u003c")
-    names = sorted({name for s in kept for name in s.states}, key=sort_key)
+    data = json.dumps({"first": first, "base": base, "steps": [_pack(s) for s in last_steps]}, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
+    names = sorted({name for s in last_steps for name in s.states}, key=sort_key)
     return (
         '<div class="player" tabindex="0"><p><button type="button" data-step="first" title="first step">&#124;&lt;</button> '
         '<button type="button" data-step="previous">previous</button> <button type="button" data-step="next">next</button> '
         '<button type="button" data-step="last" title="last step">&gt;&#124;</button> '
-        f'<input type="range" min="0" max="{len(kept) - 1}" value="{(len(kept) - 1) * at_end}" aria-label="step"> <span class="counter"></span></p>'
+        f'<input type="range" min="0" max="{len(last_steps) - 1}" value="{(len(last_steps) - 1) * at_end}" aria-label="step"> <span class="counter"></span></p>'
         '<p class="now" aria-live="polite"></p>'
         f'<table class="barriers">{"".join(f"<tr><th>{_escape(n)}</th><td></td></tr>" for n in names)}</table>'
         f'<script type="application/json" class="steps">{data}</script></div>'

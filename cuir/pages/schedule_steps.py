@@ -65,20 +65,20 @@ class ShownStep:
 def describe_steps(steps: Sequence[SyncStep], fault: Diagnostic | None = None) -> list[ShownStep]:
     """Describe steps in their order; the fault that ends the run is the last one."""
     states: dict[str, BarrierState] = {}
-    shown = []
+    descriptions = []
     for step in steps:
         if step.count:
             states[step.target] = states.get(step.target, BarrierState()).after(step)
         texts = {name: str(state) for name, state in sorted(states.items(), key=lambda pair: sort_key(pair[0]))}
-        shown.append(ShownStep(step.actor, _describe(step), step.line, _find_track(step), step.cycle, texts, step.target))
+        descriptions.append(ShownStep(step.actor, _describe(step), step.line, _find_track(step), step.cycle, texts, step.target))
     if fault is not None:
-        last = shown[-1] if shown else ShownStep("", "", 0, "", 0.0)
-        track, cycle = _find_actor(fault, shown) or (last.track, last.cycle)
+        last = descriptions[-1] if descriptions else ShownStep("", "", 0, "", 0.0)
+        track, cycle = _find_actor(fault, descriptions) or (last.track, last.cycle)
         line = fault.span.line if fault.span is not None else 0
         pending = list_pending(steps)
         still = f". Not waited for yet: {', '.join(f'{name} (line {line})' for name, line in pending)}" if pending else ""
-        shown.append(ShownStep(fault.code, fault.message + still, line, track, cycle, last.states))
-    return shown
+        descriptions.append(ShownStep(fault.code, fault.message + still, line, track, cycle, last.states))
+    return descriptions
 
 
 def list_pending(steps: Sequence[SyncStep]) -> list[tuple[str, int]]:
@@ -117,9 +117,9 @@ def _find_track(step: SyncStep) -> str:
     return "copy engine" if step.kind in ("issue", "land") else step.actor
 
 
-def _find_actor(fault: Diagnostic, shown: Iterable[ShownStep]) -> tuple[str, float] | None:
+def _find_actor(fault: Diagnostic, descriptions: Iterable[ShownStep]) -> tuple[str, float] | None:
     """Return track and time of the worker that the fault names, at its last step."""
-    for step in reversed(list(shown)):
+    for step in reversed(list(descriptions)):
         if step.track == step.actor and step.actor in fault.message:
             return step.track, step.cycle
     return None

@@ -32,7 +32,7 @@ def render_mask(program: Program, checked: Checked, spec: Specification) -> str:
     """Render the blocks of a mask for some tiles, with the order in which the kernel visits them."""
     BM, BN = get_tile_sizes(checked)
     lengths = Lengths(1, 1, 1, _TILES * BM, _TILES * BM)
-    mask = spec.kept(lengths)[0, 0]
+    mask = spec.compute_kept(lengths)[0, 0]
     picture = render_blocks(find_visits(program, checked, spec, lengths, count_blocks(mask, BM, BN)), f"mask of {spec.name}")
     text = f"{lengths.M} queries in tiles of {BM}, as many keys in blocks of {BN}; a number is a block's place in the order of visits; units of work are handed out in their order."
     return f"<p>{text}</p>{picture}"

@@ -23,7 +23,7 @@ def list_neighbours(facts: Facts) -> Iterator[tuple[Site, Stmt, Stmt]]:
             yield facts.at[(*holder.path, (name, i))], body[i], body[i + 1]
 
 
-def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], replacement: tuple[Stmt, ...]) -> Rewrite:
+def replace_pair(facts: Facts, name: str, place: Site, pair: tuple[Stmt, Stmt], replacement: tuple[Stmt, ...]) -> Rewrite:
     """Return a rewrite that replaces two neighbours by statements."""
     *path, (field, index) = place.path
     holder = facts.at[tuple(path)]
@@ -32,7 +32,7 @@ def replace_pair(facts: Facts, name: str, place: Site, both: tuple[Stmt, Stmt], 
     return Rewrite(
         name,
         place.node.span.line,
-        show_text(*both),
+        show_text(*pair),
         show_text(*replacement),
         lambda: facts.replace_at(holder, replace(holder.node, **{field: changed})),  # type: ignore[arg-type]
     )

@@ -115,7 +115,7 @@ class CompiledKernel:
         self.compiled = compiled
         self._check = check
         self._launchers: dict[torch.device, Launcher] = {}
-        self._known: dict[tuple[object, ...], tuple[CallGuard | None, CallRecord]] = {}
+        self._records: dict[tuple[object, ...], tuple[CallGuard | None, CallRecord]] = {}
         self._repeats: tuple[tuple[CallGuard, CallRecord], ...] = ()  # of the last calls, the newest first
 
     @property
@@ -156,7 +156,7 @@ class CompiledKernel:
     def _run(self, args: tuple[object, ...], named: Mapping[str, object], outs: tuple[object, ...]) -> Any:
         values: tuple[Any, ...] = (*args, *named.values(), *outs)
         form: Form = (len(args), *named, len(outs))
-        record = self._repeated(form, values) or self._look_up(args, named, outs, form)
+        record = self._find_repeat(form, values) or self._look_up(args, named, outs, form)
         allocations = iter(record.allocated.allocate())
         tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
         record.launcher.launch(record.plan, tuple([t.data_ptr() for t in tensors]))
@@ -174,7 +174,7 @@ class CompiledKernel:
         values: tuple[Any, ...] = tuple(arguments.values())
         form: Form = (0, *arguments, 0)
         varying_values = tuple(varying.values())
-        record = self._repeated(form, values)
+        record = self._find_repeat(form, values)
         variation = None if record is None else record.variations.get(tuple(varying))
         if record is None or variation is None or not variation.repeat.covers((), varying_values):
             repeat = make_call_guard((), varying_values)
@@ -212,7 +212,7 @@ class CompiledKernel:
             repeat, tuple(repeat.low), Allocator([*written, *scratch], record.device), len(written), tuple(always), positions
         )
 
-    def _repeated(self, form: Form, values: tuple[object, ...]) -> CallRecord | None:
+    def _find_repeat(self, form: Form, values: tuple[object, ...]) -> CallRecord | None:
         for repeat, record in self._repeats:
             if repeat.covers(form, values):
                 return record
@@ -222,15 +222,15 @@ class CompiledKernel:
         """Look up a call that differs from the last ones; examine one of a new signature."""
         values = (*args, *named.values(), *outs)
         signature = _signature(values, form)
-        repeat, record = self._known.get(signature, (None, None)) if signature else (None, None)
+        repeat, record = self._records.get(signature, (None, None)) if signature else (None, None)
         if record is None:
             record = self._examine(args, named, outs, values)
         if signature:
             if repeat is None or not repeat.covers(form, values):  # made in another mode: inference, autocast
                 repeat = make_call_guard(form, values)
-            if len(self._known) >= KNOWN_LIMIT:
-                self._known.clear()
-            self._known[signature] = repeat, record
+            if len(self._records) >= KNOWN_LIMIT:
+                self._records.clear()
+            self._records[signature] = repeat, record
         if repeat is not None:
             self._repeats = ((repeat, record), *[entry for entry in self._repeats if entry[1] is not record][: REPEATS - 1])
         return record

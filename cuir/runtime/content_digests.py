@@ -78,10 +78,10 @@ def _remember(status: Sequence[str], read: Callable[[], str | None]) -> str | No
     """
     entry = RESULTS.path("digests") / digest(status)
     try:
-        known = entry.read_text(encoding="ascii")
-        if len(known) == LENGTH and not known.strip("0123456789abcdef"):
+        stored = entry.read_text(encoding="ascii")
+        if len(stored) == LENGTH and not stored.strip("0123456789abcdef"):
             mark_used(entry)
-            return known
+            return stored
     except (OSError, ValueError):  # not there, or damaged
         pass
     result = read()

@@ -65,7 +65,7 @@ def require_success(cuda: Cuda, result: tuple[Any, ...]) -> Any:
 
 
 @contextmanager
-def relaxed_capture(cuda: Cuda) -> Iterator[None]:
+def relax_capture(cuda: Cuda) -> Iterator[None]:
     """Let this thread load and allocate although its stream is captured into a CUDA graph."""
     cu = driver()
     mode = require_success(cuda, cu.cuThreadExchangeStreamCaptureMode(cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))

@@ -19,7 +19,7 @@ from .driver_api import (
     driver,
     load_function,
     make_config,
-    relaxed_capture,
+    relax_capture,
     require_success,
 )
 from .loader import LoadedKernel
@@ -55,7 +55,7 @@ class DriverKernel(LoadedKernel[DriverLaunch]):
     def activate(self) -> Iterator[None]:
         with torch.cuda.device(self.device):
             torch.empty(1, device=self.device)  # the context is torch's
-            with relaxed_capture(self.cuda):
+            with relax_capture(self.cuda):
                 yield
 
     def enter(self) -> bool:

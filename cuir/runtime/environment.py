@@ -62,13 +62,13 @@ def inspect_environment() -> list[Finding]:
 
 def inspect_packages() -> list[Finding]:
     """List the optional packages. A missing one is no fault: `remedy` says how to get it."""
-    found = []
+    packages = []
     for package, extra, purpose in OPTIONAL:
         try:
-            found.append(Finding(package, f"{importlib.metadata.version(package)}: {purpose}"))
+            packages.append(Finding(package, f"{importlib.metadata.version(package)}: {purpose}"))
         except importlib.metadata.PackageNotFoundError:
-            found.append(Finding(package, f"none: {purpose}", f"pip install cubridge[{extra}]"))
-    return found
+            packages.append(Finding(package, f"none: {purpose}", f"pip install cubridge[{extra}]"))
+    return packages
 
 
 def describe_reach(findings: list[Finding]) -> list[str]:

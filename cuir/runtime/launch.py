@@ -90,7 +90,7 @@ class Plan:
 
         None if these are not aligned as they must be.
         """
-        return places if self.rest is None else self.rest.joined(places)
+        return places if self.rest is None else self.rest.join(places)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FixedAddresses:
     always: tuple[int, ...]
     positions: tuple[int, ...]
 
-    def joined(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
+    def join(self, places: tuple[int, ...]) -> tuple[int, ...] | None:
         if any(place & LOW != low for place, low in zip(places, self.low)):
             return None
         every = places + self.always
@@ -140,7 +140,7 @@ class Launcher:
         self.kernel = load(compiled, self.layout, device)
         self._start: Callable[[Any], None] = self.kernel.start
         with self.kernel.activate():
-            self.nothing = allocate_zeros(self.cuda, 256)  # stands for tensors without elements
+            self.placeholder = allocate_zeros(self.cuda, 256)  # stands for tensors without elements
         if self.kernel.resident < 1:
             raise CuirError.of(
                 "L011",
@@ -273,7 +273,7 @@ class Launcher:
             cu.cuTensorMapEncodeTiled(
                 kind,
                 rank,
-                self.nothing,
+                self.placeholder,
                 [cu.cuuint64_t(n) for n in reversed(sizes)],
                 [cu.cuuint64_t(s) for s in reversed(strides)],
                 [cu.cuuint32_t(n) for n in reversed(m.sizes)],

@@ -13,7 +13,7 @@ from ..checking.const_defaults import describe_consts
 from ..checking.kernel_results import ResultKey
 from ..lowering import Cuda
 from ..text.diagnostics import CuirError, Diagnostic
-from .nvcc import Resources, cached_resources, compile_cuda
+from .nvcc import Resources, compile_cuda, read_cached_resources
 
 NOTHING_TO_COMPILE_WITH = ("U503", "U504")
 
@@ -45,7 +45,7 @@ def find_spills(cuda: Cuda, compile: bool) -> str:
     compile: compile the kernel if it was not compiled before and there is an nvcc, which takes some seconds. Raises
     CuirError L010 if nvcc refuses it.
     """
-    resources = cached_resources(cuda)
+    resources = read_cached_resources(cuda)
     if resources is None and compile:
         try:
             resources = compile_cuda(cuda).resources

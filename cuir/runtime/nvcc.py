@@ -154,19 +154,19 @@ def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled
         nvcc = find_nvcc()
     except CuirError:
         entries = sorted(folder.glob(f"{key}-*.json"))
-        compiled = _cached(cuda, entries[-1]) if entries else None
+        compiled = _read_cached(cuda, entries[-1]) if entries else None
         if compiled is None:
             raise
         return compiled
     version = compiler_version(nvcc)
     entry = folder / f"{key}-{name}{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
-    return _cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or Nvcc()))
+    return _read_cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or Nvcc()))
 
 
-def cached_resources(cuda: Cuda) -> Resources | None:
+def read_cached_resources(cuda: Cuda) -> Resources | None:
     """Return a kernel's resources from the cache, by whichever compiler; runs nothing."""
     entries = sorted(cache_dir().glob(f"{_key(cuda)}-*.json"))
-    compiled = _cached(cuda, entries[-1]) if entries else None
+    compiled = _read_cached(cuda, entries[-1]) if entries else None
     return compiled.resources if compiled is not None else None
 
 
@@ -175,7 +175,7 @@ def _key(cuda: Cuda) -> str:
     return hashlib.sha256("\n".join([cuda.source, *target(cuda.arch), *FLAGS, *environment]).encode()).hexdigest()[:32]
 
 
-def _cached(cuda: Cuda, entry: Path) -> Compiled | None:
+def _read_cached(cuda: Cuda, entry: Path) -> Compiled | None:
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         cubin = entry.with_suffix(".cubin").read_bytes()

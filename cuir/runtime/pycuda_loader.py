@@ -24,7 +24,7 @@ from ..lowering import Cuda
 from ..lowering.cuda.writer import symbol
 from ..text.diagnostics import CuirError
 from .argument_buffer import ArgumentLayout, Arguments
-from .driver_api import count_resident, driver, get_first_offset, load_function, make_driver_error, relaxed_capture, require_success
+from .driver_api import count_resident, driver, get_first_offset, load_function, make_driver_error, relax_capture, require_success
 from .loader import PYCUDA, LoadedKernel
 from .nvcc import FLAGS, Compiled, compile_cuda, find_nvcc, include_dir, make_compiler_error, target
 
@@ -232,7 +232,7 @@ class PyCudaFunction(LoadedKernel[PyCudaStart]):
 
     @contextmanager
     def activate(self) -> Iterator[None]:
-        with self.context.activate(), relaxed_capture(self.cuda):
+        with self.context.activate(), relax_capture(self.cuda):
             yield
 
     def enter(self) -> bool:

@@ -29,9 +29,9 @@ def remember(kind: str, key: Sequence[str], cls: type[T], make: Callable[[], T])
     cls: the class of results, of this package or a plain value's.
     """
     entry = make_entry_path(kind, key)
-    known = _load(entry, cls)
-    if known is not None:
-        return known
+    cached = _load(entry, cls)
+    if cached is not None:
+        return cached
     result = make()
     _store(entry, result)
     return result

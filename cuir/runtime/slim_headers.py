@@ -66,7 +66,7 @@ CUTE_HOST_DEVICE void prefetch_tma_descriptor(TmaDescriptor const* desc_ptr) {
 }
 }
 """
-_NOTHING = "#pragma once\n#include <cute/arch/util.hpp>\n"
+_EMPTY_HEADER = "#pragma once\n#include <cute/arch/util.hpp>\n"
 _STAND_INS = {
     "cute/config.hpp": _CONFIG,
     "cute/arch/util.hpp": _UTIL,
@@ -86,7 +86,7 @@ _STAND_INS = {
             "cutlass/numeric_types.h",
             "cutlass/platform/platform.h",
         ),
-        _NOTHING,
+        _EMPTY_HEADER,
     ),
 }
 

@@ -101,7 +101,7 @@ class FunctionSpecification:
         """
         return _without_scratch(self._outputs(values, _as_float64, outputs, torch.float64))
 
-    def attached(self, values: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
+    def compute_attached(self, values: Values, outputs: Sequence[str]) -> dict[str, torch.Tensor]:
         """Compute the same as `exact`, with the graph that autograd needs."""
         return _without_scratch(self._outputs(values, _as_float64, outputs, torch.float64, attached=True))
 
@@ -160,7 +160,7 @@ class FunctionSpecification:
         scale = 2.0 ** (_BITS[torch.bfloat16] - _BITS[dtype])
         return {n: exact[n] + (x.double() - exact[n]) * scale for n, x in coarse.items()}
 
-    def made(self, sizes: Mapping[str, int], generator: torch.Generator, drawn: Values) -> dict[str, Value]:
+    def make_inputs(self, sizes: Mapping[str, int], generator: torch.Generator, drawn: Values) -> dict[str, Value]:
         """Return the result of `inputs`, by its names. Raises CuirError X105, X113."""
         if self.inputs is None:
             return {}
@@ -198,7 +198,7 @@ class FunctionSpecification:
         assert isinstance(plain, (torch.Tensor, bool, int, float))
         return plain
 
-    def admitted(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
+    def admit_lengths(self, drawn: Mapping[str, int]) -> dict[str, int] | None:
         """Return the lengths to use for those drawn, or None. Raises CuirError X106, X113."""
         if self.sizes is None:
             return dict(drawn)

@@ -162,14 +162,14 @@ def forward(
     if arithmetic.exact_scores:
         products = products + (product(q.to(wide), k.mT.to(wide)) - products).detach()
     s = spec.scores(products * scale, lengths)
-    none = (s.detach() == -torch.inf).all(-1, keepdim=True)
-    alive = torch.where(none, 0.0, s)  # a softmax of only -inf is NaN, as is its gradient
+    is_empty = (s.detach() == -torch.inf).all(-1, keepdim=True)
+    alive = torch.where(is_empty, 0.0, s)  # a softmax of only -inf is NaN, as is its gradient
     lse = alive.logsumexp(-1)
     if spec.sink is not None:
         sink = spec.sinks(lengths).to(s)[:, None]
-        lse = torch.where(none[..., 0], sink, torch.logaddexp(lse, sink))
-    p = torch.where(none, 0.0, torch.exp(alive - lse[..., None]))
-    dead = none[..., 0] if spec.sink is None else torch.zeros_like(none[..., 0])
+        lse = torch.where(is_empty[..., 0], sink, torch.logaddexp(lse, sink))
+    p = torch.where(is_empty, 0.0, torch.exp(alive - lse[..., None]))
+    dead = is_empty[..., 0] if spec.sink is None else torch.zeros_like(is_empty[..., 0])
     shares = None if spec.dropout is None else spec.dropout.apply(torch.ones_like(p), lengths)
     if arithmetic.separate_row_sum or o is not None:
         out = _WithRowSum.apply(alive, p.detach().to(q.dtype), v, o, None if shares is None else shares.to(q.dtype))
@@ -224,7 +224,7 @@ def _rows(o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, rows: int, parts
     return {"L": rows_of(lse, rows), "DL": _pad_rows((o * factor).sum(-1), rows, 0.0)}
 
 
-def padded_rows(M: int) -> int:
+def pad_rows(M: int) -> int:
     """Return the number of rows of L and DL for M queries."""
     return -(-M // ROWS) * ROWS
 
@@ -246,7 +246,7 @@ def _pad_rows(x: torch.Tensor, rows: int, value: float) -> torch.Tensor:
 
 def _sizes(drawn: dict[str, int]) -> dict[str, int]:
     heads = {"H": max(1, drawn["H"] // max(1, drawn["HK"])) * drawn["HK"]} if "HK" in drawn else {}
-    return {"MP": padded_rows(drawn["M"]), **heads}
+    return {"MP": pad_rows(drawn["M"]), **heads}
 
 
-__all__ = ["attention_rows", "forward", "gradients", "padded_rows", "require_softmax", "rows_of"]
+__all__ = ["attention_rows", "forward", "gradients", "pad_rows", "require_softmax", "rows_of"]

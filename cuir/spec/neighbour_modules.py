@@ -27,7 +27,7 @@ class _Folder(threading.local):
 
     def __init__(self) -> None:
         self.path: str | None = None
-        self.found: set[str] = set()
+        self.names: set[str] = set()
 
 
 _folder = _Folder()
@@ -44,7 +44,7 @@ class _NeighbourFinder:
         if spec is None or not _is_within(_folder.path, spec.origin, spec.submodule_search_locations):
             return None
         if not _is_installed(spec):
-            _folder.found.add(name)
+            _folder.names.add(name)
         return spec
 
 
@@ -61,14 +61,14 @@ def find_neighbours(file: Path) -> Iterator[None]:
     with _lock:
         if _NeighbourFinder not in sys.meta_path:
             sys.meta_path.insert(0, _NeighbourFinder)  # pytest's finder of modules to rewrite would be earlier
-        outer = _folder.path, _folder.found
+        outer = _folder.path, _folder.names
         hidden = _remove_modules(_list_hidden(folder))
-        _folder.path, _folder.found = folder, set()
+        _folder.path, _folder.names = folder, set()
         try:
             yield
         finally:
-            found = _folder.found
-            _folder.path, _folder.found = outer
+            found = _folder.names
+            _folder.path, _folder.names = outer
             _remove_modules(found)
             sys.modules.update(hidden)
 
@@ -103,8 +103,8 @@ def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
     An editable installation is such a module.
     """
     finders = [f for f in sys.meta_path if f is not _NeighbourFinder and hasattr(f, "find_spec")]
-    others = (f.find_spec(spec.name, None) for f in finders)
-    return any(other is not None and other.origin is not None and other.origin == spec.origin for other in others)
+    specs = (f.find_spec(spec.name, None) for f in finders)
+    return any(candidate is not None and candidate.origin is not None and candidate.origin == spec.origin for candidate in specs)
 
 
 def _is_within(folder: str, origin: str | None, locations: Sequence[str] | None) -> bool:

@@ -202,7 +202,9 @@ class Specification(ShownInNotebooks):
             if mod is None:
                 return None
             bound = {
-                p.name: available[p.name] for p in keyword_parameters(mod) if p.name in self.captured or p.name in requested_lengths(mod)
+                p.name: available[p.name]
+                for p in keyword_parameters(mod)
+                if p.name in self.captured or p.name in list_requested_lengths(mod)
             }
             if mod is self.mask_mod:  # FlexAttention counts positional parameters
                 return lambda b, h, q_idx, kv_idx: mod(b, h, q_idx, kv_idx, **bound)
@@ -272,7 +274,7 @@ class Specification(ShownInNotebooks):
                 raise refuse_function(user_function or function, error)
         return result
 
-    def kept(self, lengths: Lengths) -> torch.Tensor:
+    def compute_kept(self, lengths: Lengths) -> torch.Tensor:
         """Compute the pairs that count, bool [B, H, M, N].
 
         Those of the mask, without those whose score is -inf whatever their product is (a score_mod that masks).
@@ -280,12 +282,12 @@ class Specification(ShownInNotebooks):
         mask = self.mask(lengths)
         if self.score_mod is None:
             return mask
-        kept = torch.zeros_like(mask)
+        result = torch.zeros_like(mask)
         for product in _PRODUCTS:
-            kept |= self.scores(torch.full(mask.shape, product), lengths) > -torch.inf
-            if bool((kept == mask).all()):
+            result |= self.scores(torch.full(mask.shape, product), lengths) > -torch.inf
+            if bool((result == mask).all()):
                 break
-        return kept
+        return result
 
     def scores(self, s: torch.Tensor, lengths: Lengths) -> torch.Tensor:
         """Compute natural logits from scaled products [B, H, M, N]; -inf where the mask drops a pair."""
@@ -299,10 +301,10 @@ class Specification(ShownInNotebooks):
 
         Pairs that are dropped have logit -inf and weight 0.
         """
-        p, lse = self._normalized(s, lengths)
+        p, lse = self._normalize_scores(s, lengths)
         return p if self.dropout is None else self.dropout.apply(p, lengths), lse
 
-    def _normalized(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
+    def _normalize_scores(self, s: torch.Tensor, lengths: Lengths) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute weights before dropout, and LSE."""
         if self.normalize == "sigmoid":
             return torch.sigmoid(s), s.new_zeros(s.shape[:-1])
@@ -341,7 +343,7 @@ class Specification(ShownInNotebooks):
         (output,) = find_outputs((name,))
         lengths = lengths_of(q, k)
         scores = self.scores(products(q, k, scale), lengths)
-        return output.compute_expected(scores, self._normalized(scores, lengths)[0])
+        return output.compute_expected(scores, self._normalize_scores(scores, lengths)[0])
 
     def half(
         self,
@@ -421,7 +423,7 @@ def function_of(mod: Callable[..., object]) -> Callable[..., object]:
     return mod.forward if isinstance(mod, torch.nn.Module) else mod
 
 
-def requested_lengths(mod: Callable[..., object]) -> tuple[str, ...]:
+def list_requested_lengths(mod: Callable[..., object]) -> tuple[str, ...]:
     """List the lengths that a mod takes by keyword.
 
     A parameter with a default keeps it, whatever its name: PyTorch passes nothing by keyword.

@@ -30,7 +30,7 @@ from .user_streams import redirect_prints
 
 SECONDS = 60.0  # of processor time of one call, unless its caller says otherwise
 _WALL = 4.0  # wall-clock seconds for each of these: a function that sleeps or reads a terminal takes no processor time
-_AGAIN = 0.25  # seconds until a function that swallowed its end is ended again
+_RETRY_SECONDS = 0.25  # seconds until a function that swallowed its end is ended again
 _STUBBORN = 8  # number of attempts before it is given up
 _ENDERS = ("_exit", "abort", "execv", "execve")  # functions of `os` by which a process ends
 _OURS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "<")
@@ -150,14 +150,14 @@ class UserCall:
         return self.active
 
     @contextlib.contextmanager
-    def timed(self) -> Iterator[None]:
+    def limit_time(self) -> Iterator[None]:
         """Limit the time of the block, by a signal in the main thread, else by a thread."""
         main = threading.current_thread() is threading.main_thread()
-        with self.timed_by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.timed_by_thread():
+        with self.limit_time_by_signal() if main and signal.getsignal(signal.SIGALRM) is not None else self.limit_time_by_thread():
             yield
 
     @contextlib.contextmanager
-    def timed_by_signal(self) -> Iterator[None]:
+    def limit_time_by_signal(self) -> Iterator[None]:
         """Limit the main thread's time by a signal, which also ends waits in system calls."""
 
         def on_alarm(number: int, frame: FrameType | None) -> None:
@@ -166,7 +166,7 @@ class UserCall:
             if remaining := self.is_over():
                 signal.setitimer(signal.ITIMER_REAL, remaining)
                 return
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
             if self.expire(frame):
                 raise _Expired
 
@@ -194,7 +194,7 @@ class UserCall:
                 signal.setitimer(signal.ITIMER_REAL, max(1e-6, remaining - (time.perf_counter() - self.begun)), interval)
 
     @contextlib.contextmanager
-    def timed_by_thread(self) -> Iterator[None]:
+    def limit_time_by_thread(self) -> Iterator[None]:
         """Limit the time of another thread, by a thread that watches it."""
         over, lock, is_raised = threading.Event(), threading.Lock(), False
 
@@ -205,7 +205,7 @@ class UserCall:
                 wait = self.is_over()
                 if wait:
                     continue
-                wait = _AGAIN
+                wait = _RETRY_SECONDS
                 with lock:
                     if self.expire(sys._current_frames().get(self.thread)):
                         is_raised = True
@@ -262,7 +262,7 @@ def user_call(
     _local.call = call
     try:
         try:
-            with call.timed(), _refuse_ends(call), redirect_prints():
+            with call.limit_time(), _refuse_ends(call), redirect_prints():
                 yield call
         finally:
             if os.getpid() != process:  # a child process of the function

@@ -70,22 +70,22 @@ class ExpressionBuilder:
         """Build operands with an operator between each two."""
         if len(children) == 3 and children[1].type != "COMPARE":
             return self.binary(children)
-        left, rest = self._bound(children, 0, 0)
+        expression, rest = self._climb_precedence(children, 0, 0)
         assert rest == len(children)
-        return left
+        return expression
 
-    def _bound(self, items: list[Child], at: int, least: int) -> tuple[Expr, int]:
+    def _climb_precedence(self, items: list[Child], at: int, least: int) -> tuple[Expr, int]:
         """Build the items from `at` on joined by operators that bind at least as tightly as `least`.
 
         Returns the expression and the position behind it.
         """
         left, at = items[at], at + 1
         while at < len(items) and (level := BINDS[items[at]]) >= least:
-            right, after = self._bound(items, at + 1, level + 1)
+            right, after = self._climb_precedence(items, at + 1, level + 1)
             children = [left, items[at], right]
             if level == BINDS["=="]:
                 while after < len(items) and BINDS[items[after]] == level:
-                    right, end = self._bound(items, after + 1, level + 1)
+                    right, end = self._climb_precedence(items, after + 1, level + 1)
                     children += [items[after], right]
                     after = end
                 left = self.compare(children)

@@ -156,8 +156,8 @@ def _show_statement(s: Stmt, indent: str, keyword: str = "if") -> tuple[str, ...
 
 
 @memoize(4096)  # edits of a tree share all unchanged parts
-def _show_statement_cached(itself: IdentityKey, indent: str, keyword: str) -> tuple[str, ...]:
-    s = itself.tree
+def _show_statement_cached(key: IdentityKey, indent: str, keyword: str) -> tuple[str, ...]:
+    s = key.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
     lines = _show_lead(s.comments, indent)
     match s:

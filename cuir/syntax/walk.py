@@ -81,14 +81,14 @@ class NamesRead:
     """Memo of `names_read` for trees that share subtrees."""
 
     def __init__(self) -> None:
-        self.known: dict[IdentityKey, frozenset[str]] = {}
+        self.names: dict[IdentityKey, frozenset[str]] = {}
 
     def __call__(self, node: Node) -> frozenset[str]:
         key = IdentityKey(node)
-        names = self.known.get(key)
+        names = self.names.get(key)
         if names is None:
             names = frozenset((node.id,)) if isinstance(node, Name) else frozenset().union(*map(self, children(node)))
-            self.known[key] = names
+            self.names[key] = names
         return names
 
 

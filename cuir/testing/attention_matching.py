@@ -68,10 +68,10 @@ def assert_attention_matches(
         CuirError: the call or the rule is wrong.
     """
     __tracebackhide__ = True
-    shown = f"M={M}, N={N}, B={B}, H={H}, HK={HK or H}, D={D}, DV={DV or D}, dtype={dtype}, kind={kind!r}, seed={seed}"
+    description = f"M={M}, N={N}, B={B}, H={H}, HK={HK or H}, D={D}, DV={DV or D}, dtype={dtype}, kind={kind!r}, seed={seed}"
     if scale is not None:
-        shown += f", scale={scale}"
-    call = f"assert_attention_matches(score_mod, mask_mod, {shown})"
+        description += f", scale={scale}"
+    call = f"assert_attention_matches(score_mod, mask_mod, {description})"
 
     def check() -> MismatchError | None:
         case = Case("one problem", Lengths(B, H, HK or H, M, N), kind, seed)  # type: ignore[arg-type]
@@ -158,11 +158,11 @@ class _Rule:
         results, of_captured = {"output": output.detach().cpu(), "LSE": lse.detach().cpu()}, []
         for i in range(draws if learned else int(self.gradients)):
             upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1 + i)).to(output)
-            wanted = [*leaves, *learned] if i == 0 else list(learned)
-            found = torch.autograd.grad(output, wanted, upstream, draws > 1, allow_unused=True, materialize_grads=True)
+            sources = [*leaves, *learned] if i == 0 else list(learned)
+            gradients = torch.autograd.grad(output, sources, upstream, draws > 1, allow_unused=True, materialize_grads=True)
             if i == 0:
-                results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, found)}
-            of_captured.append([g.cpu() for g in found[len(wanted) - len(learned) :]])
+                results |= {f"gradient of {name}": g.cpu() for name, g in zip(_INPUTS, gradients)}
+            of_captured.append([g.cpu() for g in gradients[len(sources) - len(learned) :]])
         return results, of_captured or [[]]
 
 
@@ -173,7 +173,7 @@ def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
     """
 
     @functools.wraps(mod)
-    def mapped(*arguments: torch.Tensor, **named: object) -> torch.Tensor:
+    def map_arguments(*arguments: torch.Tensor, **named: object) -> torch.Tensor:
         def pair(*values: torch.Tensor) -> torch.Tensor:
             return torch.as_tensor(mod(*values, **named))
 
@@ -186,7 +186,7 @@ def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
             result: torch.Tensor = function(*arguments[: len(scores)], *indices)
         return result
 
-    return mapped
+    return map_arguments
 
 
 def _compare(

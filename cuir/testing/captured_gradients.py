@@ -102,12 +102,12 @@ def measure_gradient(
     """
     size = exact[0].norm().item() or 1.0
     squares = torch.stack([(x.double() - y).square() for x, y in zip(pytorch, exact)])
-    own = squares.sum().div(len(exact)).sqrt().item()
+    magnitude = squares.sum().div(len(exact)).sqrt().item()
     shares = squares.sum(0)  # of each element
-    count = (shares.sum().square() / shares.square().sum()).item() if own > 0 else 1.0  # elements that share the error
-    allowed = ratio * own * (1 + DEVIATIONS / math.sqrt(2 * count)) + rounding * size
+    count = (shares.sum().square() / shares.square().sum()).item() if magnitude > 0 else 1.0  # elements that share the error
+    allowed = ratio * magnitude * (1 + DEVIATIONS / math.sqrt(2 * count)) + rounding * size
     error = (ours.double() - exact[0]).norm().item()
-    return GradientError(error / size, allowed / size, own / size)
+    return GradientError(error / size, allowed / size, magnitude / size)
 
 
 __all__ = ["DRAWS", "CapturedTensor", "GradientError", "SubstituteTensors", "list_learned", "measure_gradient"]

@@ -164,7 +164,7 @@ def _make_problem(
 def _complete_dims(checked: Checked, needed: tuple[str, ...], values: Mapping[str, Value], dims: Mapping[str, int]) -> dict[str, int]:
     """Return the length of each needed dim, from the arguments and from the shapes of tensors."""
     tensors, scalars = {t.name: t for t in checked.tensors}, {s.name for s in checked.scalars}
-    found: dict[str, tuple[int, str]] = {n: (v, "the argument") for n, v in dims.items()}
+    sources: dict[str, tuple[int, str]] = {n: (v, "the argument") for n, v in dims.items()}
     for name, value in values.items():
         if name not in tensors and name not in scalars:
             raise CuirError.of(
@@ -182,21 +182,21 @@ def _complete_dims(checked: Checked, needed: tuple[str, ...], values: Mapping[st
                 f"found {value.dtype} of shape {tuple(value.shape)}",
             )
         for dim, size in zip(declared.dims, value.shape):
-            other, source = found.setdefault(dim, (size, f"the shape of {name}")) if isinstance(dim, str) else (dim, "the kernel")
-            if other != size:
-                raise CuirError.of("U113", f"{dim} is {other} by {source}, and {size} by the shape of {name}")
-    if unknown := [n for n in found if n not in needed]:
+            expected_size, source = sources.setdefault(dim, (size, f"the shape of {name}")) if isinstance(dim, str) else (dim, "the kernel")
+            if expected_size != size:
+                raise CuirError.of("U113", f"{dim} is {expected_size} by {source}, and {size} by the shape of {name}")
+    if unknown := [n for n in sources if n not in needed]:
         raise CuirError.of("U113", f"`{checked.name}` has no dim {', '.join(unknown)}", hint=f"its dims are {', '.join(needed)}")
-    if missing := [n for n in needed if n not in found]:
+    if missing := [n for n in needed if n not in sources]:
         raise CuirError.of(
             "U113",
             f"assert_matches takes the length of each dim, found none of {', '.join(missing)}",
             hint=", ".join(f"{n}=..." for n in missing),
         )
-    for n, (size, _) in found.items():
+    for n, (size, _) in sources.items():
         if type(size) is not int or size < 0:
             raise CuirError.of("U113", f"the length of {n} is an integer of at least 0, found {size!r}")
-    return {n: found[n][0] for n in needed}
+    return {n: sources[n][0] for n in needed}
 
 
 def _run(problem: _Problem, schedules: tuple[str, ...]) -> MismatchError | None:

@@ -59,26 +59,26 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def _make_representation(found: pytest.ExceptionInfo[BaseException], text: str) -> Any:
+def _make_representation(exception: pytest.ExceptionInfo[BaseException], text: str) -> Any:
     """Make what pytest prints of a failure: the text, and its first line in the short summary.
 
     CI prints the short summary whole.
     """
-    shown: Any = found.getrepr(style="native")
-    entries = shown.reprtraceback.reprentries
+    representation: Any = exception.getrepr(style="native")
+    entries = representation.reprtraceback.reprentries
     del entries[:-1]
     entries[0].lines[:] = [text]
-    if shown.reprcrash is not None:
-        shown.reprcrash.message = str(found.value).partition("\n")[0]
-    return shown
+    if representation.reprcrash is not None:
+        representation.reprcrash.message = str(exception.value).partition("\n")[0]
+    return representation
 
 
-def _is_ours(found: pytest.ExceptionInfo[BaseException]) -> bool:
+def _is_ours(exception: pytest.ExceptionInfo[BaseException]) -> bool:
     """Return whether an exception is a failure or an error of an assertion of `cuir.testing`."""
     from ..text.diagnostics import CuirError
     from .failure import MismatchError
 
-    if isinstance(found.value, MismatchError):
+    if isinstance(exception.value, MismatchError):
         return True
     folder = Path(__file__).parent
-    return isinstance(found.value, CuirError) and any(Path(e.path).parent == folder for e in found.traceback)
+    return isinstance(exception.value, CuirError) and any(Path(e.path).parent == folder for e in exception.traceback)

@@ -73,9 +73,9 @@ def run_once(key: object, check: Callable[[], MismatchError | None]) -> Mismatch
     if current is None:
         return check()
     if key in current.failures:
-        if isinstance(known := current.failures[key], MismatchError):
-            return known
-        raise known
+        if isinstance(earlier := current.failures[key], MismatchError):
+            return earlier
+        raise earlier
     if current.is_over:
         return None
     try:

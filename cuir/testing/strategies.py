@@ -31,8 +31,8 @@ Mod = Callable[..., torch.Tensor]
 def lengths(most: int = 300, tile: int = 64, least: int = 1) -> st.SearchStrategy[int]:
     """Draw the length of a dim: often one, a tile, one more or less, and whole numbers of tiles."""
     edges = [n for k in range(most // tile + 1) for n in (k * tile - 1, k * tile, k * tile + 1) if least <= n <= most]
-    anything = st.integers(least, most)
-    return anything | st.sampled_from(edges) if edges else anything
+    any_length = st.integers(least, most)
+    return any_length | st.sampled_from(edges) if edges else any_length
 
 
 def dims(checked: Checked, most: int = 300, tile: int = 64, **fixed: int) -> st.SearchStrategy[dict[str, int]]:

@@ -9,10 +9,10 @@ import importlib
 from typing import ClassVar
 
 
-def render_in_notebook(renderer: str, shown: object) -> str:
+def render_in_notebook(renderer: str, subject: object) -> str:
     """Return the HTML of an object, with styles and script. renderer: "module:function" below `cuir`."""
     module, _, function = renderer.partition(":")
-    body = str(getattr(importlib.import_module(f"cuir.{module}"), function)(shown))
+    body = str(getattr(importlib.import_module(f"cuir.{module}"), function)(subject))
     return str(importlib.import_module("cuir.pages.page").render_fragment(body))
 
 

@@ -75,7 +75,7 @@ def caret(span: Span) -> str:
     return f"{span.line:5d} | {line}\n      | {' ' * (column - 1)}{'^' * width}"
 
 
-def spoken(name: str, span: Span) -> str:
+def spell_name(name: str, span: Span) -> str:
     """Return a flat name as spelled in the text at `span`: inlining appends numbers to names."""
     base = re.sub(r"(_\d+)+$", "", name)
     return base if re.search(rf"\b{base}\b", span.text()) else name

@@ -32,7 +32,7 @@ from ..spec.specification import Specification
 from ..syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, Name, Stmt, Subscript, Unary
 from ..syntax.walk import names_read, walk
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..text.source import Span, spoken
+from ..text.source import Span, spell_name
 from .inputs import FunctionLaunch, collect_readable
 
 # replaced in the message once the watched run shows the cause of a NaN
@@ -129,7 +129,7 @@ class _Watched(Compiler):
 
         def step(w: Worker) -> _Step:
             units = [w.frame.get(n) for n, unit in loops if unit]
-            turns = tuple((spoken(n, stmt.span), int(w.frame[n])) for n, unit in loops if not unit and isinstance(w.frame.get(n), int))
+            turns = tuple((spell_name(n, stmt.span), int(w.frame[n])) for n, unit in loops if not unit and isinstance(w.frame.get(n), int))
             return _Step(stmt, w.label, int(w.m.clusters[0]), int(units[0]) if units and units[0] is not None else None, turns)
 
         def instruction(w: Worker) -> int | None:
@@ -240,7 +240,7 @@ def _run_watched(
         expected = spec.exact(collect_readable(checked, problem), list(problem.before)).get(name)
     else:
         assert isinstance(problem, Launch) and isinstance(spec, Specification)
-        if name in problem.further:
+        if name in problem.extra_outputs:
             expected = spec.compute_output(name, problem.q, problem.k, problem.scale)
         else:
             expected = dict(zip(("O", "LSE"), spec.reference(problem.q, problem.k, problem.v, problem.scale))).get(name)
@@ -289,7 +289,7 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
             beyond = f": beyond {dtype.largest}, the largest {dtype}" if dtype is not None else ""
             notes.append(
                 Note(
-                    f"an overflow: `{spoken(target, cause.span)}` is not finite here, and all operands are{beyond}{cause.turns_text}",
+                    f"an overflow: `{spell_name(target, cause.span)}` is not finite here, and all operands are{beyond}{cause.turns_text}",
                     cause.span,
                 )
             )
@@ -300,7 +300,7 @@ def _describe(checked: Checked, first: Diagnostic, name: str, watch: _Watch, wro
             began, target = first_nan
             notes.append(
                 Note(
-                    f"the first NaN of {step.label}'s unit of work: `{spoken(target, began.span)}` has one here, and no operand had{began.turns_text}",
+                    f"the first NaN of {step.label}'s unit of work: `{spell_name(target, began.span)}` has one here, and no operand had{began.turns_text}",
                     began.span,
                 )
             )

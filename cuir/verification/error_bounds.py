@@ -157,7 +157,7 @@ class SingleError:
             self._between = [self._evaluate_once(seed, self.jumped) for seed in range(TURNS)]
         return self._between
 
-    def rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+    def evaluate_rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
         """Return the outputs of evaluations in which every operation has a rounding error of a 16-bit dtype.
 
         Other roundings than those that happened to PyTorch.

@@ -71,8 +71,8 @@ def find_failing_run(diagnostic: Diagnostic) -> FailingRun | None:
     except CuirError:
         return None
     pairs = dict(part.split("=", 1) for part in numbers.rstrip(", ").split(", "))
-    others = {n: _read_const(v) for n, v in (word.split("=", 1) for word in (consts[1].split() if consts else ()) if "=" in word)}
-    return FailingRun(name, pairs, kind, int(seed or 0), chosen, int(grid[1] or grid[2]) if grid else None, others)
+    other_consts = {n: _read_const(v) for n, v in (word.split("=", 1) for word in (consts[1].split() if consts else ()) if "=" in word)}
+    return FailingRun(name, pairs, kind, int(seed or 0), chosen, int(grid[1] or grid[2]) if grid else None, other_consts)
 
 
 def _read_const(text: str) -> Const:

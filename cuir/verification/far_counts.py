@@ -137,13 +137,13 @@ def _run_parts(checked: Checked, spec: FunctionSpecification, case: Draw, dim: s
     steps = find_steps(checked, spec)
     long = Draw(f"{NAME}: {STEPS} of {dim}", make_sizes(checked, steps, {dim: STEPS}), scalars=case.scalars)
     counts = {dim: _TOGETHER, second: -(-UNITS // _TOGETHER)}
-    both = Draw(
+    joint_draw = Draw(
         f"{NAME}: {' and '.join(f'{n} of {d}' for d, n in counts.items())}", make_sizes(checked, steps, counts), scalars=case.scalars
     )
     runs = 0
     for draw in _select_fitting_in_memory(checked, spec, [long]):
         runs += run_unless_too_large(checked, spec, draw, lambda units: max(1, units), Schedule(), _choose_ends)
-    for draw in _select_fitting_in_memory(checked, spec, [both]):
+    for draw in _select_fitting_in_memory(checked, spec, [joint_draw]):
         runs += run_unless_too_large(checked, spec, draw, 1, Schedule())
     return runs
 

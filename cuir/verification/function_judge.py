@@ -89,7 +89,7 @@ def _blame_unread_input(
     """Return the error as one of reading an unread element, if it disappears without NaN there."""
 
     def fails(places: Mapping[str, torch.Tensor]) -> bool:
-        variant = launch.poisoned_only(places)
+        variant = launch.poison_only(places)
         try:
             run(variant)
             judge_function(checked, spec, variant, case)
@@ -250,7 +250,9 @@ class _Measure:
             if decided:
                 coarser = single.tf32_between_steps() if self.tf32 else []
                 return [single.plain[name], *(x[name] for x in (*single.off_between_steps(), *coarser))]
-            coarser = single.tf32() if self.tf32 else single.rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            coarser = (
+                single.tf32() if self.tf32 else single.evaluate_rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+            )
             return [single.plain[name], *(x[name] for x in (*single.off(), *coarser))]
         except CuirError:
             return []
@@ -283,7 +285,7 @@ class _Measure:
                 yield output == right
             yield find_out_of_range(self.get_single(), name)
 
-    def undefined(self, name: str) -> torch.Tensor:
+    def find_undefined(self, name: str) -> torch.Tensor:
         """Return elements that depend on integers made of NaN or infinities; none where float32 cannot tell."""
         try:
             return find_out_of_range(self.get_single(), name)
@@ -322,14 +324,16 @@ class _Judgement:
         """Judge the output. Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
             return self.judge_integers()
-        none = self.output.isnan() & self.measure.spread
+        is_undefined = self.output.isnan() & self.measure.spread
         try:
-            return self.judge_floats(none)
+            return self.judge_floats(is_undefined)
         except CuirError:
             ordered = self.measure.find_ordered(self.name)
-            not_compared = none if ordered is None else ordered
+            not_compared = is_undefined if ordered is None else ordered
             if self.measure.special:
-                not_compared = not_compared | self.measure.find_turned(self.name) | self.find_unsteady() | self.measure.undefined(self.name)
+                not_compared = (
+                    not_compared | self.measure.find_turned(self.name) | self.find_unsteady() | self.measure.find_undefined(self.name)
+                )
             if not not_compared.any():
                 raise
             return self.judge_floats(not_compared)

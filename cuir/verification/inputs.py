@@ -44,7 +44,7 @@ from .values.underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
 _MOST_TRIED = 200_000  # elements of a tensor in the problem on which special values are tried
-_ANOTHER = 1_000_003  # added to a seed
+_SEED_STEP = 1_000_003  # added to a seed
 _VAST = 1e30  # of a scalar: larger than everything that it is added to
 _POISONED = ("normal", "strided", "ties")  # kinds in which derivatives are 0 only for unread elements
 
@@ -88,7 +88,7 @@ class FunctionLaunch:
         """Return a launch with the same inputs, and outputs as before the run."""
         return replace(self, outputs={})
 
-    def poisoned_only(self, places: Mapping[str, torch.Tensor]) -> FunctionLaunch:
+    def poison_only(self, places: Mapping[str, torch.Tensor]) -> FunctionLaunch:
         """Return the same problem with NaN in these elements alone, and outputs as before the run."""
         inputs = {**self.inputs, **{n: _put_nan(x, places.get(n)) for n, x in self.clean.items()}}
         before = {n: inputs[n] if n in self.clean else x for n, x in self.before.items()}
@@ -278,7 +278,9 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     def uses(name: str) -> Uses:
         leaf = launch.inputs[name].detach().double().requires_grad_()  # type: ignore[union-attr]
         try:
-            uses_of_leaf = find_uses(spec.attached({**collect_readable(checked, launch), name: leaf}, list(launch.before)).values(), leaf)
+            uses_of_leaf = find_uses(
+                spec.compute_attached({**collect_readable(checked, launch), name: leaf}, list(launch.before)).values(), leaf
+            )
         except (CuirError, RuntimeError):
             uses_of_leaf = None
         return uses_of_leaf or Uses(multiplied=any(c.op.traits.product for c in checked.calls()))
@@ -305,7 +307,7 @@ def find_small_problem(checked: Checked, spec: FunctionSpecification) -> Draw | 
     for n in (12, 16, 64, 128):
         sizes = {d: min(n, 2) if d in ("B", "H", "HK") else n for d in checked.dims}
         with contextlib.suppress(CuirError):
-            admitted = spec.admitted({**get_integer_consts(checked), **sizes})
+            admitted = spec.admit_lengths({**get_integer_consts(checked), **sizes})
             if admitted is not None and max((count_elements(t, admitted) for t in checked.tensors), default=0) <= _MOST_TRIED:
                 return Draw("a trial", {d: admitted[d] for d in checked.dims})
     return None
@@ -365,7 +367,7 @@ def _poison(checked: Checked, spec: FunctionSpecification, launch: FunctionLaunc
     if not places:
         return launch
     clean = {n: x for n, x in launch.inputs.items() if n in places and isinstance(x, torch.Tensor)}
-    return replace(launch, clean=clean).poisoned_only(places)
+    return replace(launch, clean=clean).poison_only(places)
 
 
 def _make_launch(
@@ -421,10 +423,10 @@ def _make_launch(
     from_inputs, fixed = set[str](), dict(draw.tensors)
 
     def redraw() -> Mapping[str, Value]:
-        return spec.made(lengths, torch.Generator().manual_seed(draw.seed + _ANOTHER), independent)
+        return spec.make_inputs(lengths, torch.Generator().manual_seed(draw.seed + _SEED_STEP), independent)
 
     independent = dict(drawn)
-    for name, value in spec.made(lengths, generator, drawn).items():
+    for name, value in spec.make_inputs(lengths, generator, drawn).items():
         p = params.get(name.lower())
         if p is None or (isinstance(p, TensorParam) and p.written and p.name not in initialised | reads | adds):
             raise CuirError.of(
@@ -579,7 +581,7 @@ def _find_smallest(checked: Checked, spec: FunctionSpecification, length: int) -
     for n in (length, 16, 64, 128):
         sizes = dict.fromkeys(checked.dims, n)
         with contextlib.suppress(CuirError):
-            if (admitted := spec.admitted({**get_integer_consts(checked), **sizes})) is not None:
+            if (admitted := spec.admit_lengths({**get_integer_consts(checked), **sizes})) is not None:
                 return Draw("a small one", {d: admitted[d] for d in checked.dims})
     return None
 
@@ -617,7 +619,7 @@ def make_contract_problems(
     for p in problems:
         tile = {"BM": p.BM, "BN": p.BN}
         sizes = {**get_integer_consts(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
-        admitted = spec.admitted(sizes) if p.lengths.N else None
+        admitted = spec.admit_lengths(sizes) if p.lengths.N else None
         if admitted is None:
             continue
         draw = Draw("contracts", {d: admitted[d] for d in checked.dims})

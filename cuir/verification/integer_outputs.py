@@ -15,7 +15,7 @@ from ..text.diagnostics import CuirError
 from .error_bounds import SingleError, Undisturbed
 
 _WORD = 2.0**31
-_OTHERS = (0, 77, -77)
+_FILLS = (0, 77, -77)
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 ORDERS = 4  # evaluations with other orders of sums
 
@@ -43,7 +43,7 @@ def find_out_of_range(single: SingleError, name: str) -> torch.Tensor:
     They are undefined. So are the results of conversions, and the exponents of `frexp`, which C leaves undefined there.
     """
     evaluated = []
-    for number in _OTHERS:
+    for number in _FILLS:
         with _Converted(number):
             evaluated.append(single.spec.single(single.inputs, single.outputs)[name])
     first = evaluated[0]

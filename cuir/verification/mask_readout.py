@@ -15,7 +15,7 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import pad_arguments
-from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.splicing.captured_arguments import compute_captured_arguments
 from ..attn.verification.contracts import describe_difference, get_result_span, has_splice_points
 from ..attn.verification.numeric import add_note
 from ..attn.verification.problems import Case, get_dtype, get_head_dims, make_outputs
@@ -68,7 +68,7 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
         expected, visible = _compute_expected(spec, lengths_of_launch)
         runs = [(lengths_of_launch, [p]) for p in range(passes)]
     mask, readable = torch.zeros(2, lengths.H, lengths.M, passes * dim, dtype=torch.bool)
-    captured = captured_arguments(program, checked.origin, spec, lengths_of_launch, consts=checked.consts)
+    captured = compute_captured_arguments(program, checked.origin, spec, lengths_of_launch, consts=checked.consts)
     for sizes, windows in runs:
         masks = _run_probe(checked, spec, sizes, windows, dtype, dims, pad_arguments(checked, captured))
         for b, p in enumerate(windows):
@@ -119,13 +119,13 @@ def _is_linear(checked: Checked, spec: FunctionSpecification, launch: FunctionLa
     v = values["V"]
     assert isinstance(v, torch.Tensor)
     second = torch.randn(v.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    a, b, both, none = (
+    a, b, pair, empty = (
         spec.exact({**values, "V": x}, list(launch.before)).get("O")
         for x in (v.double(), second, v.double() - 3 * second, torch.zeros_like(second))
     )
-    if a is None or b is None or both is None or none is None:
+    if a is None or b is None or pair is None or empty is None:
         return False
-    return torch.allclose(both, a - 3 * b, rtol=1e-9, atol=1e-9, equal_nan=True) and not bool(none.any() and none.nan_to_num().any())
+    return torch.allclose(pair, a - 3 * b, rtol=1e-9, atol=1e-9, equal_nan=True) and not bool(empty.any() and empty.nan_to_num().any())
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class NumbersStage:
         self.cases: list[AnyCase] = []  # of the kernel itself
         self.todo: Todo = []
         self.problems: list[FunctionLaunch] = []  # the launches of `todo`, of a function whose runs are shared
-        self.left: list[AnyCase] = []  # problems that could not be run
+        self.remaining: list[AnyCase] = []  # problems that could not be run
 
     def prepare(self, more: Sequence[AnyCase]) -> list[Job]:
         """List the problems before any has run, as jobs that return rows.
@@ -159,7 +159,7 @@ class NumbersStage:
             except CuirError as error:
                 is_skipped = is_user_case(case) and error.diagnostics[0].code in LEFT_OUT
                 if is_skipped or is_too_large(kernel, case, error):
-                    self.left.append(case)
+                    self.remaining.append(case)
                     skipped_error = skipped_error or error
                     continue
                 grid = _choose_grid(number, case)
@@ -172,7 +172,9 @@ class NumbersStage:
     def _repeat_with_noise(self) -> int:
         """Run some problems again with noise; return their number."""
         repeated = choose_perturbed(
-            self.checked, [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.left], self.request.level
+            self.checked,
+            [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.remaining],
+            self.request.level,
         )
         for case in repeated:
             self.request.progress(f"numbers: once more with noise, {case.name}")
@@ -189,7 +191,7 @@ class NumbersStage:
             words.append(f"{len(corners)} more at corners of the score: {', '.join(corners)}")
         if hidden:
             words.append(f"{len(hidden)} more with {', '.join(hidden)}")
-        words.append(self.cover.described())
+        words.append(self.cover.describe())
         if coverage.observed.conditions:
             words.append(str(report_coverage(self.checked, coverage)[0]))
         if self.varied:
@@ -197,8 +199,8 @@ class NumbersStage:
             words.append(f"with {consts_texts[0]}, and besides with {' and with '.join(consts_texts[1:])}")
         if noisy:
             words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
-        if self.left:
-            words.append(describe_left(self.left))
+        if self.remaining:
+            words.append(describe_left(self.remaining))
         words.append(describe_outside(stage.rows))
         if positive := list_made_positive(stage.rows):
             words.append(f"made positive where the function fails or gives more NaN for a negative value: {', '.join(positive)}")

@@ -290,9 +290,9 @@ def _find_units(checked: Checked, point: _Point, places: Values) -> Iterator[lis
     for d in sorted(find_unit_dims(checked) - set(point.dims)):
         sizes = {**{n: places[n] for n in point.dims}, d: np.zeros_like(last)}
         for length in _LENGTHS:
-            given = {**{n: np.ones_like(last) for n in checked.dims}, **sizes, d: np.full_like(last, length)}
+            sizes_by_name = {**{n: np.ones_like(last) for n in checked.dims}, **sizes, d: np.full_like(last, length)}
             try:
-                units = _Evaluation(checked, outer, given, None).value(checked.tiles.count)
+                units = _Evaluation(checked, outer, sizes_by_name, None).value(checked.tiles.count)
             except Unknown:
                 return
             sizes[d] = np.where((sizes[d] == 0) & (units > last), length, sizes[d])
@@ -308,8 +308,8 @@ def _make_values(dims: Sequence[str], indices: Sequence[str]) -> Values:
     drawn = [np.exp(generator.uniform(0, np.log(_LONGEST), _DRAWN)).astype(np.int64) for _ in dims]
     longest = np.max(drawn, axis=0) if dims else np.full(_DRAWN, _LONGEST)
     drawn += [(generator.random(_DRAWN) * longest).astype(np.int64) for _ in indices]
-    both = (np.concatenate([g.ravel() + (1 if i < len(dims) else 0), x]) for i, (g, x) in enumerate(zip(grid, drawn, strict=True)))
-    return dict(zip((*dims, *indices), both, strict=True))
+    columns = (np.concatenate([g.ravel() + (1 if i < len(dims) else 0), x]) for i, (g, x) in enumerate(zip(grid, drawn, strict=True)))
+    return dict(zip((*dims, *indices), columns, strict=True))
 
 
 def _admit(checked: Checked, spec: FunctionSpecification, candidates: Iterable[Mapping[str, int]], most: int) -> list[Draw]:

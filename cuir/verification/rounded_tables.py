@@ -42,10 +42,10 @@ def make_table_draws(checked: Checked, spec: FunctionSpecification, table: str, 
     if spec.inputs is None or not numbers:
         return []
     least = sorted(set(numbers))[:_ADMITTED]
-    own = {d for t in checked.tensors if t.name == table for d in t.dims if isinstance(d, str)}
+    dims = {d for t in checked.tensors if t.name == table for d in t.dims if isinstance(d, str)}
     draws: list[Draw] = []
-    for d in [d for d in checked.dims if d not in own][:_DIMS]:
-        sizes = {**dict.fromkeys(checked.dims, 1), **dict.fromkeys((x for x in own if x in checked.dims), _ENTRIES), d: least[-1] + 1}
+    for d in [d for d in checked.dims if d not in dims][:_DIMS]:
+        sizes = {**dict.fromkeys(checked.dims, 1), **dict.fromkeys((x for x in dims if x in checked.dims), _ENTRIES), d: least[-1] + 1}
         name = f"{NAME}: {table} of {least[0]}, {d}={sizes[d]}"
         for fit in select_fitting(checked, spec, [Draw(name, align_heads(sizes))])[0]:
             all_sizes = {**get_integer_consts(checked), **fit.sizes}

@@ -36,7 +36,7 @@ class RunRecorder:
                 self.soundness.end(self.refused)
         except CuirError:
             return None
-        return list(self.observed.seen), [export_entered_blocks(kernel) for kernel in self.kernels]
+        return list(self.observed.sides), [export_entered_blocks(kernel) for kernel in self.kernels]
 
     def merge(self, state: Any) -> None:
         """Add the observations of another process."""

@@ -26,7 +26,7 @@ from .step_counts import make_counted_cases, make_counted_jobs
 from .time_limits import EXPLORATION
 
 # shares of the stage that are done when problems have run, and when every count of steps has; then schedules are enumerated
-DONE = {"quick": (1.0, 1.0), "full": (0.15, 0.85)}
+SHARES_DONE = {"quick": (1.0, 1.0), "full": (0.15, 0.85)}
 
 
 class SchedulesStage:
@@ -102,13 +102,15 @@ class SchedulesStage:
 
     def _report_progress(self, count: int, total: int) -> None:
         share = (self.begun - 1 + count / total) / max(self.expected, self.begun)
-        self.request.progress(ProgressMessage(f"schedules: problem {self.begun}, run {count + 1} of {total}", share * DONE[self.level][0]))
+        self.request.progress(
+            ProgressMessage(f"schedules: problem {self.begun}, run {count + 1} of {total}", share * SHARES_DONE[self.level][0])
+        )
 
     def _report_counted(self, message: str) -> None:
-        self._report_between(message, *DONE[self.level])
+        self._report_between(message, *SHARES_DONE[self.level])
 
     def _report_exploration(self, message: str) -> None:
-        self._report_between(message, DONE[self.level][1], 1.0)
+        self._report_between(message, SHARES_DONE[self.level][1], 1.0)
 
     def _report_between(self, message: str, begin: float, end: float) -> None:
         self.request.progress(ProgressMessage(f"schedules: {message}", begin + (end - begin) * (get_share(message) or 0.0)))

@@ -119,7 +119,7 @@ class Soundness:
         checked = self.checked
         if spec.sizes is not None:
             drawn = {**get_integer_consts(checked), **dict.fromkeys(checked.dims, _TRIED[-1])}
-            yield _Question("sizes", spec.sizes, lambda: spec.admitted(drawn) or {"the length": None})
+            yield _Question("sizes", spec.sizes, lambda: spec.admit_lengths(drawn) or {"the length": None})
         if spec.inputs is not None:
             yield _Question("inputs", spec.inputs, lambda: _collect_values(make_function_launch(checked, spec, draw)))
         launch = make_function_launch(checked, spec, draw)
@@ -128,7 +128,7 @@ class Soundness:
     def _find_small_draw(self, spec: FunctionSpecification) -> Draw | None:
         for n in _TRIED:
             try:
-                sizes = spec.admitted({**get_integer_consts(self.checked), **dict.fromkeys(self.checked.dims, n)})
+                sizes = spec.admit_lengths({**get_integer_consts(self.checked), **dict.fromkeys(self.checked.dims, n)})
                 if sizes is not None and self._count_elements(sizes) <= _SMALL:
                     draw = Draw("asked again", {d: sizes[d] for d in self.checked.dims})
                     make_function_launch(self.checked, spec, draw)

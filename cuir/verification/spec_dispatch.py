@@ -90,7 +90,7 @@ def prepare_specification(
     def extra(lengths: Lengths) -> dict[str, Any]:
         return captured.values(lengths, consts=consts)
 
-    def learned(lengths: Lengths) -> tuple[Specification, dict[str, tuple[torch.Tensor, Sequence[int]]]]:
+    def list_learned(lengths: Lengths) -> tuple[Specification, dict[str, tuple[torch.Tensor, Sequence[int]]]]:
         at_lengths, arguments = fix_lengths(variant, lengths), extra(lengths)
         leaves = sources_of(captured.traced.parameters if captured.traced is not None else (), at_lengths, lengths)
         pairs = {name: (leaves[name_of_tensor], arguments[name_of_tensor]) for name, name_of_tensor in gradient_names.items()}
@@ -98,7 +98,7 @@ def prepare_specification(
 
     names = _list_names(kernel)
     flags = {"queries_alone": "dK" not in names, "keys_alone": "dQ" not in names}
-    return gradients(variant, extra, learned if gradient_names else None, **flags, exact_scores=exact_scores)
+    return gradients(variant, extra, list_learned if gradient_names else None, **flags, exact_scores=exact_scores)
 
 
 def _load(spec: object, kernel: Kernel | None) -> AnySpecification:

@@ -11,7 +11,7 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import COPY_ALIGNMENT, find_copied_tensors
-from ..attn.splicing.captured_arguments import captured_arguments
+from ..attn.splicing.captured_arguments import compute_captured_arguments
 from ..attn.verification.numeric import add_note
 from ..attn.verification.problems import Case
 from ..checking.checked import Checked, ScalarParam, TensorParam
@@ -137,7 +137,7 @@ def make_arguments(checked: Checked, spec: AnySpecification, draw: AnyCase) -> d
 def _collect_captured(checked: Checked, spec: Specification, draw: AnyCase) -> Mapping[str, Value]:
     """Return the tensors that mods capture, as kernel arguments."""
     lengths = draw.lengths if isinstance(draw, Case) else Lengths(*(draw.sizes.get(n, 1) for n in LENGTHS))
-    return captured_arguments(checked.program, checked.origin, spec, lengths, consts=checked.consts)
+    return compute_captured_arguments(checked.program, checked.origin, spec, lengths, consts=checked.consts)
 
 
 def _call_inputs(
@@ -161,7 +161,7 @@ def _call_inputs(
                 )
             drawn[t.name] = torch.zeros(compute_shape(t, sizes), dtype=TORCH[t.dtype])
     values: dict[str, Value] = {}
-    for name, value in spec.made(sizes, generator, drawn).items():
+    for name, value in spec.make_inputs(sizes, generator, drawn).items():
         p = names.get(name.lower())
         if p is not None:
             values[p.name] = convert_value(p, value)

@@ -124,7 +124,7 @@ class _Search:
         sizes = ResultSizes()
         try:
             with sizes:
-                outputs = self.spec.attached({**self.inputs, **leaves}, self.outputs)
+                outputs = self.spec.compute_attached({**self.inputs, **leaves}, self.outputs)
         except (CuirError, RuntimeError):
             return None
         self.expected = {n: x.detach() for n, x in outputs.items()}

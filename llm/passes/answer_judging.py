@@ -16,7 +16,7 @@ STAGE_OF: dict[str, Stage] = {
 }
 
 
-def unjudged(how: OutOfTime | Died, seconds: float) -> Diagnostic:
+def make_unjudged_diagnostic(how: OutOfTime | Died, seconds: float) -> Diagnostic:
     """Return the diagnostic for a judgement that took too long or ended its process.
 
     `seconds` is the limit of processor time.

@@ -26,17 +26,17 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
 
 from ..answer import program_text, read
-from ..limited_processes import Apart, Died, OutOfTime
+from ..limited_processes import Died, LimitedProcesses, OutOfTime
 from ..loop import Outcome, Session, Stage, Verdict
 from ..messages import Message
 from ..orchestration import Orchestration, compare
 from ..orchestration_of_program import of_program
-from ..orchestration_of_source import explained, of_source
-from ..prompting import fenced, filled, language, report
+from ..orchestration_of_source import explain, of_source
+from ..prompting import fence, fill, language, report
 from ..reading import Reading
-from ..settled_differences import Settled, told, unsettled, without_effect
-from .answer_judging import STAGE_OF, unjudged
-from .transfer import described
+from ..settled_differences import Settlement, describe_settlements, split_settled, without_effect
+from .answer_judging import STAGE_OF, make_unjudged_diagnostic
+from .transfer import describe_specification
 
 # architecture -> (description, path) of an example that is no attention
 EXAMPLES = {
@@ -55,7 +55,7 @@ class LiftJob:
         arch: Architecture of the source.
         load: Function that returns the specification.
         consts: T and D at least.
-        settled: Differences in which the program is right.
+        settlements: Differences in which the program is right.
     """
 
     name: str
@@ -64,7 +64,7 @@ class LiftJob:
     load: Callable[[], AnySpecification]
     consts: Mapping[str, Const]
     level: str = "quick"
-    settled: tuple[Settled, ...] = ()
+    settlements: tuple[Settlement, ...] = ()
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Step:
     annotated: Reading
     roles: tuple[str, ...]
     before: str
-    apart: Apart
+    processes: LimitedProcesses
     seconds: float = 240.0
     name: str = field(default="lift", init=False)
 
@@ -97,22 +97,22 @@ class Step:
         job, target = self.job, self.job.load()
         slots = {"role": self.roles[-1], "others": ", ".join(r.name for r in job.facts.roles if r.name not in self.roles)}
         if self.before:
-            step = filled("lift_last" if self.whole else "lift_next", role=slots["role"], before=fenced(self.before, "cuir"))
+            step = fill("lift_last" if self.whole else "lift_next", role=slots["role"], before=fence(self.before, "cuir"))
         elif self.whole:
-            step = filled("lift_only", role=slots["role"])
+            step = fill("lift_only", role=slots["role"])
         else:
-            step = filled("lift_first", **slots)
+            step = fill("lift_first", **slots)
         example_is, example = EXAMPLES[job.arch]
-        text = filled(
+        text = fill(
             "lift",
-            source=fenced(explained(self.annotated, whole=False), "cuda"),
-            settled=told(job.settled),
+            source=fence(explain(self.annotated, whole=False), "cuda"),
+            settled=describe_settlements(job.settlements),
             facts="\n".join(f"* {line}" for line in job.facts.lines()),
-            spec=described(target),
+            spec=describe_specification(target),
             interface=self.interface(target),
-            conventions=filled("lift_attention").strip() if isinstance(target, Specification) else "",
+            conventions=fill("lift_attention").strip() if isinstance(target, Specification) else "",
             example_is=example_is,
-            example=fenced(example.read_text(encoding="utf-8"), "cuir"),
+            example=fence(example.read_text(encoding="utf-8"), "cuir"),
             step=step.strip(),
         )
         return [Message("system", language()), Message("user", text)]
@@ -137,16 +137,16 @@ class Step:
     def judge(self, text: str, finish: str = "stop") -> Verdict:
         """Return the verdict on an answer, made in a worker process."""
         try:
-            verdict: Verdict = self.apart(judged, self.job, self.roles, text, finish, seconds=self.seconds)
+            verdict: Verdict = self.processes(judge_answer, self.job, self.roles, text, finish, seconds=self.seconds)
             return verdict
         except (OutOfTime, Died) as how:
-            return Verdict(False, "time", (unjudged(how, self.seconds),))
+            return Verdict(False, "time", (make_unjudged_diagnostic(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
         """Return the faults, and the advice for the next answer."""
         return Message(
             "user",
-            filled(
+            fill(
                 "lift_again",
                 verdict=_HEADS[verdict.stage],
                 diagnostics=report(verdict.diagnostics),
@@ -175,19 +175,19 @@ _ADVICE: dict[Stage, str] = {
 }
 
 
-def judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
+def judge_answer(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
     """Return the verdict on an answer, in this process: without limits of time and memory.
 
     `roles` are those of the source that the program has by now.
     """
     try:
-        return _judged(job, roles, text, finish)
+        return _judge_stages(job, roles, text, finish)
     except RecursionError:
         hint = "break expressions and blocks into steps and @funcs"
         return Verdict(False, "answer", (Diagnostic("A004", "the program is nested too deeply to be checked", hint=hint),))
 
 
-def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
+def _judge_stages(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Verdict:
     """Judge an answer stage by stage."""
     try:
         block = program_text(text, finish)
@@ -206,14 +206,14 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
         return Verdict(stage == "passed", stage, diagnostics, program, full, extra)
 
     try:
-        checked = _checked(job, program)
+        checked = _check_program(job, program)
         if whole:
             lower(checked)  # a program that no GPU can run is not well-formed either
     except CuirError as error:
         return verdict("check", error.diagnostics)
     ours = of_program(checked)
-    different, settled_differences = unsettled(
-        compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span), job.settled
+    different, settled_differences = split_settled(
+        compare(job.facts if whole else part(job.facts, roles), ours, checked.origin.span), job.settlements
     )
     facts = {
         "source": job.facts.lines(),
@@ -222,14 +222,14 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
         "roles": list(roles),
         "not_compared": list(job.facts.unknown),
         "settled": settled_differences,
-        "settled_without_effect": without_effect(job.settled, settled_differences),
+        "settled_without_effect": without_effect(job.settlements, settled_differences),
     }
     if different:
         return verdict("orchestration", different, orchestration=facts)
     if not whole:
         return verdict("passed", (), orchestration=facts)
     try:
-        verification = verify(program, job.load(), checked.name, _known(checked, job.consts), job.level)  # type: ignore[arg-type]
+        verification = verify(program, job.load(), checked.name, _select_known_consts(checked, job.consts), job.level)  # type: ignore[arg-type]
     except CuirError as error:
         return verdict("check", error.diagnostics, orchestration=facts)
     failed = next((s for s in verification.stages if s.verdict == "failed"), None)
@@ -244,7 +244,7 @@ def _judged(job: LiftJob, roles: tuple[str, ...], text: str, finish: str) -> Ver
     )
 
 
-def _checked(job: LiftJob, program: Program) -> Checked:
+def _check_program(job: LiftJob, program: Program) -> Checked:
     """Check the answer's one kernel, for the source's architecture. Raises CuirError."""
     kernels = list(program.kernels().values())
     if len(kernels) != 1:
@@ -263,7 +263,7 @@ def _checked(job: LiftJob, program: Program) -> Checked:
     return check(program, kernel.name, {n: v for n, v in job.consts.items() if n in names})
 
 
-def _known(checked: Checked, consts: Mapping[str, Const]) -> dict[str, Const]:
+def _select_known_consts(checked: Checked, consts: Mapping[str, Const]) -> dict[str, Const]:
     """Return the consts that the kernel has: a kernel that is no attention may lack a head dim."""
     names = {p.name for p in checked.origin.params if isinstance(p.type, ConstType)}
     return {n: v for n, v in consts.items() if n in names}
@@ -314,7 +314,7 @@ def lift(
     job: LiftJob,
     annotated: Reading,
     session: Session,
-    apart: Apart,
+    processes: LimitedProcesses,
     seconds: float = 240.0,
     on_step: Callable[[Step], None] | None = None,
 ) -> Lifted:
@@ -325,7 +325,7 @@ def lift(
     names = order(job.facts)
     before, steps = "", list[tuple[str, Outcome]]()
     for number in range(1, len(names) + 1):
-        step = Step(job, annotated, tuple(names[:number]), before, apart, seconds)
+        step = Step(job, annotated, tuple(names[:number]), before, processes, seconds)
         if on_step is not None:
             on_step(step)
         outcome = session.improve(step)
@@ -343,7 +343,7 @@ def job_of(
     load: Callable[[], AnySpecification],
     consts: Mapping[str, Const],
     level: str = "quick",
-    settled: tuple[Settled, ...] = (),
+    settlements: tuple[Settlement, ...] = (),
 ) -> LiftJob:
     """Return the job for an annotated source. Raises CuirError O122 if it shows no worker."""
     facts = of_source(annotated)
@@ -352,4 +352,4 @@ def job_of(
             "O122",
             f"`{annotated.kernel}` of {annotated.source.name} must do something that CuIR has a word for, found no copy, product or barrier",
         )
-    return LiftJob(name, facts, arch, load, dict(consts), level, settled)
+    return LiftJob(name, facts, arch, load, dict(consts), level, settlements)

@@ -31,16 +31,16 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
 
 from .. import speed
-from ..added_parameters import further, supplied
-from ..answer import merged, program_text, read
+from ..added_parameters import list_added_parameters, supply_parameters
+from ..answer import merge, program_text, read
 from ..examples.second_keys import second_keys
 from ..examples.time_stamps import time_stamps
-from ..limited_processes import Apart, Died, OutOfTime
+from ..limited_processes import Died, LimitedProcesses, OutOfTime
 from ..loop import Stage, Verdict
 from ..messages import Message
-from ..prompting import fenced, filled, language, report
+from ..prompting import fence, fill, language, report
 from ..specification_source import sources
-from .answer_judging import STAGE_OF, unjudged
+from .answer_judging import STAGE_OF, make_unjudged_diagnostic
 
 EXAMPLES = (
     "local",
@@ -71,13 +71,13 @@ class Transfer:
 
     Attributes:
         origin_spec: Specification of the origin, None if unknown.
-        apart: Pool of processes for judgements.
+        processes: Pool of processes for judgements.
         seconds: Processor time for one judgement.
     """
 
     job: Job
     origin_spec: AnySpecification | None
-    apart: Apart
+    processes: LimitedProcesses
     seconds: float = 240.0
     name: str = field(default="transfer", init=False)
 
@@ -89,15 +89,15 @@ class Transfer:
         origin, target = self.job.origin, self.target
         kernel = origin.kernels()[self.job.kernel]
         function = isinstance(target, FunctionSpecification)
-        text = filled(
+        text = fill(
             "transfer",
-            origin=fenced(show(origin), "cuir"),
-            origin_spec=described(self.origin_spec) if self.origin_spec is not None else "(unknown: see the origin)",
-            target_spec=described(target),
-            interface=interface(origin, kernel, target, _known(kernel, self.job.consts)),
-            conventions=filled("conventions_function" if function else "conventions_mods"),
-            splice=filled("transfer_splice") if has_splice_points(origin) else "",
-            measured=filled("measured_function" if function else "measured_mods").strip(),
+            origin=fence(show(origin), "cuir"),
+            origin_spec=describe_specification(self.origin_spec) if self.origin_spec is not None else "(unknown: see the origin)",
+            target_spec=describe_specification(target),
+            interface=interface(origin, kernel, target, _select_known_consts(kernel, self.job.consts)),
+            conventions=fill("conventions_function" if function else "conventions_mods"),
+            splice=fill("transfer_splice") if has_splice_points(origin) else "",
+            measured=fill("measured_function" if function else "measured_mods").strip(),
             examples=examples(origin, self.job.kernel, target),
         )
         return [Message("system", language(origin)), Message("user", text)]
@@ -109,10 +109,10 @@ class Transfer:
         numbers, and waste nothing.
         """
         try:
-            verdict: Verdict = self.apart(judged, self.job, text, finish, seconds=self.seconds)
+            verdict: Verdict = self.processes(judge_answer, self.job, text, finish, seconds=self.seconds)
             return verdict
         except (OutOfTime, Died) as how:
-            return Verdict(False, "time", (unjudged(how, self.seconds),))
+            return Verdict(False, "time", (make_unjudged_diagnostic(how, self.seconds),))
 
     def feedback(self, verdict: Verdict) -> Message:
         """Return the faults, in the order in which they were found, and the advice for the next answer."""
@@ -124,7 +124,7 @@ class Transfer:
         advice = _ADVICE.get(verdict.stage, "Find the cause.")
         return Message(
             "user",
-            filled("transfer_again", verdict=_HEADS[verdict.stage], diagnostics=report(verdict.diagnostics), advice=advice, lines_of=of),
+            fill("transfer_again", verdict=_HEADS[verdict.stage], diagnostics=report(verdict.diagnostics), advice=advice, lines_of=of),
         )
 
 
@@ -148,10 +148,10 @@ _ADVICE: dict[Stage, str] = {
 }
 
 
-def judged(job: Job, text: str, finish: str) -> Verdict:
+def judge_answer(job: Job, text: str, finish: str) -> Verdict:
     """Return the verdict on an answer, in this process: without limits of time and memory."""
     try:
-        return _judged(job, text, finish)
+        return _judge_stages(job, text, finish)
     except RecursionError:
         return Verdict(
             False,
@@ -164,7 +164,7 @@ def judged(job: Job, text: str, finish: str) -> Verdict:
         )
 
 
-def _judged(job: Job, text: str, finish: str) -> Verdict:
+def _judge_stages(job: Job, text: str, finish: str) -> Verdict:
     """Judge an answer stage by stage."""
     target = job.load()
     try:
@@ -174,25 +174,25 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
     try:
         answer = read(block)
     except CuirError as error:
-        return Verdict(False, "parse", error.diagnostics, text=block, shown=block)
+        return Verdict(False, "parse", error.diagnostics, text=block, repair_text=block)
     answer_text = full = show(answer)
     program: Program | None = None
     try:
-        whole = merged(job.origin, job.kernel, answer)
-        full = show(whole if answer.kernels() else supplied(whole, job.kernel, job.origin, target))
+        whole = merge(job.origin, job.kernel, answer)
+        full = show(whole if answer.kernels() else supply_parameters(whole, job.kernel, job.origin, target))
         program = parse(full, f"{target.name}.cuir")
         kernel = _kernel(job, program)
         keeps_interface(job.origin, job.kernel, kernel, target)
-        checked = check(program, kernel.name, _known(kernel, job.consts))
+        checked = check(program, kernel.name, _select_known_consts(kernel, job.consts))
         lower(checked)  # a program that no GPU can run is not well-formed either
     except CuirError as error:
-        return Verdict(False, "check", error.diagnostics, program, text=full, shown=answer_text)
+        return Verdict(False, "check", error.diagnostics, program, text=full, repair_text=answer_text)
 
     def verdict(stage: Stage, diagnostics: tuple[Diagnostic, ...], ok: bool = False, **extra: Any) -> Verdict:
         return Verdict(ok, stage, diagnostics, program, full, extra, answer_text)
 
     try:
-        verification = verify(program, target, kernel.name, _known(kernel, job.consts), job.level)  # type: ignore[arg-type]
+        verification = verify(program, target, kernel.name, _select_known_consts(kernel, job.consts), job.level)  # type: ignore[arg-type]
     except CuirError as error:  # the program cannot be called, for instance it has an unknown parameter
         return verdict("check", error.diagnostics)
     failed = next((s for s in verification.stages if s.verdict == "failed"), None)
@@ -201,7 +201,7 @@ def _judged(job: Job, text: str, finish: str) -> Verdict:
         return verdict(
             "check" if unusable else STAGE_OF.get(failed.name, "numbers"), failed.diagnostics, verification=verification.as_json()
         )
-    pace = speed.judged(job.origin, program, checked, target if isinstance(target, Specification) else None)
+    pace = speed.judge_speed(job.origin, program, checked, target if isinstance(target, Specification) else None)
     return verdict(
         "speed" if pace.diagnostics else "passed",
         pace.diagnostics,
@@ -218,7 +218,7 @@ def _kernel(job: Job, program: Program) -> Kernel:
     return new[0] if new else kernels[job.kernel]
 
 
-def _known(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
+def _select_known_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[str, Const]:
     """Return the consts that the kernel has: an answer may drop one of the origin's."""
     names = {p.name for p in kernel.params}
     return {n: v for n, v in consts.items() if n in names}
@@ -231,34 +231,40 @@ def keeps_interface(origin: Program, name: str, kernel: Kernel, target: AnySpeci
     """
     parameters = {p.name: p for p in kernel.params}
     for p in origin.kernels()[name].params:
-        if p.name not in STANDARD or not _needed(p, target):
+        if p.name not in STANDARD or not _is_needed(p, target):
             continue
         if p.name not in parameters:
             raise CuirError.of(
-                "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "keep the origin's parameters"
+                "A010",
+                f"the kernel must take `{_show_declaration(p)}`, found no parameter `{p.name}`",
+                kernel.span,
+                "keep the origin's parameters",
             )
         if parameters[p.name].type != p.type:
             raise CuirError.of(
                 "A010",
-                f"the kernel must take `{_declared(p)}`, found `{_declared(parameters[p.name])}`",
+                f"the kernel must take `{_show_declaration(p)}`, found `{_show_declaration(parameters[p.name])}`",
                 parameters[p.name].span,
                 "keep the origin's parameters",
             )
-    for p, _ in further(origin, target) if isinstance(target, FunctionSpecification) else ():
+    for p, _ in list_added_parameters(origin, target) if isinstance(target, FunctionSpecification) else ():
         if p.name not in parameters:
             raise CuirError.of(
-                "A010", f"the kernel must take `{_declared(p)}`, found no parameter `{p.name}`", kernel.span, "the specification reads it"
+                "A010",
+                f"the kernel must take `{_show_declaration(p)}`, found no parameter `{p.name}`",
+                kernel.span,
+                "the specification reads it",
             )
         if _shape(parameters[p.name]) != _shape(p):
             raise CuirError.of(
                 "A010",
-                f"the kernel must take `{_declared(p)}`, found `{_declared(parameters[p.name])}`",
+                f"the kernel must take `{_show_declaration(p)}`, found `{_show_declaration(parameters[p.name])}`",
                 parameters[p.name].span,
                 "the specification fixes its type",
             )
 
 
-def _needed(p: Param, target: AnySpecification) -> bool:
+def _is_needed(p: Param, target: AnySpecification) -> bool:
     """Return whether the target needs a parameter.
 
     It needs O always, since it is compared, and inputs if it reads them.
@@ -271,7 +277,7 @@ def _shape(p: Param) -> tuple[Any, ...]:
     return (type(p.type), p.type.dtype, len(p.type.dims)) if isinstance(p.type, GlobalType) else (p.type,)
 
 
-def _declared(p: Param) -> str:
+def _show_declaration(p: Param) -> str:
     """Return a parameter as a kernel declares it."""
     if isinstance(p.type, GlobalType):
         return f"{p.name}: Global[{', '.join([str(p.type.dtype), *map(str, p.type.dims)])}]"
@@ -280,14 +286,16 @@ def _declared(p: Param) -> str:
 
 def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts: Mapping[str, Const]) -> str:
     """Describe what the target's kernel must take and may take, for the prompt."""
-    required = ", ".join(_declared(p) for p in kernel.params if p.name in STANDARD and _needed(p, target))
+    required = ", ".join(_show_declaration(p) for p in kernel.params if p.name in STANDARD and _is_needed(p, target))
     setting = ", ".join(f"{name} = {value.name if isinstance(value, DType) else value}" for name, value in consts.items())
     lines = [
         "# The kernel's parameters",
         f"It takes `{required}`, as the origin does, and keeps `T` and `D` as consts; other consts are yours. It is judged with {setting}, and the others at your defaults.",
     ]
-    further_params = further(origin, target)
-    listed = ", ".join(f"`{_declared(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further_params)
+    further_params = list_added_parameters(origin, target)
+    listed = ", ".join(
+        f"`{_show_declaration(p)}`" + (f" (here {value})" if isinstance(value, (int, float)) else "") for p, value in further_params
+    )
     if not listed:
         lines.append("It takes no other tensors or scalars.")
     elif isinstance(target, FunctionSpecification):
@@ -313,7 +321,7 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts:
     return "\n".join(lines)
 
 
-def described(spec: AnySpecification) -> str:
+def describe_specification(spec: AnySpecification) -> str:
     """Return a specification as text: its name, facts and docstring, and the source of its functions.
 
     The docstring is left out where the source has it.
@@ -324,12 +332,12 @@ def described(spec: AnySpecification) -> str:
         facts += [] if spec.mask_mod else ["no mask: every query attends to every key"]
         facts += [] if spec.score_mod else ["scores as they are"]
     texts, doc = sources(spec), inspect.cleandoc(spec.doc)
-    needs_doc = doc and not any(_unindented(doc) in _unindented(text) for text in texts)
+    needs_doc = doc and not any(_unindent(doc) in _unindent(text) for text in texts)
     about = f"`{spec.name}`" + (f" ({', '.join(facts)})" if facts else "") + (f": {doc}" if needs_doc else "")
-    return "\n\n".join([about, *(fenced(text, "python") for text in texts)])
+    return "\n\n".join([about, *(fence(text, "python") for text in texts)])
 
 
-def _unindented(text: str) -> str:
+def _unindent(text: str) -> str:
     """Return a text without indentation."""
     return "\n".join(line.strip() for line in text.splitlines())
 
@@ -344,9 +352,9 @@ def examples(origin: Program, kernel: str, target: AnySpecification) -> str:
     if isinstance(target, FunctionSpecification) or not has_splice_points(origin):
         program = parse(_text_of("second_keys"), "second_keys.cuir")
         parts.append(_example(second_keys(), small, program, "the kernel `flash_fwd`, causal attention (a change of the kernel's text)"))
-    elif any(isinstance(p.type, GlobalType) and p.type.dtype == "i32" for p, _ in further(origin, target)):
+    elif any(isinstance(p.type, GlobalType) and p.type.dtype == "i32" for p, _ in list_added_parameters(origin, target)):
         spec = time_stamps()
-        program = supplied(merged(origin, kernel, parse(_text_of("time_stamps"), "time_stamps.cuir")), kernel, origin, spec)
+        program = supply_parameters(merge(origin, kernel, parse(_text_of("time_stamps"), "time_stamps.cuir")), kernel, origin, spec)
         parts.append(_example(spec, origin, program, "the origin (its splice points; data, and a search)"))
     weighs = isinstance(target, Specification) and target.normalize != "softmax"
     for name in [n for n in sorted(EXAMPLES, key=lambda n: weighs and n != "relu") if n != target.name][: 2 - len(parts)]:
@@ -368,7 +376,7 @@ def _text_of(example: str) -> str:
 def _example(spec: AnySpecification, before: Program, after: Program, of: str) -> str:
     """Return an example as a difference."""
     lines = list(difflib.unified_diff(_headless(before), _headless(after), lineterm="", n=1))
-    return f"`{spec.name}`, from {of}: {inspect.cleandoc(spec.doc)}\n\n" + fenced("\n".join(_plain(lines)), "diff")
+    return f"`{spec.name}`, from {of}: {inspect.cleandoc(spec.doc)}\n\n" + fence("\n".join(_plain(lines)), "diff")
 
 
 def _headless(program: Program) -> list[str]:

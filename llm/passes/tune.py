@@ -28,14 +28,14 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.text.source import Span
 from cuir.verification import verify
 
-from ..answer import NAME, merged, program_text, read
+from ..answer import NAME, merge, program_text, read
 from ..budget import Budget
-from ..limited_processes import Apart, Died, OutOfTime
+from ..limited_processes import Died, LimitedProcesses, OutOfTime
 from ..loop import Outcome, Progress, Records, Stage, Verdict, improve
 from ..messages import Asks, Message
-from ..prompting import fenced, filled, language, report
-from .answer_judging import STAGE_OF, unjudged
-from .tune_words import difference, resources, searched
+from ..prompting import fence, fill, language, report
+from .answer_judging import STAGE_OF, make_unjudged_diagnostic
+from .tune_words import describe_search, difference, resources
 
 SECONDS = 240.0  # of processor time, for the verification of one proposal
 SEEDED = 200  # schedules, for a proposal that is faster, before it is kept
@@ -70,17 +70,17 @@ class Proof:
     Attributes:
         stage: Stage that refused it, or "speed" (only its speed is open).
         text: The whole program.
-        shown: The answer's program.
+        repair_text: The answer's program.
     """
 
     stage: Stage
     diagnostics: tuple[Diagnostic, ...] = ()
     program: Program | None = None
     text: str = ""
-    shown: str = ""
+    repair_text: str = ""
 
 
-def proven(
+def prove_answer(
     base: str,
     kernel: str,
     load: Callable[[], Specification],
@@ -91,7 +91,7 @@ def proven(
 ) -> Proof:
     """Put the definitions of an answer into the program `base`, check and verify the result.
 
-    Runs in a worker process (`Apart`).
+    Runs in a worker process (`LimitedProcesses`).
     """
     before = parse(base, "program.cuir")
     try:
@@ -110,7 +110,7 @@ def proven(
     answer_text = whole = show(definitions)
     program: Program | None = None
     try:
-        whole = show(merged(before, kernel, definitions))
+        whole = show(merge(before, kernel, definitions))
         program = parse(whole, NAME)
         wrong = compare_interfaces(before, program, kernel)
         if wrong:
@@ -139,7 +139,7 @@ class Tuning:
 
     target: Target
     contest: Contest
-    apart: Apart
+    processes: LimitedProcesses
     seconds: float = SECONDS
     tried: list[Tried] = field(default_factory=list)
     start: Entry | None = None
@@ -147,7 +147,13 @@ class Tuning:
 
     @staticmethod
     def of(
-        target: Target, setting: Mapping[str, Const], device: Any, compile: Any, apart: Apart, rounds: int = 3, seconds: float = SECONDS
+        target: Target,
+        setting: Mapping[str, Const],
+        device: Any,
+        compile: Any,
+        processes: LimitedProcesses,
+        rounds: int = 3,
+        seconds: float = SECONDS,
     ) -> Tuning:
         """Start a job.
 
@@ -156,7 +162,7 @@ class Tuning:
         """
         program = with_defaults(target.program, target.kernel, {**setting, **target.fixed})
         contest = Contest(Contender.of(program, target.kernel, target.fixed), device, compile, rounds)
-        tuning = Tuning(target, contest, apart, seconds)
+        tuning = Tuning(target, contest, processes, seconds)
         tuning.start = contest.open()
         return tuning
 
@@ -166,12 +172,14 @@ class Tuning:
         return self.contest.device is not None
 
     def prove(self, base: str, answer: str, finish: str = "stop", seeded: int | None = None) -> Proof:
-        """Run `proven` within limits of time and memory."""
+        """Run `prove_answer` within limits of time and memory."""
         target = self.target
         try:
-            proof: Proof = self.apart(proven, base, target.kernel, target.load, target.fixed, answer, finish, seeded, seconds=self.seconds)
+            proof: Proof = self.processes(
+                prove_answer, base, target.kernel, target.load, target.fixed, answer, finish, seeded, seconds=self.seconds
+            )
         except (OutOfTime, Died) as how:
-            return Proof("time", (unjudged(how, self.seconds),))
+            return Proof("time", (make_unjudged_diagnostic(how, self.seconds),))
         return proof
 
     def consider(self, base: str, answer: str, finish: str = "stop") -> Verdict:
@@ -183,13 +191,13 @@ class Tuning:
             same = Diagnostic("V502", "the answer changes nothing", hint="answer with definitions that differ from the program's")
             return _verdict(proof, "speed", (same,))
         contender = Contender.of(proof.program, self.target.kernel, self.target.fixed)
-        entry = self.contest.enter(contender, functools.partial(self._confirmed, base, answer, finish))
+        entry = self.contest.enter(contender, functools.partial(self._confirm, base, answer, finish))
         with self._lock:
             self.tried.append(Tried(difference(base, proof.text), entry))
         span = pick_kernel(proof.program, self.target.kernel).span
         return _verdict(proof, *_came_to(entry, span), entry)
 
-    def _confirmed(self, base: str, answer: str, finish: str) -> str:
+    def _confirm(self, base: str, answer: str, finish: str) -> str:
         """Verify a faster proposal under more schedules; return the reason not to keep it."""
         proof = self.prove(base, answer, finish, SEEDED)
         return "" if proof.stage == "speed" else f"{proof.diagnostics[0].code} under {SEEDED} schedules: {proof.diagnostics[0].message}"
@@ -198,7 +206,7 @@ class Tuning:
 def _verdict(proof: Proof, stage: Stage, diagnostics: tuple[Diagnostic, ...], entry: Entry | None = None) -> Verdict:
     """Return the verdict of a proof, with its entry in the contest."""
     extra = {"entry": entry.as_json()} if entry is not None else {}
-    return Verdict(stage == "passed", stage, diagnostics, proof.program, text=proof.text, shown=proof.shown, extra=extra)
+    return Verdict(stage == "passed", stage, diagnostics, proof.program, text=proof.text, repair_text=proof.repair_text, extra=extra)
 
 
 def _came_to(entry: Entry, span: Span) -> tuple[Stage, tuple[Diagnostic, ...]]:
@@ -230,9 +238,9 @@ class TunePass:
     def opening(self) -> list[Message]:
         """Return the language, then the task."""
         target = self.tuning.target
-        task = filled(
+        task = fill(
             "tune",
-            program=fenced(self.base.text, "cuir"),
+            program=fence(self.base.text, "cuir"),
             spec=target.words,
             measured=target.measured,
             state=self._state(),
@@ -246,14 +254,14 @@ class TunePass:
         parts = [f"The program's setting is {label(self.base.consts)}; {resources(self.base)}."]
         if start is not None and start.milliseconds:
             parts.append(f"The first program of this search took {statistics.median(start.milliseconds):.4f} ms.")
-        if start is not None and (settings := searched(self.tuning.target.settings, start.contender.consts)):
+        if start is not None and (settings := describe_search(self.tuning.target.settings, start.contender.consts)):
             parts.append(settings)
         for proposal in self.tuning.tried[-REMEMBERED:]:
             entry = proposal.entry
             came = f"{entry.status}" + (
                 f", {1 / entry.speedup - 1:+.1%} of the time of the best then" if entry.speedup else f": {entry.why}"
             )
-            parts.append(f"Tried before ({came}; {resources(entry.contender)}):\n{fenced(proposal.diff, 'diff')}")
+            parts.append(f"Tried before ({came}; {resources(entry.contender)}):\n{fence(proposal.diff, 'diff')}")
         return "\n\n".join(parts)
 
     def judge(self, text: str, finish: str = "stop") -> Verdict:
@@ -274,9 +282,7 @@ class TunePass:
             if verdict.stage in ("answer", "parse")
             else "the whole program: the one you were given, with your definitions in it"
         )
-        return Message(
-            "user", filled("tune_again", verdict=words, diagnostics=report(verdict.diagnostics), advice=advice, lines_of=lines_of)
-        )
+        return Message("user", fill("tune_again", verdict=words, diagnostics=report(verdict.diagnostics), advice=advice, lines_of=lines_of))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def difference(before: str, after: str) -> str:
     return "\n".join([*lines[:DIFF_LINES], *([f"({len(lines) - DIFF_LINES} more lines)"] if len(lines) > DIFF_LINES else [])])
 
 
-def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
+def describe_search(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
     """Describe the settings of the first program that a search has tried; "" if there are none.
 
     These are the values, the fastest settings, and why others failed. `start` is the first program's setting, relative
@@ -47,20 +47,20 @@ def searched(outcomes: Sequence[Outcome], start: Mapping[str, Const]) -> str:
     if not timed and not failed:
         return ""
 
-    def named(o: Outcome) -> str:
+    def name_setting(o: Outcome) -> str:
         """Name a setting by its difference from the start."""
         return label({n: v for n, v in o.consts.items() if start.get(n) != v}) or "the first program as it is"
 
     lines = [
         f"A search over consts of the first program has timed {len(timed)} settings for this problem{_values([*timed, *failed])}. This is known, so propose no such change alone:"
     ]
-    lines += [f"* {named(o)}: {o.median:.4f} ms" for o in timed[:FASTEST]]
+    lines += [f"* {name_setting(o)}: {o.median:.4f} ms" for o in timed[:FASTEST]]
     if len(timed) > FASTEST:
         lines.append(f"* the other {len(timed) - FASTEST}: {timed[FASTEST].median:.4f} to {timed[-1].median:.4f} ms")
     groups = [(reason, list(alike)) for reason, alike in itertools.groupby(failed, _reason)]
     for reason, alike in groups[:REASONS]:
         more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-        lines.append(f"* {named(alike[0])}{more}: not timed, {reason}")
+        lines.append(f"* {name_setting(alike[0])}{more}: not timed, {reason}")
     if len(groups) > REASONS:
         lines.append(f"* {sum(len(alike) for _, alike in groups[REASONS:])} more failed for other reasons")
     return "\n".join(lines)

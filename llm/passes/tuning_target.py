@@ -14,7 +14,7 @@ from cuir.verification.soundness import require_usable
 from cuir.verification.spec_dispatch import make_number_cases, prepare_specification
 from cuir.verification.time_limits import RUN
 
-from ..added_parameters import supplied
+from ..added_parameters import supply_parameters
 
 _OF_THE_KERNEL = ("V300", "X105", "X106", "X107", "X108")  # what an answer's kernel, with other parameters, may mend
 
@@ -25,7 +25,7 @@ def require_usable_target(origin: Program, kernel: str, target: AnySpecification
     It is tried with the parameters that the origin has and the target declares. Codes: X106 (NaN alone), X113, X118,
     X119, X125 or X126.
     """
-    program = supplied(origin, kernel, origin, target)
+    program = supply_parameters(origin, kernel, origin, target)
     with limit_calls(RUN):
         try:
             checked = check(program, kernel, consts)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..cuda_calls import INSTRUCTIONS
 from .module import Address, Chain, Instruction
-from .ptx_numbers import KNOWN, aligned, extent
+from .ptx_numbers import CERTAIN, align, extent
 from .single_definition import writes
 from .threads import MOST, Mask, Threads
 
@@ -91,10 +91,10 @@ class Region:
         """Number of stages."""
         return len(self.starts)
 
-    def overlaps(self, other: Region) -> bool:
+    def overlaps(self, region: Region) -> bool:
         """Return whether two arrays share bytes."""
-        mine, theirs = ([(s, s + (r.nbytes or 1)) for s in r.starts] for r in (self, other))
-        return any(a < d and c < b for a, b in mine for c, d in theirs)
+        mine, second = ([(s, s + (r.nbytes or 1)) for s in r.starts] for r in (self, region))
+        return any(a < d and c < b for a, b in mine for c, d in second)
 
     def meets(self, addresses: Sequence[int]) -> bool:
         """Return whether an address lies in the array."""
@@ -145,7 +145,7 @@ def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
         values, is_partial = threads.of_threads(i, operand)
         return int(values[0][0]) if len(values) == 1 and not is_partial else None
 
-    def named(operand: object) -> tuple[tuple[int, int], ...]:
+    def find_values(operand: object) -> tuple[tuple[int, int], ...]:
         """Return the values of an operand, each with its threads."""
         return tuple((int(v), bits(m)) for v, m in threads.of_threads(i, operand)[0])
 
@@ -155,7 +155,7 @@ def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
             event.number = only(plain[-1])
         base = threads.instructions[threads.writer[brackets[0].base]] if brackets[0].base in threads.writer else None
         if kind == "arrive" and base is not None and base.op.startswith("mapa"):
-            event.ids = named(base.operands[2])
+            event.ids = find_values(base.operands[2])
     elif kind == "bulk_load" and len(brackets) > 2:
         event.memory, event.barriers, event.map = addresses(brackets[0]), addresses(brackets[2]), only(brackets[1])
         event.by_barrier = _together(threads, i, brackets[2], brackets[0])
@@ -164,13 +164,13 @@ def _event(threads: Threads, i: int, kind: str, mask: Mask) -> Event:
         event.memory, event.map = addresses(brackets[1]), only(brackets[0])
         event.number = only(plain[0]) if ".tensor" not in x.op and plain else None
     elif kind in ("cp_async", "ldmatrix", "stmatrix") and brackets:
-        values, _other = threads.of_threads(i, brackets[0])
+        values, _rest = threads.of_threads(i, brackets[0])
         event.memory = tuple(int(v) for v, _ in values)
         event.number = only(plain[0]) if kind == "cp_async" and plain else None
         event.unknown = "an address" if not values else ""
         event.turns = _turns(threads, i, brackets[0]) if kind != "ldmatrix" else ()
     elif kind in ("named_sync", "named_arrive") and plain:
-        event.ids, event.number = named(plain[0]), only(plain[1]) if len(plain) > 1 else None
+        event.ids, event.number = find_values(plain[0]), only(plain[1]) if len(plain) > 1 else None
         whole = (event.number in (None, threads.count) and kind == "named_sync" and len(plain) < 2) or (
             event.number == threads.count and {n for n, _ in event.ids} == {0}
         )
@@ -190,9 +190,9 @@ def _together(threads: Threads, i: int, first: object, second: object) -> dict[i
     a, b = threads.possible(i, threads.value(first)), threads.possible(i, threads.value(second))
     if extent((a, b)) > MOST:
         return {}
-    _, (x, y), (sx, sy) = aligned((a, b))
+    _, (x, y), (sx, sy) = align((a, b))
     x, y, sx, sy = np.broadcast_arrays(x, y, sx, sy)
-    both_known = (sx == KNOWN) & (sy == KNOWN)
+    both_known = (sx == CERTAIN) & (sy == CERTAIN)
     values: dict[int, set[int]] = defaultdict(set)
     for p, q in np.unique(np.stack([x[both_known], y[both_known]]), axis=1).T:
         values[int(p)].add(int(q))
@@ -264,9 +264,9 @@ def regions_of(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
 
     Those that stmatrix fills, and that bulk copies of a known size take from, are added where they overlap no other.
     """
-    regions = [*_filled_by_bulk(events, rings), *_filled_by_threads(events, "cp_async")]
+    regions = [*_find_regions_of_bulk_copies(events, rings), *_find_regions_of_threads(events, "cp_async")]
     for kind in ("stmatrix", "bulk_store"):
-        regions += [r for r in _filled_by_threads(events, kind) if not any(r.overlaps(c) for c in regions)]
+        regions += [r for r in _find_regions_of_threads(events, kind) if not any(r.overlaps(c) for c in regions)]
     return regions
 
 
@@ -275,7 +275,7 @@ def lies_over(events: Sequence[Event]) -> dict[int, tuple[int, ...]]:
 
     They may overlap other arrays, perhaps from another start.
     """
-    written = _filled_by_threads(events, "stmatrix")
+    written = _find_regions_of_threads(events, "stmatrix")
     return {
         e.index: tuple(a for r in written if r.meets(e.memory) for s in r.starts for a in range(s, s + (r.nbytes or 1), 16)) or e.memory
         for e in events
@@ -283,7 +283,7 @@ def lies_over(events: Sequence[Event]) -> dict[int, tuple[int, ...]]:
     }
 
 
-def _filled_by_bulk(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
+def _find_regions_of_bulk_copies(events: Sequence[Event], rings: Sequence[Ring]) -> list[Region]:
     """Return an array for each tensor map and ring of barriers.
 
     It starts where the first box of a stage lies, and its stages are as far apart as it is large. One stage has the
@@ -357,7 +357,7 @@ def _panels(by_stage: dict[int, set[int]]) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _filled_by_threads(events: Sequence[Event], kind: str) -> list[Region]:
+def _find_regions_of_threads(events: Sequence[Event], kind: str) -> list[Region]:
     """Return the arrays that cp.async, stmatrix, or bulk stores of a known size fill or read.
 
     Bytes of one place in the sources make an array, or of several that touch the same; its stages are the values that
@@ -403,10 +403,10 @@ def _turns(threads: Threads, i: int, operand: object) -> tuple[tuple[int, int], 
     data, state = np.broadcast_arrays(number.data, number.state)
     for axis in range(len(number.axes)):
         along, states = np.moveaxis(data, axis, 0).reshape(data.shape[axis], -1), np.moveaxis(state, axis, 0).reshape(data.shape[axis], -1)
-        whole = np.flatnonzero((states == KNOWN).sum(0) == (states == KNOWN).sum(0).max(initial=0))
+        whole = np.flatnonzero((states == CERTAIN).sum(0) == (states == CERTAIN).sum(0).max(initial=0))
         if not len(whole):
             continue
-        values = np.unique(along[states[:, whole[0]] == KNOWN, whole[0]])
+        values = np.unique(along[states[:, whole[0]] == CERTAIN, whole[0]])
         gaps = {int(g) for g in np.diff(values)}
         if len(gaps) == 1:
             turns.append((len(values), gaps.pop()))

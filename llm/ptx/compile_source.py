@@ -24,7 +24,7 @@ from .module import entries, read_entry
 from .ptx_reading import Compiled, reading_of
 
 FLAGS = ("-ptx", "-lineinfo", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-diag-suppress=780", "-w")
-SHOWN = 12  # kernels that an error lists
+MOST_KERNELS = 12  # kernels that an error lists
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def read_compiled(source: Path, build: Build) -> Compiled:
     Raises CuirError U503, U504 (nothing to compile with), O121 (nvcc refuses it), O122, O124 (no such kernel), O123.
     """
     ptx = ptx_of(source, build)
-    mangled, name = chosen(entries(ptx), build.kernel, source)
+    mangled, name = choose_kernel(entries(ptx), build.kernel, source)
     user_folders = [str(source.resolve().parent), *(str(Path(i).resolve()) for i in build.include)]
     return reading_of(read_entry(ptx, mangled), name, source, user_folders, build.threads, build.cluster)
 
@@ -123,7 +123,7 @@ def _stamp(path: str) -> str:
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def chosen(names: Sequence[str], pattern: str | None, source: Path) -> tuple[str, str]:
+def choose_kernel(names: Sequence[str], pattern: str | None, source: Path) -> tuple[str, str]:
     """Return the selected kernel: its mangled name and its C++ name.
 
     Raises CuirError O122 if there is none, O124 if none or several fit.
@@ -134,15 +134,15 @@ def chosen(names: Sequence[str], pattern: str | None, source: Path) -> tuple[str
             f"`{source.name}` must have a __global__ function, and one that is used, found none",
             hint="a template needs an instantiation: --instantiate 'template __global__ void name<64>(int*);'",
         )
-    plain = dict(zip(names, demangled(names)))
+    plain = dict(zip(names, demangle(names)))
     if pattern is None:
         fitting = list(names)
     else:
         fitting = [m for m, p in plain.items() if pattern in (m, p, p.partition("(")[0].split("<")[0].split()[-1].rpartition("::")[2])]
         fitting = fitting if len(fitting) == 1 else [m for m, p in plain.items() if pattern in p or pattern in m or _matches(pattern, p)]
     if len(fitting) != 1:
-        listed = "\n".join(f"  {_short(plain[m])}" for m in (fitting or names)[:SHOWN])
-        more = len(fitting or names) - SHOWN
+        listed = "\n".join(f"  {_short(plain[m])}" for m in (fitting or names)[:MOST_KERNELS])
+        more = len(fitting or names) - MOST_KERNELS
         problem = (
             f"{len(fitting) or 'no'} kernels of `{source.name}` are called `{pattern}`"
             if pattern
@@ -174,7 +174,7 @@ def _short(name: str) -> str:
     return name
 
 
-def demangled(names: Sequence[str]) -> list[str]:
+def demangle(names: Sequence[str]) -> list[str]:
     """Return the C++ names of mangled ones; the mangled ones where there is no tool for it."""
     tool = shutil.which("cu++filt", path=str(Path(find_nvcc()).parent)) or shutil.which("c++filt")
     if tool is None:

@@ -215,7 +215,7 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
     counter = 0
     targets: dict[str, tuple[str, ...]] = {}
 
-    def placed(text: str) -> Chain:
+    def find_chain(text: str) -> Chain:
         """Return the chain of places that a `.loc` directive states."""
         m = PLACE.match(text)
         if m is None:
@@ -235,7 +235,7 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
         for statement in body:
             kind = statement[0]
             if kind == "loc":
-                chain = placed(statement[1]) or chain
+                chain = find_chain(statement[1]) or chain
                 chain_at[chain[0].path, chain[0].line, chain[0].column] = chain
             elif kind == "label":
                 pending.append(scope.get(statement[1], statement[1]))
@@ -255,7 +255,7 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
                 yield from go(statement[1], inner)
             elif kind == "instruction":
                 _, op, operands, guard = statement
-                named = tuple(_scoped(o, scope) for o in operands) if scope else operands
+                named = tuple(_resolve_in_scope(o, scope) for o in operands) if scope else operands
                 guard_in_scope = (scope.get(guard[0], guard[0]), guard[1]) if guard else None
                 index = targets.get(named[1], ()) if op.startswith("brx") and len(named) > 1 and isinstance(named[1], str) else ()
                 yield Instruction(op, named, guard_in_scope, chain, tuple(pending), index)
@@ -266,13 +266,13 @@ def _flat(statements: tuple[Any, ...], files: dict[int, str], names: dict[str, s
         yield Instruction("ret", (), None, chain, tuple(pending))
 
 
-def _scoped(operand: Operand, scope: dict[str, str]) -> Operand:
+def _resolve_in_scope(operand: Operand, scope: dict[str, str]) -> Operand:
     """Resolve names of an operand in a scope."""
     if isinstance(operand, str):
         return "!" + scope.get(operand[1:], operand[1:]) if operand[:1] == "!" else scope.get(operand, operand)
     if isinstance(operand, Address):
         base = scope.get(operand.base, operand.base) if isinstance(operand.base, str) else operand.base
-        return Address(base, operand.offset, tuple(_scoped(r, scope) for r in operand.rest))
+        return Address(base, operand.offset, tuple(_resolve_in_scope(r, scope) for r in operand.rest))
     if isinstance(operand, tuple):
-        return tuple(_scoped(o, scope) for o in operand)
+        return tuple(_resolve_in_scope(o, scope) for o in operand)
     return operand

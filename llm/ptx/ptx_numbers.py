@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ABSENT, UNKNOWN, KNOWN = 0, 1, 2
+ABSENT, UNKNOWN, CERTAIN = 0, 1, 2
 MOST = 1 << 18  # elements of a number
 Ints = NDArray[np.int64]
 
@@ -40,12 +40,12 @@ class Number:
     @property
     def all_known(self) -> bool:
         """True if all elements are known."""
-        return bool((self.state == KNOWN).all())
+        return bool((self.state == CERTAIN).all())
 
 
 def of(value: int) -> Number:
     """Return a constant."""
-    return Number((), np.array([value], np.int64), np.array([KNOWN], np.int8))
+    return Number((), np.array([value], np.int64), np.array([CERTAIN], np.int8))
 
 
 UNKNOWN_NUMBER = Number((), np.zeros(1, np.int64), np.array([UNKNOWN], np.int8))
@@ -54,7 +54,7 @@ UNKNOWN_NUMBER = Number((), np.zeros(1, np.int64), np.array([UNKNOWN], np.int8))
 def of_threads(values: Sequence[int] | Ints) -> Number:
     """Return a number that differs from thread to thread."""
     data = np.asarray(values, np.int64)
-    return Number((), data, np.full(data.shape, KNOWN, np.int8))
+    return Number((), data, np.full(data.shape, CERTAIN, np.int8))
 
 
 def of_rows(name: str, data: Ints, state: NDArray[np.int8]) -> Number:
@@ -62,7 +62,7 @@ def of_rows(name: str, data: Ints, state: NDArray[np.int8]) -> Number:
     return Number((name,), data, state)
 
 
-def aligned(numbers: Sequence[Number]) -> tuple[tuple[str, ...], list[Ints], list[NDArray[np.int8]]]:
+def align(numbers: Sequence[Number]) -> tuple[tuple[str, ...], list[Ints], list[NDArray[np.int8]]]:
     """Return all axes of some numbers, and their arrays with an axis for each.
 
     A variable gets values one after another: where one number has fewer of them than another, the shorter range counts
@@ -91,11 +91,11 @@ def extent(numbers: Sequence[Number]) -> int:
     return int(np.prod([threads, *sizes.values()]))
 
 
-def applied(function: Callable[..., Ints], *numbers: Number) -> Number:
+def apply(function: Callable[..., Ints], *numbers: Number) -> Number:
     """Apply a function to elements; a result that is too large is unknown."""
     if extent(numbers) > MOST:
         return UNKNOWN_NUMBER
-    axes, datas, states = aligned(numbers)
+    axes, datas, states = align(numbers)
     state = states[0]
     for s in states[1:]:
         state = np.minimum(state, s)
@@ -105,21 +105,21 @@ def applied(function: Callable[..., Ints], *numbers: Number) -> Number:
     return Number(axes, np.broadcast_to(data, shape), np.broadcast_to(state, shape))
 
 
-def chosen(condition: Number, positive: Number, negative: Number) -> Number:
-    """Select `one` where the condition holds, else `other`; unknown where it is unknown and they differ."""
+def choose(condition: Number, positive: Number, negative: Number) -> Number:
+    """Select `positive` where the condition holds, else `negative`; unknown where it is unknown and they differ."""
     if extent((condition, positive, negative)) > MOST:
         return UNKNOWN_NUMBER
-    axes, (c, a, b), (sc, sa, sb) = aligned((condition, positive, negative))
+    axes, (c, a, b), (sc, sa, sb) = align((condition, positive, negative))
     data = np.where(c != 0, a, b)
     state = np.where(
-        sc == KNOWN, np.where(c != 0, sa, sb), np.where((sa == KNOWN) & (sb == KNOWN) & (a == b), KNOWN, np.minimum(sc, UNKNOWN))
+        sc == CERTAIN, np.where(c != 0, sa, sb), np.where((sa == CERTAIN) & (sb == CERTAIN) & (a == b), CERTAIN, np.minimum(sc, UNKNOWN))
     )
     shape = np.broadcast_shapes(data.shape, state.shape)
     return Number(axes, np.broadcast_to(data, shape), np.broadcast_to(state.astype(np.int8), shape))
 
 
 # ---- PTX
-def wrapped(data: Ints, bits: int) -> Ints:
+def wrap(data: Ints, bits: int) -> Ints:
     """Wrap integers to a width, with sign."""
     if bits >= 64:
         return data
@@ -148,17 +148,17 @@ def _shift(bits: int, letter: str, is_left: bool) -> Callable[[Ints, Ints], Ints
         n = unsigned(n, 32)
         within = np.minimum(n, 63)
         if is_left:
-            return np.where(n >= bits, 0, wrapped(a << within, bits))
+            return np.where(n >= bits, 0, wrap(a << within, bits))
         if letter == "s":
             return a >> within
         if bits == 64:
             return np.where(n == 0, a, (a >> within) & ~(np.int64(-1) << np.minimum(64 - within, 63)))
-        return np.where(n >= bits, 0, wrapped(unsigned(a, bits) >> within, bits))
+        return np.where(n >= bits, 0, wrap(unsigned(a, bits) >> within, bits))
 
     return run
 
 
-def _divided(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], Ints]:
+def _make_division(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], Ints]:
     """Return the division or remainder of a type."""
 
     def run(a: Ints, b: Ints) -> Ints:
@@ -166,7 +166,7 @@ def _divided(bits: int, letter: str, remainder: bool) -> Callable[[Ints, Ints], 
             a, b = unsigned(a, bits), unsigned(b, bits)
         safe = np.where(b == 0, 1, b)
         quotient = np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))
-        return wrapped(a - quotient * safe if remainder else quotient, bits)
+        return wrap(a - quotient * safe if remainder else quotient, bits)
 
     return run
 
@@ -183,8 +183,8 @@ def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
                 np.vectorize(lambda p: ((int(p) >> 64) + (1 << 63)) % (1 << 64) - (1 << 63), otypes=[object])(product), dtype=np.int64
             )
         if letter == "s":
-            return wrapped((a * b) >> bits, bits)
-        return wrapped(((a * b).view(np.uint64) >> np.uint64(bits)).view(np.int64), bits)
+            return wrap((a * b) >> bits, bits)
+        return wrap(((a * b).view(np.uint64) >> np.uint64(bits)).view(np.int64), bits)
 
     return run
 
@@ -203,18 +203,18 @@ COMPARISONS: dict[str, Callable[[Ints, Ints], Any]] = {
 }
 
 
-def compared(op: str, a: Number, b: Number) -> Number:
+def compare(op: str, a: Number, b: Number) -> Number:
     """Compare integers as setp does; other comparisons are unknown."""
     letter, bits = width(op)
     comparison = COMPARISONS.get(op.split(".")[1])
     if comparison is None or letter == "f":
         return UNKNOWN_NUMBER
     if letter == "u" or op.split(".")[1] in ("lo", "ls", "hi", "hs"):
-        return applied(lambda x, y: comparison(unsigned(x, bits), unsigned(y, bits)), a, b)
-    return applied(comparison, a, b)
+        return apply(lambda x, y: comparison(unsigned(x, bits), unsigned(y, bits)), a, b)
+    return apply(comparison, a, b)
 
 
-def computed(op: str, operands: Sequence[Number]) -> Number:
+def compute(op: str, operands: Sequence[Number]) -> Number:
     """Return the result of an instruction without memory, threads or control; unknown if not modelled."""
     name = op.split(".")[0]
     letter, bits = width(op)
@@ -226,7 +226,7 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
 
     def apply_wrapped(function: Callable[..., Ints], out: int = bits) -> Number:
         """Apply a function and wrap its result."""
-        return applied(lambda *x: wrapped(np.asarray(function(*x), np.int64), out), *operands)
+        return apply(lambda *x: wrap(np.asarray(function(*x), np.int64), out), *operands)
 
     wide, high = ".wide" in op, ".hi" in op
     operand = (lambda x: x) if signed == "s" else (lambda x: unsigned(x, bits))
@@ -238,26 +238,26 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
             if len(kinds) != 2 or "f" in (kinds[0][0], kinds[1][0]):
                 return UNKNOWN_NUMBER
             to, source = (int(b) for _, b in kinds)
-            take = (lambda x: wrapped(x, source)) if kinds[1][0] == "s" else (lambda x: unsigned(x, source))
-            return applied(lambda x: wrapped(take(x), to), *operands)
+            take = (lambda x: wrap(x, source)) if kinds[1][0] == "s" else (lambda x: unsigned(x, source))
+            return apply(lambda x: wrap(take(x), to), *operands)
         case "add", 2:
             return apply_wrapped(lambda a, b: a + b)
         case "sub", 2:
             return apply_wrapped(lambda a, b: a - b)
         case "mul" | "mul24", 2:
             if wide:
-                return applied(lambda a, b: operand(a) * operand(b), *operands)
-            return applied(_high(bits, signed), *operands) if high else apply_wrapped(lambda a, b: a * b)
+                return apply(lambda a, b: operand(a) * operand(b), *operands)
+            return apply(_high(bits, signed), *operands) if high else apply_wrapped(lambda a, b: a * b)
         case "mad" | "mad24", 3:
             if wide:
-                return applied(lambda a, b, c: operand(a) * operand(b) + c, *operands)
+                return apply(lambda a, b, c: operand(a) * operand(b) + c, *operands)
             if high:
-                return applied(lambda p, c: wrapped(p + c, bits), applied(_high(bits, signed), *operands[:2]), operands[2])
+                return apply(lambda p, c: wrap(p + c, bits), apply(_high(bits, signed), *operands[:2]), operands[2])
             return apply_wrapped(lambda a, b, c: a * b + c)
         case ("div", 2) | ("rem", 2):
-            return applied(_divided(bits, signed, name == "rem"), *operands)
+            return apply(_make_division(bits, signed, name == "rem"), *operands)
         case ("shl", 2) | ("shr", 2):
-            return applied(_shift(bits, signed, name == "shl"), *operands)
+            return apply(_shift(bits, signed, name == "shl"), *operands)
         case "and", 2:
             return apply_wrapped(lambda a, b: a & b)
         case "or", 2:
@@ -265,7 +265,7 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
         case "xor", 2:
             return apply_wrapped(lambda a, b: a ^ b)
         case "not", 1:
-            return applied(lambda a: a == 0, *operands) if ".pred" in op else apply_wrapped(lambda a: ~a)
+            return apply(lambda a: a == 0, *operands) if ".pred" in op else apply_wrapped(lambda a: ~a)
         case "neg", 1:
             return apply_wrapped(lambda a: -a)
         case "abs", 1:
@@ -277,17 +277,17 @@ def computed(op: str, operands: Sequence[Number]) -> Number:
         case "bfe", 3:
             return apply_wrapped(lambda a, p, n: _field(a, p, n, bits, signed))
         case "bfi", 4:
-            return apply_wrapped(_inserted)
+            return apply_wrapped(_insert_bits)
         case "shf", 3:
             return UNKNOWN_NUMBER
         case "lop3", 4:
             return apply_wrapped(_lop3)
         case "popc", 1:
-            return applied(
+            return apply(
                 lambda a: np.array([bin(int(x)).count("1") for x in unsigned(a, 32).ravel()], np.int64).reshape(a.shape), *operands
             )
         case "selp", 3:
-            return chosen(operands[2], operands[0], operands[1])
+            return choose(operands[2], operands[0], operands[1])
     return UNKNOWN_NUMBER
 
 
@@ -298,7 +298,7 @@ def _field(a: Ints, p: Ints, n: Ints, bits: int, letter: str) -> Ints:
     return np.where((letter == "s") & (n > 0) & ((low >> np.maximum(n - 1, 0)) & 1 == 1), low - (np.int64(1) << n), low)
 
 
-def _inserted(a: Ints, b: Ints, p: Ints, n: Ints) -> Ints:
+def _insert_bits(a: Ints, b: Ints, p: Ints, n: Ints) -> Ints:
     """Insert bits (bfi)."""
     mask = ((np.int64(1) << np.minimum(n & 0xFF, 62)) - 1) << np.minimum(p & 0xFF, 63)
     return (b & ~mask) | ((a << np.minimum(p & 0xFF, 63)) & mask)

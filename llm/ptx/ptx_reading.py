@@ -59,16 +59,16 @@ class Compiled(Reading):
 
     Attributes:
         places: Chains of places, indexed by a call's `at`.
-        found: Findings beyond roles, barriers, arrays and groups.
-        own: Folders of the user's sources.
+        findings: Findings beyond roles, barriers, arrays and groups.
+        own_folders: Folders of the user's sources.
         code: Lines of each file that instructions come from.
     """
 
     places: list[Chain] = field(default_factory=list)
-    found: tuple[tuple[str, Span], ...] = ()
+    findings: tuple[tuple[str, Span], ...] = ()
     not_known: tuple[str, ...] = ()
     not_certain: frozenset[str] = frozenset()
-    own: tuple[str, ...] = ()
+    own_folders: tuple[str, ...] = ()
     code: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     by = "compiler"
@@ -76,7 +76,7 @@ class Compiled(Reading):
     @property
     def more(self) -> tuple[tuple[str, Span], ...]:
         """Findings beyond roles, barriers, arrays and groups, each with its place."""
-        return self.found
+        return self.findings
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -95,27 +95,29 @@ class Compiled(Reading):
 
     def with_code(self, source: Source) -> frozenset[int] | None:
         """Return the lines of a source that instructions come from."""
-        lines = [n for path, n in self.code.items() if source_of(path, self.own[0]) == source]
+        lines = [n for path, n in self.code.items() if source_of(path, self.own_folders[0]) == source]
         return frozenset().union(*lines) if lines else None
 
     def place(self, at: int) -> tuple[Source, int]:
         """Return the source and line of a call."""
-        frame = shown(self.places[at], self.own)
-        return (source_of(frame.path, self.own[0]), frame.line) if frame is not None else (self.source, 1)
+        frame = choose_frame(self.places[at], self.own_folders)
+        return (source_of(frame.path, self.own_folders[0]), frame.line) if frame is not None else (self.source, 1)
 
     def calling(self, at: int) -> list[tuple[Source, int]]:
         """Return the lines in the user's sources that a call was inlined through."""
-        user_lines = [(source_of(f.path, self.own[0]), f.line) for f in self.places[at] if f.path.startswith(self.own) and f.line]
+        user_lines = [
+            (source_of(f.path, self.own_folders[0]), f.line) for f in self.places[at] if f.path.startswith(self.own_folders) and f.line
+        ]
         return user_lines or [self.place(at)]
 
     def span(self, at: int) -> Span:
         """Return the span of a call."""
-        return span_of(self.places[at], self.own, self.source)
+        return span_of(self.places[at], self.own_folders, self.source)
 
 
 def span_of(chain: Chain, folders: Sequence[str], source: Source) -> Span:
     """Return the most telling line of a chain, with the calls that it was inlined through."""
-    frame = shown(chain, folders)
+    frame = choose_frame(chain, folders)
     if frame is None:
         return Span(source, 1, 1, 1, 2)
     outer = chain[chain.index(frame) + 1 :]
@@ -133,7 +135,7 @@ def _span(frame: Frame, via: Span | None, root: str) -> Span:
     return Span(source, frame.line, start, frame.line, max(len(text) + 1, start + 1), via)
 
 
-def shown(chain: Chain, folders: Sequence[str]) -> Frame | None:
+def choose_frame(chain: Chain, folders: Sequence[str]) -> Frame | None:
     """Return the innermost place in the user's sources, else the innermost outside of wrappers.
 
     Wrappers are library functions around a single instruction.
@@ -185,7 +187,7 @@ def reading_of(
         analysed.count,
         [],
         {},
-        own=folders,
+        own_folders=folders,
         code={p: frozenset(n) for p, n in code.items()},
     )
     _arrays(reading, rings, regions, names)
@@ -238,7 +240,7 @@ def reading_of(
     reading.calls = list(calls.values())
     reading.not_known = _not_known(events, folders, reading.source, regions)
     reading.not_certain = frozenset(e.kind for e in events if e.unknown and not e.barriers)
-    reading.found = _further(analysed, events, names, folders, reading.source)
+    reading.findings = _collect_findings(analysed, events, names, folders, reading.source)
     return reading
 
 
@@ -250,7 +252,7 @@ def _at(reading: Compiled, chain: Chain) -> int:
 
 def _via(chain: Chain, folders: Sequence[str]) -> tuple[str, ...]:
     """Return the functions that a call was inlined through, from the shown place outwards."""
-    frame = shown(chain, folders)
+    frame = choose_frame(chain, folders)
     if frame is None:
         return ()
     rest = chain[chain.index(frame) :]
@@ -410,7 +412,7 @@ def _not_known(events: Sequence[Event], folders: Sequence[str], source: Source, 
     return tuple(dict.fromkeys(notes))
 
 
-def _further(
+def _collect_findings(
     threads: Threads, events: Sequence[Event], names: _Names, folders: Sequence[str], source: Source
 ) -> tuple[tuple[str, Span], ...]:
     """Return further findings with their places.

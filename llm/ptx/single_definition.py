@@ -76,12 +76,12 @@ class Single:
 
     Attributes:
         choices: For a name that joins others (a phi): its block, and the name from each predecessor.
-        kept: For a name that is written under a guard: the name of its value where the guard does not hold.
+        previous_names: For a name that is written under a guard: the name of its value where the guard does not hold.
     """
 
     instructions: tuple[Instruction, ...]
     choices: Mapping[str, tuple[int, Mapping[int, str]]]
-    kept: Mapping[str, str] = field(default_factory=dict)
+    previous_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
@@ -122,7 +122,7 @@ def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
         b, names = stack.pop()
         names = {**names, **{r: meeting[b, r] for r in meets.get(b, ())}}
         for i in range(flow.blocks[b].first, flow.blocks[b].last):
-            result[i] = _named(instructions[i], several, names, count, previous)
+            result[i] = _rename_operands(instructions[i], several, names, count, previous)
         for to, _ in flow.blocks[b].out:
             for r in meets.get(to, ()):
                 if r in names:
@@ -131,13 +131,15 @@ def single(instructions: Sequence[Instruction], flow: Flow) -> Single:
     return Single(tuple(result), choices, previous)
 
 
-def _named(x: Instruction, several: set[str], names: dict[str, str], count: dict[str, int], previous: dict[str, str]) -> Instruction:
+def _rename_operands(
+    x: Instruction, several: set[str], names: dict[str, str], count: dict[str, int], previous: dict[str, str]
+) -> Instruction:
     """Rename the operands of an instruction."""
     renamed_writes = [r for r in writes(x) if r in several]
     if not renamed_writes and not (set(reads(x)) & names.keys()):
         return x
     outputs = 1 if writes(x) else 0
-    operands = [*x.operands[:outputs], *(renamed(o, names) for o in x.operands[outputs:])]
+    operands = [*x.operands[:outputs], *(rename(o, names) for o in x.operands[outputs:])]
     guard = (names.get(x.guard[0], x.guard[0]), x.guard[1]) if x.guard else None
     for r in renamed_writes:
         count[r] += 1
@@ -145,18 +147,18 @@ def _named(x: Instruction, several: set[str], names: dict[str, str], count: dict
         if guard is not None and r in names:
             previous[name] = names[r]
         names[r] = name
-        operands[0] = renamed(operands[0], {r: name})
+        operands[0] = rename(operands[0], {r: name})
     return replace(x, operands=tuple(operands), guard=guard)
 
 
-def renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
+def rename(operand: Operand, names: Mapping[str, str]) -> Operand:
     """Replace names in an operand."""
     if isinstance(operand, str):
         return "!" + names.get(operand[1:], operand[1:]) if operand[:1] == "!" else names.get(operand, operand)
     if isinstance(operand, Address):
-        return Address(renamed(operand.base, names), operand.offset, tuple(renamed(r, names) for r in operand.rest))
+        return Address(rename(operand.base, names), operand.offset, tuple(rename(r, names) for r in operand.rest))
     if isinstance(operand, tuple):
-        return tuple(renamed(o, names) for o in operand)
+        return tuple(rename(o, names) for o in operand)
     return operand
 
 

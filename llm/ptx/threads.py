@@ -18,21 +18,21 @@ from .control_flow import flow_of
 from .module import Address, Entry, Instruction, Operand
 from .ptx_numbers import (
     ABSENT,
-    KNOWN,
+    CERTAIN,
     MOST,
     UNKNOWN,
     UNKNOWN_NUMBER,
     Ints,
     Number,
-    aligned,
-    applied,
-    chosen,
-    compared,
-    computed,
+    align,
+    apply,
+    choose,
+    compare,
+    compute,
     extent,
     of,
     of_threads,
-    wrapped,
+    wrap,
 )
 from .single_definition import names_in, reads, single, writes
 
@@ -58,7 +58,7 @@ class Threads:
         self.entry, self.shape, self.count = entry, shape, shape[0] * shape[1] * shape[2]
         self.flow = flow_of(entry.instructions)
         ssa = single(entry.instructions, self.flow)
-        self.instructions, self.choices, self.kept = ssa.instructions, ssa.choices, ssa.kept
+        self.instructions, self.choices, self.previous_names = ssa.instructions, ssa.choices, ssa.previous_names
         self.writer = {r: i for i, x in enumerate(self.instructions) for r in writes(x)}
         self.conditions = [self.flow.conditions(b) for b in range(len(self.flow.blocks))]
         self.symbols = self._symbols()
@@ -102,7 +102,7 @@ class Threads:
 
             def of_ranks(values: Ints) -> Number:
                 """Return a number that depends on the CTA's rank in its cluster."""
-                return Number(("cluster",), values.reshape(-1, 1), np.full((count, 1), KNOWN, np.int8)) if count > 1 else of(0)
+                return Number(("cluster",), values.reshape(-1, 1), np.full((count, 1), CERTAIN, np.int8)) if count > 1 else of(0)
 
             rank = np.arange(count)
             places = {"x": rank % cx, "y": rank // cx % cy, "z": rank // (cx * cy)}
@@ -117,21 +117,21 @@ class Threads:
         if isinstance(operand, int):
             return of(operand if -(1 << 63) <= operand < 1 << 63 else operand - (1 << 64))
         if isinstance(operand, Address):
-            return applied(lambda b: b + operand.offset, self.value(operand.base))
+            return apply(lambda b: b + operand.offset, self.value(operand.base))
         if not isinstance(operand, str):
             return UNKNOWN_NUMBER
         if operand[:1] == "!":
-            return applied(lambda p: p == 0, self.value(operand[1:]))
+            return apply(lambda p: p == 0, self.value(operand[1:]))
         number = self.numbers.get(operand) or self.symbols.get(operand) or self.special.get(operand)
         if number is not None:
             return number
-        return self._nothing if operand in self.writer or operand in self.choices else UNKNOWN_NUMBER
+        return self._unwritten if operand in self.writer or operand in self.choices else UNKNOWN_NUMBER
 
-    _nothing = Number(("nothing",), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))  # not written yet
+    _unwritten = Number(("nothing",), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.int8))  # not written yet
 
     def solve(self, operands: Iterable[Operand]) -> None:
         """Compute the values of these operands, and the threads that reach each block."""
-        registers = self._wanted(operands)
+        registers = self._list_needed_registers(operands)
         depends: dict[str, list[str]] = defaultdict(list)
         for r in registers:
             for name in self._sources(r):
@@ -143,7 +143,7 @@ class Threads:
             for r in singles:
                 if r in changed:
                     changed.discard(r)
-                    number = self._written(self.writer[r], r)
+                    number = self._compute_write(self.writer[r], r)
                     if not _same(self.numbers.get(r), number):
                         self.numbers[r] = number
                         changed.update(depends[r])
@@ -169,9 +169,13 @@ class Threads:
             ways = [guard[0] for p in names for to, guard in self.flow.blocks[p].out if guard and to == block]
             return [*names.values(), *ways, *(c for p in names for c, _ in self.conditions[p])]
         x = self.instructions[self.writer[r]]
-        return [*([] if _opaque(x) else reads(x)), *([x.guard[0]] if x.guard else []), *([self.kept[r]] if r in self.kept else [])]
+        return [
+            *([] if _opaque(x) else reads(x)),
+            *([x.guard[0]] if x.guard else []),
+            *([self.previous_names[r]] if r in self.previous_names else []),
+        ]
 
-    def _wanted(self, operands: Iterable[Operand]) -> list[str]:
+    def _list_needed_registers(self, operands: Iterable[Operand]) -> list[str]:
         """Return the registers that the operands, branches and guards depend on, in dependency order."""
         roots = [name for o in operands for name in names_in(o)]
         roots += [guard[0] for b in self.flow.blocks for _, guard in b.out if guard]
@@ -189,53 +193,53 @@ class Threads:
                     stack += [(d, False) for d in self._sources(r)]
         return order
 
-    def _written(self, i: int, r: str) -> Number:
+    def _compute_write(self, i: int, r: str) -> Number:
         """Return the value that an instruction writes to a register."""
         x = self.instructions[i]
-        result = self._made(x, r)
+        result = self._compute_result(x, r)
         if x.guard is not None:
             guard = self.value(("" if x.guard[1] else "!") + x.guard[0])
             previous = (
-                self.value(self.kept[r])
-                if r in self.kept
+                self.value(self.previous_names[r])
+                if r in self.previous_names
                 else Number(guard.axes, np.zeros_like(guard.data), np.full(guard.state.shape, ABSENT, np.int8))
             )
-            return chosen(guard, result, previous)
+            return choose(guard, result, previous)
         return result
 
-    def _made(self, x: Instruction, r: str) -> Number:
+    def _compute_result(self, x: Instruction, r: str) -> Number:
         """Return the value that an instruction computes for a register, guard apart."""
         name, first = x.op.split(".")[0], x.operands[0]
         if _opaque(x):
             return UNKNOWN_NUMBER
         if name == "shfl":
-            return self._shuffled(x) if not (isinstance(first, tuple) and r == first[-1]) else UNKNOWN_NUMBER
+            return self._compute_shuffle(x) if not (isinstance(first, tuple) and r == first[-1]) else UNKNOWN_NUMBER
         if name == "elect":
-            return applied(lambda t: t % 32 == 0, of_threads(np.arange(self.count))) if r == first[-1] else UNKNOWN_NUMBER
+            return apply(lambda t: t % 32 == 0, of_threads(np.arange(self.count))) if r == first[-1] else UNKNOWN_NUMBER
         if name == "mov" and isinstance(first, tuple):
             whole, size = self.value(x.operands[1]), 64 // len(first)
-            return computed(f"bfe.s{64}", [whole, of(size * first.index(r)), of(size)])
+            return compute(f"bfe.s{64}", [whole, of(size * first.index(r)), of(size)])
         if name == "mov" and isinstance(x.operands[1], tuple):
             parts = x.operands[1]
             if len(parts) != 2:
                 return UNKNOWN_NUMBER
-            return applied(lambda low, high: (low & 0xFFFFFFFF) | high << 32, *(self.value(p) for p in parts))
+            return apply(lambda low, high: (low & 0xFFFFFFFF) | high << 32, *(self.value(p) for p in parts))
         operands = [self.value(o) for o in x.operands[1:]]
         if name == "setp":
-            number = compared(x.op, *operands[:2])
+            number = compare(x.op, *operands[:2])
             if isinstance(first, tuple) and r == first[1]:
-                number = applied(lambda p: p == 0, number)
+                number = apply(lambda p: p == 0, number)
             if len(operands) == 3:
-                number = computed(f"{x.op.split('.')[2]}.pred", [number, operands[2]])
+                number = compute(f"{x.op.split('.')[2]}.pred", [number, operands[2]])
             return number
         if name == "and" and ".pred" in x.op:
-            return _either(operands[0], operands[1], 0)
+            return _compute_logical(operands[0], operands[1], 0)
         if name == "or" and ".pred" in x.op:
-            return _either(operands[0], operands[1], 1)
-        number = computed(x.op, operands)
-        if number.data.size and not (number.state == KNOWN).any() and (few := self._few(x)) is not None:
+            return _compute_logical(operands[0], operands[1], 1)
+        number = compute(x.op, operands)
+        if number.data.size and not (number.state == CERTAIN).any() and (few := self._few(x)) is not None:
             values = np.array(few).reshape(-1, 1)
-            return Number((f"{r} of {len(few)}",), values, np.full(values.shape, KNOWN, np.int8))
+            return Number((f"{r} of {len(few)}",), values, np.full(values.shape, CERTAIN, np.int8))
         return number
 
     def _few(self, x: Instruction) -> list[int] | None:
@@ -254,7 +258,7 @@ class Threads:
             product = self._only_writer(x.operands[2])
             if product is not None and product.op.startswith("mul.lo"):
                 divisor = self._constant(product.operands[2])
-                if divisor is not None and 1 < divisor <= LEAST and self._made_of(product.operands[1], x.operands[1], 12):
+                if divisor is not None and 1 < divisor <= LEAST and self._is_quotient_of(product.operands[1], x.operands[1], 12):
                     return list(range(divisor))
         return None
 
@@ -268,7 +272,7 @@ class Threads:
         place = self.writer.get(operand) if isinstance(operand, str) else None
         return None if place is None else self.instructions[place]
 
-    def _made_of(self, quotient: Operand, whole: Operand, depth: int) -> bool:
+    def _is_quotient_of(self, quotient: Operand, whole: Operand, depth: int) -> bool:
         """Return whether a quotient is computed from the whole and constants alone."""
         if quotient == whole or isinstance(quotient, int):
             return True
@@ -277,9 +281,9 @@ class Threads:
             return False
         if x.op.startswith("mov") and isinstance(x.operands[1], int):
             return True
-        return x.op.startswith(QUOTIENT) and all(self._made_of(o, whole, depth - 1) for o in x.operands[1:])
+        return x.op.startswith(QUOTIENT) and all(self._is_quotient_of(o, whole, depth - 1) for o in x.operands[1:])
 
-    def _shuffled(self, x: Instruction) -> Number:
+    def _compute_shuffle(self, x: Instruction) -> Number:
         """Return the value that a shuffle takes from other lanes; in whole warps only."""
         value, lane, clamp = (self.value(o) for o in x.operands[1:4])
         if value.data.shape[-1] == 1 and not (value.state == ABSENT).any():
@@ -338,9 +342,9 @@ class Threads:
         if extent((start, present)) > MOST:
             del self.counters[r]
             return self._collect(r)
-        by = Number((f"turn {header}",), np.arange(turns).reshape(-1, 1) * step, np.full((turns, 1), KNOWN, np.int8))
+        by = Number((f"turn {header}",), np.arange(turns).reshape(-1, 1) * step, np.full((turns, 1), CERTAIN, np.int8))
         bits = 64 if self._only_writer(self.choices[r][1][back]).op.endswith("64") else 32  # type: ignore[union-attr]
-        number = applied(lambda a, n, _: wrapped(a + n, bits), start, by, present)
+        number = apply(lambda a, n, _: wrap(a + n, bits), start, by, present)
         changed = not _same(self.numbers.get(r), number)
         self.numbers[r] = number
         return changed
@@ -353,13 +357,13 @@ class Threads:
         name, turns = f"turn {header}", self.turns[header]
         ways = [h for to, h in self.flow.blocks[back].out if to == header]
         conditions = [*self.conditions[back], *(h for h in ways if h)]
-        state = np.full((turns, 1), KNOWN, np.int8)
+        state = np.full((turns, 1), CERTAIN, np.int8)
         if turns > MANY:
             state[-1] = UNKNOWN
         goes = self._under(Number((name,), np.zeros((turns, 1), np.int64), state), conditions)
         at = goes.axes.index(name)
         going = np.moveaxis(goes.state, at, 0)  # for the turns for which the conditions are worked out
-        states = np.minimum.accumulate(np.concatenate([np.full((1, *going.shape[1:]), KNOWN, np.int8), going]), axis=0)
+        states = np.minimum.accumulate(np.concatenate([np.full((1, *going.shape[1:]), CERTAIN, np.int8), going]), axis=0)
         decided = all(self.value(c).data.size for c, _ in conditions)
         back_again = self.reach[back].any() and any(h is None or self.may(*h).any() for h in ways)
         if len(going) == turns <= MANY and decided and back_again and (states[-1] > ABSENT).any():
@@ -381,7 +385,7 @@ class Threads:
                 threads = self.reach[before] if guard is None else self.reach[before] & self.may(*guard)
                 if len(samples) <= MANY and threads.any():
                     number = self._under(self.value(name), [*self.conditions[before], *([guard] if guard else [])])
-                    grown |= _taken_up(samples, number, threads)
+                    grown |= _add_samples(samples, number, threads)
         if grown:
             self.numbers[r] = _variable(r, list(samples.values()))
         return grown
@@ -399,8 +403,8 @@ class Threads:
             condition = self.value(name)
             if not (set(condition.axes) & set(number.axes)) or extent((condition, number)) > MOST:
                 continue
-            axes, (c, d), (sc, sd) = aligned((condition, number))
-            excluded = (sc == ABSENT) | ((sc == KNOWN) & ((c != 0) != holds))
+            axes, (c, d), (sc, sd) = align((condition, number))
+            excluded = (sc == ABSENT) | ((sc == CERTAIN) & ((c != 0) != holds))
             shape = np.broadcast_shapes(d.shape, excluded.shape)
             number = Number(axes, np.broadcast_to(d, shape), np.where(excluded, ABSENT, sd).astype(np.int8))
         return number
@@ -419,7 +423,7 @@ class Threads:
     def may(self, name: str, holds: bool) -> Mask:
         """Return the threads in which a predicate may hold (or not)."""
         data, state = self.value(name).rows
-        mask: Mask = (((state == KNOWN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
+        mask: Mask = (((state == CERTAIN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
         return np.broadcast_to(mask, (self.count,))
 
     def at(self, i: int) -> Mask:
@@ -439,13 +443,13 @@ class Threads:
         masks: dict[int, Mask] = {}
         state = np.broadcast_to(state, (len(state), self.count))
         data = np.broadcast_to(data, (len(data), self.count))
-        is_known = (state == KNOWN) & threads
+        is_known = (state == CERTAIN) & threads
         for value in np.unique(data[is_known]):
             masks[int(value)] = (is_known & (data == value)).any(0)
         return [(np.int64(v), m) for v, m in masks.items()], bool(((state == UNKNOWN) & threads).any())  # type: ignore[misc]
 
 
-def _taken_up(samples: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, threads: Mask) -> bool:
+def _add_samples(samples: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, threads: Mask) -> bool:
     """Add the rows of a number, as the threads `here` have it; return whether there were new ones.
 
     After MANY, one row of unknowns stands for all others.
@@ -454,7 +458,7 @@ def _taken_up(samples: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Numbe
         number = UNKNOWN_NUMBER
     data, state = number.rows
     state = np.where(threads, state, ABSENT).astype(np.int8)
-    data = np.where(state == KNOWN, data, 0)
+    data = np.where(state == CERTAIN, data, 0)
     grown = False
     for row, of_row in zip(data, state):
         key = row.tobytes() + of_row.tobytes()
@@ -483,14 +487,14 @@ def _variable(r: str, rows: list[tuple[Ints, NDArray[np.int8]]]) -> Number:
     return Number((r,), data, state)
 
 
-def _either(a: Number, b: Number, decides: int) -> Number:
+def _compute_logical(a: Number, b: Number, decides: int) -> Number:
     """Compute `and`, `or` of predicates: a known side may decide, though the other is unknown."""
     if extent((a, b)) > MOST:
         return UNKNOWN_NUMBER
-    axes, (x, y), (sx, sy) = aligned((a, b))
-    decided = ((sx == KNOWN) & ((x != 0) == decides)) | ((sy == KNOWN) & ((y != 0) == decides))
+    axes, (x, y), (sx, sy) = align((a, b))
+    decided = ((sx == CERTAIN) & ((x != 0) == decides)) | ((sy == CERTAIN) & ((y != 0) == decides))
     data = np.where(decided, decides, 1 - decides)
-    state = np.where((sx == ABSENT) | (sy == ABSENT), ABSENT, np.where(decided, KNOWN, np.minimum(sx, sy)))
+    state = np.where((sx == ABSENT) | (sy == ABSENT), ABSENT, np.where(decided, CERTAIN, np.minimum(sx, sy)))
     return Number(axes, np.broadcast_to(data, state.shape), state.astype(np.int8))
 
 

@@ -21,7 +21,7 @@ from cuir.text.diagnostics import CuirError
 from tests.arguments.copy_kernel import COPY
 
 
-def checked(dtype: DType) -> Checked:
+def check_copy(dtype: DType) -> Checked:
     return check(parse(COPY, "copy.cuir"), consts={"T": dtype})
 
 
@@ -33,7 +33,7 @@ def array(dtype: Any, shape: tuple[int, ...] = (8, 64), strides: tuple[int, ...]
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d != BOOL], ids=str)
 def test_an_array_of_each_dtype_is_bound_as_a_tensor(dtype: DType) -> None:
-    kernel = checked(dtype)
+    kernel = check_copy(dtype)
     param = kernel.tensors[0]
     inputs = array(numpy_dtype(dtype))
     view = view_array(param, inputs, 0)
@@ -45,15 +45,15 @@ def test_an_array_of_each_dtype_is_bound_as_a_tensor(dtype: DType) -> None:
 
 @pytest.mark.parametrize("bits", ["u2", "V2"])
 def test_bits_stand_for_floats_that_numpy_does_not_have(bits: str) -> None:
-    (x, _), (half, _) = checked(BF16).tensors, checked(F16).tensors
+    (x, _), (half, _) = check_copy(BF16).tensors, check_copy(F16).tensors
     assert view_array(x, array(bits), 0).dtype == torch.bfloat16
     with pytest.raises(CuirError) as caught:
-        bind(checked(F16).origin, {"X": view_array(half, array(bits), 0), "Y": view_array(half, array("f2"), 0)}, {"T": F16})
+        bind(check_copy(F16).origin, {"X": view_array(half, array(bits), 0), "Y": view_array(half, array("f2"), 0)}, {"T": F16})
     assert {d.code for d in caught.value.diagnostics} == {"U404"}
 
 
 def test_strides_of_bytes_are_those_of_elements() -> None:
-    param = checked(F16).tensors[0]
+    param = check_copy(F16).tensors[0]
     assert view_array(param, array("f2", strides=(160, 2)), 0).stride() == (80, 1)
     for strides in ((-128, 2), (129, 2)):
         with pytest.raises(CuirError, match="U406"):
@@ -61,7 +61,7 @@ def test_strides_of_bytes_are_those_of_elements() -> None:
 
 
 def test_layouts_that_copies_cannot_reach_are_refused_as_those_of_tensors() -> None:
-    kernel = checked(F16)
+    kernel = check_copy(F16)
     for wrong in (array("f2", address=4098), array("f2", strides=(130, 2))):
         with pytest.raises(CuirError, match="U506"):
             require_layout(kernel, ["X"], {"X": view_array(kernel.tensors[0], wrong, 0)})
@@ -69,6 +69,6 @@ def test_layouts_that_copies_cannot_reach_are_refused_as_those_of_tensors() -> N
 
 def test_a_dtype_that_no_tensor_has_is_refused_with_the_one_to_take() -> None:
     with pytest.raises(CuirError) as caught:
-        view_array(checked(BF16).tensors[0], array("U1"), 0)
+        view_array(check_copy(BF16).tensors[0], array("U1"), 0)
     (result,) = caught.value.diagnostics
     assert result.code == "U404" and "uint16" in (result.hint or "")

@@ -42,20 +42,20 @@ def x() -> torch.Tensor:
 @given(
     a=st.sampled_from(sorted(CHANGES)),
     b=st.sampled_from(sorted(CHANGES)),
-    one=st.sampled_from(NUMBERS[:8]),
-    other=st.sampled_from(NUMBERS),
+    first_value=st.sampled_from(NUMBERS[:8]),
+    second_value=st.sampled_from(NUMBERS),
     form=st.sampled_from([FORM, (3, 0), (0, "Y", "X", "factor", 0), (0, "X", "Y", "factor")]),
 )
-def test_what_is_covered_has_the_same_signature(a: str, b: str, one: Any, other: Any, form: tuple[Any, ...]) -> None:
-    first = (x(), x(), one)
+def test_what_is_covered_has_the_same_signature(a: str, b: str, first_value: Any, second_value: Any, form: tuple[Any, ...]) -> None:
+    first = (x(), x(), first_value)
     repeat = make_call_guard(FORM, first)
     assert repeat is not None
-    later = (CHANGES[a](x()), CHANGES[b](x()), other)
+    later = (CHANGES[a](x()), CHANGES[b](x()), second_value)
     same = _signature(later, form) == _signature(first, FORM)
     covered = repeat.covers(form, later)
     assert same or not covered
     if "parameter" not in (a, b):  # another class of tensor is examined in full
-        assert covered == same, (a, b, one, other, form)
+        assert covered == same, (a, b, first_value, second_value, form)
 
 
 def test_a_tensor_that_is_changed_in_place_is_another() -> None:
@@ -89,16 +89,16 @@ class Launches:
     """A launcher that writes down what it is asked to launch."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[Any, tuple[int, ...]]] = []
+        self.calls: list[tuple[Any, tuple[int, ...]]] = []
 
     def launch(self, plan: Any, places: tuple[int, ...]) -> None:
-        self.made.append((plan, places))
+        self.calls.append((plan, places))
 
 
 def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six signatures, more than are compared first, in turns: each is examined once and launched with its own plan and its own tensors."""
     kernel, launches, examined = CompiledKernel.__new__(CompiledKernel), Launches(), []
-    kernel._known, kernel._repeats = {}, ()
+    kernel._records, kernel._repeats = {}, ()
 
     def examine(args: Any, named: Any, outs: Any, inputs: tuple[Any, ...]) -> CallRecord:
         examined.append(inputs[0].shape)
@@ -110,7 +110,7 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
         for n in range(1, 7):
             inputs = torch.zeros(n, 4)
             created = kernel(X=inputs, factor=0.5)
-            assert created.shape == (n, 4) and launches.made[-1] == (f"plan of {n}", (inputs.data_ptr(), created.data_ptr()))
+            assert created.shape == (n, 4) and launches.calls[-1] == (f"plan of {n}", (inputs.data_ptr(), created.data_ptr()))
             kernel(X=inputs, factor=0.5)
     assert len(examined) == 6 and all(isinstance(repeat, CallGuard) for repeat, _ in kernel._repeats)
 
@@ -118,15 +118,15 @@ def test_calls_are_launched_as_what_they_are(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu")])
 def test_calls_in_another_mode_are_recognised_too(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, launches = CompiledKernel.__new__(CompiledKernel), Launches()
-    kernel._known, kernel._repeats = {}, ()
+    kernel._records, kernel._repeats = {}, ()
     monkeypatch.setattr(kernel, "_examine", lambda *call: CallRecord("plan", launches, (0,), (0,), torch.device("cpu")))
     inputs = torch.zeros(3, 4)
     kernel(X=inputs)
     with mode():
         kernel(X=inputs)
-        assert kernel._repeated((0, "X", 0), (inputs,)) is not None
+        assert kernel._find_repeat((0, "X", 0), (inputs,)) is not None
         result = torch.zeros(3, 4)
         kernel(X=result)
-        assert kernel._repeated((0, "X", 0), (result,)) is not None
+        assert kernel._find_repeat((0, "X", 0), (result,)) is not None
     kernel(X=inputs)
-    assert kernel._repeated((0, "X", 0), (inputs,)) is not None
+    assert kernel._find_repeat((0, "X", 0), (inputs,)) is not None

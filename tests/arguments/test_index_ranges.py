@@ -34,7 +34,7 @@ def flat(X: Global[f32, L], Y: Global[f32, M, N], first: i32, *, ROWS: const = 1
 """
 
 
-def refused(position: str, dims: Mapping[str, int], **scalars: int) -> str:
+def read_refusal(position: str, dims: Mapping[str, int], **scalars: int) -> str:
     """Return the message about a launch that is refused, without its tensors."""
     try:
         require_index_ranges(check(parse(FLAT.replace("WHERE", position), "flat.cuir")), {"L": 1000, **dims}, {"first": 0, **scalars})
@@ -64,15 +64,15 @@ def refused(position: str, dims: Mapping[str, int], **scalars: int) -> str:
     ],
 )
 def test_launches_are_refused_where_an_index_may_wrap(position: str, dims: Mapping[str, int], says: str) -> None:
-    result = refused(position, dims)
+    result = read_refusal(position, dims)
     assert (says in result and result) if says else not result, result
 
 
 def test_scalars_count_with_their_values() -> None:
-    assert not refused("first * 1000 + c", {"M": 1, "N": 1}, first=2_000_000) and "first * 1000" in refused(
+    assert not read_refusal("first * 1000 + c", {"M": 1, "N": 1}, first=2_000_000) and "first * 1000" in read_refusal(
         "first * 1000 + c", {"M": 1, "N": 1}, first=3_000_000
     )
-    assert "-3,000,000,000" in refused("first * 1000 + c", {"M": 1, "N": 1}, first=-3_000_000)
+    assert "-3,000,000,000" in read_refusal("first * 1000 + c", {"M": 1, "N": 1}, first=-3_000_000)
 
 
 @pytest.mark.parametrize(

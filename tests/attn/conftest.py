@@ -34,6 +34,6 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     monkeypatch.setattr("cuir.runtime.compiled.compile", result.compile)
     monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
-    for name in ("_KNOWN", "_TRACED", "_WARM"):
+    for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
     yield result

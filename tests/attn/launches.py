@@ -9,17 +9,17 @@ import torch
 
 
 class Launches:
-    """Stands in for kernels: what each launch was given. again: a call that was made, to be made with other tensors."""
+    """Stands in for kernels: what each launch was given. replays: a call that was made, to be made with other tensors."""
 
     def __init__(self) -> None:
-        self.given: list[dict[str, Any]] = []
-        self.again: Any = None  # every call is seen here
+        self.arguments: list[dict[str, Any]] = []
+        self.replays: Any = None  # every call is seen here
 
     def compile(self, program: Any, consts: Any, run: Any = None) -> Any:
         lse = torch.zeros(1, 2, 40)
 
-        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            self.given.append(given)
-            return given["O"], lse
+        def launch(arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            self.arguments.append(arguments)
+            return arguments["O"], lse
 
-        return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: self.again)
+        return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: self.replays)

@@ -80,9 +80,9 @@ def test_pictures_are_drawn_and_in_the_page(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("line", "code"), DELETED, ids=[line for line, _ in DELETED])
 def test_each_line_of_the_table_is_needed(line: str, code: str) -> None:
-    kept = [text for text in read_program().splitlines() if text.strip() != line]
-    assert len(kept) == len(read_program().splitlines()) - 1
-    assert find_fault(kept).code == code
+    lines = [text for text in read_program().splitlines() if text.strip() != line]
+    assert len(lines) == len(read_program().splitlines()) - 1
+    assert find_fault(lines).code == code
 
 
 @pytest.mark.parametrize(("line", "behind", "code"), MOVED, ids=[line for line, *_ in MOVED])

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from benchmarks.other_tools import faults_on_gpu, launches
-from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, launched, read_outcomes, run_all, told
-from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, padded
+from benchmarks.other_tools.faults_on_gpu import NOT_RUN, SILENT, TIME_OUT, Clock, interpret_log, launch_fault, read_outcomes, run_all
+from benchmarks.other_tools.launches import DIFFERS, ENDED, ERROR, HANGS, RIGHT, WRONG, Hangs, Problem, observe, pad
 from benchmarks.other_tools.planted_faults import FILE, Fault, Origin, format_faults, in_turn, origin, read_faults
-from benchmarks.other_tools.tools_table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, markdown, outcomes_of, row_of, summary, unseen
+from benchmarks.other_tools.tools_table import AS_ORIGINAL, REPORTS, RESULTS, TOOLS, list_unseen, markdown, outcomes_of, row_of, summary
 from cuir import CuirError
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
@@ -25,7 +25,7 @@ from cuir.interp import run
 from cuir.syntax.parser import parse
 from cuir.verification.values.cases import Draw
 
-ONE = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
+PROBLEM = Problem(Draw("small", {"M": 70, "N": 41, "K": 65}), 2, 2, 2)
 
 
 @cache
@@ -34,7 +34,7 @@ def gemm() -> tuple[Origin, Checked]:
     return of, check(of.program, of.kernel, {**of.consts, "BN": 64})
 
 
-def interpreted(arguments: Mapping[str, Any], grid: int | None) -> None:
+def interpret(arguments: Mapping[str, Any], grid: int | None) -> None:
     run(gemm()[1], arguments, grid=grid)
 
 
@@ -45,7 +45,7 @@ class Spoiled:
         self.numbers, self.count = numbers, 0
 
     def __call__(self, arguments: Mapping[str, Any], grid: int | None) -> None:
-        interpreted(arguments, grid)
+        interpret(arguments, grid)
         if self.count in self.numbers:
             arguments["C"][3, 5] += 7.0
         self.count += 1
@@ -57,17 +57,17 @@ def test_the_original_is_right_also_where_rows_are_padded() -> None:
     def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
         assert arguments["C"].isnan().all() and grid == 2
         assert all(s % 8 == 0 for x in ("A", "Bt", "C") for s in arguments[x].stride()[:-1])
-        interpreted(arguments, grid)
+        interpret(arguments, grid)
         observed.append(arguments["C"].clone())
 
-    result = observe(*gemm(), [ONE], launching, "cpu")
+    result = observe(*gemm(), [PROBLEM], launching, "cpu")
     assert result["outcome"] == RIGHT and result["launches"] == 4
     assert torch.equal(observed[0], observed[2]) and not torch.equal(observed[0], observed[1])  # inputs take turns
 
 
 @pytest.mark.parametrize(("numbers", "outcome", "says"), [((0, 1, 2, 3), WRONG, "V301"), ((2,), DIFFERS, "1 of 2 launches right")])
 def test_wrong_results_are_seen(numbers: tuple[int, ...], outcome: str, says: str) -> None:
-    result = observe(*gemm(), [ONE, ONE], Spoiled(*numbers), "cpu")
+    result = observe(*gemm(), [PROBLEM, PROBLEM], Spoiled(*numbers), "cpu")
     assert result["outcome"] == outcome and says in result["says"] and result["launches"] == 4 and "small" in result["problem"]
 
 
@@ -79,14 +79,14 @@ def test_launches_that_do_not_end_well(error: Exception, outcome: str) -> None:
     def launching(arguments: Mapping[str, Any], grid: int | None) -> None:
         raise error
 
-    result = observe(*gemm(), [ONE], launching, "cpu")
+    result = observe(*gemm(), [PROBLEM], launching, "cpu")
     assert result["outcome"] == outcome and result["launches"] == 1 and result["says"]
 
 
 def test_padding_keeps_what_is_aligned() -> None:
     x = torch.arange(12.0).view(3, 4)
-    assert padded(x) is x and padded(x[:, 0]).shape == (3,)
-    wide = padded(x[:, :3].contiguous())
+    assert pad(x) is x and pad(x[:, 0]).shape == (3,)
+    wide = pad(x[:, :3].contiguous())
     assert wide.shape == (3, 4) and torch.equal(wide[:, :3], x[:, :3])
 
 
@@ -94,7 +94,7 @@ def test_a_tool_gets_few_small_problems_and_a_test_gets_all() -> None:
     for name in ("gemm", "flash_fwd"):
         of = origin(name)
         checked = check(of.program, of.kernel, of.consts)
-        every, few = launches.problems(of, checked), launches.sanitized_problems(of, checked)
+        every, few = launches.problems(of, checked), launches.list_sanitizer_problems(of, checked)
         assert {p.case for p in few if isinstance(p.case, launches.Case)} <= {p.case for p in every if isinstance(p.case, launches.Case)}
         assert all(p.data * p.rounds == 1 for p in few) and len(few) < len(every)
         assert all(p.data * p.rounds == 20 for p in every if p.grid is not None)
@@ -215,7 +215,7 @@ RACE = """========= COMPUTE-SANITIZER
 @pytest.mark.parametrize(("how", "outcome"), [(RIGHT, RIGHT), ("ends", ERROR), ("hangs", HANGS)])
 def test_the_process_is_asked_and_may_be_lost(how: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_on_gpu, "RESULTS_LIMIT", 1.0 if how == "hangs" else 60.0)
-    result = launched(FAULTS[1], RESULTS, False, Clock(60), command=[sys.executable, "-c", WORKER, how])
+    result = launch_fault(FAULTS[1], RESULTS, False, Clock(60), command=[sys.executable, "-c", WORKER, how])
     assert result["outcome"] == outcome and result["says"]
 
 
@@ -223,20 +223,20 @@ def test_a_tool_around_the_process(tmp_path: Path) -> None:
     sanitizer = tmp_path / "compute-sanitizer"
     sanitizer.write_text(SANITIZER.format(python=sys.executable))
     sanitizer.chmod(0o755)
-    result = launched(FAULTS[1], "synccheck", False, Clock(60), str(sanitizer), [sys.executable, "-c", WORKER, ENDED])
+    result = launch_fault(FAULTS[1], "synccheck", False, Clock(60), str(sanitizer), [sys.executable, "-c", WORKER, ENDED])
     assert result["outcome"] == SILENT and result["launches"] == 3
 
 
 def test_what_a_log_means() -> None:
     fault = replace(FAULTS[1], program=next(f for f in read_faults() if f.kernel == "gemm").program)
     ended, hung, failed = ({"outcome": o, "problem": "", "says": "x", "launches": 1} for o in (ENDED, HANGS, ERROR))
-    none = "========= ERROR SUMMARY: 0 errors\n"
-    assert [told(fault, a, none, False)["outcome"] for a in (ended, failed)] == [SILENT, ERROR]
-    assert [told(fault, hung, "", expected_values)["outcome"] for expected_values in (True, False)] == [HANGS, TIME_OUT]
-    assert told(fault, ended, "", False)["outcome"] == NOT_RUN
-    stuck = told(fault, hung, "========= COMPUTE-SANITIZER\n========= Error: Deadlock detected in gemm\n", True)
+    clean = "========= ERROR SUMMARY: 0 errors\n"
+    assert [interpret_log(fault, a, clean, False)["outcome"] for a in (ended, failed)] == [SILENT, ERROR]
+    assert [interpret_log(fault, hung, "", expected_values)["outcome"] for expected_values in (True, False)] == [HANGS, TIME_OUT]
+    assert interpret_log(fault, ended, "", False)["outcome"] == NOT_RUN
+    stuck = interpret_log(fault, hung, "========= COMPUTE-SANITIZER\n========= Error: Deadlock detected in gemm\n", True)
     assert stuck["outcome"] == REPORTS and "Deadlock" in stuck["says"]
-    result = told(fault, ended, RACE.format(line=1), False)
+    result = interpret_log(fault, ended, RACE.format(line=1), False)
     assert result["outcome"] == REPORTS and result["reports"] == 1 and "Race reported" in result["says"]
 
 
@@ -257,7 +257,7 @@ def test_the_table_counts_what_was_seen_by_what() -> None:
     message = summary(FAULTS, outcomes)
     assert "(1 wrong, 0 differ from run to run, 1 hang, 0 end in an error)" in message and "refuses all 4 faults (schedules 4)" in message
     assert "Of 4 faults that ran, results showed 2" in message and "a tool reports 1 of these" in message
-    assert [line.split(":")[0] for line in unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
+    assert [line.split(":")[0] for line in list_unseen(FAULTS, outcomes)] == ["class 2, gemm, op"]
     assert "Of 0 faults" in summary([], {}) and markdown([], {})
 
 

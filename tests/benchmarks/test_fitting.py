@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import defaults, fitting
-from benchmarks.defaults import Cell, cells, measured, parsed, planned, whole
-from benchmarks.fitting import Measured, fitted, read, runs, table_of
+from benchmarks.defaults import Cell, cells, measure_settings, parse_setting, read_plan, whole
+from benchmarks.fitting import Measured, fit, read, runs, table_of
 from cuir.performance.search.space import find_violation, label
 from cuir.performance.selection import cost
 from cuir.performance.selection import shipped_table as table
@@ -31,7 +31,7 @@ def of(n: int, selected: dict[str, float], variant: str = "causal", D: int = 64)
     return Measured(Cell(variant, Shape(max(1, 16384 // n), 32, 32, n, n, D)), selected)
 
 
-def lost(path: list[str], by_keys: dict[float, list[Measured]]) -> float:
+def compute_loss(path: list[str], by_keys: dict[float, list[Measured]]) -> float:
     each = [math.log(m.times[n] / m.best) for n, ms in zip(path, by_keys.values()) for m in ms]
     return sum(each) + fitting.CHANGE * sum(a != b for a, b in itertools.pairwise(path))
 
@@ -42,8 +42,8 @@ def test_runs_lose_least(figures: list[dict[str, float]]) -> None:
     by_keys = {1024.0 * 2**i: [of(1024 << i, selected)] for i, selected in enumerate(figures)}
     results = [name for name, keys in runs(by_keys) for _ in keys]
     assert [k for _, keys in runs(by_keys) for k in keys] == list(by_keys)
-    best = min(lost(list(path), by_keys) for path in itertools.product("abc", repeat=len(figures)))
-    assert lost(results, by_keys) == pytest.approx(best)
+    best = min(compute_loss(list(path), by_keys) for path in itertools.product("abc", repeat=len(figures)))
+    assert compute_loss(results, by_keys) == pytest.approx(best)
 
 
 def test_noise_makes_no_row_of_its_own() -> None:
@@ -83,7 +83,7 @@ def test_the_models_numbers_are_found_again() -> None:
                 for BM, BN in ((64, 64), (128, 64), (128, 128), (192, 64), (192, 80)):
                     t = cost.Terms.of(work, cell.shape, dict(numbers), {"BM": BM, "BN": BN}, 132)
                     figures.append((t, cost.predict_milliseconds(t, hidden) * float(np.exp(rng.normal(0, 0.01))), 1.0))
-    result = fitted(figures)
+    result = fit(figures)
     off = [abs(math.log(cost.predict_milliseconds(t, result) / cost.predict_milliseconds(t, hidden))) for t, _, _ in figures]
     before = [abs(math.log(cost.predict_milliseconds(t, cost.Coefficients()) / selected)) for t, selected, _ in figures]
     assert max(off) < 0.02 < max(before)
@@ -134,7 +134,7 @@ def test_rows_of_one_short_run_are_near_the_best_on_average() -> None:
 def test_the_checker_takes_what_is_measured(D: int) -> None:
     result = defaults.of_cell(of(1024, {}, "full", D).cell)
     for setting in defaults.SETTINGS[D]:
-        assert find_violation(result.program, result.kernel, whole(setting, D)) is None and parsed(label(setting)) == setting
+        assert find_violation(result.program, result.kernel, whole(setting, D)) is None and parse_setting(label(setting)) == setting
 
 
 def test_the_grid_is_the_issues(tmp_path: Path) -> None:
@@ -145,11 +145,11 @@ def test_the_grid_is_the_issues(tmp_path: Path) -> None:
     plan.write_text(
         json.dumps({"device": "x"}) + "\n" + json.dumps({**grid[0][0].as_json(), "settings": ["BM=128,BN=64"]}) + "\n", encoding="utf-8"
     )
-    assert planned(plan) == [(grid[0][0], [{"BM": 128, "BN": 64}])]
+    assert read_plan(plan) == [(grid[0][0], [{"BM": 128, "BN": 64}])]
 
 
 def test_nothing_that_is_held_out_is_in_the_grid() -> None:
-    contents, grid = defaults.held_out(), {cell for cell, _ in cells(defaults.GRID)}
+    contents, grid = defaults.list_held_out(), {cell for cell, _ in cells(defaults.GRID)}
     assert not grid & {cell for cell, _ in contents}
     for cell, settings in contents:
         result = defaults.of_cell(cell)
@@ -158,17 +158,19 @@ def test_nothing_that_is_held_out_is_in_the_grid() -> None:
 
 def test_a_wrong_setting_is_named_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(created: Any, name: str, consts: Any) -> Callable[..., None]:
-        def launch(**given: torch.Tensor) -> None:
+        def launch(**arguments: torch.Tensor) -> None:
             if "BN=96" in name:
                 raise ValueError("no such kernel")
-            given["O"].fill_(2.0 if "BN=64" in name else 1.0)
+            arguments["O"].fill_(2.0 if "BN=64" in name else 1.0)
 
         return launch
 
-    monkeypatch.setattr(defaults, "compiled", fake)
+    monkeypatch.setattr(defaults, "compile_once", fake)
     monkeypatch.setattr(defaults, "time_calls", lambda call, n: [0.5 if n == 1 else 0.4] * n)
-    result = measured(
-        Cell("document", Shape(1, 2, 1, 256, 256, 64)), [parsed(s) for s in ("BM=128,BN=128", "BM=128,BN=64", "BM=192,BN=96")], device="cpu"
+    result = measure_settings(
+        Cell("document", Shape(1, 2, 1, 256, 256, 64)),
+        [parse_setting(s) for s in ("BM=128,BN=128", "BM=128,BN=64", "BM=192,BN=96")],
+        device="cpu",
     )
     assert result["ms"] == {"BM=128,BN=128": [0.4, 0.4, 0.4]}
     assert result["wrong"].keys() == {"BM=128,BN=64", "BM=192,BN=96"} and "off by" in result["wrong"]["BM=128,BN=64"]

@@ -67,6 +67,6 @@ def test_nothing_is_judged_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
     out.write_text("\n".join(map(json.dumps, expected_values)) + "\n")
     monkeypatch.setattr("sys.argv", ["judge", "--out", str(out)])
-    monkeypatch.setattr(judge, "judge", lambda *given: pytest.fail("judged again"))
+    monkeypatch.setattr(judge, "judge", lambda *arguments: pytest.fail("judged again"))
     judge.main()
     assert f"{sum(not e['right'] for e in ENTRIES.values())}/" in capsys.readouterr().out

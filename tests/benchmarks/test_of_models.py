@@ -9,8 +9,8 @@ import pytest
 
 import cuir
 from benchmarks.archives import open_transcripts
-from benchmarks.of_models import CONSTS, accepted
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from benchmarks.of_models import CONSTS, read_accepted
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.suites import suite
@@ -21,13 +21,13 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 @pytest.mark.parametrize("folder", ["eval-lifted-eight-2026-11-25", "eval-lifted-fa2-eight-2026-11-25"])
 def test_accepted_programs_take_what_the_variants_of_the_suite_capture(folder: str) -> None:
     cells = {c.variant: c for c in suite("paper").cells() if c.shape.N == 1024}
-    texts = accepted(open_transcripts(RESULTS / f"{folder}.tar.xz"))
+    texts = read_accepted(open_transcripts(RESULTS / f"{folder}.tar.xz"))
     assert set(texts) == set(cells)
     for variant, text in texts.items():
         program, cell = cuir.parse(text, variant), cells[variant]
         (kernel,) = program.kernels().values()
         consts = check(program, None, CONSTS).consts
-        inputs = captured_arguments(program, kernel, read_variant(variant, cell.arguments), cell.shape.lengths, consts=consts)
+        inputs = compute_captured_arguments(program, kernel, read_variant(variant, cell.arguments), cell.shape.lengths, consts=consts)
         assert set(inputs) <= {p.name for p in kernel.params}
 
 
@@ -41,4 +41,4 @@ def test_a_sample_that_no_attempt_was_right_of_has_no_program(tmp_path: Path) ->
         "\n".join([line("head", task={"to": "b"}), wrong, line("exchange", verdict={"ok": True, "text": "yes"})])
     )
     (tmp_path / "b-1.jsonl").write_text("\n".join([line("head", task={"to": "b"}), wrong]))
-    assert accepted(tmp_path) == {"b": "yes"} and accepted(tmp_path, 1) == {}
+    assert read_accepted(tmp_path) == {"b": "yes"} and read_accepted(tmp_path, 1) == {}

@@ -10,7 +10,7 @@ import torch
 
 import cuir
 from benchmarks.archives import open_transcripts
-from benchmarks.of_models import CONSTS, accepted
+from benchmarks.of_models import CONSTS, read_accepted
 from benchmarks.of_structures import Problem, table
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
@@ -21,7 +21,7 @@ from cuir.spec.function_specification import FunctionSpecification
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FOLDERS = {"fa3": "eval-lifted-structures-2026-11-25", "fa2": "eval-lifted-fa2-structures-2026-11-26"}
-TEXTS = {name: accepted(open_transcripts(RESULTS / f"{folder}.tar.xz")) for name, folder in FOLDERS.items()}
+TEXTS = {name: read_accepted(open_transcripts(RESULTS / f"{folder}.tar.xz")) for name, folder in FOLDERS.items()}
 FUNCTIONS = [to for to in sorted(TEXTS["fa3"]) if isinstance(read_specification(to, ()), FunctionSpecification)]
 SMALL = Shape(1, 2, 2, 130, 200, 128)
 
@@ -30,11 +30,11 @@ def problem_of(to: str, text: str) -> tuple[Problem, Any]:
     spec = read_specification(to, ())
     assert isinstance(spec, FunctionSpecification)
 
-    def interpreted(checked: Checked, arguments: dict[str, Any]) -> None:
+    def interpret(checked: Checked, arguments: dict[str, Any]) -> None:
         run(checked, arguments)
 
     problem = Problem(spec, check(cuir.parse(text, "x.cuir"), None, CONSTS), SMALL, "cpu")
-    return problem, problem.program_call(text, interpreted)
+    return problem, problem.program_call(text, interpret)
 
 
 @pytest.mark.sweep

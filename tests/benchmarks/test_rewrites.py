@@ -63,28 +63,28 @@ def test_the_table_names_every_kind(tmp_path: Path) -> None:
 def test_subjects_are_the_corpus_in_all_settings() -> None:
     results = list(tool.subjects(["flash_fwd_sm90", "gemm", "flash_bwd", "variant:alibi"], ["f16", "bf16"], [64, 128]))
     assert len({s.name for s in results}) == len(results) == 4 + 2 + 8 + 6
-    assert set(tool.everything()) > {"flash_fwd_sm90", "decode_paged", "variant:causal"}
+    assert set(tool.list_subjects()) > {"flash_fwd_sm90", "decode_paged", "variant:causal"}
     for s in results[:1] + results[-1:]:
         assert check(s.program, s.kernel, s.consts).consts["T"] == s.consts["T"]
 
 
 def test_spellings_are_those_of_the_lazy_rescale() -> None:
     subject = next(tool.subjects(["flash_fwd_sm90"], ["f16"], [64]))
-    results = list(tool.spelled(subject))
+    results = list(tool.spell_rescales(subject))
     assert len(results) == len(SPELLINGS) and len({show(program) for _, program, _, _ in results}) == len(results)
     assert all(check(program, subject.kernel, subject.consts).roles for _, program, _, _ in results)
-    assert not list(tool.spelled(replace(subject, program=read_program("gemm"), kernel="gemm")))
+    assert not list(tool.spell_rescales(replace(subject, program=read_program("gemm"), kernel="gemm")))
 
 
 def test_what_the_compiler_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     program = parse(TEXT)
 
-    def measured(inputs: object, of: Subject) -> tuple[str, Measured]:
+    def measure(inputs: object, of: Subject) -> tuple[str, Measured]:
         if inputs is program:
             return "text", ORIGINAL
         raise CuirError.of("L002", "not lowered")
 
-    monkeypatch.setattr(tool, "measured", measured)
+    monkeypatch.setattr(tool, "measure_program", measure)
     subject = Subject("small", program, "k", {})
     results = list(tool.rows(subject, Draw(chains=1, length=3)))
     assert {r.kind for r in results} == {*KINDS, tool.CHAIN}
@@ -128,9 +128,9 @@ def test_other_spellings_of_a_small_kernel_cost_nothing() -> None:
 def test_spellings_of_the_lazy_rescale_that_cost_nothing() -> None:
     """Each thread votes by its own elements, whichever way the rule is written. Two spellings whose text is another one are compiled, too."""
     subject = next(tool.subjects(["flash_fwd_sm90"], ["f16"], [64]))
-    source, original = tool.measured(subject.program, subject)
+    source, original = tool.measure_program(subject.program, subject)
     assert len(original.turns) >= 2 and 100 < original.turns[0] < original.turns[-1] < original.instructions
-    spellings = {kind.removeprefix(f"{tool.SPELLING}: "): rest for kind, *rest in tool.spelled(subject)}
+    spellings = {kind.removeprefix(f"{tool.SPELLING}: "): rest for kind, *rest in tool.spell_rescales(subject)}
     votes = {
         name: lower(check(program, subject.kernel, subject.consts)).source.count("cuir::row_bound(")
         for name, (program, *_) in spellings.items()
@@ -138,6 +138,6 @@ def test_spellings_of_the_lazy_rescale_that_cost_nothing() -> None:
     assert {name for name, count in votes.items() if count != source.count("cuir::row_bound(")} == COST < set(SPELLINGS)
     for name in ("not strict", "a maximum of both"):
         program, before, after = spellings[name]
-        text, now = tool.measured(program, subject)
+        text, now = tool.measure_program(program, subject)
         row = Row(subject.name, name, 1, before, after, text == source, original, now)
         assert text != source and not row.beyond, tool.line_of(row)

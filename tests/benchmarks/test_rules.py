@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.rules import GENERATED, GYM, RULES, Rule, Size, generated
+from benchmarks.rules import GENERATED, GYM, RULES, Rule, Size, make_rule
 from benchmarks.rules.rules_table import line_of, markdown, mean, ratio
 from benchmarks.rules.timing import Prepared
 from cuir import Specification
@@ -33,9 +33,9 @@ def test_a_seed_is_a_rule() -> None:
     at = Size(2, 4, 256)
     q, k = torch.arange(256)[:, None], torch.arange(256)
     for seed in (0, 3, len(GENERATED), len(GENERATED) + 3):
-        item, two = (generated(seed).mods(at).mask_mod for _ in range(2))
+        item, two = (make_rule(seed).mods(at).mask_mod for _ in range(2))
         assert item is not None and two is not None and torch.equal(item(0, 0, q, k), two(0, 0, q, k))
-    first, next_one = (generated(s).mods(at).mask_mod for s in (0, len(GENERATED)))
+    first, next_one = (make_rule(s).mods(at).mask_mod for s in (0, len(GENERATED)))
     assert first is not None and next_one is not None and not torch.equal(first(0, 0, q, k), next_one(0, 0, q, k))
 
 
@@ -43,7 +43,7 @@ def test_a_seed_is_a_rule() -> None:
 def test_results_are_those_of_the_definition(name: str) -> None:
     kind = next(r.kind for r in RULES if r.name == name)
     cell = {"rule": name, "kind": kind, "head_dim": 64, "length": 256, "heads": 2, "batch": 2, "device": "cpu", "contenders": ["ours"]}
-    text = Prepared(cell).told
+    text = Prepared(cell).result
     assert not text["failed"] and text["off"]["ours"] < 5e-3
 
 

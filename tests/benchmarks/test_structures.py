@@ -16,7 +16,7 @@ NAMES = [name for name, value in vars(structures).items() if inspect.isfunction(
 LENGTHS = {"B": 2, "H": 4, "HK": 2, "M": 5, "N": 7, "D": 8, "L": 3}
 
 
-def called(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+def call(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Return the results of the reference for random inputs, and these."""
     spec = read_specification(f"{structures.__file__}:{name}", ())
     assert isinstance(spec, FunctionSpecification) and spec.doc.strip()
@@ -39,7 +39,7 @@ def called(name: str, **lengths: int) -> tuple[dict[str, torch.Tensor], dict[str
 @pytest.mark.parametrize("structure", NAMES)
 def test_outputs_have_the_shapes_of_queries(structure: str) -> None:
     for n in (7, 0):
-        result, _ = called(structure, N=n)
+        result, _ = call(structure, N=n)
         for name, x in result.items():
             assert x.shape == ((2, 4, 5, 8) if name.startswith("O") else (2, 4, 5)), name
             assert not x.isnan().any() or (name == "ENT" and n == 0), name
@@ -54,22 +54,22 @@ def plain(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, 
 
 def test_they_are_what_their_names_say() -> None:
     """Against plain attention by other means."""
-    result, inputs = called("two_values")
+    result, inputs = call("two_values")
     _, p, v = plain(inputs)
     assert torch.allclose(result["O"], p @ v) and torch.allclose(result["O2"], p @ inputs["v2"].repeat_interleave(2, 1))
-    result, inputs = called("row_entropy")
+    result, inputs = call("row_entropy")
     _, p, _ = plain(inputs)
     assert torch.allclose(result["ENT"], torch.distributions.Categorical(p).entropy())
-    result, inputs = called("largest_weight")
+    result, inputs = call("largest_weight")
     _, p, _ = plain(inputs)
     assert torch.equal(result["TOP"], p.max(-1).values)
-    result, inputs = called("joint_attention", L=0)
+    result, inputs = call("joint_attention", L=0)
     _, p, v = plain(inputs)
     assert torch.allclose(result["O"], p @ v)
-    result, inputs = called("retention", N=5)
+    result, inputs = call("retention", N=5)
     s, _, v = plain(inputs)
     assert torch.allclose(result["O"][:, :, 0], s[:, :, 0, :1] * v[:, :, 0]), (
         "the first query sees the first key alone, which has not faded"
     )
-    result, inputs = called("normed_output")
+    result, inputs = call("normed_output")
     assert torch.allclose((result["O"] / inputs["w"][:, None]).square().mean(-1), torch.ones(()).double(), atol=1e-2)

@@ -92,11 +92,11 @@ def test_expert_kernel_in_time() -> None:
     parse("A = 1\n")  # the grammar is built once a process
     text = path.read_text()
 
-    def parsed_and_checked(turn: int) -> Checked:
+    def parse_and_check(turn: int) -> Checked:
         return check(parse(f"{text}# {turn}\n", path.name), None, {"T": F16, "D": 128})  # a text that was not parsed before
 
-    assert idle_seconds(parsed_and_checked) < 0.12
-    checked = parsed_and_checked(0)
+    assert idle_seconds(parse_and_check) < 0.12
+    checked = parse_and_check(0)
     assert [(r.name, r.warpgroup, r.warp, r.threads) for r in checked.roles] == [
         ("load_k", 0, 0, 32),
         ("load_v", 0, 1, 32),

@@ -24,7 +24,7 @@ def flat(body: str, funcs: str = "") -> tuple[Stmt, ...]:
     return check(parse(text)).roles[0].body
 
 
-def stored(body: str, funcs: str = "", **env: int) -> list[int]:
+def run_and_store(body: str, funcs: str = "", **env: int) -> list[int]:
     """Runs flat scalar code by a few lines of Python; the values stored."""
     out: list[int] = []
     execute(flat(body, funcs), dict(env), out)
@@ -76,29 +76,29 @@ def value(e: Expr, env: dict[str, int]) -> int:
 
 
 def test_swap_is_parallel() -> None:
-    assert stored("x, y = a, b\nx, y = y, x\nstore(X[0], x)\nstore(X[0], y)", a=1, b=2) == [2, 1]
+    assert run_and_store("x, y = a, b\nx, y = y, x\nstore(X[0], x)\nstore(X[0], y)", a=1, b=2) == [2, 1]
 
 
 def test_tuples_are_taken_apart() -> None:
     funcs = "@func\ndef f(x):\n    return (x, x + 1), x * 2\n"
-    assert stored("p, q = f(a)\nu, v = p\np = v, u\nstore(X[0], p[0] * 10 + p[1] + q)", funcs, a=5) == [6 * 10 + 5 + 10]
+    assert run_and_store("p, q = f(a)\nu, v = p\np = v, u\nstore(X[0], p[0] * 10 + p[1] + q)", funcs, a=5) == [6 * 10 + 5 + 10]
 
 
 def test_arguments_are_values_and_rebinding_is_local() -> None:
     funcs = "@func\ndef f(x):\n    x += 1\n    x = x * 2\n    return x\n"
-    assert stored("x = a\ny = f(x)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=4) == [4, 10]
+    assert run_and_store("x = a\ny = f(x)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=4) == [4, 10]
 
 
 def test_returned_text_is_read_before_the_target_is_written() -> None:
     funcs = "@func\ndef f(x, y):\n    return y, x\n"
-    assert stored("x, y = a, b\nx, y = f(x, y)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=1, b=2) == [2, 1]
+    assert run_and_store("x, y = a, b\nx, y = f(x, y)\nstore(X[0], x)\nstore(X[0], y)", funcs, a=1, b=2) == [2, 1]
 
 
 def test_lazy_sides_stay_lazy() -> None:
     funcs = "@func\ndef f(x):\n    y = 100 // x\n    return y + 1\n"
     body = "r = f(a) if a > 0 else 0\nif a > 0 and f(a) > 5:\n    r = r + 1000\nstore(X[0], r)"
-    assert stored(body, funcs, a=0) == [0]
-    assert stored(body, funcs, a=10) == [1011]
+    assert run_and_store(body, funcs, a=0) == [0]
+    assert run_and_store(body, funcs, a=10) == [1011]
 
 
 def test_const_branches_vanish() -> None:
@@ -106,12 +106,12 @@ def test_const_branches_vanish() -> None:
 
 
 def test_a_const_ends_with_its_block() -> None:
-    assert stored("x = 0\nif a > 0:\n    y = 7\n    x = y + 1\nstore(X[0], x)", a=1) == [8]
+    assert run_and_store("x = 0\nif a > 0:\n    y = 7\n    x = y + 1\nstore(X[0], x)", a=1) == [8]
 
 
 def test_effects_keep_their_order() -> None:
     funcs = "@func\ndef f(x):\n    store(X[0], x)\n    return x\n"
-    assert stored("y = f(a) + f(b)\nstore(X[0], y)", funcs, a=1, b=2) == [1, 2, 3]
+    assert run_and_store("y = f(a) + f(b)\nstore(X[0], y)", funcs, a=1, b=2) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_flat_code_means_what_the_text_says(code: tuple[str, str], a: int, b: in
     expected: list[int] = []
     env = {"a": a, "b": b, "store": lambda _, v: expected.append(v), "X": {0: 0}}
     exec(func + body, env)  # our own text, made above; the project itself executes none
-    assert stored(body, "@func\n" + func, a=a, b=b) == expected
+    assert run_and_store(body, "@func\n" + func, a=a, b=b) == expected
 
 
 def test_a_cta_alone_has_rank_0() -> None:
@@ -188,8 +188,8 @@ def k(X: Global[i32, N], *, C: const = 1):
 """
     (alone,) = check(parse(text)).roles[0].body
     assert show(alone) == "store(X[0], 1)\n"
-    (both,) = check(parse(text), consts={"C": 2}).roles[0].body
-    assert isinstance(both, If) and show(both.cond) == "cta_rank() == 0"
+    (statement,) = check(parse(text), consts={"C": 2}).roles[0].body
+    assert isinstance(statement, If) and show(statement.cond) == "cta_rank() == 0"
 
 
 def test_a_branch_that_consts_decide_against_binds_nothing() -> None:
@@ -205,10 +205,10 @@ for i in range(skip):
     x = x + i
 store(X[0], x + skip)
 """
-    assert not any(isinstance(s, For) for s in flat(text)) and stored(text, a=5, b=7) == [7]
+    assert not any(isinstance(s, For) for s in flat(text)) and run_and_store(text, a=5, b=7) == [7]
     selected = text.replace("C > 2", "C > 3")
-    assert any(isinstance(s, For) for s in flat(selected)) and stored(selected, a=5, b=7) == [7 + 0 + 1 + 2]
-    assert stored(text.replace("C > 2", "a > 2"), a=5, b=7) == [7]  # for the run to decide
+    assert any(isinstance(s, For) for s in flat(selected)) and run_and_store(selected, a=5, b=7) == [7 + 0 + 1 + 2]
+    assert run_and_store(text.replace("C > 2", "a > 2"), a=5, b=7) == [7]  # for the run to decide
 
 
 def test_a_constant_on_the_right_decides_too() -> None:
@@ -238,14 +238,14 @@ else:
 store(X[0], y)
 """
     for a in (1, 3):
-        assert stored(text, a=a, b=0) == [1 if a > 2 else 2]
+        assert run_and_store(text, a=a, b=0) == [1 if a > 2 else 2]
     outer = "def f(C):\n    if C > 2:\n        y = 1\n    else:\n        y = 2\n    return y\n"
     for a in (1, 3):  # a parameter hides the const of its name
-        assert stored("store(X[0], f(a))", f"@func\n{outer}", a=a, b=0) == [1 if a > 2 else 2]
+        assert run_and_store("store(X[0], f(a))", f"@func\n{outer}", a=a, b=0) == [1 if a > 2 else 2]
 
 
 @st.composite
-def decided_code(draw: st.DrawFn) -> str:
+def draw_decided_code(draw: st.DrawFn) -> str:
     """`u` and `v` bound in branches that the const C = 3 decides, in loops or not, rebound by some; counts of loops that are known, or not, or 0."""
     value = st.sampled_from(["0", "1", "2", "a % 3", "C - 3", "C - 1"])
     lines: list[str] = []
@@ -267,9 +267,9 @@ def decided_code(draw: st.DrawFn) -> str:
     return "\n".join(["for i in range(2):", *(f"    {line}" for line in lines)] if inside else lines)
 
 
-@given(decided_code(), st.integers(-5, 9))
+@given(draw_decided_code(), st.integers(-5, 9))
 def test_what_consts_decide_means_what_the_text_says(body: str, a: int) -> None:
     body = f"x = a\n{body}\nstore(X[0], x)"
     expected: list[int] = []
     exec(body, {"a": a, "C": 3, "store": lambda _, v: expected.append(v), "X": {0: 0}})  # our own text
-    assert stored(body, a=a) == expected
+    assert run_and_store(body, a=a) == expected

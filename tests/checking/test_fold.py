@@ -27,10 +27,10 @@ OPS = {
 @given(st.sampled_from(sorted(OPS)), INTEGERS, INTEGERS.filter(bool))
 def test_integers_fold_as_in_python_and_wrap(op: str, a: int, b: int) -> None:
     want = OPS[op](a, b)
-    assert fold(Binary(op, Literal(a), Literal(b))) == Literal(want if isinstance(want, bool) else wrapped(want))
+    assert fold(Binary(op, Literal(a), Literal(b))) == Literal(want if isinstance(want, bool) else wrap(want))
 
 
-def wrapped(n: int) -> int:
+def wrap(n: int) -> int:
     return (n + 2**31) % 2**32 - 2**31
 
 
@@ -131,7 +131,7 @@ def test_an_expression_of_known_names_is_known(expr: Expr) -> None:
             return max(map(value, e.args))
         return (NAMES[e.id] if isinstance(e, Name) else e).value  # type: ignore[union-attr,return-value]
 
-    assert specialise(expr, NAMES) == Literal(wrapped(value(expr)))
+    assert specialise(expr, NAMES) == Literal(wrap(value(expr)))
 
 
 def test_only_what_is_chosen_is_evaluated() -> None:

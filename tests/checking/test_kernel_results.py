@@ -52,12 +52,12 @@ def test_a_function_that_fails_keeps_nothing(checked: Checked) -> None:
 
 
 def test_keys_and_their_parts_are_told_apart() -> None:
-    results, another = KernelResults(), ResultKey[int]("another of a test")
+    results, second_key = KernelResults(), ResultKey[int]("another of a test")
     first, second = [1], [1]
     assert results.find(COUNT) is None and results.store(COUNT, 5) == 5 == results.find(COUNT)
     results.store(COUNT, 6, SameObject(first))
     assert results.find(COUNT, SameObject(first)) == 6 and results.find(COUNT, SameObject(second)) is None
-    assert results.values(COUNT) == [5, 6] and results.find(another) is None and not results.values(another)
+    assert results.values(COUNT) == [5, 6] and results.find(second_key) is None and not results.values(second_key)
 
 
 def test_results_are_not_stored() -> None:

@@ -25,7 +25,7 @@ def composed(X: Global[f32, M], Y: Global[f32, M], Z: Global[f32, M], OUT: Globa
             x, y, z = X[i], Y[i], Z[i]
             store(OUT[i], WHAT)
 """
-MEANT: dict[str, Callable[..., torch.Tensor]] = {
+REFERENCES: dict[str, Callable[..., torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "softplus": F.softplus,
@@ -39,7 +39,7 @@ def test_each_composition_computes_its_function(name: str) -> None:
     x = torch.linspace(-4, 4, 50) if name not in POSITIVE else torch.linspace(0.01, 9, 50)
     values = {"X": x, "Y": torch.linspace(-1, 0.5, 50), "Z": torch.linspace(0.6, 2, 50)}
     names = [n for n in "xyz" if n in COMPOSITIONS[name].replace("max", "").replace("exp", "")]
-    function: Callable[..., torch.Tensor] = MEANT.get(name) or getattr(torch, name)
+    function: Callable[..., torch.Tensor] = REFERENCES.get(name) or getattr(torch, name)
     program = parse(TEXT.replace("WHAT", COMPOSITIONS[name]))
     assert_matches(program, lambda x, y, z: function(*({"x": x, "y": y, "z": z}[n] for n in names)), values, schedules=1)
     assert name not in TABLE, "there is a primitive for it"

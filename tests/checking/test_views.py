@@ -19,16 +19,16 @@ def expression(text: str) -> Expr:
     return item.body[0].value  # type: ignore[union-attr]
 
 
-def sliced(text: str) -> int | None:
+def slice_size(text: str) -> int | None:
     e = expression(f"a[{text}]")
     assert isinstance(e, Subscript) and isinstance(e.indices[0], Slice)
     return compute_slice_size(e.indices[0])
 
 
 def test_length_of_a_slice() -> None:
-    assert sliced("i * 64 + j : i * 64 + j + 16") == 16
-    assert sliced("4 : 12") == 8
-    assert sliced("i : j + 16") is None and sliced("i : i + n") is None and sliced("i : 16 + i") is None
+    assert slice_size("i * 64 + j : i * 64 + j + 16") == 16
+    assert slice_size("4 : 12") == 8
+    assert slice_size("i : j + 16") is None and slice_size("i : i + n") is None and slice_size("i : 16 + i") is None
 
 
 def test_view_of() -> None:

@@ -15,7 +15,7 @@ from tests.cli.programs import GOOD
 
 
 @dataclass
-class Shown:
+class CapturedOutput:
     code: int
     out: str
     err: str
@@ -27,14 +27,14 @@ class Shown:
 
 
 @pytest.fixture
-def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
+def cuir(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CapturedOutput]:
     """`cuir("check", "x.cuir")`: one command line. Nothing it prints may be a stack trace."""
     monkeypatch.delenv("CUIR_DEBUG", raising=False)
 
-    def call(*argv: str) -> Shown:
+    def call(*argv: str) -> CapturedOutput:
         capsys.readouterr()
         code = run_command([str(a) for a in argv])
-        output = Shown(code, *capsys.readouterr())
+        output = CapturedOutput(code, *capsys.readouterr())
         assert "Traceback" not in output.out + output.err
         assert code != 70, output.err
         return output

@@ -22,7 +22,7 @@ SMALL = ("-c", "BM=64,BN=64", "--head-dim", "64")
 needs_nvcc = pytest.mark.nvcc
 
 
-def changed(path: Path, old: str, new: str) -> Path:
+def write_changed(path: Path, old: str, new: str) -> Path:
     assert KERNEL.count(old) >= 1
     path.write_text(KERNEL.replace(old, new, 1), encoding="utf-8")
     return path

@@ -70,15 +70,15 @@ def test_a_closed_standard_input_is_a_fault_of_the_call(command: str) -> None:
 
 
 def test_programs_come_from_standard_input(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(content: bytes) -> None:
+    def put_on_stdin(content: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
 
-    given(GOOD.encode())
+    put_on_stdin(GOOD.encode())
     assert cuir("check", "-").code == 0
-    given(GOOD.replace("load(", "laod(").encode())
+    put_on_stdin(GOOD.replace("load(", "laod(").encode())
     output = cuir("check", "-")
     assert output.code == 1 and "<stdin>:6:47: error[N105]" in output.err
-    given(b"\xff\xfe")
+    put_on_stdin(b"\xff\xfe")
     output = cuir("check", "-")
     assert output.code == 2 and "no UTF-8 text" in output.err
 
@@ -97,10 +97,10 @@ def test_without_arguments_there_is_help(cuir: Callable) -> None:
 
 
 def test_a_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("boom\nmore")
 
-    monkeypatch.setattr(reference, "entries", broken)
+    monkeypatch.setattr(reference, "entries", fail)
     monkeypatch.delenv("CUIR_DEBUG", raising=False)
     assert run_command(["ops"]) == 70
     err = capsys.readouterr().err

@@ -60,7 +60,7 @@ REPORT = """========= COMPUTE-SANITIZER
 """
 
 
-def verified() -> Verified:
+def make_verified() -> Verified:
     return Verified("flash_fwd", "causal", (), "flash_fwd_sm90", None, {"T": "f16", "D": 64}, "quick")
 
 
@@ -72,13 +72,13 @@ def worker(tmp_path: Path) -> Callable[[str], list[str]]:
 
 def run_stage(command: list[str], tool: str | None = None, sanitizer: str = "") -> Stage:
     return gpu_stage(
-        verified(), tool, lambda text: None, command=command, sanitizer=sanitizer, limit=20.0 if "hang" not in command else 4.0
+        make_verified(), tool, lambda text: None, command=command, sanitizer=sanitizer, limit=20.0 if "hang" not in command else 4.0
     )
 
 
 def test_every_problem_is_asked(worker: Callable[[str], list[str]]) -> None:
     stage = run_stage(worker("right"))
-    assert stage.verdict == "passed" and len(stage.rows) == len(verified().cases) >= 10 and "launches alike" in stage.reason
+    assert stage.verdict == "passed" and len(stage.rows) == len(make_verified().cases) >= 10 and "launches alike" in stage.reason
 
 
 @pytest.mark.parametrize(
@@ -93,18 +93,18 @@ def test_the_first_that_fails_is_named(worker: Callable[[str], list[str]], how: 
     stage = run_stage(worker(how))
     (result,) = stage.diagnostics
     assert stage.verdict == "failed" and len(stage.rows) == 1
-    assert result.code == code and words in result.message and result.span == verified().checked.origin.span and result.hint
+    assert result.code == code and words in result.message and result.span == make_verified().checked.origin.span and result.hint
     if code == "V403":
-        assert str(verified().cases[1]) in result.message and "flash_fwd" in result.message
+        assert str(make_verified().cases[1]) in result.message and "flash_fwd" in result.message
 
 
 def test_the_wait_that_hangs_is_named(worker: Callable[[str], list[str]]) -> None:
-    line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if ".wait(" in s.source.line(s.line))
+    line, span = next((n, s) for n, s in lower(make_verified().checked).line_map.items() if ".wait(" in s.source.line(s.line))
     (result,) = run_stage([*worker("hang"), str(line)]).diagnostics
     assert result.code == "V403" and result.span == span and "parity 1" in result.notes[0].message and "CTA 3" in result.notes[0].message
 
 
-def made_up(tmp_path: Path, report: str) -> str:
+def write_sanitizer(tmp_path: Path, report: str) -> str:
     path = tmp_path / "compute-sanitizer"
     path.write_text(SANITIZER.format(python=sys.executable, report=report, first=sys.executable))
     path.chmod(0o755)
@@ -113,21 +113,21 @@ def made_up(tmp_path: Path, report: str) -> str:
 
 @pytest.mark.parametrize("how", ["right", "end"])
 def test_a_report_is_told_as_a_line_of_the_program(worker: Callable[[str], list[str]], tmp_path: Path, how: str) -> None:
-    line, span = next((n, s) for n, s in lower(verified().checked).line_map.items() if "O[" in s.source.line(s.line))
-    stage = run_stage(worker(how), "memcheck", made_up(tmp_path, REPORT.format(line=line)))
+    line, span = next((n, s) for n, s in lower(make_verified().checked).line_map.items() if "O[" in s.source.line(s.line))
+    stage = run_stage(worker(how), "memcheck", write_sanitizer(tmp_path, REPORT.format(line=line)))
     assert stage.verdict == "failed" and stage.diagnostics[0].code == "V404" and stage.diagnostics[0].span == span
     assert len(stage.diagnostics) == (1 if how == "right" else 2)
 
 
 def test_no_report_is_a_pass_of_the_smallest_problems(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
     stage = run_stage(
-        worker("right"), "racecheck", made_up(tmp_path, "========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 0 hazards\n")
+        worker("right"), "racecheck", write_sanitizer(tmp_path, "========= COMPUTE-SANITIZER\n========= RACECHECK SUMMARY: 0 hazards\n")
     )
     assert stage.verdict == "passed" and len(stage.rows) == SANITIZED_CASES and "no report of racecheck" in stage.reason
 
 
 def test_a_sanitizer_that_says_nothing_is_no_pass(worker: Callable[[str], list[str]], tmp_path: Path) -> None:
-    stage = run_stage(worker("right"), "memcheck", made_up(tmp_path, ""))
+    stage = run_stage(worker("right"), "memcheck", write_sanitizer(tmp_path, ""))
     assert stage.verdict == "failed" and stage.diagnostics[0].code == "U507"
 
 
@@ -144,23 +144,23 @@ def test_what_is_missing_is_said(cuir: Callable, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_request_survives_the_way_to_the_other_process() -> None:
-    repeated = Verified.from_json(verified().as_json())
-    assert repeated == verified() and repeated.cases == verified().cases and repeated.specification.name == "causal"
+    repeated = Verified.from_json(make_verified().as_json())
+    assert repeated == make_verified() and repeated.cases == make_verified().cases and repeated.specification.name == "causal"
 
 
 def test_the_process_runs_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker's side, the interpreter in the place of the compiled kernel."""
-    from cuir.cli.worker_process import _compiled, compare
+    from cuir.cli.worker_process import _compile_job, compare
 
-    def compiled(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> SimpleNamespace:
+    def make_kernel(program: Program, *, kernel: str | None, consts: dict[str, Any]) -> SimpleNamespace:
         checked = check(program, kernel, consts)
         return SimpleNamespace(launch=lambda arguments: run(checked, arguments) and None)
 
-    monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", make_kernel)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     monkeypatch.setattr(on_gpu, "compare", functools.partial(on_gpu.compare, device="cpu"))
-    _compiled.cache_clear()
-    short = min(range(len(verified().cases)), key=lambda i: verified().cases[i].lengths.M)
-    answer = json.loads(json.dumps(compare(json.loads(json.dumps({"job": verified().as_json(), "case": short})))))
-    assert answer["case"] == str(verified().cases[short]) and answer["from the interpreter"] == 0 and answer["launches alike"] == 4
-    _compiled.cache_clear()
+    _compile_job.cache_clear()
+    short = min(range(len(make_verified().cases)), key=lambda i: make_verified().cases[i].lengths.M)
+    answer = json.loads(json.dumps(compare(json.loads(json.dumps({"job": make_verified().as_json(), "case": short})))))
+    assert answer["case"] == str(make_verified().cases[short]) and answer["from the interpreter"] == 0 and answer["launches alike"] == 4
+    _compile_job.cache_clear()

@@ -34,10 +34,10 @@ def test_steady_work_is_foreseen() -> None:
     clock = Clock()
     estimate = Estimate(clock)
     assert estimate.seconds() is None and estimate.describe() == ""
-    for done in range(1, 10):
+    for finished in range(1, 10):
         clock.now += 10
-        estimate.update(done / 10)
-        assert estimate.seconds() == pytest.approx(10 * (10 - done))
+        estimate.update(finished / 10)
+        assert estimate.seconds() == pytest.approx(10 * (10 - finished))
     assert estimate.describe() == " 90%, about 10 s left"
     estimate.update(1.0)
     assert estimate.describe() == "100%"
@@ -52,8 +52,8 @@ def test_shares_never_shrink_and_what_is_left_is_positive(steps: list[tuple[floa
         estimate.update(share)
         assert before <= estimate.share <= 1
         before = estimate.share
-        left = estimate.seconds()
-        assert left is None or left >= 1
+        remaining = estimate.seconds()
+        assert remaining is None or remaining >= 1
 
 
 def test_what_is_left_grows_again_where_nothing_is_heard() -> None:
@@ -127,19 +127,19 @@ def test_an_interruption_names_the_work_in_a_pipe_too(capsys: pytest.CaptureFixt
 
 def read_terminal(argv: list[str], stop: str = "", environment: dict[str, str] | None = None) -> tuple[int, str]:
     """Run a command on a terminal of 100 columns; type Ctrl-C when `stop` is seen. Return its code, and all that it wrote."""
-    ours, theirs = os.openpty()
+    ours, child_end = os.openpty()
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(
         [sys.executable, "-m", "cuir", *argv],
         cwd=ROOT,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=child_end,
+        stdout=child_end,
+        stderr=child_end,
         env={**env, **(environment or {})},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
     )
-    os.close(theirs)
+    os.close(child_end)
     output, deadline, typed = b"", time.monotonic() + 60, False
     with contextlib.suppress(OSError):  # the other side is closed: the command has ended
         while time.monotonic() < deadline:
@@ -174,12 +174,12 @@ with ProgressLine("title") as view:
     view.update("work", 0.5)
     print("a result")
 """
-    ours, theirs = os.openpty()
+    ours, child_end = os.openpty()
     with open(tmp_path / "out", "w") as file:
         env = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=theirs, env=env)
-        os.close(theirs)
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=file, stderr=child_end, env=env)
+        os.close(child_end)
         assert process.wait(timeout=60) == 0
-    seen = os.read(ours, 65536).decode()
+    output = os.read(ours, 65536).decode()
     os.close(ours)
-    assert (tmp_path / "out").read_text() == "a result\n" and "title" in seen and "a result" not in seen
+    assert (tmp_path / "out").read_text() == "a result\n" and "title" in output and "a result" not in output

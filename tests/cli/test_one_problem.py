@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cuir.cli.gpu_stage import Verified
-from cuir.cli.one_problem import replayed
+from cuir.cli.one_problem import add_commands
 from cuir.text.diagnostics import Diagnostic, Note
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
@@ -159,7 +159,7 @@ def test_a_fault_that_a_scalar_shows_is_shown_again(cuir: Callable, tmp_path: Pa
 def test_the_command_names_the_consts_of_the_kernel_that_failed() -> None:
     notes = (Note("in the case largest 0: M=2, N=126, largest inputs"), Note("found with -c T=bf16"))
     verified = Verified("k.cuir", "mine.py", (), "", None, {}, "full")
-    (result,) = replayed([Diagnostic("V302", "NaN", None, notes)], verified, {"D": 64, "T": "f16"})
+    (result,) = add_commands([Diagnostic("V302", "NaN", None, notes)], verified, {"D": 64, "T": "f16"})
     assert result.notes[-1].message.endswith("-c D=64,T=bf16 --problem M=2,N=126 --inputs largest")
 
 

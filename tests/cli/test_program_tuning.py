@@ -40,7 +40,7 @@ CALL = (
 )
 
 
-class Apart:
+class InProcess:
     """In place of the process of its own: this one."""
 
     def __enter__(self) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with a space; proofs find nothing, kernels compile at once, and there is a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CUIR_MODEL", raising=False)
-    monkeypatch.setattr("llm.limited_processes.Apart", Apart)
+    monkeypatch.setattr("llm.limited_processes.LimitedProcesses", InProcess)
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
     monkeypatch.setattr("cuir.performance.search.tuning_records.device", lambda: ("a formula", 1))
@@ -84,7 +84,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scripted(path: Path, *answers: str) -> Path:
+def write_transcript(path: Path, *answers: str) -> Path:
     """A transcript of scripted answers: what was asked does not matter to a replay that is not exact."""
     recorder = Recorder(path, {"pass": "tune"}, "a script")
     for number, text in enumerate(answers, 1):
@@ -94,7 +94,7 @@ def scripted(path: Path, *answers: str) -> Path:
 
 
 def test_faster_programs_are_kept(cuir: Callable, bench: Path) -> None:
-    path = scripted(bench / "t.jsonl", EARLY_TILE, STAGES, "nothing more", "really")
+    path = write_transcript(bench / "t.jsonl", EARLY_TILE, STAGES, "nothing more", "really")
     output = cuir(*CALL, "--replay", path, "--attempts", "2", "--json")
     assert output.code == 0 and not output.err
     result = output.json
@@ -113,18 +113,18 @@ def test_settings_that_were_timed_are_in_the_request(cuir: Callable, bench: Path
     for block, stages in ((32, 2), (32, 3), (64, 3)):
         journal.write({"T": F16, "D": 64, "BM": 64, "BN": block, "STAGES": stages}, {"status": "timed", "why": "", "milliseconds": [1.5]})
     recorded = bench / "r.jsonl"
-    cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES), "--record", recorded, "--attempts", "1")
+    cuir(*CALL, "--replay", write_transcript(bench / "t.jsonl", STAGES), "--record", recorded, "--attempts", "1")
     requests = recorded.read_text(encoding="utf-8")
     assert "has timed 2 settings" in requests and "* STAGES=3: 1.5000 ms" in requests and "BN=64" not in requests
 
 
 def test_a_limit_of_time_ends_it(cuir: Callable, bench: Path) -> None:
-    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", EARLY_TILE), "--limit", "0", "--json")
+    output = cuir(*CALL, "--replay", write_transcript(bench / "t.jsonl", EARLY_TILE), "--limit", "0", "--json")
     assert output.code == 1 and not output.json["entries"] and "the time is over" in output.json["why"]
 
 
 def test_what_people_see(cuir: Callable, bench: Path) -> None:
-    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
+    output = cuir(*CALL, "--replay", write_transcript(bench / "t.jsonl", STAGES, "nothing more"), "--attempts", "1")
     assert output.code == 0 and "1.333 x the start" in output.out and "1: faster" in output.out and "STAGES=3" in output.out
     assert "A001" in output.out, "an answer that was refused is listed"
     assert "asking" not in output.err and "attempt 1: " in output.err and "tokens" in output.err
@@ -151,19 +151,19 @@ def test_a_proposal_is_told_by_its_file(cuir: Callable, bench: Path) -> None:
     output = cuir(*CALL, "--proposal", "wrong.cuir")
     assert output.code == 1 and "answer.cuir" not in output.err
     assert f"\nwrong.cuir:{line}:{written.index('v_emty') + 1}: error[N101]" in output.err
-    (bench / "same.cuir").write_text(made_for_causal(), encoding="utf-8")
+    (bench / "same.cuir").write_text(show_causal(), encoding="utf-8")
     same = cuir(*CALL, "--proposal", "same.cuir")
     assert same.code == 0 and "same.cuir is the same program as the start: not timed" in same.out
 
 
-def made_for_causal() -> str:
+def show_causal() -> str:
     variant = transfer(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), corpus.variant("causal")())
     return show(with_defaults(variant.program, variant.kernel, {"STAGES": 2, "T": F16, "D": 64, "BM": 64, "BN": 32}))
 
 
 def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
-    output = cuir(*CALL, "--replay", scripted(bench / "t.jsonl", STAGES))
+    output = cuir(*CALL, "--replay", write_transcript(bench / "t.jsonl", STAGES))
     assert (
         output.code == 0
         and "not ranked" in output.out
@@ -185,6 +185,6 @@ def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Calla
     ],
 )
 def test_calls_that_are_wrong(cuir: Callable, bench: Path, words: tuple[str, ...], code: str) -> None:
-    scripted(bench / "t.jsonl", STAGES)
+    write_transcript(bench / "t.jsonl", STAGES)
     output = cuir(*[w for w in CALL if code != "U100" or "--record" not in words or w not in ("--out", "out")], *words, "--json")
     assert output.code == 2 and json.loads(output.out)["diagnostics"][0]["code"] == code

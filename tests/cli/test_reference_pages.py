@@ -40,13 +40,13 @@ def test_the_page_says_what_is_not_the_same_for_most_entries() -> None:
         (body,) = (s.partition("\n")[2] for s in sections if title in re.findall(r"`[^`]+`(?: of an? \w+)?", s.partition("\n")[0]))
         assert body.startswith(f"\n{op.doc}\n")
         facts = [line for line in body.splitlines() if line.startswith("* ")]
-        archs, where = (
+        archs, place = (
             ", ".join(op.archs),
             {"role": "", "declaration": "allowed only before the roles", "any": "allowed anywhere"}[op.where],
         )
-        where = "allowed only outside of roles" if op.traits.makes == "workers" else where
+        place = "allowed only outside of roles" if op.traits.makes == "workers" else place
         workers = "executed by a warpgroup" if op.workers == (128,) else ""
-        words = "; ".join(filter(None, (where, workers, f"only on {archs}" if archs != everywhere else "")))
+        words = "; ".join(filter(None, (place, workers, f"only on {archs}" if archs != everywhere else "")))
         assert (f"* {words}" in facts) == bool(words)
         assert everywhere not in body
 

@@ -137,18 +137,18 @@ def test_weights_are_the_definitions() -> None:
     q, k, v = (torch.randn(B, H, n, D, dtype=torch.float64) for n in (M, N, N))
     s, i, j = q @ k.mT * scale, torch.arange(M)[:, None], torch.arange(N)[None, :]
 
-    def found(name: str, **parameters: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute(name: str, **parameters: float) -> tuple[torch.Tensor, torch.Tensor]:
         return as_specification(corpus.variant(name), name, parameters).reference(q, k, v, scale)
 
-    torch.testing.assert_close(found("relu")[0], s.clamp(min=0) / N @ v)
-    torch.testing.assert_close(found("sigmoid")[0], 1 / (1 + torch.exp(-s) * N) @ v)
-    torch.testing.assert_close(found("sigmoid", bias=-1.5)[0], 1 / (1 + torch.exp(1.5 - s)) @ v)
+    torch.testing.assert_close(compute("relu")[0], s.clamp(min=0) / N @ v)
+    torch.testing.assert_close(compute("sigmoid")[0], 1 / (1 + torch.exp(-s) * N) @ v)
+    torch.testing.assert_close(compute("sigmoid", bias=-1.5)[0], 1 / (1 + torch.exp(1.5 - s)) @ v)
     capped = 1 / (1 + N * torch.exp(-20 * torch.tanh(s / 20)))
-    o, lse = found("combo", prefix=3)
+    o, lse = compute("combo", prefix=3)
     torch.testing.assert_close(o, capped * ((j < 3) | (j <= i)) @ v)
     assert (lse == 0).all()
     weights, sink = torch.exp(s) * (j <= i + 2), torch.exp(torch.linspace(-2, 6, H, dtype=torch.float64)).view(H, 1)
-    o, lse = found("sink_causal")
+    o, lse = compute("sink_causal")
     total = sink + weights.sum(-1)
     torch.testing.assert_close(o, weights @ v / total[..., None])
     torch.testing.assert_close(lse, total.log())

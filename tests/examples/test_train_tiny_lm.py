@@ -15,9 +15,9 @@ SIZES = Sizes(layers=1, heads=2, dim=16, batch=1, length=70, steps=5, rate=1e-2)
 NEAR = 1e-3
 
 
-def with_a_wrong_gradient(*given: Any) -> Callable[[], Attention]:
+def with_a_wrong_gradient(*arguments: Any) -> Callable[[], Attention]:
     """The same attention, whose queries are given the wrong sign of their gradient."""
-    right = dense(*given)()
+    right = dense(*arguments)()
 
     def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return right(2 * q.detach() - q, k, v)
@@ -32,12 +32,12 @@ def test_the_loss_curves_lie_on_one_another(tmp_path: Path) -> None:
     text = read_text(tmp_path, longest=30)
     assert all(len(documents.unique()) > SIZES.batch for _, _, documents in (text.window(SIZES, i) for i in range(SIZES.steps)))
     curves = both(text, SIZES, "cpu")
-    theirs, mine = (torch.tensor(c.losses) for c in curves.values())
-    assert list(curves) == ["PyTorch, dense", "cuir"] and (theirs - mine).abs().max() < NEAR
+    expected, mine = (torch.tensor(c.losses) for c in curves.values())
+    assert list(curves) == ["PyTorch, dense", "cuir"] and (expected - mine).abs().max() < NEAR
     assert mine[-1] < mine[0] - 0.5
     second = torch.tensor(train(with_a_wrong_gradient, text, SIZES, "cpu").losses)
-    assert second[0] == theirs[0] and (second - theirs).abs().max() > 2 * NEAR
-    assert f"the last are {theirs[-1]:.4f} and {mine[-1]:.4f}" in report(curves)
+    assert second[0] == expected[0] and (second - expected).abs().max() > 2 * NEAR
+    assert f"the last are {expected[-1]:.4f} and {mine[-1]:.4f}" in report(curves)
     plot(curves, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 0
 

@@ -23,7 +23,7 @@ TRIED = [
 ]
 
 
-def checked_text(text: str, consts: Mapping[str, Any] | None = None) -> Checked:
+def check_text(text: str, consts: Mapping[str, Any] | None = None) -> Checked:
     return cuir.check(cuir.parse(text, "k.cuir"), None, consts)
 
 
@@ -39,14 +39,14 @@ def tensors(checked: Checked, dims: Mapping[str, int] | None = None, **scalars: 
     return result
 
 
-def explored(program: str | Checked, dims: Mapping[str, int] | None = None, **options: Any) -> Exploration:
-    checked = program if isinstance(program, Checked) else checked_text(program)
+def explore_program(program: str | Checked, dims: Mapping[str, int] | None = None, **options: Any) -> Exploration:
+    checked = program if isinstance(program, Checked) else check_text(program)
     return explore(checked, tensors(checked, dims), **options)
 
 
 def fault(program: str | Checked, schedule: str | Schedule, dims: Mapping[str, int] | None = None, grid: int | None = None) -> str:
     """The code of the fault of one run, or ""."""
-    checked = program if isinstance(program, Checked) else checked_text(program)
+    checked = program if isinstance(program, Checked) else check_text(program)
     try:
         cuir.run(checked, tensors(checked, dims), schedule=schedule, grid=grid)
     except cuir.CuirError as error:
@@ -54,7 +54,7 @@ def fault(program: str | Checked, schedule: str | Schedule, dims: Mapping[str, i
     return ""
 
 
-def replayed(program: str | Checked, result: Exploration, dims: Mapping[str, int] | None = None) -> str:
+def replay(program: str | Checked, result: Exploration, dims: Mapping[str, int] | None = None) -> str:
     """The code of the fault when the schedule that was found runs with data."""
     assert result.schedule is not None
     return fault(program, result.schedule.schedule("schedule.json"), dims, result.schedule.grid)

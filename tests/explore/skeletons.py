@@ -11,7 +11,7 @@ from cuir.explore.execution import Execution
 from cuir.explore.skeleton import NOW, Bar, Fence, Landing, Region, Retire, Skeleton, Step, Touch, Trace
 from cuir.text.source import Source, Span
 
-HERE = Span(Source("k", "text"), 1, 1, 1, 5)
+SPAN = Span(Source("k", "text"), 1, 1, 1, 5)
 BYTES = 64
 
 
@@ -19,7 +19,7 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
     """Barriers as (count, named); workers as lists, each of a warp, of ("wait", bar, parity), ("arrive", bar, copies expected), ("copy", bar, region), ("sync", bar), ("named", bar),
     ("read", region), ("write", region), ("fence",), ("product", region), ("retire",). Regions are 64 bytes each, all defined."""
     result = Skeleton(0, 1, None, False)
-    result.bars = [Bar(f"b{n}", count, count, HERE, named) for n, (count, named) in enumerate(bars)]
+    result.bars = [Bar(f"b{n}", count, count, SPAN, named) for n, (count, named) in enumerate(bars)]
     result.regions = [Region(0, ((BYTES * n, BYTES * n + BYTES),)) for n in range(3)]
     result.aliases = {"x": ()}
     for number, ops in enumerate(workers):
@@ -28,18 +28,18 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
         for op in ops:
             kind = op[0]
             if kind == "wait":
-                trace.steps.append(Step("wait", HERE, (op[1],), op[2]))
+                trace.steps.append(Step("wait", SPAN, (op[1],), op[2]))
             elif kind == "arrive":
-                trace.steps.append(Step("arrive", HERE, (op[1],), BYTES * op[2]))
+                trace.steps.append(Step("arrive", SPAN, (op[1],), BYTES * op[2]))
             elif kind == "copy":
-                landing = Landing(len(result.landings), f"copy {len(result.landings)}", number, engines, op[1], BYTES, HERE)
+                landing = Landing(len(result.landings), f"copy {len(result.landings)}", number, engines, op[1], BYTES, SPAN)
                 engines += 1
                 result.landings.append(landing)
-                trace.steps.append(Step("copy", HERE, (), 0, (landing,), [_touch(op[2], "write", "async", landing.engine, True)]))
+                trace.steps.append(Step("copy", SPAN, (), 0, (landing,), [_touch(op[2], "write", "async", landing.engine, True)]))
             elif kind == "sync":
-                trace.steps += [Step("join", HERE, (op[1],)), Step("pass", HERE, (op[1],))]
+                trace.steps += [Step("join", SPAN, (op[1],)), Step("pass", SPAN, (op[1],))]
             elif kind == "named":
-                trace.steps.append(Step("named arrive", HERE, (op[1],)))
+                trace.steps.append(Step("named arrive", SPAN, (op[1],)))
             elif kind == "fence":
                 trace.add_local(Fence())
             elif kind == "product":
@@ -56,7 +56,7 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
 
 
 def _touch(region: int, mode: str, proxy: str, engine: int, point: bool) -> Touch:
-    return Touch(region, mode, proxy, engine, HERE, f"r{region}", "the engine", "its wait", point)
+    return Touch(region, mode, proxy, engine, SPAN, f"r{region}", "the engine", "its wait", point)
 
 
 def interleavings(skeleton: Skeleton, most: int) -> Iterator[Execution] | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.explore.programs import checked_text, explored, fault, replayed
+from tests.explore.programs import check_text, explore_program, fault, replay
 from tests.strategies.effort import examples
 
 HEAD = """\
@@ -63,13 +63,13 @@ def program(counts: tuple[int, int], workers: list[list[str]]) -> str:
 
 def agree(text: str, seeds: range) -> str:
     """The exploration's verdict, with which the interpreter agrees."""
-    checked = checked_text(text)
-    result = explored(checked, seconds=20)
+    checked = check_text(text)
+    result = explore_program(checked, seconds=20)
     if result.verdict == "clean":
         tried = ["in_order", "adversarial:reverse", "adversarial:engines_first", *(f"random:{s}" for s in seeds)]
         assert {s: c for s in tried if (c := fault(checked, s))} == {}
     elif result.verdict == "faulty":
-        assert replayed(checked, result) != ""
+        assert replay(checked, result) != ""
     return result.verdict
 
 

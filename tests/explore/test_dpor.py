@@ -16,7 +16,7 @@ from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
 from tests.strategies.effort import examples
 
 
-def explored(k: Skeleton) -> tuple[module.SearchResult, Counter[frozenset]]:
+def explore_skeleton(k: Skeleton) -> tuple[module.SearchResult, Counter[frozenset]]:
     """The exploration, and how often each class was completed."""
     classes: Counter[frozenset] = Counter()
 
@@ -39,7 +39,7 @@ def compare(k: Skeleton, most: int = 200) -> tuple[int, bool]:
     if runs is None:
         return 0, False
     all_items = list(runs)
-    result, classes = explored(k)
+    result, classes = explore_skeleton(k)
     faulty = any(r.faults for r in all_items)
     assert (result.faulty is not None) == faulty
     if not faulty:

@@ -14,16 +14,16 @@ from cuir.explore.extract import extract_skeletons
 from cuir.explore.skeleton import Touch
 from cuir.explore.state_intervals import compute_box_coordinates, compute_box_intervals, compute_element_intervals
 from cuir.text.diagnostics import CuirError
-from tests.explore.programs import checked_text, tensors
+from tests.explore.programs import check_text, tensors
 
 HEAD = '@kernel(arch="sm_90a")\ndef k(X: Global[f32, 64, 64], I: Global[i32, 8], Y: Global[f32, 64, 64]):\n'
 
 
-def explored(body: str, **given: torch.Tensor) -> tuple[str, str]:
+def explore_body(body: str, **replacements: torch.Tensor) -> tuple[str, str]:
     """Verdict, and the code of the fault or of the refusal."""
-    checked = checked_text(HEAD + body)
+    checked = check_text(HEAD + body)
     try:
-        exploration = explore(checked, tensors(checked) | given)
+        exploration = explore(checked, tensors(checked) | replacements)
     except CuirError as error:
         return "refused", error.diagnostics[0].code
     return exploration.verdict, exploration.diagnostics[0].code if exploration.diagnostics else ""
@@ -41,8 +41,8 @@ FROM_AN_INPUT = """\
 
 
 def test_control_flow_may_follow_from_inputs() -> None:
-    assert explored(FROM_AN_INPUT, I=torch.ones(8, dtype=torch.int32)) == ("clean", "")
-    assert explored(FROM_AN_INPUT) == ("faulty", "D401")
+    assert explore_body(FROM_AN_INPUT, I=torch.ones(8, dtype=torch.int32)) == ("clean", "")
+    assert explore_body(FROM_AN_INPUT) == ("faulty", "D401")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_control_flow_may_follow_from_inputs() -> None:
     ],
 )
 def test_what_depends_on_who_ran_first_is_refused(body: str) -> None:
-    assert explored(body) == ("refused", "V202")
+    assert explore_body(body) == ("refused", "V202")
 
 
 def test_masks_and_index_tiles_of_inputs_count_exactly() -> None:
@@ -68,11 +68,11 @@ def test_masks_and_index_tiles_of_inputs_count_exactly() -> None:
         q = rows(16) + cols(16)
         store(Y[0 : 16, 0 : 16], full(f32, [16, 16], 1.0), mask=q % 2 == w)
 """
-    assert explored(body) == ("clean", "")
-    assert explored(body.replace("q % 2 == w", "q % 3 >= w"))[1] == "R402"
+    assert explore_body(body) == ("clean", "")
+    assert explore_body(body.replace("q % 2 == w", "q % 3 >= w"))[1] == "R402"
     scattered = body.replace("Y[0 : 16, 0 : 16]", "Y[rows(16), cols(16)]")
-    assert explored(scattered) == ("clean", "")
-    assert explored(scattered.replace("q % 2 == w", "q % 3 >= w"))[1] == "R402"
+    assert explore_body(scattered) == ("clean", "")
+    assert explore_body(scattered.replace("q % 2 == w", "q % 3 >= w"))[1] == "R402"
 
 
 def test_clusters_never_share_an_element() -> None:
@@ -82,8 +82,8 @@ def test_clusters_never_share_an_element() -> None:
         for t in work:
             store(Y[t * STEP : t * STEP + 16, 0 : 16], full(f32, [16, 16], 1.0))
 """
-    assert explored(body.replace("STEP", "16")) == ("clean", "")
-    assert explored(body.replace("STEP", "8")) == ("faulty", "R402")  # two units of one CTA here, of two in another launch
+    assert explore_body(body.replace("STEP", "16")) == ("clean", "")
+    assert explore_body(body.replace("STEP", "8")) == ("faulty", "R402")  # two units of one CTA here, of two in another launch
 
 
 def test_an_alias_makes_what_lay_there_undefined() -> None:
@@ -95,13 +95,13 @@ def test_an_alias_makes_what_lay_there_undefined() -> None:
         store(sO, full(f32, [16, 32], 2.0))
         store(Y[0 : 16, 0 : 32], load(WHICH))
 """
-    assert explored(body.replace("WHICH", "sO")) == ("clean", "")
-    assert explored(body.replace("WHICH", "sX")) == ("faulty", "M401")
+    assert explore_body(body.replace("WHICH", "sO")) == ("clean", "")
+    assert explore_body(body.replace("WHICH", "sX")) == ("faulty", "M401")
 
 
 def test_a_launch_that_is_not_small_is_refused() -> None:
     body = '    b = mbarrier(1)\n    with role("a", warps=1):\n        for i in range(1000000):\n            b.arrive()\n'
-    assert explored(body) == ("refused", "V203")
+    assert explore_body(body) == ("refused", "V203")
 
 
 def test_steps_are_the_points_of_a_worker() -> None:
@@ -120,7 +120,7 @@ def test_steps_are_the_points_of_a_worker() -> None:
         store_wait()
         sync_b = 0
 """
-    checked = checked_text(HEAD + body)
+    checked = check_text(HEAD + body)
     (skeleton,) = extract_skeletons(checked, tensors(checked))
     a, c = skeleton.workers
     assert [s.kind for s in a.steps] == ["arrive", "copy"] and a.steps[0].value == 64 * 64 * 4

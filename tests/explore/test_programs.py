@@ -43,7 +43,7 @@ PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]
 ]
 
 
-def bound(problem: tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]) -> tuple[Checked, dict[str, Any], int]:
+def bind_problem(problem: tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]) -> tuple[Checked, dict[str, Any], int]:
     name, consts, dims, scalars, grid = problem
     place = {**corpus.kernels(), **corpus.programs()}[name]
     checked = check(parse(place.read_text(encoding="utf-8"), place.name), None, consts)
@@ -115,7 +115,7 @@ def test_the_right_ones_are_clean(name: str) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
 def test_corpus_kernels_are_clean_and_all_their_schedules_alike(problem: Any) -> None:
-    checked, inputs, grid = bound(problem)
+    checked, inputs, grid = bind_problem(problem)
     exploration = explore(checked, inputs, grid=grid)
     assert exploration.verdict == "clean", exploration.diagnostics
     few = checked.tiles is not None and checked.tiles.dynamic and grid == 1  # two units: each set of them that a cluster may get
@@ -131,7 +131,7 @@ PACKED = {
 }
 BACKWARD = {"B": 1, "H": 2, "HK": 1, "M": 200, "N": 300}
 LONG = {**ATTENTION, "M": 256}
-OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int]] = [
+OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int]] = [
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 1),
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 2),
     ("gemm_clusters", "gemm", {}, {"M": 300, "N": 304, "K": 200}, {}, 2),
@@ -279,7 +279,7 @@ OTHERS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, Any], int
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("problem", OTHERS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
+@pytest.mark.parametrize("problem", OTHER_PROGRAMS, ids=lambda p: f"{p[1]} of {p[0]} on {p[5]}")
 def test_other_programs_are_clean(problem: Any) -> None:
     name, kernel, consts, dims, inputs, grid = problem
     place = {**corpus.kernels(), **corpus.programs()}[name]
@@ -289,7 +289,7 @@ def test_other_programs_are_clean(problem: Any) -> None:
 
 
 def test_every_program_of_the_corpus_is_explored() -> None:
-    assert {p[0] for p in PROBLEMS} | {p[0] for p in OTHERS} == set(corpus.kernels()) | set(corpus.programs())
+    assert {p[0] for p in PROBLEMS} | {p[0] for p in OTHER_PROGRAMS} == set(corpus.kernels()) | set(corpus.programs())
 
 
 def random_steps(checked: Checked, inputs: dict[str, Any], grid: int, lockstep: bool, seed: int) -> tuple[str, ...]:
@@ -310,23 +310,23 @@ def random_steps(checked: Checked, inputs: dict[str, Any], grid: int, lockstep: 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: f"{p[0]}-{'-'.join(map(str, p[1].values()))}-{p[2]['M']}")
 def test_the_interpreter_follows_any_schedule(problem: Any, seed: int, lockstep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Points of the interpreter and steps of the exploration are the same, one by one, to the end."""
-    checked, inputs, grid = bound(problem)
+    checked, inputs, grid = bind_problem(problem)
     steps = random_steps(checked, inputs, grid, lockstep, seed)
     selected = []
-    replayed = Picker.replayed
+    replayed = Picker.replay_step
 
-    def counted(self: Picker, workers: Any, actions: Any) -> Any:
+    def count_step(self: Picker, workers: Any, actions: Any) -> Any:
         result = replayed(self, workers, actions)
         selected.append(result)
         return result
 
-    monkeypatch.setattr(Picker, "replayed", counted)
+    monkeypatch.setattr(Picker, "replay_step", count_step)
     run(checked, inputs, schedule=Schedule.replay(steps, 0, lockstep), grid=grid)
     assert sum(t is not None for t in selected) == len(steps)
 
 
 def test_a_schedule_of_another_program_does_not_fit() -> None:
-    checked, inputs, grid = bound(PROBLEMS[4])
+    checked, inputs, grid = bind_problem(PROBLEMS[4])
     for steps in (("load[0]", "nobody[0]"), ("copy 1 by load[0]",), ("compute[0]",) * 40):
         with pytest.raises(CuirError) as caught:
             run(checked, inputs, schedule=Schedule.replay(steps), grid=grid)

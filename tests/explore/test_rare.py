@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir.explore import explore
-from tests.explore.programs import checked_text, explored, fault, replayed, tensors
+from tests.explore.programs import check_text, explore_program, fault, replay, tensors
 
 # Three workers arrive and two are counted: the phase is over without the first one's data only if the third, which has most to do, overtakes it.
 ONE_ARRIVAL_TOO_FEW = """\
@@ -62,21 +62,21 @@ RARE = {"one arrival too few": ONE_ARRIVAL_TOO_FEW, "any two meet": ANY_TWO_MEET
 
 @pytest.mark.parametrize("name", RARE)
 def test_found_though_the_run_in_order_is_clean(name: str) -> None:
-    checked = checked_text(RARE[name])
+    checked = check_text(RARE[name])
     assert fault(checked, "in_order") == "" == fault(checked, "adversarial:engines_first")
-    result = explored(checked)
+    result = explore_program(checked)
     assert result.verdict == "faulty" and result.classes >= 1 and result.schedule is not None
     code = result.diagnostics[0].code
     assert code[0] in "DRSM" and result.schedule.code == code
-    assert replayed(checked, result) == code
+    assert replay(checked, result) == code
     assert result.diagnostics[0].span is not None and result.diagnostics[0].span.source.name == "k.cuir"
 
 
 @pytest.mark.parametrize("name", ["one arrival too few", "any two meet"])
 def test_a_hundred_random_runs_miss_what_the_exploration_finds(name: str) -> None:
-    checked = checked_text(RARE[name])
+    checked = check_text(RARE[name])
     assert {fault(checked, f"random:{seed}") for seed in range(100)} == {""}
-    assert not explored(checked).ok
+    assert not explore_program(checked).ok
 
 
 # The parity is taken from the unit's number instead of a count: right for a CTA that gets units 0, 1 and so on.
@@ -100,14 +100,14 @@ def k(X: Global[f16, 192, 64], Y: Global[f16, 192, 64]):
 
 
 def test_units_of_work_are_handed_out_in_every_way() -> None:
-    checked = checked_text(PARITY_OF_THE_UNIT)
+    checked = check_text(PARITY_OF_THE_UNIT)
     assert fault(checked, "in_order", grid=1) == ""
-    result = explored(checked, grid=1)
+    result = explore_program(checked, grid=1)
     assert result.verdict == "faulty" and result.schedule is not None
     assert result.schedule.units in ((0, 2), (1,), (1, 2)) and "which gets the units of work" in str(result.diagnostics[0].notes)
-    assert replayed(checked, result) == result.schedule.code
-    static = checked_text(PARITY_OF_THE_UNIT.replace(", dynamic=True", ""))
-    assert explored(static, grid=1).ok and not explored(static, grid=2).ok  # units 0 and 2, then 1
+    assert replay(checked, result) == result.schedule.code
+    static = check_text(PARITY_OF_THE_UNIT.replace(", dynamic=True", ""))
+    assert explore_program(static, grid=1).ok and not explore_program(static, grid=2).ok  # units 0 and 2, then 1
 
 
 def test_the_budget_is_kept_and_nothing_claimed() -> None:
@@ -119,8 +119,8 @@ def k(Y: Global[f32, 6, 16, 16]):
         meet.sync()
         store(Y[w, :, :], full(f32, [16, 16], 1.0))
 """
-    checked = checked_text(text)
-    all_of_it = explored(checked, classes=None)
+    checked = check_text(text)
+    all_of_it = explore_program(checked, classes=None)
     assert all_of_it.verdict == "clean" and all_of_it.classes == 15 * 6 and not all_of_it.alike  # pairs of six, in any order
     some = explore(checked, tensors(checked), classes=10)
     assert some.verdict == "unknown" and some.classes == 10 and not some.ok

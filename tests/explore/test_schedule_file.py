@@ -12,15 +12,17 @@ from cuir.explore import Written, read_schedule
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 
-ONE = Written("k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, (0, 3), True, ("load[0]", "copy 1 by load[0]"), "R401", "a race")
+SCHEDULE = Written(
+    "k", {"T": F16, "D": 64, "DYNAMIC": True}, {"M": 5}, 2, 1, (0, 3), True, ("load[0]", "copy 1 by load[0]"), "R401", "a race"
+)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    ONE.save(tmp_path / "new" / "s.json")
+    SCHEDULE.save(tmp_path / "new" / "s.json")
     result = read_schedule(tmp_path / "new" / "s.json")
-    assert result == ONE
+    assert result == SCHEDULE
     schedule = result.schedule("s.json")
-    assert schedule.steps == ONE.steps and schedule.cluster == 1 and schedule.policy == "lockstep" and schedule.units == (0, 3)
+    assert schedule.steps == SCHEDULE.steps and schedule.cluster == 1 and schedule.policy == "lockstep" and schedule.units == (0, 3)
     assert schedule.replay_option == "--replay s.json"
 
 
@@ -43,7 +45,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 )
 def test_other_files_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "s.json"
-    path.write_text(json.dumps(ONE.as_json() | change))
+    path.write_text(json.dumps(SCHEDULE.as_json() | change))
     with pytest.raises(CuirError) as caught:
         read_schedule(path)
     assert caught.value.diagnostics[0].code == "U124"
@@ -61,5 +63,5 @@ def test_no_json_and_no_file(tmp_path: Path, text: str | None, code: str) -> Non
 
 def test_a_folder_is_no_place_to_write(tmp_path: Path) -> None:
     with pytest.raises(CuirError) as caught:
-        ONE.save(tmp_path)
+        SCHEDULE.save(tmp_path)
     assert caught.value.diagnostics[0].code == "U108"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.explore.programs import TRIED, checked_text, explored, fault
+from tests.explore.programs import TRIED, check_text, explore_program, fault
 
 HEAD = '@kernel(arch="sm_90a")\ndef k(X: Global[f16, 192, 64], Y: Global[f16, 192, 64], C: Global[f32, 64, 64]):\n'
 
@@ -171,8 +171,8 @@ def test_rule(rule: str) -> None:
     wrong = []
     for chosen, program in table:
         right = formula(chosen)
-        checked = checked_text(program)
-        result = explored(checked)
+        checked = check_text(program)
+        result = explore_program(checked)
         code = next((c for schedule in TRIED if (c := fault(checked, schedule))), "")
         if result.ok != right or (not code) != right:
             wrong.append((sorted(chosen), right, result.summary(), code))

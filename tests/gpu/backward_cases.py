@@ -65,7 +65,7 @@ class Problem:
         M, N = round(m * length), round(n * length)
         g = torch.Generator(device).manual_seed(length + dim)
         self.device, self.scale = device, dim**-0.5
-        self.given = [
+        self.inputs = [
             torch.randn(batch, h, s, dim, generator=g, device=device).to(getattr(torch, dtype)) for h, s in ((H, M), (HK, N), (HK, N))
         ]
         self.do = torch.randn(batch, H, M, dim, generator=g, device=device).to(getattr(torch, dtype))
@@ -75,25 +75,25 @@ class Problem:
         self.options = {"enable_gqa": H != HK, "backend": "auto" if device == "cuda" else "interpret", "verify": "off"}
 
     def leaves(self, requests: str = "qkv") -> list[torch.Tensor]:
-        return [x.detach().clone().requires_grad_(n in requests) for n, x in zip("qkv", self.given, strict=True)]
+        return [x.detach().clone().requires_grad_(n in requests) for n, x in zip("qkv", self.inputs, strict=True)]
 
-    def call(self, *given: torch.Tensor) -> torch.Tensor:
-        return flex_attention(*given, self.score, self.block_mask, **self.options)  # type: ignore[arg-type, return-value]
+    def call(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return flex_attention(*inputs, self.score, self.block_mask, **self.options)  # type: ignore[arg-type, return-value]
 
     def gradients(self, requests: str = "qkv") -> tuple[torch.Tensor, ...]:
         leaves = self.leaves(requests)
         return torch.autograd.grad(self.call(*leaves), [x for x in leaves if x.requires_grad], self.do)
 
-    def theirs(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    def compute_reference(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         """Return the gradients of the formula in PyTorch, in float64 or in the dtype of the inputs."""
-        leaves = [x.detach().to(dtype).requires_grad_() for x in self.given]
+        leaves = [x.detach().to(dtype).requires_grad_() for x in self.inputs]
         o, _ = forward(Specification("wanted", self.mask, self.score), *leaves, self.scale)
         return torch.autograd.grad(o, leaves, self.do.to(o.dtype))
 
     def judge(self, actual: tuple[torch.Tensor, ...], requests: str = "qkv") -> None:
         """Against float64, beside the error that PyTorch has in the dtype of the inputs."""
         ratio, slack = BOUNDS[self.do.dtype]
-        expected = zip(("dQ", "dK", "dV"), self.theirs(torch.float64), self.theirs(self.do.dtype), strict=True)
+        expected = zip(("dQ", "dK", "dV"), self.compute_reference(torch.float64), self.compute_reference(self.do.dtype), strict=True)
         for x, (name, exact, half) in zip(actual, (w for n, w in zip("qkv", expected, strict=True) if n in requests), strict=True):
             error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
             assert x.shape == exact.shape and error <= ratio * allowed + slack * float(exact.norm()), (name, error, allowed)
@@ -114,7 +114,7 @@ def some(device: str, name: str, length: int, dim: int, requests: str, dtype: st
     if device == "cuda" and requests == "q":
         leaves = problem.leaves(requests)
         o = problem.call(*leaves)
-        selected = taken_by(lambda: torch.autograd.grad(o, leaves[0], problem.do))
+        selected = measure_memory(lambda: torch.autograd.grad(o, leaves[0], problem.do))
         rows = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
         assert selected <= problem.do.nbytes + 8 * rows + 2**17, selected
 
@@ -141,8 +141,8 @@ def compiled(device: str, length: int, dim: int, compiler: str) -> None:
     leaves = problem.leaves()
 
     @functools.partial(torch.compile, fullgraph=True, backend=compiler)
-    def loss(*given: torch.Tensor) -> torch.Tensor:
-        return (problem.call(*(x * 1.0 for x in given)) * problem.do).sum()
+    def loss(*leaves: torch.Tensor) -> torch.Tensor:
+        return (problem.call(*(x * 1.0 for x in leaves)) * problem.do).sum()
 
     alike(torch.autograd.grad(loss(*leaves), leaves), problem.gradients())
 
@@ -166,7 +166,7 @@ def captured(length: int, dim: int, dtype: str = "float16") -> None:
     with torch.no_grad():
         for x in (*leaves, problem.do):
             x.copy_(x.roll(1, 2))
-    problem.given = [x.detach().clone() for x in leaves]
+    problem.inputs = [x.detach().clone() for x in leaves]
     graph.replay()
     alike(result, problem.gradients())
 
@@ -175,15 +175,15 @@ def repeated(name: str, length: int, dim: int, dtype: str = "float16") -> None:
     """Passes behind the first repeat its launches, right for the tensors of each; those that lie otherwise are made anew."""
     from cuir.attn.kernels.autograd import Gradients
 
-    problem, made, of = Problem(name, "cuda", length, dim, dtype), [], Gradients.of
+    problem, calls, of = Problem(name, "cuda", length, dim, dtype), [], Gradients.of
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Gradients, "of", lambda self, *a, **k: (made.append(self), of(self, *a, **k))[1])
+        patched.setattr(Gradients, "of", lambda self, *a, **k: (calls.append(self), of(self, *a, **k))[1])
         for turn in range(5):
             problem.do = torch.randn_like(problem.do)
             if turn == 3:
                 problem.do = problem.do.transpose(1, 2).contiguous().transpose(1, 2)
             problem.judge(problem.gradients())
-            assert len(made) == (1 if turn < 3 else 2), (turn, len(made))
+            assert len(calls) == (1 if turn < 3 else 2), (turn, len(calls))
 
 
 def memory(length: int, dim: int, dtype: str = "float16") -> None:
@@ -192,14 +192,14 @@ def memory(length: int, dim: int, dtype: str = "float16") -> None:
     problem.gradients()  # prepares kernels and lists
     leaves = problem.leaves()
     o = problem.call(*leaves)
-    selected, queries = taken_by(lambda: torch.autograd.grad(o, leaves, problem.do)), problem.do.numel()
+    selected, queries = measure_memory(lambda: torch.autograd.grad(o, leaves, problem.do)), problem.do.numel()
     padded = -(-length // 128) * 128 * problem.do.shape[0] * problem.do.shape[1]
     sums = 0 if dtype == "float32" else 4 * queries
     bound = sums + 2 * 4 * padded + sum(x.nbytes for x in leaves) + 2**20
     assert selected <= bound, (selected, bound)
 
 
-def taken_by(call: Callable[[], object]) -> int:
+def measure_memory(call: Callable[[], object]) -> int:
     """The most bytes that a call has at a time beside what was there: those asked for, since the blocks that PyTorch gives depend on which it has at hand."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

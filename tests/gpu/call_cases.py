@@ -194,14 +194,14 @@ def threads() -> None:
     f, p = kernel(), problem()
     expected, _ = f(**p)
     torch.cuda.synchronize()
-    found: list[bool] = []
+    results: list[bool] = []
 
     def work() -> None:
         o, lse = torch.empty_like(expected), torch.empty(expected.shape[:-1], device="cuda")
         for _ in range(50):
             f(**p, O=o, LSE=lse)
         torch.cuda.synchronize()
-        found.append(torch.equal(o, expected))
+        results.append(torch.equal(o, expected))
 
     fresh_o, fresh_lse = torch.empty_like(expected), torch.empty(expected.shape[:-1], device="cuda")
     starters = [
@@ -213,7 +213,7 @@ def threads() -> None:
     for t in starters:
         t.join()
     torch.cuda.synchronize()
-    assert found == [True] * 4 and torch.equal(fresh_o, expected)
+    assert results == [True] * 4 and torch.equal(fresh_o, expected)
 
 
 def nothing_to_do() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 from cuir import CuirError, Specification, create_block_mask, flex_attention, varlen_attention
 from cuir.attn.kernels import attention_kernel
@@ -90,7 +90,7 @@ def largest_scores() -> None:
     for mask in (causal, documents(0, 1000)):
         spec = Specification("wanted", mask, alibi(4))
         block_mask = create_block_mask(mask, None, None, 700, 1000)
-        o, aux = flex_attention(q, k, v, alibi(4), block_mask, return_aux=theirs.AuxRequest(max_scores=True), verify="off")
+        o, aux = flex_attention(q, k, v, alibi(4), block_mask, return_aux=torch_flex.AuxRequest(max_scores=True), verify="off")
         torch.testing.assert_close(aux.max_scores.double(), spec.most(q, k, 64**-0.5), atol=1e-3, rtol=1e-5)
         torch.testing.assert_close(o, flex_attention(q, k, v, alibi(4), block_mask, verify="off"))
 
@@ -114,24 +114,24 @@ def verified_once() -> None:
 def block_masks_of_pytorch() -> None:
     q, k, v = tensors(4, 4, 640, 640, 64, torch.float16)
     for mask, batches in ((causal, None), (documents(1, 640), 2)):  # blocks of one batch would be obeyed in the other
-        check(q, k, v, None, mask, theirs.create_block_mask(mask, batches, None, 640, 640, device="cuda"))
+        check(q, k, v, None, mask, torch_flex.create_block_mask(mask, batches, None, 640, 640, device="cuda"))
     count, first = torch.full((1, 1, 5), 2, dtype=torch.int32, device="cuda"), torch.arange(5, device="cuda").int().expand(1, 1, 5, 5)
-    built = theirs.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
+    built = torch_flex.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
     check(q, k, v, None, lambda b, h, i, j: (i >= j) & (j < 256), built)
 
 
 def one_kernel() -> None:
-    made = []
+    compilations = []
     compile = api.compile
 
-    def counted(*args: Any, **named: Any) -> Any:
-        made.append(named)
+    def count_compilation(*args: Any, **named: Any) -> Any:
+        compilations.append(named)
         return compile(*args, **named)
 
-    api.compile = counted
+    api.compile = count_compilation
     for seed, (m, n) in enumerate([(512, 512), (512, 512), (700, 333), (90, 1500)]):
         check(*tensors(4, 4, m, n, 64, torch.float16), None, documents(seed, max(m, n)))  # type: ignore[misc]
-    assert len(made) == len({str(consts) for consts in made}), "a kernel was compiled twice"
+    assert len(compilations) == len({str(consts) for consts in compilations}), "a kernel was compiled twice"
     assert len(attention_kernel._SETTINGS) == 1
 
 
@@ -171,13 +171,13 @@ def compiled() -> None:
         assert isinstance(o, torch.Tensor)
         return o.transpose(1, 2).flatten(2) * 2.0
 
-    def counted(graph: Any, inputs: Any) -> Any:
+    def count_graph(graph: Any, inputs: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
         graphs.append(graph)
         return compile_fx(graph, inputs)
 
-    call = torch.compile(block, fullgraph=True, backend=counted)
+    call = torch.compile(block, fullgraph=True, backend=count_graph)
     q, k, v = tensors(4, 4, 512, 512, 128, torch.bfloat16)
     for seed in range(3):
         score, mask = alibi(4), create_block_mask(documents(seed, 512), None, None, 512, 512)

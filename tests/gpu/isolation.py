@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "result: "
 
 
-def isolated(function: Callable[..., Any], *args: Any, seconds: float = 120.0) -> Any:
+def run_isolated(function: Callable[..., Any], *args: Any, seconds: float = 120.0) -> Any:
     """Return the result of a top-level function of a module under `tests`, for arguments that JSON can say.
 
     Raises AssertionError with what it printed, if it raises, faults, or takes longer than `seconds`.

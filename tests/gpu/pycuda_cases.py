@@ -50,11 +50,11 @@ def same_bits(name: str) -> None:
         actual = []
         for kernel in (cuir.compile(lowered), by_pycuda(lowered)):
             arguments = dict(problem.arguments)
-            arguments |= {x: torch.full_like(arguments[x], 0.0 if x in problem.summed else torch.nan) for x in problem.wanted}
+            arguments |= {x: torch.full_like(arguments[x], 0.0 if x in problem.summed else torch.nan) for x in problem.expected}
             kernel(**arguments)
             torch.cuda.synchronize()
-            actual.append({x: arguments[x] for x in problem.wanted})
-        for x, expected in problem.wanted.items():
+            actual.append({x: arguments[x] for x in problem.expected})
+        for x, expected in problem.expected.items():
             default, ours = actual[0][x], actual[1][x]
             assert distance(ours, expected) <= 1.5e-3, (name, x)
             bits = torch.equal(ours.view(torch.uint8), default.view(torch.uint8))

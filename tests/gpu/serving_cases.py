@@ -195,7 +195,7 @@ class Few:
         return o, lse
 
 
-def _made(kind: str, device: str = DEVICE) -> Any:
+def _make(kind: str, device: str = DEVICE) -> Any:
     rest = {
         "packed": Packed,
         "packed, 32 bits": partial(Packed, dtype=torch.float32),
@@ -212,12 +212,12 @@ def _made(kind: str, device: str = DEVICE) -> Any:
 
 def beside_the_interpreter(kind: str, device: str = DEVICE) -> None:
     """O and LSE, and what the caches hold afterwards."""
-    ours, theirs = _made(kind, device), _made(kind, "cpu")
+    ours, interpreted = _make(kind, device), _make(kind, "cpu")
     bounds = {"atol": 2e-5, "rtol": 1e-5} if "32 bits" in kind else {"atol": 3e-3, "rtol": 1e-2}
-    for x, y in zip(ours.step(), theirs.step()):
+    for x, y in zip(ours.step(), interpreted.step()):
         torch.testing.assert_close(x.cpu().float(), y.float(), **bounds)
     if kind in KINDS or kind in MIXED:
-        for x, y in zip(ours.pages, theirs.pages):
+        for x, y in zip(ours.pages, interpreted.pages):
             torch.testing.assert_close(x.cpu().float(), y.float(), atol=0, rtol=0)
 
 
@@ -241,14 +241,14 @@ def packed_gradients(dtype: str = "float16", bound: float = 3e-3, device: str = 
 
 
 def same_bits(kind: str, device: str = DEVICE, times: int = 50) -> None:
-    result = _made(kind, device)
+    result = _make(kind, device)
     first = [x.clone() for x in result.step()]
     for _ in range(times):
         assert all(torch.equal(x, y) for x, y in zip(result.step(), first))
 
 
 def without_synchronisation(kind: str) -> None:
-    result = _made(kind)
+    result = _make(kind)
     result.step()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
@@ -260,7 +260,7 @@ def without_synchronisation(kind: str) -> None:
 
 def in_a_graph(kind: str) -> None:
     """Lengths that grow, and pages that are added, are other data of one graph."""
-    result, eager = _made(kind), _made(kind)
+    result, eager = _make(kind), _make(kind)
     result.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -337,7 +337,7 @@ def other_lengths_of_shares_in_a_graph() -> None:
 
 def compiled(kind: str, device: str = DEVICE, backend: str = "inductor") -> None:
     """The bits of the call outside of a graph, without a break in it."""
-    result, eager = _made(kind, device), _made(kind, device)
+    result, eager = _make(kind, device), _make(kind, device)
     step: Callable[[], Any] = torch.compile(result.step, fullgraph=True, backend=backend)
     for _ in range(2):
         assert all(torch.equal(x, y) for x, y in zip(step(), eager.step()))

@@ -11,7 +11,7 @@ import cuir
 from cuir.arguments.binding import TORCH
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +35,7 @@ LEAST = 2.0**-126
 FORMS = [how for how in ADDS if how != "store"]
 
 
-def summed(how: str, dtype: str, addends: list[float], before: float = 0.0, device: str = "cpu") -> torch.Tensor:
+def sum_addends(how: str, dtype: str, addends: list[float], before: float = 0.0, device: str = "cpu") -> torch.Tensor:
     """The sum of the addends, each of an addition of its own, on a tensor that holds `before`; one element of it, of which all are alike."""
     text = SUMS.replace("DTYPE", dtype).replace("HOW", ADDS[how].replace("\n", "\n            "))
     stored = TORCH[DTYPES[dtype]]
@@ -61,7 +61,7 @@ def differences(dtype: str) -> list[str]:
     for how in FORMS:
         for addends in SUMMED:
             for before in (0.0, 1e-40, -1.0):
-                local, remote = summed(how, dtype, list(addends), before), summed(how, dtype, list(addends), before, "cuda")
+                local, remote = sum_addends(how, dtype, list(addends), before), sum_addends(how, dtype, list(addends), before, "cuda")
                 if local != remote:
                     results.append(f"{how} {dtype} {addends} on {before}: {remote.item()} on the GPU, {local.item()} in the interpreter")
     return results
@@ -69,4 +69,4 @@ def differences(dtype: str) -> list[str]:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_sums_of_subnormal_numbers(dtype: str) -> None:
-    assert isolated(differences, dtype, seconds=300.0) == []
+    assert run_isolated(differences, dtype, seconds=300.0) == []

@@ -17,7 +17,7 @@ from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.runtime.compiled import CompiledKernel, compile
 from cuir.spec.specification import Specification, lengths_of
 from cuir.syntax.types import DTYPES
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 CONFIGS: dict[str, dict[str, int]] = {
     "d128w2": {"D": 128, "BM": 128, "BN": 128},
@@ -90,10 +90,10 @@ def check(kernel: CompiledKernel, transferred: TransferResult, case: Case, dtype
         captured = transferred.arguments(lengths_of(q, k), q.device, kernel.checked.consts)
         kernel(**{"Q": q, "K": k, "V": v, "O": o, "LSE": lse, "scale": scale, **captured})
 
-    return compared(launch, transferred.spec, case, dtype, dim)
+    return compare(launch, transferred.spec, case, dtype, dim)
 
 
-def compared(launch: Callable[..., None], spec: Specification, case: Case, dtype: torch.dtype, dim: int) -> tuple[bool, str]:
+def compare(launch: Callable[..., None], spec: Specification, case: Case, dtype: torch.dtype, dim: int) -> tuple[bool, str]:
     """Calls `launch(q, k, v, o, lse, scale)` with poisoned outputs, the same bits each time, against float64; whether all is right, and the figures."""
     B, H, HK, M, N, note = case
     q, k, v = tensors(case, dim, dtype)
@@ -108,7 +108,7 @@ def compared(launch: Callable[..., None], spec: Specification, case: Case, dtype
     same = all(torch.equal(a, b) for run in runs for a, b in zip(run, runs[0], strict=True))
     error, ours, lse_error, dead_ok = 0.0, 0.0, 0.0, True
     for heads in portions(q, k):
-        reference, wanted_lse, half = expected(spec, q, k, v, scale, heads)
+        reference, wanted_lse, half = compute_expected(spec, q, k, v, scale, heads)
         got, got_lse = o[:, heads].double(), lse[:, heads].double()
         size = max(reference.norm().item(), 1e-30)
         error = max(
@@ -151,7 +151,7 @@ def portions(q: torch.Tensor, k: torch.Tensor) -> list[slice]:
     return [slice(0, H)] if B * H * M * max(N, 1) <= SCORES else [slice(0, group), slice(H - group, H)]
 
 
-def expected(
+def compute_expected(
     spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, heads: slice
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """O and LSE in float64 and O in half precision, of some heads: what the mods see of heads and lengths is the whole problem's."""
@@ -159,7 +159,7 @@ def expected(
     keys = slice(heads.start // group, -(-heads.stop // group))
     mask_mod, score_mod = spec.mods(lengths_of(q, k), q.device)
 
-    def shifted(mod: Callable[..., Any] | None, first: int) -> Callable[..., Any] | None:
+    def shift(mod: Callable[..., Any] | None, first: int) -> Callable[..., Any] | None:
         if mod is None:
             return None
         if first:
@@ -167,7 +167,7 @@ def expected(
         return lambda b, h, i, j: mod(b, h + heads.start, i, j)
 
     sink = None if spec.sink is None else spec.sinks(lengths_of(q, k)).to(q.device, torch.float64)[heads]
-    some = replace(spec, mask_mod=shifted(mask_mod, 0), score_mod=shifted(score_mod, 1), captured={}, sink=sink)
+    some = replace(spec, mask_mod=shift(mask_mod, 0), score_mod=shift(score_mod, 1), captured={}, sink=sink)
     part = q[:, heads], k[:, keys], v[:, keys]
     return *some.reference(*part, scale), some.half(*part, scale)[0]
 
@@ -189,7 +189,7 @@ KERNELS = [
 @pytest.mark.gpu
 @pytest.mark.parametrize(("variant", "config", "dtype"), KERNELS)
 def test_against_float64(variant: str, config: str, dtype: str) -> None:
-    isolated(right, variant, config, dtype, seconds=200)
+    run_isolated(right, variant, config, dtype, seconds=200)
 
 
 @pytest.mark.parametrize("variant", sorted(corpus.variants()))
@@ -200,8 +200,8 @@ def test_every_case_has_an_expectation(variant: str) -> None:
         if B * H * M * N > 1 << 18:
             continue
         q, k, v = tensors(case, 16, torch.float16, "cpu")
-        o, lse, half = expected(spec, q, k, v, 0.25, slice(0, H))
+        o, lse, half = compute_expected(spec, q, k, v, 0.25, slice(0, H))
         assert o.shape == half.shape == (B, H, M, 16) and lse.shape == (B, H, M) and bool(torch.isfinite(o).all())
         group = H // HK
-        last, last_lse, _ = expected(spec, q, k, v, 0.25, slice(H - group, H))
+        last, last_lse, _ = compute_expected(spec, q, k, v, 0.25, slice(H - group, H))
         torch.testing.assert_close((last, last_lse), (o[:, H - group :], lse[:, H - group :]))

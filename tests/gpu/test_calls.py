@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.gpu import call_cases as cases
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.gpu
     ],
 )
 def test_calls(case: Callable[[], object]) -> None:
-    isolated(case)
+    run_isolated(case)
 
 
 def test_a_warm_call_costs_little_more_than_its_launch() -> None:
-    cost = isolated(cases.host_cost)
+    cost = run_isolated(cases.host_cost)
     print(cost)
     assert cost["warm call"] - cost["driver's launch alone"] <= 30.0  # alone on a machine: below 15

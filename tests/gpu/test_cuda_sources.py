@@ -17,8 +17,8 @@ from cuir.syntax.types import DTYPES
 from llm.expert_source import SourceKernel, compile_source, read_expert_source
 from llm.source_comparison import beside_source
 from llm.transcript import read_transcript
-from tests.gpu.isolation import isolated
-from tests.gpu.test_attention import CASES, compared, tensors
+from tests.gpu.isolation import run_isolated
+from tests.gpu.test_attention import CASES, compare, tensors
 
 TRANSCRIPTS = Path(llm.__file__).parent / "transcripts"
 
@@ -29,7 +29,7 @@ def right(name: str, dim: int) -> list[int]:
     kernel = SourceKernel(source, dim)
     good = 0
     for case in CASES:
-        ok, text = compared(kernel, corpus.variant(source.spec)(), case, torch.float16, dim)
+        ok, text = compare(kernel, corpus.variant(source.spec)(), case, torch.float16, dim)
         good += ok
         print("ok  " if ok else "FAIL", text, flush=True)
     assert good == len(CASES), f"{len(CASES) - good} of {len(CASES)} are wrong"
@@ -56,7 +56,7 @@ def fast(name: str, dim: int) -> float:
     return speed
 
 
-def lifted_program(name: str) -> Program:
+def read_lifted_program(name: str) -> Program:
     """Return the program that a model lifted from the source, out of its transcript."""
     transcript = read_transcript(next(p for p in TRANSCRIPTS.glob("lift*.jsonl") if p.stem.endswith(name)))
     return parse(transcript.exchanges[-1].verdict["text"], f"{name}.cuir")
@@ -65,19 +65,19 @@ def lifted_program(name: str) -> Program:
 def compare_speeds(name: str) -> dict[str, Any]:
     """The lifted kernel and its source on the same inputs: every problem agrees. Returns their speeds."""
     source = read_expert_source(corpus.launch_of(name))
-    result = beside_source(lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
+    result = beside_source(read_lifted_program(name), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
     print(result["summary"], result["cases"], flush=True)
     assert not result["diagnostics"], result["diagnostics"]
     return {"speed": result["speed"]}
 
 
-def told_apart(name: str) -> int:
+def count_told_apart(name: str) -> int:
     """Count the problems that differ if the factor of the scores is off by a hundredth.
 
     None would mean that nothing is compared.
     """
     source = read_expert_source(corpus.launch_of(name))
-    text = show(lifted_program(name)).replace("scale * LOG2E", "scale * LOG2E * 1.01")
+    text = show(read_lifted_program(name)).replace("scale * LOG2E", "scale * LOG2E * 1.01")
     result = beside_source(parse(text, "wrong.cuir"), {"T": DTYPES["f16"], "D": 128}, source, corpus.variant(source.spec)())
     return len(result["diagnostics"])
 
@@ -103,26 +103,26 @@ def test_source_compiles_without_a_warning(name: str) -> None:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_is_right(name: str, dim: int) -> None:
-    isolated(right, name, dim, seconds=240)
+    run_isolated(right, name, dim, seconds=240)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_source_is_an_experts(name: str) -> None:
-    assert isolated(fast, name, 128, seconds=120) >= SPEED[name]
+    assert run_isolated(fast, name, 128, seconds=120) >= SPEED[name]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_what_was_lifted_agrees_with_its_source(name: str) -> None:
-    isolated(compare_speeds, name, seconds=240)
+    run_isolated(compare_speeds, name, seconds=240)
 
 
 @pytest.mark.gpu
 def test_a_lift_that_disagrees_with_its_source_is_told() -> None:
-    assert isolated(told_apart, "flash_fwd_sm90", seconds=240) >= 3
+    assert run_isolated(count_told_apart, "flash_fwd_sm90", seconds=240) >= 3
 
 
 @pytest.mark.parametrize("name", sorted(SPEED))
 def test_a_lift_of_every_source_is_on_record(name: str) -> None:
-    assert lifted_program(name).kernels()
+    assert read_lifted_program(name).kernels()

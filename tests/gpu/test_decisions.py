@@ -14,7 +14,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
 from cuir.verification.values.step_inputs import _draw_at_steps
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 ROWS, COLUMNS, PAIRS = 4096, 64, 512
 WHOLE = 61.0  # whose rounded inverse times it is not 1
@@ -27,7 +27,7 @@ class Case:
     """Statements that bind `y`, and what it is in float32."""
 
     text: str
-    wanted: Callable[[Values], torch.Tensor]
+    expected: Callable[[Values], torch.Tensor]
 
 
 def _loop(x: torch.Tensor) -> torch.Tensor:
@@ -116,7 +116,7 @@ def wrong(inputs: Mapping[str, torch.Tensor], actual: torch.Tensor) -> list[str]
     values = {**inputs, **{n: torch.tensor(x) for n, x in SCALARS.items()}}
     messages = []
     for case, got in zip(CASES, actual, strict=True):
-        expected = case.wanted(values)
+        expected = case.expected(values)
         bad = (got != expected) & ~(got.isnan() & expected.isnan())
         if bad.any():
             at = tuple(torch.nonzero(bad)[0].tolist())
@@ -205,7 +205,7 @@ def test_wrong_bits_are_found() -> None:
 
     arguments = inputs("pairs", 64)
     approximate = arguments["X"] * (1 / arguments["Z"])
-    result = torch.stack([case.wanted({**arguments, **SCALARS}) for case in CASES])
+    result = torch.stack([case.expected({**arguments, **SCALARS}) for case in CASES])
     result[0] = approximate.floor()
     (message,) = wrong(arguments, result)
     assert "floor(x / z)" in message
@@ -214,9 +214,9 @@ def test_wrong_bits_are_found() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gpu_gives_the_bits_of_float32(kind: str) -> None:
-    assert isolated(on_gpu, kind, seconds=300.0) == []
+    assert run_isolated(on_gpu, kind, seconds=300.0) == []
 
 
 @pytest.mark.gpu
 def test_mods_that_jump() -> None:
-    assert isolated(mods_on_gpu, seconds=300.0) == []
+    assert run_isolated(mods_on_gpu, seconds=300.0) == []

@@ -14,7 +14,7 @@ from cuir.spec.gradients import forward
 from tests.gpu import backward_cases
 from tests.gpu.backward_cases import BOUNDS, Problem
 from tests.gpu.determinism import run_deterministically
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -30,8 +30,8 @@ class Dropped(Problem):
         torch.manual_seed(length)
         self.seed = draw_dropout_seed(device)
 
-    def call(self, *given: torch.Tensor) -> torch.Tensor:
-        o = flex_attention(*given, self.score, self.block_mask, dropout_p=self.p, dropout_seed=self.seed, **self.options)
+    def call(self, *inputs: torch.Tensor) -> torch.Tensor:
+        o = flex_attention(*inputs, self.score, self.block_mask, dropout_p=self.p, dropout_seed=self.seed, **self.options)
         assert isinstance(o, torch.Tensor)
         return o
 
@@ -41,9 +41,9 @@ class Dropped(Problem):
         o = self.call(*leaves)
         return o.detach(), *torch.autograd.grad(o, leaves, self.do)
 
-    def replayed(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    def replay(self, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
         """Compute results of the formula in PyTorch with the mask of the seed."""
-        leaves = [x.detach().to(dtype).requires_grad_() for x in self.given]
+        leaves = [x.detach().to(dtype).requires_grad_() for x in self.inputs]
         spec = Specification("wanted", self.mask, self.score, dropout=Dropout(self.p, self.seed))
         o, _ = forward(spec, *leaves, self.scale)
         return o.detach(), *torch.autograd.grad(o, leaves, self.do.to(o.dtype))
@@ -52,7 +52,7 @@ class Dropped(Problem):
         """Against float64, beside the error that PyTorch has in the dtype of the inputs."""
         ratio, slack = BOUNDS[self.do.dtype]
         for name, x, exact, half in zip(
-            ("O", "dQ", "dK", "dV"), result, self.replayed(torch.float64), self.replayed(self.do.dtype), strict=True
+            ("O", "dQ", "dK", "dV"), result, self.replay(torch.float64), self.replay(self.do.dtype), strict=True
         ):
             error, allowed = (float((y.double() - exact).norm()) for y in (x, half))
             assert error <= ratio * allowed + slack * float(exact.norm()), (name, error, allowed)
@@ -83,8 +83,8 @@ def drawn(device: str, length: int, dim: int) -> None:
     """Seeds come of the device's default generator, and checkpointing draws them again."""
     problem = Dropped("causal", device, length, dim, "float16")
 
-    def attend(*given: torch.Tensor) -> torch.Tensor:
-        o = flex_attention(*given, problem.score, problem.block_mask, dropout_p=0.5, **problem.options)
+    def attend(*inputs: torch.Tensor) -> torch.Tensor:
+        o = flex_attention(*inputs, problem.score, problem.block_mask, dropout_p=0.5, **problem.options)
         assert isinstance(o, torch.Tensor)
         return o
 
@@ -102,8 +102,8 @@ def compiled(device: str, length: int, dim: int, compiler: str) -> None:
     """Right under torch.compile, with a seed that is drawn outside of the graph, and different in two calls whose graph draws it."""
     problem = Dropped("documents, soft cap", device, length, dim, "float16")
 
-    def attend(seed: torch.Tensor | None, *given: torch.Tensor) -> torch.Tensor:
-        o = flex_attention(*(x * 1.0 for x in given), problem.score, problem.block_mask, dropout_p=P, dropout_seed=seed, **problem.options)
+    def attend(seed: torch.Tensor | None, *inputs: torch.Tensor) -> torch.Tensor:
+        o = flex_attention(*(x * 1.0 for x in inputs), problem.score, problem.block_mask, dropout_p=P, dropout_seed=seed, **problem.options)
         assert isinstance(o, torch.Tensor)
         return o
 
@@ -166,57 +166,57 @@ def far(length: int, dim: int) -> None:
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("name", backward_cases.PROBLEMS)
 def test_numbers(name: str, dim: int, dtype: str) -> None:
-    isolated(numbers, "cuda", name, 700, dim, dtype, seconds=300)
+    run_isolated(numbers, "cuda", name, 700, dim, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [40, 96, 192, 256])
 def test_other_head_dims(dim: int, dtype: str) -> None:
-    isolated(numbers, "cuda", "ALiBi, causal", 300, dim, dtype, seconds=300)
+    run_isolated(numbers, "cuda", "ALiBi, causal", 300, dim, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("p", [0.001, 0.5, 0.95])
 def test_probabilities(p: float) -> None:
-    isolated(numbers, "cuda", "grouped heads", 700, 64, "bfloat16", p, seconds=300)
+    run_isolated(numbers, "cuda", "grouped heads", 700, 64, "bfloat16", p, seconds=300)
 
 
 @pytest.mark.parametrize(("name", "length", "dim"), [("grouped heads", 1100, 128), ("ALiBi, causal", 2100, 64)])
 def test_heads_of_a_group_are_shared_out(name: str, length: int, dim: int) -> None:
-    isolated(numbers, "cuda", name, length, dim, "float16", seconds=300)
+    run_isolated(numbers, "cuda", name, length, dim, "float16", seconds=300)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("name", ["causal", "documents, soft cap"])
 def test_deterministic(name: str, dim: int, dtype: str) -> None:
-    isolated(deterministic, "cuda", name, 2000, dim, dtype, 10, seconds=300)
+    run_isolated(deterministic, "cuda", name, 2000, dim, dtype, 10, seconds=300)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", ["full", "documents"])
 def test_repeated(name: str, dtype: str) -> None:
-    isolated(repeated, "cuda", name, 700, 64, dtype, seconds=300)
+    run_isolated(repeated, "cuda", name, 700, 64, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_seeds_are_drawn(dim: int) -> None:
-    isolated(drawn, "cuda", 700, dim, seconds=300)
+    run_isolated(drawn, "cuda", 700, dim, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_compiled(dim: int) -> None:
-    isolated(compiled, "cuda", 700, dim, "inductor", seconds=300)
+    run_isolated(compiled, "cuda", 700, dim, "inductor", seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_in_a_cuda_graph(dim: int) -> None:
-    isolated(captured, 700, dim, seconds=300)
+    run_isolated(captured, 700, dim, seconds=300)
 
 
 def test_masks_agree() -> None:
-    isolated(masks_agree, 500, seconds=120)
+    run_isolated(masks_agree, 500, seconds=120)
 
 
 @pytest.mark.parametrize("length", [33000, 70000])
 def test_far(length: int) -> None:
-    isolated(far, length, 64, seconds=300)
+    run_isolated(far, length, 64, seconds=300)

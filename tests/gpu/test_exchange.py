@@ -9,7 +9,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 EXCHANGE = """\
 @kernel(arch="sm_90a", cluster=CLUSTER)
@@ -68,7 +68,7 @@ def right() -> None:
 
 @pytest.mark.gpu
 def test_exchange() -> None:
-    isolated(right, seconds=200)
+    run_isolated(right, seconds=200)
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "adversarial:reverse", "random:1"])

@@ -10,7 +10,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -60,5 +60,5 @@ def differences(dtype: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_expressions(dtype: str) -> None:
-    result = isolated(differences, dtype)
+    result = run_isolated(differences, dtype)
     assert {e: d for e, d in result.items() if d > 1e-4} == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu import flex_cases as cases
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.gpu
     ],
 )
 def test_flex(case: Callable[[], object]) -> None:
-    isolated(case, seconds=600)
+    run_isolated(case, seconds=600)
 
 
 def test_a_warm_call_is_cheap() -> None:
     """At most 15 us of host time beyond the kernel's own call, where the mods are the same objects."""
-    cost = isolated(cases.host_cost, seconds=300)
+    cost = run_isolated(cases.host_cost, seconds=300)
     print({name: f"{us:.1f} us" for name, us in cost.items()})
     for name in ("causal", "documents", "alibi causal", "explicit"):
         assert cost[name] - cost["kernel"] <= 15.0, name
@@ -53,7 +53,7 @@ def test_a_warm_call_is_cheap() -> None:
 def test_time_to_the_first_result(dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, from a new specification on: at most 30 s; in a second process, from the cache folder, at most 2 s."""
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    new, expected_values = (isolated(cases.first_result, dim, seconds=300) for _ in range(2))
+    new, expected_values = (run_isolated(cases.first_result, dim, seconds=300) for _ in range(2))
     print(
         f"head dim {dim}: first process {new['first']:.1f} s, second process {expected_values['first']:.2f} s, warm {expected_values['second'] * 1e3:.1f} ms"
     )

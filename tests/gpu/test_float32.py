@@ -9,7 +9,7 @@ import cuir
 from cuir.ops.meaning.tiles import split_operands
 from cuir.runtime.compiled import compile
 from cuir.syntax.types import F32
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 PRODUCT = """\
 @kernel(arch="sm_90a")
@@ -86,7 +86,7 @@ def attention_is_right(parts: int, dim: int, value_dim: int, m: int, n: int) -> 
 @pytest.mark.parametrize("shape", [(64, 32, 64, 64), (128, 64, 128, 40), (64, 8, 24, 8)], ids=str)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_product(parts: int, shape: tuple[int, int, int, int], loaded: bool) -> None:
-    isolated(product_is_right, parts, *shape, loaded)
+    run_isolated(product_is_right, parts, *shape, loaded)
 
 
 @pytest.mark.gpu
@@ -97,4 +97,4 @@ def test_product(parts: int, shape: tuple[int, int, int, int], loaded: bool) -> 
 )
 @pytest.mark.parametrize("parts", [1, 2])
 def test_attention(parts: int, case: tuple[int, int, int, int]) -> None:
-    isolated(attention_is_right, parts, *case)
+    run_isolated(attention_is_right, parts, *case)

@@ -12,7 +12,7 @@ from cuir.checking.checked import Checked
 from cuir.ops.meaning.tiles import narrow_sum_error
 from cuir.runtime.compiled import compile
 from cuir.syntax.types import DTYPES
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 PRODUCT = """\
 @kernel(arch="sm_90a")
@@ -43,7 +43,7 @@ def product(A: Global[T, M, K], B: Global[T, N, K], C: Global[f32, M, N], *, T: 
                 i = i + 1
             store(C[m : m + 64, n : n + BN], acc)
 """
-BESIDE = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
+PRODUCT_SHAPES = (  # rows, columns, inner dim, columns of the second product, halves, who multiplies
     (64, 64, 128, 128, "f16", "warps=1"),
     (64, 64, 128, 128, "bf16", "warpgroups=1"),
     (64, 32, 48, 80, "bf16", "warps=1"),
@@ -131,7 +131,7 @@ def numbers(device: str) -> torch.Tensor:
     return x.to(device)
 
 
-def rounded(x: torch.Tensor, dtype: str) -> torch.Tensor:
+def round_to(x: torch.Tensor, dtype: str) -> torch.Tensor:
     """Rounded to the dtype: what is greater than its largest number becomes that."""
     t = DTYPES[dtype]
     return x.clamp(-float(t.largest), float(t.largest)).to(getattr(torch, t.torch))
@@ -142,7 +142,7 @@ def all_numbers(dtype: str, device: str) -> torch.Tensor:
     return torch.arange(64 * 128, dtype=torch.int32).to(torch.uint8).view(getattr(torch, DTYPES[dtype].torch)).view(64, 128).to(device)
 
 
-def widened_are_right(dtype: str) -> None:
+def compare_widened(dtype: str) -> None:
     x = all_numbers(dtype, "cuda")
     for text, wide in itertools.product((WIDENED, MOVED), ("f16", "bf16", "f32")):
         y = torch.empty(64, 128, dtype=getattr(torch, DTYPES[wide].torch), device="cuda")
@@ -166,7 +166,7 @@ def casts_are_right(dtype: str) -> None:
     for text, x in ((CASTS, numbers("cuda")), (PANELS, numbers("cuda").repeat(1, 2))):
         y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
         compile(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]}))(X=x, Y=y, Z=z)
-        expected = rounded(x, dtype).float()
+        expected = round_to(x, dtype).float()
         torch.testing.assert_close(y.float(), expected, rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(z, expected * 2, rtol=0, atol=0, equal_nan=True)
 
@@ -198,7 +198,7 @@ def beside_is_right(
 
 def beside_halves(dtype: str) -> None:
     """Products of halves by 8-bit floats, which are exact: left operands in registers and in shared memory, right ones by rows and by columns, of a warp and of a warpgroup."""
-    for case in BESIDE:
+    for case in PRODUCT_SHAPES:
         checked, inputs, expected = make_widened_case(case, dtype, "cuda")
         compile(checked)(**inputs)
         beside_is_right(case, dtype, inputs, expected)
@@ -214,22 +214,22 @@ def _in_wide_rows(x: torch.Tensor, device: str) -> torch.Tensor:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_product(dtype: str) -> None:
-    isolated(product_is_right, dtype)
+    run_isolated(product_is_right, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_casts(dtype: str) -> None:
-    isolated(casts_are_right, dtype)
+    run_isolated(casts_are_right, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_widened(dtype: str) -> None:
-    isolated(widened_are_right, dtype)
+    run_isolated(compare_widened, dtype)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
 def test_beside_halves(dtype: str) -> None:
-    isolated(beside_halves, dtype, seconds=300)
+    run_isolated(beside_halves, dtype, seconds=300)

@@ -15,7 +15,7 @@ import pytest
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.syntax.parser import parse
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -70,7 +70,7 @@ class Case:
     """An expression, what it gives in float64 or exactly, and by how many units in the last place it may differ. smallest: results below may be 0."""
 
     text: str
-    wanted: Callable[[dict[str, np.ndarray]], np.ndarray]
+    expected: Callable[[dict[str, np.ndarray]], np.ndarray]
     ulps: int = 0
     smallest: float = 0.0
 
@@ -197,7 +197,7 @@ INTS = [
 ]
 # of scalars x, z (f32) and a, b, d (i32)
 SCALAR_FLOATS = [
-    Case(c.text.lower(), c.wanted, c.ulps, c.smallest)
+    Case(c.text.lower(), c.expected, c.ulps, c.smallest)
     for c in FLOATS
     if c.text
     in (
@@ -223,7 +223,7 @@ SCALAR_FLOATS = [
     Case("1.0 / x", lambda v: _f(1) / v["X"], 2),
     Case("1.0 if x * third + z * third >= 0.0 else 0.0", lambda v: np.where(v["X"] * _f(1 / 3) + v["Z"] * _f(1 / 3) >= 0, _f(1), _f(0))),
 ]
-SCALAR_INTS = [Case(c.text.lower(), c.wanted) for c in INTS if "where" not in c.text] + [
+SCALAR_INTS = [Case(c.text.lower(), c.expected) for c in INTS if "where" not in c.text] + [
     Case("cdiv(a, d)", lambda v: _wrap(-(-_i64(v["A"]) // _i64(v["D"])))),
     Case("cdiv(a, 8)", lambda v: _wrap(-(-_i64(v["A"]) // 8))),
     Case("cdiv(max(0, a), max(1, d))", lambda v: _wrap(-(-_i64(np.maximum(v["A"], 0)) // _i64(np.maximum(v["D"], 1))))),
@@ -283,7 +283,7 @@ def inputs(seed: int) -> dict[str, np.ndarray]:
     """Special values in all pairs first, then random bits and numbers of usual sizes."""
     rng = np.random.default_rng(seed)
 
-    def mixed(values: list[Any], dtype: Any, pairs: np.ndarray) -> np.ndarray:
+    def mix(values: list[Any], dtype: Any, pairs: np.ndarray) -> np.ndarray:
         x = rng.integers(0, 2**32, (N, N), dtype=np.uint32).view(dtype)
         if dtype == np.float32:
             usual = (rng.standard_normal((N, N)) * 10.0 ** rng.integers(-4, 3, (N, N))).astype(dtype)
@@ -296,8 +296,8 @@ def inputs(seed: int) -> dict[str, np.ndarray]:
     n, m = len(SPECIAL), len(INTEGERS)
     places = rng.permutation(n * n)
     whole = rng.permutation(m * m)
-    v = {"X": mixed(SPECIAL, np.float32, places // n), "Z": mixed(SPECIAL, np.float32, places % n)}
-    v |= {"A": mixed(INTEGERS, np.int32, whole // m), "B": mixed(INTEGERS, np.int32, whole % m)}
+    v = {"X": mix(SPECIAL, np.float32, places // n), "Z": mix(SPECIAL, np.float32, places % n)}
+    v |= {"A": mix(INTEGERS, np.int32, whole // m), "B": mix(INTEGERS, np.int32, whole % m)}
     v["D"] = np.where(v["B"] == 0, np.int32(-1), v["B"])
     v["T"] = (rng.uniform(-1, 1, (N, N)) * 0.59 * 10.0 ** rng.integers(-6, 1, (N, N))).astype(np.float32)
     v["T"][0, :4] = 0.0, -0.0, 1e-42, -1e-42
@@ -329,11 +329,11 @@ def wrong(inputs: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> list[
     messages = []
     for case, got, values in parts:
         with np.errstate(all="ignore"):
-            bad = _differs(case, np.asarray(got), np.broadcast_to(case.wanted(values), got.shape))
+            bad = _differs(case, np.asarray(got), np.broadcast_to(case.expected(values), got.shape))
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])
             with np.errstate(all="ignore"):
-                expected = np.broadcast_to(case.wanted(values), got.shape)[at]
+                expected = np.broadcast_to(case.expected(values), got.shape)[at]
             operands = {
                 k: x[at]
                 for k, x in values.items()
@@ -382,4 +382,4 @@ def on_gpu(seeds: int) -> list[str]:
 
 
 def test_every_operation() -> None:
-    assert isolated(on_gpu, 4, seconds=300.0) == []
+    assert run_isolated(on_gpu, 4, seconds=300.0) == []

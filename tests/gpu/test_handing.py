@@ -12,30 +12,30 @@ from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.runtime.compiled import CompiledKernel
 from cuir.runtime.nvcc import compile_cuda
-from tests.gpu.isolation import isolated
-from tests.lowering.handing import ANEW, DIFFER, NEXT, TURN, bodies, finished, program, repaired, results
+from tests.gpu.isolation import run_isolated
+from tests.lowering.handing import ANEW, DIFFER, NEXT, TURN, bodies, finish, program, repair, results
 
 DRAWS = 20
 TRIPS = (0, 2)  # what a random kernel was made right for
 
 
-def drawn(number: int, count: int) -> list[Checked]:
+def draw(number: int, count: int) -> list[Checked]:
     """Random kernels that hand products on, every other one with a wait for a copy. Few need such a wait: drawing goes on until there are enough."""
     kernels: dict[bool, list[Checked]] = {True: [], False: []}
 
     def enough() -> bool:
         return min(map(len, kernels.values())) >= count // 2
 
-    for again in range(DRAWS):
+    for attempt in range(DRAWS):
         if enough():
             break
 
-        @seed(number + again * 1000)
+        @seed(number + attempt * 1000)
         @settings(max_examples=12 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
         @given(bodies)
         def collect(parts: list[list[str]]) -> None:
             if not enough():
-                checked, _ = repaired(finished(parts))
+                checked, _ = repair(finish(parts))
                 kernels[any("a product in flight" in c for c in lower(checked).choices)].append(checked)
 
         collect()
@@ -47,7 +47,7 @@ def agree(number: int, count: int) -> int:
 
     Raises AssertionError with the text of one that does not.
     """
-    kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + drawn(number, count)
+    kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + draw(number, count)
     with ThreadPoolExecutor(4) as pool:
         built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))
     for checked, kernel in zip(kernels, built, strict=True):
@@ -66,4 +66,4 @@ EACH = 8
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", range(3))
 def test_the_gpu_does_what_the_interpreter_does(seed: int) -> None:
-    assert isolated(agree, seed, EACH, seconds=300) == 4 + EACH
+    assert run_isolated(agree, seed, EACH, seconds=300) == 4 + EACH

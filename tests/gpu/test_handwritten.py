@@ -19,13 +19,13 @@ from cuir.verification.function_judge import judge_function
 from cuir.verification.function_problems import make_draws
 from cuir.verification.inputs import make_function_launch
 from cuir.verification.values.cases import Draw
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 REFUSED = -1
 ENTRIES = {e["file"]: e for e in programs(sources()) if e["right"]}
 
 
-def judged(file: str) -> int:
+def count_problems(file: str) -> int:
     """Count the problems that were run; `REFUSED` if the interpreter finds the same error. Raises CuirError for a wrong result."""
     e = ENTRIES[file]
     program = parse((e["folder"] / file).read_text(encoding="utf-8"), file)
@@ -36,7 +36,7 @@ def judged(file: str) -> int:
     kernel, cases = compile(checked), make_draws(checked, spec, "quick")
     for case in cases:
         inputs = make_function_launch(checked, spec, case)
-        remote = {n: _placed(x) if isinstance(x, torch.Tensor) else x for n, x in inputs.arguments().items()}
+        remote = {n: _place(x) if isinstance(x, torch.Tensor) else x for n, x in inputs.arguments().items()}
         kernel(**remote)
         torch.cuda.synchronize()
         for name, x in inputs.outputs.items():
@@ -61,7 +61,7 @@ def _refuses_as_well(checked: Checked, spec: FunctionSpecification, case: Draw, 
     return False
 
 
-def _placed(x: torch.Tensor) -> torch.Tensor:
+def _place(x: torch.Tensor) -> torch.Tensor:
     """On the GPU, with the same strides: rows that are copied begin at multiples of 16 bytes."""
     if 0 in x.stride():
         return x.cuda()
@@ -71,7 +71,7 @@ def _placed(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.gpu
 @pytest.mark.parametrize("file", sorted(ENTRIES))
 def test_right_kernels_are_right_on_a_gpu(file: str) -> None:
-    count = isolated(judged, file, seconds=300)
+    count = run_isolated(count_problems, file, seconds=300)
     if count == REFUSED:
         pytest.skip("verification refuses this program, too")
     assert count > 5

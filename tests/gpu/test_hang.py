@@ -15,7 +15,7 @@ from cuir.lowering import lower
 from cuir.runtime.watchdog import find_hang
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 from tests.strategies.arguments import arguments
 
 FAULTY = ("D401_bytes_never_come", "D401_count_of_arrivals", "D401_never_released", "D401_one_block_too_many")
@@ -29,7 +29,7 @@ def faulty(name: str) -> Checked:
     return check(parse(text(name), f"{name}.cuir"))
 
 
-def expected(name: str) -> set[int]:
+def find_expected_lines(name: str) -> set[int]:
     """Lines of the program where workers wait for ever in the interpreter: of the wait that it reports, and of those that follow from it."""
     lines = text(name).splitlines()
     with pytest.raises(CuirError) as caught:
@@ -44,7 +44,7 @@ def _lengths(name: str) -> dict[str, int]:
     return {dim: int(size) for dim, size in re.findall(r"(\w+)=(\d+)", text(name).splitlines()[1])}
 
 
-def stuck(name: str) -> list[int]:
+def find_stuck_lines(name: str) -> list[int]:
     """Lines of the program where warps wait for ever on the GPU."""
     checked = faulty(name)
     inputs = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in arguments(checked, _lengths(name), seed=0).items()}
@@ -55,4 +55,4 @@ def stuck(name: str) -> list[int]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FAULTY)
 def test_the_waits_are_those_of_the_interpreter(name: str) -> None:
-    assert set(isolated(stuck, name, seconds=120)) == expected(name)
+    assert set(run_isolated(find_stuck_lines, name, seconds=120)) == find_expected_lines(name)

@@ -9,7 +9,7 @@ import cuir
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.parser import parse
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 TEXT = """
 @kernel(arch="sm_90a")
@@ -81,9 +81,9 @@ def agree() -> None:
 
 @pytest.mark.gpu
 def test_the_gpu_does_what_the_interpreter_does() -> None:
-    isolated(agree, seconds=120)
+    run_isolated(agree, seconds=120)
 
 
 @pytest.mark.gpu
 def test_rows_of_warps() -> None:
-    isolated(rows, seconds=120)
+    run_isolated(rows, seconds=120)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuir import flex_attention
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any]) -> torch.Tensor:
+def compute_reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score_mod: Callable[..., Any]) -> torch.Tensor:
     places = [
         torch.arange(n, device=q.device).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate((*q.shape[:3], k.shape[2]))
     ]
@@ -54,7 +54,7 @@ def begin_at_0(device: str, name: str, dtype: str, length: int) -> None:
     ours = [x.clone().requires_grad_() for x in (q, k, v)]  # dQ, dK and dV are asked as well
     o = flex_attention(*ours, score_mod=mod, backend="interpret" if device == "cpu" else "auto", verify="off")
     result = torch.autograd.grad((o * q).float().sum(), (heads, rows, *ours))[:2]
-    exact = torch.autograd.grad((theirs(q.double(), k.double(), v.double(), mod) * q).sum(), (heads, rows))
+    exact = torch.autograd.grad((compute_reference(q.double(), k.double(), v.double(), mod) * q).sum(), (heads, rows))
     for x, y in zip(result, exact, strict=True):
         assert close(x, y, 0.02), (name, x, y)
 
@@ -62,4 +62,4 @@ def begin_at_0(device: str, name: str, dtype: str, length: int) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_begin_at_0(name: str, dtype: str) -> None:
-    isolated(begin_at_0, "cuda", name, dtype, 300, seconds=300)
+    run_isolated(begin_at_0, "cuda", name, dtype, 300, seconds=300)

@@ -17,7 +17,7 @@ from cuir.performance.suites.cell_benchmark import Cell, Contenders, Timing, mea
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import F16
 from tests.gpu import priming_cases
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 SHAPE = Shape(2, 8, 2, 1024, 1024, 64)
@@ -81,5 +81,5 @@ def test_a_cell(variant: str) -> None:
 
 
 def test_what_one_process_compiles_the_next_finds(tmp_path: Path) -> None:
-    assert isolated(priming_cases.prime, str(tmp_path)) == ""
-    assert isolated(priming_cases.hits_and_misses, str(tmp_path)) == [2, 0]
+    assert run_isolated(priming_cases.prime, str(tmp_path)) == ""
+    assert run_isolated(priming_cases.hits_and_misses, str(tmp_path)) == [2, 0]

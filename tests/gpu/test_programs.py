@@ -17,7 +17,7 @@ from cuir.interp import run
 from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16, DType
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 Tensors = dict[str, torch.Tensor]
 
@@ -27,7 +27,7 @@ class Problem:
     """Arguments by name, and the wanted values of what the kernel writes. `summed`: written by atomic additions, in any order."""
 
     arguments: dict[str, Any]
-    wanted: Tensors
+    expected: Tensors
     kernel: str | None = None
     consts: dict[str, Const] = field(default_factory=dict)
     summed: tuple[str, ...] = ()
@@ -217,12 +217,12 @@ def consts_of(program: Any, problem: Problem) -> dict[str, Const]:
     return dict(bind(kernel, problem.arguments, problem.consts).consts)
 
 
-def _interpreted(checked: Checked, problem: Problem) -> Tensors:
+def _interpret(checked: Checked, problem: Problem) -> Tensors:
     arguments = {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in problem.arguments.items()}
-    for x in problem.wanted:
+    for x in problem.expected:
         arguments[x] = torch.full_like(arguments[x], 0.0 if x in problem.summed else torch.nan)
     run(checked, arguments)
-    return {x: arguments[x] for x in problem.wanted}
+    return {x: arguments[x] for x in problem.expected}
 
 
 def right(name: str, dtype_name: str) -> int:
@@ -237,13 +237,13 @@ def right(name: str, dtype_name: str) -> int:
         launch, arguments = compile(checked), dict(problem.arguments)
         results: list[Tensors] = []
         for _ in range(2):
-            for x in problem.wanted:
+            for x in problem.expected:
                 arguments[x].fill_(0.0 if x in problem.summed else torch.nan)
             launch(**arguments)
             torch.cuda.synchronize()
-            results.append({x: arguments[x].clone() for x in problem.wanted})
-        interpreted = _interpreted(checked, problem) if all(w.numel() < 100_000 for w in problem.wanted.values()) else {}
-        for x, w in problem.wanted.items():
+            results.append({x: arguments[x].clone() for x in problem.expected})
+        interpreted = _interpret(checked, problem) if all(w.numel() < 100_000 for w in problem.expected.values()) else {}
+        for x, w in problem.expected.items():
             far = distance(results[0][x], w)
             same = distance(results[0][x], results[1][x]) <= (1e-5 if x in problem.summed else 0.0)
             difference = distance(results[0][x].cpu(), interpreted[x]) if interpreted else 0.0
@@ -263,4 +263,4 @@ def test_every_program_has_problems() -> None:
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_program(name: str, dtype: str) -> None:
-    isolated(right, name, dtype, seconds=200)
+    run_isolated(right, name, dtype, seconds=200)

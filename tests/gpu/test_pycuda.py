@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.gpu import pycuda_cases as cases
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,7 +18,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", ["flash_fwd", "flash_bwd", "flash_fwd_cluster", "gemm_clusters", "decode_paged", "flash_fwd_sm80"])
 def test_results_have_the_bits_of_the_default_loader(name: str) -> None:
-    isolated(cases.same_bits, name, seconds=300.0)
+    run_isolated(cases.same_bits, name, seconds=300.0)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,13 @@ def test_results_have_the_bits_of_the_default_loader(name: str) -> None:
     ],
 )
 def test_calls(case: Callable[[], None]) -> None:
-    isolated(case, seconds=300.0)
+    run_isolated(case, seconds=300.0)
 
 
 def test_a_context_of_pycuda_gives_the_bits_of_the_default_loader() -> None:
-    assert isolated(cases.own_context_digest) == isolated(cases.default_digest)
+    assert run_isolated(cases.own_context_digest) == run_isolated(cases.default_digest)
 
 
 @pytest.mark.parametrize("name", ["call.py", "launch.py"])
 def test_the_programs_of_the_page_run(name: str) -> None:
-    isolated(cases.page, name)
+    run_isolated(cases.page, name)

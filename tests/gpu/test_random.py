@@ -16,7 +16,7 @@ from cuir.runtime.compiled import CompiledKernel
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 from tests.strategies.arguments import arguments
 from tests.strategies.typed import Case, kernels
 
@@ -26,17 +26,17 @@ CLOSE = 2e-3  # relative: f16 weights, exp2 and tanh of the hardware, sums in an
 
 def cases(number: int, count: int) -> list[Case]:
     """`count` kernels that compute something, drawn from one seed."""
-    found: list[Case] = []
+    results: list[Case] = []
 
     @seed(number)
     @settings(max_examples=6 * count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(kernels())
     def collect(case: Case) -> None:
-        if len(found) < count and len(case.text) > 1500 and case not in found:
-            found.append(case)
+        if len(results) < count and len(case.text) > 1500 and case not in results:
+            results.append(case)
 
     collect()
-    return found
+    return results
 
 
 def differing(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -48,7 +48,7 @@ def differing(actual: torch.Tensor, expected: torch.Tensor) -> float:
     return 1 - same.double().mean().item()
 
 
-def lowered(number: int, count: int) -> list[tuple[Case, Cuda]]:
+def lower_cases(number: int, count: int) -> list[tuple[Case, Cuda]]:
     """The first `count` kernels of a seed that lower to different texts; of those that do not it is asked that they are refused with a message."""
     results: dict[str, tuple[Case, Cuda]] = {}  # by their texts: some differ in what nobody reads
     for case in cases(number, 4 * count):
@@ -66,9 +66,9 @@ def lowered(number: int, count: int) -> list[tuple[Case, Cuda]]:
 
 def agree(number: int, count: int) -> int:
     """Count the kernels of a seed that agree. Raises AssertionError with the texts of others."""
-    drawn = lowered(number, count)
+    drawn = lower_cases(number, count)
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda one: CompiledKernel(compile_cuda(one[1])), drawn))
+        built = list(pool.map(lambda entry: CompiledKernel(compile_cuda(entry[1])), drawn))
     agreed, wrong = 0, []
     for (case, _), kernel in zip(drawn, built, strict=True):
         lengths = dict.fromkeys(kernel.checked.dims, case.M)
@@ -94,11 +94,11 @@ SEEDS, EACH = range(26), 8  # 208 kernels
 @pytest.mark.gpu
 @pytest.mark.parametrize("seed", SEEDS)
 def test_gpu_and_interpreter_agree(seed: int) -> None:
-    assert isolated(agree, seed, EACH, seconds=300) == EACH
+    assert run_isolated(agree, seed, EACH, seconds=300) == EACH
 
 
 @pytest.mark.thorough("lowers a seed's kernels")
 def test_seeds_give_as_many_kernels_as_is_said() -> None:
     assert len(SEEDS) * EACH >= 200
-    drawn = lowered(SEEDS[-1], EACH)
+    drawn = lower_cases(SEEDS[-1], EACH)
     assert len({case.text for case, _ in drawn}) == EACH == len({cuda.digest for _, cuda in drawn})

@@ -10,7 +10,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -57,7 +57,7 @@ def reductions(workers: str, rows: int, cols: int) -> Checked:
     return check(parse(text))
 
 
-def reduced() -> dict[str, float]:
+def measure_differences() -> dict[str, float]:
     """The largest difference from the interpreter for each shape."""
     generator, actual = torch.Generator().manual_seed(3), {}
     for workers, shapes in SHAPES.items():
@@ -73,7 +73,7 @@ def reduced() -> dict[str, float]:
     return actual
 
 
-def transposed(dtype: str) -> tuple[bool, bool]:
+def compare_transposes(dtype: str) -> tuple[bool, bool]:
     """Compare the transpose, and a tile of two slabs that goes through shared memory, with the elements that were stored."""
     x = (
         torch.arange(128 * 64)
@@ -98,13 +98,13 @@ def distances() -> float:
 
 
 def test_reductions_of_every_shape() -> None:
-    assert {shape: d for shape, d in isolated(reduced).items() if not d <= 1e-4} == {}
+    assert {shape: d for shape, d in run_isolated(measure_differences).items() if not d <= 1e-4} == {}
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 def test_a_transposed_view_loads_as_the_transpose(dtype: str) -> None:
-    assert isolated(transposed, dtype) == [True, True]
+    assert run_isolated(compare_transposes, dtype) == [True, True]
 
 
 def test_a_value_per_key_is_added_to_the_columns_of_a_product() -> None:
-    assert isolated(distances) < 1e-5
+    assert run_isolated(distances) < 1e-5

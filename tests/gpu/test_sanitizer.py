@@ -24,7 +24,7 @@ from cuir.text.source import Span
 from cuir.verification.sanitizer import make_diagnostics
 
 
-def damaged() -> tuple[Cuda, Span]:
+def damage() -> tuple[Cuda, Span]:
     """The kernel, and the statement whose store goes 2^36 elements too far."""
     cuda = lower(check(parse(corpus.programs()["flash_fwd"].read_text(encoding="utf-8"), "flash_fwd.cuir"), None, {"T": F16, "D": 64}))
     lines = cuda.source.splitlines()
@@ -36,7 +36,7 @@ def damaged() -> tuple[Cuda, Span]:
 def store_outside() -> int:
     """Runs it."""
     q, k, v = (torch.randn(1, 1, 40, 64, device="cuda", dtype=torch.float16) for _ in "qkv")
-    CompiledKernel(compile_cuda(damaged()[0]))(q, k, v, scale=0.125)
+    CompiledKernel(compile_cuda(damage()[0]))(q, k, v, scale=0.125)
     torch.cuda.synchronize()
     return 0
 
@@ -72,7 +72,7 @@ def test_memcheck() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(SANITIZER is None, reason="no compute-sanitizer on the PATH")
 def test_a_store_outside_of_memory_names_the_statement(tmp_path: Path) -> None:
-    log, (cuda, span) = tmp_path / "log", damaged()
+    log, (cuda, span) = tmp_path / "log", damage()
     command = [
         SANITIZER or "",
         "--tool",
@@ -109,5 +109,5 @@ def test_verify_on_the_gpu(more: tuple[str, ...]) -> None:
 
 
 def test_the_damaged_kernel_compiles() -> None:
-    cuda, span = damaged()
+    cuda, span = damage()
     assert "LSE" in span.source.line(span.line) and (shutil.which("nvcc") is None or compile_cuda(cuda).cubin)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 from tests.page_blocks import find_block, reader_folder, run_python
 
 pytestmark = pytest.mark.gpu
@@ -23,4 +23,4 @@ def right(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["fit.py", "pack.py", "generate.py", "replay.py"])
 def test_files_run(name: str) -> None:
-    assert isolated(right, name, seconds=400) == name
+    assert run_isolated(right, name, seconds=400) == name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytest.importorskip("transformers")
 from tests.gpu import transformers_cases as cases
@@ -14,4 +14,4 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_logits_are_those_of_eager(name: str) -> None:
-    isolated(cases.logits, name, seconds=600)
+    run_isolated(cases.logits, name, seconds=600)

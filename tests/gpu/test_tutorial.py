@@ -10,7 +10,7 @@ import torch
 from cuir import create_block_mask, flex_attention
 from tests.attn.api.test_tutorial import EXAMPLES, B, D, H, S
 from tests.gpu.flex_cases import Mod, check
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 
 pytestmark = pytest.mark.gpu
 
@@ -55,9 +55,9 @@ PARTS = 11
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_examples(part: int) -> None:
-    assert isolated(right, part, PARTS, seconds=300) == sorted(EXAMPLES)[part::PARTS]
+    assert run_isolated(right, part, PARTS, seconds=300) == sorted(EXAMPLES)[part::PARTS]
 
 
 @pytest.mark.parametrize("case", [grouped_queries, compiled])
 def test_calls_of_the_tutorial(case: Callable[[], None]) -> None:
-    isolated(case, seconds=300)
+    run_isolated(case, seconds=300)

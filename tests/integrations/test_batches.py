@@ -22,7 +22,7 @@ def batch_of(problem: Problem, rows: int | None = None, causal: bool = True) -> 
     return Batch.of(starts, queries, lengths, problem.table, sum(queries) if rows is None else rows, H // HK, causal)
 
 
-def attended(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> torch.Tensor:
+def attend_batch(problem: Problem, batch: Batch, behind: int = 0, **rules: Any) -> torch.Tensor:
     q = torch.cat([*problem.q, torch.full((behind, H, 64), math.nan, dtype=torch.float16)])
     out = torch.full_like(q, 7.0)
     attend(q, *(x.transpose(1, 2) for x in problem.caches), batch, rules_of(**rules), 0.125, out, CallOptions("interpret", "off"))  # type: ignore[arg-type]
@@ -44,18 +44,18 @@ def test_who_decodes(queries: list[int], each: list[int], rest: int) -> None:
     batch = batch_of(problem)
     assert [part.each for part in batch.parts if part.starts is None] == each
     assert sum(len(part.lengths) for part in batch.parts if part.starts is not None) == rest
-    expected, _ = problem.wanted(causal=True)
-    assert torch.allclose(attended(problem, batch).double(), expected, atol=4e-3)
+    expected, _ = problem.compute_expected(causal=True)
+    assert torch.allclose(attend_batch(problem, batch).double(), expected, atol=4e-3)
 
 
 def test_sequences_that_pad_a_batch() -> None:
     """Padding of a CUDA graph: without queries, rows behind the others'; outside of a graph without rows."""
     problem = Problem([1, 1, 0, 0], [30, 20, 0, 0], 16, (H, HK))
-    expected, _ = problem.wanted(causal=True)
+    expected, _ = problem.compute_expected(causal=True)
     for rows, sequences in ((4, 4), (2, 2)):
         batch = batch_of(problem, rows)
         assert [len(part.lengths) for part in batch.parts] == [sequences]
-        out = attended(problem, batch, rows - 2)
+        out = attend_batch(problem, batch, rows - 2)
         assert torch.allclose(out[:2].double(), expected, atol=4e-3) and bool((out[2:] == 0).all())
     assert not Batch.of(torch.zeros(3, dtype=torch.int32), [0, 0], torch.zeros(2), torch.zeros(2, 1), 0, 2).parts
 
@@ -72,13 +72,13 @@ def test_rules() -> None:
         M, N = (lengths[b] for lengths in problem.lengths)
         return k > q + N - M - window
 
-    out = attended(problem, batch_of(problem), softcap=cap, slopes=slopes, window=window)
-    expected, _ = problem.wanted(score, mask, causal=True)
+    out = attend_batch(problem, batch_of(problem), softcap=cap, slopes=slopes, window=window)
+    expected, _ = problem.compute_expected(score, mask, causal=True)
     assert torch.allclose(out.double(), expected, atol=4e-3)
 
 
 def test_sinks() -> None:
     problem, sink = Problem([1, 25], [40, 25], 16, (H, HK)), torch.tensor([0.5, -1.0, 2.0, 0.0])
-    expected, lse = problem.wanted(causal=True)
+    expected, lse = problem.compute_expected(causal=True)
     share = 1 / (1 + (sink[:, None] - lse).exp())
-    assert torch.allclose(attended(problem, batch_of(problem), sink=sink).double(), expected * share.T[..., None], atol=4e-3)
+    assert torch.allclose(attend_batch(problem, batch_of(problem), sink=sink).double(), expected * share.T[..., None], atol=4e-3)

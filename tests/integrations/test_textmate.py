@@ -50,10 +50,10 @@ def find_scopes(text: str, patterns: list[dict[str, Any]]) -> Iterator[tuple[int
     compiled = [(re.compile(p.get("match") or p["begin"], re.M), p) for p in patterns]
     at = 0
     while at < len(text):
-        found = [(m.start(), number, m) for number, (expression, _) in enumerate(compiled) if (m := expression.search(text, at))]
-        if not found:
+        matches = [(m.start(), number, m) for number, (expression, _) in enumerate(compiled) if (m := expression.search(text, at))]
+        if not matches:
             return
-        _, number, match = min(found, key=lambda f: f[:2])
+        _, number, match = min(matches, key=lambda f: f[:2])
         pattern, at = compiled[number][1], match.end()
         if "end" in pattern:
             at = text.index(pattern["end"], match.end()) + len(pattern["end"])

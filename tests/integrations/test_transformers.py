@@ -15,7 +15,7 @@ from cuir.attn.api import dense_calls, dynamo_closures
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")
-from transformers import masking_utils as theirs  # noqa: E402
+from transformers import masking_utils as masking_utils  # noqa: E402
 
 TINY = {
     "vocab_size": 64,
@@ -31,13 +31,15 @@ TINY = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-BOTH = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
+MIXED_LAYERS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 MODELS: dict[str, Callable[[], Any]] = {
     "llama": lambda: transformers.LlamaConfig(**TINY),
     "mistral, the window fills up while decoding": lambda: transformers.MistralConfig(**TINY, sliding_window=8),
-    "gemma 2": lambda: transformers.Gemma2Config(**TINY | BOTH, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=16),
+    "gemma 2": lambda: transformers.Gemma2Config(
+        **TINY | MIXED_LAYERS, sliding_window=4, attn_logit_softcapping=2.0, query_pre_attn_scalar=16
+    ),
     "gpt-oss, all experts": lambda: transformers.GptOssConfig(
-        **TINY | BOTH,
+        **TINY | MIXED_LAYERS,
         sliding_window=4,
         num_local_experts=2,
         num_experts_per_tok=2,
@@ -86,10 +88,10 @@ def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> 
     ids, forced = (torch.randint(3, config.vocab_size, (len(padded), n), generator=g).to(device) for n in (padded.shape[1], new))
     exact, model = model_of(config, torch.float32, device), model_of(config, dtype, device)
 
-    def force(seen: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(scores, -math.inf).scatter(1, forced[:, seen.shape[1] - ids.shape[1], None], 0.0)
+    def force(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -math.inf).scatter(1, forced[:, tokens.shape[1] - ids.shape[1], None], 0.0)
 
-    def generated(of: Any, cache: str) -> torch.Tensor:
+    def generate(of: Any, cache: str) -> torch.Tensor:
         inputs = {
             "attention_mask": padded,
             "max_new_tokens": new,
@@ -104,12 +106,12 @@ def compare(config: Any, padded: torch.Tensor, new: int, dtype: torch.dtype) -> 
         return logits[padded.flip(1).bool()]
 
     with torch.no_grad():
-        expected = prefill(exact), generated(exact, "dynamic")
-        eager = error(prefill(model), expected[0]), error(generated(model, "dynamic"), expected[1])
+        expected = prefill(exact), generate(exact, "dynamic")
+        eager = error(prefill(model), expected[0]), error(generate(model, "dynamic"), expected[1])
         model.set_attn_implementation("cuir")
         assert error(prefill(model), expected[0]) < 1.5 * eager[0]
         for cache in ("dynamic", "static"):
-            assert error(generated(model, cache), expected[1]) < 1.5 * eager[1], cache
+            assert error(generate(model, cache), expected[1]) < 1.5 * eager[1], cache
 
 
 def model_of(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
@@ -124,11 +126,13 @@ def error(x: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 FUNCTIONS = {
-    "causal": theirs.causal_mask_function,
-    "window": theirs.sliding_window_causal_mask_function(3),
-    "chunks": theirs.chunked_causal_mask_function(4, torch.tensor([0, 2])),
-    "images": theirs.or_masks(theirs.causal_mask_function, theirs.blockwise_overlay(torch.tensor([[-1, 0, 0, 0, -1, 1, 1, -1, -1]] * 2))),
-    "all": theirs.bidirectional_mask_function,
+    "causal": masking_utils.causal_mask_function,
+    "window": masking_utils.sliding_window_causal_mask_function(3),
+    "chunks": masking_utils.chunked_causal_mask_function(4, torch.tensor([0, 2])),
+    "images": masking_utils.or_masks(
+        masking_utils.causal_mask_function, masking_utils.blockwise_overlay(torch.tensor([[-1, 0, 0, 0, -1, 1, 1, -1, -1]] * 2))
+    ),
+    "all": masking_utils.bidirectional_mask_function,
 }
 TOKENS = {
     "none": None,
@@ -148,7 +152,9 @@ def test_masks_are_those_of_transformers(function: str, tokens: str) -> None:
     for M, N, q_offset, kv_offset in ((9, 9, 0, 0), (3, 9, 6, 0), (1, 9, torch.tensor(5), 0), (2, 4, 7, 5)):
         at = (2, M, N, q_offset, kv_offset)
         mask = mask_for(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens])
-        expected = theirs.sdpa_mask(*at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens], allow_is_causal_skip=False)
+        expected = masking_utils.sdpa_mask(
+            *at, mask_function=FUNCTIONS[function], attention_mask=TOKENS[tokens], allow_is_causal_skip=False
+        )
         b, h, q, k = (torch.arange(n).view([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate((2, 1, M, N)))
         assert mask.shape == (2, 1, M, N)
         assert torch.equal(mask.mask_mod(b, h, q, k).expand(2, 1, M, N), expected)
@@ -157,7 +163,7 @@ def test_masks_are_those_of_transformers(function: str, tokens: str) -> None:
 def test_a_mask_keeps_the_offset_of_the_moment() -> None:
     """A static cache counts its tokens in place, in its first layer's update."""
     counted = torch.tensor(5)
-    mask = mask_for(1, 1, 9, counted, 0, theirs.causal_mask_function)
+    mask = mask_for(1, 1, 9, counted, 0, masking_utils.causal_mask_function)
     counted += 1
     assert [bool(mask.mask_mod(0, 0, 0, k)) for k in (5, 6)] == [True, False]
 
@@ -203,7 +209,7 @@ def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch)
     prepare = dense_calls.prepare
     monkeypatch.setattr(dense_calls, "prepare", lambda *args: prepared.append(args) or prepare(*args))
     q, k, v = heads(1, 9)
-    mask, sink = mask_for(2, 1, 9, 8, 0, theirs.causal_mask_function, TOKENS["left"]), torch.ones(4)
+    mask, sink = mask_for(2, 1, 9, 8, 0, masking_utils.causal_mask_function, TOKENS["left"]), torch.ones(4)
     with torch.no_grad():
         first, second = (attend(q, k, v, mask, softcap=2.0, s_aux=sink)[0] for _ in range(2))
     assert torch.equal(first, second) and len(prepared) == 1
@@ -218,7 +224,7 @@ def test_a_soft_cap_in_a_compiled_model(read: bool, monkeypatch: pytest.MonkeyPa
     torch.compiler.reset()
     tokens = torch.tensor([[True] * 4, [False, True, True, True]])  # the mask is made outside, and captures tensors
     compiled = torch.compile(lambda q, k, v, mask: attend(q, k, v, mask, softcap=2.0)[0], backend="eager", fullgraph=True)
-    mask = mask_for(2, 4, 4, 0, 0, theirs.causal_mask_function, tokens, allow_is_causal_skip=False)
+    mask = mask_for(2, 4, 4, 0, 0, masking_utils.causal_mask_function, tokens, allow_is_causal_skip=False)
     with torch.no_grad():
         assert torch.equal(compiled(q, k, v, mask), attend(q, k, v, mask, softcap=2.0)[0])
 
@@ -230,10 +236,10 @@ def test_steps_over_a_static_cache_are_one_graph() -> None:
     step = torch.compile(attend, backend=graphs, fullgraph=True)
     for n, kv_offset in ((6, 0), (7, 1), (9, 0)):  # in the end the cache is full
         tokens = torch.ones(2, n, dtype=torch.bool)
-        at = (2, 1, 9, n - 1, kv_offset, theirs.sliding_window_causal_mask_function(4), tokens)
+        at = (2, 1, 9, n - 1, kv_offset, masking_utils.sliding_window_causal_mask_function(4), tokens)
         with torch.no_grad():
             o, _ = step(q, k, v, mask_for(*at, allow_is_causal_skip=False))
-        expected = theirs.sdpa_mask(*at, allow_is_causal_skip=False)
+        expected = masking_utils.sdpa_mask(*at, allow_is_causal_skip=False)
         exact = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), v.double(), expected, enable_gqa=True)
         torch.testing.assert_close(o.double(), exact.transpose(1, 2), atol=2e-3, rtol=2e-3)
     assert graphs.frame_count == 1
@@ -285,19 +291,21 @@ def test_what_is_not_there_is_refused(inputs: dict[str, Any], code: str, message
 
 
 def test_attention_weights_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    warnings_seen: list[str] = []
     monkeypatch.setattr(
-        type(transformers.utils.logging.get_logger("cuir.integrations.transformers")), "warning_once", lambda _, text: told.append(text)
+        type(transformers.utils.logging.get_logger("cuir.integrations.transformers")),
+        "warning_once",
+        lambda _, text: warnings_seen.append(text),
     )
     register(backend="interpret")
     assert attend(*heads(5, 5), output_attentions=True)[1] is None
-    assert len(told) == 1 and "output_attentions" in told[0]
+    assert len(warnings_seen) == 1 and "output_attentions" in warnings_seen[0]
 
 
 def test_registering_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CuirError, match="backend must be"):
         register(backend="gpu")
-    monkeypatch.setattr(theirs, "sdpa_mask", lambda batch_size, cache_position: None)
+    monkeypatch.setattr(masking_utils, "sdpa_mask", lambda batch_size, cache_position: None)
     with pytest.raises(CuirError, match="is another one") as caught:
         register()
     assert caught.value.diagnostics[0].code == "U508"

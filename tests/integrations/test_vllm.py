@@ -81,7 +81,7 @@ def test_a_layer_of_a_step(queries: list[int], order: str, ours: Any) -> None:
     kernel = builder(ours).build(0, metadata(problem))
     out = torch.zeros(len(padded[0]), H, D, dtype=torch.float16)
     assert layer.forward(None, *padded, cache, kernel, out) is out
-    expected, _ = problem.wanted(causal=True)
+    expected, _ = problem.compute_expected(causal=True)
     assert torch.allclose(out[:-1].double(), expected, atol=4e-3)
 
 
@@ -100,7 +100,7 @@ def test_what_layers_ask_for(ours: Any) -> None:
         M, N = (lengths[b] for lengths in problem.lengths)
         return k > q + N - M - 9
 
-    expected, lse = problem.wanted(score, mask, causal=True)
+    expected, lse = problem.compute_expected(score, mask, causal=True)
     assert torch.allclose(out.view(26, H, D).double(), expected / (1 + (sinks[:, None] - lse).exp()).T[..., None], atol=4e-3)
     assert layer.forward(None, torch.cat(problem.q), None, None, pages(problem), None, out).abs().sum() == 0  # a run that measures memory
 
@@ -109,7 +109,7 @@ def test_queries_that_see_all(ours: Any) -> None:
     problem = Problem([3, 20], [40, 30], PAGE, (H, HK))
     result, out = builder(ours).build(0, metadata(problem, causal=False)), torch.zeros(23, H, D, dtype=torch.float16)
     ours.CuirAttentionImpl(H, D, D**-0.5, HK).forward(None, torch.cat(problem.q), None, None, pages(problem), result, out)
-    assert torch.allclose(out.double(), problem.wanted()[0], atol=4e-3)
+    assert torch.allclose(out.double(), problem.compute_expected()[0], atol=4e-3)
     with pytest.raises(NotImplementedError, match="some sequences"):
         builder(ours).build(0, metadata(problem, causal=torch.tensor([True, False])))
 
@@ -132,11 +132,11 @@ def test_the_plug_in_keeps_the_options_of_another_one(ours: Any) -> None:
 
 
 def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise AttributeError("register")
 
     monkeypatch.setattr(ours, "NAME", "CUIR_OF_TESTS")
-    monkeypatch.setattr(ours, "register_backend", other)
+    monkeypatch.setattr(ours, "register_backend", fail)
     with pytest.warns(UserWarning, match="another one than 0.33's"):
         ours.plugin()
 

@@ -89,7 +89,7 @@ Runner = Callable[..., Ran]
 
 
 @functools.lru_cache(maxsize=64)  # many runs are of one kernel, under other schedules or on other tensors
-def _checked(text: str, kernel: str | None, consts: tuple[tuple[str, type, Any], ...]) -> Checked:
+def _check(text: str, kernel: str | None, consts: tuple[tuple[str, type, Any], ...]) -> Checked:
     return cuir.check(cuir.parse(text, "k.cuir"), kernel, {name: value for name, _, value in consts})
 
 
@@ -102,7 +102,7 @@ def execute() -> Runner:
     ) -> Ran:
         ran = Ran(arguments=dict(arguments))
         inputs = sorted((consts or {}).items())
-        checked = _checked(text, kernel, tuple((name, type(value), value) for name, value in inputs))
+        checked = _check(text, kernel, tuple((name, type(value), value) for name, value in inputs))
         try:
             ran.report = cuir.run(checked, ran.arguments, **options)
         except cuir.CuirError as error:

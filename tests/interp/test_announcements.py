@@ -86,7 +86,7 @@ def code(text: str, stages: int, schedule: str) -> str:
     return ""
 
 
-def explored(text: str, stages: int) -> str:
+def explore_stages(text: str, stages: int) -> str:
     x = torch.zeros(320, 64).half()
     exploration = explore(cuir.check(cuir.parse(text), consts={"STAGES": stages}), {"X": x, "Y": x.clone()}, grid=1)
     assert exploration.verdict != "unknown"
@@ -97,21 +97,21 @@ def explored(text: str, stages: int) -> str:
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_consumer_may_announce_before_the_copy_can_be_issued(name: str, stages: int) -> None:
     assert {code(RIGHT[name], stages, s) for s in SCHEDULES} == {""}
-    assert explored(RIGHT[name], stages) == ""
+    assert explore_stages(RIGHT[name], stages) == ""
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_order_is_an_error_in_every_schedule(name: str, stages: int) -> None:
     text, expected = WRONG[name]
-    for actual in [explored(text, stages), *(code(text, stages, s) for s in SCHEDULES)]:
+    for actual in [explore_stages(text, stages), *(code(text, stages, s) for s in SCHEDULES)]:
         assert actual and actual in expected, actual
 
 
 @pytest.mark.parametrize("stages", [1, 2])
 def test_an_announcement_that_can_come_before_the_last_bytes_is_one_too_many(stages: int) -> None:
     """It is so in every schedule, also where the bytes happen to be there."""
-    assert {code(AHEAD, stages, s) for s in SCHEDULES} == {"S402"} and explored(AHEAD, stages) == "S402"
+    assert {code(AHEAD, stages, s) for s in SCHEDULES} == {"S402"} and explore_stages(AHEAD, stages) == "S402"
 
 
 def test_the_report_of_an_early_announcement_says_behind_which_wait_it_stands() -> None:

@@ -30,7 +30,7 @@ KERNELS: dict[
 }
 
 
-def refused(fault: LineFault, name: str, consts: Mapping[str, Any], dims: Mapping[str, int]) -> Diagnostic | None:
+def find_first_report(fault: LineFault, name: str, consts: Mapping[str, Any], dims: Mapping[str, int]) -> Diagnostic | None:
     """The first report of the interpreter; None if the text does not check, or nothing goes wrong."""
     try:
         checked = cuir.check(cuir.parse(fault.text, name), None, consts)
@@ -67,16 +67,16 @@ def text_of(path: str) -> str:
 
 
 @functools.cache
-def judged(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
+def judge_faults(kernel: str) -> tuple[tuple[LineFault, Diagnostic], ...]:
     path, consts, dims, every = KERNELS[kernel]
     faults = list(line_faults(text_of(path)))[::every]
-    return tuple((f, result) for f in faults if (result := refused(f, path, consts, dims)) is not None)
+    return tuple((f, result) for f in faults if (result := find_first_report(f, path, consts, dims)) is not None)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_faulty_line_is_named(kernel: str) -> None:
-    result = judged(kernel)
+    result = judge_faults(kernel)
     second = [f"{fault}: {d.code} {d.span}" for fault, d in result if not names(fault, d)]
     assert len(result) >= 5 and len(second) <= 0.1 * len(result), "\n".join(second)
 
@@ -84,7 +84,7 @@ def test_the_faulty_line_is_named(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_reports_are_short(kernel: str) -> None:
     """A message, at most three notes with a place, one hint."""
-    for _, d in judged(kernel):
+    for _, d in judge_faults(kernel):
         assert d.hint and sum(n.span is not None for n in d.notes) <= 3, d.render()
 
 
@@ -107,7 +107,7 @@ PIPE = text_of(KERNELS["pipeline"][0])
 )  # fmt: skip
 def test_the_report_says_the_cause(old: str, new: str, code: tuple[str, ...], says: str) -> None:
     assert old in PIPE
-    result = refused(LineFault("", PIPE.replace(old, new, 1), (0,), ""), "k.cuir", {}, {"M": 320})
+    result = find_first_report(LineFault("", PIPE.replace(old, new, 1), (0,), ""), "k.cuir", {}, {"M": 320})
     assert result is not None and result.code in code and says in result.render(), result and result.render()
 
 
@@ -115,7 +115,7 @@ def test_two_copies_where_one_is_announced() -> None:
     """The phase ends after the first copy: the expect's line, and both numbers."""
     halves = "copy_async(X[j * 64 : j * 64 + 32, :], sX[s, 0 : 32], full[s])\n                copy_async(X[j * 64 + 32 : j * 64 + 32 + 32, :], sX[s, 32 : 64], full[s])"
     text = PIPE.replace("copy_async(X[j * 64 : j * 64 + 64, :], sX[s], full[s])", halves).replace("nbytes(sX[s])", "nbytes(sX[s, 0 : 32])")
-    result = refused(LineFault("", text, (0,), ""), "k.cuir", {}, {"M": 320})
+    result = find_first_report(LineFault("", text, (0,), ""), "k.cuir", {}, {"M": 320})
     assert result is not None and "4,096 bytes" in result.render(), result and result.render()
     note = next((n for n in result.notes if n.span is not None), None)
     assert note is not None and note.span is not None and ".expect(" in note.span.text(), result.render()
@@ -125,7 +125,7 @@ def test_arguments_are_of_the_kernels() -> None:
     """Nothing is refused before it is made faulty."""
     for path, consts, dims, _ in KERNELS.values():
         right = LineFault("", text_of(path), (0,), "")
-        assert refused(right, path, consts, dims) is None
+        assert find_first_report(right, path, consts, dims) is None
 
 
 PAIRS = """

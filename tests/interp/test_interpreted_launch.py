@@ -97,11 +97,11 @@ def test_tiles_are_the_calling_threads_and_the_callers_setting_comes_back(fails:
     observed = list[int]()
     finish = launch._finish
 
-    def noted(machine: Machine) -> None:
+    def note_threads(machine: Machine) -> None:
         observed.append(torch.get_num_threads())
         finish(machine)
 
-    monkeypatch.setattr(launch, "_finish", noted)
+    monkeypatch.setattr(launch, "_finish", note_threads)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

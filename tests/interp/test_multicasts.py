@@ -42,7 +42,7 @@ def lines(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 """
 
 
-def reported(text: str, schedule: str) -> Diagnostic | None:
+def find_report(text: str, schedule: str) -> Diagnostic | None:
     x = torch.randn(640, 64).half()
     y = torch.zeros_like(x)
     try:
@@ -61,7 +61,7 @@ def writable(result: Diagnostic) -> bool:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_in_one_cta_is_blamed(schedule: str) -> None:
-    result = reported(TEXT, schedule)
+    result = find_report(TEXT, schedule)
     assert result is not None and result.code == "R401" and writable(result)
     assert result.notes[0].span is not None and result.notes[0].span.text().strip().startswith("free[s].arrive()")
     assert result.hint is not None and "arrive(cluster=True)" in result.hint and "mbarrier(2)" in result.hint
@@ -69,7 +69,7 @@ def test_a_release_in_one_cta_is_blamed(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_along_the_other_line_is_blamed(schedule: str) -> None:
-    result = reported(LINES, schedule)
+    result = find_report(LINES, schedule)
     assert result is not None and result.code == "R401" and writable(result)
     assert result.notes[0].span is not None and "arrive(cluster=" in result.notes[0].span.text()
     assert result.hint is not None and 'arrive(cluster="x")' in result.hint
@@ -77,7 +77,7 @@ def test_a_release_along_the_other_line_is_blamed(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_across_the_cluster_that_the_count_leaves_out_is_a_wrong_count(schedule: str) -> None:
-    result = reported(ACROSS, schedule)
+    result = find_report(ACROSS, schedule)
     assert result is not None and writable(result) and result.hint == "the count is the number of workers that arrive in a phase, here 2"
 
 
@@ -86,7 +86,7 @@ def test_a_release_across_the_cluster_before_the_read_is_blamed(schedule: str) -
     early = RIGHT.replace("            free[s].arrive(cluster=True)\n", "").replace(
         "            x = load", "            free[s].arrive(cluster=True)\n            x = load"
     )
-    result = reported(early, schedule)
+    result = find_report(early, schedule)
     assert result is None or (
         result.code == "R401" and writable(result) and result.notes[0].span is not None and "arrive" in result.notes[0].span.text()
     )
@@ -96,5 +96,5 @@ def test_a_release_across_the_cluster_before_the_read_is_blamed(schedule: str) -
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_release_across_the_cluster_that_counts_all_is_right(schedule: str) -> None:
-    assert reported(RIGHT, schedule) is None
-    assert reported(LINES.replace('arrive(cluster="y")', 'arrive(cluster="x")'), schedule) is None
+    assert find_report(RIGHT, schedule) is None
+    assert find_report(LINES.replace('arrive(cluster="y")', 'arrive(cluster="x")'), schedule) is None

@@ -10,7 +10,7 @@ import torch
 import cuir
 from cuir.checking.checked import Checked
 from cuir.explore import explore
-from cuir.interp.step_budget import limit_seconds, spoken
+from cuir.interp.step_budget import format_duration, limit_seconds
 from cuir.spec.function_specification import FunctionSpecification
 from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import verify
@@ -31,7 +31,7 @@ def kernel(body: str, count: str = "cdiv(M, 64)", end: str = END) -> Checked:
     return cuir.check(cuir.parse(HEAD.replace("COUNT", count) + lines + end, "k.cuir"))
 
 
-def given_up(checked: Checked, n: int = 1, **options: float) -> Diagnostic:
+def give_up(checked: Checked, n: int = 1, **options: float) -> Diagnostic:
     begin = time.thread_time()
     with pytest.raises(CuirError) as error:
         cuir.run(checked, {"X": torch.zeros(100, 64), "n": n}, **options)  # type: ignore[arg-type]
@@ -41,25 +41,25 @@ def given_up(checked: Checked, n: int = 1, **options: float) -> Diagnostic:
 
 @pytest.mark.parametrize("turns", ["1000000000", "2147483647", "n * 1000000000", "0, 2147483647, 2", "2147483647, -2147483648, -1"])
 def test_a_loop_that_cannot_end_in_time_is_not_begun(turns: str) -> None:
-    result = given_up(kernel(f"for j in range({turns}):\n    i += 1"))
+    result = give_up(kernel(f"for j in range({turns}):\n    i += 1"))
     assert result.code == "D402" and result.span is not None and result.span.line == 7 and "none was begun" in result.message
 
 
 @pytest.mark.parametrize("count", ["1073741824", "n * 2000000000"])
 def test_units_of_work_that_cannot_end_in_time(count: str) -> None:
-    result = given_up(kernel("i += 1", count, END.replace("t * 64 : t * 64 + 64", "0 : 64")))  # t * 64 would leave 32 bits
+    result = give_up(kernel("i += 1", count, END.replace("t * 64 : t * 64 + 64", "0 : 64")))  # t * 64 would leave 32 bits
     assert result.code == "D402" and result.span is not None and result.span.line == 3 and "units of work" in result.message
 
 
 def test_a_loop_is_given_up_at_its_pace() -> None:
     nested = kernel("for a in range(100000):\n    for b in range(100000):\n        i += 1")
-    result = given_up(nested, budget=2)
+    result = give_up(nested, budget=2)
     assert result.code == "D402" and result.span is not None and result.span.line == 7 and "of its 100,000 turns" in result.message
     assert result.hint is not None and "--budget" in result.hint
 
 
 def test_a_run_over_its_time_ends() -> None:
-    result = given_up(kernel("for a in range(200000):\n    i += 1"), budget=0.2)
+    result = give_up(kernel("for a in range(200000):\n    i += 1"), budget=0.2)
     assert (result.code == "D402" and "0.2" in result.message) or "gave" in result.message
 
 
@@ -127,4 +127,11 @@ def test_a_copy_in_an_open_or_closed_group_is_in_flight() -> None:
 
 
 def test_long_times_in_words() -> None:
-    assert [spoken(t) for t in (5, 90, 150, 8000, 1e6, 1e9)] == ["5 seconds", "90 seconds", "2 minutes", "2 hours", "12 days", "32 years"]
+    assert [format_duration(t) for t in (5, 90, 150, 8000, 1e6, 1e9)] == [
+        "5 seconds",
+        "90 seconds",
+        "2 minutes",
+        "2 hours",
+        "12 days",
+        "32 years",
+    ]

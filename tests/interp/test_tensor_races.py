@@ -39,12 +39,16 @@ def kernel(*body: str, dims: str = "M, 64", kind: str = "Scratch", dtype: str = 
 
 
 def attempt(
-    checked: Checked, m: int = 40, grid: int | None = None, undefined: tuple[str, ...] = (), given: Mapping[str, torch.Tensor] | None = None
+    checked: Checked,
+    m: int = 40,
+    grid: int | None = None,
+    undefined: tuple[str, ...] = (),
+    tensors: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[str, torch.Tensor, Diagnostic | None]:
     """The code of the first error, else an empty text; Y; the error."""
     x, y = torch.arange(m * 64, dtype=torch.float32).view(m, 64), torch.full((m, 64), math.nan)
     try:
-        run(checked, {"X": x, "Y": y, **(given or {})}, grid=grid, undefined=undefined)
+        run(checked, {"X": x, "Y": y, **(tensors or {})}, grid=grid, undefined=undefined)
     except CuirError as error:
         return error.diagnostics[0].code, y, error.diagnostics[0]
     return "", y, None
@@ -103,18 +107,18 @@ def test_a_flag_of_an_earlier_launch_decides_nothing() -> None:
     for kind in ("Scratch", "Global"):
         checked = kernel(*flag, dims="2", dtype="i32", kind=kind)
         for value in (0, 1, -(2**31)):
-            assert attempt(checked, grid=1, undefined=("S",), given={"S": torch.full((2,), value, dtype=torch.int32)})[0] == "M415"
+            assert attempt(checked, grid=1, undefined=("S",), tensors={"S": torch.full((2,), value, dtype=torch.int32)})[0] == "M415"
 
 
 def test_a_written_tensor_is_what_the_caller_gives() -> None:
     """Unless the caller says that it holds nothing."""
     checked = kernel("store(Y[r, c], S[r, c])", "store(S[r, c], X[r, c])", kind="Global")
     before = torch.ones(40, 64)
-    code, y, _ = attempt(checked, given={"S": before})
+    code, y, _ = attempt(checked, tensors={"S": before})
     assert code == "" and y.eq(1).all()
-    assert attempt(checked, undefined=("S",), given={"S": before})[0] == "M415"
+    assert attempt(checked, undefined=("S",), tensors={"S": before})[0] == "M415"
     turned = kernel("store(S[r, c], X[r, c])", "store(Y[r, c], S[r, c])", kind="Global")
-    assert attempt(turned, undefined=("S",), given={"S": before})[0] == ""
+    assert attempt(turned, undefined=("S",), tensors={"S": before})[0] == ""
 
 
 def test_without_detection_nothing_is_said() -> None:
@@ -127,19 +131,19 @@ def test_without_detection_nothing_is_said() -> None:
 @given(
     writes=st.sets(st.integers(0, 3), max_size=4),
     reads=st.sets(st.integers(0, 3), min_size=1, max_size=4),
-    again=st.booleans(),
+    repeats=st.booleans(),
     m=st.integers(1, 50),
 )
-def test_what_passes_does_not_depend_on_what_scratch_held(writes: set[int], reads: set[int], again: bool, m: int) -> None:
+def test_what_passes_does_not_depend_on_what_scratch_held(writes: set[int], reads: set[int], repeats: bool, m: int) -> None:
     """It passes if and only if it reads what it wrote; then zeros, NaN, large values and those of the launch before give the same bits."""
     stores = [f"store(S[r, {16 * w} + cols(16)], X[r, {16 * w} + cols(16)])" for w in sorted(writes)]
     loads = [f"store(Y[r, {16 * w} + cols(16)], S[r, {16 * w} + cols(16)])" for w in sorted(reads)]
-    checked = kernel(*stores, *loads, *(stores if again else []))
+    checked = kernel(*stores, *loads, *(stores if repeats else []))
     results = []
     stale = torch.zeros(m, 64)
     for poison in POISONS:
         scratch = torch.full((m, 64), poison) if poison != 1.0 else stale
-        code, y, _ = attempt(checked, m, given={"S": scratch})
+        code, y, _ = attempt(checked, m, tensors={"S": scratch})
         assert code == ("" if reads <= writes else "M415")
         results.append(y)
         stale = scratch
@@ -196,13 +200,13 @@ def test_a_third_cta_that_reads_is_told(cluster: int) -> None:
     """Unit 0 stores what unit 2 reads, in any order of the CTAs."""
     body = ["if t == 0:", "    store(S[0, 0], 1.0)", "if t == 2:", "    store(Y[0, 0], S[0, 0])"]
     checked = kernel(*body, kind="Global", cluster=cluster)
-    assert attempt(checked, 48, grid=3, given={"S": torch.zeros(48, 64)})[0] == "R402"
+    assert attempt(checked, 48, grid=3, tensors={"S": torch.zeros(48, 64)})[0] == "R402"
     turned = kernel(*(line.replace("== 0", "== 9").replace("== 2", "== 0").replace("== 9", "== 2") for line in body), kind="Global")
-    assert attempt(turned, 48, grid=3, given={"S": torch.zeros(48, 64)})[0] == "R402"
+    assert attempt(turned, 48, grid=3, tensors={"S": torch.zeros(48, 64)})[0] == "R402"
 
 
 def test_all_that_add_are_no_race() -> None:
     checked = kernel("store(S[t % 2, rows(16), c], X[r, c], add=True)", dims="2, 16, 64", kind="Global")
     total = torch.zeros(2, 16, 64)
-    assert attempt(checked, 80, grid=5, given={"S": total})[0] == ""
+    assert attempt(checked, 80, grid=5, tensors={"S": total})[0] == ""
     assert total.sum() == torch.arange(80 * 64).sum()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import cuir
 from cuir.arguments.aliasing import Place
 from cuir.arguments.binding import TORCH
-from tests.explore.programs import checked_text, explored, fault, tensors
-from tests.gpu.test_additions import LEAST, summed
+from tests.explore.programs import check_text, explore_program, fault, tensors
+from tests.gpu.test_additions import LEAST, sum_addends
 from tests.interp.conftest import Runner
 
 KINDS = ("read", "write", "add", "bulk read", "bulk write", "bulk add")
@@ -88,11 +88,11 @@ def test_every_pair_of_accesses(how: str) -> None:
     wrong, result = [], set()
     for first, second in itertools.product(KINDS, repeat=2):
         for fence in FENCES if how in ("same worker", "ordered", "CTA of the cluster, ordered") else FENCES[2:]:
-            checked = checked_text(program(first, second, how, fence))
+            checked = check_text(program(first, second, how, fence))
             want = rule(first, second, how, fence)
             result.add(want)
             codes = {fault(checked, schedule, grid=2 if how == "other CTA" else 1) for schedule in TRIED}
-            observed = explored(checked, grid=2 if how == "other CTA" else 1)
+            observed = explore_program(checked, grid=2 if how == "other CTA" else 1)
             text = observed.diagnostics[0].code if observed.diagnostics else ""
             if codes != {want} or text != want:
                 wrong.append((first, second, fence, want, codes, text))
@@ -124,8 +124,8 @@ class Some:
     def rows(self, shift: int = 0) -> frozenset[int]:
         return frozenset(shift + self.start + i * (1 if self.whole else 2) for i in range(self.n)) & frozenset(range(ROWS))
 
-    def conflicts(self, second: Some, shift: int = 0, theirs: int = 0) -> bool:
-        return {self.mode, second.mode} not in ({"read"}, {"add"}) and bool(self.rows(shift) & second.rows(theirs))
+    def conflicts(self, second: Some, shift: int = 0, second_shift: int = 0) -> bool:
+        return {self.mode, second.mode} not in ({"read"}, {"add"}) and bool(self.rows(shift) & second.rows(second_shift))
 
 
 SOME = st.builds(
@@ -155,23 +155,23 @@ def test_any_unordered_pair_of_workers(events: list[tuple[int, Some | int]]) -> 
             signals += 1
     head = f'@kernel(arch="sm_90a")\ndef k(T: Global[f32, {ROWS}, 32], Y: Global[f32, {WORKERS}, 32, 32]):\n    go = mbarrier(1, stages={max(1, signals)})\n'
     body = "".join(block(8, f"if w == {w}", lines) for w, lines in enumerate(texts) if lines)
-    checked = checked_text(head + f'    with role("r", warps={WORKERS}) as w:\n' + (body or "        sync()\n"))
+    checked = check_text(head + f'    with role("r", warps={WORKERS}) as w:\n' + (body or "        sync()\n"))
     assert {fault(checked, schedule) for schedule in (*TRIED, "random:1")} == {"" if right else "R402"}
 
 
 @given(st.lists(st.tuples(SOME, st.sampled_from((0, 8, 16, 24))), min_size=1, max_size=3), st.sampled_from((1, 2, 32)), st.integers(2, 4))
 @settings(max_examples=50, deadline=None)
-def test_any_pair_of_ctas(made: list[tuple[Some, int]], lanes: int, grid: int) -> None:
+def test_any_pair_of_ctas(boxes: list[tuple[Some, int]], lanes: int, grid: int) -> None:
     """Each CTA does these accesses, `step` rows further on than the CTA before: right if no two CTAs conflict, in one batch or in several."""
     right = not any(
         a.conflicts(b, t * step, u * pace)
-        for (a, step), (b, pace) in itertools.product(made, repeat=2)
+        for (a, step), (b, pace) in itertools.product(boxes, repeat=2)
         for t in range(grid)
         for u in range(grid)
         if t != u
     )
     head = f'@kernel(arch="sm_90a")\ndef k(T: Global[f32, {ROWS}, 32], Y: Global[f32, {grid}, 32, 32]):\n    work = tiles({grid})\n    with role("r", warps=1):\n'
-    checked = checked_text(head + block(8, "for t in work", [a.text("t", f"t * {step}") for a, step in made]))
+    checked = check_text(head + block(8, "for t in work", [a.text("t", f"t * {step}") for a, step in boxes]))
     code = ""
     try:
         cuir.run(checked, tensors(checked), grid=grid, lanes=lanes)
@@ -207,7 +207,7 @@ def test_a_multicast_reads_until_it_has_landed_everywhere() -> None:
     for between, code in ((join, ""), ([], "R402")):
         text = head + block(4, 'with role("w", warps=1)', [*before, *between, *after])
         assert {fault(text, schedule) for schedule in TRIED} == {code}
-        assert explored(text).ok == (not code)
+        assert explore_program(text).ok == (not code)
 
 
 # ---- one access that gives an element two values
@@ -300,26 +300,26 @@ def test_memory_is_shared_if_an_element_is(data: st.DataObject) -> None:
 @pytest.mark.parametrize("how", ("scatter", "box"))
 def test_an_addition_of_f32_flushes_subnormal_numbers(how: str) -> None:
     """Subnormal numbers in tile, tensor and sum become zeros of their sign (PTX ISA, red.add.f32)."""
-    assert summed(how, "f32", [1e-40] * 4) == 0
-    assert summed(how, "f32", [LEAST / 2] * 4) == 0
-    assert summed(how, "f32", [1.0], before=1e-40) == 1
-    assert summed(how, "f32", [0.0], before=1e-40) == 0
-    assert summed(how, "f32", [LEAST, LEAST]) == 2 * LEAST
-    assert summed(how, "f32", [1.5 * LEAST, -LEAST]) == 0
-    assert summed(how, "f32", [-1e-40], before=-0.0).signbit()
-    assert summed(how, "f32", [torch.inf, 1e-40]) == torch.inf and summed(how, "f32", [torch.nan, 1.0]).isnan()
+    assert sum_addends(how, "f32", [1e-40] * 4) == 0
+    assert sum_addends(how, "f32", [LEAST / 2] * 4) == 0
+    assert sum_addends(how, "f32", [1.0], before=1e-40) == 1
+    assert sum_addends(how, "f32", [0.0], before=1e-40) == 0
+    assert sum_addends(how, "f32", [LEAST, LEAST]) == 2 * LEAST
+    assert sum_addends(how, "f32", [1.5 * LEAST, -LEAST]) == 0
+    assert sum_addends(how, "f32", [-1e-40], before=-0.0).signbit()
+    assert sum_addends(how, "f32", [torch.inf, 1e-40]) == torch.inf and sum_addends(how, "f32", [torch.nan, 1.0]).isnan()
 
 
 @pytest.mark.parametrize("how", ("scatter", "box", "bulk"))
 @pytest.mark.parametrize(("dtype", "least"), [("f16", 2.0**-24), ("bf16", 2.0**-133)])
 def test_one_of_sixteen_bits_keeps_them(how: str, dtype: str, least: float) -> None:
-    assert summed(how, dtype, [least] * 3) == 3 * least
+    assert sum_addends(how, dtype, [least] * 3) == 3 * least
 
 
 @pytest.mark.parametrize(("addends", "before"), [([1e-40] * 4, 0.0), ([LEAST / 2] * 4, 1e-40), ([1.5 * LEAST, -LEAST], 0.0)])
 def test_a_bulk_addition_of_f32_keeps_them(addends: list[float], before: float) -> None:
-    assert summed("bulk", "f32", addends, before) == torch.tensor([before, *addends]).sum()
+    assert sum_addends("bulk", "f32", addends, before) == torch.tensor([before, *addends]).sum()
 
 
 def test_a_store_keeps_them() -> None:
-    assert summed("store", "f32", [1e-40]) == torch.tensor(1e-40)
+    assert sum_addends("store", "f32", [1e-40]) == torch.tensor(1e-40)

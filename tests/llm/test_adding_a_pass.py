@@ -16,7 +16,7 @@ from llm import client
 from llm.budget import Budget
 from llm.loop import improve
 from llm.messages import Answer, Message
-from llm.prompting import fenced
+from llm.prompting import fence
 from tests.page_blocks import find_block
 
 PAGE = "docs/models.md"
@@ -40,26 +40,26 @@ class Script:
     model = "a script"
 
     def __init__(self, *answers: str):
-        self.left, self.asked = list(answers), list[Sequence[Message]]()
+        self.remaining, self.requests = list(answers), list[Sequence[Message]]()
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
-        self.asked.append(messages)
-        return Answer(self.left.pop(0), 10, 10, None, 0.0, False, "stop", self.model)
+        self.requests.append(messages)
+        return Answer(self.remaining.pop(0), 10, 10, None, 0.0, False, "stop", self.model)
 
 
 def test_it_passes_what_only_comments(example: ModuleType) -> None:
     program = cuir.parse(TEXT)
     script = Script(
         "Gladly.",
-        fenced(COMMENTED.replace("STAGES: const = 2", "STAGES: const = 3"), "cuir"),
-        fenced(TEXT, "cuir"),
-        fenced(COMMENTED, "cuir"),
+        fence(COMMENTED.replace("STAGES: const = 2", "STAGES: const = 3"), "cuir"),
+        fence(TEXT, "cuir"),
+        fence(COMMENTED, "cuir"),
     )
     outcome = improve(example.Comment(program), script, Budget(), attempts=4)
     stages = [(a.verdict.stage, [d.code for d in a.verdict.diagnostics]) for a in outcome.samples[0].attempts]
     assert stages == [("parse", ["A001"]), ("check", ["A900"]), ("check", ["A901", "A901"]), ("passed", [])]
     assert outcome.ok and outcome.verdict and outcome.verdict.program == program and outcome.verdict.text.count("# a comment") == 2
-    assert "A901" in script.asked[3][-1].text and 'with role("load"' in script.asked[3][-1].text
+    assert "A901" in script.requests[3][-1].text and 'with role("load"' in script.requests[3][-1].text
 
 
 def test_its_call_runs(example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,7 @@ def test_its_call_runs(example: ModuleType, tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "kernel.cuir").write_text(TEXT, encoding="utf-8")
     (tmp_path / "call.py").write_text(find_block(PAGE, "step", "call.py").text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client, "Client", lambda model: Script(*[fenced(COMMENTED, "cuir")] * 2))
+    monkeypatch.setattr(client, "Client", lambda model: Script(*[fence(COMMENTED, "cuir")] * 2))
     spec = importlib.util.spec_from_file_location("call", tmp_path / "call.py")
     assert spec and spec.loader
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

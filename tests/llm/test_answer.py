@@ -19,7 +19,7 @@ PROGRAM = "@func\ndef keep(b, h, q, k):\n    return k <= q\n"
 BLOCK = f"```cuir\n{PROGRAM}```"
 
 
-def refused(text: str, finish: str = "stop") -> str:
+def read_refusal(text: str, finish: str = "stop") -> str:
     with pytest.raises(CuirError) as error:
         read(program_text(text, finish))
     assert all(d.hint for d in error.value.diagnostics), "a model is told what to do"
@@ -75,12 +75,12 @@ def test_the_program_of_an_answer(text: str) -> None:
     ],
 )
 def test_hostile_answers(text: str, code: str) -> None:
-    assert refused(text) == code
+    assert read_refusal(text) == code
 
 
 def test_a_cut_answer_says_so() -> None:
-    assert refused("Let me think about", "length") == "A001"
-    assert refused(BLOCK, "length") == "A005"
+    assert read_refusal("Let me think about", "length") == "A001"
+    assert read_refusal(BLOCK, "length") == "A005"
 
 
 @given(st.text(max_size=300))
@@ -107,8 +107,8 @@ def test_the_longest_kernel_is_within_the_limits() -> None:
 
 def test_the_largest_answers_are_refused_quickly() -> None:
     begin = time.process_time()
-    refused("`" * limits.MAX_CHARS)
-    refused("```cuir\n" + "((((((((\n" * 2000 + "```")
-    refused("```\n" * (limits.MAX_CHARS // 4))
-    refused("```cuir\n" + "x = 1\n" * 2000 + "```")
+    read_refusal("`" * limits.MAX_CHARS)
+    read_refusal("```cuir\n" + "((((((((\n" * 2000 + "```")
+    read_refusal("```\n" * (limits.MAX_CHARS // 4))
+    read_refusal("```cuir\n" + "x = 1\n" * 2000 + "```")
     assert time.process_time() - begin < 3

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cuir.text.diagnostics import CuirError
-from llm.client import Client, scrubbed
+from llm.client import Client, scrub
 from llm.messages import Message
 from tests.llm.endpoint import KEY, Say, endpoint
 
-ASKED = (Message("system", "be brief"), Message("user", "which block?"))
+MESSAGES = (Message("system", "be brief"), Message("user", "which block?"))
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def client(address: str, **options: Any) -> Client:
 
 def failure(asks: Client) -> str:
     with pytest.raises(CuirError) as error:
-        asks.ask(ASKED, 0)
+        asks.ask(MESSAGES, 0)
     assert KEY not in str(error.value) and error.value.__cause__ is None
     return error.value.diagnostics[0].code
 
 
 def test_an_answer_with_its_cost() -> None:
     with endpoint(Say("the first", tokens=(120, 7), finish="length")) as server:
-        answer = client(server.address, temperature=0.3, max_tokens=50).ask(ASKED, 0)
+        answer = client(server.address, temperature=0.3, max_tokens=50).ask(MESSAGES, 0)
     assert (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.finish) == ("the first", 120, 7, "length")
     assert answer.cost_usd is None and not answer.cached and answer.seconds > 0  # nobody knows the price of `scripted`
     requests = server.requests[0]
@@ -45,14 +45,14 @@ def test_an_answer_with_its_cost() -> None:
 
 def test_a_known_price_is_counted() -> None:
     with endpoint(Say("x", tokens=(1_000_000, 0))) as server:
-        answer = Client("openai/gpt-4o", api_base=server.address).ask(ASKED, 0)
+        answer = Client("openai/gpt-4o", api_base=server.address).ask(MESSAGES, 0)
     assert answer.cost_usd is not None and 0.1 < answer.cost_usd < 100
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_another_try_after_what_passes(status: int) -> None:
     with endpoint(Say("busy", status), Say("busy", status), Say("there")) as server:
-        assert client(server.address).ask(ASKED, 0).text == "there"
+        assert client(server.address).ask(MESSAGES, 0).text == "there"
     assert len(server.requests) == 3
 
 
@@ -91,14 +91,14 @@ def test_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_content_is_an_empty_answer() -> None:
     with endpoint(Say(content=False)) as server:
-        assert client(server.address).ask(ASKED, 0).text == ""
+        assert client(server.address).ask(MESSAGES, 0).text == ""
 
 
 def test_the_cache_asks_once(tmp_path: Path) -> None:
     with endpoint(Say("one"), Say("two"), Say("three")) as server:
         asks = client(server.address, cache=tmp_path / "answers")
-        first, repeated, second = asks.ask(ASKED, 0), asks.ask(ASKED, 0), asks.ask(ASKED, 1)
-        warmer = client(server.address, cache=tmp_path / "answers", temperature=1.0).ask(ASKED, 0)
+        first, repeated, second = asks.ask(MESSAGES, 0), asks.ask(MESSAGES, 0), asks.ask(MESSAGES, 1)
+        warmer = client(server.address, cache=tmp_path / "answers", temperature=1.0).ask(MESSAGES, 0)
     assert (first.text, repeated.text, second.text, warmer.text) == ("one", "one", "two", "three")
     assert not first.cached and repeated.cached and repeated.seconds == 0.0
     assert not any(KEY in f.read_text() for f in (tmp_path / "answers").iterdir())
@@ -107,16 +107,16 @@ def test_the_cache_asks_once(tmp_path: Path) -> None:
 def test_a_broken_file_of_the_cache_is_asked_again(tmp_path: Path) -> None:
     with endpoint(Say("one"), Say("two")) as server:
         asks = client(server.address, cache=tmp_path)
-        asks.ask(ASKED, 0)
+        asks.ask(MESSAGES, 0)
         for file in tmp_path.iterdir():
             file.write_text(file.read_text()[:20])
-        assert asks.ask(ASKED, 0).text == "two"
+        assert asks.ask(MESSAGES, 0).text == "two"
 
 
 def test_secrets_are_removed_from_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_PROVIDER_TOKEN", "hunter2hunter2")
-    text = scrubbed(f"key {KEY} and hunter2hunter2, Authorization: Bearer abcdefgh, a sk-proj-ABCDEFGH123")
+    text = scrub(f"key {KEY} and hunter2hunter2, Authorization: Bearer abcdefgh, a sk-proj-ABCDEFGH123")
     assert KEY not in text and "hunter2" not in text and "abcdefgh" not in text and "ABCDEFGH123" not in text
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # of a service that asks for none
-    assert scrubbed("none of the blocks") == "none of the blocks"
-    assert scrubbed("the kernel's key block k_full[s] of token 12") == "the kernel's key block k_full[s] of token 12"
+    assert scrub("none of the blocks") == "none of the blocks"
+    assert scrub("the kernel's key block k_full[s] of token 12") == "the kernel's key block k_full[s] of token 12"

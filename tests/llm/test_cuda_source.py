@@ -15,7 +15,7 @@ from llm.cuda_source import Annotated, annotate
 from llm.cuda_text import arguments, blank, constants, read
 from llm.expert_source import read_expert_source
 from llm.orchestration import Orchestration
-from llm.orchestration_of_source import explained, of_source
+from llm.orchestration_of_source import explain, of_source
 from llm.whole_numbers import evaluate
 from tests.strategies.effort import examples
 
@@ -148,14 +148,14 @@ def test_the_warp_specialised_source_shows_its_orchestration() -> None:
         "turn": ("named_barrier", 2, 2, False, {"compute"}, {"compute"}),
     }
     assert {m.name: (m.nbytes, m.stages) for m in facts.memory} == {"q": (32768, 1), "o": (32768, 1), "k": (65536, 2), "v": (65536, 2)}
-    assert {n for n, _ in facts.groups["wgmma"].left} == {0, 1} and facts.joins is None
+    assert {n for n, _ in facts.groups["wgmma"].remaining} == {0, 1} and facts.joins is None
 
 
 def test_the_ampere_source_shows_its_orchestration() -> None:
     facts = of_source(source("flash_fwd_sm80"))
     assert [str(r) for r in facts.roles] == ["role all: warps=4; cp.async, mma"] and not facts.barriers
     assert {m.name: (m.nbytes, m.stages) for m in facts.memory} == {"q": (16384, 1), "k": (32768, 2), "v": (32768, 2)}
-    assert {n for n, _ in facts.groups["cp.async"].left} == {0, 1} and facts.joins is not None
+    assert {n for n, _ in facts.groups["cp.async"].remaining} == {0, 1} and facts.joins is not None
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_counts_of_threads_become_counts_of_workers(guard: str, count: int, work
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_annotated_source_is_the_source_with_comments(name: str) -> None:
     result = source(name)
-    text = explained(result)
+    text = explain(result)
     assert [line for line in text.split("\n") if "// CuIR: " not in line and not line.startswith("//   role")][
         -50:
     ] == result.cuda.text.split("\n")[-50:]
@@ -201,7 +201,7 @@ def test_every_source_of_the_corpus_is_annotated_as_it_is_launched() -> None:
     for name in corpus.cuda():
         launch = read_expert_source(corpus.launch_of(name))
         for dim in (64, 128):
-            result = annotate(launch.text, name, launch.defined(dim), launch.kernel)
+            result = annotate(launch.text, name, launch.compute_macros(dim), launch.kernel)
             assert result.threads == evaluate(launch.threads, launch.constants(dim))
 
 
@@ -239,7 +239,7 @@ KERNEL = "__global__ void __launch_bounds__(256) f() {"
 def test_hostile_sources_end_soon(text: str) -> None:
     start = time.process_time()
     try:
-        explained(annotate(text, "x.cu"))
+        explain(annotate(text, "x.cu"))
     except CuirError as error:
         assert error.diagnostics[0].code == "O122"
     assert time.process_time() - start < 5
@@ -258,6 +258,6 @@ def test_no_change_of_a_source_makes_the_annotator_fail(changes: list[tuple[int,
     for place, gone, put in changes:
         text = text[: place % len(text)] + put + text[place % len(text) + gone :]
     try:
-        explained(annotate(text, "x.cu"))
+        explain(annotate(text, "x.cu"))
     except CuirError as error:
         assert error.diagnostics[0].code == "O122"

@@ -16,7 +16,7 @@ from benchmarks.archives import open_transcripts
 from cuir import CuirError
 from cuir.text.diagnostics import Diagnostic
 from llm.budget import Budget
-from llm.evaluate import Cell, Rows, Told, cell_of, evaluate, read
+from llm.evaluate import Cell, ProgressCount, Rows, cell_of, evaluate, read
 from llm.loop import Verdict
 from llm.messages import Answer, Message
 from llm.recorded_samples import Recorded
@@ -57,8 +57,8 @@ class Script:
     """Answers by variant and sample, one after the other."""
 
     def __init__(self, answers: dict[tuple[str, int], Sequence[str]], cost: float | None = 0.01):
-        self.left = {key: list(of) for key, of in answers.items()}
-        self.cost, self.asked = cost, 0
+        self.remaining = {key: list(of) for key, of in answers.items()}
+        self.cost, self.requests = cost, 0
 
     def task(self, cell: Cell) -> Judge:
         return Judge()
@@ -79,8 +79,8 @@ class _Asks:
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
         assert sample == self.cell.sample
-        self.script.asked += 1
-        remaining = self.script.left[self.cell.variant, sample]
+        self.script.requests += 1
+        remaining = self.script.remaining[self.cell.variant, sample]
         if not remaining:
             raise CuirError.of("U604", "no answer")
         return Answer(remaining.pop(0), 900, 100, self.script.cost, 0.0, False, "stop", self.model)
@@ -166,7 +166,7 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:4], lines[4][:30]]), encoding="utf-8")  # cut short while the fourth row was written
     rows, script = Rows(path, HEAD), Script(ANSWERS)
     assert [str(c) for c in rows.missing(CELLS)] == ["b m #0", "b m #1", "b m #2"]
-    assert evaluate(CELLS, script, rows, Budget()) and script.asked == 9
+    assert evaluate(CELLS, script, rows, Budget()) and script.requests == 9
     assert [{**r, "seconds": 0} for r in read(path)[1]] == [{**r, "seconds": 0} for r in whole]
 
 
@@ -210,11 +210,11 @@ def test_a_budget_ends_it_and_what_it_cut_is_not_written(tmp_path: Path) -> None
 
 
 def test_side_by_side_comes_to_the_same(tmp_path: Path) -> None:
-    text: list[Told] = []
+    text: list[ProgressCount] = []
     rows = Rows(tmp_path / "other.jsonl", HEAD)
     assert evaluate(CELLS, Script(ANSWERS), rows, Budget(), jobs=4, tell=text.append)
     assert scores(rows.rows)[0].reasons == scores(run(tmp_path).rows)[0].reasons
-    finished = [t.done for t in text if t.row is not None]
+    finished = [t.finished for t in text if t.row is not None]
     assert finished == [1, 2, 3, 4, 5, 6] and all(t.of == 6 for t in text)
 
 
@@ -256,18 +256,22 @@ RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 
 TRANSCRIPTS = RESULTS.parents[1] / "llm/transcripts"
 ARCHIVES = sorted(RESULTS.glob("eval-*.tar.xz"))
-SHOWN = {p.name.removesuffix(".tar.xz"): p for p in ARCHIVES if p.with_name(f"{p.name.removesuffix('.tar.xz')}.jsonl").exists()}
+ARCHIVES_WITH_ROWS = {
+    p.name.removesuffix(".tar.xz"): p for p in ARCHIVES if p.with_name(f"{p.name.removesuffix('.tar.xz')}.jsonl").exists()
+}
 
 
-@pytest.mark.parametrize("name, transcripts", [("eval-transcripts", TRANSCRIPTS), *SHOWN.items()], ids=["eval-transcripts", *SHOWN])
+@pytest.mark.parametrize(
+    "name, transcripts", [("eval-transcripts", TRANSCRIPTS), *ARCHIVES_WITH_ROWS.items()], ids=["eval-transcripts", *ARCHIVES_WITH_ROWS]
+)
 def test_the_results_on_the_page_are_those_of_the_transcripts(name: str, transcripts: Path) -> None:
     """Every row of the shown results is a recorded sample, judged as it was then."""
     head, rows = read(RESULTS / f"{name}.jsonl")
 
-    def judged(task: object) -> Judge:
+    def make_judge(task: object) -> Judge:
         return Judge()
 
-    recorded = Recorded(open_transcripts(transcripts), "transfer", judged)
+    recorded = Recorded(open_transcripts(transcripts), "transfer", make_judge)
     results = {cell: (replayed.transcript, number) for cell, (replayed, number) in recorded.cells.items()}
     assert rows
     for row in rows:

@@ -15,23 +15,23 @@ from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
 from llm.cuda_source import Annotated, annotate
 from llm.expert_source import description_of, read_expert_source
-from llm.limited_processes import Apart
+from llm.limited_processes import LimitedProcesses
 from llm.orchestration_of_source import of_source
-from llm.passes.lift import EXAMPLES, LiftJob, Step, job_of, judged, order, part
+from llm.passes.lift import EXAMPLES, LiftJob, Step, job_of, judge_answer, order, part
 from llm.prompting import report
-from llm.settled_differences import Settled
+from llm.settled_differences import Settlement
 
 SM90 = "flash_fwd_sm90"
 
 
 @cache
-def found() -> Annotated:
+def annotate_expert() -> Annotated:
     return annotate(corpus.cuda()[SM90].read_text(encoding="utf-8"), f"{SM90}.cu", {"HEAD_DIM": 64})
 
 
 @cache
 def job() -> LiftJob:
-    return job_of(found(), SM90, "sm_90a", corpus.variant("causal"), {"T": DTYPES["f16"], "D": 64})
+    return job_of(annotate_expert(), SM90, "sm_90a", corpus.variant("causal"), {"T": DTYPES["f16"], "D": 64})
 
 
 @cache
@@ -45,18 +45,18 @@ def first() -> str:
     return whole()[: whole().index('    with role("compute"')]
 
 
-def said(program: str) -> str:
+def fence(program: str) -> str:
     return f"```cuir\n{program}\n```"
 
 
 def test_a_barrier_that_a_person_settled_need_not_be_there_and_the_model_is_told() -> None:
-    settlement = tuple(Settled("O103", name, "the turn is the schedule's", "person") for name in ("turn", "nobody"))
-    target, without = replace(job(), settled=settlement), first().replace("    turn = named_barrier(2, stages=WG)\n", "")
-    verdict = judged(target, ("load",), said(without), "stop")
+    settlement = tuple(Settlement("O103", name, "the turn is the schedule's", "person") for name in ("turn", "nobody"))
+    target, without = replace(job(), settlements=settlement), first().replace("    turn = named_barrier(2, stages=WG)\n", "")
+    verdict = judge_answer(target, ("load",), fence(without), "stop")
     assert verdict.ok and [s["about"] for s in verdict.extra["orchestration"]["settled"]] == ["turn"]
     assert verdict.extra["orchestration"]["settled_without_effect"] == ["O103 `nobody`"]
-    with Apart() as difference:
-        requests = Step(target, found(), ("load",), "", difference).opening()[1].text
+    with LimitedProcesses() as difference:
+        requests = Step(target, annotate_expert(), ("load",), "", difference).opening()[1].text
     assert "turn (O103): the turn is the schedule's" in requests
 
 
@@ -95,20 +95,20 @@ def test_a_part_of_an_orchestration_has_only_its_users() -> None:
     ],
 )
 def test_an_answer_is_judged_by_stages(text: Any, roles: tuple[str, ...], stage: str, code: str | None) -> None:
-    verdict = judged(job(), roles, said(text()), "stop")
+    verdict = judge_answer(job(), roles, fence(text()), "stop")
     assert verdict.stage == stage and verdict.ok == (stage == "passed"), [d.message for d in verdict.diagnostics]
     assert code is None or code in [d.code for d in verdict.diagnostics]
 
 
 def test_the_model_is_told_the_lines_of_both_sides() -> None:
-    verdict = judged(job(), ("load",), said(first().replace("STAGES: const = 2", "STAGES: const = 3")), "stop")
-    text = Step(job(), found(), ("load",), "", None).feedback(verdict).text  # type: ignore[arg-type]
+    verdict = judge_answer(job(), ("load",), fence(first().replace("STAGES: const = 2", "STAGES: const = 3")), "stop")
+    text = Step(job(), annotate_expert(), ("load",), "", None).feedback(verdict).text  # type: ignore[arg-type]
     assert "O105" in text and "the CUDA source has this" in text and "Barrier::init(&sh.k_full[s], 1)" in text
     assert report(verdict.diagnostics) in text
 
 
 def test_what_is_asked_holds_the_source_its_orchestration_and_the_step() -> None:
-    steps = [Step(job(), found(), ("load",), "", None), Step(job(), found(), ("load", "compute"), first(), None)]  # type: ignore[arg-type]
+    steps = [Step(job(), annotate_expert(), ("load",), "", None), Step(job(), annotate_expert(), ("load", "compute"), first(), None)]  # type: ignore[arg-type]
     texts = [step.opening()[1].text for step in steps]
     for text in texts:
         assert (
@@ -201,12 +201,12 @@ def test_a_malformed_launch_description_is_said(change: tuple[str, str], words: 
     assert change[0] in text
     description_of(source).write_text(text.replace(*change, 1), encoding="utf-8")
     with pytest.raises(CuirError, match="O120") as caught:
-        read_expert_source(source).defined(64)
+        read_expert_source(source).compute_macros(64)
     assert words in str(caught.value)
 
 
 def test_sources_of_one_role_are_lifted_in_one_step() -> None:
     facts = of_source(annotate(corpus.cuda()["flash_fwd_sm80"].read_text(encoding="utf-8"), "x.cu"))
     assert order(facts) == ["all"]
-    step = Step(replace(job(), facts=facts, arch="sm_80"), found(), ("all",), "", None)  # type: ignore[arg-type]
+    step = Step(replace(job(), facts=facts, arch="sm_80"), annotate_expert(), ("all",), "", None)  # type: ignore[arg-type]
     assert step.whole and "one role, `all`" in step.opening()[1].text

@@ -30,7 +30,7 @@ class Scripted:
 
     script: dict[int, list[str | Exception]]
     model: str = "scripted"
-    asked: list[tuple[int, tuple[Message, ...]]] = field(default_factory=list)
+    requests: list[tuple[int, tuple[Message, ...]]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     pause_s: float = 0.0
     tokens: int = 100
@@ -38,8 +38,8 @@ class Scripted:
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
         with self.lock:
-            number = sum(s == sample for s, _ in self.asked)
-            self.asked.append((sample, tuple(messages)))
+            number = sum(s == sample for s, _ in self.requests)
+            self.requests.append((sample, tuple(messages)))
         time.sleep(self.pause_s * sample)
         message = self.script[sample][min(number, len(self.script[sample]) - 1)]
         if isinstance(message, Exception):
@@ -73,14 +73,14 @@ def lead(script: dict[int, list[str | Exception]], budget: Budget | None = None,
 
 def test_the_first_answer_may_pass() -> None:
     outcome, asks = lead({0: ["passed"]})
-    assert outcome.ok and outcome.verdict is not None and outcome.verdict.ok and len(asks.asked) == 1
+    assert outcome.ok and outcome.verdict is not None and outcome.verdict.ok and len(asks.requests) == 1
     assert outcome.spent["tokens"] == 100 and outcome.spent["usd"] == 0.01
 
 
 def test_a_repair_is_told_what_is_wrong() -> None:
     outcome, asks = lead({0: ["parse", "numbers", "passed"]})
     assert outcome.ok and outcome.why == "attempt 3 of sample 0 passed"
-    first, second, third = (messages for _, messages in asks.asked)
+    first, second, third = (messages for _, messages in asks.requests)
     assert [m.role for m in first] == ["system", "user"] and second[:2] == first == third[:2]
     assert "program parse" in second[2].text and second[3].text == "stage parse: wrong 0 in parse"
     assert len(third) == 4 and "program numbers" in third[2].text, "only the latest that got further is shown"
@@ -88,26 +88,30 @@ def test_a_repair_is_told_what_is_wrong() -> None:
 
 def test_a_repair_that_falls_behind_is_dropped_and_told_about() -> None:
     _, asks = lead({0: ["numbers", "parse 2", "contracts", "passed"]})
-    third, fourth = asks.asked[2][1], asks.asked[3][1]
+    third, fourth = asks.requests[2][1], asks.requests[3][1]
     assert "program numbers" in third[2].text and "got less far (stage: parse)" in third[3].text and "wrong 1 in parse 2" in third[3].text
     assert "program numbers" in fourth[2].text and "stage: contracts" in fourth[3].text
 
 
 def test_of_equals_the_last_is_kept() -> None:
     _, asks = lead({0: ["numbers 3", "numbers 4", "passed"]})
-    assert "program numbers 4" in asks.asked[2][1][2].text
+    assert "program numbers 4" in asks.requests[2][1][2].text
 
 
 def test_attempts_end() -> None:
     outcome, asks = lead({0: ["mask", "check"]}, attempts=3)
-    assert not outcome.ok and len(asks.asked) == 3 and outcome.verdict is not None and outcome.verdict.stage == "mask"
+    assert not outcome.ok and len(asks.requests) == 3 and outcome.verdict is not None and outcome.verdict.stage == "mask"
     assert "3 attempts" in outcome.why
 
 
 def test_a_right_program_stays_when_it_does_not_get_faster() -> None:
     outcome, asks = lead({0: ["speed", "numbers", "speed", "parse"]}, attempts=4)
     assert (
-        outcome.ok and outcome.verdict is not None and outcome.verdict.stage == "speed" and not outcome.verdict.ok and len(asks.asked) == 4
+        outcome.ok
+        and outcome.verdict is not None
+        and outcome.verdict.stage == "speed"
+        and not outcome.verdict.ok
+        and len(asks.requests) == 4
     )
     assert "slower than it could be" in outcome.why
 
@@ -123,14 +127,14 @@ def test_a_right_program_stays_when_it_does_not_get_faster() -> None:
 )
 def test_budgets_end_it(budget: Budget, requests: int, word: str) -> None:
     outcome, asks = lead({0: ["numbers"]}, budget, attempts=9)
-    assert not outcome.ok and len(asks.asked) == requests and word in outcome.why
+    assert not outcome.ok and len(asks.requests) == requests and word in outcome.why
 
 
 def test_samples_share_a_budget_and_the_first_that_passes_ends_the_others() -> None:
     script: dict[int, list[str | Exception]] = {0: ["check"], 1: ["numbers", "passed"], 2: ["parse"]}
     asks = Scripted(script, pause_s=0.05)
     outcome = improve(Stages(), asks, Budget(), 3, attempts=50)
-    assert outcome.ok and "of sample 1" in outcome.why and len(asks.asked) < 100
+    assert outcome.ok and "of sample 1" in outcome.why and len(asks.requests) < 100
     assert {s.why for s in outcome.samples} >= {"another sample passed", "passed"}
 
 

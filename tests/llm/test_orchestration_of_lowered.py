@@ -30,10 +30,10 @@ def facts(name: str) -> tuple[Orchestration, Orchestration]:
 def test_the_annotator_reads_a_program_off_its_cuda(name: str) -> None:
     """The lowering adds a role and barriers of its own, which hand out units of work: they have no counterpart."""
     cuda, program = facts(name)
-    theirs = {b.name: (b.count, b.stages, b.carries_bytes, len(b.arrives), len(b.waits)) for b in cuda.barriers if b.kind == "mbarrier"}
+    barriers = {b.name: (b.count, b.stages, b.carries_bytes, len(b.arrives), len(b.waits)) for b in cuda.barriers if b.kind == "mbarrier"}
     for b in program.barriers:
         if b.kind == "mbarrier" and b.waits:
-            assert theirs[b.name] == (b.count, b.stages, b.carries_bytes, len(b.arrives), len(b.waits)), b.name
+            assert barriers[b.name] == (b.count, b.stages, b.carries_bytes, len(b.arrives), len(b.waits)), b.name
     used = [(b.count, b.stages) for b in program.barriers if b.kind == "named_barrier" and b.waits]
     assert sorted(used) == sorted((b.count, b.stages) for b in cuda.barriers if b.kind == "named_barrier")
     roles = [(r.workers, r.threads, r.registers, r.does) for r in cuda.roles]

@@ -26,17 +26,17 @@ from llm.expert_source import read_expert_source
 from llm.loop import STAGES
 from llm.orchestration import compare
 from llm.orchestration_of_program import of_program
-from llm.passes.lift import LiftJob, job_of, judged, order
+from llm.passes.lift import LiftJob, job_of, judge_answer, order
 from llm.transcript import Exchange, Replayed, Transcript, read_transcript
 
 FOLDER = Path(llm.__file__).parent / "transcripts"
 LIFTS = sorted(FOLDER.glob("lift*.jsonl"))
-RECORDED, OTHERS = (  # of sources of the corpus, and of sources that are not kept here
-    [p for p in LIFTS if (Path(read_transcript(p).task["source"]).stem in corpus.cuda()) is kept] for kept in (True, False)
+RECORDED, FOREIGN = (  # of sources of the corpus, and of sources that are not kept here
+    [p for p in LIFTS if (Path(read_transcript(p).task["source"]).stem in corpus.cuda()) is in_corpus] for in_corpus in (True, False)
 )
 
 
-@pytest.mark.parametrize("path", OTHERS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", FOREIGN, ids=lambda p: p.stem)
 def test_what_was_lifted_from_other_sources_is_what_it_was(path: Path) -> None:
     """Without the source: the program that was accepted shows the orchestration that it was accepted for, and computes its specification."""
     transcript = read_transcript(path)
@@ -76,7 +76,7 @@ def test_a_recorded_lift_is_judged_as_it_was(path: Path) -> None:
         assert asks.ask(exchange.request, exchange.sample).text == exchange.answer.text
         stage = exchange.verdict["stage"]
         if len(roles) < len(target.facts.roles) or STAGES.index(stage) <= STAGES.index("orchestration"):
-            verdict = judged(target, roles, exchange.answer.text, exchange.answer.finish)
+            verdict = judge_answer(target, roles, exchange.answer.text, exchange.answer.finish)
             assert verdict.stage == stage, [d.message for d in verdict.diagnostics]
         else:
             checked = check(read(program_text(exchange.answer.text)), None, dict(target.consts))
@@ -88,7 +88,7 @@ def job(transcript: Transcript) -> LiftJob:
     task = transcript.task
     name = Path(task["source"]).stem
     expert = read_expert_source(corpus.launch_of(name))
-    result = annotate(expert.text, expert.path.name, expert.defined(task["consts"]["D"]), expert.kernel)
+    result = annotate(expert.text, expert.path.name, expert.compute_macros(task["consts"]["D"]), expert.kernel)
     consts = {"T": DTYPES[task["consts"]["T"]], "D": task["consts"]["D"]}
     return job_of(
         result, task["source"], task["arch"], partial(read_specification, task["spec"], tuple(task["parameters"])), consts, task["level"]

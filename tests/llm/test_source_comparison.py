@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import corpus
-from llm.source_comparison import one
+from llm.source_comparison import compare_problem
 
 SPEC = corpus.variant("causal")()
 
@@ -31,7 +31,7 @@ SHAPES = [(1, 2, 1, 40, 60), (1, 2, 2, 60, 20), (1, 2, 2, 8, 0), (1, 2, 2, 1, 33
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_equal_kernels_agree(shape: tuple[int, int, int, int, int]) -> None:
-    assert one(kernel(), kernel(), SPEC, shape, 64, "cpu")["ok"]
+    assert compare_problem(kernel(), kernel(), SPEC, shape, 64, "cpu")["ok"]
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_equal_kernels_agree(shape: tuple[int, int, int, int, int]) -> None:
     ],
 )
 def test_what_differs_is_told(change: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
-    assert not one(kernel(change), kernel(), SPEC, (1, 2, 2, 60, 20), 64, "cpu")["ok"]
+    assert not compare_problem(kernel(change), kernel(), SPEC, (1, 2, 2, 60, 20), 64, "cpu")["ok"]

@@ -20,7 +20,7 @@ from llm.transcript import Exchange, Replayed, read_transcript, share_texts
 FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("t*-*.jsonl"))
 
 
-def judged(e: Exchange) -> str:
+def judge_stage(e: Exchange) -> str:
     """Return how near the text of an answer is to a program: the first stages of a pass's judgement."""
     try:
         block = program_text(e.answer.text, e.answer.finish)
@@ -41,7 +41,7 @@ def test_replays_and_is_judged_alike(path: Path) -> None:
     for e in text.exchanges:
         assert asks.ask(e.request, e.sample).text == e.answer.text
         stage = e.verdict["stage"]
-        assert judged(e) == (stage if stage in ("answer", "parse") else "program"), f"sample {e.sample}, attempt {e.attempt}"
+        assert judge_stage(e) == (stage if stage in ("answer", "parse") else "program"), f"sample {e.sample}, attempt {e.attempt}"
         if stage in ("numbers", "speed", "passed"):  # it was well-formed, and is
             program = parse(e.verdict["text"])
             assert show(program) == e.verdict["text"]

@@ -15,11 +15,11 @@ from cuir.performance.search.search import Outcome
 from cuir.spec.specification import Specification
 from cuir.syntax.types import F16
 from llm.budget import Budget
-from llm.limited_processes import Apart
+from llm.limited_processes import LimitedProcesses
 from llm.messages import Answer, Message
 from llm.passes import tune as tune_pass
 from llm.passes.tune import Target, Tuning, tune
-from llm.prompting import fenced
+from llm.prompting import fence
 
 TEXT = corpus.programs()["flash_fwd"].read_text(encoding="utf-8")
 KERNEL = TEXT[TEXT.index("@kernel") :]
@@ -37,7 +37,7 @@ def kernel(*changes: tuple[str, str]) -> str:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    return f"It waits less.\n\n{fenced(text, 'cuir')}"
+    return f"It waits less.\n\n{fence(text, 'cuir')}"
 
 
 STAGES = kernel(("STAGES: const = 2", "STAGES: const = 3"))
@@ -56,11 +56,11 @@ class Script:
     model = "a script"
 
     def __init__(self, *samples: Sequence[str]):
-        self.left, self.asked = [list(s) for s in samples], list[tuple[Message, ...]]()
+        self.remaining, self.requests = [list(s) for s in samples], list[tuple[Message, ...]]()
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
-        self.asked.append(tuple(messages))
-        return Answer(self.left[sample].pop(0), 100, 10, 0.0, 0.0, False, "stop", self.model)
+        self.requests.append(tuple(messages))
+        return Answer(self.remaining[sample].pop(0), 100, 10, 0.0, 0.0, False, "stop", self.model)
 
 
 class Device:
@@ -77,7 +77,7 @@ class Device:
 
 
 def run_here(function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
-    """In place of `Apart`: in this process."""
+    """In place of `LimitedProcesses`: in this process."""
     return function(*arguments)
 
 
@@ -86,11 +86,11 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """verify() finds nothing; the numbers of schedules that it was asked for."""
     requests: list[int | None] = []
 
-    def found(*of: Any, seeded: int | None = None, **options: Any) -> Any:
+    def find(*of: Any, seeded: int | None = None, **options: Any) -> Any:
         requests.append(seeded)
         return type("Report", (), {"stages": []})()
 
-    monkeypatch.setattr(tune_pass, "verify", found)
+    monkeypatch.setattr(tune_pass, "verify", find)
     return requests
 
 
@@ -105,7 +105,7 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
     assert result.faster and result.best.consts["STAGES"] == 3 and result.speedup == pytest.approx(2.0 / 1.5)
     assert [e.status for e in result.entries] == ["faster", "slower"] and len(result.outcomes) == 2
     assert unverified == [None, tune_pass.SEEDED, None], "what is kept is proven under more schedules"
-    repeated = script.asked[1][-1].text
+    repeated = script.requests[1][-1].text
     assert "STAGES: const = 3" in repeated and "took 2.0000 ms" in repeated and "-    " in repeated, (
         "the second round starts from the best, and knows what was tried"
     )
@@ -115,7 +115,7 @@ def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
     built = BuildResult(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
     result = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
-    feedback = script.asked[1][-1].text
+    feedback = script.requests[1][-1].text
     assert (
         "V502" in feedback
         and "2.2500 ms where the best so far takes 2.0000 ms (+12.5%)" in feedback
@@ -132,8 +132,8 @@ def test_settings_that_a_search_has_timed_are_told_in_every_round(unverified: li
     settings = (Outcome(expected_values, "timed", "", [2.0]), Outcome({**expected_values, "BN": 64}, "timed", "", [2.5]))
     script = Script([STAGES, "no program at all"])
     tune(tuning(Device(), settings=settings), script, Budget(), attempts=1)
-    assert len(script.asked) == 2
-    for requests in script.asked:
+    assert len(script.requests) == 2
+    for requests in script.requests:
         assert "* the first program as it is: 2.0000 ms\n* BN=64: 2.5000 ms" in requests[-1].text
     assert "A search over consts" not in tune_pass.TunePass(item := tuning(Device()), item.contest.best).opening()[-1].text
 
@@ -143,7 +143,7 @@ def test_what_is_wrong_on_the_gpu_is_not_kept(unverified: list, status: str, cod
     script = Script([STAGES, STAGES])
     result = tune(tuning(Device(status)), script, Budget(), attempts=2)
     assert not result.faster and result.best.consts["STAGES"] == 2 and result.speedup == 1.0
-    assert code in script.asked[1][-1].text
+    assert code in script.requests[1][-1].text
 
 
 def test_what_does_not_compile_is_told(unverified: list) -> None:
@@ -154,7 +154,7 @@ def test_what_does_not_compile_is_told(unverified: list) -> None:
         Budget(),
         attempts=2,
     )
-    assert "V503" in script.asked[1][-1].text and "L004: too many" in script.asked[1][-1].text
+    assert "V503" in script.requests[1][-1].text and "L004: too many" in script.requests[1][-1].text
 
 
 def test_without_a_gpu_one_round_ranks_nothing_and_keeps_nothing(unverified: list) -> None:
@@ -201,7 +201,7 @@ def test_a_program_that_does_not_fit_is_no_start() -> None:
 
 
 def test_proposals_are_proven_in_a_process_of_their_own() -> None:
-    with Apart() as difference:
+    with LimitedProcesses() as difference:
         item = tuning(Device(), difference)
         item.target = Target(item.target.program, "flash_fwd", functools.partial(corpus.variant("causal")), FIXED, "", "")
         wrong = item.consider(item.contest.best.text, LATE)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cuir.performance.search.search import Outcome
 from cuir.syntax.types import F16
-from llm.passes.tune_words import FASTEST, REASON, REASONS, searched
+from llm.passes.tune_words import FASTEST, REASON, REASONS, describe_search
 
 START = {"T": F16, "D": 64, "BM": 64, "STAGES": 2}
 settings = st.fixed_dictionaries(
@@ -26,7 +26,7 @@ failed = st.builds(
 
 @given(st.lists(st.one_of(timed, failed), unique_by=lambda o: tuple(o.consts.values())))
 def test_what_is_told_of_a_search_adds_up(outcomes: list[Outcome]) -> None:
-    text = searched(outcomes, START)
+    text = describe_search(outcomes, START)
     assert (text == "") == (not outcomes)
     if not outcomes:
         return
@@ -45,7 +45,7 @@ def test_what_is_told_of_a_search_adds_up(outcomes: list[Outcome]) -> None:
 
 
 def test_settings_are_named_by_what_differs_from_the_first_program() -> None:
-    text = searched(
+    text = describe_search(
         [Outcome({**START, "BM": 128}, "timed", "", [3.0, 1.0, 2.0]), Outcome(dict(START), "flawed", "8 bytes of spills")], START
     )
     assert text.splitlines()[1:] == ["* BM=128: 2.0000 ms", "* the first program as it is: not timed, flawed: 8 bytes of spills"]

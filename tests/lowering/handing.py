@@ -91,14 +91,14 @@ simple = st.one_of(
 ).map(lambda line: [line])
 
 
-def nested(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
+def draw_nested(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
     body = st.lists(inner, min_size=1, max_size=4).map(lambda parts: ["    " + line for part in parts for line in part])
     loops = st.builds(lambda lines: ["for i in range(n):", *lines], body)
     branches = st.builds(lambda k, then, second: [f"if n > {k}:", *then, "else:", *second], index, body, body)
     return st.one_of(loops, branches)
 
 
-bodies = st.lists(st.one_of(simple, simple, simple, nested(st.one_of(simple, simple, nested(simple)))), min_size=3, max_size=9)
+bodies = st.lists(st.one_of(simple, simple, simple, draw_nested(st.one_of(simple, simple, draw_nested(simple)))), min_size=3, max_size=9)
 BEGIN = [f"{name} = zeros(f32, [64, 8]) + {i}.0" for i, name in enumerate(NAMES)]
 
 
@@ -108,13 +108,13 @@ def results(checked: Checked, n: int) -> torch.Tensor:
     return z
 
 
-def finished(parts: list[list[str]]) -> list[str]:
+def finish(parts: list[list[str]]) -> list[str]:
     """The lines of a body: names bound, what was drawn, all waited for and stored."""
     end = [f"mma_wait({', '.join(NAMES)})", *stores(*NAMES).strip().split("\n")]
     return [*BEGIN, *(line for part in parts for line in part), *end]
 
 
-def repaired(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
+def repair(lines: list[str]) -> tuple[Checked, list[torch.Tensor]]:
     """A program that keeps the rules of products, made of one that need not, and its results for n = 2 and 0: faults end by waits, or by leaving out."""
     first = HEAD.count("\n") + 1
     while True:

@@ -101,7 +101,7 @@ def test_identifiers_are_different_and_no_words_of_the_language(names: list[str]
 
 
 # ---- what is refused
-def refused(body: str, head: str = HEAD) -> tuple[str, int]:
+def read_refusal(body: str, head: str = HEAD) -> tuple[str, int]:
     with pytest.raises(CuirError) as caught:
         lower(kernel(body, head))
     (result,) = caught.value.diagnostics
@@ -111,13 +111,13 @@ def refused(body: str, head: str = HEAD) -> tuple[str, int]:
 
 def test_a_bulk_copy_of_a_tensor_of_six_dims() -> None:
     head = HEAD.replace("X: Global[f16, M, 64]", "X: Global[f16, A, B, 2, 2, M, 64]")
-    assert refused("full[0].expect(nbytes(s[0]))\ncopy_async(X[0, 0, 0, 0, 0 : 64, :], s[0], full[0])", head) == ("L003", 9)
+    assert read_refusal("full[0].expect(nbytes(s[0]))\ncopy_async(X[0, 0, 0, 0, 0 : 64, :], s[0], full[0])", head) == ("L003", 9)
 
 
 def test_more_named_barriers_than_the_hardware_has() -> None:
     head = HEAD.replace("named_barrier(1)", "named_barrier(1, stages=15)")
     body = "turn[n % 15].sync()\nstore(s[0], zeros(f16, [64, 64]))\nfence_async()\nstore_wait()"  # the joins of a warpgroup take one
-    assert refused(body, head) == ("L004", 7)
+    assert read_refusal(body, head) == ("L004", 7)
 
 
 # ---- random kernels
@@ -148,6 +148,6 @@ if cta_rank() == 0:
         return [line for line in source.split("\n") if not re.match(r"\s*// ", line)]
 
     assert lines(text(body, head=head)) == lines(text(without))
-    both = lower(kernel(body, head, C=8))
-    assert both.cluster == 2 and "MULTICAST" in both.source and "arrive_cluster(full + 0, lane, 2, lane)" in both.source
-    assert "cluster_wait" in both.source and "block_rank_in_cluster" in both.source
+    cluster = lower(kernel(body, head, C=8))
+    assert cluster.cluster == 2 and "MULTICAST" in cluster.source and "arrive_cluster(full + 0, lane, 2, lane)" in cluster.source
+    assert "cluster_wait" in cluster.source and "block_rank_in_cluster" in cluster.source

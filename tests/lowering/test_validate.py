@@ -22,7 +22,7 @@ from tests.strategies.arguments import arguments
 BODY = "x = cast(load(X[0 : 64, :]), f32)\nstore(Z[0 : 64, :], x * 0.5 + scale)"
 
 
-def applied(result: ops.Kernel, name: str) -> ops.Apply:
+def find_applied(result: ops.Kernel, name: str) -> ops.Apply:
     return next(op for op in result.roles[0].body.block.ops if isinstance(op, ops.Apply) and op.op == name)
 
 
@@ -34,7 +34,7 @@ def factor(value: float) -> Callable[[ops.Kernel], None]:
     """A pass that multiplies by another number."""
 
     def run(result: ops.Kernel) -> None:
-        multiply = applied(result, "*")
+        multiply = find_applied(result, "*")
         constant = ops.constant(value, F32)
         multiply.parent.insert_op_before(constant, multiply)  # type: ignore[union-attr]
         multiply.operands[1] = constant.result
@@ -42,33 +42,33 @@ def factor(value: float) -> Callable[[ops.Kernel], None]:
     return run
 
 
-def untyped(result: ops.Kernel) -> None:
+def break_type(result: ops.Kernel) -> None:
     """A pass that makes a name that the table does not have."""
-    applied(result, "*").properties["primitive"] = type(applied(result, "*").primitive)("times")
+    find_applied(result, "*").properties["primitive"] = type(find_applied(result, "*").primitive)("times")
 
 
 def a_pass(name: str, run: Callable[[ops.Kernel], None], **attributes: Any) -> SimpleNamespace:
     return SimpleNamespace(__name__=f"cuir.lowering.passes.{name}", run=run, **attributes)
 
 
-def said(*passes: Any) -> str:
+def validate_passes(*passes: Any) -> str:
     checked = kernel(BODY)
     result = validate(build(checked), passes, arguments(checked, {"M": 100}))
     return "" if result is None else str(result)
 
 
 def test_the_first_pass_that_changes_a_result_is_named() -> None:
-    assert not said(change_nothing, a_pass("same", factor(0.5)))
-    assert said(change_nothing, a_pass("wrong", factor(0.25)), a_pass("later", factor(0.125))).startswith("wrong: Z: ")
-    assert "of the elements differ, by up to 1" in said(a_pass("wrong", factor(0.25)))
-    assert said(a_pass("close", factor(0.5 + 2.0**-24))).startswith("close: Z: ")
+    assert not validate_passes(change_nothing, a_pass("same", factor(0.5)))
+    assert validate_passes(change_nothing, a_pass("wrong", factor(0.25)), a_pass("later", factor(0.125))).startswith("wrong: Z: ")
+    assert "of the elements differ, by up to 1" in validate_passes(a_pass("wrong", factor(0.25)))
+    assert validate_passes(a_pass("close", factor(0.5 + 2.0**-24))).startswith("close: Z: ")
 
 
 def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
     close = a_pass("close", factor(0.5 + 2.0**-24), ROUNDING=True)
-    assert not said(close, change_nothing, a_pass("same", factor(0.5 + 2.0**-24)))
-    assert said(a_pass("far", factor(0.501), ROUNDING=True)).startswith("far: Z: ")
-    assert said(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
+    assert not validate_passes(close, change_nothing, a_pass("same", factor(0.5 + 2.0**-24)))
+    assert validate_passes(a_pass("far", factor(0.501), ROUNDING=True)).startswith("far: Z: ")
+    assert validate_passes(close, a_pass("back", factor(0.5))).startswith("back: Z: "), "the pass after it is held against what it left"
 
 
 @pytest.mark.sweep
@@ -81,7 +81,7 @@ def test_the_pipeline_keeps_what_kernels_compute(name: str) -> None:
 
 
 def test_invalid_ir_is_named() -> None:
-    assert said(change_nothing, a_pass("broken", untyped)) == "broken: VerifyException: there is no primitive `times`"
+    assert validate_passes(change_nothing, a_pass("broken", break_type)) == "broken: VerifyException: there is no primitive `times`"
 
 
 @pytest.mark.parametrize("name", ["flash_bwd f16", "flash_fwd_sm80 f16", "combine f16", "gemm bf16", "expert plain f16"])

@@ -43,7 +43,7 @@ def program(text: str, **consts: object) -> Checked:
     return check(parse_program(text, "k.cuir"), consts=consts)  # type: ignore[arg-type]
 
 
-def cleaned(checked: Checked) -> ops.Kernel:
+def clean(checked: Checked) -> ops.Kernel:
     """A checked kernel's IR as its roles are printed, but for what makes them fast."""
     kernel = build(checked)
     for _ in range(2):

@@ -40,7 +40,7 @@ def small(program: Program, mutant: Program) -> Trial:
     return result
 
 
-def swapped(first: str, second: str) -> Trial:
+def swap(first: str, second: str) -> Trial:
     """Two neighbouring lines in the other order."""
     lines = TEXT.split("\n")
     results = [i for i in range(len(lines) - 1) if lines[i].strip().startswith(first) and lines[i + 1].strip().startswith(second)]
@@ -49,7 +49,7 @@ def swapped(first: str, second: str) -> Trial:
     return small(ORIGINAL, parse("\n".join(lines)))
 
 
-def argued(t: Trial) -> str | None:
+def find_argument(t: Trial) -> str | None:
     """Return the first argument that holds."""
     return next((a.__name__ for a in ARGUMENTS if a(t) is not None), None)
 
@@ -57,9 +57,9 @@ def argued(t: Trial) -> str | None:
 HOLDS = [
     ("blocks", lambda: trial("m * BM + N - M + 1) // BN", "m * BM + N - M) // BN"), "blocks visited"),
     ("predicate", lambda: trial("keep(b, h, q, k) & (k < N)", "keep(b, h, q, k)"), "for every query"),
-    ("masked_more", lambda: trial("i < partial", "i <= partial"), "contract `full`"),
-    ("more_order", lambda: swapped("q_full.wait", "k_full[s].wait"), "only adds order"),
-    ("only_speed", lambda: swapped("acc = mma_async(P, sV[u], acc)", "turn[(wg + 1) % WG].arrive()"), "without any use of `turn`"),
+    ("argue_for_wider_mask", lambda: trial("i < partial", "i <= partial"), "contract `full`"),
+    ("more_order", lambda: swap("q_full.wait", "k_full[s].wait"), "only adds order"),
+    ("only_speed", lambda: swap("acc = mma_async(P, sV[u], acc)", "turn[(wg + 1) % WG].arrive()"), "without any use of `turn`"),
     ("free_number", lambda: trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total == 0.0, 5.0, 1.0 / total)"), "multiplied by 0"),
     ("other_setting", lambda: trial(GROWS, "most - top > 0", EXPERT), "THRESHOLD=0"),
     (
@@ -76,7 +76,7 @@ HOLDS = [
 @pytest.mark.parametrize(("name", "make", "word"), HOLDS, ids=[name for name, _, _ in HOLDS])
 def test_an_argument_holds_and_says_why(name: str, make: Callable[[], Trial], word: str) -> None:
     t = make()
-    assert argued(t) == name and word in str(why(t)) and t.explored.fault is None
+    assert find_argument(t) == name and word in str(why(t)) and t.explored.fault is None
 
 
 def test_a_number_that_no_run_needs_is_asked_for_with_smaller_tiles() -> None:
@@ -126,7 +126,7 @@ def test_an_arrival_that_nobody_waits_for() -> None:
     t = Trial(
         parse(text), parse(text.replace("        k_empty[0].arrive()", "        k_empty[1].arrive()")), SPEC, "flash_fwd", CONSTS, "quick"
     )
-    assert argued(t) == "nobody_waits" and "nobody waits for the phase" in str(why(t))
+    assert find_argument(t) == "nobody_waits" and "nobody waits for the phase" in str(why(t))
 
 
 FAULTS = [
@@ -134,8 +134,8 @@ FAULTS = [
     ("m * BM + N - M + 1) // BN", lambda: trial("m * BM + N - M + 1) // BN", "m * BM + N - M + 2) // BN")),
     ("i < partial", lambda: trial("i < partial", "i + 1 < partial")),
     ("v_empty[s].wait(phase ^ 1)", lambda: trial("v_empty[s].wait(phase ^ 1)", "k_empty[s].wait(phase ^ 1)")),
-    ("v_full[u].wait", lambda: swapped("v_full[u].wait", "acc = mma_async")),
-    ("mma_wait(S)", lambda: swapped("mma_wait(S)", "k_empty[s].arrive()")),
+    ("v_full[u].wait", lambda: swap("v_full[u].wait", "acc = mma_async")),
+    ("mma_wait(S)", lambda: swap("mma_wait(S)", "k_empty[s].arrive()")),
 ]
 
 

@@ -43,10 +43,10 @@ def test_mutants_of_a_matrix_product(operator: str, verdict: str, stage: str) ->
 def test_trips_that_leave_out_a_part() -> None:
     """Only parts far above the others tell: exp2 of the difference overflows."""
     program, result, job = make_mutants("decode_paged", "combine", {"D": 64})
-    less = [m for m in result if "SP - 1" in m.what]
+    less = [m for m in result if "SP - 1" in m.description]
     assert len(less) >= 2
     for m in less:
-        assert judge(m.text, show(program), job.load(), job)[:2] == ("killed", "numbers"), m.what
+        assert judge(m.text, show(program), job.load(), job)[:2] == ("killed", "numbers"), m.description
 
 
 def test_launches_are_those_of_the_signature() -> None:

@@ -18,7 +18,7 @@ import pytest
 from cuir import CuirError, show
 from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
-from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, chosen, judge, mutants, run
+from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, choose_mutants, judge, mutants, run
 from cuir.mutation.mutant_judging import _block_interrupts
 from cuir.mutation.mutation_report import HEAD
 from cuir.spec.specification import Specification
@@ -45,11 +45,11 @@ def verify_program() -> VerifyReport:
 def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program from which mutants are made is verified once for all tests."""
 
-    def verify_once(program: Program, *given: Any, **named: Any) -> VerifyReport:
+    def verify_once(program: Program, *arguments: Any, **named: Any) -> VerifyReport:
         return (
             verify_program()
-            if program is PROGRAM and given[1:] == (JOB.kernel, JOB.consts, JOB.level)
-            else verify(program, *given, **named)
+            if program is PROGRAM and arguments[1:] == (JOB.kernel, JOB.consts, JOB.level)
+            else verify(program, *arguments, **named)
         )
 
     monkeypatch.setattr("cuir.mutation.mutant_judging.verify", verify_once)
@@ -59,8 +59,8 @@ def verdict(m: Mutant, job: Job = JOB) -> tuple[str, str, str, str]:
     return judge(m.text, show(PROGRAM), causal(), job)
 
 
-def named(operator: str, description: str = "") -> Mutant:
-    return next(m for m in ALL if m.operator == operator and description in m.what)
+def find_mutant(operator: str, description: str = "") -> Mutant:
+    return next(m for m in ALL if m.operator == operator and description in m.description)
 
 
 KILLED = {
@@ -83,7 +83,7 @@ KILLED = {
 @pytest.mark.parametrize("fault", KILLED)
 def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
     operator, description, stage = KILLED[fault]
-    m = named(operator, description)
+    m = find_mutant(operator, description)
     assert m.fault == fault and not m.equivalent
     result = verdict(m)
     assert result[:2] == ("killed", stage) and result[2] and result[3], m.diff(show(PROGRAM))
@@ -97,7 +97,7 @@ def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
     ],
 )
 def test_no_mutant_of_any_class_survives(faults: list[int], least: int) -> None:
-    some = chosen(ALL, faults, limit=len(faults), seed=2)
+    some = choose_mutants(ALL, faults, limit=len(faults), seed=2)
     report = MutateReport(run(PROGRAM, some, JOB))
     killed, total = report.score(report.results)
     assert killed == total >= least, report.as_markdown()
@@ -138,7 +138,7 @@ def test_harmless_mutants_are_verified(argument: str) -> None:
 
 def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
     program = read_program("flash_fwd_sm90")
-    results = {m.what: m for m in mutants(program)}
+    results = {m.description: m for m in mutants(program)}
     job = replace(JOB, kernel="flash_fwd")
     for description in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[y].arrive()` twice"):
         got = judge(results[description].text, show(program), causal(), job)
@@ -156,35 +156,35 @@ def test_a_quotient_by_one_is_the_product_with_one() -> None:
     item = next(m for m in mutants(program) if m.operator == "rescaled by the inverse")
     job = Job(causal, "flash_fwd", attention_consts("f16", 64) | {"BM": 64, "BN": 64})
     assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
-    assert verdict(named("rescaled by the inverse"))[0] == "killed"
+    assert verdict(find_mutant("rescaled by the inverse"))[0] == "killed"
 
 
 def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*given: object, **named: object) -> None:
+    def endless(*arguments: object, **named: object) -> None:
         while True:
             pass
 
     monkeypatch.setattr("cuir.mutation.mutant_judging.verify", endless)
-    result = verdict(named("comparison", "`k <= q"), replace(JOB, seconds=0.1))
+    result = verdict(find_mutant("comparison", "`k <= q"), replace(JOB, seconds=0.1))
     assert result == ("out of time", "", "", "no verdict within 0.1 s")
 
 
 def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: object, **named: object) -> None:
+    def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("lost")
 
-    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", broken)
-    assert verdict(named("drop fence_async")) == ("crashed", "", "", "RuntimeError: lost")
+    monkeypatch.setattr("cuir.mutation.mutant_judging.verify", fail)
+    assert verdict(find_mutant("drop fence_async")) == ("crashed", "", "", "RuntimeError: lost")
 
 
 def test_a_program_that_is_wrong_is_not_mutated() -> None:
     with pytest.raises(CuirError) as caught:
-        run(named("comparison", "`k <= q").program, ALL[:1], JOB)
+        run(find_mutant("comparison", "`k <= q").program, ALL[:1], JOB)
     assert caught.value.diagnostics[0].code == "V107"
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, some = tmp_path / "new" / "mutants.jsonl", chosen(ALL, [4, 14], 6, seed=1)
+    out, some = tmp_path / "new" / "mutants.jsonl", choose_mutants(ALL, [4, 14], 6, seed=1)
     description: list[tuple[int, int]] = []
     first = run(PROGRAM, some[:5], JOB, out, progress=lambda finished, total, item: description.append((finished, total)))
     assert description == [(i, 5) for i in range(1, 6)] and [r.id for r in first] == [m.id for m in some[:5]]
@@ -240,11 +240,11 @@ def other_json(path: Path) -> Job:
 def test_results_of_something_else_are_refused(change: Callable[[Path], Job], word: str, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"
     out.write_text(json.dumps(JOB.head(PROGRAM, causal().name)) + "\n", encoding="utf-8")  # so that the program is not verified
-    run(PROGRAM, [named("registers not by 8")], JOB, out)
+    run(PROGRAM, [find_mutant("registers not by 8")], JOB, out)
     job = change(out)
     before = out.read_bytes()
     with pytest.raises(CuirError) as caught:
-        run(PROGRAM, [named("registers not by 8")], job, out)
+        run(PROGRAM, [find_mutant("registers not by 8")], job, out)
     result = caught.value.diagnostics[0]
     assert result.code == "U122" and word in result.message and "--out" in (result.hint or "") and out.read_bytes() == before
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import corpus
 from cuir import CuirError, parse, show
 from cuir.cli.command_inputs import read_program
-from cuir.mutation import FAULTS, Mutant, chosen, mutants
+from cuir.mutation import FAULTS, Mutant, choose_mutants, mutants
 from cuir.mutation.mutation_sites import Places, list_sites, replace_node
 from cuir.syntax.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.syntax.walk import walk
@@ -35,8 +35,8 @@ def test_mutants_print_and_parse_and_differ(name: str) -> None:
     assert len({m.id for m in result}) == len({m.text for m in result}) == len(result) > 40
     assert all(m.program != program for m in result)
     assert all(isinstance(f.body[-1], Return) for m in result for f in m.program.items if isinstance(f, Func))
-    for m in chosen(result, limit=20):
-        assert m.diff(original).count("\n") >= 3 and m.what and m.fault in FAULTS
+    for m in choose_mutants(result, limit=20):
+        assert m.diff(original).count("\n") >= 3 and m.description and m.fault in FAULTS
         assert 1 <= m.place[0] <= lines + 40 and m.place[1] >= 1
     assert show(program) == original
 
@@ -59,7 +59,7 @@ def test_every_class_is_there_for_the_expert_kernel() -> None:
     ],
 )
 def test_operators_make_what_they_say(operator: str, fault: int, description: str) -> None:
-    some = [m for m in of("flash_fwd")[1] if m.operator == operator and description in m.what]
+    some = [m for m in of("flash_fwd")[1] if m.operator == operator and description in m.description]
     assert some and all(m.fault == fault and not m.equivalent for m in some)
 
 
@@ -69,9 +69,9 @@ def test_barriers_that_are_given_to_a_function_are_seen() -> None:
     assert line in text
     func = "@func\ndef release(done, n):\n    done.arrive()\n    return n + 1\n\n@kernel"
     program = parse(text.replace(line, "                vi = release(v_empty[u], vi)\n            acc, lse").replace("@kernel", func))
-    dropped = [m for m in mutants(program) if m.operator == "one worker arrives" or "done.arrive()" in m.what]
+    dropped = [m for m in mutants(program) if m.operator == "one worker arrives" or "done.arrive()" in m.description]
     assert Places(program, program.kernels()["flash_fwd"]).passed == {"done": "mbarrier"}
-    assert any(m.what == "`done.arrive()` twice" and m.fault == 6 for m in dropped)
+    assert any(m.description == "`done.arrive()` twice" and m.fault == 6 for m in dropped)
 
 
 def test_a_place_is_that_of_the_faulty_node() -> None:
@@ -96,11 +96,15 @@ def test_only_the_named_kernel_is_changed() -> None:
 # ---- the choice
 def test_a_choice_is_the_same_for_a_seed_and_of_all_classes() -> None:
     _, result = of("flash_fwd")
-    some = chosen(result, limit=45, seed=3)
-    assert [m.id for m in some] == [m.id for m in chosen(result, limit=45, seed=3)] != [m.id for m in chosen(result, limit=45, seed=4)]
+    some = choose_mutants(result, limit=45, seed=3)
+    assert (
+        [m.id for m in some]
+        == [m.id for m in choose_mutants(result, limit=45, seed=3)]
+        != [m.id for m in choose_mutants(result, limit=45, seed=4)]
+    )
     assert Counter(m.fault for m in some) == dict.fromkeys(FAULTS, 3)
-    assert {m.id for m in chosen(result)} == {m.id for m in result}
-    assert {m.fault for m in chosen(result, [5, 8])} == {5, 8} and not chosen(result, [5], limit=0)
+    assert {m.id for m in choose_mutants(result)} == {m.id for m in result}
+    assert {m.fault for m in choose_mutants(result, [5, 8])} == {5, 8} and not choose_mutants(result, [5], limit=0)
 
 
 @examples(0.5)
@@ -122,7 +126,7 @@ def test_edits_stay_in_their_place(data: st.DataObject) -> None:
 # ---- harmless ones
 def test_harmless_mutants_carry_their_argument() -> None:
     program, result = of("flash_fwd")
-    harmless = {m.what: m.equivalent for m in result if m.equivalent}
+    harmless = {m.description: m.equivalent for m in result if m.equivalent}
     assert "nothing is left to wait for" in str(harmless["`store_wait()` twice"])
     assert "retires all products" in str(harmless.get("`mma_wait(S)` waits for `acc`"))
     assert any("may land before the expect" in str(why) for why in harmless.values())

@@ -6,7 +6,7 @@ import pytest
 
 from cuir import parse, show
 from cuir.mutation.mutant_comparison import Trial
-from cuir.mutation.unused_parts import unused_part
+from cuir.mutation.unused_parts import argue_for_unused_part
 from cuir.spec.function_specification import FunctionSpecification
 
 TEXT = show(
@@ -51,13 +51,13 @@ def trial(old: str, new: str, text: str = TEXT, **consts: int) -> Trial:
     ],
 )
 def test_a_part_that_no_function_reads_is_free(old: str, new: str, rings: int, unused: bool) -> None:
-    reason = unused_part(trial(old, new, RINGS=rings))
+    reason = argue_for_unused_part(trial(old, new, RINGS=rings))
     assert (reason is not None) == unused and (not unused or "`after`, `place`" in str(reason))
 
 
 def test_a_part_that_is_read_by_anything_else_is_not() -> None:
     read = TEXT.replace("used = after(4, used)\n", "used = after(4, used)\n            k0, k1, k2 = used\n")
     assert read != TEXT
-    assert unused_part(trial("n - 2", "n + 2", read, RINGS=2)) is None
+    assert argue_for_unused_part(trial("n - 2", "n + 2", read, RINGS=2)) is None
     passed_on = TEXT.replace("return k0 + cdiv(n, RINGS)", "return k2 + cdiv(n, RINGS)")
-    assert unused_part(trial("n - 2", "n + 2", passed_on, RINGS=2)) is None
+    assert argue_for_unused_part(trial("n - 2", "n + 2", passed_on, RINGS=2)) is None

@@ -37,11 +37,11 @@ FLOATS = [0.0, -0.0, SMALLEST, -SMALLEST, NORMAL - SMALLEST, NORMAL, -NORMAL, 1.
           math.inf, -math.inf, math.nan]  # fmt: skip
 INTEGERS = [0, 1, -1, 2, -2, 3, 7, -7, 10, 2**16, -(2**16) - 1, 2**24 + 1, 2**30, HIGH - 1, HIGH, LOW + 1, LOW]
 VALUES: dict[DType, list[Any]] = {F32: [float(np.float32(v)) for v in FLOATS], I32: INTEGERS, BOOL: [False, True]}
-HELD = {F32: np.float32, I32: np.int64, BOOL: np.bool_}
+NUMPY_DTYPES = {F32: np.float32, I32: np.int64, BOOL: np.bool_}
 STORED = {F32: torch.float32, I32: torch.int32, BOOL: torch.bool}
 
 
-def wrapped(n: int) -> int:
+def wrap(n: int) -> int:
     return (n - LOW) % 2**32 + LOW
 
 
@@ -74,8 +74,8 @@ def of_tf32(x: float) -> float:
         return float(((np.float32(x) * np.float32(1 + 355 / 2**20)).view(np.int32) & np.int32(-(2**13))).view(np.float32))
 
 
-def either(ints: Callable[..., Any], floats: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *xs: of_f32(floats)(*xs) if isinstance(xs[0], float) else wrapped(ints(*xs))
+def choose_by_type(ints: Callable[..., Any], floats: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *xs: of_f32(floats)(*xs) if isinstance(xs[0], float) else wrap(ints(*xs))
 
 
 def same(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,9 +83,9 @@ def same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 ORACLE: dict[str, Callable[..., Any]] = {
-    "+": either(lambda a, b: a + b, np.add), "-": either(lambda a, b: a - b, np.subtract), "*": either(lambda a, b: a * b, np.multiply),
-    "/": of_f32(np.divide), "//": lambda a, b: wrapped(a // b), "%": lambda a, b: a % b, "cdiv": lambda a, b: wrapped(-(-a // b)),
-    "neg": either(lambda a: -a, np.negative), "abs": either(abs, np.abs), "min": either(min, np.minimum), "max": either(max, np.maximum),
+    "+": choose_by_type(lambda a, b: a + b, np.add), "-": choose_by_type(lambda a, b: a - b, np.subtract), "*": choose_by_type(lambda a, b: a * b, np.multiply),
+    "/": of_f32(np.divide), "//": lambda a, b: wrap(a // b), "%": lambda a, b: a % b, "cdiv": lambda a, b: wrap(-(-a // b)),
+    "neg": choose_by_type(lambda a: -a, np.negative), "abs": choose_by_type(abs, np.abs), "min": choose_by_type(min, np.minimum), "max": choose_by_type(max, np.maximum),
     "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "~": lambda a: not a if isinstance(a, bool) else ~a,
     "not": lambda a: not a, "and": lambda a, b: a and b, "or": lambda a, b: a or b,
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
@@ -132,7 +132,7 @@ def expression(name: str, args: list[Expr]) -> Expr:
 NAMES = [Name("c"), Name("x"), Name("y")]
 
 
-def named(name: str) -> Expr:
+def make_expression(name: str) -> Expr:
     n = arity(name)
     return expression(name, list(NAMES[1 : n + 1] if n < 3 else NAMES))
 
@@ -174,7 +174,7 @@ def agree(name: str, result: list[Any], want: list[Any], inputs: dict[str, list[
 
 
 def lanes(dtype: DType, values: list[Any]) -> np.ndarray:
-    return np.array(values, dtype=HELD[dtype])
+    return np.array(values, dtype=NUMPY_DTYPES[dtype])
 
 
 def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
@@ -182,7 +182,7 @@ def together(name: str, dtype: DType, pairs: list[tuple[Any, Any]]) -> None:
     inputs = columns(name, dtype, pairs)
     want = compute_expected(name, inputs)
     say = functools.partial(agree, name, want=want, inputs=inputs)
-    e, n = named(name), arity(name)
+    e, n = make_expression(name), arity(name)
     rows = list(zip(*inputs.values()))
     scalar = OPS[name].scalar(dtype)
     assert scalar is not None
@@ -216,7 +216,7 @@ def test_special_values(name: str, dtype: DType) -> None:
 def from_bits(dtype: DType, bits: bytes) -> list[Any]:
     if dtype == BOOL:
         return [bool(b % 2) for b in bits[:64]]
-    return np.frombuffer(bits, np.float32 if dtype == F32 else np.int32).astype(HELD[dtype]).tolist()
+    return np.frombuffer(bits, np.float32 if dtype == F32 else np.int32).astype(NUMPY_DTYPES[dtype]).tolist()
 
 
 @given(st.binary(min_size=128, max_size=128))
@@ -247,13 +247,13 @@ def scalars_of(C: Global[i32, N], X: Global[T, N], Y: Global[T, N], Z: Global[OU
 """
 
 
-def interpreted(
+def interpret(
     text: str, name: str, dtype: DType, inputs: dict[str, list[Any]], want: list[Any], shape: tuple[int, ...], **options: Any
 ) -> torch.Tensor:
     """Return the stored result of a kernel of this operation; bools as i32, as no tensor holds them."""
     memory, out = (I32 if dtype == BOOL else dtype), (F32 if isinstance(want[0], float) else I32)
     out = dtype if dtype in (F16, BF16) else out
-    body = show(named(name))
+    body = show(make_expression(name))
     if isinstance(want[0], bool):
         body = f"cast({body}, i32)"
     if dtype == BOOL:
@@ -288,7 +288,7 @@ def pairs_of(name: str, dtype: DType) -> list[tuple[Any, Any]]:
 def test_tiles_of_the_interpreter(name: str, dtype: DType) -> None:
     inputs = columns(name, dtype, pairs_of(name, dtype))
     want = compute_expected(name, inputs)
-    actual = interpreted(TILE, name, dtype, {**inputs, "y": inputs["y"]}, want, (-(-len(want) // 512) * 16, 32)).tolist()
+    actual = interpret(TILE, name, dtype, {**inputs, "y": inputs["y"]}, want, (-(-len(want) // 512) * 16, 32)).tolist()
     agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "tiles")
 
 
@@ -300,7 +300,7 @@ def test_scalars_of_the_interpreter(name: str, dtype: DType, lanes_: int) -> Non
     inputs = columns(name, dtype, pairs if len(pairs) <= 64 else pairs[:: len(pairs) // 64])
     want = compute_expected(name, inputs)
     n = len(want) if lanes_ == 1 else -(-len(want) // lanes_) * lanes_
-    actual = interpreted(SCALAR, name, dtype, inputs, want, (n,), grid=lanes_, lanes=lanes_).tolist()
+    actual = interpret(SCALAR, name, dtype, inputs, want, (n,), grid=lanes_, lanes=lanes_).tolist()
     agree(name, [type(w)(f) for f, w in zip(actual, want)], want, inputs, "scalars")
 
 
@@ -318,12 +318,12 @@ def test_half_precision_rounds_once(name: str, dtype: DType) -> None:
     narrow = [tuple(torch.tensor(p).to(kind).float().tolist()) for p in pairs_of(name, F32)]
     inputs = columns(name, F32, narrow)
     want = [float(torch.tensor(w).to(kind)) for w in compute_expected(name, inputs)]
-    actual = interpreted(TILE, name, dtype, inputs, want, (-(-len(want) // 512) * 16, 32)).float().tolist()
+    actual = interpret(TILE, name, dtype, inputs, want, (-(-len(want) // 512) * 16, 32)).float().tolist()
     agree(name, actual, want, inputs, str(dtype))
 
 
 # ---- conversions and rows
-def converted(v: Any, target: DType) -> Any:
+def convert(v: Any, target: DType) -> Any:
     if target == BOOL:
         return v != 0
     if target == I32:
@@ -338,7 +338,7 @@ def test_casts(source: DType, target: DType) -> None:
     from cuir.ops.meaning.tiles import cast as cast_tile
 
     values = [*VALUES[source], *from_bits(source, np.random.default_rng(5).bytes(1024))]
-    want = [converted(v, target) for v in values]
+    want = [convert(v, target) for v in values]
     say = functools.partial(agree, "cast", want=want, inputs={"x": values})
     array, tensor, e = lanes(source, values), torch.tensor(values, dtype=STORED[source]), Call(Name("cast"), (Name("x"), Name(target.name)))
     say([cast(v, source, target) for v in values], owner="numbers")

@@ -59,7 +59,7 @@ PRIMITIVE = {"op", "sign", "func", "root", "primitive", "called", "written"}  # 
 TRANSPOSE = "T"  # also what kernels call their dtype
 CALLED = {"name", "word", "attr", "id", "function"}  # those that may hold it
 TABLES = {"TABLE", "OPERATORS", "WRITTEN", "RUNS"}
-MADE = {"Name", "apply", "perform", "entry"}  # functions of a primitive's name
+NAMING_FUNCTIONS = {"Name", "apply", "perform", "entry"}  # functions of a primitive's name
 
 
 def last(e: ast.expr) -> str:
@@ -76,7 +76,7 @@ def words(e: ast.AST | None) -> list[str]:
     return [w for x in e.elts for w in words(x)] if isinstance(e, (ast.Tuple, ast.List, ast.Set)) else []
 
 
-def compared(node: ast.Compare) -> list[str]:
+def list_compared(node: ast.Compare) -> list[str]:
     sides = [node.left, *node.comparators]
     results = [w for side in sides for w in words(side) if w in NAMES]
     rest = {last(side) for side in sides}
@@ -104,7 +104,7 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         results: list[str] = []
         if isinstance(node, ast.Compare):
-            results = compared(node)
+            results = list_compared(node)
         elif isinstance(node, ast.Dict):
             results = keys(node.keys)
         elif isinstance(node, ast.Set):
@@ -112,7 +112,7 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) > 1:
             messages = [e.value for e in node.elts if isinstance(e, ast.Constant)]
             results = [w for w in messages if w in NAMES] if len(messages) == len(node.elts) and all(w in NAMES for w in messages) else []
-        elif isinstance(node, ast.Call) and last(node.func) in MADE and node.args:
+        elif isinstance(node, ast.Call) and last(node.func) in NAMING_FUNCTIONS and node.args:
             results = [w for w in words(node.args[0]) if w in NAMES]
         elif isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             table, key = (node.value, node.slice) if isinstance(node, ast.Subscript) else (node.func.value, node.args[0])  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def test_a_primitive_is_known_by_its_name_at_home_alone(room: str) -> None:
     assert not wrong
 
 
-def named(tree: ast.AST) -> bool:
+def takes_entries_by_words(tree: ast.AST) -> bool:
     """Return whether a file takes entries by words."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return any(
@@ -158,7 +158,7 @@ def named(tree: ast.AST) -> bool:
 
 def test_entries_by_words_are_for_making_alone() -> None:
     """`op.entry is entries.ADD` would be a name in other letters."""
-    assert tuple(sorted(name for room in ROOMS for name, tree in files(room) if named(tree))) == tuple(sorted(MAKERS))
+    assert tuple(sorted(name for room in ROOMS for name, tree in files(room) if takes_entries_by_words(tree))) == tuple(sorted(MAKERS))
     for name in MAKERS:
         tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
         sides = [side for node in ast.walk(tree) if isinstance(node, ast.Compare) for side in (node.left, *node.comparators)]

@@ -111,7 +111,7 @@ def test_what_a_tile_is_made_of_and_what_reads_elements(op: Op) -> None:
         assert (
             t.pure
             and op.evaluate is None
-            and op.rule(Known()) == TileType(I32, *(s if t.index_of in (None, w) else 1 for s, w in ((3, "row"), (3, "column"))))
+            and op.rule(Recorder()) == TileType(I32, *(s if t.index_of in (None, w) else 1 for s, w in ((3, "row"), (3, "column"))))
         )
     if t.place:
         assert op.evaluate is None and op.effects == Effects() and not t.pure
@@ -120,7 +120,7 @@ def test_what_a_tile_is_made_of_and_what_reads_elements(op: Op) -> None:
     assert t.indexed == (OPERATORS.get(op.name) is op and bool(reads))
 
 
-class Known:
+class Recorder:
     """A call whose arguments are 3 by 3, or 3, and i32."""
 
     def type(self, arg: str) -> Any:

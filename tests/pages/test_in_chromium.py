@@ -127,9 +127,9 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Visit]:
 
 
 def test_a_timeline_zooms_and_pans(visits: dict[str, Visit]) -> None:
-    whole, (near, words), right, wheeled, again, *_ = visits["run"].results
+    whole, (near, words), right, wheeled, last, *_ = visits["run"].results
     assert whole[0] == 0 and near[2] == whole[2] / 4 and near[0] == pytest.approx(whole[2] * 3 / 8) and "cycles 0 to" not in words
-    assert right[0] == pytest.approx(near[0] + near[2] / 3) and wheeled[2] == pytest.approx(0.8 * right[2]) and again == whole
+    assert right[0] == pytest.approx(near[0] + near[2] / 3) and wheeled[2] == pytest.approx(0.8 * right[2]) and last == whole
 
 
 def test_a_click_on_an_event_shows_its_line(visits: dict[str, Visit]) -> None:

@@ -18,13 +18,13 @@ def test_visits_and_units_are_those_of_the_kernel() -> None:
     program, spec, lengths = cuir.load(KERNEL), corpus.variant("causal")(), Lengths(1, 1, 1, 512, 512)
     checked = cuir.check(program, consts={"T": cuir.f16, "D": 64})
     BM, BN = int(checked.consts["BM"]), int(checked.consts["BN"])  # type: ignore[arg-type]
-    blocks = find_visits(program, checked, spec, lengths, count_blocks(spec.kept(lengths)[0, 0], BM, BN))
+    blocks = find_visits(program, checked, spec, lengths, count_blocks(spec.compute_kept(lengths)[0, 0], BM, BN))
     assert blocks.visits is not None and blocks.order is not None
-    for kept, visits in zip(blocks.kept, blocks.visits):
-        seen = sorted(visits[visits >= 0])
-        assert seen == list(range(len(seen))) and (visits[kept > 0] >= 0).all()
+    for shares, visits in zip(blocks.shares, blocks.visits):
+        ranks = sorted(visits[visits >= 0])
+        assert ranks == list(range(len(ranks))) and (visits[shares > 0] >= 0).all()
     longest_first = np.argsort(blocks.order)
-    assert (np.diff((blocks.kept > 0).sum(1)[longest_first]) <= 0).all()
+    assert (np.diff((blocks.shares > 0).sum(1)[longest_first]) <= 0).all()
     assert f">unit {len(blocks.order) - 1}<" in render_blocks(blocks)
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cuir import show as cuir_show
-from cuir.mutation import Job, Judged, MutateReport, chosen, mutants
+from cuir.mutation import Job, Judged, MutateReport, choose_mutants, mutants
 from cuir.pages.mutation_page import render_mutation_page
 from cuir.spec.loading import load_any
 from tests.pages.html_text import OUTSIDE, assert_well_formed, read_section, read_text
@@ -49,10 +49,20 @@ def test_mutate_writes_a_page_of_a_finished_journal(cuir: Callable, tmp_path: Pa
     program.write_text(TEXT, encoding="utf-8")
     spec.write_text("def reference(x, factor):\n    return x * factor\n", encoding="utf-8")
     loaded = load_any(str(spec), kernel=SCALE.kernels()["scale"])
-    (mutant,) = chosen(mutants(SCALE, "scale"), (), 1, 0)
+    (mutant,) = choose_mutants(mutants(SCALE, "scale"), (), 1, 0)
     head = Job(lambda: loaded, "scale", {}, "quick", 60).head(SCALE, loaded.name)
     result = Judged(
-        mutant.id, mutant.fault, mutant.operator, mutant.place, mutant.what, "survived", "", "", "", 0.1, mutant.diff(cuir_show(SCALE))
+        mutant.id,
+        mutant.fault,
+        mutant.operator,
+        mutant.place,
+        mutant.description,
+        "survived",
+        "",
+        "",
+        "",
+        0.1,
+        mutant.diff(cuir_show(SCALE)),
     )
     lines = f"{json.dumps(head)}\n{json.dumps(asdict(result))}\n"
     journal.write_text(lines, encoding="utf-8")

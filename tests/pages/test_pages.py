@@ -39,8 +39,8 @@ def test_a_diff_colours_what_differs() -> None:
 def test_blocks_are_counted_and_drawn() -> None:
     i = torch.arange(100)
     blocks = count_blocks(i[:, None] >= i, 40, 40)
-    assert blocks.kept.shape == (3, 3) and blocks.kept[0, 1] == 0 and blocks.kept[2, 0] == 1 and 0 < blocks.kept[2, 2] < 1
-    drawn = ElementTree.fromstring(render_blocks(BlockMap(blocks.kept, np.where(blocks.kept > 0, 0, -1)), "a < b"))
+    assert blocks.shares.shape == (3, 3) and blocks.shares[0, 1] == 0 and blocks.shares[2, 0] == 1 and 0 < blocks.shares[2, 2] < 1
+    drawn = ElementTree.fromstring(render_blocks(BlockMap(blocks.shares, np.where(blocks.shares > 0, 0, -1)), "a < b"))
     titles = [t.text for t in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert titles[0] == "a < b" and "queries 0, keys 1: none, skipped" in titles and len(titles) == 10
 

@@ -21,9 +21,9 @@ def test_states_add_up(monkeypatch: pytest.MonkeyPatch, text: str, most: int) ->
     steps = describe_steps(trace.sync_steps, fault)
     page = render_player(steps, at_end=True)
     data = json.loads(html.unescape(re.findall(r"<script[^>]*>(.*?)</script>", page)[0]))
-    states, kept = data["base"], steps[-most:]
-    assert data["first"] == len(steps) - len(kept) and f'value="{len(kept) - 1}"' in page
-    for packed, step in zip(data["steps"], kept, strict=True):
+    states, last_steps = data["base"], steps[-most:]
+    assert data["first"] == len(steps) - len(last_steps) and f'value="{len(last_steps) - 1}"' in page
+    for packed, step in zip(data["steps"], last_steps, strict=True):
         states = {**states, **({packed["changed"]: packed["state"]} if packed["state"] else {})}
         assert states == step.states and packed["text"] == step.text
 

@@ -33,8 +33,8 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_conversations_then_the_program(right: tuple[str, dict] | None) -> None:
     spec = prepare_specification(triple, ORIGIN.kernels()["double"])
     page = render_transfer_page("double to triple", "passed", {"Conversation 1": EXCHANGES}, ORIGIN, ADAPTED, spec, right)
-    asked = read_section(page, "conversation-1")
-    assert all(words in asked for words in ("triple <it>", "A001: no program", "Attempt 2: passed"))
+    section = read_section(page, "conversation-1")
+    assert all(words in section for words in ("triple <it>", "A001: no program", "Attempt 2: passed"))
     assert "x * 3.0" in read_section(page, "beside-the-origin") and "return 3 * x" in read_section(page, "variant")
     assert ("Workers over time" in page) == (right is not None) == ("compute[0]" in page)
     assert not OUTSIDE.search(page)

@@ -30,7 +30,7 @@ from tests.peer.running import OUTCOMES, PASS, Outcome, Setting, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parsed(arguments)
+    options = parse(arguments)
     cases = load()
     if options.table:
         outcomes = in_order([Outcome(**json.loads(line)) for line in options.table.read_text(encoding="utf-8").splitlines()])
@@ -83,7 +83,7 @@ def in_order(outcomes: Sequence[Outcome]) -> list[Outcome]:
     return sorted(outcomes, key=lambda o: order.get(o.name, len(order)))
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m tests.peer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-k", action="append", default=[], metavar="WORD", help="cases whose name holds WORD; several: all of them")
     p.add_argument("--file", choices=("", *FILES), default="", help="cases of one of the originals")

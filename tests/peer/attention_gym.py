@@ -19,7 +19,7 @@ from tests.peer.gym_masks import (
     H,
     S,
     block_diffusion,
-    chosen,
+    choose_tiles,
     global_window,
     neighbourhood,
     tree,
@@ -208,7 +208,7 @@ def sandwich_flex_matches_sdpa_with_grads(t: Trial) -> None:
     t.judge(attention(sandwich(t), block_mask(t, causal_mask, None, None, S, S)), t.qkv((2, H, S, 64)))
 
 
-def merged(item: Any, one_lse: Any, second: Any, other_lse: Any) -> Any:
+def merge(item: Any, one_lse: Any, second: Any, other_lse: Any) -> Any:
     most = torch.maximum(one_lse, other_lse)
     a, b = (torch.exp(lse - most)[..., None] for lse in (one_lse, other_lse))
     return (item * a + second * b) / (a + b)
@@ -227,7 +227,7 @@ def split_prefix_response_attention_matches_duplicated_causal_cuda(t: Trial) -> 
         return o, aux.lse
 
     causal = t.ours.create_block_mask(causal_mask, 1, 1, 128, 128, device=t.device, BLOCK_SIZE=128)
-    response = merged(*part(second, first, None), *part(second, second, causal))
+    response = merge(*part(second, first, None), *part(second, second, causal))
     o = torch.cat([part(first, first, causal)[0], response], dim=2)
     close(o, attention(mask=block_mask(t, causal_mask, 1, 1, 256, 256))(t.theirs)(q, k, v), 3e-3)
 
@@ -356,7 +356,7 @@ def vsa_flex_attention_backward_cuda_matches_dense_reference(t: Trial) -> None:
 
 @scenario(GYM, "tests")
 def create_vsa_block_mask_matches_mask_mod_blocks(t: Trial) -> None:
-    tiles = chosen(t, 1, 2, 4)
+    tiles = choose_tiles(t, 1, 2, 4)
     retained = torch.zeros(1, 1, 4, 4, dtype=torch.int32, device=t.device).scatter_(-1, tiles.long(), 1)
     same_tensor(of_chosen_tiles(t, tiles, 4, 2)(t.ours).to_dense(), retained, "to_dense() of blocks")
 

@@ -22,7 +22,7 @@ MODES = ("default", "max-autotune-no-cudagraphs")
 Biased = Callable[[Trial, int, torch.dtype], tuple[Mod, tuple[torch.Tensor, ...]]]  # the mod, and what it learns
 
 
-def learned(with_modes: bool = False) -> Callable[[Biased], Biased]:
+def enter_learned(with_modes: bool = False) -> Callable[[Biased], Biased]:
     """Enters a bias for each length and dtype; with_modes: and for each mode of torch.compile that the original tries."""
 
     def enter(function: Biased) -> Biased:
@@ -37,80 +37,80 @@ def learned(with_modes: bool = False) -> Callable[[Biased], Biased]:
     return enter
 
 
-@learned(with_modes=True)
+@enter_learned(with_modes=True)
 def relative_1d_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(2 * n, dtype=dtype)
     return lambda score, b, h, q, kv: score + bias[torch.abs(q - kv)], (bias,)
 
 
-@learned()
+@enter_learned()
 def absolute_2d_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(n, n, dtype=dtype)
     return lambda score, b, h, q, kv: score + bias[q, kv], (bias,)
 
 
-@learned()
+@enter_learned()
 def head_specific_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(H, n, n, dtype=dtype)
     return lambda score, b, h, q, kv: score + bias[h, q, kv], (bias,)
 
 
-@learned()
+@enter_learned()
 def batch_head_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(B, H, n, n, dtype=dtype)
     return lambda score, b, h, q, kv: score + bias[b, h, q, kv], (bias,)
 
 
-@learned()
+@enter_learned()
 def multiplicative_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(n, dtype=dtype)
     return lambda score, b, h, q, kv: score * bias[q], (bias,)
 
 
-@learned()
+@enter_learned()
 def local_window_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     window = 8
     bias = t.randn(2 * window + 1)
     return lambda score, b, h, q, kv: score + bias[torch.clamp(q - kv + window, 0, 2 * window)], (bias,)
 
 
-@learned()
+@enter_learned()
 def global_tokens_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(n)
     return lambda score, b, h, q, kv: score + bias[kv], (bias,)
 
 
-@learned()
+@enter_learned()
 def weird_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
-    bias, which = t.randn(B, H, 4, n, dtype=dtype), torch.tensor(0, device=t.device)
-    return lambda score, b, h, q, kv: score + bias[b, h, which, q], (bias,)
+    bias, index = t.randn(B, H, 4, n, dtype=dtype), torch.tensor(0, device=t.device)
+    return lambda score, b, h, q, kv: score + bias[b, h, index, q], (bias,)
 
 
-@learned()
+@enter_learned()
 def indirect_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
-    bias, where = t.randn(n, dtype=dtype), torch.randint(0, n, (n,), device=t.device)
-    return lambda score, b, h, q, kv: score + bias[where[q]], (bias,)
+    bias, indices = t.randn(n, dtype=dtype), torch.randint(0, n, (n,), device=t.device)
+    return lambda score, b, h, q, kv: score + bias[indices[q]], (bias,)
 
 
-@learned(with_modes=True)
+@enter_learned(with_modes=True)
 def symmetric_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(n, dtype=dtype)  # its gradient is refused by PyTorch, which reads it twice
     return lambda score, b, h, q, kv: score + bias[q] + bias[kv], (bias,)
 
 
-@learned()
+@enter_learned()
 def flipped_indexed_bias(t: Trial, n: int, dtype: torch.dtype) -> Any:
     bias = t.randn(n, n, dtype=dtype)
     return lambda score, b, h, q, kv: score + bias[kv, q], (bias,)
 
 
-@learned(with_modes=True)
+@enter_learned(with_modes=True)
 def head_specific_gate(t: Trial, n: int, dtype: torch.dtype) -> Any:
     gate = t.randn(H)
     return lambda score, b, h, q, kv: score * torch.sigmoid(gate[h]), (gate,)
 
 
-@learned()
+@enter_learned()
 def distinct_biases(t: Trial, n: int, dtype: torch.dtype) -> Any:
     of_query, of_key = t.randn(n, dtype=dtype), t.randn(n)
     return lambda score, b, h, q, kv: score + of_query[q] + of_key[kv], (of_query, of_key)
@@ -165,7 +165,7 @@ def backprop_error_case(t: Trial) -> None:
 @scenario(ATTENTION, THEME, gradients=BACKWARD)
 def head_bias_req_grad(t: Trial) -> None:
     bias = t.randn(4, dtype=torch.float16)
-    t.judge(attention(lambda score, b, h, q, kv: score + bias[h]), ones(t, 1, 4), learned=(bias,), compiled=False)
+    t.judge(attention(lambda score, b, h, q, kv: score + bias[h]), make_ones(t, 1, 4), learned=(bias,), compiled=False)
 
 
 @scenario(ATTENTION, THEME, gradients=BACKWARD)
@@ -179,8 +179,8 @@ def comparison_vs_sdpa_with_learnable_bias(t: Trial) -> None:
         (1, 1, square, lambda score, b, h, q, kv: score + square[kv, q]),
         (4, 8, cube, lambda score, b, h, q, kv: score + cube[h, kv, q]),
     ):
-        t.judge(attention(mod), ones(t, b, h), learned=(bias,), compiled=False)
+        t.judge(attention(mod), make_ones(t, b, h), learned=(bias,), compiled=False)
 
 
-def ones(t: Trial, b: int, h: int) -> list[torch.Tensor]:
+def make_ones(t: Trial, b: int, h: int) -> list[torch.Tensor]:
     return [t.wanting(torch.ones(b, h, 256, 64, dtype=torch.float16, device=t.device)) for _ in range(3)]

@@ -22,14 +22,14 @@ OF_QUERIES = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"
 
 def alike(t: Trial, make: Callable[[Any], Any], names: tuple[str, ...] = OF_KEYS) -> Any:
     """Makes a block mask of both implementations and compares tensors of it. Gives ours."""
-    ours, theirs = make(t.ours), make(t.theirs)
+    ours, torch_mask = make(t.ours), make(t.theirs)
     for name in names:
-        same_tensor(getattr(ours, name), getattr(theirs, name), name)
+        same_tensor(getattr(ours, name), getattr(torch_mask, name), name)
     return ours
 
 
-def same(ours: Any, theirs: Any, description: str) -> None:
-    expect(ours == theirs, f"{description} is {ours!r}, PyTorch has {theirs!r}")
+def same(ours: Any, torch_mask: Any, description: str) -> None:
+    expect(ours == torch_mask, f"{description} is {ours!r}, PyTorch has {torch_mask!r}")
 
 
 def shifted_causal(t: Trial, offsets: torch.Tensor | None = None) -> Callable[..., Any]:
@@ -47,20 +47,20 @@ def block_mask_attributes(t: Trial) -> None:
 
     parts = (lambda m: m, lambda m: m[0], lambda m: m[0, 0], lambda m: m[1, 0], lambda m: m[1])
     for mod, b, h in ((shifted_causal(t), 4, 2), (shifted_causal(t, torch.arange(8, device=t.device)), 8, 1)):
-        ours, theirs = pair(mod, b, h)
-        same(ours.numel(), theirs.numel(), "numel()")
+        ours, torch_mask = pair(mod, b, h)
+        same(ours.numel(), torch_mask.numel(), "numel()")
         for part in parts:
-            same(part(ours).shape, part(theirs).shape, "shape")
-            same(part(ours).sparsity(), part(theirs).sparsity(), "sparsity()")
+            same(part(ours).shape, part(torch_mask).shape, "shape")
+            same(part(ours).sparsity(), part(torch_mask).sparsity(), "sparsity()")
 
 
 @scenario(ATTENTION, FIELDS, BLOCK_SIZE=(32, 64, 128, 256, (32, 64), (64, 32)))
 def block_size_changes(t: Trial, BLOCK_SIZE: Any) -> None:
-    ours, theirs = (
+    ours, torch_mask = (
         api.create_block_mask(noop_mask, 4, 2, 2048, 2048, device=t.device, BLOCK_SIZE=BLOCK_SIZE) for api in (t.ours, t.theirs)
     )
-    same(ours.BLOCK_SIZE, theirs.BLOCK_SIZE, "BLOCK_SIZE")
-    same(ours.shape, theirs.shape, "shape")
+    same(ours.BLOCK_SIZE, torch_mask.BLOCK_SIZE, "BLOCK_SIZE")
+    same(ours.shape, torch_mask.shape, "shape")
 
 
 @scenario(ATTENTION, FIELDS)
@@ -180,13 +180,13 @@ def pytree_flatten_unflatten(t: Trial) -> None:
         same(getattr(repeated, name), getattr(mask, name), name)
 
 
-def flattened(t: Trial, method: str) -> tuple[Any, Any]:
+def flatten(t: Trial, method: str) -> tuple[Any, Any]:
     """Return the flattened mask, in the numbers that PyTorch's has."""
-    (tensors, context), theirs = (
+    (tensors, context), torch_mask = (
         getattr(pytree_mask(t), method)(),
         getattr(t.theirs.create_block_mask(causal_mask, 2, 4, 512, 512, t.device), method)(),
     )
-    same((len(tensors), len(context)), (len(theirs[0]), len(theirs[1])), "how many tensors and other values a mask is flattened to")
+    same((len(tensors), len(context)), (len(torch_mask[0]), len(torch_mask[1])), "how many tensors and other values a mask is flattened to")
     return tensors, context
 
 
@@ -194,13 +194,13 @@ def flattened(t: Trial, method: str) -> tuple[Any, Any]:
 def pytree_flatten_with_keys(t: Trial) -> None:
     from torch.utils._pytree import GetAttrKey
 
-    tensors, _ = flattened(t, "_flatten_with_keys")
+    tensors, _ = flatten(t, "_flatten_with_keys")
     expect(all(isinstance(key, GetAttrKey) for key, _ in tensors), "a key is not the name of an attribute")
 
 
 @scenario(ATTENTION, FIELDS)
 def pytree_preserves_new_attributes(t: Trial) -> None:
-    mask, repeated = pytree_mask(t), t.ours.BlockMask._unflatten(*flattened(t, "_flatten"))
+    mask, repeated = pytree_mask(t), t.ours.BlockMask._unflatten(*flatten(t, "_flatten"))
     for name in (*mask._TENSOR_ATTRS, *mask._CONTEXT_ATTRS):
         item, second = getattr(repeated, name), getattr(mask, name)
         if isinstance(second, torch.Tensor):
@@ -214,7 +214,7 @@ def integers(t: Trial, *rows: Any) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32, device=t.device)
 
 
-def given_blocks(t: Trial, full: bool) -> tuple[Any, ...]:
+def make_blocks(t: Trial, full: bool) -> tuple[Any, ...]:
     """Counts and indices of a row of two blocks: one partly and one fully kept, or both partly."""
     if full:
         return integers(t, [[1]]), integers(t, [[[1, -1]]]), integers(t, [[1]]), integers(t, [[[0, -1]]])
@@ -223,19 +223,19 @@ def given_blocks(t: Trial, full: bool) -> tuple[Any, ...]:
 
 @scenario(ATTENTION, FIELDS, full_indices={"False": False, "True": True})
 def from_kv_blocks(t: Trial, full_indices: bool) -> None:
-    mask = alike(t, lambda api: api.BlockMask.from_kv_blocks(*given_blocks(t, full_indices)), (*OF_KEYS, *OF_QUERIES))
+    mask = alike(t, lambda api: api.BlockMask.from_kv_blocks(*make_blocks(t, full_indices)), (*OF_KEYS, *OF_QUERIES))
     expect(isinstance(mask, t.ours.BlockMask), f"it is a {type(mask).__name__}")
 
 
 @scenario(ATTENTION, FIELDS, full_indices={"False": False, "True": True})
 def from_kv_blocks_without_q_computation(t: Trial, full_indices: bool) -> None:
-    alike(t, lambda api: api.BlockMask.from_kv_blocks(*given_blocks(t, full_indices), compute_q_blocks=False), (*OF_KEYS, *OF_QUERIES))
+    alike(t, lambda api: api.BlockMask.from_kv_blocks(*make_blocks(t, full_indices), compute_q_blocks=False), (*OF_KEYS, *OF_QUERIES))
 
 
 @scenario(ATTENTION, FIELDS)
 def block_size(t: Trial) -> None:
     for options in ({}, {"BLOCK_SIZE": (64, 64)}):
-        masks = [api.BlockMask.from_kv_blocks(*given_blocks(t, False)[:2], **options) for api in (t.ours, t.theirs)]
+        masks = [api.BlockMask.from_kv_blocks(*make_blocks(t, False)[:2], **options) for api in (t.ours, t.theirs)]
         same(*(mask.BLOCK_SIZE for mask in masks), "BLOCK_SIZE")
 
 
@@ -278,7 +278,7 @@ def backward_error_with_none_q_indices(t: Trial) -> None:
         t.judge(attention(mask=four_blocks(t)), [x.detach() for x in tensors], fullgraph=True)
     if t.gradients:
         call = t.compile(attention(mask=four_blocks(t))(t.ours), fullgraph=True)
-        t.refused(lambda: call(*tensors), "a backward pass needs the lists of queries")
+        t.expect_refusal(lambda: call(*tensors), "a backward pass needs the lists of queries")
 
 
 # ---- calls under block masks
@@ -320,8 +320,8 @@ def mask_mod_combiners(t: Trial) -> None:
     def later(b: Any, h: Any, q: Any, kv: Any) -> Any:
         return q < kv
 
-    both = t.ours.and_masks(causal_mask, lambda b, h, q, kv: q - kv <= window)
-    make = block_mask(t, both, 1, 1, n, n)
+    combination = t.ours.and_masks(causal_mask, lambda b, h, q, kv: q - kv <= window)
+    make = block_mask(t, combination, 1, 1, n, n)
     same(*(int(make(api).kv_num_blocks.sum()) for api in (t.ours, t.theirs)), "the number of partly kept blocks")
     t.judge(attention(mask=make), t.qkv((B, H, n, D), dtype=torch.float16))
     empty, all_of_it, all_items = (
@@ -334,13 +334,13 @@ def mask_mod_combiners(t: Trial) -> None:
 
 @scenario(ATTENTION, MASKED)
 def new_empty_mask_mod(t: Trial) -> None:
-    kept = torch.ones(4, 1, 128, 128, dtype=torch.bool, device=t.device).tril()
+    dense = torch.ones(4, 1, 128, 128, dtype=torch.bool, device=t.device).tril()
 
     def score_mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return score + kept[b, h.new_zeros(h.shape), q, kv]
+        return score + dense[b, h.new_zeros(h.shape), q, kv]
 
     def mask_mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
-        return kept[b, h.new_zeros(h.shape), q, kv]
+        return dense[b, h.new_zeros(h.shape), q, kv]
 
     t.judge(attention(score_mod, block_mask(t, mask_mod, 4, None, 128, 128)), t.qkv((4, 1, 128, 64)), fullgraph=True)
 

@@ -22,7 +22,7 @@ def many(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool 
     scores.run_test(t, mod, dtype, paged=paged)
 
 
-def one(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool = True) -> None:
+def run_one(t: Trial, mod: Mod, dtype: torch.dtype = torch.float16, *, paged: bool = True) -> None:
     """Shapes of test_flex_decoding.py: one query, 2048 keys."""
     decoding.run_test(t, mod, dtype, over_pages=paged)
 
@@ -39,12 +39,12 @@ def in_both(
     """Enters a mod for both files. mod_of(trial, batches, heads, queries, keys, dtype): the mod, of tensors of these sizes. fails: the original expects it to."""
 
     def of_many(t: Trial, dtype: torch.dtype) -> None:
-        with t.either() if fails else contextlib.nullcontext():
+        with t.allow_either() if fails else contextlib.nullcontext():
             many(t, mod_of(t, B, H, S, S, dtype), dtype, paged=paged[0])
 
     def of_one(t: Trial, dtype: torch.dtype) -> None:
-        with t.either() if fails else contextlib.nullcontext():
-            one(t, mod_of(t, decoding.B, HQ, 1, t.length(decoding.S), dtype), dtype, paged=paged[1])
+        with t.allow_either() if fails else contextlib.nullcontext():
+            run_one(t, mod_of(t, decoding.B, HQ, 1, t.length(decoding.S), dtype), dtype, paged=paged[1])
 
     for file, function, gradients in ((ATTENTION, of_many, BACKWARD), (DECODING, of_one, INPUTS)):
         if only in ("", file):
@@ -117,8 +117,8 @@ def padded_dense_causal(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.d
 
 
 def captured_scale(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.dtype) -> Mod:
-    one = torch.ones((), device=t.device, dtype=torch.int32)
-    return lambda score, b, h, q, kv: score + one
+    unit = torch.ones((), device=t.device, dtype=torch.int32)
+    return lambda score, b, h, q, kv: score + unit
 
 
 def njt_causal(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.dtype) -> Mod:
@@ -202,11 +202,11 @@ def index_weird1(t: Trial) -> None:
 
 @scenario(ATTENTION, CAPTURED, gradients=BACKWARD)
 def index_weird2(t: Trial) -> None:
-    bias, which = torch.randn(B, H, 4, S, device=t.device), torch.tensor(0, device=t.device)
-    many(t, lambda score, b, h, q, kv: score + bias[b][h][which, q])
+    bias, index = torch.randn(B, H, 4, S, device=t.device), torch.tensor(0, device=t.device)
+    many(t, lambda score, b, h, q, kv: score + bias[b][h][index, q])
 
 
-def recompiled(t: Trial, check: Callable[[Trial, Mod, torch.dtype], None], dtype: torch.dtype) -> None:
+def recompile(t: Trial, check: Callable[[Trial, Mod, torch.dtype], None], dtype: torch.dtype) -> None:
     scale, add = torch.ones((), device=t.device, dtype=torch.int32), True
 
     def mod(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -219,12 +219,12 @@ def recompiled(t: Trial, check: Callable[[Trial, Mod, torch.dtype], None], dtype
 
 @scenario(ATTENTION, CAPTURED, gradients=BACKWARD, dtype=FAST)
 def recompile_changed_score_mod(t: Trial, dtype: torch.dtype) -> None:
-    recompiled(t, many, dtype)
+    recompile(t, many, dtype)
 
 
 @scenario(DECODING, CAPTURED, gradients=INPUTS, dtype=FAST)
 def recompile_changed_score_mod_(t: Trial, dtype: torch.dtype) -> None:
-    recompiled(t, one, dtype)
+    recompile(t, run_one, dtype)
 
 
 @scenario(ATTENTION, CAPTURED, gradients=BACKWARD)
@@ -234,7 +234,7 @@ def reduction_unrolled(t: Trial) -> None:
 
 @scenario(ATTENTION, CAPTURED)
 def cant_lower_error_message(t: Trial) -> None:
-    with t.either():  # Triton's template unrolls no reduction of 256 elements
+    with t.allow_either():  # Triton's template unrolls no reduction of 256 elements
         distance_decay(t, torch.randn(S, 256, device=t.device))
 
 
@@ -299,10 +299,10 @@ def max_autotune(t: Trial) -> None:
 
 @scenario(DECODING, CAPTURED, gradients=INPUTS)
 def max_autotune_(t: Trial) -> None:
-    one(t, lambda score, b, h, q, kv: score * 2)
+    run_one(t, lambda score, b, h, q, kv: score * 2)
     scores.judge_paged(t, lambda score, b, h, q, kv: score * 2, t.qkv((4, 1, 1, 16), (4, 1, 64, 16), torch.bfloat16))
 
 
 @scenario(DECODING, CAPTURED, gradients=INPUTS)
 def max_autotune_with_captured(t: Trial) -> None:
-    one(t, captured_buffers_all_dims(t, decoding.B, HQ, 1, t.length(decoding.S), torch.float16))
+    run_one(t, captured_buffers_all_dims(t, decoding.B, HQ, 1, t.length(decoding.S), torch.float16))

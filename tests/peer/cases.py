@@ -61,7 +61,7 @@ def scenario(
 
     The function is named as the original without `test_`, if `name` does not say another one, and is called with a Trial and one value of each parameter.
     """
-    axes = {name: labelled(values) for name, values in parameters.items()}
+    axes = {name: label(values) for name, values in parameters.items()}
 
     def enter(function: Callable[..., None]) -> Callable[..., None]:
         for combination in itertools.product(*axes.values()):
@@ -87,7 +87,7 @@ def aside(file: str, reason: str, *tests: str, count: int | None = None) -> None
     ASIDE.append(Aside(file, tests, len(tests) if count is None else count, reason))
 
 
-def labelled(values: Iterable[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+def label(values: Iterable[Any] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     if isinstance(values, Mapping):
         return list(values.items())
     return [(label_of(value), value) for value in values]

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import noop_mask
 from tests.peer.cases import ATTENTION, BACKWARD, DECODING, scenario
 from tests.peer.judging import close, expect
 from tests.peer.mods import FAST, alibi, causal, causal_mask, rel_bias
-from tests.peer.paging import paged
+from tests.peer.paging import read_pages
 from tests.peer.scores import B, D, H, S, block_mask
 from tests.peer.trial import Trial, attention
 
@@ -22,7 +22,7 @@ COMPILED, DYNAMIC = "compiled modules", "dynamic shapes"
 
 
 # ---- several calls in one function
-def chained(t: Trial, m: int, mods: tuple[Any, ...], *, pages: bool) -> None:
+def chain_calls(t: Trial, m: int, mods: tuple[Any, ...], *, pages: bool) -> None:
     """The result of a call is the query of the next one. All keys and values differ."""
     n = t.length(1024)
     pairs = [t.qkv((1, 8, min(m, n), 64), (1, 8, n, 64))[1:] for _ in mods]
@@ -43,7 +43,7 @@ def chained(t: Trial, m: int, mods: tuple[Any, ...], *, pages: bool) -> None:
         return make
 
     plain = of([attention(mod) for mod in mods])
-    over_pages = of([paged(mod, mask, *pair) for mod, pair in zip(mods, pairs)]) if pages else None
+    over_pages = of([read_pages(mod, mask, *pair) for mod, pair in zip(mods, pairs)]) if pages else None
     t.close(plain, (q, *(x for pair in pairs for x in pair)), 0.2, ours=over_pages)
 
 
@@ -57,7 +57,7 @@ for file, queries in ((ATTENTION, 1024), (DECODING, 4)):
     for name, (mods, pages) in CHAINS.items():
 
         def chain(t: Trial, queries: int = queries, mods: Any = mods, pages: bool = pages) -> None:
-            chained(t, queries, mods, pages=pages)
+            chain_calls(t, queries, mods, pages=pages)
 
         chain.__name__ = name if file == ATTENTION else name.replace("calls2_paged_attention", "calls_paged_attention2")
         scenario(file, COMPILED)(chain)
@@ -235,7 +235,7 @@ def dynamic_shapes_bug_dynamic_batch(t: Trial) -> None:
     expect(counter.frame_count == 1, f"{counter.frame_count} graphs, PyTorch has 1")
 
 
-def projected(t: Trial, weight: torch.Tensor, flex_attention: Any, x: Any, **options: Any) -> Any:
+def project(t: Trial, weight: torch.Tensor, flex_attention: Any, x: Any, **options: Any) -> Any:
     b, n, width = x.size()
     q, k, v = (x @ weight).view(b, n, 3, 8, width // 8).permute(2, 0, 3, 1, 4)
     return flex_attention(q, k, v, **options).transpose(1, 2).contiguous().view(b, n, width)
@@ -244,7 +244,7 @@ def projected(t: Trial, weight: torch.Tensor, flex_attention: Any, x: Any, **opt
 @scenario(ATTENTION, DYNAMIC, gradients=BACKWARD)
 def free_symbol_dynamic(t: Trial) -> None:
     weight = t.randn(512, 3 * 512) / 22
-    call = t.compile(lambda x, mask: projected(t, weight, t.ours.flex_attention, x, block_mask=mask), dynamic=True)
+    call = t.compile(lambda x, mask: project(t, weight, t.ours.flex_attention, x, block_mask=mask), dynamic=True)
     for b in (4, 16, 32) if t.native else (2, 4, 8):
         dropped = torch.randint(0, 2, (b, 256), device=t.device).bool()
 
@@ -252,9 +252,11 @@ def free_symbol_dynamic(t: Trial) -> None:
             return ~dropped[b, q]
 
         masks = [t.compile(t.ours.create_block_mask, dynamic=True), t.theirs.create_block_mask]
-        ours, theirs = (create(B=b, BLOCK_SIZE=128, mask_mod=mask_mod, H=None, Q_LEN=256, KV_LEN=256, device=t.device) for create in masks)
+        ours, torch_mask = (
+            create(B=b, BLOCK_SIZE=128, mask_mod=mask_mod, H=None, Q_LEN=256, KV_LEN=256, device=t.device) for create in masks
+        )
         x = torch.randn(b, 256, 512, device=t.device)
-        close(call(x, ours), projected(t, weight, t.theirs.flex_attention, x, block_mask=theirs), 2e-2)
+        close(call(x, ours), project(t, weight, t.theirs.flex_attention, x, block_mask=torch_mask), 2e-2)
 
 
 @scenario(ATTENTION, DYNAMIC, gradients=BACKWARD)
@@ -266,7 +268,7 @@ def symbol_closure_in_score_mod(t: Trial) -> None:
 
         def call(x: Any) -> Any:
             b = x.size(0)
-            return projected(t, weight, flex_attention, x, score_mod=lambda score, b_, h, q, kv: score + b)
+            return project(t, weight, flex_attention, x, score_mod=lambda score, b_, h, q, kv: score + b)
 
         return call
 
@@ -345,11 +347,11 @@ def selective_ac(t: Trial, ops_to_save: list[Any]) -> None:
         flex_attention = api.flex_attention
 
         def inner(x: Any) -> Any:
-            return projected(t, weight, flex_attention, x)
+            return project(t, weight, flex_attention, x)
 
         return lambda x: checkpoint(inner, x, use_reentrant=False, context_fn=context)
 
-    close(t.compile(make(t.ours))(x), projected(t, weight, t.theirs.flex_attention, x), 1e-2)
+    close(t.compile(make(t.ours))(x), project(t, weight, t.theirs.flex_attention, x), 1e-2)
 
 
 @scenario(ATTENTION, COMPILED, gradients=BACKWARD)

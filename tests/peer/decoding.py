@@ -11,10 +11,10 @@ from torch.nn.attention.flex_attention import noop_mask
 
 from tests.peer.cases import BACKWARD, DECODING, INPUTS, aside, scenario
 from tests.peer.judging import close, expect
-from tests.peer.mods import DTYPES, FAST, SCORE_MODS, alibi, causal, causal_mask, identity, rel_bias, windowed
-from tests.peer.paging import judge_paged, paged, reserved
+from tests.peer.mods import DTYPES, FAST, SCORE_MODS, alibi, causal, causal_mask, identity, make_window, rel_bias
+from tests.peer.paging import judge_paged, read_pages, reserve
 from tests.peer.scores import block_mask
-from tests.peer.strides import strided
+from tests.peer.strides import make_strided
 from tests.peer.trial import Trial, attention
 
 B, S, D, HQ, HKV = 4, 2048, 64, 16, 8
@@ -23,7 +23,7 @@ MODS = {**SCORE_MODS, "_windowed": "windowed"}  # a window of 1000 of 2048 keys
 
 
 def mod_of(t: Trial, score_mod: Any) -> Any:
-    return windowed(t.part(1000, S)) if score_mod == "windowed" else score_mod
+    return make_window(t.part(1000, S)) if score_mod == "windowed" else score_mod
 
 
 def run_test(
@@ -92,7 +92,7 @@ def non_pow_2_headdim(t: Trial, head_dim: int, dtype: torch.dtype) -> None:
 
 @scenario(DECODING, "head dims", gradients=BACKWARD, dtype=FAST)
 def bw_decoding_fails(t: Trial, dtype: torch.dtype) -> None:
-    with t.either():  # Triton has no products of 4 elements
+    with t.allow_either():  # Triton has no products of 4 elements
         t.judge(attention(identity), t.qkv((2, 2, 8, 4), (2, 2, 128, 4), dtype))
 
 
@@ -123,27 +123,27 @@ STRIDES: dict[str, Callable[[int, int, int, int], tuple[tuple[int, ...], int]]] 
 def strided_inputs(t: Trial, dtype: torch.dtype, k_s: Any, v_s: Any, head_dims: tuple[int, int]) -> None:
     (hq, hkv), n = head_dims, t.length(S)
     q = torch.randn(1, hq, B, D, dtype=dtype, device=t.device).transpose(0, 2)
-    k, v = (strided(t, (B, hkv, n, D), *s(B, hkv, n, D), dtype, room=4) for s in (k_s, v_s))
+    k, v = (make_strided(t, (B, hkv, n, D), *s(B, hkv, n, D), dtype, room=4) for s in (k_s, v_s))
     gqa = hq != hkv
     t.close(attention(alibi(8), enable_gqa=gqa), (q, k, v), 0.2)
     mask = block_mask(t, noop_mask, B, 1, 1, n)
-    t.close(attention(alibi(8), enable_gqa=gqa), (q, k, v), 0.2, ours=paged(alibi(8), mask, k, v, enable_gqa=gqa))
+    t.close(attention(alibi(8), enable_gqa=gqa), (q, k, v), 0.2, ours=read_pages(alibi(8), mask, k, v, enable_gqa=gqa))
 
 
 # ---- windows, beside scaled_dot_product_attention
 def run_windowed(t: Trial, score_mod: bool, mask: bool, pages: bool) -> None:
     n = t.length(S)
     window = t.part(1000, S)
-    mod = windowed(window) if score_mod else None
+    mod = make_window(window) if score_mod else None
     result = block_mask(t, lambda b, h, q, kv: kv <= q + window, B if pages else 1, 1, 8, n) if mask else None
     tensors = t.qkv((B, 16, 8, D), (B, 16, n, D), torch.float16)
-    kept = torch.ones(n, n, dtype=torch.bool, device=t.device).tril()[window : window + 8]
+    dense = torch.ones(n, n, dtype=torch.bool, device=t.device).tril()[window : window + 8]
 
     def reference(api: Any) -> Callable[..., Any]:
-        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=kept)
+        return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=dense)
 
     all_items = block_mask(t, noop_mask, B, 1, 8, n)
-    ours = paged(mod, result or all_items, *tensors[1:]) if pages else attention(mod, result)
+    ours = read_pages(mod, result or all_items, *tensors[1:]) if pages else attention(mod, result)
     t.judge(reference, tensors, ours=ours, paged=pages)
 
 
@@ -267,7 +267,7 @@ def logsumexp_only_return(t: Trial) -> None:
         flex_attention = api.flex_attention
         return lambda q, k, v: flex_attention(q, k, v, identity, return_lse=True)[1] * 2
 
-    t.judge(make, t.qkv((B, HKV, HQ // HKV, D), (B, HKV, t.length(S), D)), what=("LSE",))
+    t.judge(make, t.qkv((B, HKV, HQ // HKV, D), (B, HKV, t.length(S), D)), names=("LSE",))
 
 
 # ---- one step of decoding at positions that differ
@@ -280,12 +280,12 @@ def decode_at_different_input_position(t: Trial, dtype: torch.dtype, score_mod: 
     rounds = [(100, 200, 50, 300), (100, 512, 300, 300), (512, 512, 300, 300), (512, 512, 512, 300), (512, 512, 512, 512)]
 
     def reference(api: Any) -> Callable[..., Any]:
-        everything = api.create_block_mask(causal_mask, 4, 1, 512, 512, device=t.device, BLOCK_SIZE=64)
+        whole = api.create_block_mask(causal_mask, 4, 1, 512, 512, device=t.device, BLOCK_SIZE=64)
 
         def call(q: Any, *kv: Any) -> Any:
             steps = []
             for i, n in enumerate(lengths):
-                mask = everything._adjust(1, n)
+                mask = whole._adjust(1, n)
                 mask.seq_lengths = (1, n)
                 steps.append(api.flex_attention(q[i : i + 1], kv[i], kv[4 + i], mod, mask))
             return torch.cat(steps)
@@ -294,7 +294,7 @@ def decode_at_different_input_position(t: Trial, dtype: torch.dtype, score_mod: 
 
     def ours(api: Any) -> Callable[..., Any]:
         mask = api.create_block_mask(causal_mask, 4, 1, 512, 512, device=t.device, BLOCK_SIZE=64)
-        cache = reserved(32, 64, 4, t.device, rounds)
+        cache = reserve(32, 64, 4, t.device, rounds)
         stored = [torch.zeros(1, 4, 32 * 64, 16, dtype=dtype, device=t.device) for _ in range(2)]
         for i, n in enumerate(lengths):
             at = torch.arange(n, dtype=torch.int32, device=t.device).view(1, n)

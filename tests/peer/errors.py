@@ -19,7 +19,7 @@ ERRORS = "errors"
 @scenario(ATTENTION, ERRORS)
 def mixed_dtypes_fails(t: Trial) -> None:
     q, k, v = t.randn(1, 1, 512, 64), *t.qkv((1, 1, 512, 64), dtype=torch.float16)[1:]
-    with t.either():  # PyTorch's eager call takes them from 2.12 on
+    with t.allow_either():  # PyTorch's eager call takes them from 2.12 on
         o = t.ours.flex_attention(q, k, v, identity)
         close(o, t.theirs.flex_attention(q, k, v, identity), 2e-3)
 
@@ -27,35 +27,35 @@ def mixed_dtypes_fails(t: Trial) -> None:
 @scenario(ATTENTION, ERRORS, dtype=FAST)
 def return_aux_deprecation_warnings(t: Trial, dtype: torch.dtype) -> None:
     q, k, v = t.qkv((2, 2, 64, 16), dtype=dtype)
-    both = {"return_lse": True, "return_aux": t.theirs.AuxRequest(lse=True)}
-    t.refused(lambda: t.ours.flex_attention(q, k, v, **both), "return_lse and return_aux at once")
+    options = {"return_lse": True, "return_aux": t.theirs.AuxRequest(lse=True)}
+    t.expect_refusal(lambda: t.ours.flex_attention(q, k, v, **options), "return_lse and return_aux at once")
 
 
 @scenario(ATTENTION, ERRORS)
 def mixed_device_error_message(t: Trial) -> None:
     q, k, v = t.qkv((2, 2, 128, 16))
-    other = k.to("cpu" if t.native else "meta")
-    t.refused(lambda: t.ours.flex_attention(q, other, v), "query and key are on other devices")
+    moved_key = k.to("cpu" if t.native else "meta")
+    t.expect_refusal(lambda: t.ours.flex_attention(q, moved_key, v), "query and key are on other devices")
 
 
 @scenario(ATTENTION, ERRORS, native_only=True)
 def captured_wrong_device_error_message(t: Trial) -> None:
     scales = torch.logspace(0.001, 0.1, 8, device="cpu")
     q, k, v = t.qkv((1, 8, 64, 64), dtype=torch.float16)
-    t.refused(
+    t.expect_refusal(
         lambda: t.compile(attention(lambda score, b, h, q, kv: score * scales[h])(t.ours))(q, k, v), "a captured tensor on another device"
     )
 
 
 @scenario(ATTENTION, ERRORS)
 def invalid_block_size(t: Trial) -> None:
-    with t.either():  # blocks of 96 fit no block of Triton's kernel
+    with t.allow_either():  # blocks of 96 fit no block of Triton's kernel
         t.judge(attention(mask=block_mask(t, noop_mask, 1, 8, 128, 128, 96)), t.qkv((1, 8, 128, 64)))
 
 
 @scenario(ATTENTION, ERRORS)
 def zero_length_sequence_error(t: Trial) -> None:
-    with t.either():  # PyTorch's compiled call refuses it, the eager one gives what is as empty
+    with t.allow_either():  # PyTorch's compiled call refuses it, the eager one gives what is as empty
         q, k, v = t.qkv((8, 8, 0, 64), dtype=torch.bfloat16)
         o = t.compile(t.ours.flex_attention, fullgraph=True)(q, k, v)
         expect(o.shape == q.shape, f"O has shape {list(o.shape)}")
@@ -63,7 +63,7 @@ def zero_length_sequence_error(t: Trial) -> None:
 
 @scenario(ATTENTION, ERRORS)
 def validate_small_embedding_size_error_message(t: Trial) -> None:
-    with t.either():  # Triton has no products of 8 elements
+    with t.allow_either():  # Triton has no products of 8 elements
         t.judge(attention(), t.qkv((2, 2, 128, 8)))
 
 
@@ -72,7 +72,7 @@ def sliced_blockmask_mask_mod_error(t: Trial) -> None:
     mask = t.ours.create_block_mask(causal_mask, 1, 1, 256, 256, device=t.device)[:, :, 0]
     q, k, v = t.qkv((1, 1, 1, 64), (1, 1, 256, 64))
     call = t.compile(t.ours.flex_attention)
-    t.refused(lambda: call(q, k, v, block_mask=mask), "the mask_mod of a sliced mask does not know which queries are left")
+    t.expect_refusal(lambda: call(q, k, v, block_mask=mask), "the mask_mod of a sliced mask does not know which queries are left")
 
 
 @scenario(ATTENTION, ERRORS, gradients=INPUTS, compile={"False": False, "True": True})
@@ -85,9 +85,9 @@ def block_mask_vs_sequence_lengths(t: Trial, compile: bool) -> None:
     n = t.length(1024)
     mask = t.ours.create_block_mask(causal_mask, None, None, n, n, device=t.device)
     call(*inputs(n), block_mask=mask)
-    t.refused(lambda: call(*inputs(2 * n), block_mask=mask), "the mask is for half of these lengths")
+    t.expect_refusal(lambda: call(*inputs(2 * n), block_mask=mask), "the mask is for half of these lengths")
     mask = t.ours.create_block_mask(causal_mask, None, None, n - 1, n - 1, device=t.device)
-    t.refused(lambda: call(*inputs(n), block_mask=mask), "the mask is for one query less")
+    t.expect_refusal(lambda: call(*inputs(n), block_mask=mask), "the mask is for one query less")
 
 
 def raises_assertion(make: Any) -> None:
@@ -99,7 +99,7 @@ def raises_assertion(make: Any) -> None:
     raise Wrong("a block mask with counts and without indices was made")
 
 
-def mismatched(t: Trial, selector: str) -> None:
+def mismatch(t: Trial, selector: str) -> None:
     counts = torch.tensor([[[1]]], dtype=torch.int32, device=t.device)
     indices = torch.tensor([[[[1, -1]]]], dtype=torch.int32, device=t.device)
     fields = {f"{kind}_{description}": None for kind in ("full_kv", "full_q") for description in ("num_blocks", "indices")} | {
@@ -121,12 +121,12 @@ def mismatched(t: Trial, selector: str) -> None:
 
 @scenario(ATTENTION, "fields of block masks")
 def init_mismatched_full_kv(t: Trial) -> None:
-    mismatched(t, "full_kv")
+    mismatch(t, "full_kv")
 
 
 @scenario(ATTENTION, "fields of block masks")
 def init_mismatched_full_q(t: Trial) -> None:
-    mismatched(t, "full_q")
+    mismatch(t, "full_q")
 
 
 # ---- keys in 8 bits, and the scales that undo them
@@ -141,7 +141,7 @@ def mixed_dtypes(t: Trial) -> None:
     expect(o.shape == q.shape and o.dtype == q.dtype, f"O is {o.dtype} {list(o.shape)}")
 
 
-def quantised(t: Trial, heads: int, dims: tuple[int, ...] | None) -> None:
+def quantise(t: Trial, heads: int, dims: tuple[int, ...] | None) -> None:
     shape = (1, heads, t.length(1024), 64)
     q, k, v = (18 * torch.rand(s, device=t.device, dtype=torch.bfloat16) - 9 for s in ((1, heads, 8, 64), shape, shape))
     most = torch.finfo(FLOAT8).max
@@ -162,12 +162,12 @@ def quantised(t: Trial, heads: int, dims: tuple[int, ...] | None) -> None:
 
 @scenario(DECODING, EIGHT_BITS)
 def mixed_dtypes_sqnr_per_tensor(t: Trial) -> None:
-    quantised(t, 1, None)
+    quantise(t, 1, None)
 
 
 @scenario(DECODING, EIGHT_BITS)
 def mixed_dtypes_sqnr_per_head(t: Trial) -> None:
-    quantised(t, 4, (-2, -1))
+    quantise(t, 4, (-2, -1))
 
 
 @scenario(DECODING, EIGHT_BITS, gradients=BACKWARD)
@@ -175,9 +175,9 @@ def mixed_dtype_backwards(t: Trial) -> None:
     q, k, v = t.qkv((1, 1, 8, 64), (1, 1, t.length(1024), 64), torch.float16)
     call = t.compile(t.ours.flex_attention, fullgraph=True)
     if t.gradients:
-        t.refused(lambda: call(q, k.to(FLOAT8), v.to(FLOAT8), identity).mean().backward(), "a gradient of float8")
+        t.expect_refusal(lambda: call(q, k.to(FLOAT8), v.to(FLOAT8), identity).mean().backward(), "a gradient of float8")
     else:
-        with t.either():
+        with t.allow_either():
             call(q, k.to(FLOAT8), v.to(FLOAT8), identity)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tests.peer.cases import ATTENTION, BACKWARD, INPUTS, scenario
 from tests.peer.judging import close, expect
-from tests.peer.mods import DTYPES, FAST, SCORE_MODS, causal, identity, named, squared, times_two, trig, trig2
+from tests.peer.mods import DTYPES, FAST, SCORE_MODS, causal, identity, name_mod, squared, times_two, trig, trig2
 from tests.peer.scores import B, D, H, S, block_mask
 from tests.peer.trial import Trial, attention
 
@@ -32,7 +32,7 @@ def logsumexp_only_return(t: Trial) -> None:
         flex_attention = api.flex_attention
         return lambda q, k, v: flex_attention(q, k, v, identity, return_lse=True)[1] * 2
 
-    t.judge(make, t.qkv((B, H, S, D)), what=("LSE",))
+    t.judge(make, t.qkv((B, H, S, D)), names=("LSE",))
 
 
 @scenario(ATTENTION, LSE)
@@ -57,14 +57,14 @@ def lse_masked_output(t: Trial, backend: str) -> None:
         weights = [torch.exp(lse - most)[..., None] for _, lse in results]
         return sum(o * w for (o, _), w in zip(results, weights)) / sum(weights)
 
-    def theirs(q: Any, k: Any, v: Any) -> Any:
+    def attend_by_pytorch(q: Any, k: Any, v: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     mods = (lambda b, h, q, kv: (q >= kv) & (q - kv <= 64), lambda b, h, q, kv: (q >= kv) & (q - kv > 64))
     parts = [attention(mask=block_mask(t, mod, None, None, n, n), return_lse=True, **options)(t.ours) for mod in mods]
     if backend != "eager":
         parts = [t.compile(part, fullgraph=True) for part in parts]
-    t.judge_found(ours, theirs, tensors)
+    t.judge_found(ours, attend_by_pytorch, tensors)
 
 
 AUX = "return_aux"
@@ -74,9 +74,9 @@ AUX = "return_aux"
 def return_max(t: Trial, dtype: torch.dtype, score_mod: Any) -> None:
     tensors = t.qkv((2, 2, 243, 16), dtype=dtype)
 
-    def asked(*names: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        what = t.ours.AuxRequest(**dict.fromkeys(names, True))
-        return lambda q, k, v: t.ours.flex_attention(q, k, v, score_mod, return_aux=what), lambda q, k, v: expected(
+    def make_calls(*names: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        request = t.ours.AuxRequest(**dict.fromkeys(names, True))
+        return lambda q, k, v: t.ours.flex_attention(q, k, v, score_mod, return_aux=request), lambda q, k, v: compute_expected(
             names, score_mod, q, k, v
         )
 
@@ -85,18 +85,18 @@ def return_max(t: Trial, dtype: torch.dtype, score_mod: Any) -> None:
             o, aux = call(q, k, v)
             return (o, *(getattr(aux, name) for name in names))
 
-        return t.judge_found(flat, reference, tensors, what=("O", *names))
+        return t.judge_found(flat, reference, tensors, names=("O", *names))
 
     for names in (("max_scores",), ("lse", "max_scores")):
-        call, reference = asked(*names)
+        call, reference = make_calls(*names)
         run(call, reference, *names)
-    call, reference = asked("max_scores")
+    call, reference = make_calls("max_scores")
     _, largest = run(t.compile(call, fullgraph=True), reference, "max_scores")
     expect(largest.shape == (2, 2, 243), f"max_scores has shape {list(largest.shape)}")
     expect(not largest.requires_grad, "max_scores requires a gradient")
 
 
-def expected(names: tuple[str, ...], score_mod: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def compute_expected(names: tuple[str, ...], score_mod: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """O and what is asked for, by hand: PyTorch's eager call has no max_scores on a CPU."""
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -133,14 +133,19 @@ def return_aux(t: Trial, dtype: torch.dtype, score_mod: Any) -> None:
 
 
 # ---- torch.autograd.gradcheck, which needs float64
-def checked(
-    t: Trial, score_mod: Any, backend: str = "aot_eager", mask: Any = None, shape: tuple[int, ...] = (2, 2, 11, 4), what: int | None = None
+def check_gradients(
+    t: Trial,
+    score_mod: Any,
+    backend: str = "aot_eager",
+    mask: Any = None,
+    shape: tuple[int, ...] = (2, 2, 11, 4),
+    output: int | None = None,
 ) -> None:
     tensors = t.qkv(shape, dtype=torch.float64)
 
     def make(api: Any) -> Callable[..., Any]:
-        call = attention(score_mod, mask, return_lse=what is not None)(api)
-        return call if what is None else lambda q, k, v: call(q, k, v)[what]
+        call = attention(score_mod, mask, return_lse=output is not None)(api)
+        return call if output is None else lambda q, k, v: call(q, k, v)[output]
 
     t.judge_found(torch.compile(make(t.ours), backend=backend, fullgraph=True), make(t.theirs), tensors)
     if t.gradients:
@@ -152,18 +157,18 @@ CHECKED = {"_identity": identity, "_causal": causal, "_times_two": times_two, "_
 
 @scenario(ATTENTION, CHECKS, gradients=BACKWARD, score_mod=CHECKED)
 def aot_eager_gradcheck(t: Trial, score_mod: Any) -> None:
-    checked(t, score_mod)
+    check_gradients(t, score_mod)
 
 
 @scenario(ATTENTION, CHECKS, gradients=BACKWARD)
 def differentiable_logsumexp_gradcheck(t: Trial) -> None:
-    checked(t, None, what=1)
+    check_gradients(t, None, output=1)
 
 
 @scenario(ATTENTION, CHECKS, gradients=BACKWARD, score_mod_name=("_head_offset",), mode=("eager", "aot_eager"))
 def captured_score_mod_aot_eager_gradcheck(t: Trial, score_mod_name: str, mode: str) -> None:
     of_head = torch.rand(H, device=t.device, dtype=torch.float64)
-    checked(t, named(score_mod_name, lambda score, b, h, q, kv: score * of_head[h]), mode)
+    check_gradients(t, name_mod(score_mod_name, lambda score, b, h, q, kv: score * of_head[h]), mode)
 
 
 @scenario(ATTENTION, CHECKS, gradients=BACKWARD, mode=("eager", "aot_eager"))

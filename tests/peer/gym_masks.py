@@ -180,13 +180,13 @@ def temporal(t: Trial) -> tuple[Mod, Lengths]:
 VSA_TILE, VSA_SIZES = 32, (32, 32, 20, 32, 32, 7)
 
 
-def chosen(t: Trial, heads: int, top: int = 2, tiles: int = len(VSA_SIZES)) -> torch.Tensor:
+def choose_tiles(t: Trial, heads: int, top: int = 2, tiles: int = len(VSA_SIZES)) -> torch.Tensor:
     """For each tile of queries the tiles of keys that it sees: i32 [1, heads, tiles, top]."""
     return torch.rand(1, heads, tiles, tiles, device=t.device).topk(top, dim=-1).indices.to(torch.int32).sort(dim=-1).values
 
 
 def vsa(t: Trial, sizes: Sequence[int] | None, top: int = 2) -> tuple[Mod, Lengths]:
-    tiles, n = chosen(t, H, top), VSA_TILE * len(VSA_SIZES)
+    tiles, n = choose_tiles(t, H, top), VSA_TILE * len(VSA_SIZES)
     real = None if sizes is None else torch.tensor(sizes, device=t.device)
 
     def mod(b: Any, h: Any, q: Any, kv: Any) -> Any:
@@ -198,9 +198,9 @@ def vsa(t: Trial, sizes: Sequence[int] | None, top: int = 2) -> tuple[Mod, Lengt
 
 
 def vsa_map(t: Trial) -> tuple[Mod, Lengths]:
-    tiles, n = chosen(t, H), VSA_TILE * len(VSA_SIZES)
-    kept = torch.zeros(1, H, len(VSA_SIZES), len(VSA_SIZES), dtype=torch.bool, device=t.device).scatter_(-1, tiles.long(), True)
-    return lambda b, h, q, kv: kept[b, h, q // VSA_TILE, kv // VSA_TILE], (n, n)
+    tiles, n = choose_tiles(t, H), VSA_TILE * len(VSA_SIZES)
+    pairs = torch.zeros(1, H, len(VSA_SIZES), len(VSA_SIZES), dtype=torch.bool, device=t.device).scatter_(-1, tiles.long(), True)
+    return lambda b, h, q, kv: pairs[b, h, q // VSA_TILE, kv // VSA_TILE], (n, n)
 
 
 MASKS: dict[str, Callable[[Trial], tuple[Mod, Lengths]]] = {

@@ -12,7 +12,7 @@ Mod = Callable[..., Any]
 NEVER = float("-inf")
 
 
-def named(name: str, mod: Mod) -> Mod:
+def name_mod(name: str, mod: Mod) -> Mod:
     mod.__name__ = name
     return mod
 
@@ -53,7 +53,7 @@ def alibi(heads: int) -> Mod:
     return alibi_bias
 
 
-def windowed(offset: int) -> Mod:
+def make_window(offset: int) -> Mod:
     def window(score: Any, b: Any, h: Any, q: Any, kv: Any) -> Any:
         return torch.where(kv <= q + offset, score, NEVER)
 

@@ -15,7 +15,7 @@ from tests.peer.mods import DTYPES, SCORE_MODS, causal_mask
 from tests.peer.trial import Make, Trial, attention
 
 
-def reserved(pages: int, page_size: int, batches: int, device: str, rounds: Sequence[Sequence[int]]) -> PagedAttention:
+def reserve(pages: int, page_size: int, batches: int, device: str, rounds: Sequence[Sequence[int]]) -> PagedAttention:
     """A table of pages that grew in rounds, so that the pages of a sequence are not neighbours. rounds: the lengths of the first sequences in each."""
     cache = PagedAttention(pages, page_size, batches, device=device)
     for lengths in rounds:
@@ -24,7 +24,7 @@ def reserved(pages: int, page_size: int, batches: int, device: str, rounds: Sequ
     return cache
 
 
-def filled(cache: PagedAttention, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def fill(cache: PagedAttention, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """k and v [B, H, N, D] in the pages of a cache: [1, H, pages * page size, D]."""
     b, h, n, _ = k.shape
     stored = [torch.zeros(1, h, cache.n_pages * cache.page_size, x.shape[3], dtype=x.dtype, device=x.device) for x in (k, v)]
@@ -33,7 +33,7 @@ def filled(cache: PagedAttention, k: torch.Tensor, v: torch.Tensor) -> tuple[tor
     return stored[0], stored[1]
 
 
-def paged(score_mod: Any, mask: Callable[[Any], Any], k: torch.Tensor, v: torch.Tensor, **options: Any) -> Make:
+def read_pages(score_mod: Any, mask: Callable[[Any], Any], k: torch.Tensor, v: torch.Tensor, **options: Any) -> Make:
     """The call of q, k, v that reads k and v from pages, as PyTorch's tests of paged attention prepare it. mask: of the logical positions; its blocks of keys
     are the pages."""
 
@@ -44,8 +44,8 @@ def paged(score_mod: Any, mask: Callable[[Any], Any], k: torch.Tensor, v: torch.
         slots = batch + 3
         growth = [(n // 4, n // 2, n // 4, n // 3), (n // 4, n // 2, n // 2, n // 2), (n // 2, n, n // 2, n), (n, n, n, n)]
         rounds = [[lengths[b % 4] for b in range(batch)] for lengths in growth]
-        cache = reserved(-(-n // page) * slots, page, slots, str(k.device), rounds)
-        stored = filled(cache, k, v)
+        cache = reserve(-(-n // page) * slots, page, slots, str(k.device), rounds)
+        stored = fill(cache, k, v)
         lengths = torch.full((batch,), n, dtype=torch.int64, device=k.device)
         call = attention(
             cache.get_score_mod(score_mod, kv_len=lengths),
@@ -70,7 +70,7 @@ def judge_paged(
 
     options = {"return_lse": True, "enable_gqa": q.shape[1] != k.shape[1]} | options
     mask = mask or of_all
-    t.judge(attention(score_mod, mask, **options), (q, k, v), ours=paged(score_mod, mask, k, v, **options), paged=True)
+    t.judge(attention(score_mod, mask, **options), (q, k, v), ours=read_pages(score_mod, mask, k, v, **options), paged=True)
 
 
 # ---- TestPagedAttention
@@ -78,12 +78,12 @@ def judge_paged(
 def convert_logical_block_mask(t: Trial) -> None:
     rounds = [(100, 200), (150, 300), (300, 512), (512, 512)]
 
-    def converted(api: Any) -> Any:
-        cache = reserved(8, 128, 2, t.device, rounds)
+    def convert(api: Any) -> Any:
+        cache = reserve(8, 128, 2, t.device, rounds)
         mask = api.create_block_mask(causal_mask, 2, 1, 512, 512, device=t.device)
         return cache.convert_logical_block_mask(mask, kv_len=torch.full((2,), 512, device=t.device))
 
-    actual, expected = converted(t.ours), converted(t.theirs)
+    actual, expected = convert(t.ours), convert(t.theirs)
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"):
         same_tensor(getattr(actual, name), getattr(expected, name), name)
 
@@ -97,8 +97,8 @@ def paged_builtin_score_mods(t: Trial, dtype: torch.dtype, score_mod: Any) -> No
         return api.create_block_mask(causal_mask, 4, 1, 512, 512, device=t.device)
 
     def ours(api: Any) -> Any:
-        cache = reserved(32, 128, 4, t.device, rounds)
-        stored = filled(cache, k, v)
+        cache = reserve(32, 128, 4, t.device, rounds)
+        stored = fill(cache, k, v)
         lengths = torch.full((4,), 512, device=t.device)
         converted = cache.convert_logical_block_mask(mask(api), kv_len=lengths)
         call = attention(cache.get_score_mod(score_mod, kv_len=lengths), lambda _: converted)(api)

@@ -106,7 +106,7 @@ def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
     lines = ["| | what | cases | in | one of them |", "|---|---|--:|---|---|"]
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for o in sorted((o for o in outcomes if o.outcome in BAD), key=lambda o: BAD.index(o.outcome)):
-        groups.setdefault((o.outcome, o.code, _said(o.message)), []).append(o)
+        groups.setdefault((o.outcome, o.code, _strip_numbers(o.message)), []).append(o)
     for (kind, code, message), reached in sorted(groups.items(), key=lambda group: (BAD.index(group[0][0]), -len(group[1]))):
         lines.append(
             f"| {kind}{f', {code}' if code else ''} | {_cell(message)} | {len(reached)} | {_tests(reached, tests)} | `{_short(reached[0].name)}` |"
@@ -114,7 +114,7 @@ def bad(outcomes: Sequence[Outcome], tests: int = 4) -> str:
     return "\n".join(lines) if groups else "No case gives wrong numbers, differs otherwise, crashes or hangs."
 
 
-def _said(message: str) -> str:
+def _strip_numbers(message: str) -> str:
     """Return a message without the numbers of one case, and without Dynamo's additions of the user's code."""
     return re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?", "…", re.split(r" from user code|;| Explanation:", message)[0])[:110]
 

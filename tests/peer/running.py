@@ -134,10 +134,10 @@ class Worker:
 
     def __init__(self, load: Callable[[], dict[str, Any]], setting: Setting) -> None:
         context = _context(setting)
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, load, setting), daemon=True)
+        self.pipe, child_end = context.Pipe()
+        self.process = context.Process(target=work, args=(child_end, load, setting), daemon=True)
         self.process.start()
-        theirs.close()
+        child_end.close()
         self.name: str | None = None
         self.since = time.monotonic()
         self.ready = False

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import _create_empty_block_mask, noop_mas
 from tests.peer.cases import ATTENTION, BACKWARD, scenario
 from tests.peer.judging import expect
 from tests.peer.mods import FAST, alibi, identity
-from tests.peer.paging import paged
+from tests.peer.paging import read_pages
 from tests.peer.scores import B, D, H, S, block_mask
 from tests.peer.trial import Trial, attention
 
@@ -23,7 +23,7 @@ STRIDES = {
 }
 
 
-def strided(t: Trial, shape: tuple[int, ...], strides: tuple[int, ...], start: int, dtype: torch.dtype, room: int = 2) -> torch.Tensor:
+def make_strided(t: Trial, shape: tuple[int, ...], strides: tuple[int, ...], start: int, dtype: torch.dtype, room: int = 2) -> torch.Tensor:
     """A view of random numbers with these strides, in units of elements. room: how many times the elements of `shape` there are behind it."""
     numbers = torch.randn(room * shape[0] * shape[1] * shape[2] * shape[3], dtype=dtype, device=t.device)
     return t.wanting(torch.as_strided(numbers, shape, strides, start))
@@ -46,12 +46,12 @@ PAIRS = (("offset", "offset"), ("offset", "transposed"), ("heads_and_positions_t
     do_s=of("offset", "transposed", "heads_and_positions_transposed"),
 )
 def strided_inputs(t: Trial, dtype: torch.dtype, q_s: Any, kv_s: Any, do_s: Any) -> None:
-    q = strided(t, (B, H, S // 2, D), *q_s, dtype)
-    k, v = (strided(t, (B, H, S, D), *s, dtype) for s in kv_s)
+    q = make_strided(t, (B, H, S // 2, D), *q_s, dtype)
+    k, v = (make_strided(t, (B, H, S, D), *s, dtype) for s in kv_s)
     options = {"kernel_options": {"USE_TMA": True}}
     t.close(attention(alibi(8), lambda _: _create_empty_block_mask(q, k), **options), (q, k, v), 0.2, fullgraph=True)
     if not t.gradients:
-        ours = paged(alibi(8), block_mask(t, noop_mask, B, 1, S // 2, S), k, v, **options)
+        ours = read_pages(alibi(8), block_mask(t, noop_mask, B, 1, S // 2, S), k, v, **options)
         t.close(attention(alibi(8), **options), (q, k, v), 0.2, ours=ours)
 
 
@@ -76,10 +76,10 @@ def flex_attention_stride_ordering(t: Trial, mode: str, permute_order: tuple[int
     ours = None
     if mode == "paged_attention":
         q, k, v = (x.detach() for x in (q, k, v))  # those of the original require no gradients here: pages have none
-        ours = paged(identity, block_mask(t, noop_mask, q.shape[0], 1, q.shape[2], k.shape[2]), k, v)
+        ours = read_pages(identity, block_mask(t, noop_mask, q.shape[0], 1, q.shape[2], k.shape[2]), k, v)
     o = t.judge(attention(identity), (q, k, v), ours=ours, compiled=mode != "eager", paged=ours is not None)
-    theirs = order_of(t.theirs.flex_attention(q, k, v))
-    expect(order_of(o) == theirs, f"O has its dims in the order {order_of(o)} of strides, PyTorch's in {theirs}")
+    expected = order_of(t.theirs.flex_attention(q, k, v))
+    expect(order_of(o) == expected, f"O has its dims in the order {order_of(o)} of strides, PyTorch's in {expected}")
 
 
 @scenario(
@@ -111,10 +111,10 @@ def non_contiguous_last_dim(t: Trial) -> None:
 def strided_backwards(t: Trial) -> None:
     n = t.length(4096)
     q, k, v = t.qkv((1, 2, n, 64))
-    t.judge(sliced_keys, (q, k, v), dynamic=True, fullgraph=True)
+    t.judge(slice_keys, (q, k, v), dynamic=True, fullgraph=True)
 
 
-def sliced_keys(api: Any) -> Callable[..., Any]:
+def slice_keys(api: Any) -> Callable[..., Any]:
     flex_attention = api.flex_attention
     return lambda q, k, v: flex_attention(q, k[:, :, :-128], v[:, :, :-128])
 

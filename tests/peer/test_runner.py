@@ -105,17 +105,17 @@ def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end:
     """A result that is off for the first draw alone: in 64 numbers of 1,088 by little, in 64 by much, and in 4,096 that are judged alone."""
     trial, calls = Trial(), []
     tensors = trial.qkv((1, 4, m, 16), (1, 4, 128, 16), torch.float16)
-    theirs = attention()(trial.theirs)
+    torch_call = attention()(trial.theirs)
 
-    def call(*given: torch.Tensor) -> torch.Tensor:
-        calls.append(given)
-        o = theirs(*given)
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        calls.append(inputs)
+        o = torch_call(*inputs)
         return o if len(calls) > 1 else o + off * 5e-5 * torch.randn_like(o)
 
     with pytest.raises(Wrong) if end == "wrong" else contextlib.nullcontext():
-        trial.judge_found(call, theirs, tensors, drawn=True)
+        trial.judge_found(call, torch_call, tensors, drawn=True)
     assert len(calls) == (17 if m == 1 else 1)
-    assert len({tuple(x.flatten()[0].item() for x in given) for given in calls}) == len(calls)
+    assert len({tuple(x.flatten()[0].item() for x in inputs) for inputs in calls}) == len(calls)
 
 
 def test_shrunk_lengths_stay_ragged_and_of_several_blocks() -> None:

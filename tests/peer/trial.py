@@ -128,7 +128,7 @@ class Trial:
         learned: Sequence[torch.Tensor] = (),
         compiled: bool = True,
         paged: bool = False,
-        what: Sequence[str] = ("O", "LSE"),
+        names: Sequence[str] = ("O", "LSE"),
         **options: Any,
     ) -> Any:
         """Compares a call of both implementations, and its gradients if they are what is run. ours: where it is another call there (a paged cache).
@@ -138,7 +138,7 @@ class Trial:
         """
         call = (ours or make)(self.ours)
         call = self.compile(call, **options) if compiled else call
-        return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, what=what, drawn=ours is None)
+        return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, names=names, drawn=ours is None)
 
     def judge_found(
         self,
@@ -148,7 +148,7 @@ class Trial:
         *,
         learned: Sequence[torch.Tensor] = (),
         paged: bool = False,
-        what: Sequence[str] = ("O", "LSE"),
+        names: Sequence[str] = ("O", "LSE"),
         drawn: bool = False,
     ) -> Any:
         """Judge two calls, like `judge`. drawn: they are of q, k and v alone.
@@ -165,7 +165,7 @@ class Trial:
         for rest in _draws(tensors, golden[0].numel()) if drawn else ():
             item, two, three = (as_tuple(x) for x in (reference(*(x.double() for x in rest)), reference(*rest), call(*rest)))
             judged.append((item, two, three, self.compute_coarsely(reference, rest, two)))
-        for i, name in enumerate(what[: len(golden)]):
+        for i, name in enumerate(names[: len(golden)]):
             a, b, c, d = (side[0][i] if len(side) == 1 else torch.cat([x[i] for x in side]) for side in zip(*judged))
             judge(a, b, c, name, paged=paged, coarse=d)
         if self.gradients and any(x.requires_grad for x in (*tensors, *learned)):
@@ -197,14 +197,14 @@ class Trial:
         **options: Any,
     ) -> Any:
         """Judge within a tolerance of PyTorch's eager result."""
-        theirs = as_tuple(make(self.theirs)(*tensors))
+        expected = as_tuple(make(self.theirs)(*tensors))
         call = (ours or make)(self.ours)
         result = (self.compile(call, **options) if compiled else call)(*tensors)
-        for name, a, b in zip(("O", "LSE"), as_tuple(result), theirs):
+        for name, a, b in zip(("O", "LSE"), as_tuple(result), expected):
             close(a, b, tolerance, name)
         return result
 
-    def refused(self, call: Callable[[], Any], description: str) -> None:
+    def expect_refusal(self, call: Callable[[], Any], description: str) -> None:
         """The original wants an error here, of a text that is PyTorch's own: any of ours that is meant for people will do."""
         try:
             call()
@@ -215,7 +215,7 @@ class Trial:
         raise Differs(f"no error: {description}")
 
     @contextlib.contextmanager
-    def either(self) -> Iterator[None]:
+    def allow_either(self) -> Iterator[None]:
         """The original says that this is not possible in PyTorch's kernels: right results and a refusal are both well."""
         try:
             yield

@@ -38,7 +38,7 @@ def of_small() -> tuple[list[Rewrite], Bits]:
     return rewrites(SMALL), bits(SMALL, LENGTHS)
 
 
-def written(r: Rewrite) -> Program:
+def reparse(r: Rewrite) -> Program:
     """The program of a rewrite as the parser gives it, after its canonical text was found to be one."""
     text = show(r.program)
     program = parse(text)
@@ -54,12 +54,12 @@ def test_every_rewrite_of_a_kind_gives_the_same_bits(kind: str) -> None:
     some = [r for r in actual if r.kind == kind]
     assert some, f"no place for {kind} in the small kernel"
     for r in some:
-        program = written(r)
+        program = reparse(r)
         assert program != SMALL and r.line >= 1 and r.before != r.after
         assert same(bits(program, LENGTHS), expected), r
 
 
-MADE = [
+PROGRAMS = [
     ("commute", "key + q + n", "n + (key + q)"),
     ("commute logic", "n < 7 and first > 0", "first > 0 and n < 7"),
     ("mirror", "a < bound", "bound > a"),
@@ -89,17 +89,17 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "before", "after"), MADE, ids=[f"{k}: {b[:20]}" for k, b, _ in MADE])
+@pytest.mark.parametrize(("kind", "before", "after"), PROGRAMS, ids=[f"{k}: {b[:20]}" for k, b, _ in PROGRAMS])
 def test_kinds_make_what_they_say(kind: str, before: str, after: str) -> None:
     assert (kind, before, after) in {(r.kind, r.before, r.after) for r in of_small()[0]}
 
 
 def test_every_kind_is_shown() -> None:
-    assert {kind for kind, _, _ in MADE} == set(KINDS)
+    assert {kind for kind, _, _ in PROGRAMS} == set(KINDS)
 
 
 # ---- what is no rewrite
-def changed(kind: str, body: str, head: str = "") -> set[str]:
+def apply_kind(kind: str, body: str, head: str = "") -> set[str]:
     """Apply a kind to the statements of a role, behind a declared scalar and a ring of barriers."""
     lines = "".join(f"        {line}\n" for line in body.split("\n"))
     text = f"""{head}@kernel(arch="sm_90a")
@@ -110,7 +110,7 @@ def k(F: Global[f32, M, 64], I: Global[i32, M], n: i32, m: i32, x: f32, *, ON: c
     return {r.after for r in rewrites(parse(text), kinds=[kind])}
 
 
-LEFT = [
+UNCHANGED = [
     ("reassociate", "store(F[rows(64), 0], zeros(f32, [64, 1]) + (x + x))"),  # floats
     ("reassociate", "a = n // (m // 2)\nstore(I[0], a)"),
     ("negate comparison", "if x > 1.0:\n    store(I[0], 1)"),  # with a NaN neither holds
@@ -136,19 +136,19 @@ LEFT = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "body"), LEFT)
+@pytest.mark.parametrize(("kind", "body"), UNCHANGED)
 def test_what_would_not_be_the_same_is_left(kind: str, body: str) -> None:
-    assert not changed(kind, body)
+    assert not apply_kind(kind, body)
 
 
 def test_what_need_not_be_evaluated_is_not_evaluated_before() -> None:
-    result = changed("name", "if n > 0 and m // n > m - 1:\n    store(I[0], 1)")
+    result = apply_kind("name", "if n > 0 and m // n > m - 1:\n    store(I[0], 1)")
     assert {f.split("\n")[0] for f in result} == {"part = n > 0 and m // n > m - 1", "part = n > 0", "part = m - 1"}
 
 
 def test_operands_of_a_product_keep_their_names() -> None:
     body = "a = load(s[0])\nacc = mma_async(a, s[1])\nmma_wait(acc)\nstore(F[rows(64), cols(64)], acc + 1.0)"
-    assert {a.split("\n")[1] for a in changed("copy", body)} == {"store(F[rows(64), cols(64)], same + 1.0)"}
+    assert {a.split("\n")[1] for a in apply_kind("copy", body)} == {"store(F[rows(64), cols(64)], same + 1.0)"}
 
 
 def test_a_primitive_keeps_its_name_where_a_value_is_called_like_it() -> None:
@@ -172,7 +172,7 @@ def test_chains_of_random_kernels_give_the_same_bits(case: Case, seed: int) -> N
     program = parse(case.text)
     expected = bits(program, {"M": case.M})
     for r in chain(program, random.Random(seed), 4):
-        assert same(bits(written(r), {"M": case.M}), expected), f"{r}\n{show(r.program)}"
+        assert same(bits(reparse(r), {"M": case.M}), expected), f"{r}\n{show(r.program)}"
 
 
 def test_chains_are_the_same_for_the_same_seed() -> None:
@@ -213,7 +213,7 @@ def test_chains_of_the_corpus_give_the_same_bits(name: str, kernel: str) -> None
     program, consts, spec, cases, expected = of_corpus(name, kernel)
     finished = chain(program, random.Random(f"{name} {kernel}"), 4, kernel, consts)
     assert len(finished) == 4
-    assert all(map(same, outputs(written(finished[-1]), kernel, consts, spec, cases), expected)), [str(r) for r in finished]
+    assert all(map(same, outputs(reparse(finished[-1]), kernel, consts, spec, cases), expected)), [str(r) for r in finished]
 
 
 @pytest.mark.sweep
@@ -228,7 +228,7 @@ def test_rewrites_of_the_corpus_check(name: str) -> None:
     assert len(by_kind) >= 12
     for result in by_kind.values():
         for r in random.Random(0).sample(result, 1):
-            assert check(written(r), kernel, consts).roles
+            assert check(reparse(r), kernel, consts).roles
 
 
 @pytest.mark.parametrize("name", ["clean_pipeline", "clean_product"])
@@ -238,7 +238,7 @@ def test_every_schedule_stays_what_it_was(name: str) -> None:
     checked = check(program)
     expected = explore(checked, arguments(checked, {"M": 192}), grid=1)
     for r in (chain(program, random.Random(seed), 8)[-1] for seed in range(3)):
-        checked = check(written(r))
+        checked = check(reparse(r))
         actual = explore(checked, arguments(checked, {"M": 192}), grid=1)
         assert (actual.verdict, actual.states, actual.transitions, actual.steps) == (
             "clean",

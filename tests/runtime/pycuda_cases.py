@@ -15,7 +15,7 @@ import torch
 import cuir
 from cuir.arguments.foreign_arrays import make_view
 from cuir.lowering import Cuda
-from cuir.runtime.driver_api import driver, relaxed_capture
+from cuir.runtime.driver_api import driver, relax_capture
 from cuir.runtime.driver_loader import DriverKernel
 from cuir.runtime.launch import Launcher, bind_arguments
 from cuir.runtime.nvcc import compile_cuda
@@ -24,7 +24,7 @@ from cuir.runtime.pycuda_loader import import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.arguments.copy_kernel import COPY
 from tests.page_blocks import find_block
-from tests.runtime.test_argument_buffer import lowered
+from tests.runtime.test_argument_buffer import lower_named
 
 FIRST_OFFSET = 112  # of the first parameter, as the driver that pretends has it
 SHAPES = {"X": (200, 64), "Y": (3, 200, 64)}  # of `mixed`
@@ -51,7 +51,7 @@ def load(cuda: Cuda) -> PyCudaKernel:
 
 def start_by_driver(kernel: PyCudaKernel, call: dict[str, Any]) -> None:
     """Launch by the default loader in PyCUDA's context, since there is no torch for GPUs here."""
-    DriverKernel.activate = lambda self: relaxed_capture(self.cuda)  # type: ignore[method-assign]
+    DriverKernel.activate = lambda self: relax_capture(self.cuda)  # type: ignore[method-assign]
     launcher = Launcher(compile_cuda(kernel.compiled.cuda), torch.device("cuda", 0))
     views = kernel._as_views(call, 0)
     plan = launcher.plan(views, bind_arguments(kernel.compiled.cuda.checked, views))
@@ -65,7 +65,7 @@ def same_launches(name: str) -> None:
     """Both loaders hand the driver the same bytes, grid, threads and shared memory; a cluster's size is in the text, or in the launch."""
     import pycuda.autoinit  # noqa: F401
 
-    kernel = load(lowered(name))
+    kernel = load(lower_named(name))
     if name == "mixed":
         call = {**arrays(SHAPES), "W": arrays({"W": (200, 64)}, "f4")["W"], **NUMBERS}
     else:
@@ -73,24 +73,24 @@ def same_launches(name: str) -> None:
         call = {**queries, **arrays({"LSE": (1, 2, 200)}, "f4"), "scale": 0.125}
     kernel(**call)
     start_by_driver(kernel, call)
-    ours, theirs = launches()
+    ours, default = launches()
     before = "00" * FIRST_OFFSET  # PyCUDA's launches have one buffer, from the beginning of the parameter space
     assert ours["params"].startswith(before)
     ours["params"] = ours["params"].removeprefix(before)
     counter = next((p.offset for p in kernel.prepare(**call).kernel.layout.parameters if p.name == "counter"), None)
     if counter is not None:  # each loader has its own
-        for launch in (ours, theirs):
+        for launch in (ours, default):
             launch["params"] = launch["params"][: 2 * counter] + launch["params"][2 * counter + 16 :]
     cluster = kernel.compiled.cuda.cluster
-    assert ours.pop("cluster") == "0" and theirs.pop("cluster") == str(cluster if cluster > 1 else 0)
-    assert (ours == theirs and f"__cluster_dims__({cluster}" in kernel.source) or cluster == 1
+    assert ours.pop("cluster") == "0" and default.pop("cluster") == str(cluster if cluster > 1 else 0)
+    assert (ours == default and f"__cluster_dims__({cluster}" in kernel.source) or cluster == 1
 
 
 def own_context() -> None:
     """Arrays of PyCUDA's own context: results, streams, and the arguments that a user launches with."""
     import pycuda.autoinit
 
-    drv, kernel = import_pycuda(), load(lowered("mixed"))
+    drv, kernel = import_pycuda(), load(lower_named("mixed"))
     x = arrays({"X": (200, 64)})["X"]
     y = arrays({"Y": (3, 200, 64)})["Y"]
     assert kernel(X=x, Y=y, **NUMBERS) is y and kernel(X=x, out=y, **NUMBERS) is y
@@ -127,7 +127,7 @@ def primary_context() -> None:
     """`pycuda.autoprimaryctx` makes torch's context PyCUDA's."""
     import pycuda.autoprimaryctx
 
-    kernel = load(lowered("mixed"))
+    kernel = load(lower_named("mixed"))
     kernel(**arrays(SHAPES), **NUMBERS)
     (launch,) = launches()
     assert launch["context"] == f"{pycuda.autoprimaryctx.context.handle:x}" == "1000"
@@ -154,12 +154,12 @@ def tensors_of_torch() -> None:
     torch.cuda.ExternalStream = External  # type: ignore[misc,assignment]
     torch._C._cuda_getCurrentRawStream = lambda index: stream  # type: ignore[attr-defined]
     torch._C._cuda_getDevice = lambda: 0  # type: ignore[attr-defined]
-    kernel, drv = load(lowered("mixed")), import_pycuda()
+    kernel, drv = load(lower_named("mixed")), import_pycuda()
     memory = {name: torch.zeros(shape, dtype=torch.float16) for name, shape in SHAPES.items()} | {"W": torch.zeros(200, 64)}
     call = {n: make_view(None, t.data_ptr(), t.shape, None, t.dtype, 0) for n, t in memory.items()} | NUMBERS
     y = kernel(**call)
     assert y is call["Y"] and kernel(**call) is y and drv.Context.get_current() is None
-    assert len(kernel._known) == 1 and len(next(iter(kernel._launchers.values())).packed) == 1  # the second call was recognised
+    assert len(kernel._records) == 1 and len(next(iter(kernel._launchers.values())).packed) == 1  # the second call was recognised
     stream = 77
     for _ in range(2):
         kernel(**call)
@@ -180,7 +180,7 @@ def errors_of_a_call() -> None:
     import pycuda.autoinit
     from pycuda import gpuarray
 
-    kernel, good = load(lowered("mixed")), {**arrays(SHAPES), **NUMBERS}
+    kernel, good = load(lower_named("mixed")), {**arrays(SHAPES), **NUMBERS}
     for code, wrong in (
         ("U404", arrays({"X": (200, 64)}, "f4")),
         ("U404", arrays({"X": (200, 64)}, "u2")),
@@ -208,7 +208,7 @@ def refused_by_the_driver() -> None:
     """A cubin that is none is refused as by the default loader."""
     import pycuda.autoinit
 
-    kernel = load(lowered("mixed"))
+    kernel = load(lower_named("mixed"))
     with pytest.raises(CuirError) as caught:
         kernel(**arrays(SHAPES), **NUMBERS)
     (result,) = caught.value.diagnostics
@@ -218,7 +218,7 @@ def refused_by_the_driver() -> None:
 
 def refused_by_the_compiler() -> None:
     with pytest.raises(CuirError) as caught:
-        load(lowered("mixed"))
+        load(lower_named("mixed"))
     (result,) = caught.value.diagnostics
     assert result.code == "L010" and "expected a monkey" in result.message
 

@@ -33,7 +33,7 @@ def mixed(X: Global[f16, M, 64], W: Scratch[f32, M, 64], Y: Global[f16, B, M, 64
 
 
 @functools.cache
-def lowered(name: str) -> Cuda:
+def lower_named(name: str) -> Cuda:
     if name == "mixed":
         return lower(check(parse(MIXED, "mixed.cuir")))
     sources = {**corpus.kernels(), **corpus.programs()}
@@ -57,7 +57,7 @@ def offsets_of_signature(cuda: Cuda) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("name", ["mixed", "flash_fwd_sm90", "flash_bwd_sm90:flash_bwd", "flash_fwd_cluster"])
 def test_parameters_lie_where_the_cuda_signature_puts_them(name: str) -> None:
-    cuda = lowered(name)
+    cuda = lower_named(name)
     layout, expected = ArgumentLayout(cuda), offsets_of_signature(cuda)
     assert [(p.offset, p.size) for p in layout.parameters] == [(at, size) for _, at, size in expected]
     assert layout.size == max(at + size for _, at, size in expected)
@@ -66,7 +66,7 @@ def test_parameters_lie_where_the_cuda_signature_puts_them(name: str) -> None:
 
 @given(st.data())
 def test_values_are_read_back_from_their_offsets(data: st.DataObject) -> None:
-    layout = ArgumentLayout(lowered("mixed"))
+    layout = ArgumentLayout(lower_named("mixed"))
     ranges = {
         "Q": st.integers(0, 2**64 - 1),
         "q": st.integers(-(2**63), 2**63 - 1),

@@ -115,7 +115,7 @@ class Launches:
     """A launcher that writes down what it is asked to launch."""
 
     def __init__(self, *_: Any) -> None:
-        self.made: list[tuple[int, ...]] = []
+        self.grids: list[tuple[int, ...]] = []
 
     def plan(self, *_: Any) -> Plan:
         return PLAN
@@ -124,7 +124,7 @@ class Launches:
         assert replace(plan, rest=None) == PLAN
         whole = plan.whole(places)
         if whole is not None:
-            self.made.append(whole)
+            self.grids.append(whole)
         return whole is not None
 
 
@@ -138,12 +138,12 @@ def test_a_call_is_made_again_with_other_tensors(kernel: CompiledKernel, monkeyp
     second = x()
     assert repeated(x(9, 64)) is None and repeated(x(dtype=torch.bfloat16)) is None
     assert repeated(x(9 * 64)[4 : 4 + 8 * 64].view(8, 64)) is None  # another alignment
-    assert not launches.made
+    assert not launches.grids
     inputs = repeated(second)
     assert inputs is not None
     y, s = inputs
     assert y.shape == (8, 64) and y.stride() == out.stride() and s.shape == (8,) and s.dtype == torch.float32
-    assert launches.made[-1] == (second.data_ptr(), y.data_ptr(), s.data_ptr())
+    assert launches.grids[-1] == (second.data_ptr(), y.data_ptr(), s.data_ptr())
     assert kernel.make_replay({"X": first.requires_grad_()}, {"X": first, "factor": 2.0}) is None
 
 
@@ -158,7 +158,7 @@ def test_what_is_written_may_come_from_the_caller(kernel: CompiledKernel, monkey
     second, begun = x(), x()
     inputs = repeated(begun, second)
     assert inputs is not None and len(inputs) == 1
-    assert launches.made[-1] == (second.data_ptr(), begun.data_ptr(), inputs[0].data_ptr())
+    assert launches.grids[-1] == (second.data_ptr(), begun.data_ptr(), inputs[0].data_ptr())
 
 
 def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_what_a_call_has_always_is_kept(kernel: CompiledKernel, monkeypatch: pyt
     inputs = repeated()
     assert inputs is not None
     y, s = inputs
-    assert launches.made[-1] == (retained.data_ptr(), y.data_ptr(), s.data_ptr())
+    assert launches.grids[-1] == (retained.data_ptr(), y.data_ptr(), s.data_ptr())
 
 
 class Driverless(Launcher):
@@ -180,7 +180,7 @@ class Driverless(Launcher):
     def __init__(self) -> None:
         self.device, self.index, self.counts = torch.device("cuda", 0), 0, True
         self.counters, self.packed = {}, {}
-        self.made: list[Any] = []
+        self.calls: list[Any] = []
         self.started: list[Any] = []
         self.handed_out = 0
 
@@ -189,7 +189,7 @@ class Driverless(Launcher):
         return self.handed_out
 
     def _pack(self, *launch: Any) -> Any:
-        self.made.append(launch)
+        self.calls.append(launch)
         return Packed(launch, launch[0])
 
     def _start(self, launch: Any) -> None:
@@ -212,7 +212,7 @@ def test_launches_of_the_same_addresses_are_packed_once(stream: Callable[[int], 
     for _ in range(2):
         assert launcher.launch(item, (16, 34), captured=False) and launcher.launch(second, (16, 34), captured=False)
         assert launcher.launch(PLAN, (16, 34), captured=False)
-    assert launcher.started == 2 * [((64, 16, 34), 7, 1), ((80, 16, 34), 7, 1), ((16, 34), 7, 1)] and len(launcher.made) == 3
+    assert launcher.started == 2 * [((64, 16, 34), 7, 1), ((80, 16, 34), 7, 1), ((16, 34), 7, 1)] and len(launcher.calls) == 3
     assert launcher.launch(item, (32, 18), captured=False) and launcher.started[-1] == ((64, 32, 18), 7, 1)
     stream(8)
     assert launcher.launch(item, (16, 34), captured=False) and launcher.started[-1] == ((64, 16, 34), 8, 2)

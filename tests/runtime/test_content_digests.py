@@ -126,11 +126,11 @@ def make_nvcc(file: Path, version: str, code: int = 0) -> str:
 
 
 def test_a_compiler_is_its_version(tmp_path: Path) -> None:
-    one = make_nvcc(tmp_path / "bin/nvcc", "release 12.8, V12.8.93")
+    first = make_nvcc(tmp_path / "bin/nvcc", "release 12.8, V12.8.93")
     os.utime(tmp_path / "bin/nvcc", (10**9, 10**9))
     describe_nvcc.cache_clear()
-    assert one == describe_nvcc(str(tmp_path / "bin/nvcc")) == make_nvcc(tmp_path / "other/nvcc", "release 12.8, V12.8.93")
-    assert one != make_nvcc(tmp_path / "bin/nvcc", "release 12.9, V12.9.41")
+    assert first == describe_nvcc(str(tmp_path / "bin/nvcc")) == make_nvcc(tmp_path / "other/nvcc", "release 12.8, V12.8.93")
+    assert first != make_nvcc(tmp_path / "bin/nvcc", "release 12.9, V12.9.41")
 
 
 @pytest.mark.parametrize(("version", "code"), [("what?", 0), ("release 1", 1)])

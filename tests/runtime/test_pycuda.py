@@ -21,7 +21,7 @@ from cuir.runtime.nvcc import Compiled, Resources
 from cuir.runtime.pycuda_loader import Context, PyCudaFunction, import_pycuda
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel
-from tests.runtime.test_argument_buffer import lowered
+from tests.runtime.test_argument_buffer import lower_named
 
 
 # ---- what is missing
@@ -42,11 +42,11 @@ def test_without_pycuda_a_call_says_what_to_install(absent: None, cuda: Cuda) ->
 
 
 def test_a_library_that_pycuda_links_and_nobody_finds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Any:
+    def fail() -> Any:
         raise ImportError("libcurand.so.10: cannot open shared object file: No such file or directory")
 
     import_pycuda.cache_clear()
-    monkeypatch.setattr(pycuda_loader, "_import_driver", broken)
+    monkeypatch.setattr(pycuda_loader, "_import_driver", fail)
     with pytest.raises(CuirError) as caught:
         import_pycuda()
     (result,) = caught.value.diagnostics
@@ -62,7 +62,7 @@ def test_an_unknown_loader_is_refused_with_those_there_are(cuda: Cuda) -> None:
 
 # ---- clusters
 def test_the_text_of_a_cluster_says_its_size_and_keeps_its_lines() -> None:
-    cuda = lowered("flash_fwd_cluster")
+    cuda = lower_named("flash_fwd_cluster")
     text = cuda.with_cluster_dims()
     before, after = cuda.source.split("\n"), text.source.split("\n")
     changed = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
@@ -135,12 +135,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
 
     @contextmanager
-    def relaxed(cuda: Cuda) -> Iterator[None]:
+    def relax(cuda: Cuda) -> Iterator[None]:
         recorder.note("relax")
         yield
 
     monkeypatch.setattr(pycuda_loader, "import_pycuda", lambda: recorder)
-    monkeypatch.setattr(pycuda_loader, "relaxed_capture", relaxed)
+    monkeypatch.setattr(pycuda_loader, "relax_capture", relax)
     monkeypatch.setattr(PyCudaFunction, "_examine_copy", lambda *_: (5, recorder.first_offset))
     monkeypatch.setattr(External, "calls", recorder.calls, raising=False)
     monkeypatch.setattr(torch.cuda, "ExternalStream", External)
@@ -152,7 +152,7 @@ def load(cuda: Cuda, recorder: Recorder) -> PyCudaFunction:
     return PyCudaFunction(compiled, ArgumentLayout(cuda), Context(recorder, 1, 0, (9, 0)))
 
 
-def packed(text: bytes) -> Arguments:
+def pack(text: bytes) -> Arguments:
     memory = np.frombuffer(text, np.uint8)
     return Arguments(memory.ctypes.data, len(text), memory)
 
@@ -165,7 +165,7 @@ def test_a_kernel_is_loaded_in_its_context_with_its_shared_memory(cuda: Cuda, re
 
 def test_a_launch_on_the_default_stream_is_one_call_in_the_context(cuda: Cuda, recorder: Recorder) -> None:
     loaded = load(cuda, recorder)
-    launch = loaded.prepare(3, 0, packed(b"\x01\x02\x03"))
+    launch = loaded.prepare(3, 0, pack(b"\x01\x02\x03"))
     recorder.calls.clear()
     loaded.start(launch)
     once = ["push", ("launch", b"\x01\x02\x03", (3, 1, 1), (cuda.threads, 1, 1), cuda.shared_bytes, None), "pop"]
@@ -177,22 +177,22 @@ def test_a_launch_on_the_default_stream_is_one_call_in_the_context(cuda: Cuda, r
 def test_the_buffer_of_a_launch_begins_where_the_parameter_space_does(cuda: Cuda, recorder: Recorder) -> None:
     recorder.first_offset = 4
     loaded = load(cuda, recorder)
-    assert loaded.prepare(3, 0, packed(b"\x01")).arguments == np.void(b"\x00\x00\x00\x00\x01")
+    assert loaded.prepare(3, 0, pack(b"\x01")).arguments == np.void(b"\x00\x00\x00\x00\x01")
     recorder.calls.clear()
-    loaded.start(loaded.prepare(3, 0, packed(b"\x01")))
+    loaded.start(loaded.prepare(3, 0, pack(b"\x01")))
     assert recorder.calls[1][:2] == ("launch", b"\x00\x00\x00\x00\x01")
 
 
 def test_a_stream_of_torch_and_one_of_pycuda_wait_for_each_other(cuda: Cuda, recorder: Recorder) -> None:
     loaded = load(cuda, recorder)
-    launch = loaded.prepare(3, 42, packed(b"\x01"))
-    assert recorder.calls.count(("stream", 1)) == 1 and loaded.prepare(4, 42, packed(b"\x01")).stream is launch.stream
+    launch = loaded.prepare(3, 42, pack(b"\x01"))
+    assert recorder.calls.count(("stream", 1)) == 1 and loaded.prepare(4, 42, pack(b"\x01")).stream is launch.stream
     recorder.calls.clear()
     loaded.start(launch)
     names = [c if isinstance(c, str) else c[:3] if c[0] == "wait" else c[0] for c in recorder.calls]
     assert names == ["push", ("wait", 77, 42), "launch", ("wait", 42, 77), "pop"]
     mine = SimpleNamespace(handle=42)
-    assert loaded.prepare_own(3, mine, packed(b"\x01")) == pycuda_loader.PyCudaStart((3, 1, 1), np.void(b"\x01"), mine, 0)
+    assert loaded.prepare_own(3, mine, pack(b"\x01")) == pycuda_loader.PyCudaStart((3, 1, 1), np.void(b"\x01"), mine, 0)
 
 
 @pytest.mark.parametrize("refused", ["load", "function", "attribute"])
@@ -209,7 +209,7 @@ def test_an_error_of_a_launch_leaves_the_context_as_it_was(cuda: Cuda, recorder:
     loaded = load(cuda, recorder)
     recorder.refuses = {"launch"}
     with pytest.raises(CuirError, match="L011"):
-        loaded.start(loaded.prepare(3, 0, packed(b"\x01")))
+        loaded.start(loaded.prepare(3, 0, pack(b"\x01")))
     assert recorder.calls.count("push") == recorder.calls.count("pop")
 
 
@@ -238,7 +238,7 @@ def test_the_compiler_gets_the_flags_of_the_default_way(monkeypatch: pytest.Monk
 
     pretend()
     compile_with(monkeypatch, compile_source)
-    cuda = lowered("flash_fwd_cluster")
+    cuda = lower_named("flash_fwd_cluster")
     first = pycuda_loader.compile_with_pycuda(cuda)
     assert pycuda_loader.compile_with_pycuda(cuda).cubin == first.cubin == b"cubin" and len(requests) == 1  # the cache has it
     source, options, named = requests[0]

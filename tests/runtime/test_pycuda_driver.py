@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu.isolation import isolated
+from tests.gpu.isolation import run_isolated
 from tests.runtime import pycuda_cases as cases
 
 SOURCE = Path(__file__).with_name("pretend_driver.c")
@@ -73,7 +73,7 @@ def run(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretend:
         log.write_text("")
         monkeypatch.setenv("CUIR_PRETEND_LOG", str(log))
         monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-        isolated(case, *args)
+        run_isolated(case, *args)
 
     return make
 

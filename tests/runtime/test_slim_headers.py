@@ -18,7 +18,7 @@ from cuir.text.diagnostics import CuirError
 needs_nvcc = pytest.mark.nvcc
 
 
-def lowered(name: str, **consts: object):  # type: ignore[no-untyped-def]
+def lower_kernel(name: str, **consts: object):  # type: ignore[no-untyped-def]
     program = parse(corpus.kernels()[name].read_text(encoding="utf-8"), name)
     return lower(check(program, next(iter(program.kernels())), consts))  # type: ignore[arg-type]
 
@@ -68,9 +68,9 @@ def test_headers_that_lack_a_struct_are_taken_as_they_are(tmp_path: Path) -> Non
 
 @needs_nvcc
 def test_machine_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = lowered("decode_sm90", D=64)
+    cuda = lower_kernel("decode_sm90", D=64)
     slim, _ = Nvcc()(cuda, find_nvcc())
-    monkeypatch.setattr(nvcc, "write_slim_headers", lambda *given: False)
+    monkeypatch.setattr(nvcc, "write_slim_headers", lambda *arguments: False)
     whole, _ = Nvcc()(cuda, find_nvcc())
     assert parse_functions(slim) == parse_functions(whole) and parse_functions(slim)[0].instructions > 100
 
@@ -78,7 +78,7 @@ def test_machine_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_nvcc
 def test_what_slim_headers_do_not_do_is_compiled_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(slim_headers._STAND_INS, "cute/config.hpp", "#error nothing\n")
-    cubin, log = Nvcc()(lowered("decode_sm90", D=64), find_nvcc())
+    cubin, log = Nvcc()(lower_kernel("decode_sm90", D=64), find_nvcc())
     assert parse_functions(cubin) and "nothing" not in log
 
 
@@ -86,5 +86,5 @@ def test_a_compiler_that_was_stopped_starts_nothing() -> None:
     compiler = Nvcc()
     compiler.stop()
     with pytest.raises(CuirError) as text:
-        compiler(lowered("decode_sm90", D=64), "/nowhere/nvcc")
+        compiler(lower_kernel("decode_sm90", D=64), "/nowhere/nvcc")
     assert text.value.diagnostics[0].code == "L010" and not compiler.begun.is_set()

@@ -23,7 +23,7 @@ def seed(*words: int) -> torch.Tensor:
     return torch.tensor(words, dtype=torch.int32)
 
 
-def standardised(mask: torch.Tensor, p: float) -> torch.Tensor:
+def standardise(mask: torch.Tensor, p: float) -> torch.Tensor:
     """Bits with mean 0 and variance 1."""
     return (mask.double() - (1 - p)) / math.sqrt(p * (1 - p))
 
@@ -45,7 +45,7 @@ def correlations(x: torch.Tensor, y: torch.Tensor, least: int = 4096) -> torch.T
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_bits_of_a_head_are_uncorrelated(words: tuple[int, int], p: float) -> None:
     """Mean, rows, columns and blocks have the variance of independent draws, and so have products of bits at every distance."""
-    x = standardised(dropout_mask(seed(*words), p, 1, 1, 768, 768)[0, 0], p)
+    x = standardise(dropout_mask(seed(*words), p, 1, 1, 768, 768)[0, 0], p)
     assert abs(x.mean() * 768) < 4
     for parts in (x.sum(1), x.sum(0)):
         assert abs((parts / 768**0.5).var() - 1) < 5 * (2 / 768) ** 0.5
@@ -58,7 +58,7 @@ def test_bits_of_a_head_are_uncorrelated(words: tuple[int, int], p: float) -> No
 
 def test_heads_batches_and_seeds_are_uncorrelated() -> None:
     def bits(words: tuple[int, int], b: int = 0, h: int = 0) -> torch.Tensor:
-        return standardised(dropout_mask(seed(*words), 0.5, 2, 3, 512, 512)[b, h], 0.5)
+        return standardise(dropout_mask(seed(*words), 0.5, 2, 3, 512, 512)[b, h], 0.5)
 
     base = bits((7, 9))
     rest = [bits((7, 9), h=1), bits((7, 9), h=2), bits((7, 9), b=1), bits((8, 9)), bits((7, 10)), bits((9, 7)), bits((7 + 2**16, 9))]

@@ -153,7 +153,7 @@ def test_functions_stand_for_specifications() -> None:
         assert caught.value.diagnostics[0].code == "X115"
 
 
-BESIDE = "import torch\nfrom torch.nn.functional import layer_norm as norm\nfrom math import sqrt\n\ndef _helper(x):\n    return x\n\n"
+HEAD = "import torch\nfrom torch.nn.functional import layer_norm as norm\nfrom math import sqrt\n\ndef _helper(x):\n    return x\n\n"
 PLAIN = parse(
     '@kernel(arch="sm_90a")\ndef k(X: Global[f16, M, 64], W: Global[f16, 64], B: Global[f16, 64], Y: Global[f16, M, 64], eps: f32):\n    with role("a", warps=1):\n        i = 0\n'
 ).kernels()["k"]
@@ -166,7 +166,7 @@ ATTENTION = parse(
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_function_of_any_name_and_arity_specifies_a_kernel_without_mods(tmp_path: Path, arity: int, by_name: bool) -> None:
     file = tmp_path / "mine.py"
-    file.write_text(f"{BESIDE}def layer_norm({', '.join(f'a{i}' for i in range(arity))}, c=1.0):\n    return norm(a0, (64,))\n")
+    file.write_text(f"{HEAD}def layer_norm({', '.join(f'a{i}' for i in range(arity))}, c=1.0):\n    return norm(a0, (64,))\n")
     result = load_any(f"{file}:layer_norm" if by_name else str(file), kernel=PLAIN)
     assert isinstance(result, FunctionSpecification) and result.name == "layer_norm"
 
@@ -174,7 +174,7 @@ def test_a_function_of_any_name_and_arity_specifies_a_kernel_without_mods(tmp_pa
 def test_inputs_and_sizes_go_with_the_only_function(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
-        f"{BESIDE}def rows(x, w, b, eps):\n    return x\n\ndef sizes(drawn):\n    return None\n\ndef inputs(sizes, generator):\n    return {{}}\n"
+        f"{HEAD}def rows(x, w, b, eps):\n    return x\n\ndef sizes(drawn):\n    return None\n\ndef inputs(sizes, generator):\n    return {{}}\n"
     )
     result = load_any(str(file), kernel=PLAIN)
     assert isinstance(result, FunctionSpecification) and result.sizes is not None and result.inputs is not None

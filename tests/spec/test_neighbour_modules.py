@@ -23,8 +23,8 @@ def unchanged_modules() -> Iterator[None]:
     path, modules = list(sys.path), {n for n in sys.modules if not n.startswith("cuir_user_")}
     yield
     assert sys.path == path and neighbour_modules._folder.path is None
-    left = {n for n in sys.modules if not n.startswith("cuir_user_")} - modules
-    assert not {n for n in left if n.partition(".")[0] in {"model", "layers", "rules", "corpus_of_mine", "this"}}
+    remaining = {n for n in sys.modules if not n.startswith("cuir_user_")} - modules
+    assert not {n for n in remaining if n.partition(".")[0] in {"model", "layers", "rules", "corpus_of_mine", "this"}}
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -89,13 +89,13 @@ def test_a_failing_import_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_other_threads_do_not_see_them(tmp_path: Path) -> None:
-    entered, left = threading.Event(), threading.Event()
+    entered, exited = threading.Event(), threading.Event()
     file = write(tmp_path, this_neighbour="SIZE = 3\n", rules="import threading\nimport hold_on\n")
     (tmp_path / "hold_on.py").write_text(
         "from cuir_test_events import entered, left\nentered.set()\nassert left.wait(10)\nimport this_neighbour\n"
     )
     events = type(sys)("cuir_test_events")
-    events.entered, events.left = entered, left  # type: ignore[attr-defined]
+    events.entered, events.left = entered, exited  # type: ignore[attr-defined]
     sys.modules["cuir_test_events"] = events
     try:
         loading = threading.Thread(target=import_file, args=(file,))
@@ -103,7 +103,7 @@ def test_other_threads_do_not_see_them(tmp_path: Path) -> None:
         assert entered.wait(10)
         with pytest.raises(ModuleNotFoundError):
             __import__("this_neighbour")
-        left.set()
+        exited.set()
         loading.join()
         assert "this_neighbour" not in sys.modules and "hold_on" not in sys.modules
     finally:
@@ -113,13 +113,13 @@ def test_other_threads_do_not_see_them(tmp_path: Path) -> None:
 def test_threads_that_load_files_at_once_get_their_own_neighbours(tmp_path: Path) -> None:
     text = "import time\nimport first\ntime.sleep(0.01)\nimport second\nSIZES = first.SIZE, second.SIZE\n"
     files = [write(tmp_path / str(n), first=f"SIZE = {n}\n", second=f"SIZE = {n}\n", rules=text) for n in range(4)]
-    found: dict[int, object] = {}
-    threads = [threading.Thread(target=lambda n=n, f=f: found.update({n: import_file(f).SIZES})) for n, f in enumerate(files)]  # type: ignore[misc]
+    values: dict[int, object] = {}
+    threads = [threading.Thread(target=lambda n=n, f=f: values.update({n: import_file(f).SIZES})) for n, f in enumerate(files)]  # type: ignore[misc]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {n: (n, n) for n in range(4)}
+    assert values == {n: (n, n) for n in range(4)}
 
 
 def test_a_folder_on_the_path_is_left_to_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

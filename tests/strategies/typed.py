@@ -260,11 +260,11 @@ def mutants(draw: st.DrawFn, program: Program) -> Program:
     """The program with up to three faults: statements dropped, doubled or swapped; integers, names, operators or arguments changed."""
     for _ in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(["drop", "double", "swap", "integer", "name", "operator", "argument"]))
-        program = _changed_block(program, draw, kind) if kind in ("drop", "double", "swap") else _changed_expression(program, draw, kind)
+        program = _change_block(program, draw, kind) if kind in ("drop", "double", "swap") else _change_expression(program, draw, kind)
     return program
 
 
-def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program:
+def _change_expression(program: Program, draw: st.DrawFn, kind: str) -> Program:
     expected = {"integer": Literal, "name": Name, "operator": Binary, "argument": Call}[kind]
     actual = [n for n in walk(program) if isinstance(n, expected) and (kind != "integer" or (isinstance(n, Literal) and n.kind == "int"))]
     if not actual:
@@ -283,7 +283,7 @@ def _changed_expression(program: Program, draw: st.DrawFn, kind: str) -> Program
     return rewrite(program, lambda node: new if node is chosen else node)  # type: ignore[no-any-return]
 
 
-def _changed_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
+def _change_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
     blocks = [n for n in walk(program) if isinstance(n, For | If | With | Kernel | Func)]
     blocks = [n for n in blocks if len(n.body) > 1]
     if not blocks:

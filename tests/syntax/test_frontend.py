@@ -124,7 +124,7 @@ def test_variables_around_a_function_are_seen():
 
 
 def test_one_name_for_two_things_is_refused():
-    def other():
+    def define_kernel():
         half = 5
 
         @cuir.func
@@ -133,7 +133,7 @@ def test_one_name_for_two_things_is_refused():
 
         return uses
 
-    uses = other()
+    uses = define_kernel()
 
     @cuir.kernel(arch="sm_80")
     def k(A: Global[f32, M]):

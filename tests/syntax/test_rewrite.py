@@ -39,7 +39,7 @@ def program() -> Program:
     return parse(TEXT, "k.cuir")
 
 
-def checked() -> Checked:
+def check_program() -> Checked:
     return check(program())
 
 
@@ -85,7 +85,7 @@ def test_several_nodes_or_none_in_the_place_of_one() -> None:
 
 
 def test_statements_are_rewritten_from_the_inside_and_expressions_stay() -> None:
-    (role,) = checked().roles
+    (role,) = check_program().roles
 
     def without_arrivals(s: Stmt) -> Stmt | tuple[Stmt, ...]:
         if isinstance(s, If):
@@ -119,7 +119,7 @@ def test_a_name_for_a_name_stands_where_that_one_stood() -> None:
 
 
 def test_new_nodes_have_the_types_and_the_arguments_of_those_whose_place_they_take() -> None:
-    kernel = checked()
+    kernel = check_program()
     for stmt in kernel.roles[0].body:
         new = substitute(stmt, {"n": Name("m")})
         for a, b in zip(walk(stmt), walk(new), strict=True):
@@ -134,7 +134,7 @@ def test_new_nodes_have_the_types_and_the_arguments_of_those_whose_place_they_ta
 
 
 def test_a_call_with_fewer_operands_is_no_longer_bound() -> None:
-    kernel = checked()
+    kernel = check_program()
     (call,) = (n for s in kernel.roles[0].body for n in walk(s) if isinstance(n, Call) and n.func == Name("max"))
     assert kernel.find_call(call) is not None
     assert with_children(call, lambda child: () if child is call.args[0] else child).bound is None

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 CODE = re.compile(r'"([A-Z]\d{3})"')
 
 
-def used() -> dict[str, str]:
+def list_used() -> dict[str, str]:
     """Every code that a source names, with one place."""
     results = {}
     for path in sorted([*(ROOT / "cuir").rglob("*.py"), *(ROOT / "llm").rglob("*.py")]):
@@ -23,12 +23,12 @@ def used() -> dict[str, str]:
 
 
 def test_every_code_in_use_is_explained() -> None:
-    unlisted = {code: place for code, place in used().items() if code not in codes.CODES}
+    unlisted = {code: place for code, place in list_used().items() if code not in codes.CODES}
     assert not unlisted, "add these to cuir/text/codes.py"
 
 
 def test_every_explained_code_is_in_use() -> None:
-    assert not codes.CODES.keys() - used().keys()
+    assert not codes.CODES.keys() - list_used().keys()
 
 
 def test_families_are_known_and_texts_are_there() -> None:

@@ -91,7 +91,7 @@ EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
 }
 
 
-def edited(edits: Sequence[tuple[str, str]]) -> str:
+def edit(edits: Sequence[tuple[str, str]]) -> str:
     text = EXPERT
     for old, new in edits:
         assert old in text, old
@@ -108,7 +108,7 @@ def test_it_is_refused(name: str, request: pytest.FixtureRequest) -> None:
     edits, consts, stage, code = EDITS[name]
     if stage in ("mask", "numbers"):
         request.getfixturevalue("no_schedules")
-    report = verify(parse(edited(edits)), corpus.variant("causal")(), consts={**CONSTS, **consts}, shrink=False, seeded=0)
+    report = verify(parse(edit(edits)), corpus.variant("causal")(), consts={**CONSTS, **consts}, shrink=False, seeded=0)
     failed = next(s for s in report.stages if s.verdict == "failed")
     assert (failed.name, report.diagnostics[0].code) == (stage, code)
 
@@ -156,7 +156,7 @@ def test_a_function_is_asked_as_mods_are(edits: Sequence[tuple[str, str]]) -> No
         return {"O": weights.nan_to_num(0.0) @ v, "LSE": None}
 
     spec = FunctionSpecification("causal", reference)
-    report = verify(parse(edited(edits) if edits else EXPERT), spec, consts=CONSTS, shrink=False, seeded=0)
+    report = verify(parse(edit(edits) if edits else EXPERT), spec, consts=CONSTS, shrink=False, seeded=0)
     assert report.ok == (not edits), report.summary()
     assert not edits or report.diagnostics[0].code == "V301"
 

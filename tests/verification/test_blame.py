@@ -14,7 +14,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import Diagnostic
 from cuir.verification import verify
 from tests.verification.test_mask_readout import AT
-from tests.verification.told import told
+from tests.verification.told import read_diagnostic
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
@@ -136,7 +136,7 @@ def test_a_query_without_keys_names_the_store(lse: str) -> None:
 def test_a_wrong_mask_names_what_it_comes_from(old: str, new: str, at: str, words: str) -> None:
     assert old in FLASH
     program = parse(FLASH.replace(old, new), "f.cuir")
-    result = told(program, as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
+    result = read_diagnostic(program, as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
     assert result.code == "V305" and result.span is not None and result.span.line == line(FLASH.replace(old, new), at), result
     assert any(words in n.message for n in result.notes), result.notes
 
@@ -146,5 +146,5 @@ def test_a_mask_without_splice_points_names_the_store() -> None:
     text = text.replace(
         "where(keep(b, h, q) & (k < N), S, -inf)", "where((k <= q + (N - M)) & (k != q) & keep(b, h, q) & (k < N), S, -inf)"
     )
-    result = told(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
+    result = read_diagnostic(parse(text, "f.cuir"), as_specification(corpus.variant("causal"), "causal"), CONSTS, AT)
     assert result.code == "V305" and result.span is not None and result.span.line == line(text, "store_async(mine, O[")

@@ -32,10 +32,10 @@ def k(X: Global[f32, M, N], Y: Global[f32, M]):
                 var = var / cast(N, f32)
             store(Y[i], var)
 """
-SPEC = FunctionSpecification("k", lambda x: x.var(-1, unbiased=False), sizes=lambda drawn: {"N": max(1, drawn["N"])})
+SPEC = FunctionSpecification("k", lambda x: x.var(-1, unbiased=False), sizes=lambda draw: {"N": max(1, draw["N"])})
 
 
-def drawn(n: int) -> list[Draw]:
+def draw(n: int) -> list[Draw]:
     """The kernel's problems for branches where short problems have rows of n."""
     checked = check(parse(VARIANCE.replace("LIMIT", "700")), "k", {})
     observed = observe(checked)
@@ -47,7 +47,7 @@ def drawn(n: int) -> list[Draw]:
 
 @pytest.mark.parametrize(("n", "lengths"), [(40, {701}), (1000, {1})])
 def test_a_side_that_no_problem_with_other_inputs_takes_gets_them(n: int, lengths: set[int]) -> None:
-    assert {d.sizes["N"] for d in drawn(n)} == lengths
+    assert {d.sizes["N"] for d in draw(n)} == lengths
 
 
 @pytest.mark.parametrize(("condition", "codes"), [("N <= 700", {"V301"}), ("N <= 700 or N > 700", set())])
@@ -55,7 +55,7 @@ def test_a_variance_in_one_pass_is_refused_on_the_path_of_long_rows_alone(condit
     """The twin has two passes for rows of any length."""
     program = parse(VARIANCE.replace("N <= LIMIT", condition))
     results = set()
-    for d in drawn(40):
+    for d in draw(40):
         try:
             check_case(program, check(program, "k", {}), SPEC, d)
         except CuirError as error:

@@ -53,7 +53,7 @@ def kernel_of(name: str) -> tuple[Specification, Program, Checked, Draw]:
     return spec, program, checked, Draw("one", dict.fromkeys(checked.dims, 3) | {"B": 1, "H": 2, "HK": 1, "M": 30, "N": 40, "MP": 128})
 
 
-def judged(name: str) -> list[str]:
+def judge(name: str) -> list[str]:
     """Checks the program of a score at its corners, and gives what was tried in words."""
     spec, program, checked, problem = kernel_of(name)
     tried = []
@@ -84,7 +84,7 @@ def test_a_derivative_that_is_0_for_scores_of_0_is_refused(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", [name for name in SCORES if name != "of the score"])
 def test_right_derivatives_pass(name: str) -> None:
-    tried = judged(name)
+    tried = judge(name)
     assert "captured tensors of zeros" in tried and ("captured tensors at bounds" in tried or name != "clamp")
 
 
@@ -93,7 +93,7 @@ def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.M
     for module in (functions, norms):
         monkeypatch.setattr(module, "attach_partials", lambda value, partials, *operands: value)
     with pytest.raises(CuirError, match=r"V30[12]|X124"):
-        judged(name)
+        judge(name)
 
 
 def test_numbers_that_float32_does_not_have_are_no_bounds() -> None:

@@ -15,8 +15,8 @@ from corpus.computes import COMPUTES
 from cuir.checking.checker import check, pick_kernel
 from cuir.checking.const_defaults import fill_consts
 from cuir.cli import run as run_command
-from cuir.cli.command_inputs import KernelWords, known_consts, read_origin, read_program, read_program_consts
-from cuir.cli.gpu_stage import verified_of
+from cuir.cli.command_inputs import KernelWords, find_corpus_consts, read_origin, read_program, read_program_consts
+from cuir.cli.gpu_stage import read_verified
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
@@ -92,11 +92,11 @@ def test_commands_take_the_same_consts(name: str, kernel: str) -> None:
     picked, consts = read_program_consts(program, name, kernel, ())
     assert (
         check(program, kernel, consts).consts
-        == verified_of(name, None, (), "", KernelWords(kernel, None, None, ()), "quick", True).checked.consts
+        == read_verified(name, None, (), "", KernelWords(kernel, None, None, ()), "quick", True).checked.consts
     )
     defaults = {p.name for p in picked.params if getattr(p, "default", None) is not None}
     assert not consts.keys() & defaults, "a default of the file is replaced"
-    assert not known_consts(name, picked).keys() & defaults
+    assert not find_corpus_consts(name, picked).keys() & defaults
 
 
 def test_origins_keep_their_defaults(tmp_path: Path) -> None:
@@ -122,15 +122,15 @@ def test_ours_fill_only_what_has_neither_value_nor_default() -> None:
 
 
 def test_the_full_level_varies_no_default_of_a_kernel_that_is_of_no_attention() -> None:
-    def others(text: str) -> list[dict[str, object]]:
+    def list_others(text: str) -> list[dict[str, object]]:
         program = parse(text)
         expected_values = fill_consts(pick_kernel(program, None), {})
         verification: Any = SimpleNamespace(level="full", consts=expected_values, program=program, kernel=None)
         return [dict(c.consts) for c in _Verification.make_variants(verification, check(program, None, expected_values))[0]]
 
     fixed = MEAN.replace("WIDTH", "128.0").replace("1024", "128")
-    assert others(fixed) == []
-    assert others(fixed.replace(": const = bf16, D: const = 128", ": const, D: const")) == [{"T": BF16, "D": 128}, {"T": F16, "D": 64}]
+    assert list_others(fixed) == []
+    assert list_others(fixed.replace(": const = bf16, D: const = 128", ": const, D: const")) == [{"T": BF16, "D": 128}, {"T": F16, "D": 64}]
 
 
 def test_a_run_on_a_gpu_keeps_the_defaults_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from cuir.verification.derived_inputs import keeps_units
 from cuir.verification.function_problems import make_draws
 from cuir.verification.values.cases import Draw
 
-from .coverage.planted import checked_of, doubled
+from .coverage.planted import check_body, doubled
 
 SIZES = {"B": 1, "H": 1, "M": 2, "HK": 1, "N": 126}
 
@@ -27,7 +27,7 @@ def test_logarithms_that_lost_their_units_are_seen(dtype: DType, kind: str, reta
 
 
 def test_a_function_that_gives_no_inputs_keeps_all() -> None:
-    assert keeps_units(checked_of(""), FunctionSpecification("doubled", doubled), Draw("one", {"B": 1, "H": 1, "M": 4}, "largest"))
+    assert keeps_units(check_body(""), FunctionSpecification("doubled", doubled), Draw("one", {"B": 1, "H": 1, "M": 4}, "largest"))
 
 
 @pytest.mark.parametrize("dtype, requests", [(BF16, False), (F16, True)])

@@ -36,7 +36,7 @@ def test_right_kernels(name: str) -> None:
     assert all(e.result.ok and e.result.alike for e in result) and len(text) > len(result)
 
 
-def broken() -> tuple[Program, Checked, Specification]:
+def make_broken() -> tuple[Program, Checked, Specification]:
     """A stage of K is released before the product that reads it was waited for, in the loop's body."""
     lines = transfer(parse(PLAIN), as_specification(corpus.variant("causal"), "causal", {})).text.split("\n")
     at = [n for n, line in enumerate(lines) if line.strip().startswith("mma_wait(S)") and "k_empty" in lines[n + 1]]
@@ -46,7 +46,7 @@ def broken() -> tuple[Program, Checked, Specification]:
 
 
 def test_a_wrong_kernel_ends_the_exploration() -> None:
-    result = check_exhaustively(*broken())
+    result = check_exhaustively(*make_broken())
     assert len(result) == 1 and result[-1].result.verdict == "faulty"
     assert result[-1].result.diagnostics[0].code == "R401" and result[-1].result.schedule is not None
     assert result[-1].result.schedule.dims["N"] == 4 * 128
@@ -54,14 +54,14 @@ def test_a_wrong_kernel_ends_the_exploration() -> None:
 
 def test_what_holds_for_three_blocks_need_not_for_four() -> None:
     """With three blocks a tile the next use of each stage that is released early lies behind the next Q, which orders the two."""
-    assert all(e.result.ok for e in check_exhaustively(*broken(), blocks=3))
+    assert all(e.result.ok for e in check_exhaustively(*make_broken(), blocks=3))
 
 
 def test_the_full_level_refuses_what_its_runs_do_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules_stage, "check_schedules", lambda *given, **more: 0)
-    monkeypatch.setattr(schedules_stage, "make_counted_jobs", lambda *given, **more: ())
-    monkeypatch.setattr(stages, "check_contracts", lambda *given, **more: 0)
-    program, _, spec = broken()
+    monkeypatch.setattr(schedules_stage, "check_schedules", lambda *arguments, **more: 0)
+    monkeypatch.setattr(schedules_stage, "make_counted_jobs", lambda *arguments, **more: ())
+    monkeypatch.setattr(stages, "check_contracts", lambda *arguments, **more: 0)
+    program, _, spec = make_broken()
     report = verify(program, spec, consts=CONSTS, level="full")
     assert not report.ok and [s.verdict for s in report.stages[:3]] == ["passed", "passed", "failed"]
     assert report.diagnostics[0].code == "R401" and "found among all schedules of 2 tiles of 4 blocks" in str(report.diagnostics[0].notes)

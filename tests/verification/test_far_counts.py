@@ -43,8 +43,8 @@ def k(X: Global[f16, B, M, 64], Y: Global[f16, B, M, 64]):
 SPEC = FunctionSpecification("running", lambda x: x)
 
 
-def kernel(turns: str = "m + 1", kept: str = "True") -> Checked:
-    return check(parse(CAUSAL.format(turns=turns, kept=kept)))
+def kernel(turns: str = "m + 1", condition: str = "True") -> Checked:
+    return check(parse(CAUSAL.format(turns=turns, kept=condition)))
 
 
 def run_all(checked: Checked) -> int:
@@ -62,12 +62,12 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """Events, units and CTAs of the launches that run."""
     result, real = [], far_counts.run_synchronisation
 
-    def counted(*given, **more):  # type: ignore[no-untyped-def]
-        finished = real(*given, **more)
+    def count_launch(*arguments, **more):  # type: ignore[no-untyped-def]
+        finished = real(*arguments, **more)
         result.append((sum(finished.report.events.values()), finished.report.units, finished.report.grid))
         return finished
 
-    monkeypatch.setattr(far_counts, "run_synchronisation", counted)
+    monkeypatch.setattr(far_counts, "run_synchronisation", count_launch)
     return result
 
 
@@ -82,7 +82,7 @@ def test_such_a_launch_is_run_as_smaller_ones(launches: list[tuple[int, int, int
 def test_a_fault_far_out_is_still_found(retained: str) -> None:
     """By the steps of a unit, the units of a CTA, or a block of both dims."""
     with pytest.raises(CuirError) as caught:
-        run_all(kernel(kept=retained))
+        run_all(kernel(condition=retained))
     assert caught.value.diagnostics[0].code in ("D401", "S402", "R401", "M403")
 
 

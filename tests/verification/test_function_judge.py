@@ -43,7 +43,7 @@ def scaled(X: Global[T, B, M, D], Y: Global[T, B, M, D], S: Global[f32, B], fact
 """
 
 
-def scaled(text: str = SCALED) -> tuple[Program, Checked]:
+def check_scaled(text: str = SCALED) -> tuple[Program, Checked]:
     program = parse(text, "scaled.cuir")
     return program, check(program, "scaled", {"T": F16, "D": 32})
 
@@ -170,7 +170,7 @@ def test_a_kernel_chooses_which_factor_tf32_rounds(factor: float, ok: bool, spec
 
 
 def test_a_verdict_for_every_stage() -> None:
-    program, _ = scaled()
+    program, _ = check_scaled()
     report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32}, seeded=0)
     assert report.ok and [s.verdict for s in report.stages] == ["passed", "skipped", "passed", "skipped", "passed"]
     assert all(s.reason for s in report.stages) and {r["output"] for r in report.stages[-1].rows} == {"Y", "S"}
@@ -188,7 +188,7 @@ def test_a_verdict_for_every_stage() -> None:
     ],
 )
 def test_outputs_that_the_function_leaves_out_are_a_finding_unless_they_are_scratch(reference: Callable[..., Any], left: str) -> None:
-    program, _ = scaled()
+    program, _ = check_scaled()
     report = verify(program, FunctionSpecification("scaled", reference, sizes=some), consts={"T": F16, "D": 32}, seeded=0)
     assert report.ok == (not left) and [d.code for d in report.diagnostics] == (["V307"] if left else [])
     assert not left or f"writes {left}, which" in report.summary()
@@ -203,7 +203,7 @@ def test_outputs_that_the_function_leaves_out_are_a_finding_unless_they_are_scra
     ],
 )
 def test_faults_are_found(change: tuple[str, str], code: str, says: str) -> None:
-    program, _ = scaled(SCALED.replace(*change))
+    program, _ = check_scaled(SCALED.replace(*change))
     report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32}, shrink=False, seeded=0)
     assert not report.ok and report.diagnostics[0].code == code and says in report.diagnostics[0].message
 
@@ -258,14 +258,14 @@ def test_a_nan_of_the_kernel_is_not_hidden_by_the_sign_of_a_scalar() -> None:
 
 
 def test_a_wrong_problem_is_made_smaller() -> None:
-    program, _ = scaled(SCALED.replace("* factor, T", "* factor + 0.5, T"))
+    program, _ = check_scaled(SCALED.replace("* factor, T", "* factor + 0.5, T"))
     report = verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F16, "D": 32}, seeded=0)
     assert any("smallest problem found" in n.message for n in report.diagnostics[0].notes)
     assert any("M=1," in n.message for n in report.diagnostics[0].notes)
 
 
 def test_outputs_by_position_by_name_or_only_the_first() -> None:
-    program, checked = scaled()
+    program, checked = check_scaled()
     case = Draw("one", {"B": 2, "M": 17})
     for reference in (
         right,
@@ -290,7 +290,7 @@ def test_outputs_by_position_by_name_or_only_the_first() -> None:
     ],
 )
 def test_a_wrong_function_is_told(reference: object, code: str, says: str) -> None:
-    program, checked = scaled()
+    program, checked = check_scaled()
     with pytest.raises(CuirError) as caught:
         check_case(program, checked, FunctionSpecification("wrong", reference), Draw("one", {"B": 2, "M": 17}))  # type: ignore[arg-type]
     result = caught.value.diagnostics[0]
@@ -301,7 +301,7 @@ def test_where_the_function_gives_nan_nothing_is_asked() -> None:
     def half(x: torch.Tensor, factor: float) -> torch.Tensor:
         return torch.where(torch.arange(x.shape[1])[:, None] % 2 == 0, x * factor, torch.nan)
 
-    program, checked = scaled(SCALED.replace("* factor, T", "* where((t // B * 16 + rows(16)) % 2 == 0, factor, 7.0), T"))
+    program, checked = check_scaled(SCALED.replace("* factor, T", "* where((t // B * 16 + rows(16)) % 2 == 0, factor, 7.0), T"))
     assert check_case(program, checked, FunctionSpecification("half", half), Draw("one", {"B": 1, "M": 33}))
     with pytest.raises(CuirError, match="V301"):
         check_case(program, checked, FunctionSpecification("right", right), Draw("one", {"B": 1, "M": 33}))
@@ -311,7 +311,7 @@ def test_integers_need_inputs() -> None:
     text = SCALED.replace("factor: f32, *", "index: Global[i32, B], factor: f32, *").replace(
         "* factor, T", "* factor * cast(index[b], f32), T"
     )
-    program, checked = scaled(text)
+    program, checked = check_scaled(text)
 
     def reference(x: torch.Tensor, index: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor * index[:, None, None]
@@ -326,7 +326,7 @@ def test_integers_need_inputs() -> None:
 
 
 def test_lengths_that_the_specification_refuses() -> None:
-    _, checked = scaled()
+    _, checked = check_scaled()
     item = FunctionSpecification("one", right, sizes=lambda drawn: {"M": min(drawn["M"], 5)} if drawn["B"] == 1 else None)
     result = make_draws(checked, item, "quick")
     assert result and all(d.sizes["B"] == 1 and d.sizes["M"] <= 5 for d in result) and len({str(d) for d in result}) == len(result)
@@ -340,7 +340,7 @@ def test_lengths_that_the_specification_refuses() -> None:
 def test_tiles_are_read_off_the_program() -> None:
     gemm = check(program_of("gemm"), "gemm", {"T": F16})
     assert find_tiles(gemm) == {"M": 128, "K": 64, "N": 256}
-    assert find_tiles(scaled()[1]) == {"B": 0, "M": 16}
+    assert find_tiles(check_scaled()[1]) == {"B": 0, "M": 16}
 
 
 @given(st.sampled_from(["gemm", "flash_bwd"]), st.integers(0, 30), st.sampled_from(["quick", "full"]))
@@ -359,7 +359,7 @@ def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
 
 
 def test_simpler_problems_are_smaller() -> None:
-    _, checked = scaled()
+    _, checked = check_scaled()
     spec = FunctionSpecification("scaled", right)
     for case in make_draws(checked, spec, "quick"):
         for less in list_simpler_draws(checked, spec, case):
@@ -367,15 +367,15 @@ def test_simpler_problems_are_smaller() -> None:
 
 
 def test_inputs_are_those_of_the_seed_and_outputs_are_poisoned() -> None:
-    _, checked = scaled()
+    _, checked = check_scaled()
     spec = FunctionSpecification("scaled", right)
     item, second = (make_function_launch(checked, spec, Draw("one", {"B": 2, "M": 33}, "strided", 5)) for _ in range(2))
     assert torch.equal(item.inputs["X"], second.inputs["X"]) and item.inputs["X"].stride()[-1] == 1  # type: ignore[arg-type, union-attr]
     assert item.outputs["Y"].isnan().all() and set(collect_readable(checked, item)) == {"X", "factor", "B", "M", "D"}
     bwd = check(program_of("flash_bwd"), "flash_bwd", {"T": F16, "D": 64})
     backward = as_any(corpus.specification("causal_backward"), "causal_backward")
-    given_ = prepare_launch(bwd.program, bwd, backward, make_number_cases(bwd, backward, [], "quick")[0])
-    assert (given_.outputs["dQ"] == 0).all() and given_.outputs["dK"].isnan().all()  # dQ is added to
+    launch = prepare_launch(bwd.program, bwd, backward, make_number_cases(bwd, backward, [], "quick")[0])
+    assert (launch.outputs["dQ"] == 0).all() and launch.outputs["dK"].isnan().all()  # dQ is added to
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -426,16 +426,16 @@ def test_mods_say_nothing_about_a_matrix_product() -> None:
 
 
 def test_float32_kernels_are_judged_in_float32() -> None:
-    program, _ = scaled()
+    program, _ = check_scaled()
     assert verify(program, FunctionSpecification("scaled", right, sizes=some), consts={"T": F32, "D": 32}, seeded=0).ok
 
 
 def test_lengths_of_0_are_tried_where_the_function_says_something() -> None:
-    _, checked = scaled()
+    _, checked = check_scaled()
     assert any(d.sizes["M"] == 0 for d in make_draws(checked, FunctionSpecification("scaled", right), "quick"))
     most = FunctionSpecification("most", lambda x, factor: x * factor + 0 * x.amax(1, keepdim=True))  # fails without a query
     assert not any(d.sizes["M"] == 0 for d in make_draws(checked, most, "quick"))
-    report = verify(scaled()[0], FunctionSpecification("scaled", right), consts={"T": F16, "D": 32}, shrink=False, seeded=0)
+    report = verify(check_scaled()[0], FunctionSpecification("scaled", right), consts={"T": F16, "D": 32}, shrink=False, seeded=0)
     assert report.diagnostics[0].code == "V302" and any("M=0" in n.message for n in report.diagnostics[0].notes)  # nobody stores S
 
 

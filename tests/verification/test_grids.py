@@ -41,17 +41,17 @@ def twice(X: Global[f32, M, 32], Y: Global[f32, M, 32], *, STAGES: const = 2):
             i += 1
 """
 LOADED = "            copy_async(X[t * 32 : t * 32 + 32, :], s[i % STAGES], full[i % STAGES])\n"
-SENT = "            store_async(out, Y[t * 32 : t * 32 + 32, :])\n"
+STORE = "            store_async(out, Y[t * 32 : t * 32 + 32, :])\n"
 FAULTS: dict[str, tuple[list[tuple[str, str]], set[str]]] = {
     "the first unit waits for what the second one brings": (
-        [(LOADED, LOADED + "            if i == 1:\n                more.arrive()\n"), (SENT, SENT + "            if i == 0:\n                more.wait(0)\n")],
+        [(LOADED, LOADED + "            if i == 1:\n                more.arrive()\n"), (STORE, STORE + "            if i == 0:\n                more.wait(0)\n")],
         {"D401"},
     ),
     "the second unit waits for what the third one brings": (
-        [(LOADED, LOADED + "            if i == 2:\n                more.arrive()\n"), (SENT, SENT + "            if i == 1:\n                more.wait(0)\n")],
+        [(LOADED, LOADED + "            if i == 2:\n                more.arrive()\n"), (STORE, STORE + "            if i == 1:\n                more.wait(0)\n")],
         {"D401"},
     ),
-    "a CTA without work waits for some": ([(SENT + "            i += 1\n", SENT + "            i += 1\n        if i < 1:\n            more.wait(0)\n")], {"D401"}),
+    "a CTA without work waits for some": ([(STORE + "            i += 1\n", STORE + "            i += 1\n        if i < 1:\n            more.wait(0)\n")], {"D401"}),
     "parities start anew with each unit": ([("        i = 0\n        for t in work:\n", "        for t in work:\n            i = 0\n")], {"D401", "R401", "S402"}),
     "shared memory that the unit before still sends from": ([("            store_wait()\n", "")], {"R401"}),
     "a counter that assumes two CTAs": ([("        for t in work:\n", "        for t in work:\n            i = t // 2\n")], {"D401", "R401", "S402", "M401"}),
@@ -60,17 +60,17 @@ FAULTS: dict[str, tuple[list[tuple[str, str]], set[str]]] = {
          ("    with role(\"compute\", warps=1):\n        i = 0\n", "    with role(\"compute\", warps=1):\n        i = 0\n        last = zeros(f32, [32, 32])\n")],
         {"V201"},
     ),
-    "the last unit of one of two CTAs is left out": ([(SENT, "            if t + 2 < cdiv(M, 32) or i < 2:\n    " + SENT)], {"V201", "V302"}),
+    "the last unit of one of two CTAs is left out": ([(STORE, "            if t + 2 < cdiv(M, 32) or i < 2:\n    " + STORE)], {"V201", "V302"}),
 }  # fmt: skip
 
 
-def verified(text: str) -> VerifyReport:
+def verify_text(text: str) -> VerifyReport:
     return verify(parse(text, "twice.cuir"), FunctionSpecification("twice", lambda X: X * 2.0), shrink=False, seeded=0)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_right_kernels_pass_on_every_grid(dynamic: bool) -> None:
-    report = verified(PIPE.replace("cdiv(M, 32))", "cdiv(M, 32), dynamic=True)") if dynamic else PIPE)
+    report = verify_text(PIPE.replace("cdiv(M, 32))", "cdiv(M, 32), dynamic=True)") if dynamic else PIPE)
     assert report.ok, report.as_markdown()
     assert "grids that give a CTA no unit of work, one, and unequal shares" in report.stages[2].reason and not report.left_open
 
@@ -83,7 +83,7 @@ def test_faults_of_some_grid_are_refused(name: str, dynamic: bool) -> None:
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
-    report = verified(text)
+    report = verify_text(text)
     assert not report.ok and report.diagnostics[0].code in codes, report.as_markdown()
     assert any(n.message.startswith(("found under the schedule", "in the case", "replay")) for n in report.diagnostics[0].notes)
 
@@ -109,7 +109,7 @@ def twice(X: Global[f32, M, 32], Y: Global[f32, M, 32]):
 
 
 def test_a_kernel_without_units_of_work_is_one_cta() -> None:
-    report = verified(ALONE)
+    report = verify_text(ALONE)
     assert report.ok and "launched as one CTA" in report.stages[2].reason
     checked, x = check(parse(ALONE)), torch.ones(40, 32)
     with pytest.raises(CuirError, match=r"U112.*launched as one CTA"):

@@ -12,9 +12,9 @@ from cuir.verification.error_bounds import SingleError
 from cuir.verification.integer_outputs import collect_right_integers, find_out_of_range
 
 
-def right(function: Callable[..., torch.Tensor], tf32: bool = False, **given: torch.Tensor) -> list[torch.Tensor]:
+def right(function: Callable[..., torch.Tensor], tf32: bool = False, **tensors: torch.Tensor) -> list[torch.Tensor]:
     """Collect the integers that are right beside those of float64."""
-    return list(collect_right_integers(SingleError(FunctionSpecification("f", function), given, ["Y"]), "Y", tf32))
+    return list(collect_right_integers(SingleError(FunctionSpecification("f", function), tensors, ["Y"]), "Y", tf32))
 
 
 def test_float32_decides_as_it_rounds() -> None:

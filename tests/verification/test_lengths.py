@@ -62,7 +62,7 @@ def reference(X: torch.Tensor) -> torch.Tensor:
     return X.sum(-1)
 
 
-def verified(text: str, sizes: Callable[[Mapping[str, int]], dict[str, int]] | None = None, **more: Any) -> VerifyReport:
+def verify_text(text: str, sizes: Callable[[Mapping[str, int]], dict[str, int]] | None = None, **more: Any) -> VerifyReport:
     return verify(parse(text, "sums.cuir"), FunctionSpecification("sums", reference, sizes=sizes, **more), shrink=False, seeded=0)  # type: ignore[arg-type]
 
 
@@ -72,7 +72,7 @@ def verified(text: str, sizes: Callable[[Mapping[str, int]], dict[str, int]] | N
     [pytest.param(n, marks=pytest.mark.thorough("columns one by one take long")) if LOOPS[n] is SINGLE else n for n in LOOPS],
 )
 def test_right_kernels_pass_in_any_words(loop: str) -> None:
-    report = verified(SUMS.replace(LOOP, LOOPS[loop]))
+    report = verify_text(SUMS.replace(LOOP, LOOPS[loop]))
     assert report.ok and not report.left_open, report.left_open or report.as_markdown()
 
 
@@ -111,7 +111,7 @@ def after(loop: str, change: str) -> str:
     ],
 )
 def test_blocks_that_are_wrong_after_the_first_or_the_eighth_are_refused(loop: str, change: str) -> None:
-    report = verified(after(loop, change))
+    report = verify_text(after(loop, change))
     assert not report.ok and report.diagnostics[0].code == "V301", report.as_markdown()
 
 
@@ -139,7 +139,7 @@ def test_other_faults_of_long_dims_are_refused(old: str, new: str) -> None:
         text = text.replace("    with role", "    zero = 0\n    with role").replace(
             "        for t in work:\n", "        acc = zeros(f32, [16, 1])\n        for t in work:\n"
         )
-    report = verified(text)
+    report = verify_text(text)
     assert not report.ok and report.diagnostics[0].code in ("V301", "V302", "V201", "R402"), report.as_markdown()
 
 
@@ -160,14 +160,14 @@ def sums(X: Global[f32, B, H, M, N], S: Global[f32, B, H, M]):
 
 def test_problems_grow_until_a_loop_turns() -> None:
     """A loop that begins after two hundred elements is met, and its fault."""
-    right = verified(LONG.replace("EXTRA", "0.0"))
+    right = verify_text(LONG.replace("EXTRA", "0.0"))
     assert right.ok and not right.left_open, right.left_open or right.as_markdown()
-    wrong = verified(LONG.replace("EXTRA", "1.0"))
+    wrong = verify_text(LONG.replace("EXTRA", "1.0"))
     assert not wrong.ok and wrong.diagnostics[0].code == "V301"
 
 
 def test_what_no_admitted_length_reaches_is_said() -> None:
-    report = verified(SUMS, lambda drawn: {"N": min(drawn["N"], 50)})
+    report = verify_text(SUMS, lambda drawn: {"N": min(drawn["N"], 50)})
     line = 1 + SUMS.splitlines().index(next(x for x in SUMS.splitlines() if "for j" in x))
     assert report.ok and report.short == [line] and report.steps == ["N"]
     assert (

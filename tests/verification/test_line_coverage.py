@@ -36,7 +36,7 @@ def scale(X: Global[f32, M, 32], Y: Global[f32, M, 32], *, TWICE: const = False)
 """
 
 
-def reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def find_reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     checked = check(parse(TEXT, "scale.cuir"), consts={"TWICE": twice})
     forget_entered(checked)
     run(checked, {"X": torch.ones(m, 32), "Y": torch.empty(m, 32)})
@@ -44,10 +44,10 @@ def reached(m: int, twice: bool = False) -> tuple[list[tuple[int, int]], list[tu
 
 
 def test_lines_of_branches_and_loops_that_were_not_entered() -> None:
-    assert reached(64) == ([(8, 9)], [(11, 13)])  # one range: what stands between them does nothing by itself
-    assert reached(64, twice=True) == ([], [(11, 13)])
-    assert reached(96) == ([(8, 9)], [])
-    assert reached(96, twice=True) == ([], [])
+    assert find_reached(64) == ([(8, 9)], [(11, 13)])  # one range: what stands between them does nothing by itself
+    assert find_reached(64, twice=True) == ([], [(11, 13)])
+    assert find_reached(96) == ([(8, 9)], [])
+    assert find_reached(96, twice=True) == ([], [])
 
 
 def test_runs_add_up() -> None:

@@ -15,7 +15,7 @@ import torch
 
 import corpus
 from cuir import attention
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.attn.splicing.specification_copies import bound_reads
 from cuir.attn.splicing.splice import transfer
 from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
@@ -28,12 +28,12 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.verification import check_mask
-from tests.verification.told import told
+from tests.verification.told import read_diagnostic
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 AT = Lengths(1, 1, 1, 90, 110)
 EXPERT = files("corpus").joinpath("kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8")
-OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+NEIGHBOURS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 SMALL = {
     "prefix_lm": {"prefix": 40},
     "combo": {"prefix": 40},
@@ -64,8 +64,8 @@ def off_by_one(name: str) -> Iterator[tuple[str, Program]]:
         if getattr(func, "name", "") != "keep":
             continue
         node, put = site.node, None
-        if isinstance(node, Binary) and node.op in OTHER:
-            put = replace(node, op=OTHER[node.op])
+        if isinstance(node, Binary) and node.op in NEIGHBOURS:
+            put = replace(node, op=NEIGHBOURS[node.op])
         elif isinstance(node, Subscript) and not isinstance(node.indices[-1], Literal):
             put = replace(node, indices=(*node.indices[:-1], Binary("+", node.indices[-1], Literal(1))))  # type: ignore[arg-type]
         if put is not None:
@@ -76,7 +76,7 @@ def keeps(program: Program, spec: Specification) -> np.ndarray:
     """The pairs that a program's own `keep` lets pass."""
     kernel = next(iter(program.kernels().values()))
     dims = {"B": AT.B, "H": AT.H, "HK": AT.HK, "M": AT.M, "N": AT.N}
-    captured = captured_arguments(program, kernel, spec, AT, consts=CONSTS)
+    captured = compute_captured_arguments(program, kernel, spec, AT, consts=CONSTS)
     run = Evaluator(program, collect_kernel_values(kernel, dims, CONSTS, {"scale": 0.125, **captured}))
     result = run.call("keep", 0, 0, np.arange(AT.M)[:, None], np.arange(AT.N)[None])
     return np.broadcast_to(np.asarray(result, bool), (AT.M, AT.N))
@@ -91,7 +91,7 @@ def test_off_by_one_is_found_by_name(name: str) -> None:
         if (actual == expected).all():
             check_mask(program, check(program, None, CONSTS), spec, AT)  # another part of the mask says the same
             continue
-        first = told(program, spec, CONSTS, AT)
+        first = read_diagnostic(program, spec, CONSTS, AT)
         named = re.match(r"query (\d+) (also attends|does not attend) to key (\d+) \(head 0\)", first.message)
         assert first.code == "V305" and named is not None, (description, first.message)
         q, k = int(named[1]), int(named[3])
@@ -116,7 +116,7 @@ def test_traps_of_conventions(name: str, old: str, new: str, message: str) -> No
     text = show(kernel(name))
     keep = text.index("def keep")
     assert old in text[keep:]
-    result = told(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
+    result = read_diagnostic(parse(text[:keep] + text[keep:].replace(old, new, 1)), variant(name), CONSTS, AT)
     assert result.message.startswith(message), result.message
 
 
@@ -144,6 +144,6 @@ def test_pairs_that_a_score_decides(most: float) -> None:
     spec = Specification("decided", score_mod=score)
     keep = show(transfer(parse(EXPERT), spec).program.funcs()["keep"])
     assert keep.endswith("return (k < lengths[b]) & (q >= k)\n") or keep.endswith("return (k < lengths[b]) & (q >= k)"), keep
-    assert spec.kept(AT).equal(spec.kept(AT) & (torch.arange(AT.N) < 20))
+    assert spec.compute_kept(AT).equal(spec.compute_kept(AT) & (torch.arange(AT.N) < 20))
     report = attention(spec, head_dim=64, consts={"BM": 64, "BN": 64}).report
     assert report is not None and report.ok, report

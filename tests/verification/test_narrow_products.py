@@ -12,7 +12,7 @@ from cuir.syntax.types import DTYPES
 from cuir.verification.narrow_products import find_narrow_sums
 from tests.gpu.test_float8 import PRODUCT
 
-ONE = """\
+ONE_PRODUCT = """\
 @kernel(arch="sm_90a")
 def k(A: Global[T, M, 128], C: Global[f32, M, 64], *, T: const):
     s = shared(T, [64, 128])
@@ -43,7 +43,7 @@ def test_the_model() -> None:
 
 @pytest.mark.parametrize("dtype", ("f8e4m3", "f8e5m2"))
 def test_the_report_says_how_many_bits_are_kept(dtype: str) -> None:
-    report = verify(parse(ONE), FunctionSpecification("k", reference), consts={"T": DTYPES[dtype]}, seeded=0)
+    report = verify(parse(ONE_PRODUCT), FunctionSpecification("k", reference), consts={"T": DTYPES[dtype]}, seeded=0)
     assert report.ok, report.diagnostics
     message = f"products of {dtype} in line 12: the tensor core keeps 14 bits of a sum, and cuts off up to 4.9e-04 of the largest partial sum over K = 128; the runs here sum in f32"
     assert message in report.left_open
@@ -51,7 +51,7 @@ def test_the_report_says_how_many_bits_are_kept(dtype: str) -> None:
 
 
 def test_halves_have_no_note() -> None:
-    report = verify(parse(ONE), FunctionSpecification("k", reference), consts={"T": DTYPES["f16"]}, seeded=0)
+    report = verify(parse(ONE_PRODUCT), FunctionSpecification("k", reference), consts={"T": DTYPES["f16"]}, seeded=0)
     assert report.ok and report.narrow == [] and "tensor core" not in report.left_open
 
 
@@ -78,9 +78,9 @@ FRESH = (
 
 
 def test_products_of_one_sum_count_together_and_others_apart() -> None:
-    def found(change: tuple[str, str]) -> list[tuple[int, bool]]:
-        assert change[0] in ONE
-        return [(n.k, n.open) for n in find_narrow_sums(check(parse(ONE.replace(*change)), consts={"T": DTYPES["f8e5m2"]}))]
+    def find(change: tuple[str, str]) -> list[tuple[int, bool]]:
+        assert change[0] in ONE_PRODUCT
+        return [(n.k, n.open) for n in find_narrow_sums(check(parse(ONE_PRODUCT.replace(*change)), consts={"T": DTYPES["f8e5m2"]}))]
 
-    assert found(CHAIN) == [(256, False)]
-    assert found(FRESH) == [(128, False), (128, False)]
+    assert find(CHAIN) == [(256, False)]
+    assert find(FRESH) == [(128, False), (128, False)]

@@ -87,14 +87,14 @@ def test_a_mask_read_out_with_products_that_are_all_zero(condition: str, hangs: 
     )
     checked, spec = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 16}), corpus.variant("causal")()
 
-    def judged() -> object:
+    def judge() -> object:
         return check_mask(program, checked, spec, Lengths(1, 1, 1, 70, 83))
 
-    judged()
+    judge()
     if not hangs:
-        return check_perturbed(checked, judged)
+        return check_perturbed(checked, judge)
     with pytest.raises(CuirError) as caught:
-        check_perturbed(checked, judged)
+        check_perturbed(checked, judge)
     (result,) = caught.value.diagnostics
     assert result.code == "V308" and "exp2(S) >= 1.0" in result.message and "does not attend" in result.notes[1].message
 

@@ -12,7 +12,7 @@ from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import Case, Problem, check_contracts, check_mask, check_numbers
-from tests.verification.told import told
+from tests.verification.told import read_diagnostic
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 32}
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def code(name: str, old: str, new: str) -> str:
     text = transfer(EXPERT, SPECS[name]).text
     assert text.count(old) == 1, old
     small = Case("small", Lengths(1, 4, 2, 75, 90))
-    return told(parse(text.replace(old, new)), SPECS[name], CONSTS, Lengths(1, 2, 1, 70, 83), small).code
+    return read_diagnostic(parse(text.replace(old, new)), SPECS[name], CONSTS, Lengths(1, 2, 1, 70, 83), small).code
 
 
 @pytest.mark.sweep

@@ -28,19 +28,19 @@ def gpu(fault: Callable[[dict[str, Any], int], None] = lambda arguments, launch:
     """A launch that runs, and does what `fault` does to the tensors after launch 0, 1, ..."""
     finished = iter(range(100))
 
-    def launched(arguments: Mapping[str, Any]) -> None:
+    def launch(arguments: Mapping[str, Any]) -> None:
         run(CHECKED, arguments, schedule=Schedule.random(3))
         fault(dict(arguments), next(finished))
 
-    return launched
+    return launch
 
 
-def compared(launched: Callable[[Mapping[str, Any]], None]) -> Any:
+def compare_launch(launched: Callable[[Mapping[str, Any]], None]) -> Any:
     return compare(PROGRAM, CHECKED, SPEC, CASE, launched, device="cpu", launches=2)
 
 
 def test_a_right_kernel_agrees() -> None:
-    result = compared(gpu())
+    result = compare_launch(gpu())
     assert result.distance == 0 and result.repeated == 2 and 0 < result.numbers.error < 1e-3
     assert result.as_json()["case"] == str(CASE)
 
@@ -77,13 +77,13 @@ def illegal(a: dict[str, Any], launch: int) -> None:
 )
 def test_a_fault_is_named(fault: Callable[[dict[str, Any], int], None], code: str, words: str) -> None:
     with pytest.raises(CuirError) as caught:
-        compared(gpu(fault))
+        compare_launch(gpu(fault))
     (result,) = caught.value.diagnostics
     assert result.code == code and words in result.message and result.span == CHECKED.origin.span
 
 
 def test_two_that_are_both_near_float64_may_be_too_far_apart() -> None:
-    def mirrored(a: dict[str, Any], launch: int) -> None:
+    def mirror(a: dict[str, Any], launch: int) -> None:
         """Return numbers as far from float64 as is allowed, on the other side of it."""
         expected, _ = SPEC.reference(a["Q"], a["K"], a["V"], a["scale"])
         half, _ = SPEC.half(a["Q"], a["K"], a["V"], a["scale"])
@@ -92,6 +92,6 @@ def test_two_that_are_both_near_float64_may_be_too_far_apart() -> None:
         a["O"].copy_(expected - off * (allowed / off.norm()))
 
     with pytest.raises(CuirError) as caught:
-        compared(gpu(mirrored))
+        compare_launch(gpu(mirror))
     (actual,) = caught.value.diagnostics
     assert actual.code == "V402" and "from the interpreter's, more than" in actual.message

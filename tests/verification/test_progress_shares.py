@@ -27,8 +27,8 @@ def test_shares_rise_from_stage_to_stage(level: Level, has_mask: bool) -> None:
             ProgressMessage(f"{stage}: all", 1.0),
         ):
             shares(message)
-    told = [get_share(m) for m in heard]
-    assert told == sorted(told) and told[0] == 0 and told[-1] == pytest.approx(1)  # type: ignore[type-var]
+    reported = [get_share(m) for m in heard]
+    assert reported == sorted(reported) and reported[0] == 0 and reported[-1] == pytest.approx(1)  # type: ignore[type-var]
     assert [str(m) for m in heard][1] == "well-formed: half"
 
 
@@ -45,6 +45,6 @@ def test_a_verification_tells_its_share() -> None:
     heard: list[str] = []
     program, function = ROOT / "corpus/programs/gemm.cuir", ROOT / "corpus/functions/gelu_gemm.py"
     assert cuir.verify(program, function, consts={"BM": 64, "BN": 64}, seeded=0, progress=heard.append)
-    told = [get_share(m) for m in heard]
-    assert None not in told and told == sorted(told) and told[-1] > 0.7  # type: ignore[type-var, operator]
-    assert len({round(t, 2) for t in told}) > 10  # type: ignore[arg-type]
+    reported = [get_share(m) for m in heard]
+    assert None not in reported and reported == sorted(reported) and reported[-1] > 0.7  # type: ignore[type-var, operator]
+    assert len({round(t, 2) for t in reported}) > 10  # type: ignore[arg-type]

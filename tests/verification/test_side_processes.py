@@ -22,7 +22,7 @@ from cuir.verification.side_processes import SideProcesses, count_usable_process
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
 
-class Seen:
+class Observation:
     """Recorder of a list of numbers."""
 
     def __init__(self, trusted: bool = True) -> None:
@@ -52,7 +52,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_each_job_runs_once_and_what_it_leaves_comes_back() -> None:
-    observed = Seen()
+    observed = Observation()
     phases = [[lambda n=n: observed.job(n) for n in range(20)], [lambda n=n: observed.job(n) for n in range(100, 107)]]
     with SideProcesses(phases, observed, 3) as shared:
         assert shared.results(0) == [n * n for n in range(20)]
@@ -64,7 +64,7 @@ def test_each_job_runs_once_and_what_it_leaves_comes_back() -> None:
 
 
 def test_a_job_that_raises_is_left_to_the_caller() -> None:
-    observed = Seen()
+    observed = Observation()
 
     def fail() -> int:
         raise ValueError
@@ -75,7 +75,7 @@ def test_a_job_that_raises_is_left_to_the_caller() -> None:
 
 def test_what_a_process_did_before_it_died_is_left_to_the_caller() -> None:
     """Without its state nothing of a phase counts; of others it does."""
-    observed, local = Seen(), os.getpid()
+    observed, local = Observation(), os.getpid()
 
     def die() -> int:
         if os.getpid() != local:
@@ -89,27 +89,27 @@ def test_what_a_process_did_before_it_died_is_left_to_the_caller() -> None:
 
 
 def test_a_specification_that_is_not_trusted_disowns_the_results() -> None:
-    observed = Seen(trusted=False)
+    observed = Observation(trusted=False)
     with SideProcesses([[lambda: observed.job(1), lambda: observed.job(2)]], observed, 2) as shared:
         assert shared.results(0) == [None, None] and observed.numbers == []
 
 
 def test_results_that_cannot_be_sent_are_left_to_the_caller() -> None:
-    observed = Seen()
+    observed = Observation()
     with SideProcesses([[lambda: lambda: 0, lambda: lambda: 1]], observed, 2) as shared:
         assert shared.results(0) == [None, None]
 
 
 def test_processes_that_fall_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_limits, "SILENCE", 0.3)
-    observed = Seen()
+    observed = Observation()
     with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], observed, 2) as shared:
         assert shared.results(0) == [None, None]
         assert not any(is_alive(s.pid) for s in shared.sides)
 
 
 def test_an_error_in_the_caller_ends_the_processes() -> None:
-    observed = Seen()
+    observed = Observation()
     with pytest.raises(KeyboardInterrupt), SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], observed, 2) as shared:
         pids = [s.pid for s in shared.sides]
         raise KeyboardInterrupt
@@ -149,7 +149,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_one_process_does_nothing() -> None:
-    observed = Seen()
+    observed = Observation()
     with SideProcesses([[lambda: observed.job(1)]], observed, 1) as shared:
         assert shared.results(0) == [None] and not shared.sides
 
@@ -179,16 +179,16 @@ def a_sixth(monkeypatch: pytest.MonkeyPatch) -> None:
         (numbers_stage, "make_user_cases", slice(0, 1)),
     ):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, real=real, retained=retained: real(*given)[retained])
+        monkeypatch.setattr(module, name, lambda *arguments, real=real, retained=retained: real(*arguments)[retained])
 
 
-def described(report: VerifyReport) -> list[Any]:
+def describe(report: VerifyReport) -> list[Any]:
     """All of a report but its times."""
     stages = [{k: v for k, v in s.as_json().items() if k != "seconds"} for s in report.stages]
     return [report.ok, stages, report.runs, report.unreached, report.short, report.steps, str(report.coverage), report.warnings]
 
 
-def verified(text: str, processes: int) -> VerifyReport:
+def verify_text(text: str, processes: int) -> VerifyReport:
     spec = as_specification(corpus.specification("causal"), "causal")
     return verify(parse(text, "flash.cuir"), spec, consts={"D": 64, "BM": 128, "BN": 64}, shrink=False, processes=processes)
 
@@ -197,7 +197,7 @@ TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 
 
 def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -> None:
-    alone, shared = (described(verified(TEXT, n)) for n in (1, 3))
+    alone, shared = (describe(verify_text(TEXT, n)) for n in (1, 3))
     assert alone == shared and alone[0]
 
 
@@ -211,7 +211,7 @@ def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -
 )
 def test_a_fault_is_told_as_by_one_process(right: str, wrong: str, stage: str, a_sixth: None) -> None:
     text = TEXT.replace(right, wrong)
-    alone, shared = (verified(text, n) for n in (1, 3))
+    alone, shared = (verify_text(text, n) for n in (1, 3))
     assert [s.name for s in alone.stages if s.verdict == "failed"] == [stage] == [s.name for s in shared.stages if s.verdict == "failed"]
     assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
 
@@ -228,10 +228,10 @@ def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytes
     """Also where longer problems follow from runs of the schedules stage, and without autograd, which fails in forks of a process that uses a GPU."""
     local, differentiate = os.getpid(), torch.autograd.grad
 
-    def grad(*given: Any, **options: Any) -> Any:
+    def grad(*arguments: Any, **options: Any) -> Any:
         if os.getpid() != local:
             raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing")
-        return differentiate(*given, **options)
+        return differentiate(*arguments, **options)
 
     monkeypatch.setattr(torch.autograd, "grad", grad)
     remaining: list[int] = []
@@ -245,13 +245,13 @@ def test_kernels_of_gradients_share_their_runs(a_sixth: None, monkeypatch: pytes
     monkeypatch.setattr(SideProcesses, "results", count)
     wider: list[Any] = []
 
-    def find(*given: Any) -> list[Any]:
-        wider[:] = numbers_stage.make_number_cases(given[1], given[2], [], "quick")[:1]
+    def find(*arguments: Any) -> list[Any]:
+        wider[:] = numbers_stage.make_number_cases(arguments[1], arguments[2], [], "quick")[:1]
         return list(wider)
 
     monkeypatch.setattr(schedules_stage, "find_wider_cases", find)
-    monkeypatch.setattr(numbers_stage, "make_branch_draws", lambda *given: [])  # a sixth leaves many branches to draw for
-    alone, shared = (described(gradients_verified(n)) for n in (1, 3))
+    monkeypatch.setattr(numbers_stage, "make_branch_draws", lambda *arguments: [])  # a sixth leaves many branches to draw for
+    alone, shared = (describe(gradients_verified(n)) for n in (1, 3))
     assert alone == shared and alone[0] and wider and remaining == [0, 0, 0, 0]
 
 

@@ -10,7 +10,7 @@ from cuir.verification.report import VerifyReport
 from tests.verification.small_kernels import KERNELS, Small
 
 
-def judged(name: str, small: Small, consts: dict[str, Const], *changes: tuple[str, str]) -> VerifyReport:
+def judge(name: str, small: Small, consts: dict[str, Const], *changes: tuple[str, str]) -> VerifyReport:
     text = small.text
     for old, new in changes:
         assert old in text, old
@@ -25,7 +25,7 @@ def judged(name: str, small: Small, consts: dict[str, Const], *changes: tuple[st
 def test_right_kernels_pass(name: str, at: int) -> None:
     small = KERNELS[name]
     for change in ((), *((c,) for c in small.right)):
-        report = judged(name, small, dict(small.consts[at]), *change)
+        report = judge(name, small, dict(small.consts[at]), *change)
         assert report.ok, (change, report.diagnostics[0].render())
 
 
@@ -33,5 +33,5 @@ def test_right_kernels_pass(name: str, at: int) -> None:
 @pytest.mark.parametrize(("name", "fault"), [(n, i) for n, s in KERNELS.items() for i in range(len(s.wrong))])
 def test_wrong_kernels_are_refused(name: str, fault: int) -> None:
     small = KERNELS[name]
-    report = judged(name, small, dict(small.consts[fault % len(small.consts)]), small.wrong[fault])
+    report = judge(name, small, dict(small.consts[fault % len(small.consts)]), small.wrong[fault])
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"]), (small.wrong[fault], report.as_markdown())

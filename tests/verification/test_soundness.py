@@ -191,14 +191,14 @@ def test_tables_that_are_always_the_same_are_said() -> None:
 
 
 def test_inputs_and_sizes_that_cannot_be_drawn_again() -> None:
-    def drawn(sizes: dict[str, int]) -> dict[str, torch.Tensor]:
+    def draw(sizes: dict[str, int]) -> dict[str, torch.Tensor]:
         return {"I": torch.randint(sizes["N"], (sizes["M"],))}
 
-    result = refusal(take, GATHER, inputs=drawn, sizes=lengths)
+    result = refusal(take, GATHER, inputs=draw, sizes=lengths)
     assert result.code == "X118" and "inputs" in result.message
-    result = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": random.randint(1, 90)})
+    result = refusal(lambda x: x * 2, sizes=lambda draw: {"M": random.randint(1, 90)})
     assert result.code == "X118" and "sizes" in result.message
-    result = refusal(lambda x: x * 2, sizes=lambda drawn: {"M": 1 + next(_ticks) % 89})
+    result = refusal(lambda x: x * 2, sizes=lambda draw: {"M": 1 + next(_ticks) % 89})
     assert result.code == "X118" and "sizes" in result.message
 
 

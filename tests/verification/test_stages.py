@@ -37,7 +37,7 @@ def variant(name: str, **parameters: int) -> Specification:
 
 
 @functools.cache
-def transferred(name: str, origin: str, *parameters: tuple[str, int]) -> tuple[Specification, str]:
+def transfer_named(name: str, origin: str, *parameters: tuple[str, int]) -> tuple[Specification, str]:
     spec = variant(name, **dict(parameters))
     return spec, transfer(parse(origin), spec).text
 
@@ -46,7 +46,7 @@ def kernel(
     name: str = "causal", *changes: tuple[str, str], origin: str = PLAIN, **parameters: int
 ) -> tuple[Program, Checked, Specification]:
     """The transferred kernel of a variant with texts replaced."""
-    spec, text = transferred(name, origin, *parameters.items())
+    spec, text = transfer_named(name, origin, *parameters.items())
     for old, new in changes:
         assert text.count(old) >= 1, old
         text = text.replace(old, new)
@@ -111,7 +111,7 @@ def test_every_variant_computes_its_specification(name: str) -> None:
         check_numbers(program, checked, spec, case)
 
 
-def failed(report: VerifyReport) -> tuple[str, str]:
+def find_failed(report: VerifyReport) -> tuple[str, str]:
     """The stage that failed and its code; later ones were not asked."""
     names = [s.name for s in report.stages if s.verdict == "failed"]
     assert len(names) == 1 and not report.ok
@@ -128,10 +128,10 @@ def test_each_question_can_be_answered_with_no() -> None:
         assert old in origin
         return verify(parse(origin.replace(old, new)), spec, consts={**CONSTS, **consts}, shrink=False)  # type: ignore[dict-item]
 
-    assert failed(report("fence_async()", "fence_asink()")) == ("well-formed", "N105")
-    assert failed(report("k <= q + (N - M)", "k < q + (N - M)")) == ("contracts", "V107")
-    assert failed(report("            fence_async()\n", ""))[0] == "schedules"
-    assert failed(report("(top + log2(total)) * LN2", "top + log2(total)")) == ("numbers", "V304")
+    assert find_failed(report("fence_async()", "fence_asink()")) == ("well-formed", "N105")
+    assert find_failed(report("k <= q + (N - M)", "k < q + (N - M)")) == ("contracts", "V107")
+    assert find_failed(report("            fence_async()\n", ""))[0] == "schedules"
+    assert find_failed(report("(top + log2(total)) * LN2", "top + log2(total)")) == ("numbers", "V304")
 
 
 def test_programs_without_splice_points_are_read_out() -> None:
@@ -139,12 +139,12 @@ def test_programs_without_splice_points_are_read_out() -> None:
     report = verify(program, spec, consts=CONSTS, seeded=0)
     assert report.ok and report.stages[1].verdict == "skipped" and "no splice points" in report.stages[1].reason
     program, _, spec = kernel("causal", ("keep(", "seen("), ("k <= q + (N - M)", "k < q + (N - M)"))
-    assert failed(verify(program, spec, consts=CONSTS, seeded=0)) == ("mask", "V305")
+    assert find_failed(verify(program, spec, consts=CONSTS, seeded=0)) == ("mask", "V305")
 
 
 def test_kernels_that_are_no_attention_are_refused() -> None:
     program, _, spec = kernel("causal", ("LSE", "LOGSUM"))
-    assert failed(verify(program, spec, consts=CONSTS)) == ("well-formed", "V300")
+    assert find_failed(verify(program, spec, consts=CONSTS)) == ("well-formed", "V300")
 
 
 # ---- the mask
@@ -288,7 +288,7 @@ def test_a_buffer_released_before_its_last_use_is_found() -> None:
         "                    for i in range(n):\n                        s, phase = ring(ki, STAGES)\n                        k_full",
     )
     program, _, spec = kernel("causal", (release, ""), (before, inner + before), (behind, inner + behind), origin=EXPERT)
-    assert failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
+    assert find_failed(verify(program, spec, consts=CONSTS)) == ("schedules", "R401")
 
 
 def test_a_checked_program_has_its_consts() -> None:

@@ -102,12 +102,12 @@ def test_right_kernels_pass() -> None:
     assert verify(parse(ROWS.format(when="t < 0")), FunctionSpecification("copy", lambda x: x), seeded=0).ok
 
 
-def checked_product() -> Checked:
+def check_product() -> Checked:
     return check(product(ONE_BY_ONE))
 
 
 def test_every_dim_makes_every_count_of_steps() -> None:
-    checked = checked_product()
+    checked = check_product()
     steps = find_steps(checked, SPEC)
     cases = [c for c in make_counted_cases(checked, SPEC, "quick") if isinstance(c, Draw)]
     for d in checked.dims:

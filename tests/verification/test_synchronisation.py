@@ -34,7 +34,7 @@ def k(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
 """
 
 
-def grouped(released: str) -> tuple[Checked, FunctionSpecification]:
+def make_grouped(released: str) -> tuple[Checked, FunctionSpecification]:
     return check(parse(GROUPS.format(released=released), "k.cuir")), FunctionSpecification("copy", lambda x: x)
 
 
@@ -52,12 +52,12 @@ def test_hundreds_of_blocks_and_of_units() -> None:
 
 @pytest.mark.parametrize(("released", "steps"), [("i < 1000", 1010), ("i % 256 != 255", 270), ("i != 511", 530)])
 def test_a_release_that_is_missing_far_out(released: str, steps: int) -> None:
-    checked, spec = grouped(released)
+    checked, spec = make_grouped(released)
     with pytest.raises(CuirError) as caught:
         run_synchronisation(checked, spec, Draw("long", {"M": 64 * steps}))
     first = caught.value.diagnostics[0]
     assert first.code == "D401" and any("run for its synchronisation" in n.message for n in first.notes)
-    right, _ = grouped("True")
+    right, _ = make_grouped("True")
     assert run_synchronisation(right, spec, Draw("long", {"M": 64 * steps})).alone
 
 
@@ -65,7 +65,7 @@ def test_integers_come_from_the_specification() -> None:
     tree = parse(corpus.programs()["decode_paged"].read_text(encoding="utf-8"), "decode_paged.cuir")
     checked = check(tree, "decode", {"T": F16, "D": 64, "G": 4, "PAGE": 16})
     spec = as_any(corpus.specification("paged_decode"), "paged_decode")
-    sizes = spec.admitted({**dict.fromkeys(checked.dims, 40), "D": 64, "G": 4, "PAGE": 16, "H": 4, "HK": 1})
+    sizes = spec.admit_lengths({**dict.fromkeys(checked.dims, 40), "D": 64, "G": 4, "PAGE": 16, "H": 4, "HK": 1})
     draw = Draw("pages", {d: sizes[d] for d in checked.dims})
     values = make_arguments(checked, spec, draw)
     assert all(values[t.name].dtype == torch.int32 for t in checked.tensors if t.dtype.name == "i32")

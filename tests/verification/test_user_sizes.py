@@ -22,7 +22,7 @@ HEAD = "hk = h // (H // HK)"
 CAUSAL = as_any(corpus.specification("causal"), "causal")
 
 
-def refused(program: Program, checked: Checked, spec: AnySpecification, level: str = "quick") -> bool:
+def is_refused(program: Program, checked: Checked, spec: AnySpecification, level: str = "quick") -> bool:
     for case in make_user_cases(checked, spec, level):
         assert is_user_case(case)
         try:
@@ -53,19 +53,19 @@ def flash(old: str, new: str) -> tuple[Program, Checked, AnySpecification]:
     ],
 )
 def test_heads_of_attention(head: str) -> None:
-    assert refused(*flash(HEAD, head))
+    assert is_refused(*flash(HEAD, head))
 
 
 @pytest.mark.parametrize("head", ["hk = h * HK // H", "hk = (h - h % (H // HK)) // (H // HK)", "hk = h // (H // HK) % max(HK, 64)"])
 def test_right_arithmetic_in_other_words_passes(head: str) -> None:
-    assert not refused(*flash(HEAD, head))
+    assert not is_refused(*flash(HEAD, head))
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("head // H, head % H", "head // H % 16, head % H"), ("head // H, head % H", "head // H, min(head % H, 15)")]
 )
 def test_batches_and_heads_of_the_order_of_tiles(old: str, new: str) -> None:
-    assert refused(*flash(old, new))
+    assert is_refused(*flash(old, new))
 
 
 ROWS = """
@@ -110,7 +110,7 @@ def rows(**parts: str) -> tuple[Program, Checked, AnySpecification]:
     ],
 )
 def test_batches_and_rows(parts: dict[str, str]) -> None:
-    assert refused(*rows(**parts))
+    assert is_refused(*rows(**parts))
 
 
 @pytest.mark.usefixtures("no_schedules")
@@ -118,7 +118,7 @@ def test_batches_and_rows(parts: dict[str, str]) -> None:
     "parts", [{}, {"unit": "t // cdiv(M, 16), t % cdiv(M, 16) * 16"}, {"rows": "(i + rows(16)) * 40 // 40"}, {"batch": "b % 4096"}]
 )
 def test_right_rows_pass(parts: dict[str, str]) -> None:
-    assert not refused(*rows(**parts))
+    assert not is_refused(*rows(**parts))
 
 
 def test_full_comes_to_131_072() -> None:
@@ -176,7 +176,7 @@ def test_rows_of_a_product(old: str, new: str) -> None:
         program = parse(text, "gemm.cuir")
         checked = check(program, "gemm", {"T": F16, "BM": 64, "BN": 64})
         assert (
-            refused(program, checked, prepare_specification(corpus.specification("gelu_gemm"), checked.origin, program, checked.consts))
+            is_refused(program, checked, prepare_specification(corpus.specification("gelu_gemm"), checked.origin, program, checked.consts))
             == expected
         )
 
@@ -194,6 +194,6 @@ def test_rows_of_a_product(old: str, new: str) -> None:
 def test_heads_and_batches_of_decoding(old: str, new: str) -> None:
     program = parse(DECODE.replace(old, new), "decode.cuir")
     checked = check(program, "decode", {"T": F16, "D": 64, "G": 4, "PAGE": 16})
-    assert old in DECODE and refused(
+    assert old in DECODE and is_refused(
         program, checked, prepare_specification(corpus.specification("paged_decode"), checked.origin, program, checked.consts)
     )

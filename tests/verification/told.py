@@ -14,7 +14,9 @@ from cuir.text.diagnostics import CuirError, Diagnostic
 from cuir.verification import Case, check_mask, check_numbers
 
 
-def told(program: Program, spec: Specification, consts: Mapping[str, Const], mask: Lengths, numbers: Case | None = None) -> Diagnostic:
+def read_diagnostic(
+    program: Program, spec: Specification, consts: Mapping[str, Const], mask: Lengths, numbers: Case | None = None
+) -> Diagnostic:
     checked = check(program, None, consts)
     with pytest.raises(CuirError) as caught:
         check_mask(program, checked, spec, mask)

@@ -9,9 +9,9 @@ import functools
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
-from ...spec.specification import Lengths, Specification, requested_lengths
+from ...spec.specification import Lengths, Specification, list_requested_lengths
 from ...text.notebook import render_in_notebook
 from ..capture.attention_request import Mod
 from ..capture.call_inputs import plain_integer, wrong
@@ -21,10 +21,10 @@ from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..splicing.captured_arguments import State, memory_of, state_of
 from .steady_tensors import mark_steady
 
-GIVEN = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
+INITIAL_FIELDS = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask without blocks
 OTHER_MOD = "_other_mod"  # attribute that marks a replaced mask_mod
-ASKED_FOR = tuple(n for n in theirs.BlockMask.__annotations__ if n not in GIVEN)
+ASKED_FOR = tuple(n for n in torch_flex.BlockMask.__annotations__ if n not in INITIAL_FIELDS)
 UNBOUNDED = 1 << 30  # FlexAttention's block size of a mask without blocks
 
 
@@ -40,15 +40,15 @@ class MaskRequest(NamedTuple):
     more: tuple[tuple[str, bool], ...]  # options of PyTorch's create_block_mask that are not its defaults
     moved_to: torch.device | str | None = None  # blocks are made on `device`, where what the mask_mod captures is
 
-    def make(self) -> theirs.BlockMask:
+    def make(self) -> torch_flex.BlockMask:
         """Make PyTorch's BlockMask.
 
         A mod with keyword-only parameters for lengths gets those of the mask.
         """
         mod, lengths = self.mask_mod, {"B": self.B, "H": self.H, "M": self.lengths[0], "N": self.lengths[1]}
-        keywords = {name: lengths[name] for name in requested_lengths(mod) if lengths.get(name) is not None}
+        keywords = {name: lengths[name] for name in list_requested_lengths(mod) if lengths.get(name) is not None}
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        mask = theirs.create_block_mask(
+        mask = torch_flex.create_block_mask(
             functools.partial(mod, **keywords) if keywords else mod,
             self.B,
             self.H,
@@ -61,12 +61,12 @@ class MaskRequest(NamedTuple):
         return mask if self.moved_to is None else mask.to(self.moved_to)
 
 
-def _edited_in_graph(mask: LazyBlockMask) -> bool:
+def is_edited_in_graph(mask: LazyBlockMask) -> bool:
     """Return True if a field was set; Dynamo of torch 2.11 has no length of an object's dict."""
     return any(name in mask.__dict__ for name in ASKED_FOR)
 
 
-class LazyBlockMask(theirs.BlockMask):
+class LazyBlockMask(torch_flex.BlockMask):
     """PyTorch's BlockMask with blocks that are made on demand; `create_block_mask` returns it.
 
     It holds a mask_mod and lengths until then. A kernel needs no blocks of it: its own have the size of its tiles. All
@@ -79,22 +79,22 @@ class LazyBlockMask(theirs.BlockMask):
         self.mask_mod = asked_for.mask_mod
         self.seq_lengths = asked_for.lengths
         self.BLOCK_SIZE = asked_for.BLOCK_SIZE
-        self._asked = asked_for
+        self._request = asked_for
         # of the fields that were made: name, value, state and memory of the tensor
         self._states: tuple[tuple[str, object, State, object], ...] | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
         """Record that the mask_mod was replaced."""
         object.__setattr__(self, name, value)
-        if name == "mask_mod" and "_asked" in self.__dict__:
-            if torch.compiler.is_compiling() or value is not self._asked.mask_mod:
+        if name == "mask_mod" and "_request" in self.__dict__:
+            if torch.compiler.is_compiling() or value is not self._request.mask_mod:
                 object.__setattr__(self, OTHER_MOD, True)
             else:
                 self.__dict__.pop(OTHER_MOD, None)
 
     def __getattr__(self, name: str) -> Any:
         """Make a field when it is first read."""
-        if name in ASKED_FOR and _made(self, name):
+        if name in ASKED_FOR and _make_blocks_for(self, name):
             return getattr(self, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -104,15 +104,15 @@ class LazyBlockMask(theirs.BlockMask):
     @property
     def shape(self) -> tuple[int, ...]:
         if self._states is None:
-            return (self._asked.B or 1, self._asked.H or 1, *self.seq_lengths)
+            return (self._request.B or 1, self._request.H or 1, *self.seq_lengths)
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)
 
     @property
     def unmade(self) -> bool:
         """True while no blocks were made, and no blocks, other mask_mod or other lengths were set."""
-        first = self._asked
+        first = self._request
         if torch.compiler.is_compiling():
-            if self._states is not None or _edited_in_graph(self):
+            if self._states is not None or is_edited_in_graph(self):
                 return False
             if isinstance(
                 first.mask_mod, functools.partial
@@ -124,7 +124,7 @@ class LazyBlockMask(theirs.BlockMask):
     @property
     def _as_asked(self) -> bool:
         """True while lengths and block size are those of its creation."""
-        first = self._asked
+        first = self._request
         return self.seq_lengths == first.lengths and self.BLOCK_SIZE == first.BLOCK_SIZE
 
     def still(self) -> MaskRequest | None:
@@ -133,13 +133,13 @@ class LazyBlockMask(theirs.BlockMask):
         Every call that is not traced runs this.
         """
         now = self.__dict__
-        first: MaskRequest = now["_asked"]
+        first: MaskRequest = now["_request"]
         if now["_states"] is not None:
-            return first if self.untouched() else None
+            return first if self.is_untouched() else None
         unset = len(now) == FIELDS and now["mask_mod"] is first.mask_mod
         return first if unset and now["seq_lengths"] == first.lengths and now["BLOCK_SIZE"] == first.BLOCK_SIZE else None
 
-    def untouched(self) -> bool:
+    def is_untouched(self) -> bool:
         """Return True if it is still equivalent to its mask_mod.
 
         Nothing was set, and no tensor of its blocks was written to.
@@ -147,41 +147,41 @@ class LazyBlockMask(theirs.BlockMask):
         if self._states is None:
             return self.unmade
         now = self.__dict__
-        return self._asked.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state, _ in self._states)
+        return self._request.mask_mod is now["mask_mod"] and all(now[n] is v and state_of(v) == state for n, v, state, _ in self._states)
 
-    def to(self, device: torch.device | str) -> theirs.BlockMask:
+    def to(self, device: torch.device | str) -> torch_flex.BlockMask:
         """Return the mask for tensors on another device; captured tensors of the mask_mod stay where they are."""
-        return LazyBlockMask(self._asked._replace(moved_to=device)) if self.untouched() else super().to(device)
+        return LazyBlockMask(self._request._replace(moved_to=device)) if self.is_untouched() else super().to(device)
 
-    def contiguous(self) -> theirs.BlockMask:
+    def contiguous(self) -> torch_flex.BlockMask:
         """Return itself: transformers calls this on masks of static caches, be they tensors or not."""
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copy or pickle an unedited mask as a lazy one, and an edited one as PyTorch's own."""
-        if self.untouched():
-            return LazyBlockMask, (self._asked,)
-        fields = {n: getattr(self, n) for n in vars(theirs.BlockMask.from_kv_blocks(self.kv_num_blocks, self.kv_indices))}
+        if self.is_untouched():
+            return LazyBlockMask, (self._request,)
+        fields = {n: getattr(self, n) for n in vars(torch_flex.BlockMask.from_kv_blocks(self.kv_num_blocks, self.kv_indices))}
         return _empty, (), fields
 
     @classmethod
-    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> theirs.BlockMask:  # type: ignore[override]
+    def from_kv_blocks(cls, *args: Any, **kwargs: Any) -> torch_flex.BlockMask:  # type: ignore[override]
         """Return a mask of PyTorch."""
-        return theirs.BlockMask.from_kv_blocks(*args, **kwargs)
+        return torch_flex.BlockMask.from_kv_blocks(*args, **kwargs)
 
     @classmethod
-    def _unflatten(cls, *args: Any) -> theirs.BlockMask:  # type: ignore[override]
-        return theirs.BlockMask._unflatten(*args)
+    def _unflatten(cls, *args: Any) -> torch_flex.BlockMask:  # type: ignore[override]
+        return torch_flex.BlockMask._unflatten(*args)
 
 
 @at_tracing
-def _made(mask: LazyBlockMask, name: str) -> bool:
+def _make_blocks_for(mask: LazyBlockMask, name: str) -> bool:
     """Have PyTorch make the blocks, in a compiled function once, when it is traced.
 
     Returns whether there then is such a field. Raises CuirError U418 for a mask that the graph makes.
     """
     attributes = vars(mask)
-    if "_asked" not in attributes:
+    if "_request" not in attributes:
         if torch.compiler.is_compiling():
             wrong(
                 "U418",
@@ -189,7 +189,7 @@ def _made(mask: LazyBlockMask, name: str) -> bool:
                 hint="make it outside, or by PyTorch's create_block_mask",
             )
         return False  # pickle asks before it has set anything
-    unmade, fields = mask.unmade, vars(mask._asked.make())
+    unmade, fields = mask.unmade, vars(mask._request.make())
     attributes.update({n: v for n, v in fields.items() if n not in attributes})
     if unmade:
         fields |= {"seq_lengths": mask.seq_lengths, "BLOCK_SIZE": mask.BLOCK_SIZE}
@@ -197,9 +197,9 @@ def _made(mask: LazyBlockMask, name: str) -> bool:
     return name in attributes
 
 
-def _empty() -> theirs.BlockMask:
+def _empty() -> torch_flex.BlockMask:
     """Return a mask without fields, which pickle sets."""
-    return object.__new__(theirs.BlockMask)
+    return object.__new__(torch_flex.BlockMask)
 
 
 def create_block_mask(
@@ -214,7 +214,7 @@ def create_block_mask(
     separate_full_blocks: bool = True,
     compute_dq_write_order: bool = False,
     dq_kv_order: bool = True,
-) -> theirs.BlockMask:
+) -> torch_flex.BlockMask:
     """Create a mask for `flex_attention`.
 
     It keeps the pairs (q_idx, kv_idx) where `mask_mod(b, h, q_idx, kv_idx)` holds.
@@ -256,7 +256,7 @@ def create_block_mask(
 
 def create_nested_block_mask(
     mask_mod: Mod, B: int | None, H: int | None, q_nt: torch.Tensor, kv_nt: torch.Tensor | None = None, **options: Any
-) -> theirs.BlockMask:
+) -> torch_flex.BlockMask:
     """Create the mask of nested tensors [B, H, j, D] for `flex_attention`.
 
     q_idx and kv_idx are indices in a sequence.
@@ -285,7 +285,7 @@ def get_mask_mod(block_mask: object) -> Mod | None:
     """
     if block_mask is None:
         return None
-    if not isinstance(block_mask, theirs.BlockMask):
+    if not isinstance(block_mask, torch_flex.BlockMask):
         hint = "create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN)" if callable(block_mask) else None
         wrong("U412", f"block_mask must be what create_block_mask gives, found {type(block_mask).__name__}", hint=hint)
     mod: Mod = block_mask.mask_mod
@@ -298,7 +298,7 @@ def get_mask_mod(block_mask: object) -> Mod | None:
     return mod
 
 
-def check_mask(block_mask: theirs.BlockMask | None, at: Lengths) -> None:
+def check_mask(block_mask: torch_flex.BlockMask | None, at: Lengths) -> None:
     """Check that a block mask is for a problem of these lengths.
 
     Raises CuirError U412.

@@ -166,10 +166,10 @@ def _variable(base: Any) -> type[VariableTracker]:
             return code_of(mod.func)
         return mod.get_code() if isinstance(mod, functions.BaseUserFunctionVariable) else None
 
-    def asked_for(mod: VariableTracker) -> list[str]:
+    def list_missing_lengths(mod: VariableTracker) -> list[str]:
         """Return the names of the lengths that a mod takes by keyword and has no values for."""
         if isinstance(mod, functions.FunctoolsPartialVariable):
-            return [n for n in asked_for(mod.func) if n not in mod.keywords]
+            return [n for n in list_missing_lengths(mod.func) if n not in mod.keywords]
         if not isinstance(mod, functions.BaseUserFunctionVariable):
             return []
         code = mod.get_code()
@@ -204,7 +204,7 @@ def _variable(base: Any) -> type[VariableTracker]:
                 if isinstance(mod, ConstantVariable):
                     mods.append(None)
                     continue
-                lengths = {n: query.call_method(tx, "new_empty", *scalar(tx)) for n in asked_for(mod)}
+                lengths = {n: query.call_method(tx, "new_empty", *scalar(tx)) for n in list_missing_lengths(mod)}
                 names = {x.as_proxy(): n for n, x in lengths.items()}
                 bound_mod = functions.FunctoolsPartialVariable(mod, [], lengths) if lengths else mod
                 try:

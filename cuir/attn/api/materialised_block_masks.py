@@ -20,8 +20,8 @@ from ...spec.specification import Lengths, lengths_of
 from ..capture.attention_request import Mod
 from ..capture.call_inputs import wrong
 from ..capture.graph_errors import at_tracing
-from ..masks.block_lists import PAIRS, kept_pairs
-from ..splicing.captured_arguments import Snapshot, State, memory_of, state_of, take_snapshot, unchanged
+from ..masks.block_lists import PAIRS, count_kept_pairs
+from ..splicing.captured_arguments import Snapshot, State, are_unchanged, memory_of, state_of, take_snapshot
 from ..tracing.traced_result import Traced
 from .block_masks import LazyBlockMask
 from .steady_tensors import mark_steady
@@ -76,7 +76,7 @@ class InspectedMask:
         for now, then in zip(_fields(mask), self.fields):
             if now is not then and (isinstance(now, torch.Tensor) or now != then):
                 return False
-        return unchanged(self.states)
+        return are_unchanged(self.states)
 
     def choice(self, query: torch.Tensor, key: torch.Tensor) -> EquivalentMod | None:
         """Return the mask_mod chosen for a problem of these tensors' lengths, if there is one."""
@@ -93,7 +93,7 @@ _STANDING: WeakKeyMemo[BlockMask, InspectedMask] = WeakKeyMemo(
 
 def is_materialised(block_mask: BlockMask | None) -> bool:
     """Return True if a mask's blocks are to be read."""
-    return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.untouched())
+    return block_mask is not None and not (isinstance(block_mask, LazyBlockMask) and block_mask.is_untouched())
 
 
 def warm(block_mask: BlockMask | None, query: torch.Tensor, key: torch.Tensor) -> tuple[Mod | None, Hashable] | None:
@@ -200,16 +200,16 @@ def block_kinds(mask: BlockMask, rows: int, columns: int, device: torch.device |
     twice counts once.
     """
 
-    def listed(count: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    def mark_listed_blocks(count: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         count, indices = count.to(device)[:, :, :rows, None], indices.to(device)[:, :, :rows].long()
         counts = (torch.arange(indices.shape[-1], device=device) < count) & (indices >= 0) & (indices < columns)
         places = torch.where(counts, indices, columns)
         return torch.zeros(*indices.shape[:3], columns + 1, dtype=torch.int32, device=device).scatter_(3, places, 1)[..., :columns]
 
-    masked = listed(mask.kv_num_blocks, mask.kv_indices)
+    masked = mark_listed_blocks(mask.kv_num_blocks, mask.kv_indices)
     if mask.full_kv_num_blocks is None or mask.full_kv_indices is None:
         return masked.contiguous()
-    whole = listed(mask.full_kv_num_blocks, mask.full_kv_indices)
+    whole = mark_listed_blocks(mask.full_kv_num_blocks, mask.full_kv_indices)
     return torch.where(whole > 0, WHOLE, masked * MASKED).int()
 
 
@@ -237,7 +237,7 @@ def _agree(kinds: torch.Tensor, traced: Traced, at: Lengths, rows: int, columns:
     if traced.keep is None:
         return bool((kinds != DROPPED).all())
     values = {p.name: p.on(p.value, device) for p in traced.parameters if p.value is not None}
-    kept_counts = kept_pairs(traced.keep, values, at, rows, columns, device)
+    kept_counts = count_kept_pairs(traced.keep, values, at, rows, columns, device)
     return not bool((((kinds == DROPPED) & (kept_counts > 0)) | ((kinds == WHOLE) & (kept_counts < pairs))).any())
 
 

@@ -26,7 +26,7 @@ from ...text.diagnostics import CuirError
 from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Options, Variant, Weighting
 from ..capture.call_inputs import Seeded, check_options, check_tensors, parts_for
 from ..capture.capture_keys import Path, follow, make_capture_key
-from ..capture.double_backward import differentiated_once
+from ..capture.double_backward import differentiate_once
 from ..capture.graph_errors import at_tracing, of_operator
 from ..capture.graph_places import at_users_places
 from ..capture.kernel_operands import empty_as, output_for, without_room
@@ -43,13 +43,13 @@ from .steady_tensors import is_steady, mark_steady
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 BACKWARD_SCHEMA = SCHEMA.replace(
-    "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] wanted, int[] learned, Tensor[] captured"
+    "Tensor[] captured", "Tensor o, Tensor lse, Tensor do, Tensor? dlse, bool[] needs_grad, int[] learned, Tensor[] captured"
 )
 KNOWN_CALLS = 256  # size limit of the caches of one handle
 UNKNOWN = ""  # the handle of mods that no call will run
 PLAIN = ("number", "constant", "length", "members", "order")  # kinds of what a mod captures that are compared by value
 
-Found = tuple[str, Path, Any]  # kind, path and value of what a mod captures
+CapturedItem = tuple[str, Path, Any]  # kind, path and value of what a mod captures
 
 
 class OperatorCall(NamedTuple):
@@ -79,7 +79,7 @@ class BackwardCall(NamedTuple):
     """The arguments of the backward operator, in the order of BACKWARD_SCHEMA.
 
     Attributes:
-        wanted: which of dQ, dK and dV.
+        needs_grad: which of dQ, dK and dV.
         learned: indices of the captured tensors that have gradients.
     """
 
@@ -90,7 +90,7 @@ class BackwardCall(NamedTuple):
     lse: torch.Tensor
     do: torch.Tensor
     dlse: torch.Tensor | None
-    wanted: Sequence[bool]
+    needs_grad: Sequence[bool]
     learned: Sequence[int]
     captured: list[torch.Tensor]
     handle: str
@@ -148,7 +148,7 @@ class Handled:
     sink: bool = False
     outputs: tuple[str, ...] = ()
     dropout_p: float = 0.0
-    places: tuple[tuple[Found, tuple[weakref.ref[types.FunctionType], ...]], ...] = ()  # with the functions and objects on the way
+    places: tuple[tuple[CapturedItem, tuple[weakref.ref[types.FunctionType], ...]], ...] = ()  # with the functions and objects on the way
     roots: tuple[weakref.ref[Mod] | None, ...] = ()  # the mask_mod and the score_mod
     warm: dict[Hashable, Warm] = field(default_factory=dict)
     bound: dict[Hashable, Bound] = field(default_factory=dict)
@@ -239,7 +239,7 @@ def register_mods(
                     f"a mod reads `{name}` by way of a class or a module, which a compiled function would not notice when it changes",
                     hint="make it an attribute of the object, close over it, or call outside of torch.compile",
                 )
-        _BY_MODS[key] = _named(capture_key.digest(), capture_key.values, *rest)
+        _BY_MODS[key] = _make_handle(capture_key.digest(), capture_key.values, *rest)
         _HANDLED[_BY_MODS[key]] = Handled(spec, tuple(stand_ins[id(t)] for t in capture_key.tensors), normalize, sink, outputs, dropout_p)
     handled = _HANDLED[_BY_MODS[key]]
     mods = (mask_mod, score_mod)
@@ -265,7 +265,7 @@ def _key_of_outputs(outputs: tuple[str, ...]) -> Hashable:
     return bool(outputs) if outputs in ((), (MAX_SCORES.name,)) else outputs
 
 
-def _named(*parts: object) -> str:
+def _make_handle(*parts: object) -> str:
     """Return a new handle, the same for equal parts in another process.
 
     A graph that was made elsewhere must not find other mods under it.
@@ -332,7 +332,7 @@ def handle_for(key: tuple[Hashable, ...], make: Callable[[], Handled]) -> str:
     The mods are made if there are none yet.
     """
     if key not in _BY_MODS:
-        _BY_MODS[key] = _named(*key)
+        _BY_MODS[key] = _make_handle(*key)
         _HANDLED[_BY_MODS[key]] = make()
     return _BY_MODS[key]
 
@@ -349,7 +349,7 @@ def _holders(mods: tuple[Mod | None, ...], path: Path) -> tuple[weakref.ref[type
 
 
 @at_tracing
-def collect_guarded(handle: str) -> tuple[Found, ...]:
+def collect_guarded(handle: str) -> tuple[CapturedItem, ...]:
     """Return the values of mods just entered that a graph has to guard.
 
     These are all that the mods capture, unless the graph itself made a mod. torch.compile makes such a mod only to pass
@@ -357,7 +357,7 @@ def collect_guarded(handle: str) -> tuple[Found, ...]:
     if such a mod captures tensors, or leads to another mod that captures something: no guard would notice a change.
     """
     handled = _HANDLED[handle]
-    places: list[Found] = []
+    places: list[CapturedItem] = []
     for (kind, path, value), holders in handled.places:
         root = handled.roots[int(path[0][1])]
         if root is not None and root() is not None:
@@ -413,15 +413,15 @@ def _run(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _run_backward(*arguments: Any) -> list[torch.Tensor]:
-    """Return those of dQ, dK and dV that are wanted, and gradients of captured tensors.
+    """Return those of dQ, dK and dV that need a gradient, and gradients of captured tensors.
 
     dQ, dK and dV have the strides of the inputs.
     """
     call = BackwardCall(*arguments)
     ready, captured = _ready(call.forward)
     tensors = [captured[i] for i in call.learned]
-    grads = backward(ready, BackwardInputs(*call[:7]), call.wanted, tensors)
-    first = zip(grads, call[:3], call.wanted, strict=False)
+    grads = backward(ready, BackwardInputs(*call[:7]), call.needs_grad, tensors)
+    first = zip(grads, call[:3], call.needs_grad, strict=False)
     dense = [empty_as(x).zero_() if g is None else g for g, x, needed in first if needed]
     of_captured = zip(grads[3:], tensors, strict=True)
     return dense + [torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous() for g, x in of_captured]
@@ -470,7 +470,7 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
     )
     warm = handled.warm.get(signature)
     if warm is not None and warm.holds(captured):
-        return warm.ready.pinned(), captured
+        return warm.ready.pin_if_capturing(), captured
     lies = signature, *((t.shape, t.stride(), t.dtype, t.device) for t in captured)
     if forward and (bound := handled.bound.get(lies)) is not None:
         return bound.to(captured, query.device), captured
@@ -529,7 +529,7 @@ def _shapes_with(count: int) -> Callable[..., tuple[torch.Tensor, ...]]:
 
 def _shapes_of_gradients(*arguments: Any) -> list[torch.Tensor]:
     call = BackwardCall(*arguments)
-    first = (x for x, needed in zip(call[:3], call.wanted, strict=True) if needed)
+    first = (x for x, needed in zip(call[:3], call.needs_grad, strict=True) if needed)
     return [*map(empty_as, first), *(call.captured[i].new_empty(call.captured[i].shape) for i in call.learned)]
 
 
@@ -557,15 +557,15 @@ def _gradients(ctx: _Context, do: torch.Tensor | None, dlse: torch.Tensor | None
     captured_grads: list[torch.Tensor | None] = [None] * len(captured)
     if do is not None or dlse is not None:
         learned = [i for i, needed in enumerate(ctx.needs_input_grad[3]) if needed]
-        wanted = list(ctx.needs_input_grad[:3])
+        needs_grad = list(ctx.needs_input_grad[:3])
 
         def first() -> list[torch.Tensor]:
             do_or_zeros = torch.zeros_like(o) if do is None else do
-            results: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, do_or_zeros, dlse, wanted, learned, captured, *ctx.rest)
+            results: list[torch.Tensor] = BACKWARD(query, key, value, o, lse, do_or_zeros, dlse, needs_grad, learned, captured, *ctx.rest)
             return results
 
-        results_iterator = iter(differentiated_once(first, (query, key, value, do, dlse, *captured)))
-        grads = [next(results_iterator) if needed else None for needed in wanted]
+        results_iterator = iter(differentiate_once(first, (query, key, value, do, dlse, *captured)))
+        grads = [next(results_iterator) if needed else None for needed in needs_grad]
         for i, g in zip(learned, results_iterator, strict=True):
             captured_grads[i] = g
     block_size = ctx.rest[-1]  # PyTorch passes no argument that equals its default

@@ -16,7 +16,7 @@ from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, V
 from ..capture.call_inputs import check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
 from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
-from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, traced_with
+from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, trace_by_key
 from ..kernels.decoding import runs_on_decode_kernel
 from ..kernels.experts import Form, Kind
 from ..outputs.output_table import can_merge
@@ -65,7 +65,7 @@ class WarmCalls:
 
 
 # a hit saves tracing
-_KNOWN: Memo[Hashable, KnownAttention] = Memo(
+_ATTENTIONS: Memo[Hashable, KnownAttention] = Memo(
     "flex.known_attentions",
     key="structure and numbers of the mods' capture key, dtype, head dims, kernel, level of verification",
     invalidation="never: captured tensors are taken from each call's capture key",
@@ -87,7 +87,7 @@ _WARM: Memo[tuple[int, int, int], WarmCalls] = Memo(
     counted=False,
 )
 _LOCK = threading.RLock()
-_NOTHING = torch.empty(0)
+_EMPTY = torch.empty(0)
 _FLOAT32, _is_grad_enabled = torch.float32, torch.is_grad_enabled  # found once: warm calls run them
 
 
@@ -120,7 +120,7 @@ def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
     if ready is None:
         return None
     cache.last = options, ready
-    ready = ready.pinned()
+    ready = ready.pin_if_capturing()
     return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
 
 
@@ -194,11 +194,11 @@ def _mask_mod_from_blocks(request: AttentionRequest, variant: Variant, capture_k
     traces: list[Traced] = []
 
     def alone() -> Traced:
-        entry = _KNOWN.get(_mods(capture_key, form, request.verify)) if capture_key.comparable else None
+        entry = _ATTENTIONS.get(_mods(capture_key, form, request.verify)) if capture_key.comparable else None
         if entry is not None:
             mask_trace = entry.attention.traced.of_mask(p.value for p in entry.data(capture_key).captured)
         else:
-            traces.append(traced_with(_specification(variant), capture_key))
+            traces.append(trace_by_key(_specification(variant), capture_key))
             mask_trace = traces[0].of_mask(p.value for p in traces[0].parameters)
         return trace_without_clashes(Specification("mask", variant.mask_mod)) if mask_trace is None else mask_trace
 
@@ -266,25 +266,25 @@ def lookup_attention(variant: Variant, capture_key: CaptureKey, form: Form, leve
         for x in capture_key.tensors:
             check_wrapped("what a mod captures", x)
     signature = _mods(capture_key, form, level)
-    entry = _KNOWN.get(signature) if capture_key.comparable else None
+    entry = _ATTENTIONS.get(signature) if capture_key.comparable else None
     if entry is not None:
         return entry
     if capture_key.comparable:
         need_warm("tracing a mod")
     with _LOCK:
         spec = _specification(variant)
-        traced = traced_with(spec, capture_key) if traced is None else traced
+        traced = trace_by_key(spec, capture_key) if traced is None else traced
         attention = _attention(spec, traced, capture_key, form, level)
         places, captured = [], []
         for i, (kernel_parameter, parameter) in enumerate(zip(attention.transferred.captured, traced.parameters, strict=True)):
             at = next((j for j, t in enumerate(capture_key.tensors) if t is parameter.value), None)
             if at is not None:
                 places.append((i, at))
-            captured.append(replace(kernel_parameter, value=parameter.value if at is None else _NOTHING))
-        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _NOTHING and not p.constant for p in captured)
+            captured.append(replace(kernel_parameter, value=parameter.value if at is None else _EMPTY))
+        whole = not any(isinstance(p.value, torch.Tensor) and p.value is not _EMPTY and not p.constant for p in captured)
         entry = KnownAttention(attention, replace(attention.transferred, captured=tuple(captured)), tuple(places), whole)
         if capture_key.comparable and whole:
-            _KNOWN[signature] = entry
+            _ATTENTIONS[signature] = entry
     return entry
 
 

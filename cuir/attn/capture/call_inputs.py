@@ -267,9 +267,9 @@ def check_options(scale: float | None, backend: str, verify: str) -> None:
     if scale is not None and not SCALES[0] <= scale <= SCALES[1]:
         raise CuirError.of("U413", f"scale must be from {SCALES[0]:.2g} to {SCALES[1]:.0e}, found {scale!r}")
     if backend not in BACKENDS:
-        raise CuirError.of("U413", f"backend must be {_either(BACKENDS)}, found {backend!r}")
+        raise CuirError.of("U413", f"backend must be {_format_alternatives(BACKENDS)}, found {backend!r}")
     if verify not in LEVELS:
-        raise CuirError.of("U413", f"verify must be {_either(LEVELS)}, found {verify!r}")
+        raise CuirError.of("U413", f"verify must be {_format_alternatives(LEVELS)}, found {verify!r}")
 
 
 def _is_number(x: object) -> TypeGuard[int | float]:
@@ -394,7 +394,7 @@ def need_hopper(device: torch.device) -> None:
     driver()
 
 
-def _either(words: tuple[str, ...]) -> str:
+def _format_alternatives(words: tuple[str, ...]) -> str:
     return ", ".join(f'"{w}"' for w in words[:-1]) + f' or "{words[-1]}"'
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ...text.user_code import function_span
-from ..splicing.captured_arguments import memory_of, state_of, unchanged
+from ..splicing.captured_arguments import are_unchanged, memory_of, state_of
 from .capture_walk import FUNCTIONS, CapturedPlace, Link, Path, TooMuchError, Walk
 
 
@@ -177,7 +177,7 @@ class MutationGuard:
         self.tensors = tuple([(t, state_of(t)) for t in tensors])
         self.learned = tuple([(t, t.requires_grad) for t in tensors])
         self.memory = tuple(map(memory_of, tensors))  # held with their states
-        self.given = tuple([(i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor)])
+        self.states = tuple([(i, state_of(m), memory_of(m), m.requires_grad) for i, m in enumerate(mods) if isinstance(m, torch.Tensor)])
 
     @staticmethod
     def possible(capture_key: CaptureKey, mods: tuple[object, ...]) -> bool:
@@ -196,7 +196,7 @@ class MutationGuard:
             for i in self.absent:
                 if mods[i] is not None:
                     return False
-            for i, state, _, learned in self.given:
+            for i, state, _, learned in self.states:
                 if state_of(mods[i]) != state or mods[i].requires_grad != learned:
                     return False
             for i, code, defaults, named in self.functions:
@@ -218,7 +218,7 @@ class MutationGuard:
             for t, learned in self.learned:
                 if t.requires_grad != learned:
                     return False
-            return unchanged(self.tensors)
+            return are_unchanged(self.tensors)
         except Exception:  # an entry or an attribute is gone; a user's own container then raises what it likes
             return False
 

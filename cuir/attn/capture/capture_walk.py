@@ -260,9 +260,9 @@ class Walk:
         self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
         cells = tuple(self.visit_cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
         defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
-        names = [n for n in _sorted_globals(code) if n in names_of_module]
+        names = [n for n in _sort_globals(code) if n in names_of_module]
         read = [(n, self.visit_linked(_entry, names_of_module, n, names_of_module[n], (*path, ("global", n)))) for n in names]
-        for n in (n for n in _sorted_globals(code) if n not in names_of_module):
+        for n in (n for n in _sort_globals(code) if n not in names_of_module):
             self.links.append((_entry, names_of_module, n, _UNBOUND))
             if n in vars(builtins):
                 self.links.append((_entry, vars(builtins), n, vars(builtins)[n]))
@@ -482,7 +482,7 @@ def foreign_class(cls: type) -> bool:
     module = sys.modules.get(cls.__module__) if isinstance(cls.__module__, str) else None
     if module is None or not foreign_module(module):
         return False
-    if not cls.__flags__ & _MADE:
+    if not cls.__flags__ & _HEAP_TYPE_FLAG:
         return True
     resolved: object = module  # a class that is made anew, or by `exec`, may say that it is of `types` or `builtins`
     for part in cls.__qualname__.split("."):
@@ -505,7 +505,7 @@ def _read_by_name(value: object) -> bool:
     )
 
 
-_MADE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_HEAP_TYPE_FLAG = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def _hides(cls: type) -> bool:
@@ -556,7 +556,7 @@ def attributes_read(code: types.CodeType) -> frozenset[str]:
 
 
 @memoize(4096)
-def _sorted_globals(code: types.CodeType) -> tuple[str, ...]:
+def _sort_globals(code: types.CodeType) -> tuple[str, ...]:
     return tuple(sorted(globals_read(code)))
 
 

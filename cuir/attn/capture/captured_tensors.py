@@ -16,9 +16,9 @@ class Counting:
     def __init__(self, number: torch.Tensor):
         """Start the copy of a tensor of one element on the current stream."""
         self.event = None
-        self.here = number
+        self.host_number = number
         if number.is_cuda:
-            self.here = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
+            self.host_number = torch.empty_like(number, device="cpu", pin_memory=True).copy_(number, non_blocking=True)
             self.event = torch.cuda.current_stream(number.device).record_event()
 
     def has_arrived(self) -> bool:
@@ -29,7 +29,7 @@ class Counting:
         """Wait for the number."""
         if self.event is not None:
             self.event.synchronize()
-        return float(self.here)
+        return float(self.host_number)
 
 
 class DeviceArguments(dict[str, Value]):

@@ -19,7 +19,7 @@ class GradientError(CuirError, RuntimeError):
     """A backward pass that cannot be made; PyTorch raises RuntimeError for these."""
 
 
-def differentiated_once(
+def differentiate_once(
     first: Callable[[], Sequence[torch.Tensor | None]], depends_on: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients of `first`, which cannot be differentiated again.
@@ -51,4 +51,4 @@ class _Once(torch.autograd.Function):
         )
 
 
-__all__ = ["GradientError", "differentiated_once"]
+__all__ = ["GradientError", "differentiate_once"]

@@ -59,10 +59,10 @@ class Step:
     """A step that prints messages of its progress."""
 
     def __init__(self, progress: Progress, name: str):
-        self.progress, self.what = progress, name
+        self.progress, self.name = progress, name
 
     def tell(self, text: str) -> None:
-        self.progress.tell(f"{self.what}: {text}", passing=True)
+        self.progress.tell(f"{self.name}: {text}", passing=True)
 
 
 __all__ = ["Progress", "Step", "is_shown"]

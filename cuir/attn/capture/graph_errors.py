@@ -78,7 +78,7 @@ def _of_tracing() -> type[CuirError]:
             frame = inspect.currentframe()
             self.first_useful_frame = frame and frame.f_back  # which raises it
 
-    return _named(Traced)
+    return _name_after_base(Traced)
 
 
 @functools.cache
@@ -91,10 +91,10 @@ def _of_operator() -> type[CuirError]:
     class Operator(_InGraph, IndexError):
         pass
 
-    return _named(Operator)
+    return _name_after_base(Operator)
 
 
-def _named(kind: type[CuirError]) -> type[CuirError]:
+def _name_after_base(kind: type[CuirError]) -> type[CuirError]:
     kind.__name__, kind.__qualname__, kind.__module__ = CuirError.__name__, CuirError.__qualname__, CuirError.__module__
     return kind
 

@@ -42,19 +42,19 @@ def name_in_code(placeholder: str) -> str:
 def at_users_places(run: Callable[P, R]) -> Callable[P, R]:
     """Wrap an operator's function such that its diagnostics point at users' code, not into a graph."""
 
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def run_and_move_places(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return run(*args, **kwargs)
         except CuirError as error:
-            moved = tuple(replace(d, span=_moved(d.span)) for d in error.diagnostics)
+            moved = tuple(replace(d, span=_move_span(d.span)) for d in error.diagnostics)
             if moved == error.diagnostics:
                 raise
             raise CuirError(moved) from None
 
-    return wrapped
+    return run_and_move_places
 
 
-def _moved(span: Span | None) -> Span | None:
+def _move_span(span: Span | None) -> Span | None:
     values = None if span is None else _PLACES.get(span.source.name)
     if span is None or values is None:
         return span

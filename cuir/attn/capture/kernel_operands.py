@@ -130,7 +130,7 @@ def as_it_lies(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return empty_as(x).copy_(g)
 
 
-def made_as_it_lies(x: torch.Tensor) -> bool:
+def is_output_layout(x: torch.Tensor) -> bool:
     """Return True if `as_it_lies` returns the result of `output_for` for x, in its dtype, unchanged.
 
     This holds for contiguous tensors and for whole views, such as heads of a projection.
@@ -171,7 +171,7 @@ __all__ = [
     "autocast",
     "autocasts",
     "empty_as",
-    "made_as_it_lies",
+    "is_output_layout",
     "make_placeholder",
     "output_for",
     "pack_rows",

@@ -43,7 +43,7 @@ from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import output_for, pack_rows, strides_fit, without_room
 from ..masks.block_lists import TooLarge
 from ..outputs.output_table import OUTPUT_NAMES, name_operator
-from ..splicing.captured_arguments import Cache, State, memory_of, sources_of, state_of, unchanged
+from ..splicing.captured_arguments import Cache, State, are_unchanged, memory_of, sources_of, state_of
 from ..splicing.dropout_splice import arguments_of
 from ..splicing.splice import TransferResult, transfer
 from ..tracing.captured_parameter import Parameter
@@ -182,7 +182,7 @@ class Ready:
             return None
         captured = capturing()
         if captured:
-            self.pinned()
+            self.pin_if_capturing()
         if self.device_arguments is not None:
             self.device_arguments.join()
         return self.replays[0].of((query, key, value, *self.seed), captured)
@@ -193,14 +193,14 @@ class Ready:
         if self.kernel is not None:
             outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**arguments, **self.arguments})
         else:
-            outputs = self._interpreted(arguments)
+            outputs = self._interpret(arguments)
         return (
             outputs
             if arguments["O"] is o
             else (o, join_shares(arguments["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
         )
 
-    def _interpreted(self, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    def _interpret(self, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         from ...interp import run
 
         assert self.checked is not None
@@ -210,7 +210,7 @@ class Ready:
         run(self.checked, {**tensors, **rows, **self.arguments}, budget=math.inf)
         return o, *rows.values()
 
-    def pinned(self) -> Ready:
+    def pin_if_capturing(self) -> Ready:
         """Return itself, kept alive for the process if the stream is captured.
 
         Replays of the graph read its tensors.
@@ -302,7 +302,7 @@ class Attention:
         """The kernel as CUDA C++ (`.source`), with the setting of a problem for which nothing was tuned."""
         from ...lowering import lower
 
-        return lower(self.settings.checked(self.settings.start))
+        return lower(self.settings.check_program(self.settings.start))
 
     def gradients(self, requested: RequestedGradients = RequestedGradients()) -> Gradients:
         """Return the backward pass for requested gradients.
@@ -329,15 +329,15 @@ class Attention:
 
         Raises CuirError if the program is wrong.
         """
-        from .verification_verdicts import verified
+        from .verification_verdicts import verify_or_recall
 
         if self.level == "off":
             return None
-        return verified(
+        return verify_or_recall(
             self.program,
             self.settings.specification(self.transferred),
             self._capture_key,
-            self.settings.judged(consts),
+            self.settings.choose_judged(consts),
             self.level,
             progress or Progress(self.spec.name),
         )
@@ -365,7 +365,7 @@ class Attention:
         by_operator = torch.compiler.is_compiling() or is_dispatched(query, key, value) or has_no_numbers(query)
         if by_operator and not torch.compiler.is_compiling():
             self.check(query, key, value, scale, backend)
-        called = self.in_graph if by_operator else self.called
+        called = self.in_graph if by_operator else self.call_outside_graph
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]
 
@@ -386,13 +386,13 @@ class Attention:
         # with those without a gradient, whose writes before the backward pass are then detected
         captured = list(self._captured)
         check_differentiable(query, key, value, self.spec.normalize, captured)
-        captured += [] if (dropout := self._seeded(query)) is None else [dropout[1]]
+        captured += [] if (dropout := self._draw_seed(query)) is None else [dropout[1]]
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
         operator = getattr(torch.ops.cuir, name_operator(self.spec.output_names)).default
         outputs: tuple[torch.Tensor, ...] = operator(query, key, value, captured, self.handle, scale, True, backend, "quick")
         return outputs
 
-    def called(
+    def call_outside_graph(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
         """Return the outputs of a call outside of a graph."""
@@ -423,8 +423,8 @@ class Attention:
                 cached = self._warm.get(signature)
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
-        if cached is not None and unchanged(cached.states):
-            return cached.ready.pinned().with_dropout(self._seeded(query))(query, key, value)
+        if cached is not None and are_unchanged(cached.states):
+            return cached.ready.pin_if_capturing().with_dropout(self._draw_seed(query))(query, key, value)
         self.check(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
@@ -432,9 +432,9 @@ class Attention:
                 self._warm.clear()
             captured = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
             self._warm[signature] = WarmLaunch(ready, tuple((t, state_of(t)) for t in captured), tuple(map(memory_of, captured)))
-        return ready.with_dropout(self._seeded(query))(query, key, value)
+        return ready.with_dropout(self._draw_seed(query))(query, key, value)
 
-    def _seeded(self, query: torch.Tensor) -> Seeded | None:
+    def _draw_seed(self, query: torch.Tensor) -> Seeded | None:
         return None if self.spec.dropout is None else prepare_dropout(self.spec.dropout.p, None, query)
 
     def check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str) -> None:
@@ -467,21 +467,21 @@ class Attention:
         fits = all(map(strides_fit, (query, key, value))) and columns * value.element_size() % COPY_ALIGNMENT == 0
         numbers: dict[str, Any] = {"scale": query.shape[3] ** -0.5 if scale is None else float(scale)}
         if backend == "interpret":
-            consts, kernel = self.settings.untuned(at), None
+            consts, kernel = self.settings.choose_untuned(at), None
         else:
             problem = at, self.settings.numbers(data.captured)
             if problem not in self.settings.by_problem:
                 need_hopper(query.device)
                 if not capturing():  # report unfitting values before verification spends seconds
                     self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
-            consts, kernel = self.settings.compiled(*problem, self.prove, self.spec.name)
+            consts, kernel = self.settings.compile_for(*problem, self.prove, self.spec.name)
         try:
             device_arguments = self.arguments(data, at, query.device, consts)
         except TooLarge:
             return self.plain.ready(query, key, value, scale, backend, replace(self.plain.transferred, captured=data.captured))
         prepared = Ready(
             kernel,
-            self.settings.checked(consts) if kernel is None else None,
+            self.settings.check_program(consts) if kernel is None else None,
             {**numbers, **(device_arguments or {})},
             device_arguments,
             columns=columns,
@@ -490,9 +490,9 @@ class Attention:
             data=data,
             setting=consts,
         )
-        return prepared if kernel is None else prepared.pinned()
+        return prepared if kernel is None else prepared.pin_if_capturing()
 
-    def captured_by_name(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
+    def name_captured_values(self, data: TransferResult) -> Iterator[tuple[str, Parameter]]:
         """Yield the name of each captured value in the mods, for messages, and its parameter."""
         for place, parameter in enumerate(data.captured):
             yield self.own_name(place), parameter
@@ -607,7 +607,7 @@ def make_attention(
     check_head_dims(*head_dims)
     parts = {"PARTS": parts_for(form.dtype)} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}
-    traced = traced_with(spec, capture_key) if traced is None else traced
+    traced = trace_by_key(spec, capture_key) if traced is None else traced
     if origin is None:
         transferred = transfer_to_expert(expert(kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
     else:
@@ -639,7 +639,7 @@ def make_attention(
     )
 
 
-def traced_with(spec: Specification, capture_key: CaptureKey) -> Traced:
+def trace_by_key(spec: Specification, capture_key: CaptureKey) -> Traced:
     """Trace mods, each of which runs once.
 
     Mods that write to what they read are traced once more: values of a trace that they keep are refused where they are
@@ -661,4 +661,4 @@ def name_of(mod: object) -> str:
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(name)).strip("_") or "variant"
 
 
-__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "make_attention", "name_of", "traced_with"]
+__all__ = ["ATTENTIONS", "Attention", "Level", "Ready", "attention", "make_attention", "name_of", "trace_by_key"]

@@ -17,17 +17,17 @@ import torch
 
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...checking.checked import Checked
-from ...spec.gradients import padded_rows
+from ...spec.gradients import pad_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
 from ..capture.call_inputs import need_gradients, need_hopper, need_warm, wrong
 from ..capture.captured_tensors import DeviceArguments
-from ..capture.double_backward import GradientError, differentiated_once
+from ..capture.double_backward import GradientError, differentiate_once
 from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import (
     as_it_lies,
     autocasts,
-    made_as_it_lies,
+    is_output_layout,
     make_placeholder,
     output_for,
     pack_rows,
@@ -81,7 +81,7 @@ class Attention(backward_kernels.Attention, Protocol):
     settings: Settings
 
     def gradients(self, requested: RequestedGradients = ...) -> Gradients: ...
-    def captured_by_name(self, data: TransferResult) -> Iterable[tuple[str, Parameter]]: ...
+    def name_captured_values(self, data: TransferResult) -> Iterable[tuple[str, Parameter]]: ...
 
 
 class Ready(Protocol):
@@ -178,7 +178,7 @@ class Gradients:
         if last is None or ready.kernel is None or not last.of(ready):
             return None
         for device_arguments in last.device_arguments:
-            _joined(device_arguments)
+            _join_arguments(device_arguments)
         return last(*tensors, *ready.seed)
 
     def of(
@@ -208,7 +208,7 @@ class Gradients:
             launches[step] = arguments
             runs[step].launch(arguments)
 
-        L, DL = _floats(q, 2, *q.shape[:2], padded_rows(at.M))
+        L, DL = _floats(q, 2, *q.shape[:2], pad_rows(at.M))
         dq = _sums(q) if plan.adds else make_placeholder(q, torch.float32)
         if "prepare" in plan.steps:
             launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
@@ -222,9 +222,9 @@ class Gradients:
         inputs |= {name: ready.arguments[name] for name in (DROPOUT if ready.seed else ())}
         if plan.by_queries is not None:
             saved = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
-            launch(BY_QUERIES, {**inputs, **saved, "dQ": gq, **_joined(device_arguments[BY_QUERIES])})
+            launch(BY_QUERIES, {**inputs, **saved, "dQ": gq, **_join_arguments(device_arguments[BY_QUERIES])})
         if plan.by_keys is not None:
-            captured_values = _joined(device_arguments[KERNEL])
+            captured_values = _join_arguments(device_arguments[KERNEL])
             learned = {name: torch.zeros_like(captured_values[of]) for of, name in plan.by_keys.transferred.gradients.items()}
             if plan.spread:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
@@ -240,7 +240,7 @@ class Gradients:
             launch("finish", {"dQ": dq, "GQ": gq, "scale": scale})
         if keep and self.requested.queries and self.requested.keys and not plan.spread and not gradients:
             self._keep(_numbers_of(ready, q, k, scale), runs, launches, tuple(device_arguments.values()), ready)
-        return (gq, gk, gv), _added(gradients, self.of_sink(ready.data, lse, DL[..., : at.M]))
+        return (gq, gk, gv), _add_gradients(gradients, self.of_sink(ready.data, lse, DL[..., : at.M]))
 
     def _keep(
         self,
@@ -282,7 +282,7 @@ class Gradients:
         if ready.kernel is None:
             return {name: _Interpreted(step.checked) for name, step in self.plan.steps.items()}
         if not self.kernels:
-            self.kernels = self.compiled(device)
+            self.kernels = self.compile_kernels(device)
         return self.kernels
 
     def of_sink(self, forward: TransferResult, lse: torch.Tensor, delta: torch.Tensor) -> dict[int, torch.Tensor]:
@@ -307,7 +307,7 @@ class Gradients:
         grads = torch.autograd.grad(sinks, tuple(leaves.values()), by_head.sum_to_size(sinks.shape))
         return dict(zip(leaves, grads, strict=True))
 
-    def compiled(self, device: torch.device) -> Mapping[str, Kernel]:
+    def compile_kernels(self, device: torch.device) -> Mapping[str, Kernel]:
         from ...runtime.compiled import compile
 
         need_warm("compiling a kernel")
@@ -330,14 +330,14 @@ def _sums(like: torch.Tensor) -> torch.Tensor:
     return _floats(like, *like.shape[:-1], -(-like.shape[-1] // 4) * 4)[..., : like.shape[-1]]
 
 
-def _joined(arguments: DeviceArguments | None) -> Mapping[str, Any]:
+def _join_arguments(arguments: DeviceArguments | None) -> Mapping[str, Any]:
     """Return captured values for a launch on the current stream."""
     if arguments is not None:
         arguments.join()
     return arguments or {}
 
 
-def _added(*gradients: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+def _add_gradients(*gradients: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     """Add up gradients by index."""
     total: dict[int, torch.Tensor] = {}
     for grads in gradients:
@@ -430,7 +430,7 @@ def backward(
     fitting = [x if strides_fit(x) and x.data_ptr() % COPY_ALIGNMENT == 0 else pack_rows(x) for x in (q, k, v, o, do)]
     keep = plain and ready.kernel is not None and all(a is b for a, b in zip(fitting, (q, k, v, o, do), strict=True))
     # gradients are given as they are
-    keep = keep and key.shape[0] == query.shape[0] and all(map(made_as_it_lies, (q, k, v)))
+    keep = keep and key.shape[0] == query.shape[0] and all(map(is_output_layout, (q, k, v)))
     q, k, v, o, do = fitting
     grads, learned_gradients = gradients.of(ready, BackwardInputs(q, k, v, o, lse, do, dlse), scale, keep)
     dense = (None if g is None or not is_needed else without_room(g, x) for g, x, is_needed in zip(grads, (q, k, v), needed, strict=True))
@@ -438,9 +438,10 @@ def backward(
         g if g is None or g.shape[0] == x.shape[0] else g.sum(0, keepdim=True) for g, x in zip(dense, (query, key, value), strict=True)
     )
     strided = (g if g is None else as_it_lies(g, x) for g, x in zip(summed, (query, key, value), strict=True))
-    found = ([learned_gradients[i] for i in at if i in learned_gradients] for at in places)
+    gradient_lists = ([learned_gradients[i] for i in at if i in learned_gradients] for at in places)
     return *strided, *(
-        _total(grads, x) if grads else _make_zeros(ready.attention, at, x) for grads, at, x in zip(found, places, learned, strict=True)
+        _total(grads, x) if grads else _make_zeros(ready.attention, at, x)
+        for grads, at, x in zip(gradient_lists, places, learned, strict=True)
     )
 
 
@@ -494,7 +495,7 @@ class _Differentiable(torch.autograd.Function):
             do_or_zeros = torch.zeros_like(o) if do is None else do
             return backward(ctx.ready, BackwardInputs(query, key, value, o, lse, do_or_zeros, dlse), needed[:3], ctx.learned)
 
-        grads = differentiated_once(first, (query, key, value, do, dlse, *ctx.learned))
+        grads = differentiate_once(first, (query, key, value, do, dlse, *ctx.learned))
         return *grads[:3], None, *grads[3:]
 
 
@@ -547,7 +548,7 @@ def collect_read_tensors(ready: Ready) -> tuple[tuple[torch.Tensor, str], ...]:
     if ready.data is None or ready.attention is None:
         return ()
     tensors: dict[int, tuple[torch.Tensor, str]] = {}
-    for name, parameter in ready.attention.captured_by_name(ready.data):
+    for name, parameter in ready.attention.name_captured_values(ready.data):
         if isinstance(parameter.value, torch.Tensor) and not parameter.value.is_inference():
             tensors.setdefault(id(parameter.value), (parameter.value, name))
     return tuple(tensors.values())

@@ -30,7 +30,7 @@ SHARED_OUT = 1.7
 BANDWIDTH = 3.35e12  # bytes a second, of the device that FEW is for
 PRODUCTS, PLAIN = 4096, 128  # operations in a clock of a multiprocessor: of the tensor core, and others
 # instructions of a pair without its score: an exponential, which takes as long as eight others, and eight others
-OWN = 16
+OWN_ROWS = 16
 
 
 def has_few_keys(
@@ -56,7 +56,7 @@ def has_few_keys(
         return False
     if score.special:  # computing it twice was slower when measured (a soft cap, 1024 keys, head dim 128)
         return False
-    keys, cost = mean_visited_keys(settings, data, device_arguments, at), 4 * dim / PRODUCTS + OWN / PLAIN
+    keys, cost = mean_visited_keys(settings, data, device_arguments, at), 4 * dim / PRODUCTS + OWN_ROWS / PLAIN
     if keys is None:
         return False
     return keys <= FEW * (SHARED_OUT if spread else 1) * dim * cost / (cost + score.plain / PLAIN) * BANDWIDTH / (
@@ -70,7 +70,7 @@ def mean_visited_keys(settings: Settings, data: TransferResult, device_arguments
     While the device has not counted those of this data, the last count for these lengths is returned.
     """
     if not isinstance(data.lists, Lists) or device_arguments is None:
-        return settings.visited(at, settings.numbers(data.captured))
+        return settings.count_visited_keys(at, settings.numbers(data.captured))
     if device_arguments.visited is not None:
         return device_arguments.visited
     previous = settings.counted.get(at)

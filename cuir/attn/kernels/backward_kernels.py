@@ -104,7 +104,7 @@ class Step:
         return check(self.program, self.kernel, self.consts)
 
 
-def _sloped(traced: Traced) -> bool:
+def _has_slope(traced: Traced) -> bool:
     """Return True if scores have a derivative other than 1."""
     return dscore(*traced.differentiated) != nodes.Literal(1.0)
 
@@ -115,11 +115,11 @@ class Part:
     def __init__(self, attention: Attention, transferred: TransferResult, setting: Mapping[str, Const]):
         self.attention, self.transferred, self.kernel = attention, transferred, transferred.kernel
         traced = attention.traced
-        slopes = {"SLOPES": _sloped(traced)}
+        slopes = {"SLOPES": _has_slope(traced)}
         self.step = Step(transferred.program, self.kernel, {**attention.fixed, **setting, **slopes})
         # indices, among the captured parameters of the forward pass, of those that this kernel takes
         self.places = places_read_by_gradients(traced)
-        self.kept = Cache()
+        self.results = Cache()
 
     @functools.cached_property
     def takes(self) -> frozenset[str]:
@@ -141,7 +141,7 @@ class Part:
             need_warm("preparing what a mask captures")
             return DeviceArguments(data.arguments(at, device, self.step.consts, dropout=False), device)
 
-        result = self.kept.get((at, str(device)), sources_of(captured, data.spec, at), make)
+        result = self.results.get((at, str(device)), sources_of(captured, data.spec, at), make)
         assert isinstance(result, DeviceArguments)
         return result
 
@@ -158,11 +158,13 @@ class Part:
 
         Raises CuirError if it is wrong.
         """
-        from .verification_verdicts import verified
+        from .verification_verdicts import verify_or_recall
 
         attention, step = self.attention, self.step
         if attention.level != "off":
-            verified(step.program, attention.spec, attention.capture_key, step.consts, attention.level, progress, kernel=self.kernel)
+            verify_or_recall(
+                step.program, attention.spec, attention.capture_key, step.consts, attention.level, progress, kernel=self.kernel
+            )
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
             outputs: dict[str, Const] = {"KEYS": requested.keys} if single else {"QUERIES": adds, "KEYS": requested.keys}
             if spread:
                 outputs |= {"SPREAD": True, "G": F32}
-            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _sloped(traced))
+            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order
     if requested.queries and not adds:

@@ -53,7 +53,7 @@ JOIN_SHARES = {False: 11, True: 6}
 LEAST_BLOCKS = 8  # least blocks of a CTA where keys are split
 GAIN = 0.95  # a split must take less than this share of the time without one
 READERS = 81  # CTAs of one warpgroup that saturate the bandwidth of memory
-BOTH = {False: 1.27, True: 1.15}  # speedup of a CTA's reads by a second warpgroup, of contiguous keys and over a cache
+SECOND_WARPGROUP_SPEEDUP = {False: 1.27, True: 1.15}  # speedup of a CTA's reads by a second warpgroup, of contiguous keys and over a cache
 ALONE = 0.75  # share of the multiprocessors: with fewer CTAs each must read faster than one warpgroup computes ...
 LONG = 48  # ... if it has so many blocks to read
 MANY = 128  # least blocks of a CTA for which its warps take more keys at a time over 8-bit numbers
@@ -243,7 +243,11 @@ def _shared_out(units: int, blocks: int, features: Features) -> tuple[int, int]:
         cluster, splits = way
         at_once = _at_once(cluster)
         reading = min(units * splits, at_once) * cluster
-        faster = BOTH[features.cached or features.ruled] if _of_two(units * splits, cluster, -(-blocks // splits), features) else 1.0
+        faster = (
+            SECOND_WARPGROUP_SPEEDUP[features.cached or features.ruled]
+            if _of_two(units * splits, cluster, -(-blocks // splits), features)
+            else 1.0
+        )
         each = -(-blocks // (cluster * splits)) * max(1.0 / faster, reading / READERS) + JOIN[cluster]
         return -(-units * splits // at_once) * each + (JOIN_SHARES[features.eight] if splits > 1 else 0)
 

@@ -43,12 +43,12 @@ class DecodeSettings(Settings):
 
     @functools.cached_property
     def start(self) -> dict[str, Const]:
-        return self.untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
+        return self.choose_untuned(Lengths(1, 1, 1, 1, decoding.LEAST_KEYS))
 
-    def untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
-        return decoding.consts_for(self.needed(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
+    def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        return decoding.consts_for(self.limit_to_kept_keys(at, dict(numbers)), self.fixed, self.packed, self.joins, self.ruled)
 
-    def needed(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
+    def limit_to_kept_keys(self, at: Lengths, numbers: Mapping[str, int | float]) -> Lengths:
         """Return the lengths with the keys that the mask keeps in whole blocks.
 
         Lengths and captured numbers must decide these.
@@ -66,10 +66,12 @@ class DecodeSettings(Settings):
         from ...performance.selection import Choice
 
         return Choice(
-            self.untuned(at, numbers), "start", "as many CTAs to a key head as its queries, keys and the other key heads leave room for"
+            self.choose_untuned(at, numbers),
+            "start",
+            "as many CTAs to a key head as its queries, keys and the other key heads leave room for",
         )
 
-    def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+    def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """Return a smaller setting that is verified in place of this one.
 
         It has two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and it runs
@@ -102,7 +104,7 @@ class CacheSettings(DecodeSettings):
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.cached_attention import make_cached_specification
 
-        return make_cached_specification(transferred.spec, _captured(self.program, transferred), "TOKENS" in self.fixed)
+        return make_cached_specification(transferred.spec, _make_captured_arguments(self.program, transferred), "TOKENS" in self.fixed)
 
 
 class VarlenSettings(Settings):
@@ -121,7 +123,7 @@ class VarlenSettings(Settings):
         settings = ({**start, **self.fixed} for start in self.starts if start.get("BM") == TALL)
         return next((consts for consts in settings if fits(self.program, None, consts)), self.start)
 
-    def untuned(self, at: Lengths) -> dict[str, Const]:
+    def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         if at.M > SHORT:
             dim = max(int(self.fixed[n]) for n in ("D", "DV"))  # type: ignore[arg-type]
             least = next((queries for most, queries in TALL_FROM.items() if dim <= most), None)
@@ -133,12 +135,12 @@ class VarlenSettings(Settings):
     def choice(self, at: Lengths, numbers: Numbers = ()) -> Choice:
         from ...performance.selection import Choice
 
-        return Choice(self.untuned(at), "start", "by the longest sequence: the device alone knows the others")
+        return Choice(self.choose_untuned(at), "start", "by the longest sequence: the device alone knows the others")
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.packed_attention import make_packed_specification
 
-        return make_packed_specification(transferred.spec, _captured(self.program, transferred))
+        return make_packed_specification(transferred.spec, _make_captured_arguments(self.program, transferred))
 
 
 def longest_class(longest: int | None, tokens: int) -> int:
@@ -152,7 +154,7 @@ def longest_class(longest: int | None, tokens: int) -> int:
     return max(n for n in (SHORT + 1, *TALL_FROM.values()) if longest is None or n <= longest)
 
 
-def _captured(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
+def _make_captured_arguments(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
     """Return a function from lengths to a kernel's arguments for captured values."""
     from ..splicing.captured_arguments import CapturedArguments
 

@@ -109,7 +109,7 @@ class Settings:
             )
         return self.by_class[kind]
 
-    def visited(self, at: Lengths, numbers: Numbers = ()) -> float | None:
+    def count_visited_keys(self, at: Lengths, numbers: Numbers = ()) -> float | None:
         """Return the mean number of keys that a query visits, in whole blocks.
 
         None if lengths and numbers do not decide it.
@@ -127,11 +127,11 @@ class Settings:
 
         return Shape(at.B, at.H, at.HK, at.M, at.N, int(self.fixed["D"]))  # type: ignore[arg-type]
 
-    def untuned(self, at: Lengths) -> dict[str, Const]:
+    def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         """Return the setting of the interpreter for a problem."""
         return self.start
 
-    def judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+    def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """Return the setting that is verified for one that runs."""
         return consts
 
@@ -139,7 +139,7 @@ class Settings:
         """Return the specification against which a program of these settings is verified."""
         return transferred.spec
 
-    def checked(self, consts: Mapping[str, Const]) -> Checked:
+    def check_program(self, consts: Mapping[str, Const]) -> Checked:
         from ...checking.checker import check
 
         key = text_of(consts)
@@ -152,9 +152,9 @@ class Settings:
         from ...performance.search.verdicts import fits
 
         if not fits(self.program, None, consts):
-            self.checked(consts)
+            self.check_program(consts)
 
-    def compiled(
+    def compile_for(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
     ) -> tuple[dict[str, Const], CompiledKernel]:
         """Return the consts and the kernel for a problem.

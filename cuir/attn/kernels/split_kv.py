@@ -53,12 +53,12 @@ def join_shares(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts
     settings = {n: consts[n] for n in ("T", "DV", "SPLITS")}
     if not interpreted:
         lse: torch.Tensor
-        _, lse = _compiled(tuple(settings.items()))(PO=parts, PL=sums, O=o)
+        _, lse = _compile_kernel(tuple(settings.items()))(PO=parts, PL=sums, O=o)
         return lse
     from ...interp import run
 
     lse = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
-    run(_checked(tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
+    run(_check_kernel(tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
     return lse
 
 
@@ -67,12 +67,12 @@ def _read_program() -> Program:
 
 
 @functools.cache
-def _checked(consts: tuple[tuple[str, Const], ...]) -> Checked:
+def _check_kernel(consts: tuple[tuple[str, Const], ...]) -> Checked:
     return check(_read_program(), None, dict(consts))
 
 
 @functools.cache
-def _compiled(consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
+def _compile_kernel(consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
     from ...runtime.compiled import compile
 
     return compile(_read_program(), consts=dict(consts))

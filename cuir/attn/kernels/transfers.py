@@ -97,21 +97,21 @@ def _remember_transfer(
 
     def make() -> _Stored:
         try:
-            made = transfer(reduced_spec, reduced_trace)
+            result = transfer(reduced_spec, reduced_trace)
         except CuirError:
             transfer(spec, traced)  # whose error can show the user's mods
             raise
         return _Stored(
-            made.program,
-            made.text,
-            made.diff,
-            made.kernel,
-            tuple(replace(p, value=None) for p in made.captured),
-            made.replaced,
-            made.notes,
-            made.lists,
-            made.tables,
-            dict(made.gradients),
+            result.program,
+            result.text,
+            result.diff,
+            result.kernel,
+            tuple(replace(p, value=None) for p in result.captured),
+            result.replaced,
+            result.notes,
+            result.lists,
+            result.tables,
+            dict(result.gradients),
         )
 
     key = [kind, origin_text(name), *_describe_spec(reduced_spec), *_describe_trace(reduced_trace)]

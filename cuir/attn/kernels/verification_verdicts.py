@@ -21,7 +21,7 @@ from ..capture.capture_keys import CaptureKey
 from ..capture.first_call_progress import Progress
 
 
-def verified(
+def verify_or_recall(
     program: Program,
     spec: AnySpecification,
     capture_key: CaptureKey,
@@ -69,4 +69,4 @@ def _read(entry: Path) -> VerifyReport | None:
         return None
 
 
-__all__ = ["verified"]
+__all__ = ["verify_or_recall"]

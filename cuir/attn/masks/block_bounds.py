@@ -49,7 +49,7 @@ _TILE = Rows(
 )
 _R = Linear(frozenset([(Name("r"), 1)]))
 # of a warpgroup: kv_rows
-_GROUP = Rows(_R, _R.shifted(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")
+_GROUP = Rows(_R, _R.shift(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")
 
 
 # ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
@@ -184,14 +184,14 @@ class Touched:
 _ZERO, _N = Linear(), Linear(frozenset([(Name("N"), 1)]))
 
 
-def touched(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
+def bound_touched_blocks(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
     prefixes: list[Value] = []
     starts: list[Value] = []
     ends: list[Value] = []
     suffixes: list[Value] = []
     result = Touched()
     for term in terms:
-        uppers = [_extreme(a.at, rows, False).shifted(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
+        uppers = [_extreme(a.at, rows, False).shift(1) for a in term if isinstance(a, Bound) and a.upper and not a.rows]
         lowers = [_extreme(a.at, rows, True) for a in term if isinstance(a, Bound) and not a.upper and not a.rows]
         cond = _condition(term, rows)
         end = least(uppers) if uppers else _N
@@ -255,8 +255,8 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
         )
     if not kept_pairs.exact or not dropped.exact:
         return None
-    need, drop = touched(kept_pairs.terms), touched(dropped.terms)
-    group_need, group_drop = touched(kept_pairs.terms, _GROUP), touched(dropped.terms, _GROUP)
+    need, drop = bound_touched_blocks(kept_pairs.terms), bound_touched_blocks(dropped.terms)
+    group_need, group_drop = bound_touched_blocks(kept_pairs.terms, _GROUP), bound_touched_blocks(dropped.terms, _GROUP)
     notes = []
     divisors = {
         show(n.right)
@@ -292,7 +292,7 @@ def _work(terms: Iterable[Term], need: Touched) -> Work:
     alone = [t for t in terms if all(isinstance(a, Uniform) or a.rows for a in t)]  # some queries attend to every key
     first = [t for t in alone if any(isinstance(a, Bound) and a.upper for a in t)]
     rest = [t for t in terms if t not in alone]
-    return "falling" if alone and first == alone and rest and _even(touched(rest)) else "growing"
+    return "falling" if alone and first == alone and rest and _even(bound_touched_blocks(rest)) else "growing"
 
 
 def _even(need: Touched) -> bool:

@@ -165,7 +165,7 @@ def block_lists(
     A tile is BM queries, a block BN keys. Blocks that a tile does not visit are at the end of its list. PAIRS pairs are
     evaluated at a time; nothing waits for the device.
     """
-    kept_counts = kept_pairs(keep, captured, at, BM, BN, device)
+    kept_counts = count_kept_pairs(keep, captured, at, BM, BN, device)
     tiles, blocks = kept_counts.shape[2:]
     rows = (at.M - BM * torch.arange(tiles, device=device)).clamp(0, BM)
     inside = torch.arange(blocks, device=device) < at.N // BN
@@ -224,7 +224,7 @@ def block_bits(
     return bits, slot
 
 
-def kept_pairs(keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
+def count_kept_pairs(keep: Expr, captured: Mapping[str, Value], at: Lengths, BM: int, BN: int, device: torch.device | str) -> torch.Tensor:
     """Return how many pairs each block keeps: i32 [B or 1, H or 1, tiles, blocks].
 
     There is at least one tile and one block.
@@ -296,8 +296,8 @@ __all__ = [
     "block_bits",
     "block_lists",
     "column_lists_for",
+    "count_kept_pairs",
     "exchange_sides",
-    "kept_pairs",
     "lists_for",
     "tile_order",
 ]

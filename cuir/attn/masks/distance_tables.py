@@ -85,7 +85,7 @@ def by_distance(score: Expr, parameters: Iterable[Parameter], fresh: Callable[[s
     would be made anew in each step.
     """
     search = _Search({p.name: p for p in parameters}, fresh)
-    rewritten_score = search.rewritten(score)
+    rewritten_score = search.rewrite(score)
     return rewritten_score, tuple(search.tables.values())
 
 
@@ -93,16 +93,16 @@ class _Search:
     def __init__(self, parameters: Mapping[str, Parameter], fresh: Callable[[str], str]):
         self.parameters, self.fresh = parameters, fresh
         self.tables: dict[IdentityKey, Table] = {}  # by what they hold
-        self.known: dict[IdentityKey, Expr] = {}  # tracing shares subexpressions
+        self.rewrites: dict[IdentityKey, Expr] = {}  # tracing shares subexpressions
         self.distances: dict[IdentityKey, Expr | None] = {}
 
-    def rewritten(self, e: Expr) -> Expr:
+    def rewrite(self, e: Expr) -> Expr:
         key = IdentityKey(e)
-        if key not in self.known:
-            self.known[key] = self._rewritten(e)
-        return self.known[key]
+        if key not in self.rewrites:
+            self.rewrites[key] = self._rewrite(e)
+        return self.rewrites[key]
 
-    def _rewritten(self, e: Expr) -> Expr:
+    def _rewrite(self, e: Expr) -> Expr:
         if not names_read(e) & {"q", "k"}:
             return e
         if self.is_float(e) and not self.learns(e) and cost(e) >= WORTH and (term := self.of_distance(e)) is not None:
@@ -111,7 +111,7 @@ class _Search:
                 name, size = (self.fresh(f"{stem}{n if n > 1 else ''}") for stem in DISTANCES)
                 self.tables[key] = Table(name, term, size)
             return self.tables[key].read()
-        return with_children(e, lambda c: self.rewritten(c) if isinstance(c, Expr) else c)
+        return with_children(e, lambda c: self.rewrite(c) if isinstance(c, Expr) else c)
 
     def is_float(self, e: Expr) -> bool:
         """Return True if an expression is an f32 for certain.

@@ -31,21 +31,21 @@ class Linear:
     k: int = 0
     const: int = 0
 
-    def plus(self, other: Linear, sign: int = 1) -> Linear:
+    def plus(self, addend: Linear, sign: int = 1) -> Linear:
         terms = dict(self.terms)
-        for term, n in other.terms:
+        for term, n in addend.terms:
             terms[term] = terms.get(term, 0) + sign * n
-        return Linear(_terms(terms), self.q + sign * other.q, self.k + sign * other.k, self.const + sign * other.const)
+        return Linear(_terms(terms), self.q + sign * addend.q, self.k + sign * addend.k, self.const + sign * addend.const)
 
     def times(self, n: int) -> Linear:
         return Linear(_terms({t: c * n for t, c in self.terms}), self.q * n, self.k * n, self.const * n)
 
-    def shifted(self, n: int) -> Linear:
+    def shift(self, n: int) -> Linear:
         return Linear(self.terms, self.q, self.k, self.const + n)
 
-    def minus_is_const(self, other: Linear) -> int | None:
+    def minus_is_const(self, subtrahend: Linear) -> int | None:
         """Return self - other, if that is a number."""
-        d = self.plus(other, -1)
+        d = self.plus(subtrahend, -1)
         return d.const if not d.terms and d.q == 0 and d.k == 0 else None
 
 
@@ -149,7 +149,7 @@ class Normal:
 def normal(e: Expr, holds: bool = True) -> Normal:
     """Return the pairs for which a bool expression of q and k is true (`holds`) or false."""
     result = Normal()
-    result.terms = _simplified(_dnf(e, holds, result))
+    result.terms = _simplify(_dnf(e, holds, result))
     return result
 
 
@@ -162,8 +162,8 @@ def _dnf(e: Expr, holds: bool, out: Normal) -> list[Term]:
     if isinstance(e, Binary) and op_traits.decided_by is not None:
         parts = [_dnf(x, holds, out) for x in (e.left, e.right)]
         if op_traits.decided_by is not holds:  # both true, or not either
-            return _both(parts[0], parts[1], out)
-        return _simplified([*parts[0], *parts[1]])
+            return _conjoin(parts[0], parts[1], out)
+        return _simplify([*parts[0], *parts[1]])
     if isinstance(e, Binary) and op_traits.compares:
         return _comparison(op_traits.compares if holds else _opposite(op_traits.compares), e.left, e.right, out, not holds)
     if not names_read(e) & {"q", "k"}:
@@ -176,11 +176,11 @@ def _maybe(out: Normal) -> list[Term]:
     return [frozenset()]
 
 
-def _both(a: list[Term], b: list[Term], out: Normal) -> list[Term]:
+def _conjoin(a: list[Term], b: list[Term], out: Normal) -> list[Term]:
     if len(a) * len(b) > MAX_TERMS:
         out.exact = False
         return min(a, b, key=len)  # leaving out a condition keeps more pairs
-    return _simplified([x | y for x, y in itertools.product(a, b)])
+    return _simplify([x | y for x, y in itertools.product(a, b)])
 
 
 def _opposite(signs: Signs) -> Signs:
@@ -211,12 +211,12 @@ def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: boo
                 every = (op_traits.extremum == "min") == (1 in holds)  # min(..) >= y needs all of them
                 terms = parts[0]
                 for p in parts[1:]:
-                    terms = _both(terms, p, out) if every else _simplified([*terms, *p])
+                    terms = _conjoin(terms, p, out) if every else _simplify([*terms, *p])
                 return terms
             if is_where(x):
                 cond, then, otherwise = x.args
-                first = _both(_dnf(cond, True, out), _comparison(holds, then, y, out, negated), out)
-                return _simplified([*first, *_both(_dnf(cond, False, out), _comparison(holds, otherwise, y, out, negated), out)])
+                first = _conjoin(_dnf(cond, True, out), _comparison(holds, then, y, out, negated), out)
+                return _simplify([*first, *_conjoin(_dnf(cond, False, out), _comparison(holds, otherwise, y, out, negated), out)])
     if not (names_read(left) | names_read(right)) & {"q", "k"}:
         if negated and (_perhaps_float(left) or _perhaps_float(right)):
             return [frozenset([Uniform(Binary(comparison(_opposite(signs)), left, right), False)])]
@@ -226,7 +226,7 @@ def _comparison(signs: Signs, left: Expr, right: Expr, out: Normal, negated: boo
         return _maybe(out)
     d = a.plus(b, -1)
     least = 0 if 0 in signs else 1  # d < 0 is d + 1 <= 0
-    low, high = d.shifted(least), d.times(-1).shifted(least)
+    low, high = d.shift(least), d.times(-1).shift(least)
     atoms = [_at_most_zero(w) for w, s in ((low, 1), (high, -1)) if not (ordered and s in signs)]
     if signs == (-1, 1):
         return _maybe(out) if None in atoms else [frozenset([x]) for x in atoms if x is not None]
@@ -250,9 +250,9 @@ def _chunk(signs: Signs, quotient: Binary, y: Expr, out: Normal) -> list[Term]:
     """
     x, c = quotient.left, quotient.right
     if signs == (0,):
-        return _both(_chunk((0, 1), quotient, y, out), _chunk((-1, 0), quotient, y, out), out)
+        return _conjoin(_chunk((0, 1), quotient, y, out), _chunk((-1, 0), quotient, y, out), out)
     if signs == (-1, 1):
-        return _simplified([*_chunk((-1,), quotient, y, out), *_chunk((1,), quotient, y, out)])
+        return _simplify([*_chunk((-1,), quotient, y, out), *_chunk((1,), quotient, y, out)])
     below = -1 in signs
     limit = Binary("*", Binary("+", y, Literal(1)) if below == (0 in signs) else y, c)
     return _comparison((-1,) if below else (0, 1), x, limit, out)
@@ -269,7 +269,7 @@ def _at_most_zero(d: Linear) -> Atom | None:
     return None
 
 
-def _simplified(terms: Iterable[Term]) -> list[Term]:
+def _simplify(terms: Iterable[Term]) -> list[Term]:
     """Drop atoms that others of their term imply, impossible terms, and terms that lie in others."""
     possible = [frozenset(_weakest_out(list(term), implies)) for term in terms if not _impossible(term)]
     return _weakest_out(list(dict.fromkeys(possible)), lambda a, b: _covers(a, b))

@@ -47,19 +47,19 @@ def tile_for(work: Work, kernel: Kernel, tile: Func, order: str) -> Func:
     """
     if in_query_tiles(kernel):
         if work == "even":
-            return _parsed(_IN_A_ROW)
+            return _parse_tile(_IN_A_ROW)
         if work == "listed":
-            return _parsed(_LISTED.format(order=order))
-        if _made_here(tile):  # the origin is a variant itself
-            tile = _parsed(_LONGEST_FIRST)
-    return _reversed(tile) if work == "falling" else tile
+            return _parse_tile(_LISTED.format(order=order))
+        if _is_transfer_made(tile):  # the origin is a variant itself
+            tile = _parse_tile(_LONGEST_FIRST)
+    return _reverse_tiles(tile) if work == "falling" else tile
 
 
-def _made_here(tile: Func) -> bool:
+def _is_transfer_made(tile: Func) -> bool:
     """Return True if an earlier variant's transfer made the function for its own work."""
     last = tile.body[-1]
     listed = isinstance(last, Return) and isinstance(last.value, Tuple) and isinstance(last.value.items[0], Subscript)
-    return listed or tile.body == _parsed(_IN_A_ROW).body
+    return listed or tile.body == _parse_tile(_IN_A_ROW).body
 
 
 def in_query_tiles(kernel: Kernel) -> bool:
@@ -74,7 +74,7 @@ def _factors(e: Expr) -> list[Expr]:
     return [*_factors(e.left), *_factors(e.right)] if isinstance(e, Binary) and "y" in traits(e).factors else [e]
 
 
-def _reversed(tile: Func) -> Func:
+def _reverse_tiles(tile: Func) -> Func:
     """Return the tile function with the first query tiles first.
 
     The function must be written as `..., cdiv(M, BM) - 1 - x`; others are unchanged.
@@ -89,7 +89,7 @@ def _reversed(tile: Func) -> Func:
     return replace(tile, body=(*tile.body[:-1], replace(last, value=value)))
 
 
-def _parsed(text: str) -> Func:
+def _parse_tile(text: str) -> Func:
     return parse(text, "splice points").funcs()["tile"]
 
 

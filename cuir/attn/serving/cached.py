@@ -128,13 +128,13 @@ def attention_with_kv_cache(
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, -2, (q, k_cache))
     if mods is None:
-        o, lse = _attended(inputs, Variant(mask_mod, score_mod, weighting), options)
+        o, lse = _attend(inputs, Variant(mask_mod, score_mod, weighting), options)
     else:
         o, lse = _in_graph(inputs, mods, options)
     return (o, lse) if return_lse else o
 
 
-def _attended(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tuple[torch.Tensor, torch.Tensor]:
+def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a call that no graph traces; return O and LSE."""
     B = _check(inputs, options)
     q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
@@ -238,7 +238,7 @@ def _split(arguments: Sequence[Any]) -> tuple[CacheInputs, GraphMods, CacheOptio
 def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
     inputs, mods, options = _split(arguments)
-    return _attended(inputs, restore_variant(mods.handle, mods.captured), options)
+    return _attend(inputs, restore_variant(mods.handle, mods.captured), options)
 
 
 def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:

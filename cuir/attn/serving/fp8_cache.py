@@ -78,13 +78,13 @@ def quantise(x: torch.Tensor, scale: torch.Tensor | None) -> tuple[torch.Tensor,
     """
     x = x.float()
     if scale is None or scale.dim() == 1:
-        return _rounded(x if scale is None else x / scale[:, None]), None
+        return _round_to_fp8(x if scale is None else x / scale[:, None]), None
     token_scales = x.abs().amax(-1) / LARGEST
     token_scales = torch.where(token_scales > 0, token_scales, 1.0)
-    return _rounded(x / token_scales[..., None]), token_scales
+    return _round_to_fp8(x / token_scales[..., None]), token_scales
 
 
-def _rounded(x: torch.Tensor) -> torch.Tensor:
+def _round_to_fp8(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(-LARGEST, LARGEST).to(DTYPE)
 
 

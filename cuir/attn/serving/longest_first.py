@@ -55,20 +55,20 @@ def longest_first(lengths: torch.Tensor) -> torch.Tensor:
     entry = _CACHE.get(device)
     if entry is not None and state is not None and entry.when == when and entry.lengths() is lengths:
         return entry.order
-    order = _ranked(lengths.to(torch.int32))
+    order = _rank(lengths.to(torch.int32))
     if state is not None:
         _CACHE[device] = _CachedOrder(weakref.ref(lengths), when, order)
     return order
 
 
-def _ranked(lengths: torch.Tensor) -> torch.Tensor:
+def _rank(lengths: torch.Tensor) -> torch.Tensor:
     if lengths.device.type == "cuda":
-        order: torch.Tensor = _compiled()(LENGTHS=lengths)
+        order: torch.Tensor = _compile_kernel()(LENGTHS=lengths)
     else:
         from ...interp import run
 
         order = torch.empty_like(lengths)
-        run(_checked(), {"LENGTHS": lengths, "ORDER": order})
+        run(_check_kernel(), {"LENGTHS": lengths, "ORDER": order})
     return order
 
 
@@ -77,12 +77,12 @@ def _read_program() -> Program:
 
 
 @functools.cache
-def _checked() -> Checked:
+def _check_kernel() -> Checked:
     return check(_read_program())
 
 
 @functools.cache
-def _compiled() -> CompiledKernel:
+def _compile_kernel() -> CompiledKernel:
     from ...runtime.compiled import compile
 
     return compile(_read_program())

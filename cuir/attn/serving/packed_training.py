@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ...caching import Memo
-from ...spec.specification import requested_lengths
+from ...spec.specification import list_requested_lengths
 from ..api.block_masks import create_block_mask
 from ..api.dense_calls import run
 from ..api.operator import OPERATOR, UNKNOWN, GraphMods, Handled, get_handled, handle_for
@@ -30,7 +30,7 @@ from .serving_requests import Bounds, PackedTensors
 class Tokens:
     """The sequence of each token [T], int32, and the token's index in it.
 
-    Tokens of no sequence have a number `none` for the sequence.
+    Tokens of no sequence have a number `absent` for the sequence.
     """
 
     sequence: torch.Tensor
@@ -56,13 +56,13 @@ class Strangers:
     def __init__(self, tables: Tables):
         sequences = torch.cat([tables.queries.sequence, tables.keys.sequence])
         self.counting: Counting | None = Counting((sequences < 0).sum())
-        self.none = False
+        self.is_empty = False
 
-    def known_none(self) -> bool:
+    def is_known_empty(self) -> bool:
         """Return True if the device has told that there are none."""
-        if not self.none and self.counting is not None and not capturing() and self.counting.has_arrived():
-            self.none, self.counting = self.counting.value() == 0, None
-        return self.none
+        if not self.is_empty and self.counting is not None and not capturing() and self.counting.has_arrived():
+            self.is_empty, self.counting = self.counting.value() == 0, None
+        return self.is_empty
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ TABLES = 9  # number of tensors
 
 # The layers of a model share bounds, and with the same tables as captured data their masks hit every cache.
 # An entry holds the bounds' memory, so that no other tensor gets its address.
-_KNOWN: Memo[Hashable, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
+_TABLES: Memo[Hashable, tuple[Tables, Strangers, tuple[object, ...]]] = Memo(
     "flex.packed_tables", key="states of the bounds' tensors, counts of tokens, stream", invalidation="a write to the bounds", limit=8
 )
 
@@ -113,7 +113,7 @@ def differentiable_attention(
     """Compute O [H, TQ, DV] and LSE [H, TQ]. Raises CuirError X109."""
     q, k, v, queries, keys = tensors
     tables, strangers = _tables(queries, keys, (q.shape[1], k.shape[1]))
-    clean = strangers is not None and strangers.known_none()
+    clean = strangers is not None and strangers.is_known_empty()
     sizes = {"B": len(queries.starts), "H": q.shape[0], "HK": k.shape[0]}
     mask, score = mods_of_long_sequence(variant.mask_mod, variant.score_mod, tables, sizes)
     by_head = q.shape[0] if variant.mask_mod is not None else None
@@ -136,7 +136,7 @@ def differentiable_in_graph(
     q, k, v, queries, keys = tensors
     captured, handle = mods
     check_differentiable(q, k, v, weighting.normalize, captured)
-    tables = _made_tables(queries, keys, (q.shape[1], k.shape[1]))
+    tables = _make_tables(queries, keys, (q.shape[1], k.shape[1]))
     sizes = {"B": queries.starts.shape[0], "H": q.shape[0], "HK": k.shape[0]}
     named = (int(sizes[n]) if n in lengths_named(handle) else None for n in ("B", "H", "HK"))
     long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout.p, *named)
@@ -154,11 +154,11 @@ def _without_strangers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables
 
 
 def mods_of_long_sequence(
-    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, known: Mapping[str, int | None]
+    mask_mod: Mod | None, score_mod: Mod | None, tables: Tables, lengths_known: Mapping[str, int | None]
 ) -> tuple[Mod, Mod | None]:
     """Return the mods of one long sequence in which a query sees the keys of its own sequence.
 
-    `known` has B, H and HK, for mods that take them by keyword.
+    `lengths_known` has B, H and HK, for mods that take them by keyword.
     """
     # names of captured values become those of the kernel's parameters
     queries, keys, counts = tables.queries, tables.keys, tables.counts
@@ -168,13 +168,13 @@ def mods_of_long_sequence(
 
         The indices and the lengths that the mod gets are those of the sequence.
         """
-        names = requested_lengths(mod)
+        names = list_requested_lengths(mod)
 
-        def called(i: Index, j: Index, h: Index, *score: torch.Tensor) -> torch.Tensor:
-            lengths = {n: counts[n][i] if n in counts else known[n] for n in names}
+        def call_mod(i: Index, j: Index, h: Index, *score: torch.Tensor) -> torch.Tensor:
+            lengths = {n: counts[n][i] if n in counts else lengths_known[n] for n in names}
             return mod(*score, queries.sequence[i], h, queries.place[i], keys.place[j], **lengths)
 
-        return called
+        return call_mod
 
     of_mask, of_score = (None if mod is None else within(mod) for mod in (mask_mod, score_mod))
     first, end, last = tables.ranges.first, tables.ranges.end, tables.ranges.last
@@ -227,7 +227,7 @@ def lengths_named(handle: str) -> tuple[str, ...]:
     if handle == UNKNOWN:
         return ()
     spec = get_handled(handle).spec
-    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in requested_lengths(mod))
+    return tuple(n for mod in (spec.mask_mod, spec.score_mod) if mod is not None for n in list_requested_lengths(mod))
 
 
 @at_tracing
@@ -257,13 +257,13 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
     return handle_for((handle, causal, dropout_p, B, H, HK), make)
 
 
-def _made_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tables:
+def _make_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tables:
     """Build the tables of the tokens within these bounds."""
     of_queries, of_keys = _tokens(queries, tokens[0], -1), _tokens(keys, tokens[1], -2)
     counts = {n: _of_sequences(of.ends - of.starts, of_queries.sequence) for n, of in (("M", queries), ("N", keys))}
     first, end = (_of_sequences(x, of_queries.sequence) for x in keys)
-    seen = first + of_queries.place + counts["N"] - counts["M"]  # the causal mask's last key
-    return Tables(of_queries, of_keys, counts, Ranges(first, end, torch.where(of_queries.sequence >= 0, seen, -1).int()))
+    last_keys = first + of_queries.place + counts["N"] - counts["M"]  # the causal mask's last key
+    return Tables(of_queries, of_keys, counts, Ranges(first, end, torch.where(of_queries.sequence >= 0, last_keys, -1).int()))
 
 
 def _tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
@@ -272,17 +272,17 @@ def _tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> tuple[Tab
     states = tuple(state_of(x) for x in places)
     stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0
     key = None if None in states else (states, tokens, stream)
-    entry = _KNOWN.get(key)
+    entry = _TABLES.get(key)
     if entry is not None:
         return entry[:2]
-    tables = _made_tables(queries, keys, tokens)
+    tables = _make_tables(queries, keys, tokens)
     if key is not None and not capturing():  # tensors made in a capture have data in replays only
-        _KNOWN[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
-        return _KNOWN[key][:2]
+        _TABLES[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
+        return _TABLES[key][:2]
     return tables, None
 
 
-def _tokens(bounds: Bounds, count: int, none: int) -> Tokens:
+def _tokens(bounds: Bounds, count: int, absent: int) -> Tokens:
     """Locate `count` tokens.
 
     Where several sequences begin at one token, all but the last are empty.
@@ -290,10 +290,10 @@ def _tokens(bounds: Bounds, count: int, none: int) -> Tokens:
     starts, ends = bounds
     tokens = torch.arange(count, dtype=torch.int32, device=starts.device)
     if is_known(starts.shape[0] == 0):
-        return Tokens(torch.full_like(tokens, none), torch.zeros_like(tokens))
+        return Tokens(torch.full_like(tokens, absent), torch.zeros_like(tokens))
     sequence = (torch.searchsorted(starts.contiguous(), tokens, right=True) - 1).clamp(min=0)
     inside = (tokens >= starts[sequence]) & (tokens < ends[sequence])
-    return Tokens(torch.where(inside, sequence, none).int(), torch.where(inside, tokens - starts[sequence], 0))
+    return Tokens(torch.where(inside, sequence, absent).int(), torch.where(inside, tokens - starts[sequence], 0))
 
 
 def _of_sequences(counts: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from ...checking.checked import Const
-from ...spec.specification import Lengths, requested_lengths
+from ...spec.specification import Lengths, list_requested_lengths
 from ...text.diagnostics import CuirError
 from ..api.block_masks import get_mask_mod
 from ..api.dynamo_closures import read_mods
@@ -68,14 +68,16 @@ def is_causal(mask_mod: Mod) -> bool:
 
 def _with_causal(mask_mod: Mod) -> Mod:
     """Return the conjunction of a mask_mod and the causal mask."""
-    names = requested_lengths(mask_mod)
+    names = list_requested_lengths(mask_mod)
 
-    def both(*pair: torch.Tensor, B: torch.Tensor, H: torch.Tensor, HK: torch.Tensor, M: torch.Tensor, N: torch.Tensor) -> torch.Tensor:
+    def keep_both(
+        *pair: torch.Tensor, B: torch.Tensor, H: torch.Tensor, HK: torch.Tensor, M: torch.Tensor, N: torch.Tensor
+    ) -> torch.Tensor:
         lengths = {"B": B, "H": H, "HK": HK, "M": M, "N": N}
         _, _, q_idx, kv_idx = pair
         return mask_mod(*pair, **{n: lengths[n] for n in names}) & (kv_idx <= q_idx + (N - M))
 
-    return both
+    return keep_both
 
 
 def places(name: str, cu_seqlens: object, q: torch.Tensor) -> Bounds:
@@ -201,20 +203,20 @@ def launch_attention(
     """
     attention, data, at, sequences, inputs, rows, backend = launch
     device = inputs["Q"].device
-    for name, p in attention.captured_by_name(data):
+    for name, p in attention.name_captured_values(data):
         if isinstance(p.value, torch.Tensor):
             check_gradient(name, p.value)
     attention.check_heads(data, replace(at, B=sequences))
     if backend == "interpret":
         from ...interp import run
 
-        consts = attention.settings.untuned(at)
+        consts = attention.settings.choose_untuned(at)
         device_arguments = attention.arguments(data, at, device, consts)
         arguments = launch_arguments(inputs, consts)
         before()
         lse = torch.empty((rows[0] * share_count(consts), *rows[1:]), dtype=torch.float32, device=device)
         run(
-            attention.settings.checked(consts),
+            attention.settings.check_program(consts),
             {**arguments, **by_setting(consts), "LSE": lse, **({} if device_arguments is None else device_arguments)},
             budget=math.inf,
         )
@@ -222,7 +224,7 @@ def launch_attention(
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
         need_hopper(device)
-    consts, kernel = attention.settings.compiled(*problem, attention.prove, attention.spec.name)
+    consts, kernel = attention.settings.compile_for(*problem, attention.prove, attention.spec.name)
     device_arguments = attention.arguments(data, at, device, consts)
     if device_arguments is not None:
         device_arguments.join()

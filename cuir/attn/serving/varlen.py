@@ -127,9 +127,9 @@ def varlen_attention(
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, 1, (q, k))
     if mods is None:
-        o, lse = _packed(inputs, Variant(mask_mod, score_mod, weighting), causal, options, dropout)
+        o, lse = _attend_packed(inputs, Variant(mask_mod, score_mod, weighting), causal, options, dropout)
     elif dropout is not None or _want_gradients(q, k, v, *mods.captured):
-        tensors = _by_heads(inputs, *_checked(inputs, enable_gqa))
+        tensors = _by_heads(inputs, *_check_inputs(inputs, enable_gqa))
         o, lse = differentiable_in_graph(tensors, mods, causal, options, weighting, dropout)
         o = o.transpose(0, 1)
     else:
@@ -145,18 +145,18 @@ def _by_heads(inputs: PackedInputs, queries: Bounds, keys: Bounds) -> PackedTens
     return PackedTensors(inputs.q.transpose(0, 1), inputs.k.transpose(0, 1), inputs.v.transpose(0, 1), queries, keys)
 
 
-def _packed(
+def _attend_packed(
     inputs: PackedInputs, variant: Variant, causal: bool, options: Options, dropout: Seeded | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run a call that no graph traces; return O and LSE."""
-    queries, keys = _checked(inputs, options.enable_gqa)
+    queries, keys = _check_inputs(inputs, options.enable_gqa)
     check_places("q", queries, inputs.q.shape[0], inputs.max_seqlen_q)
     check_places("k", keys, inputs.k.shape[0])
     o, lse = _attention(_by_heads(inputs, queries, keys), inputs.max_seqlen_q, variant, causal, options, dropout)
     return o.transpose(0, 1), lse
 
 
-def _checked(inputs: PackedInputs, enable_gqa: bool) -> tuple[Bounds, Bounds]:
+def _check_inputs(inputs: PackedInputs, enable_gqa: bool) -> tuple[Bounds, Bounds]:
     """Check the arguments; return the bounds of sequences, of queries and of keys.
 
     Raises CuirError as `_check`, and U413.
@@ -183,13 +183,13 @@ def _split(arguments: Sequence[Any]) -> tuple[PackedInputs, GraphMods, bool, Opt
 def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the operator; return O and LSE."""
     inputs, mods, causal, options = _split(arguments)
-    return _packed(inputs, restore_variant(mods.handle, mods.captured), causal, options)
+    return _attend_packed(inputs, restore_variant(mods.handle, mods.captured), causal, options)
 
 
 def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     inputs, _, _, options = _split(arguments)
     check_options(options.scale, options.backend, options.verify)
-    _checked(inputs, options.enable_gqa)
+    _check_inputs(inputs, options.enable_gqa)
     q, columns = inputs.q, inputs.v.shape[2]
     return q.new_empty((*q.shape[:2], columns)), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
@@ -203,7 +203,7 @@ OPERATOR = define(
 )
 
 
-def nested_attention(request: AttentionRequest) -> tuple[torch.Tensor, torch.Tensor]:
+def attend_nested(request: AttentionRequest) -> tuple[torch.Tensor, torch.Tensor]:
     """Run `varlen_attention` of nested tensors [B, H, j, D], of layout torch.jagged.
 
     Returns O [B, H, j, DV] and LSE [B, H, j], nested as query is. Raises CuirError U403, U408, and the errors of
@@ -215,7 +215,7 @@ def nested_attention(request: AttentionRequest) -> tuple[torch.Tensor, torch.Ten
         if not isinstance(x, torch.Tensor) or not x.is_nested or x.layout != torch.jagged:
             wrong(
                 "U403",
-                f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_what(x)}",
+                f"query, key and value are nested together, of layout torch.jagged; `{name}` is {_describe_argument(x)}",
                 "torch.nested.nested_tensor(tensors, layout=torch.jagged)",
             )
         if x.dim() != 4 or x._ragged_idx != 2:
@@ -231,7 +231,7 @@ def nested_attention(request: AttentionRequest) -> tuple[torch.Tensor, torch.Ten
     mask_mod, score_mod = mask_of(request.block_mask), request.score_mod
     mods = register_in_graph(mask_mod, score_mod, weighting, 1, (query, key))
     if mods is not None:
-        return _nested_in_graph(request, mods)
+        return _attend_nested_in_graph(request, mods)
     q, k, v = (x.transpose(1, 2).values() if _learns(x) else x._values.transpose(0, 1) for x in (query, key, value))
     _check(q, k, v, options.enable_gqa)
     if key._offsets is not value._offsets or key._lengths is not value._lengths:
@@ -242,11 +242,11 @@ def nested_attention(request: AttentionRequest) -> tuple[torch.Tensor, torch.Ten
     packed = PackedTensors(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), queries, keys)
     variant = Variant(mask_mod, score_mod, weighting)
     o, lse = _attention(packed, query._maybe_max_seqlen, variant, False, options, request.dropout)
-    return _nested_as(query, o), _nested_as(query, lse)
+    return _nest_as(query, o), _nest_as(query, lse)
 
 
-def _nested_in_graph(request: AttentionRequest, mods: GraphMods) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run `nested_attention` in a call that torch.compile traces."""
+def _attend_nested_in_graph(request: AttentionRequest, mods: GraphMods) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run `attend_nested` in a call that torch.compile traces."""
     tensors: tuple[NestedTensor, NestedTensor, NestedTensor] = request[:3]  # type: ignore[assignment]
     query, key, value = tensors
     options = request.options
@@ -320,7 +320,7 @@ def _learns(x: torch.Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
 
 
-def _nested_as(query: NestedTensor, x: torch.Tensor) -> torch.Tensor:
+def _nest_as(query: NestedTensor, x: torch.Tensor) -> torch.Tensor:
     """Return a tensor [H, TQ, ...] nested as query, [B, H, j, ...]."""
     # torch.nested.nested_tensor_from_jagged warns of torch.fx
     nested: torch.Tensor = nested_view_from_values_offsets_lengths(
@@ -377,7 +377,11 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) 
     """Raise CuirError for arguments that do not fit: U403, U404, U405, U407, U408, U109, U110, U410, U411."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_nested:
-            wrong("U403", f"`{name}` must be a dense tensor, found {_what(x)}", "flex_attention takes nested tensors, [B, H, j, D]")
+            wrong(
+                "U403",
+                f"`{name}` must be a dense tensor, found {_describe_argument(x)}",
+                "flex_attention takes nested tensors, [B, H, j, D]",
+            )
         if x.dim() != 3:
             wrong("U405", f"`{name}` must have 3 dims (tokens of all sequences, heads, head dim), found shape {tuple(x.shape)}")
         if x.dtype not in DTYPES:
@@ -394,8 +398,8 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, enable_gqa: bool) 
     check_heads(q.shape[1], k.shape[1], enable_gqa)
 
 
-def _what(x: object) -> str:
+def _describe_argument(x: object) -> str:
     return f"a {'nested ' if x.is_nested else ''}tensor of layout {x.layout}" if isinstance(x, torch.Tensor) else type(x).__name__
 
 
-__all__ = ["nested_attention", "varlen_attention"]
+__all__ = ["attend_nested", "varlen_attention"]

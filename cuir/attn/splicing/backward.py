@@ -23,9 +23,9 @@ from ..masks.block_bounds import blocks
 from ..masks.block_lists import column_lists_for, exchange_sides
 from ..masks.tile_splice import Work
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.splice_names import BACKWARD_POINTS, names_of, reserved
+from ..tracing.splice_names import BACKWARD_POINTS, list_reserved, names_of
 from ..tracing.traced_result import Traced
-from .captured_gradients import PREFIX, captured_functions, gradient_of, local_names
+from .captured_gradients import PREFIX, gradient_of, local_names, make_gradient_functions
 from .derivative import dscore
 from .dropout_splice import with_dropout_gradients
 from .quotient_bounds import bound_columns
@@ -63,7 +63,7 @@ def transfer_backward(
     traced = trace_without_clashes(spec) if traced is None else traced
     traced = replace(traced, sink=None)  # LSE holds it
     used_names = names_of(without_functions(origin, target, set(BACKWARD_POINTS), None))
-    traced = traced.named(used_names | reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
+    traced = traced.rename_reserved(used_names | list_reserved() | local_names(traced, [traced.parameters[i].name for i in learned]))
 
     def fresh(name: str) -> str:
         while name in used_names or name in {p.name for p in traced.parameters}:
@@ -74,9 +74,9 @@ def transfer_backward(
     closed_blocks = blocks(None if traced.keep is None else exchange_sides(traced.keep), fresh)
     lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
     text = closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else ""
-    new = _functions(traced, text) | captured_functions(traced, gradients)
+    new = _functions(traced, text) | make_gradient_functions(traced, gradients)
     if "tile" in origin.funcs():
-        new["tile"] = _ordered(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
+        new["tile"] = _order_items(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
     used = read_by_gradients(traced)
     added = tuple(declare_parameter(p) for p in traced.parameters if p.name in used) + (lists.parameters() if lists is not None else ())
     gradient_names = names_read(new["captured_step"]) | names_read(new["captured_end"]) if "captured_step" in new else set()
@@ -153,7 +153,7 @@ def _by_columns(f: Func) -> Func:
     return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
 
 
-def _ordered(tile: Func, work: Work) -> Func:
+def _order_items(tile: Func, work: Work) -> Func:
     """Return the order of the work items, the blocks of keys with most queries first."""
     last = tile.body[-1]
     if work != "growing" or not isinstance(last, Return) or not isinstance(last.value, Tuple):

@@ -23,7 +23,7 @@ from ..masks.distance_tables import by_distance
 from ..outputs.output_table import OUTPUT_NAMES
 from ..tracing.captured_parameter import Parameter, Value
 from ..tracing.mod_evaluator import evaluate
-from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, STANDARD, names_of, reserved
+from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, STANDARD, list_reserved, names_of
 from ..tracing.trace import trace
 from ..tracing.traced_result import Traced
 from .captured_gradients import gradients_of
@@ -34,7 +34,7 @@ _MOST_ROOM = 2**24  # elements of a padded tensor
 State = tuple[Any, ...] | None  # of a tensor: version counter, address, shape, strides and dtype
 
 
-def captured_arguments(
+def compute_captured_arguments(
     program: Program,
     kernel: Kernel,
     spec: Specification,
@@ -74,7 +74,7 @@ class CapturedArguments:
         if self.extra:
             # a specification that cannot be traced: the parameters are named as in its `captured`
             with contextlib.suppress(CuirError):
-                self.traced = trace(spec, (names_of(program) | reserved()) - self.names | {*LISTS, *BITS, *DISTANCES, *DROPOUT})
+                self.traced = trace(spec, (names_of(program) | list_reserved()) - self.names | {*LISTS, *BITS, *DISTANCES, *DROPOUT})
 
     def values(
         self,
@@ -83,7 +83,7 @@ class CapturedArguments:
         consts: Mapping[str, Const] | None = None,
         changed: Mapping[str, int] | None = None,
     ) -> dict[str, Value]:
-        """Return values as `captured_arguments` does."""
+        """Return values as `compute_captured_arguments` does."""
         if not self.extra:
             return {}
         names, kernel, spec = self.names, self.kernel, self.spec
@@ -223,7 +223,7 @@ def state_of(value: Value) -> State:
     return None if value.is_inference() else (value._version, value.data_ptr(), value.shape, value.stride(), value.dtype)
 
 
-def unchanged(tensors: Iterable[tuple[torch.Tensor, State]]) -> bool:
+def are_unchanged(tensors: Iterable[tuple[torch.Tensor, State]]) -> bool:
     """Return True if each of these tensors has this state.
 
     Warm calls run this, so it calls no function for each tensor.
@@ -285,11 +285,11 @@ __all__ = [
     "Cache",
     "CapturedArguments",
     "Snapshot",
-    "captured_arguments",
+    "are_unchanged",
+    "compute_captured_arguments",
     "memory_of",
     "sources_of",
     "state_of",
     "take_snapshot",
     "tile_sizes",
-    "unchanged",
 ]

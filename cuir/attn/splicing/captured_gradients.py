@@ -52,7 +52,7 @@ def local_names(traced: Traced, learned: Collection[str]) -> set[str]:
     return LOCALS | ({f"sum{i}" for i in range(summed)} if summed > 1 else set())
 
 
-def captured_functions(traced: Traced, gradients: Mapping[str, str]) -> dict[str, Func]:
+def make_gradient_functions(traced: Traced, gradients: Mapping[str, str]) -> dict[str, Func]:
     """Return the functions by name; none if no gradient is requested.
 
     `gradients` maps a captured tensor's name to that of its gradient. Raises CuirError X109 for a score that has none.
@@ -148,4 +148,4 @@ def _lines(lines: list[str]) -> str:
     return "\n    ".join(lines)
 
 
-__all__ = ["captured_functions", "gradient_of", "gradients_of", "local_names"]
+__all__ = ["gradient_of", "gradients_of", "local_names", "make_gradient_functions"]

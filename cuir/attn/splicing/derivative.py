@@ -22,8 +22,8 @@ from ..tracing.factoring import VARYING
 from ..tracing.mod_evaluator import CONSTANTS, evaluate
 
 _S, _SCALE = Name("S"), Name("scale")
-_ONE, _ZERO, _HALF = Literal(1.0), Literal(0.0), Literal(0.5)
-_KNOWN = {*CONSTANTS, "inf"}
+_UNIT, _ZERO, _HALF = Literal(1.0), Literal(0.0), Literal(0.5)
+_CONSTANT_NAMES = {*CONSTANTS, "inf"}
 
 
 def dscore(score: Expr, factor: Expr) -> Expr:
@@ -96,15 +96,15 @@ def _product(times: list[Expr], over: list[Expr]) -> Expr:
     These form one product, which is computed once.
     """
     times = sorted(times, key=lambda e: not names_read(e) & VARYING)
-    result = _multiplied(times)
-    return result if not over else Binary("/", result, _multiplied(over))
+    result = _multiply(times)
+    return result if not over else Binary("/", result, _multiply(over))
 
 
-def _multiplied(factors: list[Expr]) -> Expr:
+def _multiply(factors: list[Expr]) -> Expr:
     varying = [f for f in factors if names_read(f) & VARYING]
     uniform = [f for f in factors if f not in varying]
     parts = [_left(part) for part in (varying, uniform) if part]
-    return _left(parts) if parts else _ONE
+    return _left(parts) if parts else _UNIT
 
 
 def _left(factors: list[Expr]) -> Expr:
@@ -123,19 +123,19 @@ class _Chain:
     def __init__(self, variable: Name | Subscript, names: NamesRead | None = None) -> None:
         self.variable, self.names = variable, names or NamesRead()
         self.name = variable.id if isinstance(variable, Name) else cast(Name, variable.value).id
-        self.known: dict[IdentityKey, Expr | None] = {}  # tracing shares subexpressions
+        self.derivatives: dict[IdentityKey, Expr | None] = {}  # tracing shares subexpressions
 
     def of(self, e: Expr) -> Expr | None:
         key = IdentityKey(e)
-        if key not in self.known:
-            self.known[key] = self.fresh(e)
-        return self.known[key]
+        if key not in self.derivatives:
+            self.derivatives[key] = self.fresh(e)
+        return self.derivatives[key]
 
     def fresh(self, e: Expr) -> Expr | None:
         if self.name not in self.names(e):
             return None
         if e == self.variable:
-            return _ONE
+            return _UNIT
         if isinstance(e, Subscript) or is_detached(e):
             return None  # another element, or one whose index the variable decides
         if (pairs := partials_of(e)) is not None:
@@ -144,14 +144,14 @@ class _Chain:
             return self.shared(operands, extremum_of(e))
         op_args = operation(e)
         if op_args is None:
-            raise _unknown(e)
+            raise _make_unknown_error(e)
         op, args = op_args
         if op.traits.chooses:
             cond, x, y = args
             then, otherwise = self.of(x), self.of(y)
             if then is None and otherwise is None:
                 return None
-            return then if then == otherwise else _chosen(cond, then or _ZERO, otherwise or _ZERO)
+            return then if then == otherwise else _choose(cond, then or _ZERO, otherwise or _ZERO)
         if op.traits.converts:
             return self.of(args[0]) if isinstance(args[1], Name) and DTYPES[args[1].id].is_float else None
         if op.traits.compares:
@@ -161,16 +161,16 @@ class _Chain:
         changes = [self.of(a) for a in args]
         if not any(changes):
             return None
-        by_operand = differentiate_op(op, args, e, _chosen)
+        by_operand = differentiate_op(op, args, e, _choose)
         if by_operand is None:
-            raise _unknown(e)
+            raise _make_unknown_error(e)
         return self.total(zip(changes, by_operand, strict=True))
 
     def total(self, terms: Iterable[tuple[Expr | None, Expr | None]]) -> Expr | None:
         """Return the sum of changes times derivatives."""
         total: Expr | None = None
         for change, partial in terms:
-            if change is not None and partial is not None and (product := _scaled(change, partial)) != _ZERO:
+            if change is not None and partial is not None and (product := _scale(change, partial)) != _ZERO:
                 total = _sum(total, product)
         return total
 
@@ -183,9 +183,9 @@ class _Chain:
         for operand in args[1:]:
             mine = self.of(operand)
             if change is not None and mine is not None and change != mine:
-                both = Binary("+", change, mine)
-                shared = _chosen(Binary("==", at, operand), _scaled(both, _HALF), both)
-                change = _chosen(_before(kind, at, operand), change, _chosen(_before(kind, operand, at), mine, shared))
+                total = Binary("+", change, mine)
+                shared = _choose(Binary("==", at, operand), _scale(total, _HALF), total)
+                change = _choose(_before(kind, at, operand), change, _choose(_before(kind, operand, at), mine, shared))
             elif change is None and mine is not None:
                 change = _of_one(kind, operand, at, mine)
             elif mine is None and change is not None:
@@ -203,18 +203,18 @@ class _Chain:
             return self.of(operands[0])
         kind, call = traits(value).extremum, cast(Call, value)
         assert kind is not None
-        items = [(x, self.of(x), cast(Expr, _ONE)) for x in operands]
+        items = [(x, self.of(x), cast(Expr, _UNIT)) for x in operands]
         if all(change == items[0][1] for _, change, _ in items):
             return items[0][1]
         while len(items) > 1:
-            items = [_joined(kind, call, *items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
+            items = [_join(kind, call, *items[i : i + 2]) if i + 1 < len(items) else items[i] for i in range(0, len(items), 2)]
         ((_, total, count),) = items
         return None if total is None else Binary("/", total, count)
 
 
-def _chosen(cond: Expr, x: Expr, y: Expr) -> Expr:
+def _choose(cond: Expr, x: Expr, y: Expr) -> Expr:
     """Return x where cond, else y: of tiles, of scalars, or one of them if the condition is constant."""
-    if names_read(cond) <= _KNOWN:
+    if names_read(cond) <= _CONSTANT_NAMES:
         return x if evaluate(cond, {}) else y
     if names_read(cond) & VARYING:
         return where(cond, x, y)
@@ -230,34 +230,34 @@ def _before(kind: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
 
 def _of_one(kind: str, at: Expr, constant: Expr, change: Expr) -> Expr:
     """Return the change of an extremum of two, of which the second one is constant."""
-    return _chosen(_before(kind, constant, at), _ZERO, _chosen(Binary("==", at, constant), _scaled(change, _HALF), change))
+    return _choose(_before(kind, constant, at), _ZERO, _choose(Binary("==", at, constant), _scale(change, _HALF), change))
 
 
 # a value, the sum of changes of the operands that are equal to it, and their number
 _Item = tuple[Expr, Expr | None, Expr]
 
 
-def _joined(kind: str, call: Call, x: _Item, y: _Item) -> _Item:
+def _join(kind: str, call: Call, x: _Item, y: _Item) -> _Item:
     """Join two extrema."""
     keeps = [_before(kind, a, b, or_equal=True) for a, b in ((x[0], y[0]), (y[0], x[0]))]
-    changes = [None if change is None else _chosen(keep, change, _ZERO) for keep, (_, change, _) in zip(keeps, (x, y), strict=True)]
+    changes = [None if change is None else _choose(keep, change, _ZERO) for keep, (_, change, _) in zip(keeps, (x, y), strict=True)]
     first, second = changes
     total = second if first is None else first if second is None else Binary("+", first, second)
-    counts = [_chosen(keep, count, _ZERO) for keep, (_, _, count) in zip(keeps, (x, y), strict=True)]
+    counts = [_choose(keep, count, _ZERO) for keep, (_, _, count) in zip(keeps, (x, y), strict=True)]
     return replace(call, args=(x[0], y[0])), total, Binary("+", *counts)
 
 
-def _scaled(change: Expr, partial: Expr) -> Expr:
+def _scale(change: Expr, partial: Expr) -> Expr:
     """Return the product; where a factor chooses 0 so does the product, even beside an infinity."""
     if _ZERO in (change, partial):
         return _ZERO
     of_change, of_partial = _choice(change), _choice(partial)
     if of_partial is not None and _ZERO in of_partial[1:]:
         cond, then, otherwise = of_partial
-        return _chosen(cond, _scaled(change, then), _scaled(change, otherwise))
+        return _choose(cond, _scale(change, then), _scale(change, otherwise))
     if of_change is not None and _ZERO in of_change[1:]:
         cond, then, otherwise = of_change
-        return _chosen(cond, _scaled(then, partial), _scaled(otherwise, partial))
+        return _choose(cond, _scale(then, partial), _scale(otherwise, partial))
     return _times(change, partial)
 
 
@@ -268,9 +268,9 @@ def _choice(e: Expr) -> tuple[Expr, ...] | None:
 
 
 def _times(a: Expr, b: Expr) -> Expr:
-    if a == _ONE:
+    if a == _UNIT:
         return b
-    if b == _ONE:
+    if b == _UNIT:
         return a
     if Literal(-1.0) in (a, b):
         return Unary("-", b if a == Literal(-1.0) else a)
@@ -283,11 +283,11 @@ def _sum(a: Expr | None, b: Expr) -> Expr:
     first, second = _choice(a), _choice(b)
     # either the one or the other
     if first is not None and second is not None and first[0] == second[0] and first[2] == second[1] == _ZERO:
-        return _chosen(first[0], first[1], second[2])
+        return _choose(first[0], first[1], second[2])
     return Binary("+", a, b)
 
 
-def _unknown(e: Expr) -> CuirError:
+def _make_unknown_error(e: Expr) -> CuirError:
     from ...syntax.printer import show
 
     return CuirError.of("X109", f"the derivative of `{show(e)}` is not known, so this score has no gradients", e.span)

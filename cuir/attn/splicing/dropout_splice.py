@@ -73,7 +73,7 @@ def with_dropout(program: Program, target: Kernel) -> Program:
     text = _Text(program)
     steps = 0
 
-    def dropped(item: Func | Kernel, stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
+    def drop_weights(item: Func | Kernel, stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
         nonlocal steps
         value = stmt.value if isinstance(stmt, (Return, Assign)) else None
         if not isinstance(value, Call) or value.func != Name("softmax_step"):
@@ -83,7 +83,7 @@ def with_dropout(program: Program, target: Kernel) -> Program:
         if isinstance(stmt, Assign) and stmt.targets != (weights, state, factor):
             raise _unfit(target, "what `softmax_step` gives has no names of its own")
         first = Assign((weights, state, factor), value, comments=stmt.comments)
-        retained_weights = build.where(text.retained(item, target), Name(weights), Literal(0.0))
+        retained_weights = build.where(text.call_retained(item, target), Name(weights), Literal(0.0))
         if isinstance(stmt, Assign):
             return first, Assign((weights,), retained_weights)
         return first, Return(Tuple((retained_weights, Name(state), Name(factor))))
@@ -93,13 +93,13 @@ def with_dropout(program: Program, target: Kernel) -> Program:
     for item in program.items:
         if isinstance(item, (Func, Kernel)):
             current = item
-            body = rewrite_block(item.body, lambda stmt: dropped(current, stmt))  # noqa: B023
+            body = rewrite_block(item.body, lambda stmt: drop_weights(current, stmt))  # noqa: B023
             item = item if body is item.body else replace(item, body=body)
         if isinstance(item, Func) and item.name == "softmax_end":
-            item = _rescaled(item, text)
+            item = _rescale(item, text)
         if isinstance(item, Kernel) and item.name == target.name:
             if "softmax_end" not in functions:
-                items.append(_rescaled(prelude().funcs()["softmax_end"], text))
+                items.append(_rescale(prelude().funcs()["softmax_end"], text))
             item = _with_parameters(item)
         items.append(item)
     if steps != 1:
@@ -119,7 +119,7 @@ def with_dropout_gradients(program: Program, target: Kernel) -> Program:
     for item in program.items:
         if isinstance(item, (Func, Kernel)) and (name := _weights_of(item)) is not None:
             count += 1
-            item = replace(item, body=_differentiated(item, name, text.retained(item, target)))
+            item = replace(item, body=_differentiate(item, name, text.call_retained(item, target)))
         if isinstance(item, Kernel) and item.name == target.name:
             item = _with_parameters(item)
         items.append(item)
@@ -137,15 +137,15 @@ class _Text:
     """The functions of the hash, under names that a program does not have."""
 
     def __init__(self, program: Program):
-        self.taken = names_of(program)
+        self.names = names_of(program)
         self.scrambled, self.name = self.fresh("scrambled", "retained")
 
     def fresh(self, *names: str) -> tuple[str, ...]:
-        new = tuple(name if name not in self.taken else f"dropout_{name}" for name in names)
-        self.taken |= set(new)
+        new = tuple(name if name not in self.names else f"dropout_{name}" for name in names)
+        self.names |= set(new)
         return new
 
-    def retained(self, item: Func | Kernel, target: Kernel) -> Call:
+    def call_retained(self, item: Func | Kernel, target: Kernel) -> Call:
         """Build the call for the pairs whose scores an item computes."""
         scores = [n for n in walk(item) if isinstance(n, Call) and n.func == Name("score") and len(n.args) == 5]
         if len({n.args[1:] for n in scores}) != 1:
@@ -161,7 +161,7 @@ class _Text:
         return Program((*items[:at], *functions.values(), *items[at:]))
 
 
-def _rescaled(end: Func, text: _Text) -> Func:
+def _rescale(end: Func, text: _Text) -> Func:
     """Multiply O by the factor of the retained weights."""
     last = cast(Return, end.body[-1])
     if isinstance(last.value, Tuple) and len(last.value.items) == 2:
@@ -192,7 +192,7 @@ def _is_exponential(stmt: Stmt, name: str) -> bool:
     return isinstance(stmt, Assign) and stmt.targets == (name,) and traits(stmt.value).exponential is not None
 
 
-def _differentiated(item: Func | Kernel, name: str, retained: Expr) -> tuple[Stmt, ...]:
+def _differentiate(item: Func | Kernel, name: str, retained: Expr) -> tuple[Stmt, ...]:
     weights, factor = Name(name), Name(FACTOR)
 
     def read(node: Any) -> Any:

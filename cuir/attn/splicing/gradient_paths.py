@@ -19,13 +19,13 @@ def collect_gradient_paths(score: Expr) -> set[str]:
     A path is differentiable if all its operations are.
     """
     names: set[str] = set()
-    seen: set[IdentityKey] = set()  # tracing shares subexpressions
+    visited: set[IdentityKey] = set()  # tracing shares subexpressions
     pending = [score]
     while pending:
         e = pending.pop()
-        if (key := IdentityKey(e)) in seen:
+        if (key := IdentityKey(e)) in visited:
             continue
-        seen.add(key)
+        visited.add(key)
         if isinstance(e, Subscript):
             names |= {e.value.id} if isinstance(e.value, Name) else set()
         elif not is_detached(e):

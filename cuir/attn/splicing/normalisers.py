@@ -22,7 +22,7 @@ PARTED = {
     "softmax_joined": 6,
     "softmax_share": 5,
 }  # of a kernel whose keys are shared out; with the number of parameters
-MET = {
+CONDITIONS = {
     "softmax_leave": 3,
     "softmax_met": 3,
     "softmax_weight": 4,
@@ -122,7 +122,7 @@ def is_parted(funcs: Mapping[str, Func]) -> bool:
 
 def meets(funcs: Mapping[str, Func]) -> bool:
     """Return True if warps of a CTA join their results before the CTAs do."""
-    return set(MET) <= set(funcs)
+    return set(CONDITIONS) <= set(funcs)
 
 
 def score_comment(normalize: Normalize) -> str:
@@ -163,4 +163,4 @@ def _has_sink(end: Func) -> bool:
     return end.body == parse(_SINK.format(sink=show(second.value.left)), "splice points").funcs()["softmax_end"].body
 
 
-__all__ = ["MET", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment"]
+__all__ = ["CONDITIONS", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment"]

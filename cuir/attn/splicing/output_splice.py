@@ -36,7 +36,7 @@ from ...text.diagnostics import CuirError
 from ..outputs.attention_output import AttentionOutput, RowState
 from ..outputs.output_table import can_merge, describe_outputs, find_outputs
 from ..tracing.mod_evaluator import CONSTANTS
-from .normalisers import MET, PARTED, POINTS, is_parted, meets
+from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, meets
 
 _TEXT = """\
 @func
@@ -124,7 +124,7 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
             "transfer from a kernel that visits all keys of a query in one loop",
         )
     used_names = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
-    points = [*POINTS, *(PARTED if parted else ()), *(MET if meets(program.funcs()) else ())]
+    points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meets(program.funcs()) else ())]
     inner = {point: _fresh(f"{point}_inner", used_names) for point in points}
     outer = parse(_write_points(states, inner, functions["softmax_end"].params), "splice points").funcs()
     values = {output.name: _parse_value(output, normalize) for output in outputs}
@@ -184,11 +184,11 @@ def _write_points(states: Sequence[RowState], inner: dict[str, str], ends: Seque
         return "\n".join(template.format(place=place, name=s.name, merge=s.merge) for place, s in enumerate(states, _OWN_STATES))
 
     if "softmax_save" in inner:
-        own = {name.removeprefix("softmax_"): inner[name] for name in PARTED}
-        text += _PARTS.format(saves=write_each(_SAVE), joins=write_each(_JOIN), **own, **lists)
+        parts = {name.removeprefix("softmax_"): inner[name] for name in PARTED}
+        text += _PARTS.format(saves=write_each(_SAVE), joins=write_each(_JOIN), **parts, **lists)
     if "softmax_leave" in inner:
-        own = {name.removeprefix("softmax_"): inner[name] for name in MET}
-        text += _WARPS.format(leaves=write_each(_LEAVE), meetings=write_each(_MEET), **own, **lists)
+        parts = {name.removeprefix("softmax_"): inner[name] for name in CONDITIONS}
+        text += _WARPS.format(leaves=write_each(_LEAVE), meetings=write_each(_MEET), **parts, **lists)
     return text
 
 
@@ -205,7 +205,7 @@ def _storing(item: Func | Kernel, states: Sequence[RowState], values: dict[str, 
     if end_args is None:
         return item.body
     state = end_args[1]
-    own: dict[str, Expr] = {s.name: Subscript(state, (Literal(place),)) for place, s in enumerate(states, 1)}
+    states_by_name: dict[str, Expr] = {s.name: Subscript(state, (Literal(place),)) for place, s in enumerate(states, 1)}
 
     def normalise(node: Node) -> Node:
         """Call the end of the softmax, which divides what was accumulated."""
@@ -213,9 +213,9 @@ def _storing(item: Func | Kernel, states: Sequence[RowState], values: dict[str, 
             return node
         return Subscript(Call(Name(inner_end), (*node.args, Subscript(state, (Literal(0),)), *end_args[2:])), (Literal(0),))
 
-    own_values = {name: rewrite(substitute(value, own), normalise) for name, value in values.items()}
+    own_values = {name: rewrite(substitute(value, states_by_name), normalise) for name, value in values.items()}
 
-    def followed(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
+    def add_store_after(stmt: Stmt) -> Stmt | tuple[Stmt, ...]:
         call = stmt.value if isinstance(stmt, ExprStmt) else None
         op = get_called_op(call) if isinstance(call, Call) else None
         if (
@@ -230,7 +230,7 @@ def _storing(item: Func | Kernel, states: Sequence[RowState], values: dict[str, 
         stores = [ExprStmt(replace(call, args=(Subscript(Name(name), place.indices), value))) for name, value in own_values.items()]
         return (stmt, *stores)
 
-    return rewrite_block(item.body, followed)
+    return rewrite_block(item.body, add_store_after)
 
 
 def _output(lse: Param, name: str) -> Param:

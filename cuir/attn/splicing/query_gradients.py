@@ -14,7 +14,7 @@ from ...syntax.parser import parse
 from ...syntax.printer import show
 from ...syntax.rewrite import rename_names
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.splice_names import names_of, reserved
+from ..tracing.splice_names import list_reserved, names_of
 from ..tracing.traced_result import Traced
 from .backward import read_by_gradients
 from .derivative import dscore
@@ -36,11 +36,13 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     used = read_by_gradients(traced)
     # LSE holds a sink
     traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))
-    traced = replace(traced, user_names=tuple(a for a in traced.user_names if a[1] in used)).named(names_of(origin) | reserved())
+    traced = replace(traced, user_names=tuple(a for a in traced.user_names if a[1] in used)).rename_reserved(
+        names_of(origin) | list_reserved()
+    )
     result = transfer(
         origin, replace(spec, sink=None, max_scores=False, outputs=(), dropout=None), KERNEL, traced=traced, bits=False, tables=False
     )
-    names = {mine.name: theirs.name for mine, theirs in zip(traced.parameters, result.captured, strict=True)}
+    names = {mine.name: parameter.name for mine, parameter in zip(traced.parameters, result.captured, strict=True)}
     old = origin.funcs()["dscore"]
     value = rename_names(dscore(*traced.differentiated), names)
     new = replace(old, body=(Return(value),))

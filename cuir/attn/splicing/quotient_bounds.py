@@ -48,10 +48,10 @@ def _conjuncts(e: Expr) -> list[Expr]:
     return [*_conjuncts(e.left), *_conjuncts(e.right)] if isinstance(e, Binary) and _joins(e) else [e]
 
 
-def _bounds(e: Expr, column: str, beside: Sequence[Expr]) -> Expr:
+def _bounds(e: Expr, column: str, conjuncts: Sequence[Expr]) -> Expr:
     """Return the bounds of an equality of two quotients, or the expression itself.
 
-    `beside` are conditions that hold where it counts.
+    `conjuncts` are conditions that hold where it counts.
     """
     if not isinstance(e, Binary) or traits(e).compares != (0,):
         return e
@@ -63,9 +63,9 @@ def _bounds(e: Expr, column: str, beside: Sequence[Expr]) -> Expr:
             continue
         least = Binary("*", y, divisor)
         bounds = []
-        if not any(_says(c, x.left, y.left) for c in beside):
+        if not any(_says(c, x.left, y.left) for c in conjuncts):
             bounds.append(Binary(_AT_LEAST, x.left, least))
-        if not any(_says(c, y.left, x.left) for c in beside):
+        if not any(_says(c, y.left, x.left) for c in conjuncts):
             bounds.append(Binary(_BELOW, x.left, Binary("+", least, divisor)))
         if len(bounds) < 2 or divides(x):
             return reduce(lambda a, b: Binary("&", a, b), bounds) if bounds else e

@@ -29,11 +29,11 @@ def rebuild_mods(spec: Specification, tensor: Callable[[torch.Tensor], torch.Ten
     """Return the same variant, its mods made anew with `tensor(x)` for every captured tensor x."""
     rebuilder = _Rebuilder(spec, tensor)
     mods = [None if mod is None else cast(Mod, rebuilder.callable(mod, "mod")) for mod in (spec.mask_mod, spec.score_mod)]
-    sink = None if spec.sink is None else _captured({SINK: spec.sink}, tensor)[SINK]
-    return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_captured(spec.captured, tensor), sink=sink)
+    sink = None if spec.sink is None else _copy_captured({SINK: spec.sink}, tensor)[SINK]
+    return replace(spec, mask_mod=mods[0], score_mod=mods[1], captured=_copy_captured(spec.captured, tensor), sink=sink)
 
 
-def _captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Captured]:
+def _copy_captured(captured: Mapping[str, Captured], tensor: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Captured]:
     def rebuild(value: Captured) -> Captured:
         if isinstance(value, torch.Tensor):
             return tensor(value)
@@ -83,7 +83,7 @@ def bound_reads(spec: Specification, learns: bool = False) -> Specification:
         ):  # a compiled function hands over what mods read: of an object that they read from, the rest stays on meta
             return x
         if id(x) not in replacements:
-            replacements[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bounded(x.detach().cpu())
+            replacements[id(x)] = x, _leaf(x) if learns and x.is_floating_point() else _bound_tensor(x.detach().cpu())
         return replacements[id(x)][1]
 
     variant = rebuild_mods(spec, replace_tensor)
@@ -179,7 +179,7 @@ class _Expressions:
 
         Raises CuirError X124.
         """
-        lengths, learned = Lengths(2, 2, 1, 3, 3), _learned(traced)
+        lengths, learned = Lengths(2, 2, 1, 3, 3), _list_learned(traced)
         parameters = [p for p in trace_without_clashes(self.spec).parameters if p.name in learned]
         variants = [
             (variant.mods(lengths)[1], [leaves_by_id[id(p.value)] for p in parameters], dtype)
@@ -217,7 +217,7 @@ _GRADIENTS = 2  # beside the mods, what is checked of expressions
 _DTYPES = (torch.float64, torch.float32)  # in either, as they may decide otherwise at a corner
 
 
-def _learned(traced: Traced) -> dict[str, torch.Tensor]:
+def _list_learned(traced: Traced) -> dict[str, torch.Tensor]:
     return {p.name: p.value for p in traced.parameters if isinstance(p.value, torch.Tensor) and p.value.requires_grad}
 
 
@@ -235,7 +235,7 @@ def _about(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _leaf(x: torch.Tensor) -> Bounded:
-    leaf = _bounded(x.detach().cpu().double())
+    leaf = _bound_tensor(x.detach().cpu().double())
     leaf.requires_grad_()
     return leaf
 
@@ -246,7 +246,7 @@ def _plain(x: torch.Tensor) -> torch.Tensor:
     return plain if plain.ndim else plain.view(1)
 
 
-def _bounded(x: torch.Tensor, indices: tuple[Any, ...] = ()) -> Bounded:
+def _bound_tensor(x: torch.Tensor, indices: tuple[Any, ...] = ()) -> Bounded:
     view = x.as_subclass(Bounded)
     view.leading_indices = indices
     return view
@@ -272,7 +272,7 @@ class Bounded(torch.Tensor):
             result = func(*args, **(kwargs or {}))
             # of an element, when it is read
             if isinstance(first, Bounded) and getattr(func, "__name__", "") in ELEMENTWISE:
-                return _bounded(result, first.leading_indices)
+                return _bound_tensor(result, first.leading_indices)
             return result.as_subclass(torch.Tensor) if isinstance(result, Bounded) and func is not torch.Tensor.as_subclass else result
 
     def remaining_shape(self) -> torch.Size:
@@ -285,7 +285,7 @@ class Bounded(torch.Tensor):
         # from the end
         indices = (*self.leading_indices, *(i + remaining[d] if isinstance(i, int) and i < 0 else i for d, i in enumerate(items)))
         if len(indices) < base.ndim:
-            return _bounded(base, indices)
+            return _bound_tensor(base, indices)
         places = torch.broadcast_tensors(*(torch.as_tensor(i, dtype=torch.int64) for i in indices))
         inside = torch.ones_like(places[0], dtype=torch.bool)
         for place, size in zip(places, base.shape):

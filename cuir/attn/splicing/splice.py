@@ -49,11 +49,11 @@ from ..masks.tile_splice import Work, tile_for
 from ..tracing.captured_parameter import Parameter, Value, with_parameters
 from ..tracing.mod_evaluator import CONSTANTS
 from ..tracing.read_ranges import trace_without_clashes
-from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, names_of, reserved
+from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, list_reserved, names_of
 from ..tracing.traced_result import Traced, dim_name
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
-from .normalisers import MET, PARTED, POINTS, is_parted, normaliser, score_comment
+from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, normaliser, score_comment
 from .output_splice import with_outputs
 from .quotient_bounds import bound_columns
 
@@ -88,7 +88,7 @@ class TransferResult(ShownInNotebooks):
     lists: Lists | ColumnLists | None = None
     tables: tuple[Table, ...] = ()
     gradients: Mapping[str, str] = field(default_factory=dict)
-    _kept: Cache = field(default_factory=Cache, repr=False, compare=False)
+    _cache: Cache = field(default_factory=Cache, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return f"TransferResult({self.kernel} for {self.spec.name}: {', '.join(self.replaced) or 'nothing'} replaced)"
@@ -135,7 +135,7 @@ class TransferResult(ShownInNotebooks):
             tables = {t.name: t.value(values, lengths, device) for t in self.tables}
             return values | tables | ({} if self.lists is None else self.lists.values(values, lengths, *sizes, device))
 
-        result = dict(self._kept.get((lengths, *sizes, str(torch.device(device))), sources, make))
+        result = dict(self._cache.get((lengths, *sizes, str(torch.device(device))), sources, make))
         if dropout and self.spec.dropout is not None:
             result |= arguments_of(self.spec.dropout.p, self.spec.dropout.seed_for(lengths).to(device))
         return result
@@ -178,7 +178,7 @@ def transfer(
     traced = trace_without_clashes(spec) if traced is None else traced
     lengths = _of_sequence(origin, target)
     read = bits and not lengths and not is_parted(origin.funcs()) and traced.keep is not None and per_pair(traced.keep) > WORTH_BITS
-    work = _work(None if read else blocks(traced.named(reserved()).keep))
+    work = _work(None if read else blocks(traced.rename_reserved(list_reserved()).keep))
     replaced_points = {
         *SPLICE_POINTS,
         "kv_rows",
@@ -186,7 +186,7 @@ def transfer(
     }
     remainder = without_functions(origin, target, replaced_points, tile_for(work, target, tile, "t") if tile is not None else None)
     used_names = names_of(remainder)  # depends on which tile() stays, and that on the mask: so names are given twice
-    traced = traced.named(used_names | reserved())
+    traced = traced.rename_reserved(used_names | list_reserved())
 
     def fresh(name: str) -> str:
         while name in used_names or name in {p.name for p in traced.parameters}:
@@ -338,13 +338,13 @@ def splice_functions(
 
     `points` are the names of splice points.
     """
-    helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *MET, *OPTIONAL}]
+    helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *CONDITIONS, *OPTIONAL}]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:
             if item.name == count:
                 items += [new[name] for name in helpers]
-            items.append(item if item == new[item.name] else _dressed(new[item.name], item))
+            items.append(item if item == new[item.name] else _keep_comments(new[item.name], item))
         elif not (isinstance(item, Func) and item.name in helpers):
             items.append(item)
     at = items.index(target)
@@ -373,7 +373,7 @@ def drop_unreachable(items: list[Definition], origin: Program) -> list[Definitio
     return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
 
 
-def _dressed(func: Func, old: Func) -> Func:
+def _keep_comments(func: Func, old: Func) -> Func:
     """Return the new function with the old one's comments around it."""
     return replace(func, comments=Comments(old.comments.lead, func.comments.trail or old.comments.trail))
 

@@ -62,7 +62,7 @@ class Array(Rows):
     shape: torch.Size
     at: Callable[[Index], Scalar]
     follows: bool = False
-    known: dict[Index, Scalar] = field(default_factory=dict)  # elements at constant places
+    constants: dict[Index, Scalar] = field(default_factory=dict)  # elements at constant places
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
@@ -71,9 +71,9 @@ class Array(Rows):
     def element(self, index: Index) -> Scalar:
         if not all(type(i) is int for i in index):
             return self.at(index)
-        if index not in self.known:
-            self.known[index] = self.at(index)
-        return self.known[index]
+        if index not in self.constants:
+            self.constants[index] = self.at(index)
+        return self.constants[index]
 
     # ---- what Python asks
     @property
@@ -140,7 +140,7 @@ class Array(Rows):
             )
 
     # ---- views
-    def viewed(self, shape: Sequence[int], source: Callable[[Index], Index]) -> TracedValue:
+    def make_view(self, shape: Sequence[int], source: Callable[[Index], Index]) -> TracedValue:
         """Return the array of this shape whose element at an index is the one at source(index).
 
         Without dims it is a number.
@@ -186,7 +186,7 @@ class Array(Rows):
                 shape += rows.shape
             else:
                 sources.append(always(whole(i, size)))
-        return self.viewed(shape, lambda index: tuple(s(index) for s in sources))
+        return self.make_view(shape, lambda index: tuple(s(index) for s in sources))
 
     def bounds(self, s: slice, size: int) -> tuple[int, int, int]:
         if self.follows and (s.start, s.stop, s.step) != (None, None, None):
@@ -201,7 +201,7 @@ class Array(Rows):
 
     def unsqueeze(self, dim: int) -> TracedValue:
         at = self.axis(dim, 1)
-        return self.viewed([*self.shape[:at], 1, *self.shape[at:]], lambda index: (*index[:at], *index[at + 1 :]))
+        return self.make_view([*self.shape[:at], 1, *self.shape[at:]], lambda index: (*index[:at], *index[at + 1 :]))
 
     def squeeze(self, *dims: Sizes) -> TracedValue:
         dims_to_drop = _sizes(dims)
@@ -212,13 +212,13 @@ class Array(Rows):
             places = dict(zip(remaining, index))
             return tuple(places.get(d, 0) for d in range(self.ndim))
 
-        return self.viewed([self.shape[d] for d in remaining], source)
+        return self.make_view([self.shape[d] for d in remaining], source)
 
     def permute(self, *dims: Sizes) -> TracedValue:
         order = [self.axis(d) for d in _sizes(dims)]
         if sorted(order) != list(range(self.ndim)):
             refuse(f"permute({', '.join(map(str, order))}) of an array of {self.ndim} dims")
-        return self.viewed([self.shape[d] for d in order], lambda index: tuple(index[order.index(d)] for d in range(self.ndim)))
+        return self.make_view([self.shape[d] for d in order], lambda index: tuple(index[order.index(d)] for d in range(self.ndim)))
 
     def transpose(self, dim0: int, dim1: int) -> TracedValue:
         order = list(range(self.ndim))
@@ -240,7 +240,7 @@ class Array(Rows):
         shape = [n if n != -1 else self.shape[d - new] for d, n in enumerate(target)]
         if any(old not in (1, n) for old, n in zip(self.shape, shape[new:])):
             refuse(f"expand of {list(self.shape)} to {shape}")
-        return self.viewed(shape, lambda index: tuple(0 if old == 1 else i for old, i in zip(self.shape, index[new:])))
+        return self.make_view(shape, lambda index: tuple(0 if old == 1 else i for old, i in zip(self.shape, index[new:])))
 
     def expand_as(self, other: object) -> TracedValue:
         return self.expand(*array(other).shape)
@@ -264,7 +264,7 @@ class Array(Rows):
                 place = quotient(place, n)
             return tuple(reversed(indices))
 
-        return self.viewed(shape, source)
+        return self.make_view(shape, source)
 
     view = reshape
 
@@ -284,14 +284,16 @@ class Array(Rows):
 
     def flip(self, *dims: Sizes) -> TracedValue:
         turned = {self.axis(d) for d in _sizes(dims)}
-        return self.viewed(self.shape, lambda index: tuple(minus(self.shape[d] - 1, i) if d in turned else i for d, i in enumerate(index)))
+        return self.make_view(
+            self.shape, lambda index: tuple(minus(self.shape[d] - 1, i) if d in turned else i for d, i in enumerate(index))
+        )
 
     def unbind(self, dim: int = 0) -> tuple[TracedValue, ...]:
         self.small([self.shape[self.axis(dim)]], "taken apart")
         return tuple(self.select(dim, i) for i in range(self.shape[self.axis(dim)]))
 
     # ---- reductions
-    def folded(
+    def reduce_dims(
         self,
         dim: Dims,
         keepdim: bool,
@@ -306,18 +308,18 @@ class Array(Rows):
         remaining = [d for d in range(self.ndim) if d not in dims]
         ranges = [range(self.shape[d]) for d in dims]
 
-        def folded(index: Index) -> Scalar:
+        def fold_at(index: Index) -> Scalar:
             places = dict(zip(range(self.ndim) if keepdim else remaining, index))
             all_places = ({**places, **dict(zip(dims, inner))} for inner in itertools.product(*ranges))
             items = [each(self.element(tuple(at[d] for d in range(self.ndim)))) for at in all_places]
             return fold(items) if items else lift(empty) if empty is not None else refuse(f"no elements are {action}")
 
         shape = [1 if d in dims else n for d, n in enumerate(self.shape)] if keepdim else [self.shape[d] for d in remaining]
-        return shaped(shape, folded, self.follows)
+        return make_shaped(shape, fold_at, self.follows)
 
     def sum(self, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TracedValue:
-        return self.folded(
-            dim, keepdim, "summed", _in_pairs(_added), number if dtype is None else lambda x: compute("to", number(x), dtype), 0
+        return self.reduce_dims(
+            dim, keepdim, "summed", _in_pairs(_add), number if dtype is None else lambda x: compute("to", number(x), dtype), 0
         )
 
     def mean(self, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TracedValue:
@@ -326,13 +328,13 @@ class Array(Rows):
         return apply("truediv", total, count)
 
     def prod(self, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TracedValue:
-        return self.folded(dim, keepdim, "multiplied", _in_pairs(_multiplied), number, 1)
+        return self.reduce_dims(dim, keepdim, "multiplied", _in_pairs(_multiply), number, 1)
 
     def any(self, dim: Dims = None, keepdim: bool = False) -> TracedValue:
-        return self.folded(dim, keepdim, "looked at", _in_pairs(lambda x, y: compute("or", x, y)), _truth, False)
+        return self.reduce_dims(dim, keepdim, "looked at", _in_pairs(lambda x, y: compute("or", x, y)), _truth, False)
 
     def all(self, dim: Dims = None, keepdim: bool = False) -> TracedValue:
-        return self.folded(dim, keepdim, "looked at", _in_pairs(lambda x, y: compute("and", x, y)), _truth, True)
+        return self.reduce_dims(dim, keepdim, "looked at", _in_pairs(lambda x, y: compute("and", x, y)), _truth, True)
 
     def count_nonzero(self, dim: Dims = None) -> TracedValue:
         return array(elementwise("bool", (self,), {})).sum(dim)
@@ -365,7 +367,7 @@ class Array(Rows):
     mm = mv = matmul
 
 
-def shaped(shape: Sequence[int], at: Callable[[Index], Scalar], follows: bool = False) -> Array | Scalar:
+def make_shaped(shape: Sequence[int], at: Callable[[Index], Scalar], follows: bool = False) -> Array | Scalar:
     """Make an array of this shape with elements `at(index)`; a number if there are no dims."""
     return Array(torch.Size(shape), at, follows) if len(shape) else at(())
 
@@ -385,11 +387,11 @@ def _through(at: int, rows: Array, size: int) -> Callable[[Index], Place]:
     return lambda index: whole(rows.element(index[at : at + rows.ndim]), size)
 
 
-def _multiplied(x: Proxy, y: Proxy) -> Proxy:
+def _multiply(x: Proxy, y: Proxy) -> Proxy:
     return compute("mul", x, y)
 
 
-def _added(x: Proxy, y: Proxy) -> Proxy:
+def _add(x: Proxy, y: Proxy) -> Proxy:
     return compute("add", x, y)
 
 
@@ -402,10 +404,10 @@ def _truth(x: object) -> Proxy:
     return to(lift(x), BOOL)
 
 
-def _sizes(given: Sequence[object]) -> list[int]:
+def _sizes(sizes: Sequence[object]) -> list[int]:
     """Return sizes or dims that are given one by one or in a sequence."""
-    first = given[0] if len(given) == 1 else None
-    return [_size(n) for n in (first if isinstance(first, (tuple, list)) else given)]
+    first = sizes[0] if len(sizes) == 1 else None
+    return [_size(n) for n in (first if isinstance(first, (tuple, list)) else sizes)]
 
 
 def _size(n: object) -> int:
@@ -469,7 +471,7 @@ def has_dims(x: object) -> bool:
     return isinstance(x, Rows) or (isinstance(x, torch.Tensor) and x.ndim > 0)
 
 
-_OWN = ("at", "element", "small", "viewed", "axis", "bounds", "folded", "known", "follows", "origin")  # no operations of PyTorch's
+_NOT_TORCH = ("at", "element", "small", "make_view", "axis", "bounds", "reduce_dims", "constants", "follows", "origin")
 
 
 def _member(name: str) -> Callable[..., object]:
@@ -488,7 +490,7 @@ def _getitem(x: object, item: object) -> TracedValue:
     return result
 
 
-FUNCTIONS.update({n: _member(n) for n in vars(Array) if not n.startswith("_") and n not in _OWN})
+FUNCTIONS.update({n: _member(n) for n in vars(Array) if not n.startswith("_") and n not in _NOT_TORCH})
 
 
 def _operator(name: str) -> Callable[..., object]:
@@ -499,4 +501,4 @@ for _name in OPERATORS:  # Python's own == would compare the objects
     setattr(Array, _name, _operator(_name))
 Array.__hash__ = object.__hash__  # type: ignore[method-assign]
 
-__all__ = ["CONSTANT", "MOST", "Array", "array", "elementwise", "fold_in_pairs", "has_dims", "number", "shaped"]
+__all__ = ["CONSTANT", "MOST", "Array", "array", "elementwise", "fold_in_pairs", "has_dims", "make_shaped", "number"]

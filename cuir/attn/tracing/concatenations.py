@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...syntax.types import I32
-from .captured_rows import MOST, Array, array, shaped
+from .captured_rows import MOST, Array, array, make_shaped
 from .element_indices import Index
 from .half_rounding import unify_dtypes
 from .operation_table import function
@@ -24,13 +24,13 @@ def stack(tensors: object, dim: int = 0) -> TracedValue:
     if any(p.shape != parts[0].shape for p in parts):
         refuse(f"stack of {_shapes(parts)}", "its tensors have one shape")
     at = parts[0].axis(dim, 1)
-    like = unified_parts(parts)
+    like = unify_parts(parts)
 
     def element(index: Index) -> Scalar:
         rest = (*index[:at], *index[at + 1 :])
         return choose(index[at], [lambda part=part: part.element(rest) for part in like])  # type: ignore[misc]
 
-    return shaped([*parts[0].shape[:at], len(parts), *parts[0].shape[at:]], element, any(p.follows for p in parts))
+    return make_shaped([*parts[0].shape[:at], len(parts), *parts[0].shape[at:]], element, any(p.follows for p in parts))
 
 
 @function("cat", "concat", "concatenate")
@@ -44,7 +44,7 @@ def cat(tensors: object, dim: int = 0) -> Array:
         p.follows for p in parts
     ):
         refuse(f"cat of {_shapes(parts)} along dim {at}", "all other dims are alike, and no shape follows the lengths")
-    like = unified_parts(parts)
+    like = unify_parts(parts)
     ends = [sum(p.shape[at] for p in parts[: n + 1]) for n in range(len(parts))]
 
     def element(index: Index) -> Scalar:
@@ -86,7 +86,7 @@ def _shapes(parts: Sequence[Array]) -> str:
     return " and ".join(str(list(p.shape)) for p in parts)
 
 
-def unified_parts(parts: Sequence[Array]) -> list[Array]:
+def unify_parts(parts: Sequence[Array]) -> list[Array]:
     """Return the arrays with elements of their common dtype, as PyTorch promotes them."""
     firsts = [lift(p.element((0,) * p.ndim)) for p in parts if p.numel()]
     if len({(f.element, f.precision) for f in firsts}) <= 1:

@@ -56,7 +56,7 @@ class Answers:
     numbers: frozenset[str]
     number: bool
 
-    def known_value(self, purpose: str) -> int | float | bool:
+    def require_value(self, purpose: str) -> int | float | bool:
         raise NotImplementedError
 
     def constant(self, purpose: str) -> int | float | bool:
@@ -64,7 +64,7 @@ class Answers:
 
         Ends the trace if a captured number thereby becomes a constant; refuses (X121) if there is no value.
         """
-        value = self.known_value(purpose)
+        value = self.require_value(purpose)
         if self.numbers and TRACE.get() is not None:
             raise Constant
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from .captured_rows import MOST, Array, array, fold_in_pairs, shaped
+from .captured_rows import MOST, Array, array, fold_in_pairs, make_shaped
 from .element_indices import Index
 from .operation_table import function
 from .proxy import Scalar, TracedValue, apply, compute
@@ -80,7 +80,7 @@ def _contract(arrays: list[Array], labels: list[str], result: str | None = None)
             terms.append(fold_in_pairs(read, lambda x, y: compute("mul", x, y)))
         return fold_in_pairs(terms, lambda x, y: compute("add", x, y))
 
-    return shaped([sizes[label] for label in result], element)
+    return make_shaped([sizes[label] for label in result], element)
 
 
 __all__ = ["einsum", "linear", "outer"]

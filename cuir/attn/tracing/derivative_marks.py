@@ -66,7 +66,7 @@ def extremum_of(e: Expr) -> Expr:
     return value
 
 
-def marked_value(e: Expr) -> Expr | None:
+def read_marked_value(e: Expr) -> Expr | None:
     """Return the value within a mark; None for other expressions."""
     return e.args[0] if isinstance(e, Call) and e.func in _MARKS else None
 
@@ -81,7 +81,7 @@ def remove_marks(e: Expr, cache: dict[IdentityKey, Expr] | None = None) -> Expr:
     def plain(e: Expr) -> Expr:
         key = IdentityKey(e)
         if key not in results:
-            value = marked_value(e)
+            value = read_marked_value(e)
             results[key] = with_children(e, plain) if value is None else plain(value)
         return results[key]
 
@@ -95,7 +95,7 @@ __all__ = [
     "mark_detached",
     "mark_partials",
     "mark_shared",
-    "marked_value",
     "partials_of",
+    "read_marked_value",
     "remove_marks",
 ]

@@ -14,7 +14,7 @@ import torch
 from .argument_spelling import by_position, in_table
 from .captured_rows import Array, array, elementwise, has_dims
 from .concrete_answers import TRACE, Tracing
-from .half_rounding import promote_operands, rounded_like
+from .half_rounding import promote_operands, round_like
 from .operation_table import FUNCTIONS, HANDLERS, words
 from .proxy import Operands, Options, Proxy, Scalar, as_constants, without_gradient
 from .refusal import refuse
@@ -67,7 +67,7 @@ def apply_operation(name: str, args: Operands, kwargs: Options) -> object:
     if not isinstance(result, Proxy):
         return result
     if promoted:
-        result = rounded_like(result, args)
+        result = round_like(result, args)
     if not torch.is_grad_enabled():
         result = without_gradient(result)
     result.size = max(result.size, 1 + sum(a.size for a in args if isinstance(a, Proxy)))

@@ -17,7 +17,7 @@ from .refusal import refuse
 # ---- softmax
 @function("logsumexp")
 def logsumexp(input: object, dim: Dims, keepdim: bool = False) -> TracedValue:
-    return array(input).folded(dim, keepdim, "summed", _log_of_sum, _float, -math.inf)
+    return array(input).reduce_dims(dim, keepdim, "summed", _log_of_sum, _float, -math.inf)
 
 
 def _log_of_sum(items: Sequence[Proxy]) -> Proxy:
@@ -114,7 +114,7 @@ def _spread(
             refuse(f"the variance of {len(items)} elements has no degrees of freedom", "correction=0 divides by the number of elements")
         return statistic(items, len(items) - less)
 
-    return array(input).folded(dim, keepdim, "summed", fold, _float, None)
+    return array(input).reduce_dims(dim, keepdim, "summed", fold, _float, None)
 
 
 def _variance(items: Sequence[Proxy], degrees: float) -> tuple[Proxy, list[Proxy]]:
@@ -140,28 +140,28 @@ def _deviation(items: Sequence[Proxy], degrees: float) -> Proxy:
 def layer_norm(
     input: object, normalized_shape: Sequence[int], weight: object = None, bias: object = None, eps: float = 1e-5
 ) -> TracedValue:
-    x, dims = _normalised_dims(input, normalized_shape)
+    x, dims = _find_normalised_dims(input, normalized_shape)
     centred = apply("sub", x, x.mean(dims, True))
     spread = var(x, dims, False, True)
-    return _scaled(apply("mul", centred, apply("rsqrt", apply("add", spread, eps))), weight, bias)
+    return _scale(apply("mul", centred, apply("rsqrt", apply("add", spread, eps))), weight, bias)
 
 
 @function("rms_norm")
 def rms_norm(input: object, normalized_shape: Sequence[int], weight: object = None, eps: float | None = None) -> TracedValue:
-    x, dims = _normalised_dims(input, normalized_shape)
+    x, dims = _find_normalised_dims(input, normalized_shape)
     squares = array(elementwise("mul", (x, x), {})).mean(dims, True)
     least = torch.finfo(torch.float32).eps if eps is None else eps
-    return _scaled(apply("mul", x, apply("rsqrt", apply("add", squares, least))), weight, None)
+    return _scale(apply("mul", x, apply("rsqrt", apply("add", squares, least))), weight, None)
 
 
-def _normalised_dims(input: object, shape: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
+def _find_normalised_dims(input: object, shape: Sequence[int]) -> tuple[Array, tuple[int, ...]]:
     x, sizes = array(input), tuple(int(n) for n in shape)
     if not sizes or tuple(x.shape[-len(sizes) :]) != sizes:
         refuse(f"normalisation over {list(sizes)} of a tensor of shape {list(x.shape)}", "these are its last dims")
     return x, tuple(range(x.ndim - len(sizes), x.ndim))
 
 
-def _scaled(x: TracedValue, weight: object, bias: object) -> TracedValue:
+def _scale(x: TracedValue, weight: object, bias: object) -> TracedValue:
     x = x if weight is None else apply("mul", x, weight)
     return x if bias is None else apply("add", x, bias)
 

@@ -22,7 +22,7 @@ from ...syntax.types import F32
 from ...syntax.walk import IdentityKey, NamesRead
 from ...text.diagnostics import CuirError
 from .captured_parameter import Parameter
-from .derivative_marks import is_detached, marked_value
+from .derivative_marks import is_detached, read_marked_value
 from .mod_evaluator import CONSTANTS, evaluate
 from .number_literals import literal_of
 
@@ -78,7 +78,7 @@ class _Factoring:
         core, factor = self.product(tile)
         if factor is None and "y" in factors:
             return core, by
-        combined = _folded(e.op, Literal(1.0) if factor is None else factor, by)
+        combined = _fold(e.op, Literal(1.0) if factor is None else factor, by)
         return None if combined is None else (core, combined)
 
     def whole(self, e: Expr) -> Expr:
@@ -89,14 +89,18 @@ class _Factoring:
         """Rewrite the operands of an operation; expressions other than arithmetic on floats are unchanged."""
         if not self.varies(e) or not self.is_float(e) or traits(e).jumps:
             return e
-        if isinstance(e, Call) and traits(e).exponential and (squared := self.squared(e)) is not None:
+        if isinstance(e, Call) and traits(e).exponential and (squared := self.square(e)) is not None:
             return squared
         negated = isinstance(e, Unary) and traits(e).linear
-        if negated or (isinstance(e, Binary) and _of_floats(e)) or (isinstance(e, Call) and (_values(e) or marked_value(e) is not None)):
+        if (
+            negated
+            or (isinstance(e, Binary) and _of_floats(e))
+            or (isinstance(e, Call) and (_values(e) or read_marked_value(e) is not None))
+        ):
             return with_children(e, self.whole)
         return e
 
-    def squared(self, e: Call) -> Expr | None:
+    def square(self, e: Call) -> Expr | None:
         """Return exp2(y * y * f) as exp2 of the square of y * sqrt(|f|), or of minus that.
 
         None for another exponent.
@@ -135,7 +139,7 @@ class _Factoring:
         if isinstance(e, Binary):
             return _of_floats(e) and self.is_float(e.left)
         if isinstance(e, Call):
-            value = None if is_detached(e) else marked_value(e)
+            value = None if is_detached(e) else read_marked_value(e)
             if value is not None:
                 return self.is_float(value)
             values = _values(e)
@@ -164,7 +168,7 @@ def _values(e: Call) -> tuple[Expr, ...]:
     return e.args[1:] if op.traits.chooses else e.args
 
 
-def _folded(op: str, a: Expr, b: Expr) -> Expr | None:
+def _fold(op: str, a: Expr, b: Expr) -> Expr | None:
     """Combine two factors; None for literals whose product leaves the range of f32's normal numbers."""
     factor = fold(Binary(op, fold(a), fold(b)))
     if isinstance(factor, Literal):

@@ -53,7 +53,7 @@ class Doubles:
         tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float64 and v.numel()}
         if not tensors:
             return
-        rounded = self._rounded(tensors)
+        rounded = self._round(tensors)
         numbers = {n for n, v in values.items() if isinstance(v, float) and not _survives(v)}
         if not rounded and not numbers:
             return
@@ -76,7 +76,7 @@ class Doubles:
         for place in pieces(at, names, device):
             self._compare(judged, narrow | place, wide | place, place, rounded or numbers)
 
-    def _rounded(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    def _round(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Return the tensors with values that f32 cannot represent, and their largest magnitudes.
 
         Raises CuirError U417 for numbers beyond f32.

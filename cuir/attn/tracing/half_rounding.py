@@ -72,7 +72,7 @@ def promote_operands(name: str, operands: Operands) -> Operands:
     return tuple(map(promote, operands))
 
 
-def rounded_like(result: Proxy, operands: Operands) -> Proxy:
+def round_like(result: Proxy, operands: Operands) -> Proxy:
     """Return the result of an operation in the dtype that PyTorch's promotion gives it."""
     kind = kind_of(operands)
     if kind is None or result.element != F32 or result.precision is not None:

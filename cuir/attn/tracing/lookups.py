@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import SupportsIndex
 
 from ...syntax.types import I32
-from .captured_rows import MOST, Array, array, fold_in_pairs, shaped
+from .captured_rows import MOST, Array, array, fold_in_pairs, make_shaped
 from .concatenations import constant
 from .element_indices import Index, whole
 from .operation_table import function
@@ -47,7 +47,7 @@ def embedding(
         # the row of padding learns nothing
         return compute("where", compute("eq", row, padding), without_gradient(element_read), element_read)
 
-    return shaped([*places.shape, table.shape[1]], element, table.follows or places.follows)
+    return make_shaped([*places.shape, table.shape[1]], element, table.follows or places.follows)
 
 
 @function("gather")
@@ -101,7 +101,7 @@ def index_select(input: object, dim: int, index: object) -> TracedValue:
         return lift(source.element(()))
     places = _flat(places)
     shape = [*source.shape[:at], places.shape[0], *source.shape[at + 1 :]]
-    return shaped(
+    return make_shaped(
         shape,
         lambda i: source.element((*i[:at], place(places.element((i[at],)), source.shape[at]), *i[at + 1 :])),
         source.follows or places.follows,
@@ -111,7 +111,9 @@ def index_select(input: object, dim: int, index: object) -> TracedValue:
 @function("take")
 def take(input: object, index: object) -> TracedValue:
     source, places = _flat(array(input)), array(index)
-    return shaped(places.shape, lambda i: source.element((whole(places.element(i), source.shape[0]),)), source.follows or places.follows)
+    return make_shaped(
+        places.shape, lambda i: source.element((whole(places.element(i), source.shape[0]),)), source.follows or places.follows
+    )
 
 
 def _along(source: Array, at: int, places: Array, shape: Sequence[int]) -> TracedValue:
@@ -123,7 +125,7 @@ def _along(source: Array, at: int, places: Array, shape: Sequence[int]) -> Trace
         inner = index or (0,)  # a place without dims is of a row
         return source.element((*inner[:at], place(places.element(index), source.shape[at]), *inner[at + 1 :]))
 
-    return shaped(shape, element, source.follows or places.follows)
+    return make_shaped(shape, element, source.follows or places.follows)
 
 
 def _flat(x: Array) -> Array:
@@ -145,7 +147,7 @@ def one_hot(input: object, num_classes: object = -1) -> TracedValue:
     places, classes = array(input), whole_number(num_classes)
     if classes < 1:
         refuse("one_hot whose number of classes depends on the data", "give num_classes")
-    return shaped([*places.shape, classes], lambda i: compute("int", compute("eq", places.element(i[:-1]), i[-1])), places.follows)
+    return make_shaped([*places.shape, classes], lambda i: compute("int", compute("eq", places.element(i[:-1]), i[-1])), places.follows)
 
 
 def whole_number(x: object) -> int:
@@ -166,7 +168,7 @@ def isin(elements: object, test_elements: object, *, assume_unique: bool = False
 
     def element(x: Scalar) -> Proxy:
         equal = [compute("eq", x, candidates.element((n,))) for n in range(candidates.shape[0])]
-        result = _joined("or", equal, False)
+        result = _join("or", equal, False)
         return compute("invert", result) if invert else result
 
     return _each(elements, element)
@@ -177,7 +179,7 @@ def bucketize(input: object, boundaries: object, *, out_int32: bool = False, rig
     row = array(boundaries)
     if row.ndim != 1:
         refuse(f"boundaries of shape {list(row.shape)}", "they are a row: torch.searchsorted searches one of several rows")
-    return _searched(row, input, bool(right), "bucketize")
+    return _search(row, input, bool(right), "bucketize")
 
 
 @function("searchsorted")
@@ -197,10 +199,10 @@ def searchsorted(
         refuse("boundaries without dims", "they are a row, in ascending order")
     if sorter is not None:
         rows = array(_along(rows, rows.ndim - 1, array(sorter), rows.shape))
-    return _searched(rows, input, side == "right" or bool(right), "searchsorted")
+    return _search(rows, input, side == "right" or bool(right), "searchsorted")
 
 
-def _searched(rows: Array, input: object, behind: bool, name: str) -> TracedValue:
+def _search(rows: Array, input: object, behind: bool, name: str) -> TracedValue:
     """Count the boundaries before each value; `behind` counts those that equal it, too."""
     _few(
         rows.shape[-1],
@@ -232,7 +234,7 @@ def _searched(rows: Array, input: object, behind: bool, name: str) -> TracedValu
 
         return lift(search(0, len(bounds)))
 
-    return shaped(values.shape, element, values.follows)
+    return make_shaped(values.shape, element, values.follows)
 
 
 def _few(count: int, follows: bool, name: str, instead: str) -> None:
@@ -245,10 +247,10 @@ def _few(count: int, follows: bool, name: str, instead: str) -> None:
 
 def _each(x: object, element: Callable[[Scalar], Scalar]) -> TracedValue:
     values = array(x)
-    return shaped(values.shape, lambda index: element(values.element(index)), values.follows)
+    return make_shaped(values.shape, lambda index: element(values.element(index)), values.follows)
 
 
-def _joined(name: str, items: Sequence[Proxy], empty: bool) -> Proxy:
+def _join(name: str, items: Sequence[Proxy], empty: bool) -> Proxy:
     return fold_in_pairs(items, lambda x, y: compute(name, x, y)) if items else lift(empty)
 
 

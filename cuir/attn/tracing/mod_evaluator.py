@@ -19,7 +19,7 @@ from ...syntax.nodes import Expr, IfExp, Literal, Name, Subscript
 from ...syntax.types import DTYPES, F32, DType
 from ...syntax.walk import IdentityKey
 from ...text.diagnostics import CuirError
-from .derivative_marks import extremes_of, extremum_of, is_detached, marked_value, partials_of
+from .derivative_marks import extremes_of, extremum_of, is_detached, partials_of, read_marked_value
 
 # the transfer adds them to programs that lack them
 CONSTANTS = {"LOG2E": 1.4426950408889634, "LN2": 0.6931471805599453}
@@ -43,13 +43,13 @@ def evaluate(e: Expr, names: Mapping[str, Value], spans: Mapping[str, tuple[int,
 class _Evaluation:
     def __init__(self, names: Mapping[str, Value], spans: Mapping[str, tuple[int, int]]):
         self.names, self.spans = names, spans
-        self.known: dict[IdentityKey, Value] = {}  # tracing shares subexpressions
+        self.values: dict[IdentityKey, Value] = {}  # tracing shares subexpressions
 
     def expr(self, e: Expr) -> Value:
         key = IdentityKey(e)
-        if key not in self.known:
-            self.known[key] = self.fresh(e)
-        return self.known[key]
+        if key not in self.values:
+            self.values[key] = self.fresh(e)
+        return self.values[key]
 
     def fresh(self, e: Expr) -> Value:
         if isinstance(e, Literal):
@@ -62,18 +62,18 @@ class _Evaluation:
             return _read(tensor, [self.expr(i) for i in e.indices]) if view is None else view  # type: ignore[arg-type]
         if isinstance(e, IfExp) and not isinstance(cond := self.expr(e.cond), torch.Tensor):
             return self.expr(e.then if cond else e.other)
-        if (value := marked_value(e)) is not None:
-            return self.marked(e, self.expr(value))
+        if (value := read_marked_value(e)) is not None:
+            return self.mark(e, self.expr(value))
         match = operation(e)
         if match is not None and match[0].traits.converts:
             (x, dtype) = match[1]
             assert isinstance(dtype, Name)
-            return self.converted(self.expr(x), DTYPES[dtype.id])
+            return self.convert(self.expr(x), DTYPES[dtype.id])
         if match is not None and match[0].evaluate is not None:
-            return self.applied(match[0], e, match[1])
+            return self.apply(match[0], e, match[1])
         raise CuirError.of("X140", "an expression of pure arithmetic was expected", e.span)
 
-    def marked(self, e: Expr, value: Value) -> Value:
+    def mark(self, e: Expr, value: Value) -> Value:
         """Return the value within a mark, with the gradient that the mark defines."""
         if not isinstance(value, torch.Tensor) or not value.requires_grad:
             return value
@@ -84,7 +84,7 @@ class _Evaluation:
         operands = torch.stack(torch.broadcast_tensors(*(torch.as_tensor(self.expr(x)) for x in extremes_of(e) or ())))
         return operands.amax(0) if traits(extremum_of(e)).extremum == "max" else operands.amin(0)
 
-    def converted(self, x: Value, dtype: DType) -> Value:
+    def convert(self, x: Value, dtype: DType) -> Value:
         return convert(self.to_kernel_dtype(x), dtype)
 
     def to_kernel_dtype(self, x: Value) -> Value:
@@ -106,7 +106,7 @@ class _Evaluation:
         part = tensor[tuple(slice(*self.spans[n]) for n in named)].permute([named.index(n) for n in self.spans if n in named])
         return part[tuple(slice(None) if n in named else None for n in self.spans)]
 
-    def applied(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
+    def apply(self, entry: Op, e: Expr, args: tuple[Expr, ...]) -> Value:
         assert entry.evaluate is not None
         values = [self.to_kernel_dtype(self.expr(a)) for a in args]
         if entry.evaluate.divides:
@@ -175,7 +175,7 @@ def _divisor(x: Value, e: Expr) -> Value:
 class _InDouble(_Evaluation):
     """An evaluation that keeps f64 tensors in f64, as PyTorch does."""
 
-    def converted(self, x: Value, dtype: DType) -> Value:
+    def convert(self, x: Value, dtype: DType) -> Value:
         x = self.to_kernel_dtype(x)
         if dtype == F32 and isinstance(x, torch.Tensor):
             return x if x.dtype.is_floating_point else x.double()

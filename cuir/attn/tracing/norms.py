@@ -59,11 +59,11 @@ def matrix_norm(
 def vector_norm(x: object, ord: Order = 2, dim: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TracedValue:
     elements = array(x if dtype is None else apply("to", x, dtype))
     if isinstance(ord, (Proxy, Rows)):
-        ord = float(lift(ord).known_value("the order of a norm"))
+        ord = float(lift(ord).require_value("the order of a norm"))
     if isinstance(ord, bool) or not isinstance(ord, (int, float)):
         refuse(f"a norm of order {ord!r}", "a number: 2, 1 or math.inf")
     if ord == 2:
-        return elements.folded(dim, keepdim, "summed", _euclidean, lift, 0.0)
+        return elements.reduce_dims(dim, keepdim, "summed", _euclidean, lift, 0.0)
     if ord == 0:
         return apply("float", array(elementwise("ne", (elements, 0), {})).sum(dim, keepdim))
     sizes = array(elementwise("abs", (elements,), {}))
@@ -73,7 +73,7 @@ def vector_norm(x: object, ord: Order = 2, dim: Dims = None, keepdim: bool = Fal
         return amin(sizes, dim, keepdim)
     if ord == 1:
         return apply("float", sizes.sum(dim, keepdim))
-    return elements.folded(dim, keepdim, "summed", _of_order(float(ord)), lift, 0.0)
+    return elements.reduce_dims(dim, keepdim, "summed", _of_order(float(ord)), lift, 0.0)
 
 
 def _euclidean(items: Sequence[Proxy]) -> Proxy:
@@ -130,7 +130,7 @@ def normalize(input: object, p: Order = 2.0, dim: int = 1, eps: float = 1e-12) -
 
 @function("cosine_similarity")
 def cosine_similarity(x1: object, x2: object, dim: int = 1, eps: float = 1e-8) -> TracedValue:
-    lengths = [array(x).folded(dim, False, "summed", _length_at_least(eps), lift, eps) for x in (x1, x2)]
+    lengths = [array(x).reduce_dims(dim, False, "summed", _length_at_least(eps), lift, eps) for x in (x1, x2)]
     return apply("div", vecdot(x1, x2, dim=dim), apply("mul", *lengths))
 
 

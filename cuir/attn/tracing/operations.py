@@ -38,7 +38,7 @@ from .refusal import refuse
 @handles("add")
 def _add(x: object, y: object, *, alpha: Scalar = 1) -> Proxy:
     a, b = promote(x, y if alpha == 1 else _mul(y, alpha))
-    return _made_or("|", a, b) if a.element == BOOL else make_proxy(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
+    return _apply_logical("|", a, b) if a.element == BOOL else make_proxy(Binary("+", a.expr, b.expr), a.element, a, b, value=operator.add)
 
 
 @handles("sub", "subtract")
@@ -53,7 +53,7 @@ def _sub(x: object, y: object, *, alpha: Scalar = 1) -> Proxy:
 def _mul(x: object, y: object) -> Proxy:
     a, b = promote(x, y)
     if a.element == BOOL:
-        return _made_or("&", a, b)
+        return _apply_logical("&", a, b)
     return make_proxy(Binary("*", a.expr, b.expr), a.element, a, b, value=operator.mul)
 
 
@@ -75,7 +75,7 @@ def _floordiv(x: object, y: object) -> Proxy:
     if a.element != F32:
         return _whole("//", a, b, operator.floordiv)
     rest = _fmod(a, b)  # as PyTorch computes it: the quotient without the remainder is a whole number up to rounding
-    near = _sub(_div(_sub(a, rest), b), to(_turned(rest, b), F32))
+    near = _sub(_div(_sub(a, rest), b), to(_has_opposite_sign(rest, b), F32))
     below = _floor(near)
     whole = _where(_comparison(">", operator.gt)(_sub(near, below), 0.5), _add(below, 1.0), below)
     return whole if literal(b) and b.value else _where(_comparison("==", operator.eq)(b, 0.0), without_gradient(_div(a, b)), whole)
@@ -87,13 +87,13 @@ def _mod(x: object, y: object) -> Proxy:
     if a.element != F32:
         return _whole("%", a, b, operator.mod)
     rest = _fmod(a, b)
-    return _where(_turned(rest, b), _add(rest, b), rest)
+    return _where(_has_opposite_sign(rest, b), _add(rest, b), rest)
 
 
-def _turned(rest: Proxy, divisor: Proxy) -> Proxy:
+def _has_opposite_sign(rest: Proxy, divisor: Proxy) -> Proxy:
     """Return whether the remainder of a division toward 0 lacks the divisor's sign."""
     less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
-    return _made_or("&", unequal(rest, 0), unequal(less(rest, 0), less(divisor, 0)))
+    return _apply_logical("&", unequal(rest, 0), unequal(less(rest, 0), less(divisor, 0)))
 
 
 @handles("fmod")
@@ -102,13 +102,13 @@ def _fmod(x: object, y: object) -> Proxy:
     if a.element == F32:
         return make_proxy(build.fmod(a.expr, b.expr), F32, a, b, value=math.fmod)
     rest = _whole("%", a, b, operator.mod)
-    return _where(_rounded_down(a, b, rest), _sub(rest, b), rest)
+    return _where(_rounds_down(a, b, rest), _sub(rest, b), rest)
 
 
-def _rounded_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
+def _rounds_down(a: Proxy, b: Proxy, rest: Proxy) -> Proxy:
     """Return whether a quotient of integers is less when rounded to minus infinity than to 0."""
     less, unequal = _comparison("<", operator.lt), _comparison("!=", operator.ne)
-    return _made_or("&", unequal(rest, 0), unequal(less(a, 0), less(b, 0)))
+    return _apply_logical("&", unequal(rest, 0), unequal(less(a, 0), less(b, 0)))
 
 
 def _quotient_to_zero(x: object, y: object) -> Proxy:
@@ -116,7 +116,7 @@ def _quotient_to_zero(x: object, y: object) -> Proxy:
     if a.element == F32:
         return _trunc(_div(a, b))
     quotient, rest = _whole("//", a, b, operator.floordiv), _whole("%", a, b, operator.mod)
-    return _add(quotient, to(_rounded_down(a, b, rest), I32))
+    return _add(quotient, to(_rounds_down(a, b, rest), I32))
 
 
 def _whole(sign: str, x: object, y: object, value: Callable[..., int | float]) -> Proxy:
@@ -209,7 +209,7 @@ def _square(x: object) -> Proxy:
     return _pow(x, 2)
 
 
-def _made_or(sign: str, a: Proxy, b: Proxy) -> Proxy:
+def _apply_logical(sign: str, a: Proxy, b: Proxy) -> Proxy:
     op = OPERATORS[sign]
     if isinstance(a.expr, Literal) or isinstance(b.expr, Literal):  # True & x is x
         constant, operand = (a, b) if isinstance(a.expr, Literal) else (b, a)
@@ -223,7 +223,7 @@ def _bitwise(sign: str) -> Handler:
         a, b = promote(x, y)
         if a.element == F32:
             refuse(f"`{sign}` is of bools and integers, found f32")
-        return _made_or(sign, a, b)
+        return _apply_logical(sign, a, b)
 
     return handle
 
@@ -253,7 +253,7 @@ handles("lshift", "bitwise_left_shift")(_shift("lshift"))
 
 
 def _logical(sign: str) -> Handler:
-    return lambda x, y: _made_or(sign, to(lift(x), BOOL), to(lift(y), BOOL))
+    return lambda x, y: _apply_logical(sign, to(lift(x), BOOL), to(lift(y), BOOL))
 
 
 for _sign, _names in (("&", ("and", "bitwise_and")), ("|", ("or", "bitwise_or")), ("^", ("xor", "bitwise_xor"))):
@@ -281,7 +281,7 @@ def _comparison(sign: str, value: Callable[..., int | float]) -> Handler:
             op_traits = OPERATORS[sign].traits
             if not op_traits.commutative:
                 refuse(f"`{sign}` of bools")
-            unequal = _made_or("^", a, b)
+            unequal = _apply_logical("^", a, b)
             return _invert(unequal) if 0 in op_traits.compares else unequal
         comparison = make_proxy(Binary(sign, a.expr, b.expr), BOOL, a, b, value=value)
         exactly(comparison)
@@ -308,7 +308,7 @@ def _where(cond: object, x: object, y: object) -> Proxy:
         return lift(x if bool(c) else y)
     a, b = promote(x, y)
     if a.element == BOOL:
-        return _made_or("|", _made_or("&", c, a), _made_or("&", _invert(c), b))
+        return _apply_logical("|", _apply_logical("&", c, a), _apply_logical("&", _invert(c), b))
     if not c.varies and not a.varies and not b.varies:
         return make_proxy(IfExp(c.expr, a.expr, b.expr), a.element, c, a, b)
     # a condition per block, as a tile
@@ -322,7 +322,7 @@ def _extremum(call: Callable[..., Call], of_bools: str, value: Callable[..., int
     def handle(x: object, y: object) -> Proxy:
         a, b = promote(x, y)
         if a.element == BOOL:
-            return _made_or(of_bools, a, b)
+            return _apply_logical(of_bools, a, b)
         return make_proxy(call(a.expr, b.expr), a.element, a, b, value=value)
 
     return handle
@@ -341,7 +341,7 @@ def _number_first(name: str, before: Handler, of_integers: Handler) -> None:
         a, b = promote(x, y)
         if a.element != F32:
             return of_integers(a, b)
-        return _where(_made_or("|", before(a, b), _comparison("!=", operator.ne)(b, b)), a, b)
+        return _where(_apply_logical("|", before(a, b), _comparison("!=", operator.ne)(b, b)), a, b)
 
 
 _number_first("fmin", _comparison("<=", operator.le), _minimum)
@@ -443,7 +443,7 @@ def _silu(x: object, inplace: bool = False) -> Proxy:
 
 
 @handles("masked_fill")
-def _masked_fill(x: object, mask: object, value: object) -> Proxy:
+def _fill_masked(x: object, mask: object, value: object) -> Proxy:
     return _where(mask, to(lift(value), lift(x).element), x)
 
 
@@ -526,7 +526,7 @@ def _type_as(x: object, y: object) -> Proxy:
     return in_half(to(lift(x), F32), like.precision) if like.precision is not None else to(in_f32(lift(x)), like.element)
 
 
-def _filled(default: float | None) -> Handler:
+def _make_fill_handler(default: float | None) -> Handler:
     """Return the handler of a new scalar like another.
 
     FlexAttention's and_masks calls `b.new_ones((), dtype=torch.bool)`.
@@ -543,9 +543,9 @@ def _filled(default: float | None) -> Handler:
     return handle
 
 
-handles("new_ones", "ones_like")(_filled(1))
-handles("new_zeros", "zeros_like")(_filled(0))
-handles("new_full", "full_like")(_filled(None))
+handles("new_ones", "ones_like")(_make_fill_handler(1))
+handles("new_zeros", "zeros_like")(_make_fill_handler(0))
+handles("new_full", "full_like")(_make_fill_handler(None))
 
 
 @handles("new_tensor")

@@ -74,7 +74,7 @@ class Proxy(Answers):
         def __lt__(self, other: Place) -> Proxy: ...
 
     # ---- what Python asks of a value
-    def known_value(self, purpose: str) -> int | float | bool:
+    def require_value(self, purpose: str) -> int | float | bool:
         self.of_this_trace()
         if self.value is None:
             refuse(
@@ -92,17 +92,17 @@ class Proxy(Answers):
             refuse(*OUTLIVED)
 
     def __bool__(self) -> bool:
-        return bool(self.known_value("`if`, `and`, `or`, `not`, or a chained comparison"))
+        return bool(self.require_value("`if`, `and`, `or`, `not`, or a chained comparison"))
 
     def __int__(self) -> int:
-        return int(self.known_value("int()"))
+        return int(self.require_value("int()"))
 
     def __index__(self) -> int:
-        value = self.known_value("an index or a count")
+        value = self.require_value("an index or a count")
         return value if isinstance(value, int) else refuse(f"an index must be an integer, found {value}")
 
     def __float__(self) -> float:
-        return float(self.known_value("a function of the math module, or float(),"))
+        return float(self.require_value("a function of the math module, or float(),"))
 
     def __iter__(self) -> NoReturn:
         as_constants(self)
@@ -201,11 +201,11 @@ def exactly(*proxies: Proxy) -> None:
 
 def _operator(name: str, swap: bool = False) -> Callable[..., object]:
     if swap:
-        return lambda self, operand: _operated(name, (operand, self))
-    return lambda self, *operands: _operated(name, (self, *operands))
+        return lambda self, operand: _operate(name, (operand, self))
+    return lambda self, *operands: _operate(name, (self, *operands))
 
 
-def _operated(name: str, args: Operands) -> object:
+def _operate(name: str, args: Operands) -> object:
     """Apply an operator of Python.
 
     Of numbers it gives a number, and operators that no kernel has are applied to constants.
@@ -227,14 +227,14 @@ def _operated(name: str, args: Operands) -> object:
 
 
 _TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul")
-_OTHERS = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
+_OPERATOR_NAMES = ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 for _name in _TWO:
     setattr(Proxy, f"__r{_name}__", _operator(_name, swap=True))
-for _name in (*_TWO, *_OTHERS):
+for _name in (*_TWO, *_OPERATOR_NAMES):
     setattr(Proxy, f"__{_name}__", _operator(_name))
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor")
 # with what each computes
-OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OTHERS), ("r", _TWO)) for n in names}
+OPERATORS = {f"__{p}{n}__": f"__{n}__" for p, names in (("", _TWO + _OPERATOR_NAMES), ("r", _TWO)) for n in names}
 
 
 class Rows:
@@ -266,7 +266,7 @@ class TensorProxy(Rows):
     def __getitem__(self, item: object) -> TracedValue:
         items = tuple(_plain_index(standing(i)) for i in (item if isinstance(item, tuple) else (item,)))
         if any(i is None or i is Ellipsis or isinstance(i, (slice, Rows)) or (isinstance(i, torch.Tensor) and i.ndim) for i in items):
-            return traced(call("getitem", (self, items), {}))
+            return as_traced(call("getitem", (self, items), {}))
         indices = (*self.leading_indices, *map(_element_index, items))
         if len(indices) < len(self.shape):
             return replace(self, leading_indices=indices, place=user_place())
@@ -341,7 +341,7 @@ class TensorProxy(Rows):
         if name == "detach":
             return lambda: replace(self, constant=True)
         if name in ELEMENTWISE:  # of an element, when it is read: its dtype alone can change
-            return lambda *args, **kwargs: self._converted(name, args, kwargs)
+            return lambda *args, **kwargs: self._convert(name, args, kwargs)
         if (member := getattr(torch.Tensor, name, None)) is None:
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         if name.endswith("_"):
@@ -353,7 +353,7 @@ class TensorProxy(Rows):
             (lambda *args, **kwargs: call(name, *of_method(name, (self, *args), kwargs))) if callable(member) else call(name, (self,), {})
         )
 
-    def _converted(self, name: str, args: Operands, kwargs: Options) -> object:
+    def _convert(self, name: str, args: Operands, kwargs: Options) -> object:
         """Return the tensor with elements of another dtype.
 
         Elements of half precision are rounded, as those of a view are.
@@ -410,10 +410,10 @@ STANDING: ContextVar[Callable[[torch.Tensor], object]] = ContextVar("STANDING") 
 
 def standing(x: object) -> object:
     """Return the stand-in of a tensor that the mod did not make; other values are returned unchanged."""
-    return STANDING.get(_itself)(x) if isinstance(x, torch.Tensor) else x
+    return STANDING.get(_return_tensor)(x) if isinstance(x, torch.Tensor) else x
 
 
-def _itself(x: torch.Tensor) -> object:
+def _return_tensor(x: torch.Tensor) -> object:
     return x
 
 
@@ -484,7 +484,7 @@ def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., int
         except (ArithmeticError, ValueError) as error:
             refuse(f"{error}")
     if all_known and not numbers:  # an expression of literals; integers beyond 32 bits are refused
-        return lift(computed if dtype == I32 else _shown(evaluate(expr, {})))
+        return lift(computed if dtype == I32 else _shorten(evaluate(expr, {})))
     if computed is not None and dtype == I32 and not -(2**31) <= computed < 2**31:
         as_constants(*parts)  # Python's integers have no end
     doubles = frozenset().union(*(p.doubles for p in parts), numbers if all_known and F32 in (dtype, *(p.element for p in parts)) else ())
@@ -501,7 +501,7 @@ def make_proxy(expr: Expr, dtype: DType, *parts: Proxy, value: Callable[..., int
     )
 
 
-def _shown(v: Value) -> Value:
+def _shorten(v: Value) -> Value:
     return shortest(v) if isinstance(v, float) and math.isfinite(v) else v
 
 
@@ -524,10 +524,10 @@ def compute(name: str, *operands: object) -> Proxy:
 
 def apply(name: str, *operands: object) -> TracedValue:
     """Apply an operation to numbers, or to tensors element by element."""
-    return traced(call(name, operands, {}))
+    return as_traced(call(name, operands, {}))
 
 
-def traced(x: object) -> TracedValue:
+def as_traced(x: object) -> TracedValue:
     """Return the result of an operation that gives a number or a tensor."""
     assert isinstance(x, (Proxy, Rows, int, float)), type(x)
     return x

@@ -23,7 +23,7 @@ from .captured_parameter import Parameter
 from .float64_captures import Doubles
 from .mod_evaluator import Value, evaluate
 from .pair_text import describe_pair
-from .splice_names import reserved_in_expressions
+from .splice_names import list_reserved_in_expressions
 from .trace import trace
 from .traced_result import Traced
 
@@ -39,7 +39,7 @@ def trace_without_clashes(spec: Specification) -> Traced:
 
     No captured value gets the name of an index, a length or anything else that an expression may read.
     """
-    return trace(spec, reserved_in_expressions())
+    return trace(spec, list_reserved_in_expressions())
 
 
 class Reads:
@@ -54,7 +54,7 @@ class Reads:
         scalar_names = {"b", "h"} | {p.name for p in traced.parameters if isinstance(p.value, int)}
         self.by_heads = tuple(r for r in traced.reads if all(names_read(i) <= scalar_names for i in r.indices))
         self.doubles = Doubles(traced)
-        self._there: set[Hashable] = set()  # batches, heads, numbers and shapes for which they are inside
+        self._verified_keys: set[Hashable] = set()  # batches, heads, numbers and shapes for which they are inside
         self._verdicts: dict[Hashable, bool] = {}  # by lengths, numbers, and dtypes and shapes of tensors
 
     def check(self, values: Sequence[Value], at: Lengths, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class Reads:
         Such a read gives no 0 outside of a tensor. No element of a tensor is needed. Raises CuirError U416.
         """
         problem = at.B, at.H, *(v.shape if isinstance(v, torch.Tensor) else v for v in values)
-        if min(at.B, at.H) == 0 or problem in self._there:
+        if min(at.B, at.H) == 0 or problem in self._verified_keys:
             return
         values_by_name = dict(zip((p.name for p in self.parameters), values, strict=True))
         bounds = _Bounds(values_by_name, _Extremes(values_by_name), at)
@@ -131,9 +131,9 @@ class Reads:
                 b, h = outside.nonzero()[0].tolist()
                 pair = {"b": b, "h": h, "q": 0, "k": 0}
                 raise self._error([read], {**values_by_name, **pair}, pair, False)
-        if len(self._there) >= MOST_KNOWN:
-            self._there.clear()
-        self._there.add(problem)
+        if len(self._verified_keys) >= MOST_KNOWN:
+            self._verified_keys.clear()
+        self._verified_keys.add(problem)
 
     def check_negative(self, spec: Specification, at: Lengths) -> None:
         """Raise CuirError U416 if a pair that counts reads before the first element of a tensor.
@@ -317,8 +317,8 @@ def _pieces(at: Lengths, names: set[str], device: torch.device) -> Iterator[dict
             for first in range(0, at.M if "q" in names else 1, rows):
                 last = min(first + rows, at.M if "q" in names else 1)
                 q = torch.arange(first, last, dtype=torch.int32, device=device).view(1, 1, -1, 1)
-                ones = torch.ones(1, 1, 1, 1, dtype=torch.int32, device=device)
-                yield {"b": ones * b, "h": ones * h, "q": q, "k": k}
+                unit = torch.ones(1, 1, 1, 1, dtype=torch.int32, device=device)
+                yield {"b": unit * b, "h": unit * h, "q": q, "k": k}
 
 
 def _first(bad: Pairs, place: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from .captured_rows import Dims, Sizes, array, shaped
+from .captured_rows import Dims, Sizes, array, make_shaped
 from .element_indices import Index
 from .lookups import whole_number
 from .operation_table import function
@@ -51,7 +51,7 @@ def roll(input: object, shifts: Sizes, dims: Dims = None) -> TracedValue:
     def source(index: Index) -> Index:
         return tuple((i - by[d]) % x.shape[d] if d in by else i for d, i in enumerate(index))
 
-    return x.viewed(x.shape, source)
+    return x.make_view(x.shape, source)
 
 
 def _each(x: object) -> list[object]:
@@ -74,7 +74,7 @@ def tile(input: object, *dims: Sizes) -> TracedValue:
     def source(index: Index) -> Index:
         return tuple(0 if n == 1 else i % n for i, n in zip(index, sizes))[len(sizes) - x.ndim :]
 
-    return x.viewed([n * count for n, count in zip(sizes, counts)], source)
+    return x.make_view([n * count for n, count in zip(sizes, counts)], source)
 
 
 @function("repeat_interleave")
@@ -88,7 +88,7 @@ def repeat_interleave(input: object, repeats: object, dim: int | None = None, *,
     at = x.axis(0 if dim is None else dim)
     x.small([1], "repeated")
     shape = [n * count if d == at else n for d, n in enumerate(x.shape)]
-    return x.viewed(shape, lambda index: tuple(i // count if d == at else i for d, i in enumerate(index)))
+    return x.make_view(shape, lambda index: tuple(i // count if d == at else i for d, i in enumerate(index)))
 
 
 @function("ravel")
@@ -116,7 +116,7 @@ def _triangle(input: object, comparison: str, diagonal: int) -> TracedValue:
         value = x.element(index)
         return compute("where", inside, value, compute("zeros_like", value))
 
-    return shaped(x.shape, element, x.follows)
+    return make_shaped(x.shape, element, x.follows)
 
 
 __all__ = ["chunk", "repeat", "repeat_interleave", "roll", "split", "tile"]

@@ -87,7 +87,7 @@ def _extremum(input: object, name: str, dim: Dims, keepdim: bool, first: bool = 
         value = fold_in_pairs(items, join)
         return value if first else share_evenly(value, items)
 
-    return array(input).folded(dim, keepdim, "compared", fold, lift, None)
+    return array(input).reduce_dims(dim, keepdim, "compared", fold, lift, None)
 
 
 @function("argmax")
@@ -115,7 +115,7 @@ def _place(input: object, name: str, dim: int | None, keepdim: bool) -> TracedVa
         numbered: list[tuple[Proxy, Scalar]] = [(x, n) for n, x in enumerate(items)]
         return lift(fold_in_pairs(numbered, join)[1])
 
-    return array(input).folded(dim, keepdim, "compared", fold, number, None)
+    return array(input).reduce_dims(dim, keepdim, "compared", fold, number, None)
 
 
 __all__ = ["Extreme", "amax", "amin", "argmax", "argmin", "largest", "smallest"]

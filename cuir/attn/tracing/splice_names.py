@@ -36,17 +36,17 @@ _WORDS = {"def", "return", "for", "in", "if", "else", "elif", "with", "as", "and
           "class", "while", "pass", "is", "None"}  # fmt: skip
 
 
-def reserved() -> set[str]:
+def list_reserved() -> set[str]:
     """Return the names that a captured value may not have in a kernel."""
     return _LOCALS | _WORDS | {op.written for op in TABLE.values()} | set(DTYPES) | set(CONSTANTS)
 
 
-def reserved_in_expressions() -> set[str]:
+def list_reserved_in_expressions() -> set[str]:
     """Return the names that a captured value may not have next to names that a mod's expression may read.
 
     These are indices, lengths, and the parameters of every kernel.
     """
-    return reserved() | set(LENGTHS) | {*STANDARD, *OUTPUT_NAMES}
+    return list_reserved() | set(LENGTHS) | {*STANDARD, *OUTPUT_NAMES}
 
 
 def names_of(program: Program) -> set[str]:
@@ -89,7 +89,7 @@ __all__ = [
     "OPTIONAL",
     "SPLICE_POINTS",
     "STANDARD",
+    "list_reserved",
+    "list_reserved_in_expressions",
     "names_of",
-    "reserved",
-    "reserved_in_expressions",
 ]

@@ -26,7 +26,7 @@ import torch
 from ...caching import memoize
 from ...ops import build_calls as build
 from ...ops.expressions import is_where
-from ...spec.specification import SINK, Lengths, Specification, keyword_parameters, requested_lengths
+from ...spec.specification import SINK, Lengths, Specification, keyword_parameters, list_requested_lengths
 from ...spec.user_calls import user_call
 from ...syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ...syntax.types import BOOL, F32, I32
@@ -55,18 +55,18 @@ from .number_literals import INF, holds
 from .proxy import STANDING, Proxy, Rows, Scalar, TensorProxy, call, compute, lift, to
 from .random_draws import refuse_drawn, refuse_random, seeds_now
 from .refusal import refuse, user_frame
-from .splice_names import reserved_in_expressions
+from .splice_names import list_reserved_in_expressions
 from .traced_methods import globals_read, with_traced_methods
 from .traced_result import Traced, fresh
-from .untracked_tensors import Operation, Outside, Standin, attribute_read, found_under
+from .untracked_tensors import Operation, Outside, Standin, attribute_read, find_name_under
 from .value_kinds import BUILTINS
 
 K = TypeVar("K")
 T = TypeVar("T")
 # for captured data that follow the lengths: only rank and dtype matter here
 SAMPLE = Lengths(B=2, H=4, HK=2, M=256, N=256)
-_OWN = f"{Path(__file__).parents[2]}/"  # this package
-_LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), _OWN)
+_PACKAGE = f"{Path(__file__).parents[2]}/"  # this package
+_LIBRARIES = (*(f"{Path(module.__file__ or '').parent}/" for module in (torch, np)), _PACKAGE)
 _PYTHON = (f"{Path(inspect.__file__).parent}/", "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")  # inside of the folder of Python's own files, for some
 
@@ -97,8 +97,8 @@ def trace(spec: Specification, reserved: Iterable[str] = ()) -> Traced:
     if traces is None:
         return _trace(spec, set(reserved))
     if id(spec) not in traces:
-        traces[id(spec)] = spec, _trace(spec, reserved_in_expressions())
-    return traces[id(spec)][1].named(reserved)
+        traces[id(spec)] = spec, _trace(spec, list_reserved_in_expressions())
+    return traces[id(spec)][1].rename_reserved(reserved)
 
 
 def _trace(spec: Specification, used_names: set[str]) -> Traced:
@@ -119,7 +119,7 @@ def _trace(spec: Specification, used_names: set[str]) -> Traced:
         pinned |= tracer.pins
 
 
-def captured_integers(spec: Specification) -> list[int]:
+def list_captured_integers(spec: Specification) -> list[int]:
     """Return the captured integers of a specification, where its mask has edges.
 
     Empty if it cannot be traced.
@@ -139,11 +139,11 @@ class Capture(NamedTuple):
 
 class _Tracer:
     def __init__(self, spec: Specification, reserved: set[str], pinned: set[str]):
-        self.spec, self.taken, self.pinned = spec, reserved, pinned
+        self.spec, self.reserved, self.pinned = spec, reserved, pinned
         self.pins: set[str] = set()  # captured numbers that decided control flow in this trace
         self.names = set(reserved)  # names
         self.parameters: dict[tuple[str, object], Capture] = {}
-        self.held: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
+        self.keys_by_id: dict[int, tuple[str, object]] = {}  # keys of `parameters` by the ids of tensors
         self.lifted: dict[int, object] = {}
         self.standing: Callable[[torch.Tensor], torch.Tensor] = lambda x: x  # for tensors from outside
         self.alive: list[object] = []  # keeps what `lifted` knows by id
@@ -172,8 +172,8 @@ class _Tracer:
                     "a function of five parameters is taken for a score_mod; a mask takes four: (b, h, q_idx, kv_idx)",
                 )
             modified = to(modified, F32)
-            result, masks = _peeled(plain := replace(modified, expr=remove_marks(modified.expr)))
-            marked = None if plain.expr is modified.expr else _peeled(modified)[0]
+            result, masks = _peel_masks(plain := replace(modified, expr=remove_marks(modified.expr)))
+            marked = None if plain.expr is modified.expr else _peel_masks(modified)[0]
             peeled = bool(masks)
         if self.spec.mask_mod is not None:
             condition = self.call(self.spec.mask_mod, (b, h, q, k))
@@ -233,7 +233,7 @@ class _Tracer:
         values = self.spec.values(SAMPLE)
         keywords: dict[str, object] = {}
         self.at = function_span(mod)
-        lengths = requested_lengths(mod)
+        lengths = list_requested_lengths(mod)
         for p in keyword_parameters(mod):
             if p.name in self.spec.captured:
                 fixed = self.spec.captured[p.name]
@@ -244,7 +244,7 @@ class _Tracer:
                 keywords[p.name] = Proxy(Name(p.name), I32, False, number=True)
             else:
                 keywords[p.name] = self.capture(p.name, p.default)
-        outside = Outside(self.outside, run=_replaced, observe=refuse_random)
+        outside = Outside(self.outside, run=_apply_replaced, observe=refuse_random)
         seeds = seeds_now()
         entered, entered_constant = STANDING.set(outside.of), CONSTANT.set(self.constant)
         try:
@@ -272,7 +272,7 @@ class _Tracer:
         if isinstance(result, TensorProxy):
             result = array(result)
         if not isinstance(result, (Proxy, bool, int, float)) and not (isinstance(result, torch.Tensor) and result.ndim == 0):
-            description, at, hint = _shown(result), function_span(mod), "return the new score, or the bool of a mask"
+            description, at, hint = _describe_result(result), function_span(mod), "return the new score, or the bool of a mask"
             if isinstance(result, Array) and result.origin is not None:
                 at = result.origin.place
                 description += f": `{at.text()}` has shape {list(result.origin.shape)}"
@@ -305,7 +305,7 @@ class _Tracer:
     def dictionary(self, value: dict[K, object], names: Mapping[K, str]) -> object:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
-        new = {} if type(value) is dict else _copied(value)
+        new = {} if type(value) is dict else _copy(value)
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:
@@ -338,7 +338,7 @@ class _Tracer:
             if value.layout != torch.strided:
                 refuse(f"`{name}` is a tensor of layout {value.layout}, and a kernel reads dense ones", f"{name}.to_dense()", at=self.at)
             self.alive.append(value)
-            self.held.setdefault(id(value), place)
+            self.keys_by_id.setdefault(id(value), place)
             dtype = F32 if value.dtype.is_floating_point else I32
             p = Parameter(self.fresh(name), dtype, max(1, value.ndim), None if key else value, key)
             proxy = TensorProxy(
@@ -375,10 +375,10 @@ class _Tracer:
         """Return the stand-in of a tensor that an operation of the mod meets, and that no walk replaced."""
         with torch._C.DisableTorchFunction():
             standin = self.standing(value)
-            if id(standin) not in self.held:
+            if id(standin) not in self.keys_by_id:
                 frame = user_frame()
-                self.tensor((frame and found_under(value, frame)) or "tensor", standin, None)
-        return self.parameters[self.held[id(standin)]].proxy
+                self.tensor((frame and find_name_under(value, frame)) or "tensor", standin, None)
+        return self.parameters[self.keys_by_id[id(standin)]].proxy
 
     def callable(self, value: Callable[..., object], name: str = "") -> Callable[..., object]:
         """Capture a function, or an object that is called."""
@@ -420,7 +420,7 @@ class _Tracer:
                 global_names[name] = self.capture(name, global_value)
                 self.constants = previous
             elif isinstance(global_value, (list, dict, set, deque)):
-                global_names[name] = _copied(global_value)  # the mod may write to it
+                global_names[name] = _copy(global_value)  # the mod may write to it
         for name, cell, new_cell in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
             new_cell.cell_contents = self.capture(name, cell.cell_contents)
         if value.__defaults__:
@@ -446,7 +446,7 @@ class _Tracer:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         # without any, its identity is its value
-        new = _copied(value) if attributes_of(value) or slots_of(value) else value
+        new = _copy(value) if attributes_of(value) or slots_of(value) else value
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
@@ -487,7 +487,7 @@ def _are_equal(x: object, y: torch.Tensor) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y)
 
 
-def _shown(result: object) -> str:
+def _describe_result(result: object) -> str:
     return f"elements of shape {list(result.shape)}" if isinstance(result, Rows) else type(result).__name__
 
 
@@ -526,7 +526,7 @@ def foreign_file(name: str) -> bool:
     return name.startswith(_LIBRARIES) or (name.startswith(_PYTHON) and not any(folder in name for folder in _INSTALLED))
 
 
-def _copied(value: T) -> T:
+def _copy(value: T) -> T:
     try:
         return copy.copy(value)
     except Exception:  # an object may refuse to be copied in any way: it stays what it is
@@ -537,7 +537,7 @@ _NUMBERS = (int, float, np.float64)
 _REGISTERED = ("_parameters", "_buffers", "_modules")  # of a torch.nn.Module, whose attributes these are
 
 
-def _replaced(func: Operation, args: list[object], kwargs: dict[str, object]) -> object:
+def _apply_replaced(func: Operation, args: list[object], kwargs: dict[str, object]) -> object:
     """Apply an operation of PyTorch with tensors that the tracer replaced."""
     first, name = args[0] if args else None, getattr(func, "__name__", str(func))
     attribute = attribute_read(func)
@@ -548,7 +548,7 @@ def _replaced(func: Operation, args: list[object], kwargs: dict[str, object]) ->
     return call(*of_function(func, tuple(args), kwargs))
 
 
-def _peeled(result: Proxy) -> tuple[Proxy, list[Proxy]]:
+def _peel_masks(result: Proxy) -> tuple[Proxy, list[Proxy]]:
     """Split a score_mod that ends in where(cond, s, -inf) into the score and its masks.
 
     The conditions go to keep, so that blocks can be left out, except those that read the score.

@@ -68,8 +68,8 @@ def _logaddexp(x: object, y: object) -> Proxy:
     less = _exp(_neg(difference))  # the lesser exponential beside the greater one
 
     def partials(z: Proxy, x: Proxy, y: Proxy) -> tuple[Proxy, ...]:
-        both = _add(1.0, less)
-        return _div(_where(_lt(x, y), less, 1.0), both), _div(_where(_lt(y, x), less, 1.0), both)
+        total = _add(1.0, less)
+        return _div(_where(_lt(x, y), less, 1.0), total), _div(_where(_lt(y, x), less, 1.0), total)
 
     return attach_partials(_add(_max(x, y), _log1p(less)), partials, x, y)
 
@@ -123,8 +123,8 @@ def _atan2(y: object, x: object) -> Proxy:
 
     def partials(z: Proxy, y: Proxy, x: Proxy) -> tuple[Proxy, ...]:
         squares = _add(_mul(y, y), _mul(x, x))
-        none = _eq(squares, 0.0)
-        return _where(none, 0.0, _div(x, squares)), _where(none, 0.0, _neg(_div(y, squares)))
+        is_zero = _eq(squares, 0.0)
+        return _where(is_zero, 0.0, _div(x, squares)), _where(is_zero, 0.0, _neg(_div(y, squares)))
 
     return attach_partials(_signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
 

@@ -14,7 +14,7 @@ from ...caching import memoize
 from ...text.diagnostics import CuirError
 from ...text.user_code import function_span
 
-ASKED = frozenset({"isinstance", "type"})
+TYPE_QUERIES = frozenset({"isinstance", "type"})
 _FROM = "_cuir_traced_from"
 
 
@@ -34,7 +34,7 @@ def with_traced_methods(
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             function = _function(member)
-            if function is not None and not foreign(function) and ASKED & globals_read(function.__code__):
+            if function is not None and not foreign(function) and TYPE_QUERIES & globals_read(function.__code__):
                 methods[name], functions[name] = _as(member, traced(function)), function
             else:
                 methods.pop(name, None)

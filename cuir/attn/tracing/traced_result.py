@@ -71,7 +71,7 @@ class Traced:
         )
         return (*decided, *renamed_parameters)
 
-    def named(self, reserved: Iterable[str]) -> Traced:
+    def rename_reserved(self, reserved: Iterable[str]) -> Traced:
         """Return the same with parameters that have no name in `reserved`.
 
         The result is that of another trace with these names taken, without one. The current names must be none of an

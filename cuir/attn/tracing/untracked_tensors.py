@@ -91,7 +91,7 @@ def attribute_read(func: object) -> str | None:
     return getattr(getattr(func, "__self__", None), "__name__", None) if getattr(func, "__name__", "") == "__get__" else None
 
 
-def found_under(value: object, frame: FrameType) -> str | None:
+def find_name_under(value: object, frame: FrameType) -> str | None:
     """Return the last name on the path by which a function's code reaches a value.
 
     It is a variable, an attribute or an item; none of the user's code runs. For the result of a property or a call it
@@ -129,4 +129,4 @@ def _members(value: object, names: Iterable[str]) -> Iterable[tuple[str, object]
                 break
 
 
-__all__ = ["Outside", "Standin", "attribute_read", "found_under"]
+__all__ = ["Outside", "Standin", "attribute_read", "find_name_under"]

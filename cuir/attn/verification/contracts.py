@@ -177,7 +177,7 @@ def _find_violations(
     captured = context.captured.values(lengths, consts=consts, changed=changed) if context.captured is not None else extra_values
     run = Evaluator(program, _make_names(context, problem, consts, {**captured, **changed}))
     yield from _check_tile(context, run, problem)
-    expected = spec.kept(lengths).numpy() if spec is not None and not changed else None
+    expected = spec.compute_kept(lengths).numpy() if spec is not None and not changed else None
     keep: np.ndarray | None = None
     for b, h in itertools.product(range(lengths.B), range(lengths.H)):
         is_repeated = keep is not None and not context.by_head  # the same arrays as for the previous head
@@ -317,7 +317,7 @@ def is_only_compared(program: Program, count: str) -> bool:
     count: the name of the function that returns both numbers.
     """
     for item in program.items:
-        names, kept = set[str](), set[IdentityKey]()
+        names, compared_keys = set[str](), set[IdentityKey]()
         for node in walk(item):
             call = node.value if isinstance(node, (Assign, Subscript)) else None
             if not isinstance(call, Call) or call.func != Name(count):
@@ -326,8 +326,8 @@ def is_only_compared(program: Program, count: str) -> bool:
                 names.add(node.targets[0])
             elif not isinstance(node, Subscript) or node.indices != (Number(1),):
                 continue
-            kept.add(IdentityKey(call))
-        if any(isinstance(n, Call) and n.func == Name(count) and IdentityKey(n) not in kept for n in walk(item)):
+            compared_keys.add(IdentityKey(call))
+        if any(isinstance(n, Call) and n.func == Name(count) and IdentityKey(n) not in compared_keys for n in walk(item)):
             return False
         compared = {IdentityKey(x) for n in walk(item) if isinstance(n, Binary) and traits(n).compares for x in (n.left, n.right)}
         if any(isinstance(n, Name) and n.id in names and IdentityKey(n) not in compared for n in walk(item)):

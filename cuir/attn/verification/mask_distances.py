@@ -206,9 +206,9 @@ def _list_pairs(at: Lengths, level: str) -> Iterator[tuple[np.ndarray, np.ndarra
         yield np.full(at.N, q), keys
     for k in (0, at.N - 1):
         yield queries, np.full(at.M, k)
-    both = np.arange(min(at.M, at.N))
-    yield both, both
-    yield at.M - 1 - both, at.N - 1 - both
+    diagonal = np.arange(min(at.M, at.N))
+    yield diagonal, diagonal
+    yield at.M - 1 - diagonal, at.N - 1 - diagonal
     near = np.arange(-2, 3)
     rows, cols = (np.unique(np.clip(_list_places(n)[:, None] + near, 0, n - 1)) for n in (at.M, at.N))
     yield np.repeat(rows, len(cols)), np.tile(cols, len(rows))

@@ -99,7 +99,7 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
     if not half.isfinite().all():
         half, _ = spec.half((launched.q * launched.scale).to(launched.q.dtype), launched.k, launched.v, 1.0, launched.parts)
     for output in find_outputs(spec.output_names):
-        if output.name not in launched.further:
+        if output.name not in launched.extra_outputs:
             raise wrong(
                 "V309",
                 f"`{spec.name}` asks for {output.description}, and the kernel gives no {output.name}",
@@ -188,8 +188,8 @@ def judge(launched: Launch, spec: Specification, case: Case, span: Span) -> Numb
                 f"LSE (natural logarithm) differs from float64 by {error:.2e}, allowed {allowed:.2e}, at {_format_place(exceeds)}, where logits reach {scale_of:.1f}",
             )
         lse_allowed = max(lse_allowed, lse_error)
-    for output in find_outputs(launched.further):
-        computed = launched.further[output.name]
+    for output in find_outputs(launched.extra_outputs):
+        computed = launched.extra_outputs[output.name]
         exact_output = spec.compute_output(output.name, launched.q, launched.k, launched.scale)
         distance = torch.where((computed == exact_output) | undefined, 0.0, (computed - exact_output).abs().nan_to_num(math.inf))
         allowed_distance = output.allow(exact_output, lse_allowed)

@@ -23,7 +23,7 @@ from ...syntax.walk import walk
 from ...text.diagnostics import CuirError
 from ...verification.values.special_plan import SPECIAL
 from ..outputs.output_table import OUTPUT_NAMES
-from ..splicing.captured_arguments import captured_arguments
+from ..splicing.captured_arguments import compute_captured_arguments
 
 Kind = Literal[
     "normal",
@@ -105,13 +105,13 @@ class Launch:
     lse: torch.Tensor
     scale: float
     captured: Mapping[str, Any] = field(default_factory=dict)
-    further: Mapping[str, torch.Tensor] = field(default_factory=dict)  # outputs beside O and LSE, by name
+    extra_outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # outputs beside O and LSE, by name
     parts: int = 0  # the least number of TF32 parts of f32 operands in the kernel's products; 0: no such products
 
     @property
     def outputs(self) -> dict[str, torch.Tensor]:
         """Output tensors by name."""
-        return {"O": self.o, "LSE": self.lse, **self.further}
+        return {"O": self.o, "LSE": self.lse, **self.extra_outputs}
 
     @property
     def undefined(self) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class Launch:
 
     def with_outputs(self, outputs: Mapping[str, torch.Tensor]) -> Launch:
         """Return a launch with the same inputs, and other outputs."""
-        return replace(self, o=outputs["O"], lse=outputs["LSE"], further={n: outputs[n] for n in self.further})
+        return replace(self, o=outputs["O"], lse=outputs["LSE"], extra_outputs={n: outputs[n] for n in self.extra_outputs})
 
     def fresh(self) -> Launch:
         """Return a launch with the same inputs, outputs full of NaN."""
@@ -177,7 +177,7 @@ def make_attention_launch(program: Program, checked: Checked, spec: Specificatio
         v = v / max(1, lengths.N)
     if case.kind == "strided":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    captured = pad_arguments(checked, captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
+    captured = pad_arguments(checked, compute_captured_arguments(program, checked.origin, spec, lengths, consts=checked.consts))
     poisoned, inputs = make_outputs(checked, q), pad_arguments(checked, {"Q": q, "K": k, "V": v})
     o, lse = poisoned.pop("O"), poisoned.pop("LSE")
     return Launch(inputs["Q"], inputs["K"], inputs["V"], o, lse, scale, captured, poisoned, get_parts(checked))

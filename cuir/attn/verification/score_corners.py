@@ -106,9 +106,9 @@ def _dtype(checked: Checked) -> torch.dtype:
 def _replace_inputs(spec: FunctionSpecification, score_inputs: ScoreInputs, draw: Draw) -> FunctionSpecification:
     def inputs(sizes: dict[str, int], generator: torch.Generator, **drawn: Any) -> dict[str, Value]:
         if any(sizes[d] != n for d, n in draw.sizes.items()):
-            return spec.made(sizes, generator, drawn)
+            return spec.make_inputs(sizes, generator, drawn)
         replaced: dict[str, Value] = {"Q": score_inputs.q, "K": score_inputs.k, "scale": score_inputs.scale}
-        return {**replaced, **spec.made(sizes, generator, {**drawn, **replaced})}
+        return {**replaced, **spec.make_inputs(sizes, generator, {**drawn, **replaced})}
 
     return replace(spec, inputs=inputs)
 

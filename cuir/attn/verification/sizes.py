@@ -10,7 +10,7 @@ from ...spec.specification import Lengths, Specification
 from ...syntax.nodes import Call, ConstType, Func, Kernel, Literal, Name, Node, Program
 from ...syntax.walk import walk
 from ...text.diagnostics import CuirError
-from ..tracing.trace import captured_integers, trace
+from ..tracing.trace import list_captured_integers, trace
 
 MAX_PAIRS = 6_000_000  # the largest number of pairs of a problem
 GROUP = 64  # queries of a warpgroup, the rows of kv_rows
@@ -34,7 +34,7 @@ def collect_mask_integers(spec: Specification | None, program: Program | None) -
 
     They are captured by the specification, or literals of its mask and of the program's `keep`.
     """
-    integers = set(captured_integers(spec)) if spec is not None else set()
+    integers = set(list_captured_integers(spec)) if spec is not None else set()
     masks: list[Node] = []
     if spec is not None:
         with contextlib.suppress(CuirError):  # a mask that cannot be traced: its captured values are known nevertheless

@@ -155,14 +155,14 @@ def _bench_cells(
     from ...performance.search import compile_all
     from ...performance.search.compiling import default_jobs
     from ...performance.selection import Evidence, choose
-    from ...performance.suites.parallel_compilation import primed, requests
+    from ...performance.suites.parallel_compilation import answer_ahead, requests
     from ...performance.suites.suite_run import Planned, run_cells
     from ...performance.timing.worker import Worker as Process
-    from ..worker_process import COMMAND, transferred
+    from ..worker_process import COMMAND, transfer_variant
 
     def plan(cell: Cell) -> Planned:
         """Return the settings of a cell."""
-        result = transferred(cell.variant, tuple(cell.arguments), origin)
+        result = transfer_variant(cell.variant, tuple(cell.arguments), origin)
         base = attention_consts(run.dtype, cell.shape.D)
         if named_consts:
             settings = [dict(named_consts)]
@@ -188,7 +188,7 @@ def _bench_cells(
         """Prepare peers and references for cells."""
         plain = {(c.shape.D, c.variant == "causal") for c in missing if c.variant in ("full", "causal")}
         names = [n for dim, causal in sorted(plain) for n in reference.fitting(dim, causal)] if reference and run.dtype == "f16" else []
-        return primed(requests(missing, run.dtype, run.peers, run.reference, names, processes), lambda: Process(COMMAND), processes)
+        return answer_ahead(requests(missing, run.dtype, run.peers, run.reference, names, processes), lambda: Process(COMMAND), processes)
 
     return run_cells(
         run,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..options import Consts, File, Json, KernelName
-from ..output import print_errors, print_json, stderr, stdout, styled
+from ..output import make_styled_text, print_errors, print_json, stderr, stdout
 
 INTERVAL = 0.3  # seconds between looks at a watched file
 
@@ -62,7 +62,7 @@ def _check(file: str, kernel: str | None, const: list[str] | None, as_json: bool
         print_json({"ok": True, "diagnostics": [], "warnings": [w.as_json() for w in warnings], "kernel": description})
         return
     console = stdout()
-    console.print(styled(("ok", "bold green"), f"  {file}: kernel ", (checked.name, "bold"), f" ({checked.arch})"))
+    console.print(make_styled_text(("ok", "bold green"), f"  {file}: kernel ", (checked.name, "bold"), f" ({checked.arch})"))
     for line in description["lines"]:
         console.print(f"    {line}", style="dim", soft_wrap=True)
     if warnings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..options import Json
-from ..output import print_json, stdout, styled
+from ..output import make_styled_text, print_json, stdout
 
 if TYPE_CHECKING:
     from ...runtime.environment import Finding
@@ -53,7 +53,7 @@ def doctor(
             if not as_json:
                 color = {"passed": "green", "failed": "bold red"}.get(step.verdict, "yellow")
                 reason = f": {step.reason}" if step.reason else ""
-                console.print(styled((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
+                console.print(make_styled_text((f"{step.verdict:9}", color), f"{step.name}, {step.seconds:.1f} s{reason}"), soft_wrap=True)
     failed = any(s.verdict == "failed" for s in steps)
     if as_json:
         print_json(

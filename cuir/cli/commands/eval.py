@@ -26,8 +26,8 @@ from ..output import print_json, stderr, stdout
 from ..process_setup import configure_process
 
 if TYPE_CHECKING:
-    from llm.evaluate import Cell, Evaluated, Told
-    from llm.limited_processes import Apart
+    from llm.evaluate import Cell, Evaluated, ProgressCount
+    from llm.limited_processes import LimitedProcesses
     from llm.messages import Asks
     from llm.passes.transfer import Transfer
     from llm.scores import Row
@@ -131,7 +131,7 @@ def evaluate(
     from llm.budget import Budget
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
-    from llm.limited_processes import Apart
+    from llm.limited_processes import LimitedProcesses
 
     from ..command_inputs import results_file
     from ..evaluation_html import write_evaluation_page
@@ -192,11 +192,11 @@ def evaluate(
     configure_process()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = results_file(out or Path("benchmarks") / "results" / f"eval-{today}.jsonl")
-    with Apart() as processes:
+    with LimitedProcesses() as processes:
         if replay is not None:
-            of, cells, head = _recorded(replay, variants or (), processes, time_limit)
+            of, cells, head = _judge_recorded(replay, variants or (), processes, time_limit)
         else:
-            requested = _Asked(
+            requested = _TransferTask(
                 origin,
                 origin_spec,
                 dtype,
@@ -223,7 +223,7 @@ def evaluate(
 
 
 @dataclass
-class _Asked:
+class _TransferTask:
     """Variants as tasks for models to ask (see llm.evaluate.Evaluated)."""
 
     origin: str
@@ -238,20 +238,20 @@ class _Asked:
     seconds: float
     cache: Path | None
     record: Path | None
-    apart: Apart
+    processes: LimitedProcesses
     samples: int
     _tasks: dict[str, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         from ...checking.checker import pick_kernel
-        from ..command_inputs import computed, known_consts, read_kernel_consts, read_program
+        from ..command_inputs import find_computed, find_corpus_consts, read_kernel_consts, read_program
 
         self.program = read_program(self.origin)
         picked = pick_kernel(self.program, None)
-        self.consts = read_kernel_consts(picked, self.dtype, self.head_dim, self.const, known_consts(self.origin, picked))
+        self.consts = read_kernel_consts(picked, self.dtype, self.head_dim, self.const, find_corpus_consts(self.origin, picked))
         self.kernel = picked.name
-        table = computed(self.origin, self.kernel)
-        self.known = self.origin_spec or (table[1].specification if table is not None else None)
+        table = find_computed(self.origin, self.kernel)
+        self.specification = self.origin_spec or (table[1].specification if table is not None else None)
 
     def cells(self, variants: Sequence[str], models: Sequence[str]) -> list[Cell]:
         """Return the samples: the first of all variants and models, then the second of all, and so on.
@@ -262,10 +262,10 @@ class _Asked:
         from llm.client import library
         from llm.evaluate import Cell
 
-        from ..model_options import configured
+        from ..model_options import find_model_name
 
-        names = list(variants) or [v for v in corpus.variants() if v != self.known]
-        model_names = list(models) or [configured(None)]
+        names = list(variants) or [v for v in corpus.variants() if v != self.specification]
+        model_names = list(models) or [find_model_name(None)]
         library()
         for name in names:
             self._task(name)
@@ -291,10 +291,10 @@ class _Asked:
     def _task(self, variant: str) -> Transfer:
         """Return the task of a variant."""
         if variant not in self._tasks:
-            self._tasks[variant] = _transfer(self.written(variant), self.apart, self.seconds)
+            self._tasks[variant] = _transfer(self.as_task(variant), self.processes, self.seconds)
         return self._tasks[variant]
 
-    def written(self, variant: str) -> dict[str, Any]:
+    def as_task(self, variant: str) -> dict[str, Any]:
         """Return a task as transcripts hold it."""
         from ...performance.search.space import plain
 
@@ -304,7 +304,7 @@ class _Asked:
             "kernel": self.kernel,
             "to": variant,
             "parameters": [],
-            "from": self.known,
+            "from": self.specification,
             "consts": plain(self.consts),
             "level": self.level,
             "samples": self.samples,
@@ -334,10 +334,10 @@ class _Asked:
         if self.record is None:
             return None
         name = "-".join([_slug(cell.variant), _slug(cell.model), str(cell.sample)])
-        return Recorder(self.record / f"{name}.jsonl", self.written(cell.variant), cell.model)
+        return Recorder(self.record / f"{name}.jsonl", self.as_task(cell.variant), cell.model)
 
 
-def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Transfer:
+def _transfer(task: Mapping[str, Any], processes: LimitedProcesses, seconds: float) -> Transfer:
     """Return the pass of a task as transcripts hold it.
 
     Raises CuirError for a missing program or specification.
@@ -357,7 +357,9 @@ def _transfer(task: Mapping[str, Any], processes: Apart, seconds: float) -> Tran
     )
 
 
-def _recorded(folder: Path, variants: Sequence[str], processes: Apart, seconds: float) -> tuple[Evaluated, list[Cell], dict[str, Any]]:
+def _judge_recorded(
+    folder: Path, variants: Sequence[str], processes: LimitedProcesses, seconds: float
+) -> tuple[Evaluated, list[Cell], dict[str, Any]]:
     """Return the samples of recorded transcripts, and the head of the results."""
     from llm.recorded_samples import Recorded
 
@@ -385,13 +387,13 @@ def _common(values: Sequence[Any], otherwise: str) -> Any:
 class _EvalView(ProgressLine):
     """View of an evaluation."""
 
-    def __call__(self, progress: Told) -> None:
+    def __call__(self, progress: ProgressCount) -> None:
         if progress.row is not None:
-            self.estimate.update(progress.done / progress.of)
-            self.log(f"{progress.done:3d} of {progress.of}  {_line(progress.row)}")
+            self.estimate.update(progress.finished / progress.of)
+            self.log(f"{progress.finished:3d} of {progress.of}  {_line(progress.row)}")
         elif progress.event is not None:
             self.update(
-                f"{progress.done} of {progress.of}; {progress.cell}, attempt {progress.event.attempt}: {progress.event.kind}; {progress.event.budget.summary()}"
+                f"{progress.finished} of {progress.of}; {progress.cell}, attempt {progress.event.attempt}: {progress.event.kind}; {progress.event.budget.summary()}"
             )
 
 

@@ -8,7 +8,7 @@ import typer
 
 from ..completion import complete_code
 from ..options import Json
-from ..output import print_json, stdout, styled
+from ..output import make_styled_text, print_json, stdout
 
 
 def explain(
@@ -47,7 +47,7 @@ def explain(
                 }
             )
         else:
-            stdout().print(styled((entry.code, "bold"), f"  {entry.title}\n\n{entry.help}"))
+            stdout().print(make_styled_text((entry.code, "bold"), f"  {entry.title}\n\n{entry.help}"))
     elif as_json:
         print_json(
             {"ok": True, "diagnostics": [], "codes": [{"code": c.code, "title": c.title, "help": c.help} for c in codes.CODES.values()]}

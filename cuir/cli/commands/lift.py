@@ -28,7 +28,7 @@ from ..model_options import (
     Temperature,
     Timeout,
     Tokens,
-    asked,
+    open_model,
 )
 from ..model_outcome import as_data, print_drift
 from ..options import Consts, GivenDtype, HeadDim, Json, Level, Parameters, read_level
@@ -225,26 +225,26 @@ def lift(
     }
     import corpus
 
-    asking = asked(
+    asking = open_model(
         task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens), withheld=source not in corpus.cuda()
     )
 
-    from llm.limited_processes import Apart
+    from llm.limited_processes import LimitedProcesses
     from llm.loop import Session
     from llm.passes.lift import job_of
     from llm.passes.lift import lift as run_lift
     from llm.settled_differences import read_settled
 
     job = job_of(annotated, place.stem, target, load, consts, effort, read_settled(settle, annotated) if settle is not None else ())
-    with Apart() as processes:
+    with LimitedProcesses() as processes:
         view = _View(f"{source} -> CuIR, by {asking.asks.model}{parenthesise_consts(consts)}", as_json)
         try:
             session = Session(asking.asks, asking.budget, samples, attempts, view, asking.recorder)
             lifted = run_lift(job, annotated, session, processes, time_limit, view.step)
         finally:
             view.close()
-    comparison = _beside(lifted, expert, specification, consts, as_json)
-    files = _written(lifted, annotated, place.stem, folder)
+    comparison = _compare_with_source(lifted, expert, specification, consts, as_json)
+    files = _write_files(lifted, annotated, place.stem, folder)
     ok = lifted.ok and not (comparison or {}).get("diagnostics")
     if as_json:
         steps = [as_data(outcome, asking.asks) | {"step": title} for title, outcome in lifted.steps]
@@ -287,7 +287,7 @@ def _read(
     if reader not in READERS:
         raise CuirError.of("U103", f"--read takes {', '.join(READERS)}, found {reader}")
     head_dim = cast(int, consts["D"])
-    defines: dict[str, str] = {n: str(v) for n, v in expert.defined(head_dim).items()} if expert is not None else {}
+    defines: dict[str, str] = {n: str(v) for n, v in expert.compute_macros(head_dim).items()} if expert is not None else {}
     for text in macros:
         name, _, value = text.partition("=")
         if not name.isidentifier():
@@ -340,10 +340,10 @@ _NEEDS = {
 
 def _explain(annotated: Reading, reading_note: str, place: Path, folder: Path, as_json: bool) -> None:
     """Write the annotated source, and print its orchestration."""
-    from llm.orchestration_of_source import explained, of_source
+    from llm.orchestration_of_source import explain, of_source
 
     path = folder / f"{place.stem}.annotated.cu"
-    _write(path, explained(annotated))
+    _write(path, explain(annotated))
     lines = of_source(annotated).lines()
     if as_json:
         print_json(
@@ -396,7 +396,7 @@ class _View:
             view.__exit__(*sys.exc_info())  # an interruption, if there is one
 
 
-def _beside(
+def _compare_with_source(
     lifted: Lifted, expert: ExpertSource | None, spec: AnySpecification, consts: Mapping[str, Const], quiet: bool
 ) -> dict[str, Any] | None:
     """Compare the lifted kernel with the source on a GPU, if there is one; else return why not."""
@@ -425,13 +425,13 @@ def _write(path: Path, text: str) -> None:
         raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another folder with --out") from None
 
 
-def _written(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dict[str, str]:
+def _write_files(lifted: Lifted, annotated: Reading, name: str, folder: Path) -> dict[str, str]:
     """Write the programs of all steps, the annotated source and the reports; a wrong program is named so."""
-    from llm.orchestration_of_source import explained
+    from llm.orchestration_of_source import explain
 
     from ...text.jsontext import to_json
 
-    texts = {f"{name}.annotated.cu": explained(annotated)}
+    texts = {f"{name}.annotated.cu": explain(annotated)}
     for number, (_, outcome) in enumerate(lifted.steps, 1):
         verdict = outcome.verdict
         if verdict is None or verdict.program is None:

@@ -12,7 +12,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_program
 from ..live_view import ProgressLine
-from ..option_conflicts import asked_for, not_beside, only_with
+from ..option_conflicts import list_given_options, not_beside, only_with
 from ..options import Consts, Json, KernelName
 from ..output import print_errors, print_json, stderr, stdout
 
@@ -99,7 +99,7 @@ def lower(
     from ...runtime.launch_description import describe_launch
     from ...runtime.launchable import describe_spills
     from ...runtime.nvcc import compile_cuda
-    from ..command_inputs import kept, read_numbers, read_program, read_program_consts
+    from ..command_inputs import check_output_path, read_numbers, read_program, read_program_consts
 
     only_with(context, "validate", "seed", "dim")
     only_with(context, "passes", "markdown")
@@ -114,7 +114,7 @@ def lower(
         raise CuirError.of("U100", "missing argument FILE", hint="`cuir lower --help` lists what it takes")
     left_out = _optional(without or ())
     for path in filter(None, (out, cubin)):
-        kept(path, [file])
+        check_output_path(path, [file])
     program = read_program(file)
     picked, consts = read_program_consts(program, file, kernel, const or ())
     checked = check(program, picked.name, consts)
@@ -153,7 +153,7 @@ def lower(
         return 1
     if cuda is not None and launch:
         _print_launch(describe_launch(cuda))
-    elif cuda is not None and not (with_stages or asked_for(context, "out", "cubin")):
+    elif cuda is not None and not (with_stages or list_given_options(context, "out", "cubin")):
         print(cuda.source, end="")
     for path in written:
         stderr().print(f"written: {path}", soft_wrap=True)
@@ -216,7 +216,7 @@ def _optional(names: Iterable[str]) -> set[str]:
 def _list_passes(markdown: bool, as_json: bool) -> int:
     """Print the passes; return the exit code."""
     from ..passes_page import as_json as list_as_json
-    from ..passes_page import kind, numbered
+    from ..passes_page import kind, number_passes
     from ..passes_page import markdown as make_page
     from ..tables import print_table
 
@@ -225,7 +225,7 @@ def _list_passes(markdown: bool, as_json: bool) -> int:
     elif as_json:
         print_json({"ok": True, "diagnostics": [], "passes": list_as_json()})
     else:
-        rows = [(f"{n:02} {p.name}", kind(p), p.purpose) for n, p in numbered()]
+        rows = [(f"{n:02} {p.name}", kind(p), p.purpose) for n, p in number_passes()]
         print_table("", ("pass", "kind", "purpose"), rows)
     return 0
 

@@ -79,9 +79,16 @@ def mutate(
     """
     from ...checking.checker import pick_kernel
     from ...checking.const_defaults import consts_as_json, describe_consts, parenthesise_consts, with_defaults
-    from ...mutation import FAULTS, Job, MutateReport, chosen, mutants, run
+    from ...mutation import FAULTS, Job, MutateReport, choose_mutants, mutants, run
     from ...syntax.printer import show
-    from ..command_inputs import computed, known_consts, read_kernel_consts, read_program, read_specification, unspecified
+    from ..command_inputs import (
+        find_computed,
+        find_corpus_consts,
+        make_unspecified_error,
+        read_kernel_consts,
+        read_program,
+        read_specification,
+    )
     from ..interruption import goes_on_from
 
     configure_process()
@@ -90,16 +97,16 @@ def mutate(
         raise CuirError.of(
             "U123", f"there is no class of faults {wrong[0]}", hint="; ".join(f"{n}: {description}" for n, description in FAULTS.items())
         )
-    source, corpus_entry = read_program(program), computed(program, kernel)
+    source, corpus_entry = read_program(program), find_computed(program, kernel)
     picked = pick_kernel(source, kernel or (corpus_entry[0] if corpus_entry is not None else None))
     if corpus_entry is None and against is None:
-        raise unspecified(program)
+        raise make_unspecified_error(program)
     variant = against or (corpus_entry[1].specification if corpus_entry is not None else "")
     load = partial(read_specification, variant, tuple(param or ()))
-    consts = read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(program, picked))
+    consts = read_kernel_consts(picked, dtype, head_dim, const or (), find_corpus_consts(program, picked))
     job = Job(load, picked.name, consts, read_level(level), seconds)
     specialised = with_defaults(picked, consts)
-    todo = chosen(mutants(source, job.kernel), fault or (), limit, seed)
+    todo = choose_mutants(mutants(source, job.kernel), fault or (), limit, seed)
     with (
         goes_on_from(out),
         _MutantsView(

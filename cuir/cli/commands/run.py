@@ -10,7 +10,7 @@ import typer
 
 from ...text.diagnostics import CuirError
 from ..completion import complete_program, complete_words
-from ..option_conflicts import asked_for, not_beside, one_of, only_with
+from ..option_conflicts import list_given_options, not_beside, one_of, only_with
 from ..options import EXPLORATION, Budget, Consts, Json, KernelName, Replay, Seconds, Written
 from ..output import print_json
 from ..process_setup import configure_process
@@ -79,7 +79,7 @@ def run(
         cuir run gemm -d M=4096,N=4096,K=4096 --on gpu
     """
     from ...interp.step_budget import limit_seconds
-    from ..command_inputs import kept, read_numbers, read_program, read_program_consts
+    from ..command_inputs import check_output_path, read_numbers, read_program, read_program_consts
     from ..kernel_run import RunOptions, replayable, run_kernel
 
     configure_process()
@@ -90,11 +90,11 @@ def run(
     not_beside(context, "loader", "launches the compiled kernel, with a grid and an order of its own", "schedule", "grid", "trace")
     if on == "gpu":
         not_beside(context, "on", "is gpu: the compiled kernel has a grid and an order of its own", "schedule", "grid", "trace")
-    elif on == "interpreter" and asked_for(context, "loader"):
+    elif on == "interpreter" and list_given_options(context, "loader"):
         not_beside(context, "on", "runs no compiled kernel", "loader")
         on = "gpu"
     for path in filter(None, (trace, out)):
-        kept(path, [file, replay])
+        check_output_path(path, [file, replay])
     if trace is not None:
         from ...interp.trace_files import require_trace_format
 
@@ -105,7 +105,7 @@ def run(
 
         words = LaunchWords(kernel, file, const or (), read_numbers(dim or (), "-d"), read_numbers(scalar or (), "-s"), grid, data_seed)
         return explore_or_replay(program, words, replay, ExplorationOptions(seconds, out, as_json))
-    typed = [f"{option} {value}" for name, value in (("on", on), ("loader", loader)) for option in asked_for(context, name)]
+    typed = [f"{option} {value}" for name, value in (("on", on), ("loader", loader)) for option in list_given_options(context, name)]
     option_values = [
         ("-k", [kernel] if kernel else []),
         ("-c", const or []),
@@ -127,7 +127,7 @@ def run(
             )
     except CuirError as error:
         raise replayable(error, command) from error
-    by_loader = ["--loader", loader] if asked_for(context, "loader") else []
+    by_loader = ["--loader", loader] if list_given_options(context, "loader") else []
     how = ["--on", "gpu", *by_loader] if on == "gpu" else ["--schedule", schedule, *(["--grid", str(grid)] if grid is not None else [])]
     result["replay"] = shlex.join([*command, *how])
     if as_json:

@@ -29,7 +29,7 @@ def show(
     """
     from ...syntax.printer import show as print_program
     from ..command_inputs import read_program
-    from ..tables import print_code, print_diff, unified
+    from ..tables import compute_unified_diff, print_code, print_diff
 
     text = print_program(read_program(file))
     if diff is None:
@@ -38,7 +38,7 @@ def show(
         else:
             print_code(text)
         return
-    lines = unified(text, print_program(read_program(diff)), file, diff)
+    lines = compute_unified_diff(text, print_program(read_program(diff)), file, diff)
     if as_json:
         print_json({"ok": True, "diagnostics": [], "diff": "\n".join(lines), "equal": not lines})
     elif lines:

@@ -31,8 +31,8 @@ from ..model_options import (
     Temperature,
     Timeout,
     Tokens,
-    asked,
-    configured,
+    find_model_name,
+    open_model,
 )
 from ..model_outcome import as_data, print_drift
 from ..options import KERNEL, Consts, Effort, GivenDtype, HeadDim, HtmlPage, Json, Level, Parameters, read_level
@@ -113,13 +113,13 @@ def transfer(
     """
     from ...checking.checker import pick_kernel
     from ...performance.search.space import plain as plain_consts
-    from ..command_inputs import computed, known_consts, output_folder, read_kernel_consts, read_program, read_specification
+    from ..command_inputs import find_computed, find_corpus_consts, output_folder, read_kernel_consts, read_program, read_specification
 
     configure_process()
     effort = read_level(level)
     program = read_program(origin)
     picked = pick_kernel(program, kernel)
-    name, consts = picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), known_consts(origin, picked))
+    name, consts = picked.name, read_kernel_consts(picked, dtype, head_dim, const or (), find_corpus_consts(origin, picked))
     load = partial(read_specification, to, tuple(param or ()))
     target = load()
     folder = output_folder(out if out is not None else Path("out") / target.name, target.name, origin)
@@ -131,12 +131,12 @@ def transfer(
             why_not = no.diagnostics
             if not os.environ.get(MODEL):
                 _cannot(why_not, as_json)
-                configured(None)
+                find_model_name(None)
     if replay is None:
         from llm.passes.tuning_target import require_usable_target
 
         require_usable_target(program, name, target, consts, effort)
-    table = computed(origin, name)
+    table = find_computed(origin, name)
     origin_specification = origin_spec or (table[1].specification if table is not None else None)
     request = {
         "pass": "transfer",
@@ -151,7 +151,7 @@ def transfer(
         "attempts": attempts,
         "temperature": temperature,
     }
-    asking = asked(request, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
+    asking = open_model(request, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
     _cannot(why_not, as_json)
     dialogue = Dialogue(asking, samples, attempts, time_limit)
     return _by_model(origin, Task(program, name, consts, effort, folder, page), load, origin_specification, dialogue, as_json)
@@ -250,7 +250,7 @@ def _by_model(
     title: str, task: Task, load: Callable[[], AnySpecification], origin_spec: str | None, dialogue: Dialogue, as_json: bool
 ) -> int:
     """Run the transfer by a model; return the exit code."""
-    from llm.limited_processes import Apart
+    from llm.limited_processes import LimitedProcesses
     from llm.loop import improve
     from llm.passes.transfer import Job, Transfer
 
@@ -260,13 +260,13 @@ def _by_model(
 
     asking = dialogue.asking
     origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None
-    with Apart() as processes:
+    with LimitedProcesses() as processes:
         job = Job(task.program, task.kernel, load, task.consts, task.level)
         adaptation = Transfer(job, origin_specification, processes, dialogue.seconds)
         name = adaptation.target.name
         with Conversations(f"{title} -> {name}, by {asking.asks.model}{parenthesise_consts(task.consts)}", quiet=as_json) as view:
             outcome = improve(adaptation, asking.asks, asking.budget, dialogue.samples, dialogue.attempts, view, asking.recorder)
-    files = _written(outcome.verdict, task.program, task.kernel, name, task.folder)
+    files = _write_files(outcome.verdict, task.program, task.kernel, name, task.folder)
     if task.page is not None:
         from ..transfer_html import write_transfer_page
 
@@ -278,7 +278,7 @@ def _by_model(
     return 0 if outcome.ok else 1
 
 
-def _written(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
+def _write_files(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
     """Write the program of the best attempt and its reports; a wrong program is named so."""
     import difflib
 

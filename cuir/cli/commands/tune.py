@@ -62,7 +62,7 @@ def tune(
     from ...performance.timing.gpu import explain_missing_gpu
     from ...performance.timing.problem import Shape as ShapeType
     from ..command_inputs import expert_for
-    from ..model_options import asked
+    from ..model_options import open_model
     from ..program_tuning import ProgramSearch, tune_programs
 
     words = TuningWords(tuple(param or ()), tuple(const or ()))
@@ -96,7 +96,7 @@ def tune(
             "const": list(words.const),
         }
         asking = (
-            asked(task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
+            open_model(task, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
             if model is not None or replay is not None
             else None
         )
@@ -211,7 +211,7 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
         "dtype": dtype,
     }
 
-    def compiled(settings: Sequence[Setting]) -> Iterator[tuple[int, BuildResult]]:
+    def compile_settings(settings: Sequence[Setting]) -> Iterator[tuple[int, BuildResult]]:
         """Compile settings."""
         return compile_all([(transferred.text, transferred.kernel, s) for s in settings], run.jobs)
 
@@ -232,7 +232,7 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
         report = search(
             SearchTask(transferred.program, transferred.kernel, fixed, space),
             None if static else RemoteDevice(worker, job),
-            compiled,
+            compile_settings,
             run.options,
             journal=journal,
             tell=view,
@@ -240,10 +240,10 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
         )
     if not as_json:
         print_tuned(report, static, describe_consts(fixed))
-    return _tuned_json(run.name, shape, dtype, fixed, key, report, static)
+    return _make_report_json(run.name, shape, dtype, fixed, key, report, static)
 
 
-def _tuned_json(
+def _make_report_json(
     target: str, shape: Shape, dtype: str, fixed: Mapping[str, Const], key: Key, report: TuneReport, static: bool
 ) -> dict[str, object]:
     """Return a report as JSON data."""

@@ -11,7 +11,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_specification, complete_target, complete_words
-from ..option_conflicts import asked_for, not_beside, one_of, only_with
+from ..option_conflicts import list_given_options, not_beside, one_of, only_with
 from ..options import (
     EXPLORATION,
     Budget,
@@ -146,9 +146,9 @@ def verify(
     from ...spec.user_calls import limit_calls
     from ...syntax.types import DType
     from ...verification import verify as run_verify
-    from ..command_inputs import KernelWords, kept, programs, read_consts, read_program
-    from ..gpu_stage import gpu_stage, verified_of
-    from ..one_problem import replayed, run_problem
+    from ..command_inputs import KernelWords, check_output_path, programs, read_consts, read_program
+    from ..gpu_stage import gpu_stage, read_verified
+    from ..one_problem import add_commands, run_problem
     from ..report_view import print_verification
     from ..steps_view import Steps
 
@@ -164,7 +164,7 @@ def verify(
         not_beside(context, job, why, "schedules", "level", "quick")
     not_beside(context, "problem", "prints its rows", "page")
     for written in filter(None, (out, page)):
-        kept(written, [target])
+        check_output_path(written, [target])
     effort = read_level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
     if against is not None and target in corpus.variants() and target not in programs() and not Path(target).exists():
@@ -173,11 +173,11 @@ def verify(
             f"`{target}` is a variant, which is transferred and verified against itself",
             hint="leave out --against, or name a program",
         )
-    if is_program and asked_for(context, "origin"):
+    if is_program and list_given_options(context, "origin"):
         raise CuirError.of("U100", f"--origin is what a variant is transferred to, and `{target}` is a program", hint="leave out --origin")
     with limit_calls(budget):
         words = KernelWords(kernel, dtype, head_dim, const or ())
-        verified = verified_of(target, against, tuple(param or ()), origin, words, effort, is_program)
+        verified = read_verified(target, against, tuple(param or ()), origin, words, effort, is_program)
         specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
     if problem is not None:
@@ -195,7 +195,7 @@ def verify(
             return replay_variant(program, kernel, specification, {n: consts[n] for n in named}, replay, as_json, page)
         checked = check(program, kernel, consts)
         if not is_attention(checked.origin):
-            for option in asked_for(context, "tiles", "blocks"):
+            for option in list_given_options(context, "tiles", "blocks"):
                 message = f"{option} counts tiles and key blocks of an attention, and `{checked.name}` is of none"
                 raise CuirError.of("U100", message, hint=f"leave out {option}: its launches go round every ring twice")
         return explore_variant(
@@ -217,7 +217,7 @@ def verify(
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
-    report.stages[:] = [replace(s, diagnostics=replayed(s.diagnostics, verified, consts)) for s in report.stages]
+    report.stages[:] = [replace(s, diagnostics=add_commands(s.diagnostics, verified, consts)) for s in report.stages]
     diagnostics = report.diagnostics
     if page is not None:
         from ...checking.checker import check

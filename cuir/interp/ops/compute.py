@@ -21,7 +21,7 @@ from ..machine import GO, Evaluate, Worker
 from ..memory import SharedRef
 from ..ops_registry import runs
 from ..races import touch
-from ..values import HELD, make_blank, tile_operand
+from ..values import HELD_DTYPES, make_blank, tile_operand
 from .operators import binary, combine, get_scalar_function, get_tile_function, unary
 
 
@@ -46,7 +46,7 @@ def _combine_pair(function: Function, x: Evaluate, y: Evaluate) -> Evaluate:
 @runs("where")
 def where(site: Site) -> Evaluate:
     cond, x, y, dtype, device = site.value("cond"), site.value("x"), site.value("y"), site.dtype("x"), site.device
-    host_dtype, result, choose = HELD[dtype], site.result(), get_tile_function(site.op, dtype)
+    host_dtype, result, choose = HELD_DTYPES[dtype], site.result(), get_tile_function(site.op, dtype)
     assert isinstance(result, TileType)
     rounds = not (isinstance(site.type("x"), TileType) and isinstance(site.type("y"), TileType))  # a literal is an f32
 
@@ -145,7 +145,7 @@ def mma_async(site: Site) -> Evaluate:
         m = w.m
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
-        if isinstance(acc, ReclaimedRegisters) or (isinstance(acc, Product) and acc.taken is not None):
+        if isinstance(acc, ReclaimedRegisters) or (isinstance(acc, Product) and acc.successor is not None):
             acc = read_settled_tile(w, named or "the accumulator", acc, span)
         actor = w.engine("product", span, "the product")
         m.products += 1

@@ -16,7 +16,7 @@ from ..ops_registry import runs
 from ..races import touch
 from ..tensor_races import enter_read, enter_write
 from ..tensors import BoxRef
-from ..values import HELD, collapse, make_blank, tile_operand
+from ..values import HELD_DTYPES, collapse, make_blank, tile_operand
 
 runs("shared")(Shared)
 
@@ -36,14 +36,14 @@ def size_of(site: Site) -> Evaluate:
 def zeros(site: Site) -> Evaluate:
     t, device = site.result(), site.device
     assert isinstance(t, TileType)
-    return lambda w: torch.zeros((1, t.rows, t.cols), dtype=HELD[t.dtype], device=device)
+    return lambda w: torch.zeros((1, t.rows, t.cols), dtype=HELD_DTYPES[t.dtype], device=device)
 
 
 @runs("full")
 def full(site: Site) -> Evaluate:
     t, device, value = site.result(), site.device, site.value("value")
     assert isinstance(t, TileType)
-    host_dtype = HELD[t.dtype]
+    host_dtype = HELD_DTYPES[t.dtype]
 
     def run(w: Worker) -> torch.Tensor:
         v = tile_operand(value(w), device)
@@ -82,7 +82,11 @@ def load(site: Site) -> Evaluate:
     box, proxy = compile_box_place(site, "view"), op.effects.proxy("view")
 
     def load_tensor(w: Worker) -> torch.Tensor:
-        out = torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD[t.dtype], device=site.device) if values else make_blank(t, site.device)
+        out = (
+            torch.empty((w.m.lanes, t.rows, t.cols), dtype=HELD_DTYPES[t.dtype], device=site.device)
+            if values
+            else make_blank(t, site.device)
+        )
         ref = box(w)
         enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
         if values:

@@ -18,7 +18,7 @@ from ..faults import make_fault
 from ..machine import Evaluate, Worker
 from ..ops_registry import runs
 from ..races import touch
-from ..values import HELD, collapse, make_blank, require_uniform, tile_operand
+from ..values import HELD_DTYPES, collapse, make_blank, require_uniform, tile_operand
 
 
 def get_tile_function(op: Op, dtype: DType) -> Function:
@@ -62,7 +62,7 @@ def combine(site: Site, x: Evaluate, y: Evaluate, fx: bool, fy: bool, dtype: DTy
     device, swap, tensors_only = site.device, site.op.name in "+*&|^", site.op.name in ("min", "max")
     reuse_x, reuse_y = fx and result == dtype, fy and result == dtype
     rounds = result.narrow
-    host_dtype = HELD[dtype]
+    host_dtype = HELD_DTYPES[dtype]
 
     def run(w: Worker) -> torch.Tensor:
         a, b = x(w), y(w)
@@ -122,13 +122,13 @@ def _divides(n: Node) -> bool:
 @runs("and", "or")
 def logic(site: Site) -> Evaluate:
     x, y, decided, keep = site.value("x"), site.value("y"), site.op.name == "or", must_be_lazy(site.args["y"])
-    both = get_scalar_function(site.op, BOOL)
+    function = get_scalar_function(site.op, BOOL)
 
     def run(w: Worker) -> Value:
         a = collapse(x(w))
         if a.__class__ is np.ndarray:
             if not keep:
-                return both(a, y(w))
+                return function(a, y(w))
             a = require_uniform(a)
         return a if a == decided else y(w)
 

@@ -18,18 +18,18 @@ from ..ir.machine_tiles import Line
 from .value_flow import find_sources, is_tile_wait
 
 Range = tuple[float, float]
-EVERYTHING: Range = (-math.inf, math.inf)
+UNBOUNDED: Range = (-math.inf, math.inf)
 
 
 def compute_float_range(value: SSAValue) -> Range:
     """Return the least and the greatest number that a scalar or an element of a tile may be."""
-    return _cached_range(value, {})
+    return _look_up_range(value, {})
 
 
-def _cached_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
+def _look_up_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
     """Return the range of a value; one that depends on itself is unbounded."""
     if value not in cache:
-        cache[value] = EVERYTHING
+        cache[value] = UNBOUNDED
         cache[value] = _compute_range(value, cache)
     return cache[value]
 
@@ -38,13 +38,13 @@ def _compute_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
     op = value.owner
     if isinstance(op, ops.Constant):
         number = float(op.value)
-        return (number, number) if not math.isnan(number) else EVERYTHING
+        return (number, number) if not math.isnan(number) else UNBOUNDED
     inputs = find_sources(value)
     if inputs is not None and not is_tile_wait(op):
-        return functools.reduce(_join, (_cached_range(v, cache) for v in inputs))
+        return functools.reduce(_join, (_look_up_range(v, cache) for v in inputs))
     if isinstance(op, ops.Apply) and _is_bounded(op.kind):
-        return _apply(op.kind, [_cached_range(a, cache) for a in op.arguments])
-    return EVERYTHING
+        return _apply(op.kind, [_look_up_range(a, cache) for a in op.arguments])
+    return UNBOUNDED
 
 
 def _join(x: Range, y: Range) -> Range:
@@ -85,7 +85,7 @@ def _apply(of: Traits, operands: list[Range]) -> Range:
     return x if of.repeats else (-1.0, 1.0)
 
 
-__all__ = ["EVERYTHING", "Range", "compute_float_range"]
+__all__ = ["UNBOUNDED", "Range", "compute_float_range"]
 
 
 def is_integral(value: SSAValue) -> bool:

@@ -26,38 +26,38 @@ def is_multiple(value: SSAValue, n: int, fits: Fits | None = None) -> bool:
         fits = None  # a number that wraps stays a multiple
     elif fits is None:
         raise ValueError(f"{n} is no power of two")
-    none: set[SSAValue] = set()
+    non_multiples: set[SSAValue] = set()
     while True:  # optimistic: a value that depends on itself counts as a multiple until it is shown to be none
         multiples: dict[SSAValue, bool] = {}
-        if not _is_multiple(value, n, multiples, none, fits):
+        if not _is_multiple(value, n, multiples, non_multiples, fits):
             return False
-        refuted = {v for v, holds in multiples.items() if not holds} - none
+        refuted = {v for v, holds in multiples.items() if not holds} - non_multiples
         if not refuted:
             return True
-        none |= refuted
+        non_multiples |= refuted
 
 
-def _is_multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none: set[SSAValue], fits: Fits | None) -> bool:
+def _is_multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
     if value not in multiples:
-        multiples[value] = value not in none
-        multiples[value] &= _compute(value, n, multiples, none, fits)
+        multiples[value] = value not in non_multiples
+        multiples[value] &= _compute(value, n, multiples, non_multiples, fits)
     return multiples[value]
 
 
-def _compute(value: SSAValue, n: int, multiples: dict[SSAValue, bool], none: set[SSAValue], fits: Fits | None) -> bool:
+def _compute(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
     constant, op = ops.constant_value(value), value.owner
     if constant is not None:
         return int(constant) % n == 0
     if (inputs := find_sources(value)) is not None:
-        return all(_is_multiple(v, n, multiples, none, fits) for v in inputs)
+        return all(_is_multiple(v, n, multiples, non_multiples, fits) for v in inputs)
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
-        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _is_multiple(loop.start, n, multiples, none, fits)
+        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _is_multiple(loop.start, n, multiples, non_multiples, fits)
     if not isinstance(op, ops.Apply) or (fits is not None and not fits(value)):
         return False
     if op.kind.linear:
-        return all(_is_multiple(a, n, multiples, none, fits) for a in op.arguments)
-    return op.kind.multiplies and any(_is_multiple(a, n, multiples, none, fits) for a in op.arguments)
+        return all(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
+    return op.kind.multiplies and any(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
 
 
 __all__ = ["is_multiple"]

@@ -60,7 +60,7 @@ class Range:
         return self.least > -FAR and self.most < FAR
 
 
-ANYTHING = Range(-INF, INF, True, True)
+UNBOUNDED = Range(-INF, INF, True, True)
 NEAR = Range()
 
 
@@ -72,7 +72,7 @@ class Ranges:
 
     def __getitem__(self, value: SSAValue) -> Range:
         """Return the range of a value; ANYTHING for values that are no i32, or of code that does not run."""
-        return self._bounds.get(value, ANYTHING)
+        return self._bounds.get(value, UNBOUNDED)
 
     def nonnegative(self, value: SSAValue) -> bool:
         """Return whether a value is certainly not negative."""
@@ -165,7 +165,7 @@ class _Flow:
             if _is_i32(source):
                 self.readers.setdefault(source, []).append(step)
             else:
-                self.bounds[source] = ANYTHING
+                self.bounds[source] = UNBOUNDED
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -220,14 +220,14 @@ class _Flow:
             if _is_i32(op.result):
                 self.put(op.result, _constant_rule(_make_range(int(op.value), int(op.value))))
         elif isinstance(op, ops.Parameter):
-            self.put(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else ANYTHING))
+            self.put(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else UNBOUNDED))
         elif isinstance(op, (machine.Quotient, machine.Remainder)):
             self.apply(op.entry.traits, [op.x, op.y], op.result)
         elif isinstance(op, Line):
             self.put(op.result, _line_rule(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
         else:
             for result in op.results:
-                self.put(result, _constant_rule(ANYTHING))
+                self.put(result, _constant_rule(UNBOUNDED))
 
     def apply(self, kind: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
         if kind.converts:
@@ -313,7 +313,7 @@ def _apply(kind: Traits, operands: list[Range]) -> Range:
     if _wraps(kind):
         return _apply_arithmetic(kind, operands)
     if not _is_bounded(kind):
-        return ANYTHING if any(r.reaches for r in operands) else NEAR
+        return UNBOUNDED if any(r.reaches for r in operands) else NEAR
     least, most = _compute_bounds(kind, operands)
     low, high = _compute_ends(kind, operands)
     return _make_range(least, most, low, high)
@@ -330,7 +330,7 @@ def _apply_arithmetic(kind: Traits, operands: list[Range]) -> Range:
     least, most = _compute_bounds(kind, operands)
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
-        return ANYTHING
+        return UNBOUNDED
     return _make_range(least, most, reaches, reaches)
 
 
@@ -365,7 +365,7 @@ def _bound_product(x: Range, y: Range) -> Bounds:
 
 
 def _quotient_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
-    def divided(a: int, b: int) -> int:
+    def divide(a: int, b: int) -> int:
         if abs(a) >= INF:
             return a
         if b >= INF:  # as by a huge divisor
@@ -376,7 +376,7 @@ def _quotient_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
         if y.least < 0:  # the quotient may be -x
             most = max(abs(x.least), abs(x.most))
             return -most, most
-        corners = [divided(a, b) for a, b in itertools.product((x.least, x.most), (max(1, y.least), max(1, y.most)))]
+        corners = [divide(a, b) for a, b in itertools.product((x.least, x.most), (max(1, y.least), max(1, y.most)))]
         return min(corners), max(corners)
 
     return bounds

@@ -19,7 +19,7 @@ from .print_scope import Scope
 from .writer import identifier
 
 
-def unsupported(feature: str, span: Span, hint: str | None = None) -> CuirError:
+def make_unsupported_error(feature: str, span: Span, hint: str | None = None) -> CuirError:
     """Return the error L002: the lowering cannot do this yet."""
     return CuirError.of("L002", f"the lowering cannot do this yet: {feature}", span, hint)
 
@@ -107,7 +107,7 @@ class Places:
             alloc, parts = self.kernel.checked.shared[place.array.owner.symbol.data], place.parts  # type: ignore[assignment]
         span = self.scope.span(place)
         if alloc.panelled and alloc.rows % 8:
-            raise unsupported(f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", alloc.span)
+            raise make_unsupported_error(f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", alloc.span)
         address = _Sum()
         stride = alloc.rows * alloc.row_bytes
         for (start, _), dim in reversed(list(zip(parts[:-2], alloc.dims[:-2], strict=True))):
@@ -122,7 +122,7 @@ class Places:
                 self._add_scaled(address, start, PANEL_BYTES if alloc.panelled else alloc.row_bytes)
         start, size = parts[-1]
         if size == -1:
-            raise unsupported("a view of shared memory without columns", span)
+            raise make_unsupported_error("a view of shared memory without columns", span)
         if start is not None:
             if alloc.panelled:
                 self._add_panel(address, start, alloc)
@@ -164,10 +164,12 @@ class Places:
         for (start, size), dim in zip(parts, self.kernel.tensors[tensor].dims, strict=True):
             starts.append("0" if start is None else strip(self.scalar(start)))
             if size == 0:
-                raise unsupported(f"a box as long as the run-time dim `{dim}`", self.scope.span(place), "slice it: x : x + c")
+                raise make_unsupported_error(f"a box as long as the run-time dim `{dim}`", self.scope.span(place), "slice it: x : x + c")
             sizes.append(1 if size == -1 else int(size))
         if parts[-1][1] == -1:
-            raise unsupported("a box whose columns are no slice of the innermost dim", self.scope.span(place), "slice the last dim")
+            raise make_unsupported_error(
+                "a box whose columns are no slice of the innermost dim", self.scope.span(place), "slice the last dim"
+            )
         return Box(tensor, tuple(starts), tuple(sizes))
 
     def box_indices(self, box: Box, row: str, column: str) -> list[str]:
@@ -221,7 +223,7 @@ class Places:
         """
         name, indices = self.elements(op.arg("place"))
         if name in self.kernel.checked.shared:
-            raise unsupported("a gather from shared memory", self.scope.span(op), "load the view")
+            raise make_unsupported_error("a gather from shared memory", self.scope.span(op), "load the view")
         texts = [text(i) for i in indices]
         tensor = self.kernel.tensors[name]
         if tensor.dtype.itemsize == 4:

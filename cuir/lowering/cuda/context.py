@@ -146,7 +146,7 @@ class KernelContext:
             raise CuirError.of("L004", message, span, "use fewer named barriers or stages")
         return first
 
-    def named_barrier(self, name: str) -> int:
+    def reserve_named_barrier(self, name: str) -> int:
         """Return the first hardware barrier of a named barrier."""
         barrier = self.checked.barriers[name]
         if name not in self._named:

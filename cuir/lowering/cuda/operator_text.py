@@ -28,7 +28,7 @@ class Operation:
     few: bool = False  # a scalar or one number a row: a branch for a rare case costs little
     expensive: bool = False  # a choice for each element with a side of many instructions
 
-    def rounded(self, text: str) -> str:
+    def round_result(self, text: str) -> str:
         """Return a result rounded to the dtype.
 
         Narrow floats are computed in f32: the second rounding changes no result of a single operation.
@@ -121,17 +121,17 @@ def multiply(cx: Operation, x: str, y: str) -> str:
 
 def _arithmetic(cx: Operation, sign: str, intrinsic: str, x: str, y: str) -> str:
     if cx.exact and cx.dtype.is_float:  # the compiler fuses no intrinsics
-        return cx.rounded(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
-    return cx.rounded(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y, cx.near)
+        return cx.round_result(f"__f{intrinsic}_rn({strip(x)}, {strip(y)})")
+    return cx.round_result(f"({x} {sign} {y})") if cx.dtype.is_float else wrapping(sign, x, y, cx.near)
 
 
 @text_of("/")
 def divide(cx: Operation, x: str, y: str) -> str:
     """Emit a quotient of floats."""
     if cx.exact:
-        return cx.rounded(f"cuir::divide_rn({strip(x)}, {strip(y)})")
+        return cx.round_result(f"cuir::divide_rn({strip(x)}, {strip(y)})")
     has_unit_dividend = cx.constants[0] == 1
-    return cx.rounded(f"cuir::one_over({strip(y)})" if has_unit_dividend and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
+    return cx.round_result(f"cuir::one_over({strip(y)})" if has_unit_dividend and cx.few else f"cuir::divide({strip(x)}, {strip(y)})")
 
 
 @text_of("//")
@@ -212,13 +212,13 @@ for _sign in ("==", "!=", "<", "<=", ">", ">="):
 
 
 @text_of("and")
-def both(cx: Operation, x: str, y: str) -> str:
+def emit_and(cx: Operation, x: str, y: str) -> str:
     """Emit `and`, which leaves out the second operand if the first decides."""
     return f"({x} && {y})"
 
 
 @text_of("or")
-def either(cx: Operation, x: str, y: str) -> str:
+def emit_or(cx: Operation, x: str, y: str) -> str:
     """Emit `or`, which leaves out the second operand if the first decides."""
     return f"({x} || {y})"
 

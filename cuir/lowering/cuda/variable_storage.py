@@ -13,7 +13,7 @@ from ..analyses.liveness import iterate_leaves
 from ..analyses.variables import Variable, Variables
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
-from ..ir.layouts import packed, registers
+from ..ir.layouts import is_packed, registers
 from .dtypes import CTYPE
 from .writer import identifier
 
@@ -36,7 +36,7 @@ def make_storage(t: ScalarT | TileT, threads: int, name: str, constant: bool = F
     """Return a variable for values of a type."""
     if isinstance(t, ScalarT):
         return Storage(name, CTYPE[t.element], 0, constant=constant)
-    return Storage(name, "uint32_t" if packed(t) else CTYPE[t.element], registers(t, threads), packed(t), constant)
+    return Storage(name, "uint32_t" if is_packed(t) else CTYPE[t.element], registers(t, threads), is_packed(t), constant)
 
 
 class Storages:

@@ -86,7 +86,7 @@ def equal(x: SSAValue, y: SSAValue, t: Attribute, exact: bool = False) -> Apply:
     return compare(EQUAL, (x, y), t, exact)
 
 
-def either(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
+def make_or(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
     """Make the elementwise or of truth values."""
     return _of(entries.OR, t, False, x, y)
 
@@ -129,7 +129,6 @@ __all__ = [
     "choose",
     "compare",
     "dual",
-    "either",
     "equal",
     "exclusive_or",
     "exp2",
@@ -138,6 +137,7 @@ __all__ = [
     "least",
     "less",
     "like",
+    "make_or",
     "multiply",
     "negate",
     "of_kind",

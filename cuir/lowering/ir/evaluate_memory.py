@@ -17,7 +17,7 @@ import torch
 
 from ...checking.checked import SharedAlloc
 from ...ops.meaning import Value
-from ...ops.meaning.tiles import HELD, add_at, add_atomically, add_by_engine
+from ...ops.meaning.tiles import HELD_DTYPES, add_at, add_atomically, add_by_engine
 from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
 from ...text.source import Source, Span
 from .evaluate_workers import Fault
@@ -36,7 +36,7 @@ class SharedArray:
     def __init__(self, name: str, dtype: DType, dims: Sequence[int], offset: int, cluster: list[SharedArray]):
         self.name, self.dtype, self.dims, self.cluster = name, dtype, tuple(dims), cluster
         self.layout = SharedAlloc(name, dtype, self.dims, offset, None, _NOWHERE)
-        self.values = torch.full(self.dims, POISON[dtype], dtype=HELD[dtype])
+        self.values = torch.full(self.dims, POISON[dtype], dtype=HELD_DTYPES[dtype])
         self.over: list[SharedArray] = []  # arrays of this CTA that share bytes with it
         self.places: dict[object, SharedPlace] = {}
 
@@ -130,7 +130,7 @@ class TensorArgument:
     """A tensor in device memory: one for all CTAs."""
 
     def __init__(self, name: str, t: torch.Tensor, dtype: DType):
-        self.name, self.dtype, self.held = name, dtype, HELD[dtype]
+        self.name, self.dtype, self.storage_dtype = name, dtype, HELD_DTYPES[dtype]
         self.shape, self.strides = tuple(int(n) for n in t.shape), tuple(int(s) for s in t.stride())
         extent = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) if t.numel() else 0
         self.flat = torch.as_strided(t, (extent,), (1,), t.storage_offset())
@@ -162,7 +162,7 @@ class Box:
 
     def read(self) -> torch.Tensor:
         """Return the box as a tile."""
-        tile = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.held)
+        tile = (torch.zeros if self.clipped else torch.empty)(self.shape, dtype=self.tensor.storage_dtype)
         if self.region is not None:
             tile.view(self.sizes)[self.part].copy_(self.region)
         return tile
@@ -174,17 +174,17 @@ class Box:
         chunk = value.reshape(self.sizes)[self.part]
         if add:
             # one rounding, as the engine's
-            chunk = add_atomically(self.region.to(self.tensor.held), chunk, self.region.dtype)
+            chunk = add_atomically(self.region.to(self.tensor.storage_dtype), chunk, self.region.dtype)
         if mask is not None:
             chunk_mask = mask.expand(self.shape).reshape(self.sizes)[self.part]
-            chunk = torch.where(chunk_mask, chunk, self.region.to(self.tensor.held))
+            chunk = torch.where(chunk_mask, chunk, self.region.to(self.tensor.storage_dtype))
         self.region.copy_(chunk)
 
     def reduce(self, value: torch.Tensor) -> None:
         """Add a tile as the copy engine does."""
         if self.region is not None:
             chunk = value.reshape(self.sizes)[self.part]
-            self.region.copy_(add_by_engine(self.region.to(self.tensor.held), chunk, self.region.dtype))
+            self.region.copy_(add_by_engine(self.region.to(self.tensor.storage_dtype), chunk, self.region.dtype))
 
 
 class Elements:
@@ -210,8 +210,8 @@ class Elements:
         """Return the elements as a tile."""
         t = self.tensor
         if not t.flat.numel():
-            return torch.zeros(self.offset.shape, dtype=t.held)
-        return t.flat[torch.where(self.inside, self.offset, 0)].to(t.held).masked_fill_(~self.inside, 0)
+            return torch.zeros(self.offset.shape, dtype=t.storage_dtype)
+        return t.flat[torch.where(self.inside, self.offset, 0)].to(t.storage_dtype).masked_fill_(~self.inside, 0)
 
     def write(self, value: Value, mask: torch.Tensor | None = None, add: bool = False) -> None:
         """Write a value to the elements, or add it."""
@@ -223,7 +223,7 @@ class Elements:
             shape = torch.Size(max(a, b) for a, b in zip(shape, value.shape, strict=True))
         enabled = (self.inside if mask is None else self.inside & mask).expand(shape)
         offsets = self.offset.expand(shape)[enabled]
-        data = torch.as_tensor(value, dtype=t.held).expand(shape)[enabled].to(t.flat.dtype)
+        data = torch.as_tensor(value, dtype=t.storage_dtype).expand(shape)[enabled].to(t.flat.dtype)
         if add:
             add_at(t.flat, offsets, data)
         else:
@@ -252,9 +252,9 @@ class Element:
         t = self.tensor
         enabled = mask is None or bool(mask)
         if enabled:
-            data = torch.as_tensor(value, dtype=t.held).reshape(1)
+            data = torch.as_tensor(value, dtype=t.storage_dtype).reshape(1)
             old = t.flat[self.offset : self.offset + 1]
-            old.copy_(add_atomically(old.to(t.held), data, old.dtype) if add else data)
+            old.copy_(add_atomically(old.to(t.storage_dtype), data, old.dtype) if add else data)
 
 
 Place = SharedPlace | Box | Elements | Element

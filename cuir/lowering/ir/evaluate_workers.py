@@ -138,8 +138,8 @@ class Units:
     def __init__(self, clusters: int, dynamic: bool):
         self.clusters, self.dynamic = clusters, dynamic
         self.count = 0
-        self.given = 0  # dynamic ones
-        self.taken: list[list[int]] = [[] for _ in range(clusters)]
+        self.next_unit = 0  # dynamic ones
+        self.units_by_cluster: list[list[int]] = [[] for _ in range(clusters)]
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ class UnitsOfCluster:
 
     def sequence(self) -> Iterator[int]:
         """Yield the work items that the cluster gets, for one of its workers."""
-        units, drawn = self.units, self.units.taken[self.cluster]
+        units, drawn = self.units, self.units.units_by_cluster[self.cluster]
         if not units.dynamic:
             yield from range(self.cluster, units.count, units.clusters)
             return
         k = 0
         while True:
             if k == len(drawn):
-                if units.given >= units.count:
+                if units.next_unit >= units.count:
                     return
-                drawn.append(units.given)
-                units.given += 1
+                drawn.append(units.next_unit)
+                units.next_unit += 1
             yield drawn[k]
             k += 1

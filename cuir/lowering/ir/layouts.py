@@ -78,11 +78,11 @@ def count_of(t: TileT, threads: int) -> int:
     return {"one": 1, "rows": frag.row_values, "partial": frag.row_values, "columns": 2 * frag.groups, "full": frag.count}[t.layout.data]
 
 
-def packed(t: TileT) -> bool:
+def is_packed(t: TileT) -> bool:
     """Return whether registers hold two elements of a tile each."""
     return t.element in HALVES and t.layout.data in ("full", "chunks")
 
 
 def registers(t: TileT, threads: int) -> int:
     """Return the number of 32-bit registers that a tile takes in each thread."""
-    return count_of(t, threads) // (2 if packed(t) else 1)
+    return count_of(t, threads) // (2 if is_packed(t) else 1)

@@ -20,7 +20,7 @@ class Function(IRDLOperation):
 
     Attributes:
         ELEMENTWISE: An element of the result depends on the operands' elements at its place.
-        KEPT: The tile is always held in registers, never inlined in its reader.
+        IN_REGISTERS: The tile is always held in registers, never inlined in its reader.
         FREE: An element costs no more than reading a register, so it is rematerialised in every reader.
         SPECIAL: Computed by the unit of exponentials and reciprocals.
         ONE_LANE: Of numbers that one lane of a warp can compute.
@@ -28,7 +28,7 @@ class Function(IRDLOperation):
 
     WORDS: ClassVar[tuple[str, ...]] = ()
     ELEMENTWISE: ClassVar[bool] = False
-    KEPT: ClassVar[bool] = False
+    IN_REGISTERS: ClassVar[bool] = False
     FREE: ClassVar[bool] = False
     SPECIAL: ClassVar[bool] = False
     ONE_LANE: ClassVar[bool] = False

@@ -150,7 +150,7 @@ class Pin(Function):
     x = operand_def(TileT)
     result = result_def(TileT)
     ELEMENTWISE: ClassVar[bool] = True
-    KEPT: ClassVar[bool] = True
+    IN_REGISTERS: ClassVar[bool] = True
 
     def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
         return list(operands)
@@ -178,7 +178,7 @@ class InOrder(Function):
         import torch
 
         (x,) = operands
-        return [x[:, torch.argsort(dealt(x.shape[1]))]]
+        return [x[:, torch.argsort(deal_columns(x.shape[1]))]]
 
 
 def in_order(x: SSAValue) -> InOrder:
@@ -186,7 +186,7 @@ def in_order(x: SSAValue) -> InOrder:
     return InOrder(operands=[x], result_types=[x.type])
 
 
-def dealt(columns: int) -> torch.Tensor:
+def deal_columns(columns: int) -> torch.Tensor:
     """Return the column at each place of a tile in dealt order."""
     import torch
 

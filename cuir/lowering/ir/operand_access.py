@@ -50,11 +50,11 @@ Op = TypeVar("Op", bound=type[Operation])
 def all_operands(name: str) -> Callable[[Op], Op]:
     """Return a decorator that makes a name the tuple of all operands, for operations declared so."""
 
-    def named(op: Op) -> Op:
+    def name_operands(op: Op) -> Op:
         setattr(op, name, property(attrgetter("_operands")))  # `operands` is a view, made at each read
         return op
 
-    return named
+    return name_operands
 
 
 def one_result(op: Op) -> Op:

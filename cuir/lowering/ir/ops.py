@@ -28,7 +28,7 @@ from .ir_types import ScalarT, is_tile, scalar
 from .operand_access import all_operands, one_result, parse_operand, parse_operands, parse_optional_operand, print_operands
 
 Const = int | str | bool
-_NONE = Traits()
+_NO_TRAITS = Traits()
 
 
 @functools.cache
@@ -158,7 +158,7 @@ def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exac
 def kind_of(value: SSAValue) -> Traits:
     """Return the traits of the pure operation that computes a value; no traits for other values."""
     owner = value.owner  # as in `constant_value`
-    return owner.kind if type(owner) is Apply else _NONE
+    return owner.kind if type(owner) is Apply else _NO_TRAITS
 
 
 @one_result

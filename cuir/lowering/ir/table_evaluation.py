@@ -16,13 +16,13 @@ from ...checking.checked import ctas_along
 from ...ops import OPERATORS, TABLE, meaning
 from ...ops.base import Effects
 from ...ops.meaning import Value, tiles
-from ...ops.meaning.tiles import HELD
+from ...ops.meaning.tiles import HELD_DTYPES
 from ...syntax.types import DType
 from . import ir_types as types
 from .control import Kernel
 from .evaluate_memory import SharedPlace
 from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker
-from .machine_tiles import DEALT, dealt
+from .machine_tiles import DEALT, deal_columns
 from .ops import Apply, Perform
 
 Function = Callable[..., Value]  # of the values of operands: a number, truth value or tile
@@ -39,7 +39,7 @@ class Step:
 
 
 # ---- pure operations
-def held_shape(t: types.TileT) -> tuple[int, int]:
+def compute_held_shape(t: types.TileT) -> tuple[int, int]:
     """Return the shape of the tensor that holds a tile."""
     return (t.shape[0], PARTS) if t.layout.data == "partial" else t.shape
 
@@ -80,7 +80,7 @@ def _cta_rank(op: Apply) -> Function:
 
 def _tile(op: Apply) -> tuple[tuple[int, int], torch.dtype]:
     assert isinstance(op.result.type, types.TileT), op
-    return held_shape(op.result.type), HELD[op.result.type.element]
+    return compute_held_shape(op.result.type), HELD_DTYPES[op.result.type.element]
 
 
 STRUCTURAL: dict[str, Structural] = {
@@ -112,13 +112,13 @@ def numbers(op: Apply) -> Function:
     if not of_tiles:
         return function
     if not any(on_tiles):  # a tile of numbers
-        of_tile, storage = function, HELD[dtype]
+        of_tile, storage = function, HELD_DTYPES[dtype]
         return lambda *values: of_tile(*(torch.full((1, 1), v, dtype=storage) for v in values))
     if meaning.divides:
         divide = function
         function = lambda x, y: divide(x, tiles.require_nonzero(y))  # noqa: E731
     if not all(on_tiles):
-        function = _with_scalars(function, [HELD[types.dtype_of(a)] for a in op.arguments], on_tiles)
+        function = _with_scalars(function, [HELD_DTYPES[types.dtype_of(a)] for a in op.arguments], on_tiles)
     if (result := types.dtype_of(op.result)).narrow:
         return _with_rounding(function, result)
     return function
@@ -271,7 +271,7 @@ def _store(site: Effect, place: int) -> Callable[[Frame], None]:
     def run(r: Frame) -> None:
         x = r[value]
         if in_dealt_order:
-            x = x[:, torch.argsort(dealt(x.shape[1]))]
+            x = x[:, torch.argsort(deal_columns(x.shape[1]))]
         r[place].write(x, None if mask is None else r[mask], add)
 
     return run
@@ -287,7 +287,7 @@ def _product(site: Effect) -> Callable[[Frame], None]:
         if parts:
             x, y = tiles.split_operands(x, y, parts)
         if in_dealt_order:
-            y = y[:, dealt(y.shape[1])]
+            y = y[:, deal_columns(y.shape[1])]
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
 
     return run

@@ -95,7 +95,7 @@ class Pinned(IRDLOperation):
         return cls(operands=[values, *guard])
 
 
-def pinned(values: Sequence[SSAValue], guard: tuple[SSAValue, SSAValue, SSAValue] | None) -> Pinned:
+def make_pinned(values: Sequence[SSAValue], guard: tuple[SSAValue, SSAValue, SSAValue] | None) -> Pinned:
     """Make the point before which values are computed.
 
     `guard`: condition, barrier and parity of a wait that is the branch that needs them.

@@ -272,7 +272,7 @@ class _Monotone:
         for sign in self.signs:  # a negative factor reverses the order: then the bound says nothing, and the vote holds
             zero = insert(at, ops.constant(0.0, F32))
             test = insert(at, constructors.less(sign, zero, _make_bool_type(sign)))
-            bounded = insert(at, constructors.either(bounded, test, bounded.type))
+            bounded = insert(at, constructors.make_or(bounded, test, bounded.type))
         return bounded
 
     def _depends(self, value: SSAValue) -> bool:

@@ -80,7 +80,7 @@ def _should_inline(op: Operation) -> bool:
 
 
 def _should_inline_function(op: Operation) -> bool:
-    if not isinstance(op, Function) or not op.ELEMENTWISE or op.KEPT:
+    if not isinstance(op, Function) or not op.ELEMENTWISE or op.IN_REGISTERS:
         return False
     return all(is_elementwise(u.operation) for u in op.results[0].uses) if op.FREE else _has_single_reader(op)
 

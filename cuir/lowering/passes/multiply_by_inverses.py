@@ -163,10 +163,10 @@ class _Divisions:
 
     def _nonzero(self, y: SSAValue, top: Operation) -> SSAValue:
         """Return a divisor, but 1 in place of 0, inserted before `top`: the same wherever the program divides by it."""
-        zero, one = (ops.constant(n, I32) for n in (0, 1))
+        zero, unit = (ops.constant(n, I32) for n in (0, 1))
         test = constructors.equal(y, zero.result, scalar(BOOL))
-        chosen = constructors.choose(test.result, one.result, y, y.type)
-        for new in (zero, one, test, chosen):
+        chosen = constructors.choose(test.result, unit.result, y, y.type)
+        for new in (zero, unit, test, chosen):
             self.block.insert_op_before(new, top)
         return chosen.result
 

@@ -19,7 +19,7 @@ from ..ir import ops
 from ..ir.ir_types import TileT
 from ..ir.ir_walk import every, operations
 from ..ir.machine_functions import Function
-from ..ir.warp_ops import WarpIf, pinned
+from ..ir.warp_ops import WarpIf, make_pinned
 from .rewriting import before
 
 
@@ -52,7 +52,7 @@ def _pin(wait: ops.Perform) -> None:
                 op.detach()
                 before(guard, op)
         condition = guard.condition, inner.arg(inner.entry.effects.waits or "bar"), inner.arg("parity")
-    before(wait, pinned([best] if best is not None else last, condition))
+    before(wait, make_pinned([best] if best is not None else last, condition))
     if guard is not None:
         guard.detach()
         guard.erase()

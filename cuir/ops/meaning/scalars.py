@@ -113,11 +113,11 @@ def _not(v: Value) -> Value:
     return not v if v.__class__ is bool else ~v
 
 
-def _both(a: Value, b: Value) -> Value:
+def _compute_and(a: Value, b: Value) -> Value:
     return a and b if a.__class__ is bool and b.__class__ is bool else a & b
 
 
-def _either(a: Value, b: Value) -> Value:
+def _compute_or(a: Value, b: Value) -> Value:
     return a or b if a.__class__ is bool and b.__class__ is bool else a | b
 
 
@@ -207,8 +207,8 @@ SCALARS: dict[str, dict[DType, Function]] = {
     "^": _share(lambda a, b: a ^ b, I32, BOOL),
     "~": _share(_not, BOOL) | {I32: lambda a: ~a},
     "not": _share(_not, BOOL),
-    "and": _share(_both, BOOL),
-    "or": _share(_either, BOOL),
+    "and": _share(_compute_and, BOOL),
+    "or": _share(_compute_or, BOOL),
     "==": _share(lambda a, b: a == b, I32, F32, BOOL),
     "!=": _share(lambda a, b: a != b, I32, F32, BOOL),
     "<": _share(lambda a, b: a < b, I32, F32, BOOL),

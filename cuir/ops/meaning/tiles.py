@@ -16,7 +16,7 @@ from .scalars import HIGH, LEAST_NORMAL, LOW, PLAIN, DivisionByZero, Value
 
 Function = Callable[..., torch.Tensor]
 STORED: dict[DType, torch.dtype] = {d: getattr(torch, d.torch) for d in DTYPES.values()}
-HELD = {d: torch.float32 if d.narrow else stored for d, stored in STORED.items()}
+HELD_DTYPES = {d: torch.float32 if d.narrow else stored for d, stored in STORED.items()}
 _LARGEST_SUBNORMAL = LEAST_NORMAL - 2.0**-149
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}  # by bytes of an element
 
@@ -104,7 +104,7 @@ def cast(t: torch.Tensor, source: DType, target: DType) -> torch.Tensor:
         return _narrow(t.to(torch.float32), target).to(torch.float32)
     if source.is_float and target == I32:
         return torch.nan_to_num(t.to(torch.float64), nan=0.0, posinf=HIGH, neginf=LOW).trunc_().clamp_(LOW, HIGH).to(torch.int32)
-    return t.to(HELD[target], copy=True)
+    return t.to(HELD_DTYPES[target], copy=True)
 
 
 def _divide(x: torch.Tensor, y: Value, out: torch.Tensor | None = None) -> torch.Tensor:

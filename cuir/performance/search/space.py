@@ -45,22 +45,22 @@ class Space:
         try:
             data = json.loads(text)
         except ValueError as error:
-            raise _malformed(name, f"it is no JSON: {error}") from None
+            raise _make_malformed_error(name, f"it is no JSON: {error}") from None
         if not isinstance(data, dict) or not isinstance(data.get("axes"), list):
-            raise _malformed(name, "it is an object with `axes`, a list of objects")
+            raise _make_malformed_error(name, "it is an object with `axes`, a list of objects")
         axes = []
         for axis in data["axes"]:
             if not isinstance(axis, dict) or not axis or not all(isinstance(v, list) and v and all(map(_number, v)) for v in axis.values()):
-                raise _malformed(
+                raise _make_malformed_error(
                     name, f"an axis is an object of parameters with lists of integers or true, false; found {json.dumps(axis)}"
                 )
             axes.append({parameter: tuple(values) for parameter, values in axis.items()})
         starts = data.get("starts", [])
         if not isinstance(starts, list) or not all(isinstance(s, dict) and all(map(_number, s.values())) for s in starts):
-            raise _malformed(name, "`starts` is a list of objects of parameters with a value each")
+            raise _make_malformed_error(name, "`starts` is a list of objects of parameters with a value each")
         repeated = [p for p, n in _counts(axes).items() if n > 1]
         if repeated:
-            raise _malformed(name, f"`{repeated[0]}` is on more than one axis")
+            raise _make_malformed_error(name, f"`{repeated[0]}` is on more than one axis")
         return Space(tuple(axes), tuple(starts), str(data.get("computes", "")))
 
     @property
@@ -160,5 +160,5 @@ def _number(value: object) -> bool:
     return isinstance(value, int)
 
 
-def _malformed(name: str, why: str) -> CuirError:
+def _make_malformed_error(name: str, why: str) -> CuirError:
     return CuirError.of("U115", f"{name} is no space of candidates: {why}", hint="docs/tuning.md shows one")

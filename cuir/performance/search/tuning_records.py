@@ -88,10 +88,10 @@ class ShapeClass:
     def __str__(self) -> str:
         return f"M{2**self.queries} N{2**self.keys} tiles/SM {2.0**self.tiles:g} group {self.group}"
 
-    def distance(self, other: ShapeClass) -> float:
+    def distance(self, target: ShapeClass) -> float:
         """Return the distance to another class in doublings."""
-        far = abs(self.queries - other.queries) + abs(self.keys - other.keys) + abs(self.tiles - other.tiles)
-        return far + (GROUP_PENALTY if self.group != other.group else 0.0)
+        far = abs(self.queries - target.queries) + abs(self.keys - target.keys) + abs(self.tiles - target.tiles)
+        return far + (GROUP_PENALTY if self.group != target.group else 0.0)
 
     def as_list(self) -> list[int]:
         """Return the class as JSON data."""

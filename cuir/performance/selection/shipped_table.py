@@ -45,10 +45,10 @@ class Kind:
         """Return the kind of a program."""
         return Kind(work.blocks, work.score.plain, work.score.special, work.keep.plain)
 
-    def distance(self, other: Kind) -> float:
+    def distance(self, target: Kind) -> float:
         """Return 0 for programs of equal cost; 1 is like a doubling of the keys that a query visits."""
-        unlike = 0.0 if self.blocks == other.blocks else 1.0
-        return unlike + abs(self.score - other.score) / 8 + abs(self.special - other.special) + abs(self.keep - other.keep) / 16
+        unlike = 0.0 if self.blocks == target.blocks else 1.0
+        return unlike + abs(self.score - target.score) / 8 + abs(self.special - target.special) + abs(self.keep - target.keep) / 16
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,14 @@ def measure_backward(
     leaves = {n: problem[n].detach().requires_grad_() for n in "QKV"}
     inputs = tuple(leaves.values())
     our_call = ours(spec, dtype, cell, leaves, "auto" if device == "cuda" else "interpret")
-    theirs = contenders([p for p in peers if p != DETERMINISTIC], spec, leaves, scale)
+    peer_calls = contenders([p for p in peers if p != DETERMINISTIC], spec, leaves, scale)
     forwards: dict[str, tuple[AttentionCall, bool]] = {
         OURS: (our_call, False),
         **({DETERMINISTIC: (our_call, True)} if DETERMINISTIC in peers else {}),
     }
-    forwards |= {name: (call, False) for name, call in theirs.items()}
+    forwards |= {name: (call, False) for name, call in peer_calls.items()}
     rows = contest(
-        {name: _prepared(forward, inputs, do, fixed) for name, (forward, fixed) in forwards.items()},
+        {name: _prepare_gradients(forward, inputs, do, fixed) for name, (forward, fixed) in forwards.items()},
         lambda grads: (max(expected.errors(grads)), expected.judge(grads)),
         lambda ms: {"tflops": round(flops / ms / 1e9, 2)},
         timing,
@@ -73,7 +73,7 @@ def measure_backward(
     }
 
 
-def _prepared(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
+def _prepare_gradients(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
     """Return `gradients_of`, whose forward pass runs in the first call."""
     cached: list[GradientCall] = []
 

@@ -132,11 +132,11 @@ def measure_cell(
             continue
         try:
             tell(name, BUILD_SECONDS)
-            kernel = launch(consts) if launch is not None else _compiled(transferred, consts)
+            kernel = launch(consts) if launch is not None else _compile_transferred(transferred, consts)
             tell(name, RUN_SECONDS)
             rows[name] = _verdict(expected, case.judge(kernel, consts), case.outputs["O"])
         except Exception as error:  # goes into the row: a setting that does not run must not end the suite
-            rows[name] = _failed(error)
+            rows[name] = _make_failed_entry(error)
         rows[name] |= {"consts": plain(tunable)}
         if "error" in rows[name] and "wrong" not in rows[name]:
             calls[name] = lambda kernel=kernel, arguments=case.arguments(consts): kernel(**arguments)  # type: ignore[misc]
@@ -157,7 +157,7 @@ def measure_cell(
             rows[name] = _verdict(expected, expected.judge(o, lse), o)
             del outputs, o, lse
         except Exception as error:  # PyTorch's compilers and a file from outside raise whatever they meet
-            rows[name] = _failed(error)
+            rows[name] = _make_failed_entry(error)
             continue
         if "wrong" not in rows[name]:
             calls[name] = call
@@ -182,7 +182,7 @@ def _verdict(expected: Expectation, why: str, o: torch.Tensor) -> Entry:
     return {"error": expected.error(o), **({"wrong": why} if why else {})}
 
 
-def _failed(error: Exception) -> Entry:
+def _make_failed_entry(error: Exception) -> Entry:
     """Return the entry of a contender that did not run, and release its GPU memory."""
     raise_if_lost(error)
     why = describe_error(error)
@@ -191,7 +191,7 @@ def _failed(error: Exception) -> Entry:
     return {"failed": why}
 
 
-def _compiled(transferred: TransferResult, consts: Mapping[str, Const]) -> Callable[..., object]:
+def _compile_transferred(transferred: TransferResult, consts: Mapping[str, Const]) -> Callable[..., object]:
     """Compile the kernel for a setting."""
     from ...runtime.compiled import compile
 

@@ -117,8 +117,8 @@ class Problem:
 
     def __init__(self, cell: Cell, dtype: str, device: str):
         self.shape, self.kind, self.device, self.dtype = cell.shape, KINDS[cell.variant], device, DTYPES[dtype]
-        self.given = make_tensors(cell.shape, TORCH[self.dtype], device)
-        self.q, self.k, self.v = (self.given[n] for n in "QKV")
+        self.tensors = make_tensors(cell.shape, TORCH[self.dtype], device)
+        self.q, self.k, self.v = (self.tensors[n] for n in "QKV")
         self.counts = self._counts()
         self.spec, self.scale = self.kind.spec, cell.shape.D**-0.5
         self.table: torch.Tensor | None = None
@@ -132,7 +132,7 @@ class Problem:
             pages = -(-cell.shape.N // page)
             shuffled = torch.randperm(cell.shape.B * pages, generator=torch.Generator().manual_seed(2))
             self.table = shuffled.to(device, torch.int32).view(cell.shape.B, pages)
-        self.wide = tuple(self._paged(x) for x in (self.k, self.v))
+        self.wide = tuple(self._make_pages(x) for x in (self.k, self.v))
         self.caches = tuple((x / UNIT).to(E4M3) for x in self.wide) if self.kind.eight else self.wide
 
     def _counts(self) -> list[int]:
@@ -145,7 +145,7 @@ class Problem:
         )  # their median is an eighth of the most
         return [N, *drawn.clamp(1, N).long().tolist()[1:]]
 
-    def _paged(self, x: torch.Tensor) -> torch.Tensor:
+    def _make_pages(self, x: torch.Tensor) -> torch.Tensor:
         """Return keys or values in pages, or as [B, N, HK, D]."""
         page, (HK, N, D) = self.kind.page, x.shape[1:]
         if self.table is None:
@@ -161,7 +161,7 @@ class Problem:
         most = WINDOW + self.shape.M - 1 if self.spec.mask_mod is not None else max(self.counts)
         return 2 * (1 if self.kind.eight else self.k.element_size()) * self.shape.HK * self.shape.D * sum(min(n, most) for n in self.counts)
 
-    def expected(self) -> Judge:
+    def make_judge(self) -> Judge:
         """Return the judge of O [B, H, M, D], by its first and its last sequence."""
         if len(set(self.counts)) == 1:
             whole = compute_expectation(self.spec, self.q, self.k, self.v, self.scale)
@@ -191,7 +191,7 @@ def measure_decode(
     """
     timing.tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
-    judge = problem.expected()
+    judge = problem.make_judge()
     entries = contest(
         {**_ours(problem, peers), **_peers(problem, peers)},
         judge,
@@ -248,7 +248,7 @@ def _peers(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     if p.kind.eight:
         return {}
     if not p.kind.cached:
-        calls = contenders([n for n in names if n in ("cudnn", "fa2", "flex")], p.spec, p.given, p.scale)
+        calls = contenders([n for n in names if n in ("cudnn", "fa2", "flex")], p.spec, p.tensors, p.scale)
     else:
         calls = {}
     plain_rule = p.spec.mask_mod is None and p.spec.score_mod is None

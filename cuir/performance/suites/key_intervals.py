@@ -10,7 +10,7 @@ from ..timing.problem import split_rows
 MOST = 8  # runs of a query's keys; a mask with more is not one of intervals
 
 
-def kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+def find_kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
     """Return where each run of a query's keys begins and ends, int32 [batches, heads, M, runs, 2].
 
     Runs that a query lacks are (N, N). None if a query has more than MOST. batches and heads are 1 where the mask
@@ -78,4 +78,4 @@ def window_of(runs: torch.Tensor, keys: int) -> tuple[int | None, int | None] | 
     return left, right
 
 
-__all__ = ["MOST", "as_functions", "kept_runs", "window_of"]
+__all__ = ["MOST", "as_functions", "find_kept_runs", "window_of"]

@@ -110,7 +110,7 @@ class Problem:
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
-    def expected(self) -> Judge:
+    def make_judge(self) -> Judge:
         """Return the judge of O [TQ, H, D], by the first, the longest and the last document."""
         spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
@@ -147,7 +147,7 @@ def measure_varlen(
     problem = Problem(cell, dtype, device)
     entries = contest(
         _calls(problem, peers),
-        problem.expected(),
+        problem.make_judge(),
         lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)},
         timing,
         seconds=lambda name: SECONDS if name == OURS else BUILD_SECONDS,

@@ -25,7 +25,7 @@ SECONDS = 120.0  # for one request; the timing process does what takes longer
 SHARE = 0.8  # of the GPU's memory, for all processes together
 
 
-class Asked(Protocol):
+class Answerer(Protocol):
     """Process that answers requests (`cuir.performance.timing.worker.Worker`)."""
 
     def ask(self, request: Mapping[str, object], seconds: float) -> Mapping[str, object]: ...
@@ -36,7 +36,7 @@ class Asked(Protocol):
 def requests(
     cells: Sequence[Cell], dtype: str, peers: Sequence[str], reference: str | None, names: Sequence[str], processes: int
 ) -> list[Mapping[str, object]]:
-    """Return requests for `primed`.
+    """Return requests for `answer_ahead`.
 
     These are each configuration of the reference, and each cell with a peer that compiles.
     """
@@ -48,13 +48,15 @@ def requests(
 
 
 @contextmanager
-def primed(work: Sequence[Mapping[str, object]], start: Callable[[], Asked], processes: int) -> Iterator[list[futures.Future[str]]]:
+def answer_ahead(
+    work: Sequence[Mapping[str, object]], start: Callable[[], Answerer], processes: int
+) -> Iterator[list[futures.Future[str]]]:
     """Answer requests in several processes while the block runs; at its end none is left.
 
     Each process is started by `start`. Yields a future for each request: why it failed, "" if it did not. A failure is
     no error: the timing process reports it.
     """
-    local, started = threading.local(), list[Asked]()
+    local, started = threading.local(), list[Answerer]()
 
     def answer_request(request: Mapping[str, object]) -> str:
         if not hasattr(local, "worker"):

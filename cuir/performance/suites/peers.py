@@ -16,7 +16,7 @@ import torch
 from ...spec.specification import Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
 from ..timing.timing_protocol import AttentionCall, Outputs
-from .key_intervals import as_functions, kept_runs, window_of
+from .key_intervals import as_functions, find_kept_runs, window_of
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
@@ -78,12 +78,12 @@ def not_installed(name: str, kind: str) -> tuple[str, str] | None:
         return "FlashAttention-3 is not installed", f"a package with the module {' or '.join(modules)}"
     if name in PACKAGES:
         title, module, how = PACKAGES[name]
-        if not _found(module):
+        if not _is_installed(module):
             return f"{title} is not installed (no module {module})", how
     return None
 
 
-def _found(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     """Return whether there is a module, without an import of the package that it is in."""
     package, _, rest = module.partition(".")
     spec = find_spec(package)
@@ -211,7 +211,7 @@ def _runs_of(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Ten
     """Return the mask as runs of keys, None where the variant adds more than a mask to a softmax."""
     if spec.score_mod is not None or spec.normalize != "softmax" or spec.sink is not None:
         return None
-    return kept_runs(spec, q, k)
+    return find_kept_runs(spec, q, k)
 
 
 def _dense(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> AttentionCall:

@@ -123,7 +123,7 @@ def peers(row: Row) -> dict[str, float]:
 def ratios(row: Row) -> dict[str, float]:
     """Return our rate over each peer's."""
     mine = ours(row)
-    return {name: (rate(mine[1]) or 0.0) / theirs for name, theirs in peers(row).items()} if mine else {}
+    return {name: (rate(mine[1]) or 0.0) / peer_rate for name, peer_rate in peers(row).items()} if mine else {}
 
 
 def ratio(row: Row) -> float | None:

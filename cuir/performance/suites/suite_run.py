@@ -39,12 +39,12 @@ class Planned:
 
 
 @dataclass
-class Told:
+class ProgressCount:
     """Progress of a suite: the current work (`lasting`: worth a printed line), or the row just measured."""
 
     doing: str = ""
     row: Row | None = None
-    done: int = 0
+    finished: int = 0
     of: int = 0
     lasting: bool = False
 
@@ -80,7 +80,7 @@ def run_cells(
     compile: Callable[[Sequence[Job]], Iterator[tuple[int, BuildResult]]],
     prime: Prime,
     ask: Ask,
-    tell: Callable[[Told], None],
+    tell: Callable[[ProgressCount], None],
 ) -> bool:
     """Measure the cells that the results lack; return whether the limit of time sufficed for all.
 
@@ -97,16 +97,20 @@ def run_cells(
         for p in planned:
             work += [(p.text, p.kernel, s) for s in p.settings if (p.text, p.kernel, s) not in work]
         for finished, (index, built) in enumerate(compile(work), 1):
-            tell(Told(f"compile {finished} of {len(work)}"))
+            tell(ProgressCount(f"compile {finished} of {len(work)}"))
             if built.refused:
                 refused.append((work[index], built.refused))
         for finished, _ in enumerate(as_completed(primed), 1):
-            tell(Told(f"compile the other contenders, {finished} of {len(primed)}"))
-    tell(Told(f"{len(work)} kernels compiled, and for {len(primed)} calls of other contenders, in {clock() - start:.0f} s", lasting=True))
+            tell(ProgressCount(f"compile the other contenders, {finished} of {len(primed)}"))
+    tell(
+        ProgressCount(
+            f"{len(work)} kernels compiled, and for {len(primed)} calls of other contenders, in {clock() - start:.0f} s", lasting=True
+        )
+    )
     for number, p in enumerate(planned):
         if clock() - start > suite.limit:
             return False
-        tell(Told(p.cell.name, None, number, len(planned)))
+        tell(ProgressCount(p.cell.name, None, number, len(planned)))
         settings = [s for s in p.settings if (p.text, p.kernel, s) not in [job for job, _ in refused]]
         row: Row
         if not settings:
@@ -121,13 +125,13 @@ def run_cells(
                 "reference": suite.reference,
                 "rounds": suite.rounds,
             }
-            row = {**measured(p.cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": requested}
+            row = {**measure_cell(p.cell, request, ask, lambda news: tell(ProgressCount(news, lasting=True))), "asked": requested}
         results.add(row)
-        tell(Told(p.cell.name, row, number + 1, len(planned)))
+        tell(ProgressCount(p.cell.name, row, number + 1, len(planned)))
     return True
 
 
-def run_calls(suite: SuiteRun, do: str, ask: Ask, tell: Callable[[Told], None]) -> bool:
+def run_calls(suite: SuiteRun, do: str, ask: Ask, tell: Callable[[ProgressCount], None]) -> bool:
     """Run `run_cells` for suites in which ours is a call, which compiles its kernel.
 
     `do` is the request to the measuring process: the suite's kind.
@@ -136,15 +140,15 @@ def run_calls(suite: SuiteRun, do: str, ask: Ask, tell: Callable[[Told], None]) 
     for number, cell in enumerate(missing):
         if suite.clock() - start > suite.limit:
             return False
-        tell(Told(cell.name, None, number, len(missing)))
+        tell(ProgressCount(cell.name, None, number, len(missing)))
         request = {"do": do, **cell.as_json(), "dtype": suite.dtype, "peers": list(suite.peers), "rounds": suite.rounds}
-        row: Row = {**measured(cell, request, ask, lambda news: tell(Told(news, lasting=True))), "asked": list(suite.peers)}
+        row: Row = {**measure_cell(cell, request, ask, lambda news: tell(ProgressCount(news, lasting=True))), "asked": list(suite.peers)}
         suite.results.add(row)
-        tell(Told(cell.name, row, number + 1, len(missing)))
+        tell(ProgressCount(cell.name, row, number + 1, len(missing)))
     return True
 
 
-def measured(cell: Cell, request: Mapping[str, object], ask: Ask, note: Callable[[str], None]) -> Row:
+def measure_cell(cell: Cell, request: Mapping[str, object], ask: Ask, note: Callable[[str], None]) -> Row:
     """Return the row of a cell.
 
     A contender that hangs or ends the process costs only its entry: the rest is measured again without it.

@@ -14,7 +14,7 @@ from ...syntax.types import BOOL, I32, Scalar, TileType
 from ...syntax.walk import names_read
 from .conditions import DECLARATIONS, WORK, Condition
 
-ANYTHING: Interval = (-FAR, FAR)
+UNBOUNDED: Interval = (-FAR, FAR)
 
 
 class Ranges:
@@ -24,7 +24,7 @@ class Ranges:
         self.checked = checked
         outer = _Scope(checked, checked.declarations, bounds, None, None)
         declared = {s.targets[0]: outer.name(s.targets[0]) for s in checked.declarations if isinstance(s, Assign)}
-        units = outer.get_bounds(checked.tiles.count) if checked.tiles is not None else ANYTHING
+        units = outer.get_bounds(checked.tiles.count) if checked.tiles is not None else UNBOUNDED
         self.scopes = {DECLARATIONS: outer, WORK: outer}
         for number, role in enumerate(checked.roles):
             self.scopes[number] = _Scope(checked, role.body, {**bounds, **declared}, role, units)
@@ -71,10 +71,10 @@ class _Scope:
         if name in self.intervals:
             return self.intervals[name]
         if name not in self.bound or name in self.open:
-            return ANYTHING
+            return UNBOUNDED
         self.open.add(name)
         steps = [b for b in self.bound[name] if isinstance(b, Assign) and name in names_read(b.value)]
-        bounds = make_hull(*(self._bound_to(b) for b in self.bound[name] if b not in steps)) or ANYTHING
+        bounds = make_hull(*(self._bound_binding(b) for b in self.bound[name] if b not in steps)) or UNBOUNDED
         if steps:
             signs = [self._step(name, b.value) for b in steps]
             low = bounds[0] if all(s is not None and s[0] >= 0 for s in signs) else -FAR
@@ -98,7 +98,7 @@ class _Scope:
             return self.get_bounds(left)
         return None
 
-    def _bound_to(self, binding: Assign | For) -> Interval:
+    def _bound_binding(self, binding: Assign | For) -> Interval:
         if isinstance(binding, Assign):
             return self.get_bounds(binding.value)
         if not isinstance(binding.iter, Call):
@@ -106,20 +106,20 @@ class _Scope:
         args = [self.get_bounds(a) for a in binding.iter.args]
         start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
         if len(args) == 3 and args[2][0] <= 0:
-            return ANYTHING
+            return UNBOUNDED
         return start[0], max(start[0], stop[1] - 1)
 
     def get_bounds(self, e: Expr) -> Interval:
         """Return the bounds of an integer; 0 and 1 of a bool."""
         kind = e.type
         if isinstance(e, Number):
-            return (int(e.value), int(e.value)) if not isinstance(e.value, float) else ANYTHING
+            return (int(e.value), int(e.value)) if not isinstance(e.value, float) else UNBOUNDED
         if not isinstance(kind, (Scalar, TileType)) or kind.dtype not in (I32, BOOL):
-            return ANYTHING
+            return UNBOUNDED
         if isinstance(e, Name):
             return self.name(e.id)
         operation = entry(self.checked, e)
-        return ANYTHING if operation is None else self._result(operation[0], operation[1])
+        return UNBOUNDED if operation is None else self._result(operation[0], operation[1])
 
     def _result(self, op: Op, operands: Sequence[Expr]) -> Interval:
         if op.traits.rank:
@@ -128,9 +128,9 @@ class _Scope:
             return 0, self.get_bounds(operands[0])[1] - 1
         if op.traits.converts is not None:
             of_bool = isinstance(operands[0].type, (Scalar, TileType)) and operands[0].type.dtype == BOOL
-            return (0, 1) if of_bool else ANYTHING
+            return (0, 1) if of_bool else UNBOUNDED
         if op.evaluate is None or op.effects.accesses:
-            return ANYTHING
+            return UNBOUNDED
         operand_bounds = [self.get_bounds(x) for x in operands]
         if op.traits.compares:
             return _truth_of(op, operand_bounds)
@@ -142,9 +142,9 @@ class _Scope:
                 if operand_bounds[0] == (0, 0)
                 else (min(operand_bounds[1][0], operand_bounds[2][0]), max(operand_bounds[1][1], operand_bounds[2][1]))
             )
-        bounds = op.evaluate.interval(*(None if g == ANYTHING else g for g in operand_bounds))
+        bounds = op.evaluate.interval(*(None if g == UNBOUNDED else g for g in operand_bounds))
         if bounds is None:
-            return ANYTHING
+            return UNBOUNDED
         return max(-FAR, bounds[0]), min(FAR, bounds[1])
 
 
@@ -233,4 +233,4 @@ def _integer(e: Expr) -> bool:
     return isinstance(e.type, (Scalar, TileType)) and e.type.dtype in (I32, BOOL)
 
 
-__all__ = ["ANYTHING", "Ranges"]
+__all__ = ["UNBOUNDED", "Ranges"]

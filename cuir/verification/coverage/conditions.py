@@ -336,7 +336,7 @@ def get_reader(checked: Checked, role: Role | None) -> Reader:
     name = role.name if role is not None else ""
     reader = checked.results.find(_READER, name)
     if reader is None:
-        reader = Reader(checked, role, None if role is None else get_reader(checked, None).found)
+        reader = Reader(checked, role, None if role is None else get_reader(checked, None).origins)
         checked.results.store(_READER, reader, name)
     return reader
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SHOWN = 3  # lines that a note names
+MOST_LINES = 3  # lines that a note names
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class OneSided:
 class Figure:
     """Coverage figure of a kernel.
 
-    sides: those that sizes and arguments decide, a launch may take, and no comment waives; seen: those that some run
+    sides: those that sizes and arguments decide, a launch may take, and no comment waives; sides_seen: those that some run
     took. of_data, data_seen: the same of sides that data decide.
     """
 
     conditions: int = 0
     sides: int = 0
-    seen: int = 0
+    sides_seen: int = 0
     of_data: int = 0
     data_seen: int = 0
     one_sided: tuple[OneSided, ...] = ()
 
     def __str__(self) -> str:
         more = f", and {self.of_data} more that data decide, {self.data_seen} seen" if self.of_data else ""
-        return f"conditions: {self.seen} of {self.sides} sides seen{more}"
+        return f"conditions: {self.sides_seen} of {self.sides} sides seen{more}"
 
     def __bool__(self) -> bool:
         """Return whether there is any side."""
@@ -60,7 +60,7 @@ class Figure:
             return ""
         by_line: dict[int, OneSided] = {}
         for side in self.one_sided:
-            if not side.waived and len(by_line) < SHOWN:
+            if not side.waived and len(by_line) < MOST_LINES:
                 by_line.setdefault(side.line, side)
         named = [*by_line.values(), *(side for side in self.one_sided if side.waived)]
         more = len(self.one_sided) - len(named)
@@ -72,7 +72,7 @@ class Figure:
         return {
             "conditions": self.conditions,
             "sides": self.sides,
-            "seen": self.seen,
+            "seen": self.sides_seen,
             "of_data": self.of_data,
             "data_seen": self.data_seen,
             "one_sided": [side.as_json() for side in self.one_sided],

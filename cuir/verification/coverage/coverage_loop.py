@@ -28,7 +28,7 @@ LANES = 32  # CTAs that run as one batch
 FEW_TURNS = 100  # of a problem that runs on one CTA
 _LONG_TABLE = 64  # entries of a table of integers from which its places are lengthened
 _ELEMENTS = 400_000  # the largest number of elements of such a problem
-_KEPT, _SHORT = 4096, 4096  # inputs of problems that are kept, and elements of one
+_MOST_INPUTS, _SHORT = 4096, 4096  # inputs of problems that are kept, and elements of one
 LONGEST_ALONE = {"quick": 4_000, "full": 40_000}  # turns of a run without data
 
 
@@ -88,7 +88,7 @@ class Driver:
         self.coverage = Coverage(observed, [0] * len(observed.conditions))
         self._arguments: tuple[str, Mapping[str, Value | None]] = "", {}  # inputs of the last problem
         self._arrays: Memo[tuple[str, str], np.ndarray] = Memo(
-            "verification.coverage.inputs", key="problem and name", invalidation="never: of one verification", limit=_KEPT
+            "verification.coverage.inputs", key="problem and name", invalidation="never: of one verification", limit=_MOST_INPUTS
         )
 
     def problems(self) -> Iterator[tuple[Solution, bool]]:

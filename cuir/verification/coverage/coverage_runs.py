@@ -91,7 +91,7 @@ class Cover:
                 raise
             raise shrink_error(self.program, self.checked, self.spec, case, error, grid=grid) from None
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """Describe the runs so far; "" if there were none."""
         data, alone = self.runs
         texts = [f"{data} more for what conditions ask"] if data else []

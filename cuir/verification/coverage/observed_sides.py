@@ -25,7 +25,7 @@ class Observed:
     def __init__(self, checked: Checked):
         self.checked = checked
         self.conditions = collect_conditions(checked)
-        self.seen = [0] * len(self.conditions)
+        self.sides = [0] * len(self.conditions)
         self.values: list[Value] = [None] * sum(len(c.reads) for c in self.conditions)  # latest values of operands
         # index of the first operand of each condition
         self.places = [0, *itertools.accumulate(len(c.reads) for c in self.conditions)]
@@ -37,7 +37,7 @@ class Observed:
 
     def forget(self) -> None:
         """Discard all sides seen, and watch everything."""
-        self.seen[:] = [0] * len(self.seen)
+        self.sides[:] = [0] * len(self.sides)
         self._watch([c for c in self.conditions if not isinstance(c.node, For)])
 
     def start_comparing(self) -> None:
@@ -57,7 +57,7 @@ class Observed:
 
         Code is compiled anew for it.
         """
-        open_conditions = [c for c in self.conditions if c.number in self.key and self.seen[c.number] != c.all_sides]
+        open_conditions = [c for c in self.conditions if c.number in self.key and self.sides[c.number] != c.all_sides]
         if len(open_conditions) <= len(self.key) * NARROWER:
             self._watch(open_conditions)
 
@@ -72,7 +72,7 @@ class Observed:
                 self.operands.setdefault(IdentityKey(e), []).append((c, place))
 
     # ---- called by the interpreter
-    def watched(self, e: Expr, run: Evaluate) -> Evaluate:
+    def watch(self, e: Expr, run: Evaluate) -> Evaluate:
         """Return the code of an expression, which also records the sides that it takes."""
         key = IdentityKey(e)
         for c, places in self.results.get(key, ()):
@@ -82,7 +82,7 @@ class Observed:
         return run
 
     def _record(self, c: Condition, places: tuple[int, ...], run: Evaluate) -> Evaluate:
-        masks, number, all_sides, sides_of, values = self.seen, c.number, c.all_sides, c.sides_of, self.values
+        masks, number, all_sides, sides_of, values = self.sides, c.number, c.all_sides, c.sides_of, self.values
         if not places:
 
             def observe(w: Worker) -> Value:
@@ -102,7 +102,7 @@ class Observed:
         return observe_operands
 
     def _keep_operand(self, c: Condition, place: int, run: Evaluate) -> Evaluate:
-        masks, number, all_sides, values = self.seen, c.number, c.all_sides, self.values
+        masks, number, all_sides, values = self.sides, c.number, c.all_sides, self.values
         if not c.tile:
 
             def keep(w: Worker) -> Value:
@@ -123,7 +123,7 @@ class Observed:
     def masks(self) -> list[int]:
         """Return the sides seen of each condition; of loops by their trip counts."""
         counts = collect_trip_counts(self.checked)
-        masks = list(self.seen)
+        masks = list(self.sides)
         for c in self.conditions:
             if isinstance(c.node, For):
                 for n in counts.get(IdentityKey(c.node), ()):
@@ -133,7 +133,7 @@ class Observed:
     def mark(self, masks: list[int]) -> None:
         """Add sides that a run without the data of a problem has taken."""
         for number, mask in enumerate(masks):
-            self.seen[number] |= mask
+            self.sides[number] |= mask
 
 
 def collect_trip_counts(checked: Checked) -> dict[IdentityKey, set[int]]:

@@ -37,7 +37,7 @@ class Reader:
         self.tensors = {t.name for t in checked.tensors}
         self.outer = outer or Origins()
         self.bound: Mapping[str, list[Expr]] = definitions(tuple(self.body))
-        self.found = Origins(dict(self.outer.level), dict(self.outer.index), dict(self.outer.varies))
+        self.origins = Origins(dict(self.outer.level), dict(self.outer.index), dict(self.outer.varies))
         self._settle_levels()
         self._settle_index()
 
@@ -62,15 +62,15 @@ class Reader:
         return changed
 
     def _bind(self, name: str, level: int) -> bool:
-        if self.found.level.get(name, NUMBERS) >= level:
+        if self.origins.level.get(name, NUMBERS) >= level:
             return False
-        self.found.level[name] = level
+        self.origins.level[name] = level
         return True
 
     def level(self, e: Expr) -> int:
         """Return what the value of an expression depends on: NUMBERS, INPUTS or RUN."""
         if isinstance(e, Name):
-            return self.found.level.get(e.id, NUMBERS)
+            return self.origins.level.get(e.id, NUMBERS)
         if isinstance(e, Subscript):
             parts = [n for i in e.indices for n in (children(i) if isinstance(i, Slice) else (i,))]
             inside = max((self.level(n) for n in parts if isinstance(n, Expr)), default=NUMBERS)
@@ -87,22 +87,22 @@ class Reader:
     # ---- index tiles
     def _settle_index(self) -> None:
         names = [n for n, values in self.bound.items() if any(isinstance(v.type, TileType) for v in values)]
-        self.found.index |= dict.fromkeys(names, True)
+        self.origins.index |= dict.fromkeys(names, True)
         while any(self._lower_index(n) for n in names):
             pass
         while any(self._raise_varies(n) for n in self.bound):
             pass
 
     def _lower_index(self, name: str) -> bool:
-        if not self.found.index[name] or all(map(self.is_index, self.bound[name])):
+        if not self.origins.index[name] or all(map(self.is_index, self.bound[name])):
             return False
-        self.found.index[name] = False
+        self.origins.index[name] = False
         return True
 
     def _raise_varies(self, name: str) -> bool:
-        if self.found.varies.get(name) or not any(map(self.varies, self.bound[name])):
+        if self.origins.varies.get(name) or not any(map(self.varies, self.bound[name])):
             return False
-        self.found.varies[name] = True
+        self.origins.varies[name] = True
         return True
 
     def is_index(self, e: Expr) -> bool:
@@ -112,7 +112,7 @@ class Reader:
         if isinstance(e.type, Scalar):
             return self.level(e) < RUN
         if isinstance(e, Name):
-            return self.found.index.get(e.id, False)
+            return self.origins.index.get(e.id, False)
         operation = entry(self.checked, e)
         if operation is None:
             return False
@@ -126,7 +126,7 @@ class Reader:
         if isinstance(e, Literal):
             return False
         if isinstance(e, Name):
-            return self.found.varies.get(e.id, False) if e.id in self.bound else True
+            return self.origins.varies.get(e.id, False) if e.id in self.bound else True
         operation = entry(self.checked, e)
         if operation is None:
             return True

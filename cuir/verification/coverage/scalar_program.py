@@ -248,7 +248,7 @@ class ScalarProgram:
             return self._compile_read(e)
         operation = entry(self.checked, e)
         if operation is None:
-            return _unknown
+            return _raise_unknown
         op, operands = operation
         if op.traits.rank:
             self.needed.add(RANK)
@@ -260,14 +260,14 @@ class ScalarProgram:
         if op.traits.converts is not None:
             return self._compile_cast(e, operands[0])
         if op.evaluate is None or op.reduces or op.effects.accesses:
-            return _unknown
+            return _raise_unknown
         values = [self._compile(x) for x in operands]
         if op.traits.lazy:
             return _compile_lazy(op, values)
         dtype = _dtype(operands[-1]) or I32
         function = op.evaluate.scalar(dtype)
         if function is None:
-            return _unknown
+            return _raise_unknown
         if c is not None:
             return self._compile_record(
                 c, _fold_operands(op, function, len(operands)), values, [i for r in c.reads for i, x in enumerate(operands) if x is r]
@@ -296,7 +296,7 @@ class ScalarProgram:
 
     def _compile_name(self, name: str) -> Value:
         if name in DTYPES:
-            return _unknown
+            return _raise_unknown
         if name == "inf":
             return lambda frame: float("inf")
         self.needed.add(name)
@@ -305,7 +305,7 @@ class ScalarProgram:
     def _compile_read(self, e: Subscript) -> Value:
         name = root_name(e)
         if name is None or self.reader.level(e) >= RUN or isinstance(e.type, TileType):
-            return _unknown
+            return _raise_unknown
         self.reads.add(name)
         indices = [self._compile(i) for i in e.indices]  # type: ignore[arg-type]
 
@@ -321,7 +321,7 @@ class ScalarProgram:
     def _compile_cast(self, e: Expr, operand: Expr) -> Value:
         source, target, value = _dtype(operand), _dtype(e), self._compile(operand)
         if source is None or target is None:
-            return _unknown
+            return _raise_unknown
         return lambda frame: cast(value(frame), source, target)
 
 
@@ -330,7 +330,7 @@ def list_declared_names(checked: Checked) -> set[str]:
     return {s.targets[0] for s in checked.declarations if isinstance(s, Assign)}
 
 
-def _unknown(frame: Frame) -> Operand:
+def _raise_unknown(frame: Frame) -> Operand:
     raise Unknown
 
 
@@ -345,11 +345,11 @@ def _compile_lazy(op: Op, values: Sequence[Value]) -> Value:
         return lambda frame: x(frame) if cond(frame) else y(frame)
     (x, y), decided = values, op.traits.decided_by
 
-    def either(frame: Frame) -> Operand:
+    def run_either(frame: Frame) -> Operand:
         v = x(frame)
         return v if bool(v) == decided else y(frame)
 
-    return either
+    return run_either
 
 
 def _get_unreduced(op: Op) -> Callable[[Operand, Operand], Operand] | None:

@@ -47,7 +47,7 @@ def select_fitting(checked: Checked, spec: FunctionSpecification, draws: Sequenc
     large: list[tuple[int, str, Draw]] = []
     for d in draws:
         needed = {n: compute_length_multiple(checked, n) for n in d.sizes}
-        sizes = spec.admitted({**get_integer_consts(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
+        sizes = spec.admit_lengths({**get_integer_consts(checked), **{n: -(-size // needed[n]) * needed[n] for n, size in d.sizes.items()}})
         if sizes is None:
             continue
         elements, name = max(((count_elements(t, sizes), t.name) for t in checked.tensors), default=(0, ""))

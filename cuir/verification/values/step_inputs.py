@@ -47,7 +47,7 @@ _SMALL = (3.0, 7.0, 5.0)  # whose multiples have few bits
 _PARTS = (0.1, 0.7, 0.3, 1.0 / 3.0, 0.05, 1.7, 0.01)
 _BINARY = (2.0, 0.5, 4.0, 0.25, 1.0)
 _SHORT = 12  # bits: a row's largest element falls short of a power of 2 by at most 2^-12
-_APART = 2.0**-17  # relative difference of float32 and float64 on two sides of a step
+_STEP_DISTANCE = 2.0**-17  # relative difference of float32 and float64 on two sides of a step
 
 
 ArgumentsOf = Callable[
@@ -234,7 +234,7 @@ class _Jumps(TorchDispatchMode):
 def find_undecided(single: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """Return the elements for which PyTorch's float32 lies on another side of a step than float64."""
     x, w = single.double(), exact.double()
-    return ~((x - w).abs() <= _APART * torch.maximum(x.abs(), w.abs())) & ~(x == w)
+    return ~((x - w).abs() <= _STEP_DISTANCE * torch.maximum(x.abs(), w.abs())) & ~(x == w)
 
 
 def describe_steps(checked: Checked) -> list[Note]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch._higher_order_ops.flex_attention import math_attention
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import AuxRequest
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
@@ -49,10 +49,10 @@ def tensors(spread: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 def test_as_pytorch_gives_them(score: Mod | None, mod: Mod | None, spread: float) -> None:
     q, k, v = tensors(spread)
     mask = create_block_mask(mod, None, None, M, N, "cpu") if mod else None
-    whole = mask if mask is not None else create_block_mask(theirs.noop_mask, None, None, M, N, "cpu")
+    whole = mask if mask is not None else create_block_mask(torch_flex.noop_mask, None, None, M, N, "cpu")
     floats = (x.float() for x in (q, k, v))
     _, lse, most = math_attention(
-        *floats, score or theirs._identity, whole.as_tuple(), D**-0.5, {}
+        *floats, score or torch_flex._identity, whole.as_tuple(), D**-0.5, {}
     )  # in powers of 2, as PyTorch's kernels give them
     o, aux = flex_attention(q, k, v, score, mask, return_aux=AuxRequest(lse=True, max_scores=True), backend="interpret")
     assert aux.max_scores.dtype == most.dtype == torch.float32 and aux.max_scores.shape == (2, 2, M)
@@ -65,11 +65,11 @@ def test_what_is_not_asked_for_is_not_given() -> None:
     q, k, v = tensors()
     for lse in (False, True):
         for most in (False, True):
-            prepared_calls._KNOWN.clear()
+            prepared_calls._ATTENTIONS.clear()
             prepared_calls._WARM.clear()
             _, aux = flex_attention(q, k, v, return_aux=AuxRequest(lse=lse, max_scores=most), backend="interpret")
             assert (aux.lse is not None, aux.max_scores is not None) == (lse, most)
-            assert ["MAX_SCORES" in kernel.transferred.text for kernel in prepared_calls._KNOWN.values()] == [most]
+            assert ["MAX_SCORES" in kernel.transferred.text for kernel in prepared_calls._ATTENTIONS.values()] == [most]
     with pytest.raises(CuirError, match=r"U413.*return_lse"):
         flex_attention(q, k, v, return_lse=True, return_aux=AuxRequest(lse=True), backend="interpret")
 
@@ -96,24 +96,24 @@ def test_warm_calls_tell_the_two_apart() -> None:
 def test_the_explicit_form() -> None:
     q, k, v = tensors()
     spec = Specification("asked", late, max_scores=True)
-    found = attention(spec, head_dim=D)
-    o, lse, most = found(q, k, v, return_lse=True, backend="interpret")
+    attend = attention(spec, head_dim=D)
+    o, lse, most = attend(q, k, v, return_lse=True, backend="interpret")
     torch.testing.assert_close(most.double(), spec.most(q, k, D**-0.5), atol=1e-4, rtol=1e-5)
-    assert torch.equal(found(q, k, v, backend="interpret"), o)  # type: ignore[arg-type]
+    assert torch.equal(attend(q, k, v, backend="interpret"), o)  # type: ignore[arg-type]
     torch.compiler.reset()
-    compiled = torch.compile(lambda *qkv: found(*qkv, return_lse=True, backend="interpret"), fullgraph=True, backend="eager")
+    compiled = torch.compile(lambda *qkv: attend(*qkv, return_lse=True, backend="interpret"), fullgraph=True, backend="eager")
     for a, b in zip(compiled(q, k, v), (o, lse, most), strict=True):
         assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_in_a_graph(backend: str) -> None:
-    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> Any:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> Any:
         return flex_attention(q * 1.0, k, v, capped, mask, return_aux=AuxRequest(lse=True, max_scores=True), backend="interpret")
 
     torch.compiler.reset()
     qkv, mask = tensors(), create_block_mask(documents, None, None, M, N, "cpu")
     with torch.no_grad():
-        o, aux = torch.compile(called, fullgraph=True, backend=backend)(*qkv, mask)
-    expected, second = called(*qkv, mask)
+        o, aux = torch.compile(call, fullgraph=True, backend=backend)(*qkv, mask)
+    expected, second = call(*qkv, mask)
     assert torch.equal(o, expected) and torch.equal(aux.lse, second.lse) and torch.equal(aux.max_scores, second.max_scores)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 import cuir.flex
 from cuir import CuirError, create_block_mask, flex_attention
@@ -45,10 +45,10 @@ def attend(qkv: tuple[torch.Tensor, ...], mask: Any, score: Mod | None = None) -
     return o, lse
 
 
-def allowed(mask: Any, batch: int, heads: int, m: int, n: int) -> torch.Tensor:
+def expand_mask(mask: Any, batch: int, heads: int, m: int, n: int) -> torch.Tensor:
     """The pairs that a mask keeps as it stands, bool [B, H, M, N], from its lists entry by entry."""
     rows, columns = mask.BLOCK_SIZE
-    ours = theirs.create_mask(mask.mask_mod, batch, heads, m, n, device="cpu").expand(batch, heads, m, n)
+    ours = torch_flex.create_mask(mask.mask_mod, batch, heads, m, n, device="cpu").expand(batch, heads, m, n)
     retained = torch.zeros(batch, heads, m, n, dtype=torch.bool)
     for counts, indices, whole in ((mask.kv_num_blocks, mask.kv_indices, False), (mask.full_kv_num_blocks, mask.full_kv_indices, True)):
         if counts is None:
@@ -65,11 +65,11 @@ def allowed(mask: Any, batch: int, heads: int, m: int, n: int) -> torch.Tensor:
 def compare(qkv: tuple[torch.Tensor, ...], mask: Any, score: Mod | None = None) -> None:
     """With PyTorch's eager flex_attention, which looks at a mask_mod alone: it is given the pairs that the mask keeps."""
     q, k, v = qkv
-    kept = allowed(mask, *q.shape[:3], k.shape[2])
-    same = theirs.create_block_mask(lambda b, h, i, j: kept[b, h, i, j], q.shape[0], q.shape[1], q.shape[2], k.shape[2], device="cpu")
+    pairs = expand_mask(mask, *q.shape[:3], k.shape[2])
+    same = torch_flex.create_block_mask(lambda b, h, i, j: pairs[b, h, i, j], q.shape[0], q.shape[1], q.shape[2], k.shape[2], device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, same, return_lse=True)
+        expected, wanted_lse = torch_flex.flex_attention(q.float(), k.float(), v.float(), score, same, return_lse=True)
     o, lse = attend(qkv, mask, score)
     torch.testing.assert_close(o.float(), expected, atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(lse, wanted_lse, atol=2e-3, rtol=1e-4)
@@ -92,8 +92,8 @@ def lists(kinds: torch.Tensor, selector: int, width: int, seed: int) -> tuple[to
 def test_ours_answers_as_pytorchs_does(mod: Mod, B: int | None, H: int | None, options: dict[str, Any]) -> None:
     if "separate_full_blocks" in options and torch.__version__ < "2.13":
         pytest.skip("an option of a later PyTorch")
-    ours, second = create_block_mask(mod, B, H, M, N, "cpu", **options), theirs.create_block_mask(mod, B, H, M, N, "cpu", **options)
-    assert isinstance(ours, theirs.BlockMask) and ours.shape == second.shape and ours.numel() == second.numel()
+    ours, second = create_block_mask(mod, B, H, M, N, "cpu", **options), torch_flex.create_block_mask(mod, B, H, M, N, "cpu", **options)
+    assert isinstance(ours, torch_flex.BlockMask) and ours.shape == second.shape and ours.numel() == second.numel()
     for name, value in vars(second).items():
         result = getattr(ours, name)
         assert torch.equal(result, value) if isinstance(value, torch.Tensor) else result == value, name
@@ -104,40 +104,40 @@ def test_ours_answers_as_pytorchs_does(mod: Mod, B: int | None, H: int | None, o
             assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     for index in (0, (0, 1 % second.shape[1]), (slice(None), slice(None), slice(1, None)), (0, 0, torch.tensor([1], dtype=torch.int32))):
         a, b = ours[index], second[index]
-        assert type(a) is theirs.BlockMask and a.shape == b.shape and torch.equal(a.kv_indices, b.kv_indices)
+        assert type(a) is torch_flex.BlockMask and a.shape == b.shape and torch.equal(a.kv_indices, b.kv_indices)
     a, b = ours._adjust(100, 130), second._adjust(100, 130)
     assert a.shape == b.shape and torch.equal(a.to_dense(), b.to_dense())
     leaves, context = ours._flatten()
     repeated = type(ours)._unflatten(leaves, context)
-    assert type(repeated) is theirs.BlockMask and torch.equal(repeated.kv_indices, second.kv_indices)
-    assert isinstance(ours, LazyBlockMask) and ours.untouched()
+    assert type(repeated) is torch_flex.BlockMask and torch.equal(repeated.kv_indices, second.kv_indices)
+    assert isinstance(ours, LazyBlockMask) and ours.is_untouched()
 
 
 def test_nothing_is_made_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    create = theirs.create_block_mask
-    monkeypatch.setattr(theirs, "create_block_mask", lambda *a, **k: made.append(a) or create(*a, **k))
+    masks: list[Any] = []
+    create = torch_flex.create_block_mask
+    monkeypatch.setattr(torch_flex, "create_block_mask", lambda *a, **k: masks.append(a) or create(*a, **k))
     mask = create_block_mask(causal, None, None, M, N, "cpu")
     attend(tensors(), mask)
     assert (
-        mask.shape == (1, 1, M, N) and mask.BLOCK_SIZE == (128, 128) and mask.seq_lengths == (M, N) and mask.numel() == M * N and not made
+        mask.shape == (1, 1, M, N) and mask.BLOCK_SIZE == (128, 128) and mask.seq_lengths == (M, N) and mask.numel() == M * N and not masks
     )
     with pytest.raises(AttributeError, match="no attribute 'kv_blocks'"):
         _ = mask.kv_blocks  # type: ignore[attr-defined]
-    assert not made and mask.kv_num_blocks is mask.kv_num_blocks and mask.full_q_indices is not None and len(made) == 1
+    assert not masks and mask.kv_num_blocks is mask.kv_num_blocks and mask.full_q_indices is not None and len(masks) == 1
 
 
 def test_pytorchs_own_call_takes_ours() -> None:
     qkv, mask = tensors(), create_block_mask(documents, None, 2, M, N, "cpu")
-    expected = theirs.flex_attention(*(x.float() for x in qkv), block_mask=mask)
+    expected = torch_flex.flex_attention(*(x.float() for x in qkv), block_mask=mask)
     torch.testing.assert_close(attend(qkv, mask)[0].float(), expected, atol=3e-3, rtol=1e-2)
 
 
 def test_masks_on_another_device() -> None:
     mask = create_block_mask(causal, None, None, M, N, "cpu")
     remote = mask.to("meta")
-    assert isinstance(remote, LazyBlockMask) and remote.untouched() and mask.kv_indices.device.type == "cpu"
-    assert remote.kv_num_blocks.is_meta and remote.untouched() and not remote.to("cpu").kv_num_blocks.is_meta
+    assert isinstance(remote, LazyBlockMask) and remote.is_untouched() and mask.kv_indices.device.type == "cpu"
+    assert remote.kv_num_blocks.is_meta and remote.is_untouched() and not remote.to("cpu").kv_num_blocks.is_meta
     table, devices = torch.arange(N), list[str]()
 
     def captures(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -148,7 +148,7 @@ def test_masks_on_another_device() -> None:
         "made where the table is"
     )
     mask.kv_num_blocks = mask.kv_num_blocks.clone()
-    assert type(mask.to("meta")) is theirs.BlockMask and mask.to("meta").kv_num_blocks.is_meta
+    assert type(mask.to("meta")) is torch_flex.BlockMask and mask.to("meta").kv_num_blocks.is_meta
 
 
 @pytest.mark.parametrize("requests", [False, True])
@@ -158,15 +158,15 @@ def test_copies(copied: Callable[[Any], Any], requests: bool) -> None:
     if requests:
         assert mask.kv_num_blocks.shape == (1, 2, 4)
     second = copied(mask)
-    assert type(second) is LazyBlockMask and second.untouched() and second.mask_mod is documents and second.BLOCK_SIZE == (64, 64)
+    assert type(second) is LazyBlockMask and second.is_untouched() and second.mask_mod is documents and second.BLOCK_SIZE == (64, 64)
     mask.kv_num_blocks.zero_()
     second = copied(mask)
-    assert type(second) is theirs.BlockMask and not second.kv_num_blocks.any() and second.shape == mask.shape
+    assert type(second) is torch_flex.BlockMask and not second.kv_num_blocks.any() and second.shape == mask.shape
     compare(tensors(), second)
 
 
 def test_a_field_that_is_set_before_any_is_read() -> None:
-    mask, second = create_block_mask(causal, None, None, M, N, "cpu"), theirs.create_block_mask(causal, None, None, M, N, "cpu")
+    mask, second = create_block_mask(causal, None, None, M, N, "cpu"), torch_flex.create_block_mask(causal, None, None, M, N, "cpu")
     for item in (mask, second):
         item.kv_num_blocks = torch.ones(1, 1, 2, dtype=torch.int32)
     compare(tensors(), mask)
@@ -187,14 +187,14 @@ def test_a_mask_mod_that_asks_for_lengths() -> None:
         return k <= q + (N - M)
 
     mask = create_block_mask(bottom, None, None, M, N, "cpu")
-    assert mask.sparsity() == theirs.create_block_mask(lambda b, h, q, k: k <= q + 100, None, None, M, N, "cpu").sparsity()
+    assert mask.sparsity() == torch_flex.create_block_mask(lambda b, h, q, k: k <= q + 100, None, None, M, N, "cpu").sparsity()
     assert mask.mask_mod is bottom
 
 
 def test_every_name_of_pytorchs_module() -> None:
-    for name in theirs.__all__:
+    for name in torch_flex.__all__:
         assert getattr(cuir.flex, name) is not None and name in dir(cuir.flex)
-    assert cuir.flex.BlockMask is theirs.BlockMask
+    assert cuir.flex.BlockMask is torch_flex.BlockMask
     with pytest.raises(CuirError, match=r"U403(.|\n)*create_block_mask"):
         cuir.flex.create_nested_block_mask(causal, None, None, torch.zeros(3))
 
@@ -215,14 +215,14 @@ def test_any_lists_of_blocks(data: st.DataObject) -> None:
         kinds = kinds.clamp(max=1)
     full = lists(kinds, 2, wide, seed + 1) if separate else (None, None)
     mod = data.draw(st.sampled_from([None, causal, documents]))
-    mask = theirs.BlockMask.from_kv_blocks(
+    mask = torch_flex.BlockMask.from_kv_blocks(
         *lists(kinds, 1, wide, seed), *full, BLOCK_SIZE=(rows, columns), mask_mod=mod, seq_lengths=(m, n), compute_q_blocks=False
     )
     compare(tensors(batch, heads, m, n), mask, data.draw(st.sampled_from([None, lambda s, b, h, q, k: s + (q - k) * 0.01])))
 
 
 @pytest.mark.parametrize("mod", [causal, documents])
-@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 def test_edits(mod: Mod, make: Callable[..., Any]) -> None:
     qkv, mask = tensors(), make(mod, None, 2, M, N, "cpu", BLOCK_SIZE=64)
     before = attend(qkv, mask)[0]
@@ -237,7 +237,7 @@ def test_edits(mod: Mod, make: Callable[..., Any]) -> None:
     assert not torch.equal(attend(qkv, mask)[0], before)
 
 
-@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 def test_slices(make: Callable[..., Any]) -> None:
     q, k, v = tensors(2, 2, 256, 300)
     mask = make(documents, 2, 2, 256, 300, "cpu", BLOCK_SIZE=64)
@@ -266,22 +266,22 @@ def test_an_adjusted_mask() -> None:
 def test_the_mask_mod_alone_is_taken_where_the_blocks_say_no_more() -> None:
     """Its program has bounds, and no table."""
     qkv = tensors()
-    whole = theirs.create_block_mask(causal, None, None, M, N, "cpu")
-    generous = theirs.BlockMask.from_kv_blocks(
+    whole = torch_flex.create_block_mask(causal, None, None, M, N, "cpu")
+    generous = torch_flex.BlockMask.from_kv_blocks(
         torch.full((1, 1, 2), 3).int(), torch.arange(3).expand(1, 1, 2, 3).int(), mask_mod=causal, seq_lengths=(M, N)
     )
-    prepared_calls._KNOWN.clear()
+    prepared_calls._ATTENTIONS.clear()
     for mask in (whole, generous):
         compare(qkv, mask)
-        assert [k.attention.transferred.lists for k in prepared_calls._KNOWN.values()] == [None]
+        assert [k.attention.transferred.lists for k in prepared_calls._ATTENTIONS.values()] == [None]
     whole.kv_num_blocks[0, 0, 1] = 0
     compare(qkv, whole)
-    assert len(prepared_calls._KNOWN) == 2 and list(prepared_calls._KNOWN.values())[1].attention.transferred.lists is not None
+    assert len(prepared_calls._ATTENTIONS) == 2 and list(prepared_calls._ATTENTIONS.values())[1].attention.transferred.lists is not None
 
 
 def test_data_that_a_mask_was_made_from_may_change() -> None:
     ids = torch.arange(N) // 60
-    mask = theirs.create_block_mask(lambda b, h, q, k: ids[q] == ids[k], None, None, M, N, "cpu", BLOCK_SIZE=32)
+    mask = torch_flex.create_block_mask(lambda b, h, q, k: ids[q] == ids[k], None, None, M, N, "cpu", BLOCK_SIZE=32)
     for step in (60, 40, 60):
         ids.copy_(torch.arange(N) // step)
         compare(tensors(), mask)
@@ -289,25 +289,25 @@ def test_data_that_a_mask_was_made_from_may_change() -> None:
 
 def test_a_mask_for_one_batch_of_a_mod_that_tells_them_apart() -> None:
     """PyTorch makes the blocks of the first batch, and they are taken for all."""
-    mask = theirs.create_block_mask(lambda b, h, q, k: (q - k + 64 * b) // 64 == 1, None, None, M, N, "cpu", BLOCK_SIZE=64)
+    mask = torch_flex.create_block_mask(lambda b, h, q, k: (q - k + 64 * b) // 64 == 1, None, None, M, N, "cpu", BLOCK_SIZE=64)
     compare(tensors(1), mask)
     compare(tensors(2), mask)
 
 
 def test_other_tables_of_blocks_are_other_data_of_one_program() -> None:
     qkv = tensors(m=256, n=256)
-    prepared_calls._KNOWN.clear()
+    prepared_calls._ATTENTIONS.clear()
     for seed in range(3):
         kinds = torch.randint(0, 2, (1, 2, 4, 4), generator=torch.Generator().manual_seed(seed))
-        compare(qkv, theirs.BlockMask.from_kv_blocks(*lists(kinds, 1, 4, seed), BLOCK_SIZE=64))
-    assert len(prepared_calls._KNOWN) == 1
+        compare(qkv, torch_flex.BlockMask.from_kv_blocks(*lists(kinds, 1, 4, seed), BLOCK_SIZE=64))
+    assert len(prepared_calls._ATTENTIONS) == 1
 
 
 def test_lengths_below_a_block_share_a_program() -> None:
     prepared_calls._TRACED.clear()
     for m, n in ((1, 150), (30, 150), (100, 129)):
         count, first = torch.ones(1, 1, 1, dtype=torch.int32), torch.ones(1, 1, 1, 2, dtype=torch.int32)
-        mask = theirs.BlockMask.from_kv_blocks(count, first, mask_mod=documents, seq_lengths=(m, n), compute_q_blocks=False)
+        mask = torch_flex.BlockMask.from_kv_blocks(count, first, mask_mod=documents, seq_lengths=(m, n), compute_q_blocks=False)
         compare(tensors(m=m, n=n), mask)
     assert len(prepared_calls._TRACED) == 1
 
@@ -315,8 +315,8 @@ def test_lengths_below_a_block_share_a_program() -> None:
 def test_a_mask_without_lengths_is_asked_for_each() -> None:
     """FlexAttention's block size for a mask of everything goes with any lengths."""
     item = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    none = torch.zeros(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
-    mask = theirs.BlockMask.from_kv_blocks(*none, *item, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
+    empty = torch.zeros(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+    mask = torch_flex.BlockMask.from_kv_blocks(*empty, *item, BLOCK_SIZE=1 << 30, mask_mod=lambda b, h, q, k: k < 50, seq_lengths=(1, 1))
     for n in (40, 90, 40):  # a whole block needs no mask_mod
         compare(tensors(m=30, n=n), mask)
 
@@ -332,7 +332,7 @@ def test_a_mask_without_lengths_is_asked_for_each() -> None:
     ids=["rank", "rows", "batches", "lengths"],
 )
 def test_masks_that_do_not_fit_are_refused(change: Callable[[Any], None]) -> None:
-    mask = theirs.create_block_mask(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
+    mask = torch_flex.create_block_mask(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
     change(mask)
     with pytest.raises(CuirError, match="U412"):
         attend(tensors(), mask)
@@ -343,14 +343,14 @@ def test_masks_as_they_stand_in_a_graph() -> None:
     if torch.__version__ < "2.13":
         pytest.skip("a mask of this PyTorch is no constant of a graph")
 
-    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> Any:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> Any:
         return flex_attention(q * 1.0, k, v, None, mask, backend="interpret", verify="off") + 0.0
 
     torch.compiler.reset()
-    f, qkv = torch.compile(called, fullgraph=True, backend="eager"), tensors()
+    f, qkv = torch.compile(call, fullgraph=True, backend="eager"), tensors()
     for mask in (
         create_block_mask(documents, None, 2, M, N, "cpu", BLOCK_SIZE=64),
-        theirs.create_block_mask(causal, None, None, M, N, "cpu"),
+        torch_flex.create_block_mask(causal, None, None, M, N, "cpu"),
     ):
         assert torch.equal(f(*qkv, mask), attend(qkv, mask)[0])
         before = f(*qkv, mask)
@@ -364,7 +364,7 @@ def shifted(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 @pytest.mark.parametrize("within", [False, True], ids=["from outside", "made inside"])
 def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:
     if torch.__version__ < "2.13":
@@ -373,23 +373,23 @@ def test_slices_in_a_graph(make: Callable[..., Any], within: bool) -> None:
     outside = make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64)
     graphs: list[Any] = []
 
-    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         part = (make(causal, None, None, M, N, "cpu", BLOCK_SIZE=64) if within else outside)[:, :, 1:]
         part.mask_mod, part.seq_lengths = shifted, (M - 64, N)
         return flex_attention(q[:, :, 64:], k, v, None, part, backend="interpret", verify="off")
 
-    def counted(graph: Any, inputs: Any) -> Any:
+    def count_graph(graph: Any, inputs: Any) -> Any:
         graphs.append(graph)
         return graph
 
     torch.compiler.reset()
-    compiled = torch.compile(called, fullgraph=True, backend=counted)
+    compiled = torch.compile(call, fullgraph=True, backend=count_graph)
     if within and make is create_block_mask:
         with pytest.raises(Exception, match="U418"):
             compiled(q, k, v)
         return
     for _ in range(3):
-        assert torch.equal(compiled(q, k, v), called(q, k, v))
+        assert torch.equal(compiled(q, k, v), call(q, k, v))
     assert len(graphs) <= 2
 
 
@@ -400,9 +400,9 @@ def test_a_mask_whose_bits_take_too_much_memory_is_worked_out(monkeypatch: pytes
     qkv = tensors()
     expected, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
     monkeypatch.setattr("cuir.attn.masks.block_lists.MOST_BITS", 0)
-    prepared_calls._KNOWN.clear(), prepared_calls._TRACED.clear(), prepared_calls._WARM.clear()
+    prepared_calls._ATTENTIONS.clear(), prepared_calls._TRACED.clear(), prepared_calls._WARM.clear()
     actual, _ = attend(qkv, create_block_mask(dilated, None, None, M, N, device="cpu"))
-    (expected_values,) = prepared_calls._KNOWN.values()
+    (expected_values,) = prepared_calls._ATTENTIONS.values()
     assert expected_values.attention.transferred.lists is not None and expected_values.attention.transferred.lists.bits
     assert expected_values.attention.plain.transferred.lists is not None and not expected_values.attention.plain.transferred.lists.bits
     torch.testing.assert_close(actual, expected)

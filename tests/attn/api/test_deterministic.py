@@ -13,7 +13,7 @@ from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 
-from ..kernels.test_autograd import both, causal, close, documents, softcap, tensors
+from ..kernels.test_autograd import causal, close, compute_gradients, documents, softcap, tensors
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def deterministic() -> Iterator[None]:
     ],
 )
 def test_gradients(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> None:
-    close(*both(tensors(*shape), mask_mod, score_mod))
+    close(*compute_gradients(tensors(*shape), mask_mod, score_mod))
 
 
 @pytest.mark.parametrize("step", ["flash_bwd", "flash_bwd_dq"])

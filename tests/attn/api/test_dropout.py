@@ -58,7 +58,7 @@ def tensors(
     return [torch.randn(shape, generator=g).to(dtype).requires_grad_() for shape in shapes]
 
 
-def masked(mask_mod: Mod, m: int = M, n: int = M) -> Any:
+def make_mask(mask_mod: Mod, m: int = M, n: int = M) -> Any:
     return None if mask_mod is None else create_block_mask(mask_mod, None, None, m, n, device="cpu")
 
 
@@ -85,7 +85,7 @@ def code_of(error: Any) -> str:
 @pytest.mark.parametrize(("mask", "score"), [(None, None), (causal, capped), (documents, None)])
 def test_outputs_and_gradients(mask: Mod, score: Mod, dtype: torch.dtype) -> None:
     inputs = tensors(dtype)
-    o = flex_attention(*inputs, score, masked(mask), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    o = flex_attention(*inputs, score, make_mask(mask), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     result = o.detach(), *torch.autograd.grad(o, inputs, do)
     close(result, reference(Specification("wanted", mask, score), inputs, 0.2, do), BOUNDS[dtype])
@@ -104,14 +104,14 @@ def test_the_formula_in_plain_pytorch() -> None:
     """A user's own check: the mask is a tensor, and LSE is that of all weights."""
     q, k, v = (x.detach() for x in tensors())
     seed = draw_dropout_seed("cpu")
-    o, lse = flex_attention(q, k, v, block_mask=masked(causal), return_lse=True, dropout_p=0.3, dropout_seed=seed, **OPTIONS)
+    o, lse = flex_attention(q, k, v, block_mask=make_mask(causal), return_lse=True, dropout_p=0.3, dropout_seed=seed, **OPTIONS)
     k, v = (x.repeat_interleave(2, 1).double() for x in (k, v))
     scores = (q.double() @ k.mT / 8).masked_fill(~torch.ones(M, M).tril().bool(), -math.inf)
     retained = dropout_mask(seed, 0.3, 2, 4, M, M)
     assert 0.65 < retained.double().mean() < 0.75
     close([o], [(scores.softmax(-1) * retained / 0.7) @ v], 1e-3)
     assert torch.allclose(lse.double(), scores.logsumexp(-1), atol=1e-5)
-    plain = flex_attention(q, k[:, ::2].half(), v[:, ::2].half(), block_mask=masked(causal), return_lse=True, **OPTIONS)[1]
+    plain = flex_attention(q, k[:, ::2].half(), v[:, ::2].half(), block_mask=make_mask(causal), return_lse=True, **OPTIONS)[1]
     assert torch.allclose(lse, plain, atol=1e-6)
 
 
@@ -124,7 +124,7 @@ def test_what_mods_have_learned() -> None:
         return s + table[h, q - k + M]
 
     leaves = [*inputs, table, sink]
-    o = flex_attention(*inputs, biased, masked(causal), sink=sink, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    o = flex_attention(*inputs, biased, make_mask(causal), sink=sink, dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
     actual = torch.autograd.grad(o, leaves, do)
     exact = [x.detach().double().requires_grad_() for x in leaves]
@@ -150,7 +150,7 @@ def test_gradients_of_lse() -> None:
 @pytest.mark.parametrize("requests", ["q", "kv", "v"])
 def test_some_gradients(requests: str) -> None:
     inputs = [x.requires_grad_(n in requests) for n, x in zip("qkv", tensors(), strict=True)]
-    o = flex_attention(*inputs, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    o = flex_attention(*inputs, block_mask=make_mask(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
     expected = dict(zip("oqkv", reference(Specification("wanted", causal), inputs, 0.2, do), strict=True))
     close(torch.autograd.grad(o, [x for x in inputs if x.requires_grad], do), [expected[n] for n in requests], 1e-3)
@@ -160,7 +160,7 @@ def test_deterministic() -> None:
     inputs = tensors()
     torch.use_deterministic_algorithms(True)
     try:
-        o = flex_attention(*inputs, block_mask=masked(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+        o = flex_attention(*inputs, block_mask=make_mask(causal), dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
         do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).half()
         result = torch.autograd.grad(o, inputs, do)
     finally:
@@ -174,7 +174,7 @@ def test_other_outputs_and_weights() -> None:
     plain = flex_attention(q, k, v, return_aux=AuxRequest(lse=True, max_scores=True), **OPTIONS)[1]
     assert torch.equal(aux.max_scores, plain.max_scores) and torch.equal(aux.lse, plain.lse)
     spec = Specification("wanted", causal, normalize="sigmoid", dropout=Dropout(0.2, SEED))
-    result = flex_attention(q, k, v, block_mask=masked(causal), normalize="sigmoid", dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
+    result = flex_attention(q, k, v, block_mask=make_mask(causal), normalize="sigmoid", dropout_p=0.2, dropout_seed=SEED, **OPTIONS)
     close(
         [o, result],
         [replace(spec, normalize="softmax", mask_mod=None).reference(q, k, v, 0.125)[0], spec.reference(q, k, v, 0.125)[0]],
@@ -194,10 +194,10 @@ def test_few_queries_and_keys_of_all_batches() -> None:
 def test_no_dropout_is_the_ordinary_call() -> None:
     """The same bits, and nothing is drawn from the generator."""
     q, k, v = (x.detach() for x in tensors())
-    expected = flex_attention(q, k, v, block_mask=masked(causal), **OPTIONS)
+    expected = flex_attention(q, k, v, block_mask=make_mask(causal), **OPTIONS)
     state = torch.get_rng_state()
     for options in ({"dropout_p": 0.0}, {"dropout_p": 0}, {"dropout_p": 0.0, "dropout_seed": SEED}):
-        assert torch.equal(flex_attention(q, k, v, block_mask=masked(causal), **options, **OPTIONS), expected)
+        assert torch.equal(flex_attention(q, k, v, block_mask=make_mask(causal), **options, **OPTIONS), expected)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -225,7 +225,7 @@ def test_seeds_are_drawn_as_pytorch_draws() -> None:
 
 def test_other_probabilities_and_seeds_share_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (x.detach() for x in tensors())
-    block_mask = masked(causal)
+    block_mask = make_mask(causal)
     flex_attention(q, k, v, block_mask=block_mask, dropout_p=0.5, **OPTIONS)
     monkeypatch.setattr(dense_calls, "prepare", lambda *_, **__: pytest.fail("prepared again"))
     for p in (0.1, 0.2, 0.5):
@@ -246,7 +246,7 @@ def test_checkpointed(reentrant: bool) -> None:
     inputs = tensors()
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
-        o = flex_attention(*qkv, block_mask=masked(causal), dropout_p=0.5, **OPTIONS)
+        o = flex_attention(*qkv, block_mask=make_mask(causal), dropout_p=0.5, **OPTIONS)
         assert isinstance(o, torch.Tensor)
         return o
 
@@ -263,13 +263,13 @@ def test_checkpointed(reentrant: bool) -> None:
 def test_compiled() -> None:
     """No graph break and one graph for all seeds; the draws are those of the call outside of it. Mods from outside, made inside, and masks obeyed as they stand."""
     inputs, size = tensors(), 30
-    lists = masked(documents)
+    lists = make_mask(documents)
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
         def window(b: Any, h: Any, q: Any, k: Any) -> Any:
             return (q - k <= size) & (q >= k)
 
-        o = flex_attention(*qkv, capped, masked(window), dropout_p=0.5, **OPTIONS)
+        o = flex_attention(*qkv, capped, make_mask(window), dropout_p=0.5, **OPTIONS)
         return flex_attention(o, *qkv[1:], block_mask=lists, dropout_p=0.25, **OPTIONS)  # type: ignore[no-any-return]
 
     counter = CompileCounterWithBackend("aot_eager")
@@ -302,11 +302,11 @@ def test_probabilities_of_a_compiled_function() -> None:
 
 
 def test_an_attention_of_a_specification() -> None:
-    own = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
+    own_attention = cuir.attention(Specification("causal", causal, dropout=Dropout(0.4)), head_dim=64, verify="off")
     inputs = tensors()
 
     def attend(*qkv: torch.Tensor) -> torch.Tensor:
-        return own(*qkv, backend="interpret")  # type: ignore[return-value]
+        return own_attention(*qkv, backend="interpret")  # type: ignore[return-value]
 
     for call in (attend, attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
         torch.manual_seed(9)
@@ -407,15 +407,15 @@ class Repeating:
         return arguments["O"], lse
 
     def make_replay(self, varying: dict[str, torch.Tensor], arguments: dict[str, Any]) -> Any:
-        kept = {n: x for n, x in arguments.items() if n not in varying and n != "O"}
+        constant = {n: x for n, x in arguments.items() if n not in varying and n != "O"}
         calls = self.calls
 
-        class Again:
-            def of(self, given: tuple[torch.Tensor, ...], captured: bool) -> tuple[torch.Tensor, ...]:
+        class Replay:
+            def of(self, tensors: tuple[torch.Tensor, ...], captured: bool) -> tuple[torch.Tensor, ...]:
                 calls.append("again")
                 o, lse = torch.empty_like(arguments["O"]), torch.empty(arguments["O"].shape[:-1])
-                run(checked, {**kept, **dict(zip(varying, given, strict=True)), "O": o, "LSE": lse}, budget=math.inf)
+                run(checked, {**constant, **dict(zip(varying, tensors, strict=True)), "O": o, "LSE": lse}, budget=math.inf)
                 return o, lse
 
         checked = self.checked
-        return Again()
+        return Replay()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 from cuir import CuirError, create_block_mask, flex_attention
 from cuir.attn.api import dynamo_closures
@@ -21,8 +21,8 @@ attend = functools.partial(flex_attention, backend="interpret")
 
 
 def compute_expected(score_mod: Mod | None = None, mask_mod: Mod | None = None) -> torch.Tensor:
-    mask = None if mask_mod is None else theirs.create_block_mask(mask_mod, B, H, S, S, device="cpu")
-    o: torch.Tensor = theirs.flex_attention(*(x.double() for x in QKV), score_mod=score_mod, block_mask=mask)
+    mask = None if mask_mod is None else torch_flex.create_block_mask(mask_mod, B, H, S, S, device="cpu")
+    o: torch.Tensor = torch_flex.flex_attention(*(x.double() for x in QKV), score_mod=score_mod, block_mask=mask)
     return o
 
 
@@ -82,7 +82,7 @@ def test_longer_tensors_need_no_graph_each() -> None:
 def test_a_sink_and_the_largest_scores_of_a_mod_from_inside(sink: Any) -> None:
     def forward(q: Any, k: Any, v: Any, bias: Any) -> Any:
         o, aux = attend(
-            q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j], sink=sink, return_aux=theirs.AuxRequest(lse=True, max_scores=True)
+            q, k, v, score_mod=lambda s, b, h, i, j: s + bias[j], sink=sink, return_aux=torch_flex.AuxRequest(lse=True, max_scores=True)
         )
         return o, aux.lse, aux.max_scores
 
@@ -133,17 +133,17 @@ def test_an_integer_that_torch_compile_takes_for_dynamic() -> None:
         close(f(*QKV, width), compute_expected(lambda s, b, h, i, j, w=width: s * w, lambda b, h, i, j, w=width: i - j < w))
 
 
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_partials(where: str) -> None:
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_partials(place: str) -> None:
     table = torch.randn(S)
 
     def score_mod(t: Any, s: Any, b: Any, h: Any, i: Any, j: Any, *, factor: float) -> Any:
         return s * factor + t[j]
 
-    made = functools.partial(score_mod, table, factor=0.5)
+    partial = functools.partial(score_mod, table, factor=0.5)
 
     def forward(q: Any, k: Any, v: Any, t: Any) -> Any:
-        return attend(q, k, v, score_mod=functools.partial(score_mod, t, factor=0.5) if where == "inside" else made)
+        return attend(q, k, v, score_mod=functools.partial(score_mod, t, factor=0.5) if place == "inside" else partial)
 
     close(Compiled(forward)(*QKV, table), compute_expected(lambda s, b, h, i, j: s * 0.5 + table[j]))
 
@@ -154,9 +154,9 @@ def test_a_mask_of_a_new_partial_in_each_call_is_one_graph() -> None:
     def near(b: Any, h: Any, i: Any, j: Any, *, ids: Any, width: int) -> Any:
         return (ids[i] == ids[j]) & (i - j <= width)
 
-    def forward(q: Any, k: Any, v: Any, mask: Any, other: Any) -> Any:
-        if other is not None:
-            mask.mask_mod = other
+    def forward(q: Any, k: Any, v: Any, mask: Any, second: Any) -> Any:
+        if second is not None:
+            mask.mask_mod = second
         return attend(q, k, v, block_mask=mask)
 
     f = Compiled(forward)
@@ -226,7 +226,7 @@ class Scaled(torch.nn.Module):
     def __init__(self, of_another: bool):
         super().__init__()
         self.factor, self.bias = 3, torch.nn.Parameter(torch.randn(S), requires_grad=False)
-        self.held = Scaled(False) if of_another else None
+        self.inner = Scaled(False) if of_another else None
 
     def scaled(self, s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return s * self.factor + self.bias[j]
@@ -235,18 +235,18 @@ class Scaled(torch.nn.Module):
         return i * self.factor >= j
 
     def forward(self, q: Any, k: Any, v: Any) -> Any:
-        mods = self if self.held is None else self.held
+        mods = self if self.inner is None else self.inner
         return attend(q, k, v, score_mod=mods.scaled, block_mask=create_block_mask(mods.before, None, None, S, S, device="cpu"))
 
 
 @pytest.mark.parametrize("of_another", [False, True])
 def test_methods_are_mods(of_another: bool) -> None:
     module = Scaled(of_another)
-    f, own = Compiled(module), module.held or module
+    f, owner = Compiled(module), module.inner or module
     for factor in (3, -2, 3):
-        own.factor = factor
-        own.bias.data.add_(1)
-        close(f(*QKV), compute_expected(own.scaled, lambda b, h, i, j: own.before(b, h, i, j)))
+        owner.factor = factor
+        owner.bias.data.add_(1)
+        close(f(*QKV), compute_expected(owner.scaled, lambda b, h, i, j: owner.before(b, h, i, j)))
 
 
 def test_layers_that_share_a_mask_with_a_variable() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask as their_mask
-from torch.nn.attention.flex_attention import flex_attention as theirs
+from torch.nn.attention.flex_attention import flex_attention as torch_flex
 
 import corpus
 from cuir import Specification
@@ -55,7 +55,7 @@ def ours(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> A
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """O and LSE of eager FlexAttention."""
     mask = their_mask(causal, None, None, q.shape[2], k.shape[2], "cpu")
-    return theirs(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True)  # type: ignore[return-value]
+    return torch_flex(q, k, v, block_mask=mask, enable_gqa=True, return_lse=True)  # type: ignore[return-value]
 
 
 @examples(0.15)
@@ -92,10 +92,10 @@ def test_the_switch_of_the_backend_counts() -> None:
 
 
 def test_settings_of_each_backend_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def mixed() -> str:
+    def raise_mixed() -> str:
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", raise_mixed)
     for message, parts in (("tf32", 1), ("ieee", 2)):
         monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision=message))
         assert parts_for(torch.float32) == parts
@@ -140,7 +140,7 @@ def test_float64_is_refused() -> None:
     assert caught.value.diagnostics[0].code == "U109" and "torch.float32" in str(caught.value.diagnostics[0].hint)
     with torch.autocast("cpu"), pytest.raises(CuirError, match="found float64"):
         ours(q, k, v)
-    assert theirs(q, k, v, enable_gqa=True).dtype == torch.float64, "as the message says"
+    assert torch_flex(q, k, v, enable_gqa=True).dtype == torch.float64, "as the message says"
 
 
 @pytest.mark.sweep

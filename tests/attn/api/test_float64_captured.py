@@ -78,7 +78,7 @@ def test_a_tensor_that_does_not_fit_is_refused_before_verification(monkeypatch: 
     attention = attention_kernel.attention(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, head_dim=32)
     monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
     monkeypatch.setattr(
-        type(attention.settings), "compiled", lambda *args: pytest.fail("verified before its captured tensors were checked")
+        type(attention.settings), "compile_for", lambda *args: pytest.fail("verified before its captured tensors were checked")
     )
     x = torch.randn(1, 1, 40, 32).half()
     with pytest.raises(CuirError, match="U417"):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 import cuir
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
@@ -43,12 +43,12 @@ def compare(qkv: Tensors, score: Mod | None = None, mask: Mod | None = None, blo
     """O and LSE of both; PyTorch computes in float32."""
     q, k, v = qkv
     lengths = q.shape[2], k.shape[2]
-    second = theirs.create_block_mask(mask, None, None, *lengths, device="cpu") if mask else block_mask
+    second = torch_flex.create_block_mask(mask, None, None, *lengths, device="cpu") if mask else block_mask
     if block_mask is None and mask is not None:
         block_mask = create_block_mask(mask, None, None, *lengths, device="cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True, **options)
+        expected, wanted_lse = torch_flex.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True, **options)
     actual = flex_attention(q, k, v, score, block_mask, return_lse=True, backend="interpret", **options)
     assert isinstance(actual, tuple)
     o, lse = actual
@@ -61,11 +61,11 @@ def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
 
-def windowed(size: int) -> Mod:
+def make_window(size: int) -> Mod:
     return lambda b, h, q, k: (q - k <= size) & (k - q <= size)
 
 
-def softcapped(cap: float) -> Mod:
+def make_softcap(cap: float) -> Mod:
     return lambda s, b, h, q, k: cap * torch.tanh(s / cap)
 
 
@@ -85,7 +85,7 @@ def documents(seed: int = 0, n: int = N, batch: int = 1) -> Mod:
     [
         (None, None),
         (None, causal),
-        (softcapped(20.0), None),
+        (make_softcap(20.0), None),
         (alibi(2), None),
         (alibi(2), causal),
         (None, documents()),
@@ -141,7 +141,7 @@ def test_strided_tensors_keep_their_layout() -> None:
 
 @pytest.mark.parametrize("mask", [causal, documents(1)])
 def test_block_masks_of_pytorch(mask: Mod) -> None:
-    compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, M, N, device="cpu"))
+    compare(tensors(), None, None, torch_flex.create_block_mask(mask, None, None, M, N, device="cpu"))
 
 
 def test_captured_values_with_names_of_lengths() -> None:
@@ -151,23 +151,23 @@ def test_captured_values_with_names_of_lengths() -> None:
         return (k[q_idx] == k[kv_idx]) | (kv_idx < N)
 
     assert_attention_matches(lambda s, b, h, q, _k: s * S, mask, M=100, N=140, gradients=False)
-    compare(tensors(), None, None, theirs.create_block_mask(mask, None, None, 100, 140, device="cpu"))
+    compare(tensors(), None, None, torch_flex.create_block_mask(mask, None, None, 100, 140, device="cpu"))
 
 
 def test_combined_masks_of_pytorch() -> None:
-    assert_attention_matches(None, theirs.and_masks(causal, documents(2)), M=M, N=N, gradients=False)
+    assert_attention_matches(None, torch_flex.and_masks(causal, documents(2)), M=M, N=N, gradients=False)
 
 
 @examples(0.2)
 @given(size=st.integers(0, 90), m=st.integers(1, 150), n=st.integers(1, 150), seed=st.integers(0, 3))
 def test_any_window_and_length(size: int, m: int, n: int, seed: int) -> None:
-    mask = theirs.or_masks(windowed(size), documents(seed, max(m, n)))
+    mask = torch_flex.or_masks(make_window(size), documents(seed, max(m, n)))
     assert_attention_matches(None, mask, M=m, N=n, H=1, seed=seed, gradients=False)
 
 
 # ---- the explicit form
 def test_the_explicit_form() -> None:
-    spec = Specification("capped", causal, softcapped(15.0))
+    spec = Specification("capped", causal, make_softcap(15.0))
     actual = attention(spec, dtype="f16", head_dim=64)
     q, k, v = tensors()
     o, lse = actual(q, k, v, return_lse=True, backend="interpret")
@@ -195,25 +195,25 @@ def test_data_that_follow_the_lengths() -> None:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What is compiled, where kernels on a GPU are stood in for by the interpreter."""
-    made: list[Any] = []
+    calls: list[Any] = []
 
     def compile(program: Any, consts: Any, run: Any) -> Any:
-        made.append(consts)
+        calls.append(consts)
 
-        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            lse = torch.empty(given["Q"].shape[:-1])
-            cuir.run(program, {**given, "LSE": lse}, consts=consts)
-            return given["O"], lse
+        def launch(arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            lse = torch.empty(arguments["Q"].shape[:-1])
+            cuir.run(program, {**arguments, "LSE": lse}, consts=consts)
+            return arguments["O"], lse
 
         return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)  # every call is seen here
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
-    monkeypatch.setattr(prepared_calls, "_KNOWN", OrderedDict())
+    monkeypatch.setattr(prepared_calls, "_ATTENTIONS", OrderedDict())
     monkeypatch.setattr(prepared_calls, "_TRACED", {})
     monkeypatch.setattr(prepared_calls, "_WARM", OrderedDict())
-    yield made
+    yield calls
 
 
 def call(qkv: Tensors, mask: Mod | None, score: Mod | None = None, **options: Any) -> torch.Tensor:
@@ -230,9 +230,9 @@ def test_one_kernel_for_all_data_and_lengths(compiled: list[Any]) -> None:
     for seed, (m, n) in enumerate([(M, N), (M, N), (70, 33), (33, 150)]):
         call(tensors(m=m, n=n), documents(seed, max(m, n)))
     for size in (5, 9, 40):
-        call(tensors(), windowed(size))
+        call(tensors(), make_window(size))
     assert len(compiled) == 2
-    call(tensors(dtype=torch.bfloat16, dim=128), windowed(5))
+    call(tensors(dtype=torch.bfloat16, dim=128), make_window(5))
     assert len(compiled) == 3
 
 
@@ -277,22 +277,22 @@ def test_nothing_is_transferred_again(compiled: list[Any], monkeypatch: pytest.M
     monkeypatch.setattr(attention_kernel, "transfer", None)
     call(tensors(), documents(1), alibi(2))
     call(tensors(4, 4, n=90), documents(1, 300), alibi(4))
-    assert len(compiled) == 1 and len(prepared_calls._KNOWN) == 2
+    assert len(compiled) == 1 and len(prepared_calls._ATTENTIONS) == 2
 
 
 def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    levels: list[str] = []
 
-    def wrong(program: Any, spec: Any, who: Any, consts: Any, level: str, progress: Any) -> Any:
-        asked.append(level)
+    def wrong(program: Any, spec: Any, key: Any, consts: Any, level: str, progress: Any) -> Any:
+        levels.append(level)
         raise CuirError.of("V305", "another mask")
 
-    monkeypatch.setattr(verification_verdicts, "verified", wrong)
+    monkeypatch.setattr(verification_verdicts, "verify_or_recall", wrong)
     monkeypatch.setattr(cuir, "run", None)  # what stands in for a kernel
     for level in ("quick", "full"):
         with pytest.raises(CuirError, match="V305"):
             call(tensors(), causal, verify=level)
-    assert asked == ["quick", "full"]
+    assert levels == ["quick", "full"]
 
 
 # ---- verification is remembered
@@ -312,7 +312,7 @@ def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     repeated = attention(documents(1, 500), head_dim=64, consts=SMALL).report
     assert repeated is not None and repeated.summary() == first.summary() and repeated.consts == first.consts
     with pytest.raises(AssertionError, match="asked again"):
-        _ = attention(windowed(3), head_dim=64, consts=SMALL).report
+        _ = attention(make_window(3), head_dim=64, consts=SMALL).report
     next(tmp_path.glob("verified/*.json")).write_text("{}")
     with pytest.raises(AssertionError, match="asked again"):
         _ = attention(documents(0), head_dim=64, consts=SMALL).report
@@ -322,9 +322,9 @@ def test_the_answer_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
     right = attention(causal, head_dim=64, consts=SMALL)
-    second = Specification("other", windowed(7))
+    second = Specification("other", make_window(7))
     with pytest.raises(CuirError, match="V107"):
-        verification_verdicts.verified(
+        verification_verdicts.verify_or_recall(
             right.program, second, make_capture_key(second.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
         )
     assert not list(tmp_path.glob("verified/*"))
@@ -332,11 +332,12 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 # ---- identities
 def test_what_an_identity_tells_apart() -> None:
-    item, two = make_capture_key(windowed(3)), make_capture_key(windowed(4))
+    item, two = make_capture_key(make_window(3)), make_capture_key(make_window(4))
     assert item.structure == two.structure and item.values != two.values and item.digest() == two.digest()
-    assert make_capture_key(windowed(-3)).structure != item.structure
+    assert make_capture_key(make_window(-3)).structure != item.structure
     assert (
-        make_capture_key(windowed(3)) == item and make_capture_key(softcapped(3.0)).structure != make_capture_key(softcapped(3)).structure
+        make_capture_key(make_window(3)) == item
+        and make_capture_key(make_softcap(3.0)).structure != make_capture_key(make_softcap(3)).structure
     )
     a, b = documents(0), documents(1, 500)
     assert make_capture_key(a).structure == make_capture_key(b).structure and make_capture_key(a).values != make_capture_key(b).values
@@ -347,9 +348,9 @@ def test_what_an_identity_tells_apart() -> None:
 def test_containers_that_hold_themselves() -> None:
     loop: list[Any] = [3]
     loop.append(loop)
-    known: dict[str, Any] = {"size": 4}
-    known["itself"] = known
-    assert make_capture_key(lambda b, h, q, k: q - k <= loop[0] + known["size"]).values == (4, 3)
+    container: dict[str, Any] = {"size": 4}
+    container["itself"] = container
+    assert make_capture_key(lambda b, h, q, k: q - k <= loop[0] + container["size"]).values == (4, 3)
 
 
 def test_things_that_cannot_be_compared() -> None:

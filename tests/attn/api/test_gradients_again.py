@@ -37,14 +37,14 @@ class Kernel:
         repeat = make_call_guard((), tuple(varying.values()))
         assert repeat is not None, "tensors that want gradients are not recognised"
         written = {t.name: arguments[t.name] for t in self.checked.tensors if t.written and t.name not in varying}
-        kept = {n: x for n, x in arguments.items() if n not in varying and n not in written}
+        constant = {n: x for n, x in arguments.items() if n not in varying and n not in written}
 
         def launch(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...] | None:
             if not repeat.covers((), tensors):
                 return None
             self.calls.append("again")
             result = {n: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).fill_(math.nan) for n, x in written.items()}
-            run(self.checked, {**kept, **dict(zip(varying, tensors, strict=True)), **result}, budget=math.inf)
+            run(self.checked, {**constant, **dict(zip(varying, tensors, strict=True)), **result}, budget=math.inf)
             return tuple(result.values())
 
         return launch
@@ -52,15 +52,15 @@ class Kernel:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    made: list[str] = []
+    names: list[str] = []
 
     def runs(self: module.Gradients, ready: Any, device: torch.device) -> Mapping[str, Kernel]:
         if not self.kernels:
-            self.kernels = {name: Kernel(step.checked, made) for name, step in self.plan.steps.items()}  # type: ignore[assignment]
+            self.kernels = {name: Kernel(step.checked, names) for name, step in self.plan.steps.items()}  # type: ignore[assignment]
         return self.kernels  # type: ignore[return-value]
 
     monkeypatch.setattr(module.Gradients, "_runs", runs)
-    return made
+    return names
 
 
 def tensors(seed: int, M: int = 70, D: int = 64) -> list[torch.Tensor]:
@@ -68,7 +68,7 @@ def tensors(seed: int, M: int = 70, D: int = 64) -> list[torch.Tensor]:
     return [torch.randn(1, 2, M, D, generator=g).half().requires_grad_() for _ in range(3)]
 
 
-def projected(seed: int) -> list[torch.Tensor]:
+def project(seed: int) -> list[torch.Tensor]:
     """Views of one tensor, as a projection to query, key and value gives them."""
     x = torch.randn(1, 70, 3, 2, 64, generator=torch.Generator().manual_seed(seed)).half().requires_grad_()
     return list(x.permute(2, 0, 3, 1, 4))
@@ -89,7 +89,7 @@ def exact(inputs: list[torch.Tensor], do: torch.Tensor, bias: torch.Tensor | Non
     return torch.autograd.grad(o, (q, k, v), do.double())
 
 
-@pytest.mark.parametrize("made_by", [tensors, projected])
+@pytest.mark.parametrize("made_by", [tensors, project])
 @pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])
 @pytest.mark.parametrize("bias", [None, TABLE], ids=["causal", "captured"])
 def test_the_second_pass_repeats_the_launches_of_the_first(
@@ -131,28 +131,28 @@ def test_other_passes_are_made_anew(calls: list[str]) -> None:
     table = TABLE.clone()
     spec = Specification("biased", None, lambda s, b, h, q, k: s + table[q - k + 100])
     result = attention(spec, dtype=torch.float16, head_dim=64, verify="off")
-    given = tensors(1)
-    ready = ready_of(result, given)
-    o, lse = _outputs(result, given)
+    inputs = tensors(1)
+    ready = ready_of(result, inputs)
+    o, lse = _outputs(result, inputs)
     do = torch.randn_like(o)
 
-    def pass_of(ready: Any, *given: Any, **more: Any) -> str:
+    def pass_of(ready: Any, *inputs: Any, **more: Any) -> str:
         calls.clear()
-        module.backward(ready, module.BackwardInputs(*given), **more)
+        module.backward(ready, module.BackwardInputs(*inputs), **more)
         return calls[0]
 
-    assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
-    assert pass_of(ready, *given, o, lse, do, torch.zeros_like(lse)) == "called"
-    assert pass_of(ready, *given, o, lse, do, None, needed=(True, False, False)) == "called"
-    assert pass_of(ready, *given, o, lse, do.transpose(1, 2).contiguous().transpose(1, 2), None) == "called"
+    assert [pass_of(ready, *inputs, o, lse, do, None) for _ in range(2)] == ["called", "again"]
+    assert pass_of(ready, *inputs, o, lse, do, torch.zeros_like(lse)) == "called"
+    assert pass_of(ready, *inputs, o, lse, do, None, needed=(True, False, False)) == "called"
+    assert pass_of(ready, *inputs, o, lse, do.transpose(1, 2).contiguous().transpose(1, 2), None) == "called"
     short = tensors(2, 50)
     assert pass_of(ready_of(result, short), *short, *_outputs(result, short), torch.randn(1, 2, 50, 64).half(), None) == "called"
-    assert pass_of(ready_of(result, given, 0.5), *given, o, lse, do, None) == "called"
-    assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
+    assert pass_of(ready_of(result, inputs, 0.5), *inputs, o, lse, do, None) == "called"
+    assert [pass_of(ready, *inputs, o, lse, do, None) for _ in range(2)] == ["called", "again"]
     table.mul_(2)  # behind the forward pass
-    assert [pass_of(ready, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
-    changed = ready_of(result, given)
-    assert [pass_of(changed, *given, o, lse, do, None) for _ in range(2)] == ["called", "again"]
+    assert [pass_of(ready, *inputs, o, lse, do, None) for _ in range(2)] == ["called", "again"]
+    changed = ready_of(result, inputs)
+    assert [pass_of(changed, *inputs, o, lse, do, None) for _ in range(2)] == ["called", "again"]
 
 
 @pytest.mark.parametrize("few", [False, True], ids=["dQ added up", "dQ apart"])

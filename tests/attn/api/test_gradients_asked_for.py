@@ -21,13 +21,13 @@ def near(b: Any, h: Any, q: Any, k: Any) -> Any:
     return (q - k < 100) & (k - q < 100)
 
 
-def biased(table: torch.Tensor) -> Any:
+def make_bias(table: torch.Tensor) -> Any:
     return lambda s, b, h, q, k: s + table[h, k]
 
 
 def wide(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
     """O in float64: a sink is a key of its own, whose value is 0."""
-    o, lse = dense(q, k, v, None, biased(table))
+    o, lse = dense(q, k, v, None, make_bias(table))
     return o * torch.sigmoid(lse - sink[:, None])[..., None]
 
 
@@ -64,7 +64,7 @@ def test_only_what_is_asked_for(requests: str, kernels: list[str], compiled: boo
     inputs = {"q": q, "k": k, "v": v, "t": torch.randn(2, N, generator=g), "s": torch.randn(2, generator=g)}
     for name in requests:
         inputs[name].requires_grad_()
-    score_mod, sink = biased(inputs["t"]), inputs["s"]
+    score_mod, sink = make_bias(inputs["t"]), inputs["s"]
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return flex_attention(q, k, v, score_mod, sink=sink, enable_gqa=True, backend="interpret", verify="off")

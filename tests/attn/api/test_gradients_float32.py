@@ -18,8 +18,8 @@ from cuir.verification.inputs import find_accumulated
 from cuir.verification.schedules import run_under_all
 from tests.strategies.effort import examples
 
-from ..kernels.test_autograd import biased, both, causal, dense, documents, late, masking, softcap, tensors
-from .test_gradients_asked_for import biased as of_a_table
+from ..kernels.test_autograd import biased, causal, compute_gradients, dense, documents, late, masking, softcap, tensors
+from .test_gradients_asked_for import make_bias as of_a_table
 from .test_gradients_asked_for import record_launches, wide
 
 DIMS = st.one_of(st.sampled_from([8, 32, 64, 96, 128, 192, 256]), st.integers(1, 256))
@@ -41,14 +41,14 @@ def off(x: torch.Tensor, exact: torch.Tensor) -> float:
 def accurate(shape: tuple[int, ...], mask_mod: Any, score_mod: Any) -> None:
     """Within twice the error of PyTorch's autograd of the dense formula in float32; of a gradient that is 0, or nearly, what rounding the terms that cancel in it leaves."""
     leaves = tensors(*shape, dtype=SINGLE)
-    result, exact = both(leaves, mask_mod, score_mod)
+    result, exact = compute_gradients(leaves, mask_mod, score_mod)
     ours = [x.detach().requires_grad_() for x in leaves]
     o, lse = dense(*ours, mask_mod, score_mod)
     g = torch.Generator().manual_seed(1)
     do, dl = torch.randn(o.shape, generator=g), torch.randn(lse.shape, generator=g)
     alive = (lse.detach() != 0).float()
-    theirs = torch.autograd.grad((o, lse), ours, (do, dl * alive))
-    for x, y, z in zip(result, exact, theirs, strict=True):
+    expected = torch.autograd.grad((o, lse), ours, (do, dl * alive))
+    for x, y, z in zip(result, exact, expected, strict=True):
         assert x.dtype == SINGLE and x.shape == y.shape
         assert float((x.double() - y).norm()) <= 2 * float((z.double() - y).norm()) + 2.0**-21 * (float(y.norm()) + y.numel() ** 0.5)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cuir import flex_attention
-from tests.gpu.test_kinks import FUNCTIONS, begin_at_0, close, theirs
+from tests.gpu.test_kinks import FUNCTIONS, begin_at_0, close, compute_reference
 
 F = torch.nn.functional
 N, D = 16, 32
@@ -28,12 +28,12 @@ def ours(*x: torch.Tensor, score_mod: Callable[..., Any]) -> Any:
 def test_a_parameter_that_begins_at_0(name: str) -> None:
     """One for all pairs, and one of a query, which are differentiated as scalars and as tiles."""
     f, (q, k, v) = FUNCTIONS[name], qkv()
-    one, each = torch.zeros((), requires_grad=True), torch.zeros(N, requires_grad=True)
+    scalar, each = torch.zeros((), requires_grad=True), torch.zeros(N, requires_grad=True)
 
     def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        return s + f(one) * j + f(each[i]) * (i - j)
+        return s + f(scalar) * j + f(each[i]) * (i - j)
 
-    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (one, each)) for call in (ours, theirs))
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (scalar, each)) for call in (ours, compute_reference))
     assert close(result[0], exact[0]) and close(result[1], exact[1])
 
 
@@ -43,7 +43,7 @@ def test_a_projection_of_zeros(name: str) -> None:
     q, k, v = qkv()
     zero = torch.zeros_like(q).requires_grad_()
     mod = lambda s, b, h, i, j: FUNCTIONS[name](s)  # noqa: E731
-    result, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, theirs))
+    result, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, compute_reference))
     assert close(result, exact, 1e-2)
 
 
@@ -53,7 +53,7 @@ def test_gates_of_zeros_in_half_precision(dtype: torch.dtype) -> None:
     mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
     q, k, v = qkv(dtype, 2)
     (result,) = torch.autograd.grad((ours(q, k, v, score_mod=mod) * q).float().sum(), gates)
-    (exact,) = torch.autograd.grad((theirs(q.float(), k.float(), v.float(), mod) * q).sum(), gates)
+    (exact,) = torch.autograd.grad((compute_reference(q.float(), k.float(), v.float(), mod) * q).sum(), gates)
     assert close(result, exact, 0.02)
 
 
@@ -62,7 +62,7 @@ def test_gates_of_zeros_in_a_compiled_call() -> None:
     mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
     q, k, v = qkv()
     compiled = torch.compile(ours, backend="aot_eager")
-    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, theirs))
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, compute_reference))
     assert close(result, exact)
 
 
@@ -83,7 +83,7 @@ def test_ties_within_a_row(name: str) -> None:
     rows = torch.tensor([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0]]).repeat(N // 2, 1).requires_grad_()
     of = (lambda r: r.amax(-1)) if name == "amax" else (lambda r: r.max(-1).values)
     (result,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
-    (exact,) = torch.autograd.grad((theirs(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
+    (exact,) = torch.autograd.grad((compute_reference(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
     assert close(result, exact)
 
 

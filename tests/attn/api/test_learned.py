@@ -15,7 +15,7 @@ from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.text.diagnostics import CuirError
 
 B, H, HK, N, D = 2, 2, 1, 70, 16
-WHERE, BUCKETS = torch.arange(N).flip(0) // 2, (torch.arange(2 * N) - N).abs().clamp(max=20) // 4
+PLACES, BUCKETS = torch.arange(N).flip(0) // 2, (torch.arange(2 * N) - N).abs().clamp(max=20) // 4
 Learned = dict[str, torch.Tensor]
 ALL: dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]] = {
     "of pairs": (
@@ -30,7 +30,7 @@ ALL: dict[str, tuple[dict[str, tuple[int, ...]], Callable[..., Any]]] = {
     ),
     "of queries, of keys, of both": (
         {"rows": (N,), "keys": (B, N), "both": (N,)},
-        lambda t, s, b, h, q, k: s * (1.0 + 0.3 * t["rows"][WHERE[q]]) + t["keys"][b, k] + t["both"][q] * t["both"][k],
+        lambda t, s, b, h, q, k: s * (1.0 + 0.3 * t["rows"][PLACES[q]]) + t["keys"][b, k] + t["both"][q] * t["both"][k],
     ),
     "of heads": (
         {"gate": (H,), "slopes": (B, H), "cap": (), "idle": (H,)},
@@ -54,7 +54,7 @@ def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
 MASK = create_block_mask(causal, None, None, N, N, device="cpu")
 
 
-def learned(sizes: dict[str, tuple[int, ...]], dtype: torch.dtype = torch.float32) -> Learned:
+def make_learned(sizes: dict[str, tuple[int, ...]], dtype: torch.dtype = torch.float32) -> Learned:
     g = torch.Generator().manual_seed(1)
     return {name: torch.randn(size, generator=g).to(dtype).requires_grad_() for name, size in sizes.items()}
 
@@ -69,7 +69,9 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Callable[...
     return (s - lse[..., None]).exp() @ v, lse
 
 
-def both(mod: Callable[..., Any], t: Learned, sink: bool = False, call: Callable[..., Any] = flex_attention) -> tuple[Any, Any]:
+def compute_gradients(
+    mod: Callable[..., Any], t: Learned, sink: bool = False, call: Callable[..., Any] = flex_attention
+) -> tuple[Any, Any]:
     """Our gradients of query, key, value and what is learned, and those of the dense formula in float64; of O and LSE. sink: the last of those learned is one."""
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **t: torch.Tensor) -> Any:
@@ -100,8 +102,8 @@ def close(result: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_biases(name: str) -> None:
     sizes, mod = ALL[name]
-    t = learned(sizes)
-    close(*both(mod, t), (*tensors(), *t.values()))
+    t = make_learned(sizes)
+    close(*compute_gradients(mod, t), (*tensors(), *t.values()))
 
 
 F = torch.nn.functional
@@ -131,20 +133,22 @@ CHOOSING: dict[str, Callable[[Any], Any]] = {  # functions whose derivative is a
 def test_functions_that_choose(name: str) -> None:
     """A number for each head, one for all, and the score: two choose between scalars, one a power."""
     f = CHOOSING[name]
-    t = learned({"gate": (H,), "one": ()})
+    t = make_learned({"gate": (H,), "one": ()})
     close(
-        *both(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t), (*tensors(), *t.values()), bound=0.05
+        *compute_gradients(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t),
+        (*tensors(), *t.values()),
+        bound=0.05,
     )  # of a sum over all pairs, which cancel
 
 
 def test_a_learned_exponent() -> None:
-    t = learned({"heads": (H,)})
-    close(*both(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
+    t = make_learned({"heads": (H,)})
+    close(*compute_gradients(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
 
 
 def test_a_sink_and_a_bias_in_half_precision() -> None:
-    t = learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
-    result, exact = both(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
+    t = make_learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
+    result, exact = compute_gradients(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
     close(result, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
@@ -188,8 +192,8 @@ def test_under_torch_compile() -> None:
         return s * torch.sigmoid(t["gate"][h]) + t["line"][q - k + N]
 
     torch._dynamo.reset()
-    t = learned(sizes)
-    ours, exact = both(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
+    t = make_learned(sizes)
+    ours, exact = compute_gradients(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
     close(ours, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
@@ -265,7 +269,7 @@ def test_the_same_bits_every_time_are_refused() -> None:
 
 # ---- what a mod detaches
 @torch.no_grad()
-def stepped(x: Any) -> Any:
+def round_to_halves(x: Any) -> Any:
     return torch.round(x * 2) / 2
 
 
@@ -287,7 +291,7 @@ DETACHING: dict[str, Callable[[Any], Any]] = {
     "some of both": lambda t: lambda s, b, h, q, k: s * t[k] + s.detach() * t[q].detach() + torch.detach(s),
     "within torch.no_grad": under_no_grad,
     "rounding that has a slope": lambda t: lambda s, b, h, q, k: s + (torch.round(s * 2) / 2 - s).detach() + t[k],
-    "a function without gradients": lambda t: lambda s, b, h, q, k: s + stepped(s) * t[k],
+    "a function without gradients": lambda t: lambda s, b, h, q, k: s + round_to_halves(s) * t[k],
     "a choice": lambda t: lambda s, b, h, q, k: torch.where(q >= k, s * t[k].detach().sigmoid(), s.detach()),
     "everything": lambda t: lambda s, b, h, q, k: (s * t[k]).detach(),
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 from cuir import Specification, attention, create_block_mask, flex_attention
 
@@ -46,14 +46,14 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Mod) -> torch.
     return scores.softmax(-1) @ v
 
 
-def drawn(size: int = S) -> list[torch.Tensor]:
+def draw(size: int = S) -> list[torch.Tensor]:
     return [torch.randn(B, H, size, D, generator=torch.Generator().manual_seed(i)).half().requires_grad_() for i in range(3)]
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_and_gradients_of_captured_tables(name: str) -> None:
-    ours = [*drawn(), TABLE.clone().requires_grad_(), ROW.clone().requires_grad_()]
+    ours = [*draw(), TABLE.clone().requires_grad_(), ROW.clone().requires_grad_()]
     exact = [x.detach().double().requires_grad_() for x in ours]
     o = flex_attention(*ours[:3], score_mod=SCORES[name](*ours[3:]), backend="interpret", verify="off")
     expected = dense(*exact[:3], SCORES[name](*exact[3:]))
@@ -80,11 +80,11 @@ MASKS: dict[str, Mod] = {
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", MASKS)
 def test_masks_are_pytorchs_in_our_block_masks_and_in_theirs(name: str) -> None:
-    q, k, v = (x.detach() for x in drawn(200))
+    q, k, v = (x.detach() for x in draw(200))
     ours = create_block_mask(MASKS[name], None, None, 200, 200, device="cpu")
-    mask = theirs.create_block_mask(MASKS[name], None, None, 200, 200, device="cpu")
+    mask = torch_flex.create_block_mask(MASKS[name], None, None, 200, 200, device="cpu")
     assert torch.equal(ours.to_dense(), mask.to_dense())
-    expected = theirs.flex_attention(q.double(), k.double(), v.double(), block_mask=mask)
+    expected = torch_flex.flex_attention(q.double(), k.double(), v.double(), block_mask=mask)
     for item in (ours, mask):
         o = flex_attention(q, k, v, block_mask=item, backend="interpret", verify="off")
         torch.testing.assert_close(o.double(), expected, rtol=4e-3, atol=4e-3)
@@ -114,7 +114,7 @@ def test_a_compiled_module_has_the_same_results_and_gradients() -> None:
     layer, results = Layer(), []
     for call in (layer, torch.compile(layer, backend="eager", fullgraph=True)):
         layer.zero_grad()
-        o = call(*drawn(64))
+        o = call(*draw(64))
         o.float().square().sum().backward()
         assert layer.table.weight.grad is not None
         assert layer.row.grad is not None

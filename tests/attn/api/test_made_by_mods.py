@@ -14,7 +14,7 @@ import cuir
 from cuir import Specification
 from cuir.attn.tracing.trace import trace
 from cuir.text.diagnostics import CuirError
-from tests.peer.reports.suite import dense_attention as theirs
+from tests.peer.reports.suite import dense_attention as dense_attention
 
 S = 40
 QKV = torch.randn(3, 1, 2, S, 16, generator=torch.Generator().manual_seed(0)).unbind()
@@ -39,7 +39,7 @@ def test_scores_read_them_in_each_call(compiled: bool) -> None:
     mods = [distances(S), distances(S), distances(S + 9)]
     for mod in (mods[0], *mods):  # warm, of one structure, with another size
         leaves = [x.clone().requires_grad_() for x in QKV]
-        actual, expected = call(*leaves, mod), theirs(*leaves, score_mod=mod)
+        actual, expected = call(*leaves, mod), dense_attention(*leaves, score_mod=mod)
         torch.testing.assert_close(actual, expected)
         for a, b in zip(*(torch.autograd.grad(o.square().sum(), leaves) for o in (actual, expected)), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
@@ -52,7 +52,7 @@ def test_masks_read_them() -> None:
 
     block_mask = cuir.create_block_mask(mask, None, None, S, S, device="cpu", BLOCK_SIZE=16)
     o = cuir.flex_attention(*QKV, block_mask=block_mask, **OPTIONS)
-    torch.testing.assert_close(o, theirs(*QKV, block_mask=block_mask))
+    torch.testing.assert_close(o, dense_attention(*QKV, block_mask=block_mask))
 
 
 def test_one_that_is_too_short_is_refused() -> None:

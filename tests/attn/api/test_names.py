@@ -137,11 +137,11 @@ def test_the_same_names_in_a_compiled_function_and_in_packed_sequences(chosen: l
     judge(compiled, chosen)
     places = torch.tensor([0, N], dtype=torch.int32)
 
-    def packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Any) -> torch.Tensor:
+    def attend_packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Any) -> torch.Tensor:
         o = cuir.varlen_attention(*(x[0].transpose(0, 1) for x in (q, k, v)), places, places, score_mod=mod, **OPTIONS)
         return o.transpose(0, 1)[None]
 
-    judge(packed, chosen)
+    judge(attend_packed, chosen)
 
 
 def test_the_same_names_over_a_cache() -> None:
@@ -172,22 +172,22 @@ def test_a_keyword_parameter_keeps_its_default_whatever_it_is_called() -> None:
 
 def test_a_launch_takes_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arguments of a compiled kernel are a mapping: `self` and `out` are names like others."""
-    seen: dict[str, Any] = {}
+    record: dict[str, Any] = {}
 
-    def examine(args: tuple[Any, ...], named: dict[str, Any], outs: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        seen.update(named)
+    def examine(args: tuple[Any, ...], named: dict[str, Any], outs: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        record.update(named)
         raise LookupError
 
     kernel = object.__new__(CompiledKernel)
-    kernel._repeats, kernel._known = (), {}
+    kernel._repeats, kernel._records = (), {}
     monkeypatch.setattr(kernel, "_examine", examine, raising=False)
-    given = {"self": 1, "out": 2, "args": 3, "named": 4}
+    arguments = {"self": 1, "out": 2, "args": 3, "named": 4}
     with pytest.raises(LookupError):
-        kernel.launch(given)
-    assert seen == given
-    seen.clear()
+        kernel.launch(arguments)
+    assert record == arguments
+    record.clear()
     interface = SimpleNamespace(origin=SimpleNamespace(params=[SimpleNamespace(name=n) for n in ("self", "out")]))
     monkeypatch.setattr(CompiledKernel, "_interface", interface)
     with pytest.raises(LookupError):
         kernel(self=1, out=2)
-    assert seen == {"self": 1, "out": 2}
+    assert record == {"self": 1, "out": 2}

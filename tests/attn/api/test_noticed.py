@@ -59,8 +59,8 @@ def an_entry_that_is_gone() -> Any:
 
 @case
 def an_attribute_that_is_gone() -> Any:
-    made = types.SimpleNamespace(size=3)
-    return lambda: getattr(made, "size", 4), lambda: delattr(made, "size")
+    instance = types.SimpleNamespace(size=3)
+    return lambda: getattr(instance, "size", 4), lambda: delattr(instance, "size")
 
 
 @case
@@ -68,8 +68,8 @@ def a_slot_that_is_filled() -> Any:
     class Slots:
         __slots__ = ("size",)
 
-    made = Slots()
-    return lambda: made.size if hasattr(made, "size") else 3, lambda: setattr(made, "size", 4)
+    instance = Slots()
+    return lambda: instance.size if hasattr(instance, "size") else 3, lambda: setattr(instance, "size", 4)
 
 
 @case
@@ -80,8 +80,8 @@ def the_order_of_a_dictionary() -> Any:
 
 @case
 def kinds_of_keys() -> Any:
-    held = [{1: 3, "1": 4}]
-    return lambda: held[0][1], lambda: held.__setitem__(0, {"1": 3, 1: 4})
+    cell = [{1: 3, "1": 4}]
+    return lambda: cell[0][1], lambda: cell.__setitem__(0, {"1": 3, 1: 4})
 
 
 @case
@@ -101,14 +101,14 @@ def functions_as_keys() -> Any:
 
 @case
 def the_order_of_a_set() -> Any:
-    held = [{0, 8}]
-    return lambda: next(iter(held[0])), lambda: held.__setitem__(0, {8, 0})
+    cell = [{0, 8}]
+    return lambda: next(iter(cell[0])), lambda: cell.__setitem__(0, {8, 0})
 
 
 @case
 def a_factory_of_entries() -> Any:
-    held = defaultdict(lambda: 3)
-    return lambda: held.copy()["size"], lambda: setattr(held, "default_factory", lambda: 4)
+    sizes = defaultdict(lambda: 3)
+    return lambda: sizes.copy()["size"], lambda: setattr(sizes, "default_factory", lambda: 4)
 
 
 class Config:
@@ -164,17 +164,17 @@ def a_global_that_hides_a_builtin() -> Any:
 
 
 @case
-def evaluated_text() -> Any:
+def make_evaluated_text() -> Any:
     return lambda: eval("FACTOR"), lambda: factor(4)
 
 
 @case
 def the_body_of_a_class() -> Any:
     def read() -> int:
-        class Made:
+        class Sized:
             size = FACTOR
 
-        return Made.size
+        return Sized.size
 
     return read, lambda: factor(4)
 
@@ -194,9 +194,9 @@ def attributes_of_a_text() -> Any:
         def read(self) -> int:
             return self.size  # type: ignore[attr-defined, no-any-return]
 
-    made = Text("a")
-    made.size = 3  # type: ignore[attr-defined]
-    return lambda: made.read(), lambda: setattr(made, "size", 4)
+    text = Text("a")
+    text.size = 3  # type: ignore[attr-defined]
+    return lambda: text.read(), lambda: setattr(text, "size", 4)
 
 
 @case
@@ -219,45 +219,45 @@ def what_a_module_makes_up() -> Any:
 
 @case
 def a_property_of_a_class_of_its_own() -> Any:
-    class Own(property):
-        def __get__(self, one: Any, of: Any = None) -> Any:
+    class CustomProperty(property):
+        def __get__(self, owner: Any, of: Any = None) -> Any:
             return FACTOR
 
-    class Made:
-        size = Own()
+    class Sized:
+        size = CustomProperty()
 
-    made = Made()
-    return lambda: made.size, lambda: factor(4)
+    instance = Sized()
+    return lambda: instance.size, lambda: factor(4)
 
 
 @case
 def an_operator_that_is_added() -> Any:
-    class Made:
+    class Sized:
         pass
 
-    made = Made()
-    return lambda: 3 if made else 4, lambda: setattr(Made, "__bool__", lambda self: False)
+    instance = Sized()
+    return lambda: 3 if instance else 4, lambda: setattr(Sized, "__bool__", lambda self: False)
 
 
 @case
 def other_bases() -> Any:
-    class One:
+    class Base:
         size = 3
 
     class Two:
         size = 4
 
-    class Made(One):
+    class Derived(Base):
         pass
 
-    return lambda: Made.size, lambda: setattr(Made, "__bases__", (Two,))
+    return lambda: Derived.size, lambda: setattr(Derived, "__bases__", (Two,))
 
 
 @case
 def a_class_that_says_it_is_of_python() -> Any:
-    made = dataclasses.make_dataclass("Made", [("size", int, 3)])
-    made.__module__ = "types"
-    return lambda: made.size, lambda: setattr(made, "size", 4)
+    cls = dataclasses.make_dataclass("Made", [("size", int, 3)])
+    cls.__module__ = "types"
+    return lambda: cls.size, lambda: setattr(cls, "size", 4)
 
 
 @case
@@ -272,34 +272,34 @@ def the_forward_of_a_module() -> Any:
 
 @case
 def items_of_a_class() -> Any:
-    class Made:
+    class Sized:
         def __class_getitem__(cls, name: str) -> int:
             return FACTOR
 
-    return lambda: Made["size"], lambda: factor(4)
+    return lambda: Sized["size"], lambda: factor(4)
 
 
 @case
 def an_object_made_of_another() -> Any:
     @dataclasses.dataclass
-    class Made:
+    class Sized:
         size: int
 
         def __post_init__(self) -> None:
             self.more = self.size + FACTOR
 
-    made = Made(1)
-    return lambda: dataclasses.replace(made, size=2).more, lambda: factor(4)
+    instance = Sized(1)
+    return lambda: dataclasses.replace(instance, size=2).more, lambda: factor(4)
 
 
 @case
 def an_object_as_text() -> Any:
-    class Made:
+    class Sized:
         def __str__(self) -> str:
             return str(FACTOR)
 
-    made = Made()
-    return lambda: int(f"{made}"), lambda: factor(4)
+    instance = Sized()
+    return lambda: int(f"{instance}"), lambda: factor(4)
 
 
 @case
@@ -357,12 +357,12 @@ def test_mods_that_are_containers() -> None:
 
 
 def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
-    held: Any = weakref.WeakValueDictionary(size=(result := Config()))
-    mod = lambda b, h, q, k: q - k <= (4 if held.get("size") is None else 3)  # noqa: E731
+    references: Any = weakref.WeakValueDictionary(size=(result := Config()))
+    mod = lambda b, h, q, k: q - k <= (4 if references.get("size") is None else 3)  # noqa: E731
     owner = make_capture_key(mod, None)
     del result
     collect()
-    assert not owner.comparable and "size" not in held
+    assert not owner.comparable and "size" not in references
 
 
 MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -373,7 +373,7 @@ MEMORY: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-def freed(t: torch.Tensor) -> None:
+def free(t: torch.Tensor) -> None:
     """Given the same place again, if there is nobody who holds it."""
     place, shape = t.data_ptr(), t.shape
     t.data = torch.empty(0, dtype=t.dtype)
@@ -387,16 +387,16 @@ def freed(t: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", [*MEMORY, "given the same place"])
 def test_other_memory_is_noticed(name: str) -> None:
-    change = MEMORY.get(name, freed)
+    change = MEMORY.get(name, free)
     t = torch.arange(16).view(4, 4).clone()
     mod = lambda b, h, q, k: t[q, k] > 0  # noqa: E731
     same, cache = MutationGuard(make_capture_key(mod, None), (mod, None), lambda dead: None), Cache()
-    made: list[Any] = []
-    cache.get("key", {"t": t}, lambda: made.append(0) or {})
+    calls: list[Any] = []
+    cache.get("key", {"t": t}, lambda: calls.append(0) or {})
     assert same.holds(mod, None)
     change(t)
-    cache.get("key", {"t": t}, lambda: made.append(0) or {})
-    assert not same.holds(mod, None) and len(made) == 2
+    cache.get("key", {"t": t}, lambda: calls.append(0) or {})
+    assert not same.holds(mod, None) and len(calls) == 2
 
 
 def test_zeros_have_signs() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from cuir import Specification, attention, create_block_mask, flex_attention
-from cuir.attn.api import operator as own
+from cuir.attn.api import operator as cuir_operator
 from cuir.attn.api.operator import OPERATOR
 from cuir.attn.capture.capture_keys import follow, make_capture_key
 from cuir.attn.kernels.attention_kernel import Attention
@@ -35,7 +35,7 @@ def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
 
-def windowed(size: int) -> Mod:
+def make_window(size: int) -> Mod:
     return lambda b, h, q, k: q - k <= size
 
 
@@ -43,7 +43,7 @@ def documents(ids: torch.Tensor) -> Mod:
     return lambda b, h, q, k: ids[q] == ids[k]
 
 
-def scaled(slopes: torch.Tensor) -> Mod:
+def make_scaling(slopes: torch.Tensor) -> Mod:
     return lambda s, b, h, q, k: s * slopes[h]
 
 
@@ -70,7 +70,7 @@ class Compiled:
         return self.call(*args)
 
 
-def wanted(qkv: tuple[torch.Tensor, ...], mask: Mod | None = None, score: Mod | None = None) -> torch.Tensor:
+def compute_expected(qkv: tuple[torch.Tensor, ...], mask: Mod | None = None, score: Mod | None = None) -> torch.Tensor:
     return Specification("wanted", mask, score).reference(*qkv, D**-0.5)[0].float()  # type: ignore[call-arg]
 
 
@@ -82,7 +82,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, score: Mod | None,
     return flex_attention(q * 1.0, k, v, score, mask, backend="interpret") + 0.0
 
 
-def masked(mod: Mod, m: int = M, n: int = N) -> Any:
+def make_mask(mod: Mod, m: int = M, n: int = N) -> Any:
     return create_block_mask(mod, None, None, m, n, device="cpu")
 
 
@@ -90,8 +90,8 @@ def masked(mod: Mod, m: int = M, n: int = N) -> Any:
 def test_one_graph_for_other_tensors() -> None:
     f, qkv = Compiled(attend), tensors()
     for step in (10, 20, 45):
-        mod, slopes = documents(torch.arange(N) // step), scaled(torch.tensor([1.0, step / 10]))
-        close(f(*qkv, slopes, masked(mod)), wanted(qkv, mod, slopes))
+        mod, slopes = documents(torch.arange(N) // step), make_scaling(torch.tensor([1.0, step / 10]))
+        close(f(*qkv, slopes, make_mask(mod)), compute_expected(qkv, mod, slopes))
     assert len(f.graphs) == 1
     names = [str(node.target) for node in f.graphs[0].graph.nodes if node.op == "call_function"]
     assert sum("flex_attention" in n for n in names) == 1 and all("cuir" in n for n in names if "flex_attention" in n)
@@ -99,34 +99,38 @@ def test_one_graph_for_other_tensors() -> None:
 
 def test_tensors_that_were_written_to() -> None:
     f, qkv, ids = Compiled(attend), tensors(), torch.arange(N) // 50
-    mask = masked(documents(ids))
+    mask = make_mask(documents(ids))
     for step in (50, 20):
         ids.copy_(torch.arange(N) // step)
-        close(f(*qkv, None, mask), wanted(qkv, documents(ids)))
+        close(f(*qkv, None, mask), compute_expected(qkv, documents(ids)))
     assert len(f.graphs) == 1
 
 
 def test_other_numbers_and_other_code_make_another_graph() -> None:
     f, qkv = Compiled(attend), tensors()
     for mod in (
-        windowed(5),
-        windowed(30),
+        make_window(5),
+        make_window(30),
         causal,
-        windowed(5),
-        theirs.and_masks(causal, windowed(20)),
-        theirs.and_masks(windowed(20), causal),
+        make_window(5),
+        torch_flex.and_masks(causal, make_window(20)),
+        torch_flex.and_masks(make_window(20), causal),
     ):
-        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+        close(f(*qkv, None, make_mask(mod)), compute_expected(qkv, mod))
     assert len(f.graphs) == 5
 
 
 def test_a_function_that_is_exchanged_inside_of_a_combination() -> None:
-    def both(one: Mod, other: Mod) -> Mod:
-        return lambda b, h, q, k: one(b, h, q, k) & other(b, h, q, k)
+    def combine(first: Mod, second: Mod) -> Mod:
+        return lambda b, h, q, k: first(b, h, q, k) & second(b, h, q, k)
 
     f, qkv = Compiled(attend), tensors()
-    for mod in (both(causal, windowed(9)), both(lambda b, h, q, k: q > k + 2, windowed(9)), both(causal, documents(torch.arange(N) // 9))):
-        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+    for mod in (
+        combine(causal, make_window(9)),
+        combine(lambda b, h, q, k: q > k + 2, make_window(9)),
+        combine(causal, documents(torch.arange(N) // 9)),
+    ):
+        close(f(*qkv, None, make_mask(mod)), compute_expected(qkv, mod))
 
 
 TABLE = torch.arange(N) // 30
@@ -137,9 +141,9 @@ def test_a_tensor_among_the_globals(monkeypatch: pytest.MonkeyPatch) -> None:
         return TABLE[q] == TABLE[k]
 
     f, qkv = Compiled(attend), tensors()
-    close(f(*qkv, None, masked(mask)), wanted(qkv, mask))
+    close(f(*qkv, None, make_mask(mask)), compute_expected(qkv, mask))
     monkeypatch.setitem(globals(), "TABLE", torch.arange(N) // 11)
-    close(f(*qkv, None, masked(mask)), wanted(qkv, mask))
+    close(f(*qkv, None, make_mask(mask)), compute_expected(qkv, mask))
 
 
 def test_a_mask_that_the_graph_makes() -> None:
@@ -156,25 +160,25 @@ def test_a_mask_that_the_graph_makes() -> None:
     for step in (3, 30):
         mod = documents(torch.arange(N) // step)
         item, two = f(*qkv, mod)
-        close(item, wanted(qkv, windowed(30)))
-        close(two, wanted(qkv, mod))
+        close(item, compute_expected(qkv, make_window(30)))
+        close(two, compute_expected(qkv, mod))
     assert len(f.graphs) == 1
 
 
 def test_a_mod_that_the_graph_makes_of_another() -> None:
     def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Mod) -> Any:
-        return flex_attention(q, k, v, None, create_block_mask(theirs.and_masks(mod, causal), None, None, M, N), backend="interpret")
+        return flex_attention(q, k, v, None, create_block_mask(torch_flex.and_masks(mod, causal), None, None, M, N), backend="interpret")
 
     f, qkv = Compiled(inside), tensors()
     for step in (9, 5):
         mod = documents(torch.arange(N) // step)
-        close(f(*qkv, mod), wanted(qkv, theirs.and_masks(mod, causal)))
+        close(f(*qkv, mod), compute_expected(qkv, torch_flex.and_masks(mod, causal)))
 
 
 def test_a_mod_that_cannot_be_compared_is_refused() -> None:
     table = np.arange(N)
     with pytest.raises(Exception, match="U418"):
-        Compiled(attend)(*tensors(), None, masked(lambda b, h, q, k: q - k <= int(table[3])))
+        Compiled(attend)(*tensors(), None, make_mask(lambda b, h, q, k: q - k <= int(table[3])))
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -190,7 +194,7 @@ def test_what_a_compiled_call_runs_is_verified_though_a_mod_does_not_read_all_th
     ready = Attention.ready
     monkeypatch.setattr(Attention, "ready", lambda self, *a, **k: (ran.append(self), ready(self, *a, **k))[1])
     f, qkv, pages = Compiled(attend), tensors(), Pages()
-    close(f(*qkv, None, masked(lambda b, h, q, k: pages.keep(b, h, q, k))), wanted(qkv, pages.keep))
+    close(f(*qkv, None, make_mask(lambda b, h, q, k: pages.keep(b, h, q, k))), compute_expected(qkv, pages.keep))
     assert len(ran) == 1
     report = ran[0].report  # as a call on a GPU asks for it
     assert report is not None and report.ok
@@ -208,12 +212,12 @@ class Windows:
 
 def test_numbers_of_a_class_are_guarded_and_its_tensors_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     f, qkv, windows = Compiled(attend), tensors(), Windows()
-    mask = masked(lambda b, h, q, k: windows.mod(b, h, q, k))
+    mask = make_mask(lambda b, h, q, k: windows.mod(b, h, q, k))
     for size in (5, 20):
         monkeypatch.setattr(Windows, "size", size)
-        close(f(*qkv, None, mask), wanted(qkv, windowed(size)))
+        close(f(*qkv, None, mask), compute_expected(qkv, make_window(size)))
     with pytest.raises(Exception, match=r"U418.*`ids` by way of a class"):
-        f(*qkv, None, masked(lambda b, h, q, k: windows.documents(b, h, q, k)))
+        f(*qkv, None, make_mask(lambda b, h, q, k: windows.documents(b, h, q, k)))
 
 
 def test_lengths_may_change() -> None:
@@ -222,7 +226,7 @@ def test_lengths_may_change() -> None:
 
     f = Compiled(inside)
     for m, n in ((70, 90), (40, 33), (50, 95), (33, 20)):
-        close(f(*tensors(2, m, n)), wanted(tensors(2, m, n), causal))
+        close(f(*tensors(2, m, n)), compute_expected(tensors(2, m, n), causal))
     assert len(f.graphs) <= 2
 
 
@@ -231,14 +235,14 @@ def test_masks_of_pytorch() -> None:
         pytest.skip("a mask of this PyTorch is no constant of a graph")
     f, qkv = Compiled(attend), tensors()
     for mod in (causal, documents(torch.arange(N) // 9)):
-        close(f(*qkv, None, theirs.create_block_mask(mod, None, None, M, N, device="cpu")), wanted(qkv, mod))
+        close(f(*qkv, None, torch_flex.create_block_mask(mod, None, None, M, N, device="cpu")), compute_expected(qkv, mod))
 
 
 def test_the_explicit_form() -> None:
-    found = attention(documents(torch.arange(N) // 9), head_dim=64)
-    f, qkv = Compiled(lambda q, k, v: found(q, k, v, return_lse=True, backend="interpret")), tensors()
+    attend = attention(documents(torch.arange(N) // 9), head_dim=64)
+    f, qkv = Compiled(lambda q, k, v: attend(q, k, v, return_lse=True, backend="interpret")), tensors()
     o, lse = f(*qkv)
-    close(o, wanted(qkv, documents(torch.arange(N) // 9)))
+    close(o, compute_expected(qkv, documents(torch.arange(N) // 9)))
     assert lse.shape == (1, 2, M)
 
 
@@ -247,7 +251,7 @@ def test_other_weights_and_sinks(normalize: Any) -> None:
     def inside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, sink: Any) -> Any:
         return flex_attention(q, k, v, None, mask, backend="interpret", normalize=normalize, sink=sink)
 
-    f, qkv, mask = Compiled(inside), tensors(), masked(causal)
+    f, qkv, mask = Compiled(inside), tensors(), make_mask(causal)
     sinks: list[Any] = [None] if normalize != "softmax" else [torch.nn.Parameter(torch.rand(2), False), torch.ones(2), None, 0.5]
     for sink in sinks:
         spec = Specification("wanted", causal, normalize=normalize, sink=sink)
@@ -257,7 +261,7 @@ def test_other_weights_and_sinks(normalize: Any) -> None:
 
 
 def test_explained_without_a_break() -> None:
-    observed = torch._dynamo.explain(attend)(*tensors(), None, masked(causal))
+    observed = torch._dynamo.explain(attend)(*tensors(), None, make_mask(causal))
     assert observed.graph_break_count == 0 and observed.graph_count == 1
 
 
@@ -265,7 +269,7 @@ def test_through_aot_autograd() -> None:
     f = torch.compile(attend, fullgraph=True, backend="aot_eager")
     qkv, mod = tensors(), documents(torch.arange(N) // 9)
     with torch.no_grad():
-        close(f(*qkv, None, masked(mod)), wanted(qkv, mod))
+        close(f(*qkv, None, make_mask(mod)), compute_expected(qkv, mod))
 
 
 @pytest.mark.parametrize(
@@ -278,13 +282,13 @@ def test_through_aot_autograd() -> None:
 )
 def test_mistakes_are_said(says: str, change: Callable[..., Any]) -> None:
     with pytest.raises(Exception, match=says):
-        Compiled(attend)(*change(*tensors()), None, masked(causal))
+        Compiled(attend)(*change(*tensors()), None, make_mask(causal))
 
 
 # ---- the operator
 def test_the_operator_keeps_the_rules_of_pytorch() -> None:
     mod = documents(torch.arange(N) // 9)
-    handle = own.register_mods(mod, None)
+    handle = cuir_operator.register_mods(mod, None)
     q, k, v = tensors()
     args = (
         q.transpose(1, 2).contiguous().transpose(1, 2),
@@ -297,27 +301,27 @@ def test_the_operator_keeps_the_rules_of_pytorch() -> None:
         "interpret",
         "off",
     )
-    torch.library.opcheck(own.OPERATOR, args)
+    torch.library.opcheck(cuir_operator.OPERATOR, args)
 
 
 def test_results_of_a_graph_are_never_remembered() -> None:
     """The memory of an intermediate result may hold something else when the next call comes, although it is the same tensor."""
     qkv, ids = tensors(), torch.arange(N) // 45
-    handle = own.register_mods(documents(torch.arange(N) // 9), None)
+    handle = cuir_operator.register_mods(documents(torch.arange(N) // 9), None)
     fresh = ids.clone()
     for step in (45, 9):
         fresh.detach().copy_(torch.arange(N) // step)
         before = fresh._version
         torch._C._autograd._unsafe_set_version_counter((fresh,), (before - 1,))
-        o, _ = own.OPERATOR(*qkv, [fresh], handle, D**-0.5, False, "interpret", "off")
-        close(o, wanted(qkv, documents(torch.arange(N) // step)))
+        o, _ = cuir_operator.OPERATOR(*qkv, [fresh], handle, D**-0.5, False, "interpret", "off")
+        close(o, compute_expected(qkv, documents(torch.arange(N) // step)))
 
 
-def shifted(offset: torch.Tensor) -> Mod:
+def make_shifted_mask(offset: torch.Tensor) -> Mod:
     return lambda b, h, q, k: q + offset >= k
 
 
-def looked_up(table: torch.Tensor, offset: torch.Tensor) -> Mod:
+def make_lookup(table: torch.Tensor, offset: torch.Tensor) -> Mod:
     return lambda b, h, q, k: table[q + offset] >= k
 
 
@@ -335,21 +339,21 @@ def test_other_tensors_that_a_kernel_reads_as_they_lie_need_nothing_made(
 ) -> None:
     """As a decoding step's offset is, of a mask that the graph makes or is given. Integers of 64 bits, and elements whose index depends on a number of the graph, are looked at in each call."""
     qkv, prepared = tensors(m=3, n=300), []
-    own_prepare = own.prepare
-    monkeypatch.setattr(own, "prepare", lambda *args: prepared.append(1) or own_prepare(*args))
+    own_prepare = cuir_operator.prepare
+    monkeypatch.setattr(cuir_operator, "prepare", lambda *args: prepared.append(1) or own_prepare(*args))
     table = torch.arange(400, dtype=torch.int32)
 
-    def mask_at(here: torch.Tensor) -> Any:
-        return create_block_mask(looked_up(table, here) if tabled else shifted(here), None, None, 3, 300, device="cpu")
+    def mask_at(offset: torch.Tensor) -> Any:
+        return create_block_mask(make_lookup(table, offset) if tabled else make_shifted_mask(offset), None, None, 3, 300, device="cpu")
 
-    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: Any) -> Any:
-        mask = mask_at(given + 1) if inside else given
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: Any) -> Any:
+        mask = mask_at(table + 1) if inside else table
         return flex_attention(q * 1.0, k, v, None, mask, backend="interpret") + 0.0
 
     compiled = Compiled(step)
     for n in (10, 200, 280):
         offset = torch.tensor(n, dtype=dtype)
-        close(compiled(*qkv, offset if inside else mask_at(offset + 1)), wanted(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
+        close(compiled(*qkv, offset if inside else mask_at(offset + 1)), compute_expected(qkv, lambda b, h, q, k, n=n: q + n + 1 >= k))  # type: ignore[misc]
     assert len(prepared) == result and len(compiled.graphs) == 1
 
 
@@ -363,7 +367,7 @@ def test_a_read_that_a_number_of_the_graph_masks_is_looked_at_in_each_call() -> 
 
     compiled = Compiled(step)
     for n in (0, 1):
-        close(compiled(*qkv, torch.tensor(n, dtype=torch.int32)), wanted(qkv, lambda b, h, q, k, n=n: (q <= n) & (q >= k)))  # type: ignore[misc]
+        close(compiled(*qkv, torch.tensor(n, dtype=torch.int32)), compute_expected(qkv, lambda b, h, q, k, n=n: (q <= n) & (q >= k)))  # type: ignore[misc]
     with pytest.raises(CuirError, match="has 2 elements, and its element 2 is read"):
         compiled(*qkv, torch.tensor(2, dtype=torch.int32))
 
@@ -377,7 +381,7 @@ def test_paths_lead_to_what_the_walk_found() -> None:
             return self.tables["a"][0][q] + self.tables["n"] > 0
 
     holder = Holder()
-    mods = (theirs.and_masks(causal, documents(torch.ones(4))), lambda s, b, h, q, k, *, t=5: s * t + holder(b, h, q, k) + TABLE[q])
+    mods = (torch_flex.and_masks(causal, documents(torch.ones(4))), lambda s, b, h, q, k, *, t=5: s * t + holder(b, h, q, k) + TABLE[q])
     owner = make_capture_key(*mods)
     assert {kind for kind, _, _ in owner.places} >= {"tensor", "number", "function", "object", "length"} and len(owner.tensors) == 3
     for kind, path, value in owner.places:
@@ -406,14 +410,14 @@ CHANGED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 @pytest.mark.parametrize(("values", "mod"), CHANGED.values(), ids=CHANGED)
 @pytest.mark.parametrize("position", ["cell", "attribute"])
 def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[Any, ...], mod: Callable[..., Any], position: str) -> None:
-    class Held:
+    class Holder:
         value = values[0]
 
-    held, cell = Held(), values[0]
-    held.value = values[0]
+    holder, cell = Holder(), values[0]
+    holder.value = values[0]
 
     def by_attribute(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        return mod(held.value, s)
+        return mod(holder.value, s)
 
     def by_cell(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return mod(cell, s)
@@ -421,7 +425,7 @@ def test_whatever_a_mod_captures_is_noticed_when_it_is_exchanged(values: tuple[A
     score_mod = by_cell if position == "cell" else by_attribute
     compiled = Compiled(lambda q, k, v: attend(q, k, v, score_mod, None))
     for value in values:
-        held.value = cell = value
+        holder.value = cell = value
         torch.testing.assert_close(compiled(*tensors()), attend(*tensors(), score_mod, None))
 
 
@@ -463,11 +467,11 @@ def test_checkpoints(reentrant: bool) -> None:
     )
     bias, q = torch.randn(2, N), tensors()[1].float()
 
-    def own(x: torch.Tensor) -> Any:
+    def attend(x: torch.Tensor) -> Any:
         return flex_attention(x, x, x, lambda s, b, h, i, j: s + bias[h, j], backend="interpret", verify="off")
 
-    calls: list[Callable[[torch.Tensor], Any]] = [own, lambda x: checkpoint(own, x, use_reentrant=reentrant)]
-    calls += [] if reentrant else [lambda x: checkpoint(own, x, use_reentrant=False, context_fn=saved)]
+    calls: list[Callable[[torch.Tensor], Any]] = [attend, lambda x: checkpoint(attend, x, use_reentrant=reentrant)]
+    calls += [] if reentrant else [lambda x: checkpoint(attend, x, use_reentrant=False, context_fn=saved)]
     for call in (*calls, torch.compile(calls[1], backend="aot_eager")):
         x = q.clone().requires_grad_()
         call(x).square().sum().backward()

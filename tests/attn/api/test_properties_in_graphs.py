@@ -19,7 +19,7 @@ class Base:
         return 3.0
 
 
-class Own:
+class Custom:
     @property
     def size(self) -> float:
         return 3.0
@@ -35,14 +35,14 @@ class Nearer(Base):
         return Base.size.__get__(self) + 1.0
 
 
-def replaced(size: float) -> property:
+def make_property(size: float) -> property:
     return property(lambda self: size)
 
 
-@pytest.mark.parametrize(("result", "changed"), [(Own, Own), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
+@pytest.mark.parametrize(("result", "changed"), [(Custom, Custom), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
 def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
-    one, graphs = result(), 0
+    initial, graphs = result(), 0
 
     def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
         nonlocal graphs
@@ -50,7 +50,7 @@ def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, mon
         return graph.forward  # type: ignore[no-any-return]
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        return s * one.size
+        return s * initial.size
 
     def call() -> torch.Tensor:
         return flex_attention(Q, K, V, score, backend="interpret", verify="off")  # type: ignore[no-any-return]
@@ -58,6 +58,6 @@ def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, mon
     compiled = torch.compile(call, backend=backend, fullgraph=True)
     before = compiled()
     assert torch.equal(compiled(), before) and graphs == 1
-    monkeypatch.setattr(changed, "size", replaced(0.25))
+    monkeypatch.setattr(changed, "size", make_property(0.25))
     after = compiled()
     assert torch.equal(after, call()) and not torch.equal(after, before) and graphs == 2

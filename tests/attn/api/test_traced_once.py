@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 import corpus
 import cuir
@@ -27,7 +27,7 @@ DOCUMENTS = torch.arange(64) // 20
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_KNOWN", "_TRACED", "_WARM"):
+    for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
     monkeypatch.setattr(materialised_block_masks, "_STANDING", weakref.WeakKeyDictionary())
 
@@ -46,20 +46,20 @@ def pair(window: int = 30) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 @contextmanager
-def counted(*mods: Any) -> Iterator[Counter[str]]:
+def count_runs(*mods: Any) -> Iterator[Counter[str]]:
     """Runs of mods by what they are run with, `traced` or `tensors`. By their code: tracing runs copies, which write to copies of what a mod holds."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     codes: set[CodeType] = {mod.__code__ for mod in mods}
 
     def look(frame: FrameType, event: str, argument: object) -> None:
         if event == "call" and frame.f_code in codes:
             kind = "traced" if any(isinstance(x, Proxy) for x in frame.f_locals.values()) else "tensors"
-            found[f"{frame.f_code.co_name} {kind}"] += 1
+            counts[f"{frame.f_code.co_name} {kind}"] += 1
 
     before = sys.getprofile()
     sys.setprofile(look)
     try:
-        yield found
+        yield counts
     finally:
         sys.setprofile(before)
 
@@ -70,7 +70,7 @@ ONCE = {"score_mod traced": 1, "mask_mod traced": 1}
 @pytest.mark.parametrize("whole", [True, False], ids=["mods", "masked score"])
 def test_a_first_call_traces_each_mod_once_and_a_second_one_none(whole: bool) -> None:
     score_mod, mask_mod = pair()
-    with counted(score_mod, mask_mod) as runs:
+    with count_runs(score_mod, mask_mod) as runs:
         mask = create_block_mask(mask_mod, None, None, M, N) if whole else None
         assert not runs, "a block mask of ours holds its mask_mod and computes nothing"
         first = flex_attention(Q, K, V, score_mod, mask, backend="interpret")
@@ -82,15 +82,15 @@ def test_a_first_call_traces_each_mod_once_and_a_second_one_none(whole: bool) ->
 def test_mods_made_anew_with_other_numbers_are_traced_once_more() -> None:
     flex_attention(Q, K, V, pair()[0], create_block_mask(pair()[1], None, None, M, N), backend="interpret")
     score_mod, mask_mod = pair(window=20)
-    with counted(score_mod, mask_mod) as runs:
+    with count_runs(score_mod, mask_mod) as runs:
         flex_attention(Q, K, V, score_mod, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
     assert runs == ONCE, "their program is known, but that is only seen in what they trace to"
 
 
 def test_the_blocks_of_a_mask_of_pytorch_are_compared_without_another_trace() -> None:
     score_mod, mask_mod = pair()
-    with counted(score_mod, mask_mod) as runs:
-        mask = theirs.create_block_mask(mask_mod, None, None, M, N, device="cpu")
+    with count_runs(score_mod, mask_mod) as runs:
+        mask = torch_flex.create_block_mask(mask_mod, None, None, M, N, device="cpu")
         assert set(runs) == {"mask_mod tensors"}, "PyTorch computes its blocks from the mask_mod"
         runs.clear()
         flex_attention(Q, K, V, score_mod, mask, backend="interpret")
@@ -104,14 +104,14 @@ def test_blocks_of_a_mask_whose_condition_nothing_hangs_on_are_compared_all_the_
     def nothing(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return torch.where(torch.tensor(False), score, -torch.inf)
 
-    mask = theirs.create_block_mask(mask_mod, None, None, M, N, device="cpu")
+    mask = torch_flex.create_block_mask(mask_mod, None, None, M, N, device="cpu")
     assert not flex_attention(Q, K, V, nothing, mask, backend="interpret").any()
 
 
 def test_an_attention_and_a_transfer_trace_once() -> None:
     score_mod, mask_mod = pair()
     spec = cuir.Specification("pair", mask_mod, score_mod)
-    with counted(score_mod, mask_mod) as runs:
+    with count_runs(score_mod, mask_mod) as runs:
         result = cuir.attention(spec, head_dim=D)
         assert runs == ONCE
         result(Q, K, V, backend="interpret")
@@ -126,7 +126,7 @@ def test_verification_traces_once_beside_its_runs_on_tensors() -> None:
     score_mod, mask_mod = pair()
     program = cuir.transfer(corpus.kernels()["flash_fwd_sm90"], cuir.Specification("pair", pair()[1], pair()[0])).text
     spec = cuir.Specification("pair", mask_mod, score_mod)
-    with counted(score_mod, mask_mod) as runs:
+    with count_runs(score_mod, mask_mod) as runs:
         report = cuir.verify(cuir.parse(program.replace("<= BM_", "< BM_")), spec, consts={"T": cuir.f16, "D": D}, shrink=False, seeded=0)
     assert not report.ok and [s.verdict for s in report.stages[:2]] == ["passed", "failed"]
     assert {name: n for name, n in runs.items() if name.endswith("traced")} == ONCE
@@ -139,7 +139,7 @@ def test_a_graph_traces_once() -> None:
     compiled = torch.compile(
         lambda q, k, v: flex_attention(q, k, v, score_mod, mask, backend="interpret"), fullgraph=True, backend="aot_eager"
     )
-    with counted(score_mod, mask_mod) as runs:
+    with count_runs(score_mod, mask_mod) as runs:
         result = compiled(Q, K, V)
         assert runs == ONCE
         compiled(Q, K, V)
@@ -153,7 +153,7 @@ def test_a_number_that_decides_control_flow_costs_a_second_run() -> None:
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return q_idx <= kv_idx if backwards else q_idx >= kv_idx
 
-    with counted(mask_mod) as runs:
+    with count_runs(mask_mod) as runs:
         flex_attention(Q, K, V, None, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
     assert runs == {"mask_mod traced": 2}
 
@@ -170,7 +170,7 @@ def test_a_mod_that_keeps_what_it_computes_is_traced_again_which_refuses_it() ->
         Memo.slope = Memo.slope if Memo.slope is not None else gain * 2.0
         return score * Memo.slope
 
-    with counted(score_mod) as runs, pytest.raises(CuirError, match="X122"):
+    with count_runs(score_mod) as runs, pytest.raises(CuirError, match="X122"):
         flex_attention(Q, K, V, score_mod, backend="interpret")
     assert runs == {"score_mod traced": 2}
 
@@ -179,6 +179,6 @@ def test_a_mod_that_cannot_be_traced_is_run_once() -> None:
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return q_idx >= kv_idx and kv_idx > 3
 
-    with counted(mask_mod) as runs, pytest.raises(CuirError, match="X121"):
+    with count_runs(mask_mod) as runs, pytest.raises(CuirError, match="X121"):
         flex_attention(Q, K, V, None, create_block_mask(mask_mod, None, None, M, N), backend="interpret")
     assert runs == {"mask_mod traced": 1}

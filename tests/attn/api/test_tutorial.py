@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 import cuir.flex
 from cuir import CuirError, create_block_mask, flex_attention
@@ -128,10 +128,10 @@ def head_offset() -> Any:
 
 @example
 def score_of_two_mods() -> Any:
-    one, two = relative_position()[0], soft_cap()[0]
+    first, two = relative_position()[0], soft_cap()[0]
 
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return two(one(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
+        return two(first(score, b, h, q_idx, kv_idx), b, h, q_idx, kv_idx)
 
     return score_mod, None
 
@@ -281,12 +281,12 @@ def natten() -> Any:
 def natten_in_tiles() -> Any:
     width, tile = 16, 4
 
-    def tiled(x: Any) -> tuple[Any, Any]:
+    def order_in_tiles(x: Any) -> tuple[Any, Any]:
         number, inside = x // (tile * tile), x % (tile * tile)
         return (number // (width // tile)) * tile + inside // tile, (number % (width // tile)) * tile + inside % tile
 
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        (q_x, q_y), (k_x, k_y) = tiled(q_idx), tiled(kv_idx)
+        (q_x, q_y), (k_x, k_y) = order_in_tiles(q_idx), order_in_tiles(kv_idx)
         return (abs(q_x - k_x) <= 2) & (abs(q_y - k_y) <= 2)
 
     return None, mask
@@ -378,10 +378,10 @@ def test_example(name: str) -> None:
     score, mask = EXAMPLES[name]()
     q, k, v = (torch.randn(B, H, S, D).half() for _ in range(3))
     ours = create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
-    second = theirs.create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
+    second = torch_flex.create_block_mask(mask, B, H, S, S, device="cpu") if mask else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected, wanted_lse = theirs.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True)
+        expected, wanted_lse = torch_flex.flex_attention(q.float(), k.float(), v.float(), score, second, return_lse=True)
     actual = flex_attention(q, k, v, score, ours, return_lse=True, backend="interpret")
     torch.testing.assert_close(actual[0].float(), expected, atol=4e-3, rtol=1e-2)
     torch.testing.assert_close(actual[1], wanted_lse, atol=4e-3, rtol=1e-3)
@@ -392,8 +392,12 @@ def test_grouped_query_attention() -> None:
     mask = create_block_mask(causal, B=None, H=None, Q_LEN=S, KV_LEN=S, device="cpu", _compile=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = theirs.flex_attention(
-            q.float(), k.float(), v.float(), enable_gqa=True, block_mask=theirs.create_block_mask(causal, None, None, S, S, device="cpu")
+        expected = torch_flex.flex_attention(
+            q.float(),
+            k.float(),
+            v.float(),
+            enable_gqa=True,
+            block_mask=torch_flex.create_block_mask(causal, None, None, S, S, device="cpu"),
         )
     actual = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret")
     torch.testing.assert_close(actual.float(), expected, atol=4e-3, rtol=1e-2)  # type: ignore[union-attr]
@@ -412,13 +416,13 @@ def test_the_tutorials_way_of_compiling() -> None:
 def test_options_of_a_call() -> None:
     q, k, v = (torch.randn(1, H, 40, D).half() for _ in range(3))
     o, lse = flex_attention(q, k, v, None, None, None, False, True, {"BLOCK_M": 64}, backend="interpret")
-    repeated, aux = flex_attention(q, k, v, return_aux=theirs.AuxRequest(lse=True), backend="interpret")
+    repeated, aux = flex_attention(q, k, v, return_aux=torch_flex.AuxRequest(lse=True), backend="interpret")
     assert torch.equal(o, repeated) and torch.equal(lse, aux.lse) and aux.max_scores is None
     assert {"and_masks", "or_masks", "noop_mask", "create_mask"} <= set(dir(cuir.flex))
 
 
 def test_what_a_mask_tells_of_its_blocks() -> None:
-    ours, second = (f(causal, 1, 1, 512, 512, device="cpu") for f in (create_block_mask, theirs.create_block_mask))
+    ours, second = (f(causal, 1, 1, 512, 512, device="cpu") for f in (create_block_mask, torch_flex.create_block_mask))
     assert ours.shape == second.shape == (1, 1, 512, 512) and ours.numel() == second.numel() == 512 * 512
     assert ours.sparsity() == second.sparsity() == 37.5 and ours.to_string() == second.to_string()
     assert torch.equal(ours.to_dense(), second.to_dense()) and ours.to("cpu").shape == ours.shape

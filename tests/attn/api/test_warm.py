@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
@@ -32,7 +32,7 @@ def call(mask: Any = None, score: Mod | None = None, **options: Any) -> Any:
     return flex_attention(Q, K, V, score, mask, **{"verify": "off", **options})
 
 
-def masked(mod: Mod) -> Any:
+def make_mask(mod: Mod) -> Any:
     return create_block_mask(mod, None, None, M, N)
 
 
@@ -43,14 +43,14 @@ def documents(ids: torch.Tensor) -> Mod:
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Of identities that calls ask for."""
-    made: list[Any] = []
+    calls: list[Any] = []
 
-    def counted(*mods: Any) -> Any:
-        made.append(mods)
+    def count_walk(*mods: Any) -> Any:
+        calls.append(mods)
         return make_capture_key(*mods)
 
-    monkeypatch.setattr(attention_request, "make_capture_key", counted)
-    return made
+    monkeypatch.setattr(attention_request, "make_capture_key", count_walk)
+    return calls
 
 
 # ---- what changes
@@ -180,18 +180,18 @@ def a_keyword_of_a_partial() -> Any:
     def mod(b: Any, h: Any, q: Any, k: Any, *, size: int) -> Any:
         return q - k <= size
 
-    made = functools.partial(mod, size=4)
-    return made, lambda: made.keywords.update(size=8)
+    partial = functools.partial(mod, size=4)
+    return partial, lambda: partial.keywords.update(size=8)
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) -> None:
     mod, change = CHANGES[name]()
-    mask = masked(mod)
+    mask = make_mask(mod)
     call(mask)
     call(mask)
     assert len(walks) == 1, "the second call is warm"
-    first = launches.given[-1]
+    first = launches.arguments[-1]
     change()
     call(mask)
     assert len(walks) == 2, "the change was not noticed"
@@ -199,7 +199,7 @@ def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) ->
     program = prepared_calls._TRACED
     assert (
         len(program) > 1
-        or any(not torch.equal(torch.as_tensor(first[n]), torch.as_tensor(launches.given[-1][n])) for n in extra)
+        or any(not torch.equal(torch.as_tensor(first[n]), torch.as_tensor(launches.arguments[-1][n])) for n in extra)
         or name == "the_shape_of_a_tensor"
     )
     call(mask)
@@ -207,12 +207,12 @@ def test_changes_are_noticed(name: str, launches: Launches, walks: list[Any]) ->
 
 
 def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) -> None:
-    mask = masked(documents(torch.arange(N)))
+    mask = make_mask(documents(torch.arange(N)))
     call(mask)
     o, lse = call(mask, return_lse=True)
     assert o.shape == Q.shape and lse.shape == (1, 2, M) and len(walks) == 1
     call(mask, scale=0.3)
-    assert launches.given[-1]["scale"] == 0.3 and len(walks) == 2
+    assert launches.arguments[-1]["scale"] == 0.3 and len(walks) == 2
     call(mask, scale=1)
     with pytest.raises(CuirError, match="U413"):
         call(mask, scale=True)
@@ -228,7 +228,7 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
 
 def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     mod = documents(torch.arange(N) // 10)
-    item, two = (theirs.create_block_mask(mod, None, None, M, N, device="cpu") for _ in range(2))
+    item, two = (torch_flex.create_block_mask(mod, None, None, M, N, device="cpu") for _ in range(2))
     for _ in range(2):
         call(item)
     assert len(walks) == 1
@@ -238,11 +238,11 @@ def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], mon
     call(two)
     assert len(walks) == 3
     with pytest.raises(CuirError, match="U412"):
-        call(theirs.create_block_mask(mod, None, None, M, M, device="cpu"))
+        call(torch_flex.create_block_mask(mod, None, None, M, M, device="cpu"))
 
 
 def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[Any]) -> None:
-    mask, sink = masked(lambda b, h, q, k: q >= k), torch.rand(2)
+    mask, sink = make_mask(lambda b, h, q, k: q >= k), torch.rand(2)
     for options in ({"normalize": "relu"}, {"sink": 1.5}, {"sink": sink}, {"sink": 1}, {}):
         before = len(walks)
         call(mask, **options)
@@ -250,11 +250,11 @@ def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[An
         assert len(walks) == before + 1
     sink.add_(1)
     call(mask, sink=sink)
-    assert len(walks) == 6 and torch.equal(next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "sink"), sink)
-    gone, _ = weakref.ref(sink), launches.given.clear()
+    assert len(walks) == 6 and torch.equal(next(v for n, v in launches.arguments[-1].items() if n.rstrip("_") == "sink"), sink)
+    gone, _ = weakref.ref(sink), launches.arguments.clear()
     for expected_values in prepared_calls._TRACED.values():
         expected_values._checked.entries.clear()
-        expected_values.transferred._kept.entries.clear()
+        expected_values.transferred._cache.entries.clear()
     assert gone() is sink and len(prepared_calls._WARM) == 2
 
 
@@ -272,15 +272,15 @@ def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
 
 
 def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int]) -> None:
-    call(masked(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
+    call(make_mask(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
     ids = torch.arange(N) // 2
-    gone, mask = weakref.ref(ids), masked(documents(ids))
+    gone, mask = weakref.ref(ids), make_mask(documents(ids))
     call(mask)
     assert len(prepared_calls._WARM) == 2
-    launches.given.clear()
+    launches.arguments.clear()
     for expected_values in prepared_calls._TRACED.values():
         expected_values._checked.entries.clear()  # of the last few problems
-        expected_values.transferred._kept.entries.clear()
+        expected_values.transferred._cache.entries.clear()
     del mask, ids
     collect()
     assert gone() is None and len(prepared_calls._WARM) == 1
@@ -297,29 +297,29 @@ def test_mods_that_no_one_can_hold(launches: Launches, walks: list[Any]) -> None
     windows = Windows()
     for size in (3, 5):
         windows.size = size
-        call(masked(windows.mod))
-        assert next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "size") == size, launches.given[-1].keys()
+        call(make_mask(windows.mod))
+        assert next(v for n, v in launches.arguments[-1].items() if n.rstrip("_") == "size") == size, launches.arguments[-1].keys()
     with torch.inference_mode():
         ids = torch.arange(N)
     for _ in range(2):
-        call(masked(documents(ids)))
+        call(make_mask(documents(ids)))
     assert len(walks) == 4
 
 
 def test_the_explicit_form_notices_what_is_written(launches: Launches) -> None:
     ids = torch.arange(N) // 10
-    found = attention(documents(ids), head_dim=64, verify="off")
+    attend = attention(documents(ids), head_dim=64, verify="off")
 
-    def seen() -> torch.Tensor:
-        found(Q, K, V)
-        return next(v for n, v in launches.given[-1].items() if n.rstrip("_") == "ids")
+    def read_ids() -> torch.Tensor:
+        attend(Q, K, V)
+        return next(v for n, v in launches.arguments[-1].items() if n.rstrip("_") == "ids")
 
-    first = seen()
-    assert seen() is first
+    first = read_ids()
+    assert read_ids() is first
     ids.add_(ids)
-    assert torch.equal(seen(), ids.int())
+    assert torch.equal(read_ids(), ids.int())
     ids.data = torch.arange(N) // 20
-    assert torch.equal(seen(), ids.int())
+    assert torch.equal(read_ids(), ids.int())
 
 
 def test_same_needs_no_walk() -> None:
@@ -330,7 +330,7 @@ def test_same_needs_no_walk() -> None:
 
 def test_a_warm_call_is_cheap(launches: Launches) -> None:
     """Beyond the kernel's own call, on the host, as an idle core would take it."""
-    slopes, mask = torch.rand(2), masked(documents(torch.arange(N)))
+    slopes, mask = torch.rand(2), make_mask(documents(torch.arange(N)))
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + slopes[h] * (k - q)
@@ -341,58 +341,58 @@ def test_a_warm_call_is_cheap(launches: Launches) -> None:
         def many(turn: int, once: Callable[[], object] = once) -> None:
             for _ in range(400):
                 once()
-                launches.given.clear()
+                launches.arguments.clear()
 
         many(0)  # the first is no warm one
         seconds = idle_seconds(many) / 400
         assert seconds < 40e-6, f"{seconds * 1e6:.0f} us"
 
 
-class Again:
+class Replays:
     """A call that is made with other tensors, if `like` says so: what it was made with."""
 
     def __init__(self) -> None:
-        self.made: list[tuple[tuple[torch.Tensor, ...], bool | None]] = []
+        self.calls: list[tuple[tuple[torch.Tensor, ...], bool | None]] = []
         self.like = True
 
     def of(self, tensors: tuple[torch.Tensor, ...], captured: bool | None = None) -> tuple[torch.Tensor, ...] | None:
-        self.made.append((tensors, captured))
+        self.calls.append((tensors, captured))
         return (tensors[0], torch.zeros(1, 2, M)) if self.like else None
 
 
 def test_a_call_is_made_again_where_nothing_has_changed(launches: Launches) -> None:
-    again = launches.again = Again()
+    replays = launches.replays = Replays()
     ids, bias = torch.arange(N) // 10, torch.rand(N)
-    mask = masked(documents(ids))
+    mask = make_mask(documents(ids))
 
     def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + bias[k]
 
-    def seen() -> tuple[int, int]:
+    def count_launches() -> tuple[int, int]:
         call(mask, score)
-        result = len(launches.given), len(again.made)
-        launches.given.clear()
-        again.made.clear()
+        result = len(launches.arguments), len(replays.calls)
+        launches.arguments.clear()
+        replays.calls.clear()
         return result
 
-    assert seen() == (1, 0) and seen() == (0, 1) and seen() == (0, 1)
+    assert count_launches() == (1, 0) and count_launches() == (0, 1) and count_launches() == (0, 1)
     call(mask, score)
-    ((tensors, captured),) = again.made
+    ((tensors, captured),) = replays.calls
     assert tensors[0] is Q and tensors[1] is K and tensors[2] is V and captured is False
-    again.made.clear()
+    replays.calls.clear()
     ids.add_(1)
-    assert seen() == (1, 0) and seen() == (0, 1)
+    assert count_launches() == (1, 0) and count_launches() == (0, 1)
     mask.mask_mod = documents(ids)
-    mask.mask_mod = mask._asked.mask_mod
-    assert seen() == (0, 1)
+    mask.mask_mod = mask._request.mask_mod
+    assert count_launches() == (0, 1)
     bias.requires_grad_()
     assert all(call(mask, score).requires_grad for _ in range(3))  # the kernel's call may be made again, but not as all of a call
-    launches.given.clear()
-    again.made.clear()
+    launches.arguments.clear()
+    replays.calls.clear()
     with torch.no_grad():
-        assert seen() == (1, 0) and seen() == (0, 1)
-        again.like = False
-        assert seen()[0] == 1
+        assert count_launches() == (1, 0) and count_launches() == (0, 1)
+        replays.like = False
+        assert count_launches()[0] == 1
 
 
 # ---- capture
@@ -408,7 +408,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture: Callable[[bool], None]) -> None:
     ids = torch.arange(N) // 10
-    mask = masked(documents(ids))
+    mask = make_mask(documents(ids))
     capture(True)
     with pytest.raises(CuirError, match="U415"):
         call(mask)
@@ -416,32 +416,36 @@ def test_a_cold_call_inside_of_a_capture_is_refused(launches: Launches, capture:
     call(mask)
     capture(True)
     call(mask)
-    assert len(attention_kernel._PINNED) == 1 and len(launches.given) == 2
+    assert len(attention_kernel._PINNED) == 1 and len(launches.arguments) == 2
     call(mask)
     assert len(attention_kernel._PINNED) == 1
-    for cold in (lambda: call(mask, lambda s, b, h, q, k: s * 0.5), lambda: call(masked(documents(ids.clone()))), lambda: call(scale=2.0)):
+    for cold in (
+        lambda: call(mask, lambda s, b, h, q, k: s * 0.5),
+        lambda: call(make_mask(documents(ids.clone()))),
+        lambda: call(scale=2.0),
+    ):
         with pytest.raises(CuirError, match="U415"):
             cold()
     ids.add_(1)
     with pytest.raises(CuirError, match="U415"):
         call(mask)
-    assert len(launches.given) == 3
+    assert len(launches.arguments) == 3
 
 
 def test_a_call_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
-    repeated, mask = Again(), masked(documents(torch.arange(N) // 10))
-    launches.again = repeated
+    repeated, mask = Replays(), make_mask(documents(torch.arange(N) // 10))
+    launches.replays = repeated
     for on in (False, False, True):
         capture(on)
         call(mask)
-    assert [captured for _, captured in repeated.made] == [False, True] and len(attention_kernel._PINNED) == 1
+    assert [captured for _, captured in repeated.calls] == [False, True] and len(attention_kernel._PINNED) == 1
 
 
 def test_a_mod_that_is_made_again_inside_of_a_capture(launches: Launches, capture: Callable[[bool], None]) -> None:
     ids = torch.arange(N) // 10
     for on in (False, True):
         capture(on)
-        call(masked(documents(ids)), lambda s, b, h, q, k: s * 0.5)
+        call(make_mask(documents(ids)), lambda s, b, h, q, k: s * 0.5)
     assert len(attention_kernel._PINNED) == 1
 
 

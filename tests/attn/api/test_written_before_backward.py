@@ -37,36 +37,36 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return o
 
 
-def packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def attend_packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     o: torch.Tensor = varlen_attention(
         *(x[0].transpose(0, 1) for x in (q, k, v)), PLACES, PLACES, score_mod=biased, block_mask=same, sink=SINK, **OPTIONS
     )
     return o.transpose(0, 1)[None]
 
 
-def nested(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def attend_nested(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     x = (torch.nested.nested_tensor_from_jagged(t[0].transpose(0, 1), PLACES).transpose(1, 2) for t in (q, k, v))
     o: torch.Tensor = flex_attention(*x, biased, MASK, sink=SINK, **OPTIONS).transpose(1, 2).values()
     return o.transpose(0, 1)[None]
 
 
 def explicit() -> Call:
-    made = cuir.attention(Specification("same", same, biased, sink=SINK), head_dim=D, verify="off")
-    return lambda q, k, v: made(q, k, v, backend="interpret")  # type: ignore[return-value]
+    attend = cuir.attention(Specification("same", same, biased, sink=SINK), head_dim=D, verify="off")
+    return lambda q, k, v: attend(q, k, v, backend="interpret")  # type: ignore[return-value]
 
 
-def compiled(call: Call, backend: str) -> Call:
+def compile_call(call: Call, backend: str) -> Call:
     return torch.compile(call, backend=backend, fullgraph=True)
 
 
 CALLS: dict[str, Callable[[], Call]] = {
     "dense": lambda: dense,
-    "packed": lambda: packed,
-    "nested": lambda: nested,
+    "packed": lambda: attend_packed,
+    "nested": lambda: attend_nested,
     "explicit": explicit,
-    "eager": lambda: compiled(dense, "eager"),
-    "aot_eager": lambda: compiled(dense, "aot_eager"),
-    "explicit, compiled": lambda: compiled(explicit(), "eager"),
+    "eager": lambda: compile_call(dense, "eager"),
+    "aot_eager": lambda: compile_call(dense, "aot_eager"),
+    "explicit, compiled": lambda: compile_call(explicit(), "eager"),
 }
 
 
@@ -126,7 +126,7 @@ def test_what_pytorch_does_not_count_is_not_counted() -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(o.float().square().sum(), x), strict=True))
 
 
-@pytest.mark.parametrize("call", [packed, nested])
+@pytest.mark.parametrize("call", [attend_packed, attend_nested])
 def test_offsets_and_blocks_may_be_written_to_as_a_call_keeps_what_it_made_of_them(call: Call) -> None:
     x = inputs()
     first = torch.autograd.grad(call(*x).float().square().sum(), x)

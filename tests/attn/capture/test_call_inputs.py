@@ -35,7 +35,7 @@ def call(q: Any = Q, k: Any = K, v: Any = V, score: Any = None, mask: Any = None
     return flex_attention(q, k, v, score, mask, **{"backend": "interpret", **options})
 
 
-def masked(mod: Any, m: int = M, n: int = N, heads: int | None = None) -> Any:
+def make_mask(mod: Any, m: int = M, n: int = N, heads: int | None = None) -> Any:
     return create_block_mask(mod, None, heads, m, n, device="cpu")
 
 
@@ -81,24 +81,24 @@ BAD: list[tuple[str, str, str, str, Callable[[], Any]]] = [
     ("an aux that is no request", "U413", "return_aux must be an AuxRequest, found True", "AuxRequest(lse=True)", lambda: call(return_aux=True)),
     ("backend", "U413", 'backend must be "auto" or "interpret", found \'cpu\'', "", lambda: call(backend="cpu")),
     ("verify", "U413", 'verify must be "quick", "full" or "off", found \'much\'', "", lambda: call(verify="much")),
-    ("a mask of two", "X101", "takes (b, h, q_idx, kv_idx), found 2 positional parameters", "close over them", lambda: masked(lambda q, k: q >= k)),
+    ("a mask of two", "X101", "takes (b, h, q_idx, kv_idx), found 2 positional parameters", "close over them", lambda: make_mask(lambda q, k: q >= k)),
     ("a score of four", "X101", "score_mod of `causal` takes (score, b, h, q_idx, kv_idx), found 4", "close over them", lambda: call(score=causal)),
     ("a mod of three", "X116", "`three` takes 3 arguments, so it is no mod", "a mask_mod takes (b, h, q_idx, kv_idx)", lambda: attention(three)),
-    ("no mask_mod", "X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None", lambda: masked(None)),
+    ("no mask_mod", "X101", "mask_mod must be a function (b, h, q_idx, kv_idx), found None", "block_mask=None", lambda: make_mask(None)),
     ("a builtin", "X101", "score_mod of `add` must be a Python function, found <built-in method add", "lambda score", lambda: call(score=torch.add)),
     ("a write", "X120", "a mod writes to the captured tensor `SHORT`", "write to it before the call", lambda: call(score=writes)),
     ("a name that the kernel has", "X120", "`S` has 1 dims, found 2 indices", "", lambda: call(score=lambda s, b, h, q, k: s + S[h, k])),
     ("a captured sparse tensor", "X120", "`SPARSE` is a tensor of layout torch.sparse_coo", "SPARSE.to_dense()", lambda: call(score=lambda s, b, h, q, k: s + SPARSE[k])),
     ("a number beyond float32", "U417", "floats of a kernel are those of f32, found -1e+39", "-math.inf", lambda: call(score=lambda s, b, h, q, k: s + VAST)),
-    ("an integer beyond 32 bits", "U417", "integers of a kernel have 32 bits, found 4294967296", "4294967296.0 is a float", lambda: call(mask=masked(lambda b, h, q, k: k < 2**32))),
+    ("an integer beyond 32 bits", "U417", "integers of a kernel have 32 bits, found 4294967296", "4294967296.0 is a float", lambda: call(mask=make_mask(lambda b, h, q, k: k < 2**32))),
     ("complex numbers", "X120", "`WAVES` holds torch.complex64", "WAVES.real", lambda: call(score=lambda s, b, h, q, k: s + WAVES[k])),
     ("no function", "X101", "must be a function, found int", "", lambda: call(score=3)),
     ("a mask_mod for a mask", "U412", "must be what create_block_mask gives, found function", "create_block_mask(mask_mod", lambda: call(mask=causal)),
-    ("lengths of a mask", "U412", "KV_LEN must be an integer of at least 0, found -1", "", lambda: masked(causal, M, -1)),
-    ("a mask of other lengths", "U412", "for 40 queries and 40 keys, found 40 and 60", "make one for these lengths", lambda: call(mask=masked(causal, M, M))),
-    ("a mask of other heads", "U412", "for a number of query heads of 3, found 4", "None if the mask does not", lambda: call(mask=masked(causal, M, N, 3))),
+    ("lengths of a mask", "U412", "KV_LEN must be an integer of at least 0, found -1", "", lambda: make_mask(causal, M, -1)),
+    ("a mask of other lengths", "U412", "for 40 queries and 40 keys, found 40 and 60", "make one for these lengths", lambda: call(mask=make_mask(causal, M, M))),
+    ("a mask of other heads", "U412", "for a number of query heads of 3, found 4", "None if the mask does not", lambda: call(mask=make_mask(causal, M, N, 3))),
     ("control flow on a score", "X121", "needs a value, found one that is only known when the kernel runs", "torch.where", lambda: call(score=branches)),
-    ("control flow on an index", "X121", "`if`, `and`, `or`, `not`, or a chained comparison", "& | ~", lambda: call(mask=masked(lambda b, h, q, k: q >= k and k > 3))),
+    ("control flow on an index", "X121", "`if`, `and`, `or`, `not`, or a chained comparison", "& | ~", lambda: call(mask=make_mask(lambda b, h, q, k: q >= k and k > 3))),
     ("an operation", "X120", "`erfinv` cannot become part of a kernel", "what can: operators and abs", lambda: call(score=lambda s, b, h, q, k: torch.erfinv(s))),
     ("a tensor elsewhere", "U407", "`ELSEWHERE`, which a mod captures, must be on the device of `query`, cpu, found meta", "ELSEWHERE.to(query.device)",
      lambda: call(score=lambda s, b, h, q, k: s + ELSEWHERE[k])),
@@ -168,7 +168,7 @@ def test_an_index_that_the_mod_makes_a_tensor_of() -> None:
 def test_mistakes_in_a_mod_show_its_line() -> None:
     for wrong in (
         lambda: call(score=branches),
-        lambda: masked(lambda q, k: q >= k),
+        lambda: make_mask(lambda q, k: q >= k),
         lambda: call(score=lambda s, b, h, q, k: s + SHORT[k]),
         lambda: call(score=lambda s, b, h, q, k: s + WAVES[k]),
         lambda: call(score=lambda s, b, h, q, k: s + SPARSE[k]),
@@ -185,7 +185,7 @@ def test_a_tensor_of_another_shape_in_the_same_mod() -> None:
     def mask(b: Any, h: Any, q: Any, k: Any) -> Any:
         return table[q] == table[k]
 
-    block_mask = masked(mask)
+    block_mask = make_mask(mask)
     call(mask=block_mask)
     table = torch.arange(2 * N) // 10
     call(mask=block_mask)
@@ -244,6 +244,6 @@ SCORES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("score", SCORES.values(), ids=SCORES)
 def test_spellings_that_mean_the_same(score: Any) -> None:
     q, k, v = (x.float() for x in (Q, K, V))
-    theirs = flex_attention_of_pytorch(q, k, v, score_mod=score, return_lse=True)
-    for ours, expected in zip(call(q, k, v, score=score, return_lse=True), theirs, strict=True):
+    torch_results = flex_attention_of_pytorch(q, k, v, score_mod=score, return_lse=True)
+    for ours, expected in zip(call(q, k, v, score=score, return_lse=True), torch_results, strict=True):
         torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)

@@ -51,5 +51,7 @@ def test_another_process_has_the_same_digest_from_source_and_from_byte_code(tmp_
     (tmp_path / "mods.py").write_text(MOD)
     script = "from mods import mod\nfrom cuir.attn.capture.capture_keys import make_capture_key\nprint(make_capture_key(mod).digest())"
     (tmp_path / "use.py").write_text(script)
-    found = [subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert found[0] == found[1] == digest(MOD) + "\n"
+    digests = [
+        subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    ]
+    assert digests[0] == digests[1] == digest(MOD) + "\n"

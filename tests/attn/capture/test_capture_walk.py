@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch.nn.attention.flex_attention import flex_attention as theirs
+from torch.nn.attention.flex_attention import flex_attention as torch_flex
 
 from cuir import create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
@@ -26,7 +26,7 @@ from cuir.attn.capture.capture_walk import FUNCTIONS, Walk
 from cuir.attn.kernels.attention_kernel import make_attention
 from cuir.syntax.printer import show
 from cuir.text.diagnostics import CuirError
-from tests.attn.tracing.test_concrete_answers import Kept, keeping
+from tests.attn.tracing.test_concrete_answers import Store, keeping
 
 M = N = 24
 Mod = Callable[..., Any]
@@ -35,7 +35,7 @@ V = V[:, :, :N]
 IDS = [torch.arange(N) // 5, torch.arange(N) % 3, torch.zeros(N, dtype=torch.int64)]
 
 
-class Held:
+class Holder:
     """A mod, and how to exchange the tensor and the number that it reads. warm: whether a call may be remembered."""
 
     warm = True
@@ -44,17 +44,17 @@ class Held:
         self.mod, self.ids, self.size = mod, ids, size
 
 
-HOLDERS: dict[str, Callable[[], Held]] = {}
+HOLDERS: dict[str, Callable[[], Holder]] = {}
 
 
-def holder(make: Callable[[], Held]) -> Callable[[], Held]:
+def holder(make: Callable[[], Holder]) -> Callable[[], Holder]:
     HOLDERS[make.__name__] = make
     return make
 
 
-def on(target: Any, mod: Mod) -> Held:
+def on(target: Any, mod: Mod) -> Holder:
     """Held as attributes of one thing."""
-    return Held(mod, lambda x: setattr(target, "ids", x), lambda n: setattr(target, "size", n))
+    return Holder(mod, lambda x: setattr(target, "ids", x), lambda n: setattr(target, "size", n))
 
 
 class Instance:
@@ -76,22 +76,22 @@ class Instance:
 
 
 @holder
-def an_object() -> Held:
+def an_object() -> Holder:
     return on(result := Instance(), result)
 
 
 @holder
-def a_bound_method() -> Held:
+def a_bound_method() -> Holder:
     return on(result := Instance(), result.mod)
 
 
 @holder
-def a_property() -> Held:
+def a_property() -> Holder:
     return on(result := Instance(), result.read)
 
 
 @holder
-def a_partial_of_an_object() -> Held:
+def a_partial_of_an_object() -> Holder:
     result = Instance()
     return on(result, functools.partial(lambda one, b, h, q, k: one(b, h, q, k), result))
 
@@ -119,7 +119,7 @@ class Derived(Base):
         return (Derived.ids[q] == Base.ids[k]) & (q - k <= Derived.size)
 
 
-def on_base(mod: Mod) -> Held:
+def on_base(mod: Mod) -> Holder:
     for name in ("ids", "size"):
         if name in vars(Derived):
             delattr(Derived, name)
@@ -127,28 +127,28 @@ def on_base(mod: Mod) -> Held:
 
 
 @holder
-def a_base_class() -> Held:
+def a_base_class() -> Holder:
     return on_base(Derived())
 
 
 @holder
-def a_class_that_hides_its_base() -> Held:
+def a_class_that_hides_its_base() -> Holder:
     on_base(Derived())
     return on(Derived, Derived())
 
 
 @holder
-def a_class_method() -> Held:
+def a_class_method() -> Holder:
     return on_base(Derived.of_class)
 
 
 @holder
-def a_static_method() -> Held:
+def a_static_method() -> Holder:
     return on_base(Derived.of_none)
 
 
 @holder
-def methods_that_are_exchanged() -> Held:
+def methods_that_are_exchanged() -> Holder:
     def size(n: int) -> None:
         if n % 2:
             Base.near = lambda self, q, k: q - k <= n  # type: ignore[method-assign]
@@ -156,7 +156,7 @@ def methods_that_are_exchanged() -> Held:
             Base.near = lambda self, q, k, s=n: q - k <= s  # type: ignore[misc]
 
     result = on_base(Derived())
-    return Held(result.mod, result.ids, size)
+    return Holder(result.mod, result.ids, size)
 
 
 @dataclasses.dataclass(slots=True)
@@ -169,16 +169,16 @@ class Slots:
 
 
 @holder
-def slots() -> Held:
+def slots() -> Holder:
     result = on(created := Slots(IDS[0], 3), created)
     result.warm = False  # no one can refer to it weakly
     return result
 
 
 @holder
-def slots_in_a_cell() -> Held:
-    made = Slots(IDS[0], 3)
-    return on(made, lambda b, h, q, k: made(b, h, q, k))
+def slots_in_a_cell() -> Holder:
+    slots = Slots(IDS[0], 3)
+    return on(slots, lambda b, h, q, k: slots(b, h, q, k))
 
 
 MODULE = types.ModuleType("of_a_user")
@@ -187,17 +187,17 @@ exec(SOURCE, MODULE.__dict__)
 
 
 @holder
-def a_module() -> Held:
+def a_module() -> Holder:
     return on(MODULE, lambda b, h, q, k: (MODULE.ids[q] == MODULE.at(k)) & (q - k <= MODULE.size))
 
 
 @holder
-def a_function_of_a_module() -> Held:
+def a_function_of_a_module() -> Holder:
     return on(MODULE, MODULE.mod)
 
 
 @holder
-def a_module_that_the_mod_imports() -> Held:
+def a_module_that_the_mod_imports() -> Holder:
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         import of_a_user
 
@@ -214,15 +214,15 @@ class Pair(NamedTuple):
 
 
 @holder
-def a_named_tuple() -> Held:
+def a_named_tuple() -> Holder:
     pair = Pair(IDS[0], 3)
 
-    def exchanged(**values: Any) -> None:
+    def exchange(**values: Any) -> None:
         nonlocal pair
         pair = pair._replace(**values)
 
-    return Held(
-        lambda b, h, q, k: (pair.ids[q] == pair.ids[k]) & (q - k <= pair.size), lambda x: exchanged(ids=x), lambda n: exchanged(size=n)
+    return Holder(
+        lambda b, h, q, k: (pair.ids[q] == pair.ids[k]) & (q - k <= pair.size), lambda x: exchange(ids=x), lambda n: exchange(size=n)
     )
 
 
@@ -231,34 +231,34 @@ class Open(dict[str, Any]):
 
 
 @holder
-def a_dictionary_of_a_class() -> Held:
-    made = Open(ids=IDS[0], size=3)
-    return Held(
-        lambda b, h, q, k: (made.ids[q] == made["ids"][k]) & (q - k <= made.size),
-        lambda x: made.update(ids=x),
-        lambda n: made.update(size=n),
+def a_dictionary_of_a_class() -> Holder:
+    instance = Open(ids=IDS[0], size=3)
+    return Holder(
+        lambda b, h, q, k: (instance.ids[q] == instance["ids"][k]) & (q - k <= instance.size),
+        lambda x: instance.update(ids=x),
+        lambda n: instance.update(size=n),
     )
 
 
 @holder
-def containers() -> Held:
-    made = {"tables": deque([IDS[0]]), "sizes": [3]}
-    return Held(
-        lambda b, h, q, k: (made["tables"][0][q] == made["tables"][0][k]) & (q - k <= made["sizes"][0]),
-        lambda x: made["tables"].__setitem__(0, x),
-        lambda n: made["sizes"].__setitem__(0, n),
+def containers() -> Holder:
+    cell = {"tables": deque([IDS[0]]), "sizes": [3]}
+    return Holder(
+        lambda b, h, q, k: (cell["tables"][0][q] == cell["tables"][0][k]) & (q - k <= cell["sizes"][0]),
+        lambda x: cell["tables"].__setitem__(0, x),
+        lambda n: cell["sizes"].__setitem__(0, n),
     )
 
 
 @holder
-def a_torch_module() -> Held:
-    made = torch.nn.Linear(2, 2)
-    made.requires_grad_(False).register_buffer("ids", IDS[0], persistent=False)
-    return on(made, lambda b, h, q, k: (made.ids[q] == made.ids[k]) & (q - k <= made.size))
+def a_torch_module() -> Holder:
+    module = torch.nn.Linear(2, 2)
+    module.requires_grad_(False).register_buffer("ids", IDS[0], persistent=False)
+    return on(module, lambda b, h, q, k: (module.ids[q] == module.ids[k]) & (q - k <= module.size))
 
 
 @holder
-def attributes_of_a_function() -> Held:
+def attributes_of_a_function() -> Holder:
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
         return (mod.ids[q] == mod.ids[k]) & (q - k <= mod.size)  # type: ignore[attr-defined]
 
@@ -266,7 +266,7 @@ def attributes_of_a_function() -> Held:
 
 
 @holder
-def what_cannot_be_known() -> Held:
+def what_cannot_be_known() -> Holder:
     created = Instance()
     ref = weakref.ref(created)
     result = on(created, lambda b, h, q, k: (ref().ids[q] == ref().ids[k]) & (q - k <= ref().size))  # type: ignore[union-attr]
@@ -279,7 +279,7 @@ IN_CONTEXT: ContextVar[Any] = ContextVar("IN_CONTEXT")
 
 
 @holder
-def a_context_variable() -> Held:
+def a_context_variable() -> Holder:
     IN_CONTEXT.set(created := Instance())
     result = on(created, lambda b, h, q, k: (IN_CONTEXT.get().ids[q] == IN_CONTEXT.get().ids[k]) & (q - k <= IN_CONTEXT.get().size))
     result.warm = False
@@ -287,7 +287,7 @@ def a_context_variable() -> Held:
 
 
 @holder
-def a_cache() -> Held:
+def a_cache() -> Holder:
     """Of which nothing is known but the function that filled it."""
     new = [IDS[0]]
     table = functools.lru_cache(new.pop)
@@ -298,7 +298,7 @@ def a_cache() -> Held:
         new[:] = [x]
         table()
 
-    result = Held(lambda b, h, q, k: (table()[q] == table()[k]) & (q - k <= sizes["size"]), exchange, lambda n: sizes.update(size=n))
+    result = Holder(lambda b, h, q, k: (table()[q] == table()[k]) & (q - k <= sizes["size"]), exchange, lambda n: sizes.update(size=n))
     result.warm = False
     return result
 
@@ -312,7 +312,7 @@ def close(result: torch.Tensor, ids: torch.Tensor, size: int) -> None:
 PROGRAMS: dict[Any, Any] = {}
 
 
-def made_once(spec: Any, owner: Any, form: Any, level: Any, traced: Any) -> Any:
+def make_once(spec: Any, owner: Any, form: Any, level: Any, traced: Any) -> Any:
     """Programs are the same for all holders, and cost most of the time."""
     key = show(traced.keep), tuple((p.name, p.dtype, p.rank) for p in traced.parameters)
     if key not in PROGRAMS:
@@ -338,7 +338,7 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
         patch.setattr(Base, "near", Base.near)
         for attribute in ("ids", "size"):
             patch.setattr(Base, attribute, getattr(Base, attribute))
-        patch.setattr(prepared_calls, "make_attention", made_once)
+        patch.setattr(prepared_calls, "make_attention", make_once)
         walks: list[Any] = []
         patch.setattr(attention_request, "make_capture_key", lambda *mods: walks.append(mods) or make_capture_key(*mods))
         contents = HOLDERS[name]()
@@ -369,7 +369,7 @@ def test_each_call_computes_with_what_is_there(name: str, steps: list[tuple[str,
 
 
 def test_a_value_that_a_mod_kept_is_refused_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kept, "slope", None)
+    monkeypatch.setattr(Store, "slope", None)
     q = torch.randn(1, 1, 16, 64, dtype=torch.float16)
     for gain in (2.0, 3.0):
         with pytest.raises(CuirError) as raised:
@@ -397,7 +397,7 @@ def test_the_walk_does_not_go_through_this_package() -> None:
         patch.setattr(Walk, "visit_function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
         for _ in range(3):
             module.bias.data.add_(torch.randn(N))
-            expected = theirs(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
+            expected = torch_flex(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
             torch.testing.assert_close(module(Q, K, V).double(), expected, rtol=6e-3, atol=6e-3)
     assert gone and set(gone) == {__name__}
     assert make_capture_key(lambda s, b, h, i, j: s + module.bias[j]).comparable
@@ -410,11 +410,11 @@ def far(n: int) -> types.SimpleNamespace:
 
 
 def test_what_leads_too_far_is_traced_in_each_call() -> None:
-    held = far(FUNCTIONS + 1)
-    mod = lambda s, b, h, i, j: s + held.bias[j]  # noqa: E731
+    function = far(FUNCTIONS + 1)
+    mod = lambda s, b, h, i, j: s + function.bias[j]  # noqa: E731
     for _ in range(2):
-        held.bias = torch.randn(N)
+        function.bias = torch.randn(N)
         with pytest.warns(UserWarning, match="test_capture_walk.py:[0-9]+: what this mod holds leads to more than"):
             actual = flex_attention(Q, K, V, score_mod=mod, backend="interpret")
-        expected = theirs(Q.double(), K.double(), V.double(), score_mod=mod)
+        expected = torch_flex(Q.double(), K.double(), V.double(), score_mod=mod)
         torch.testing.assert_close(actual.double(), expected, rtol=6e-3, atol=6e-3)

@@ -27,8 +27,10 @@ def test_what_a_captured_graph_would_write_is_nobody_elses(monkeypatch: pytest.M
 
 def test_other_sizes_and_dtypes_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constant_tensors, "_CACHE", Memo("test.constants", key="any", invalidation="never", limit=2))
-    ones = constant(torch.ones, 1, 3, 1, dtype=torch.float32, device=torch.device("cpu"))
-    assert ones.shape == (1, 3, 1) and ones.dtype == torch.float32
+    tensor = constant(torch.ones, 1, 3, 1, dtype=torch.float32, device=torch.device("cpu"))
+    assert tensor.shape == (1, 3, 1) and tensor.dtype == torch.float32
     assert constant(torch.ones, 1, 2, 1, **CPU).dtype == torch.int32
     constant(torch.arange, 3, **CPU)
-    assert len(constant_tensors._CACHE) == 2 and constant(torch.ones, 1, 3, 1, dtype=torch.float32, device=torch.device("cpu")) is not ones
+    assert (
+        len(constant_tensors._CACHE) == 2 and constant(torch.ones, 1, 3, 1, dtype=torch.float32, device=torch.device("cpu")) is not tensor
+    )

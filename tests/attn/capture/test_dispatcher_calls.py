@@ -24,7 +24,7 @@ CAUSAL = create_block_mask(lambda b, h, i, j: i >= j, None, None, 64, 64, device
 PLACES = [0, 5, 20]
 
 
-def biased(bias: torch.Tensor) -> Callable[..., Any]:
+def make_bias(bias: torch.Tensor) -> Callable[..., Any]:
     return lambda s, b, h, i, j: s + bias[h, j]
 
 
@@ -46,7 +46,7 @@ def test_a_call_and_its_gradients_have_shapes_alone(device: str) -> None:
     with FakeTensorMode() if device == "cpu" else torch.device("meta"):
         q = torch.randn(1, 64, 2, 32, dtype=torch.bfloat16, requires_grad=True)
         k = torch.randn(1, 2, 64, 32, dtype=torch.bfloat16, requires_grad=True)
-        o, lse = flex_attention(q.transpose(1, 2), k, k, biased(bias), CAUSAL, return_lse=True)
+        o, lse = flex_attention(q.transpose(1, 2), k, k, make_bias(bias), CAUSAL, return_lse=True)
         o.sum().backward()
     assert o.shape == (1, 2, 64, 32) and o.stride() == q.transpose(1, 2).stride() and o.dtype == torch.bfloat16 and o.device == q.device
     assert lse.shape == (1, 2, 64) and lse.dtype == torch.float32
@@ -109,7 +109,7 @@ def test_errors_are_those_of_tensors_with_numbers() -> None:
 
 
 def test_fake_calls_leave_no_trace_in_calls_with_numbers() -> None:
-    mod = biased(BIAS)
+    mod = make_bias(BIAS)
     q = torch.randn(1, 2, 64, 32, generator=torch.Generator().manual_seed(1))
     before = flex_attention(q, q, q, mod, CAUSAL, backend="interpret")
     with FakeTensorMode() as mode:
@@ -124,7 +124,7 @@ def test_make_fx_and_modes_see_an_operator() -> None:
     q = torch.randn(1, 2, 64, 32, generator=torch.Generator().manual_seed(1))
 
     def call(x: torch.Tensor) -> Any:
-        return flex_attention(x, x, x, biased(BIAS), CAUSAL, backend="interpret")
+        return flex_attention(x, x, x, make_bias(BIAS), CAUSAL, backend="interpret")
 
     graph = make_fx(call)(q)
     assert [n.target for n in graph.graph.nodes if "cuir" in str(n.target)] == [operator.OPERATOR]

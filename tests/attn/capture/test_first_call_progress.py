@@ -67,19 +67,19 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     """Each waits for the other to have begun."""
     monkeypatch.setenv("CUIR_PROGRESS", "1")
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path))
-    both = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=20)
 
     def compile(program: Any, consts: Any, run: Any) -> Any:
         run.begun.set()
-        both.wait()
+        barrier.wait()
 
-        def launch(given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-            return given["O"], torch.zeros(1)
+        def launch(arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+            return arguments["O"], torch.zeros(1)
 
         return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)
 
     def verify(program: Any, spec: Any, kernel: str | None, consts: Any, level: str, progress: Any, processes: int) -> VerifyReport:
-        both.wait()
+        barrier.wait()
         progress("mask: read out")
         return VerifyReport(spec.name, "flash_fwd", level, dict(consts), [Stage("mask", "the mask", "passed")])  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("cuir.verification.stages.verify", verify)
     monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
-    for name in ("_KNOWN", "_TRACED", "_WARM"):
+    for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())
     q, k, v = (torch.randn(1, 2, 40, 64).half() for _ in range(3))
 

@@ -97,11 +97,11 @@ FROM_INSIDE: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("made", "code", "message"), FROM_INSIDE.values(), ids=FROM_INSIDE)
-def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(made: Callable[[Any], Any], code: str, message: str) -> None:
+@pytest.mark.parametrize(("make", "code", "message"), FROM_INSIDE.values(), ids=FROM_INSIDE)
+def test_an_error_of_a_mod_from_inside_is_ours_and_at_its_place(make: Callable[[Any], Any], code: str, message: str) -> None:
     def call(x: torch.Tensor) -> Any:
         table = BIAS * 1
-        return flex_attention(x, x, x, made(table), backend="interpret", verify="off")
+        return flex_attention(x, x, x, make(table), backend="interpret", verify="off")
 
     error = error_of(torch.compile(call, backend="eager", fullgraph=True), Q)
     (result,) = error.diagnostics

@@ -12,7 +12,7 @@ from cuir import attention_with_kv_cache, create_block_mask, flex_attention, var
 from cuir.attn.capture.symbolic_sizes import are_equal, is_known, order_from_outermost
 
 X = torch.randn(4, 2, 32, 32, generator=torch.Generator().manual_seed(0))
-KEPT, TOKENS = torch.tensor([True, False, True, True]), torch.arange(32) % 3 > 0
+RETAINED, TOKENS = torch.tensor([True, False, True, True]), torch.arange(32) % 3 > 0
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +61,8 @@ def of_a_number(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -
 def test_sizes_that_data_decide(call: Callable[..., torch.Tensor]) -> None:
     """Outputs, gradients and strides are those of the call outside of the graph."""
     x, y = (X.clone().requires_grad_() for _ in range(2))
-    result = torch.compile(call, backend="aot_eager", fullgraph=True)(x, KEPT, TOKENS)
-    exact = call(y, KEPT, TOKENS)
+    result = torch.compile(call, backend="aot_eager", fullgraph=True)(x, RETAINED, TOKENS)
+    exact = call(y, RETAINED, TOKENS)
     torch.testing.assert_close(result, exact)
     assert result.stride() == exact.stride()
     for o in (result, exact):
@@ -70,27 +70,27 @@ def test_sizes_that_data_decide(call: Callable[..., torch.Tensor]) -> None:
     torch.testing.assert_close(x.grad, y.grad)
 
 
-def packed(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+def attend_packed(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
     q = x.reshape(-1, 2, 32)[tokens.repeat(4)].half()
     places = torch.arange(4, dtype=torch.int32)[retained] * 8
     return varlen_attention(q, q, q, places, places, tokens.sum().item(), causal=True, backend="interpret")[:24]  # type: ignore[arg-type]
 
 
-def cached(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
+def attend_cached(x: torch.Tensor, retained: torch.Tensor, tokens: torch.Tensor) -> Any:
     cache = x[retained].half()
     q = cache[:, :, :2].transpose(1, 2)
     return attention_with_kv_cache(q, cache, cache, cache_seqlens=2, layout="HND", backend="interpret")
 
 
-@pytest.mark.parametrize("call", [packed, cached])
+@pytest.mark.parametrize("call", [attend_packed, attend_cached])
 def test_sequences_that_data_decide(call: Callable[..., torch.Tensor]) -> None:
-    torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(X, KEPT, TOKENS), call(X, KEPT, TOKENS))
+    torch.testing.assert_close(torch.compile(call, backend="aot_eager", fullgraph=True)(X, RETAINED, TOKENS), call(X, RETAINED, TOKENS))
 
 
 def test_batches_that_differ_are_told_when_the_graph_runs() -> None:
     call = torch.compile(lambda x, a, b: attend(x[a], x[b]), backend="aot_eager", fullgraph=True)
     with pytest.raises(RuntimeError, match="Eq"):
-        call(X, KEPT, torch.tensor([True, True, False, False]))
+        call(X, RETAINED, torch.tensor([True, True, False, False]))
 
 
 def test_plain_sizes_are_compared_as_they_are() -> None:

@@ -53,7 +53,9 @@ def tensors(*shape: int, dtype: torch.dtype = torch.float16) -> list[torch.Tenso
     return [torch.randn(size, generator=g).to(dtype) for size in sizes]
 
 
-def both(inputs: list[torch.Tensor], mask_mod: Mod, score_mod: Mod) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+def compute_gradients(
+    inputs: list[torch.Tensor], mask_mod: Mod, score_mod: Mod
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """Our gradients, and those of the dense formula in float64."""
     H, M, HK, N = inputs[0].shape[1], inputs[0].shape[2], inputs[1].shape[1], inputs[1].shape[2]
     ours, exact = [x.detach().requires_grad_() for x in inputs], [x.detach().double().requires_grad_() for x in inputs]
@@ -74,9 +76,9 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask_mod: Mod, scor
     at = [torch.arange(n).view([-1 if i == d else 1 for i in range(4)]) for d, n in enumerate(s.shape)]
     s = s if score_mod is None else score_mod(s, *at)
     s = s if mask_mod is None else s.masked_fill(~mask_mod(*at), -torch.inf)
-    none = (s == -torch.inf).all(-1, keepdim=True)
-    s = s.masked_fill(none, 0.0)
-    return s.softmax(-1).masked_fill(none, 0.0) @ v, s.logsumexp(-1).masked_fill(none[..., 0], 0.0)
+    empty = (s == -torch.inf).all(-1, keepdim=True)
+    s = s.masked_fill(empty, 0.0)
+    return s.softmax(-1).masked_fill(empty, 0.0) @ v, s.logsumexp(-1).masked_fill(empty[..., 0], 0.0)
 
 
 def close(result: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...], bound: float = 1e-3) -> None:
@@ -88,7 +90,7 @@ def close(result: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...], bou
 @pytest.mark.parametrize("mask_mod", [None, causal, documents, late])
 @pytest.mark.parametrize("score_mod", [None, softcap, biased, masking])
 def test_masks_and_scores(mask_mod: Mod, score_mod: Mod) -> None:
-    close(*both(tensors(1, 2, 1, 150, 150, 64), mask_mod, score_mod))
+    close(*compute_gradients(tensors(1, 2, 1, 150, 150, 64), mask_mod, score_mod))
 
 
 @pytest.mark.sweep
@@ -108,7 +110,7 @@ def test_masks_and_scores(mask_mod: Mod, score_mod: Mod) -> None:
     ],
 )
 def test_shapes(shape: tuple[int, ...]) -> None:
-    close(*both(tensors(*shape), None, softcap))
+    close(*compute_gradients(tensors(*shape), None, softcap))
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -117,14 +119,14 @@ def test_a_slope_that_is_infinite_where_no_pair_is(dim: int, in_order: bool) -> 
     """Rows behind the end of a tensor are zeros in shared memory, where the root has a slope of infinity."""
     torch.use_deterministic_algorithms(in_order)
     try:
-        close(*both(tensors(1, 2, 1, 70, 90, dim), None, lambda s, b, h, q, k: torch.sqrt(torch.abs(s))))
+        close(*compute_gradients(tensors(1, 2, 1, 70, 90, dim), None, lambda s, b, h, q, k: torch.sqrt(torch.abs(s))))
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("dim", [64, 256])
 def test_bfloat16(dim: int) -> None:
-    close(*both(tensors(1, 2, 2, 100, 100, dim, dtype=torch.bfloat16), causal, None), bound=8e-3)
+    close(*compute_gradients(tensors(1, 2, 2, 100, 100, dim, dtype=torch.bfloat16), causal, None), bound=8e-3)
 
 
 @pytest.mark.sweep
@@ -150,18 +152,18 @@ def test_what_a_gpu_compiles(
     keys: int, values: int, requests: RequestedGradients, kernels: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kernel once, by the name that its program has for it, and a kernel for each launch."""
-    made: list[tuple[str, int]] = []
+    compilations: list[tuple[str, int]] = []
 
-    def compiled(program: Any, *, kernel: str, consts: Any) -> str:
+    def record_compilation(program: Any, *, kernel: str, consts: Any) -> str:
         assert kernel in program.kernels()
-        made.append((kernel, consts["D"]))
+        compilations.append((kernel, consts["D"]))
         return kernel
 
-    monkeypatch.setattr("cuir.runtime.compiled.compile", compiled)
+    monkeypatch.setattr("cuir.runtime.compiled.compile", record_compilation)
     monkeypatch.setattr("cuir.attn.kernels.autograd.need_hopper", lambda device: None)
     inputs = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off").gradients(requests)
-    result = inputs.compiled(torch.device("cuda"))
-    assert sorted(made) == kernels
+    result = inputs.compile_kernels(torch.device("cuda"))
+    assert sorted(compilations) == kernels
     assert {name: step.kernel for name, step in inputs.plan.steps.items()} == result
 
 
@@ -169,8 +171,8 @@ def test_what_a_gpu_compiles(
 def test_the_largest_scores_have_none(compiled: bool) -> None:
     q, k, v = (x.requires_grad_() for x in tensors(1, 1, 1, 20, 20, 64))
 
-    def call(*given: torch.Tensor) -> Any:
-        return flex_attention(*given, return_aux=AuxRequest(lse=True, max_scores=True), backend="interpret", verify="off")
+    def call(*leaves: torch.Tensor) -> Any:
+        return flex_attention(*leaves, return_aux=AuxRequest(lse=True, max_scores=True), backend="interpret", verify="off")
 
     o, aux = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(q, k, v)
     assert o.requires_grad and aux.lse.requires_grad and not aux.max_scores.requires_grad
@@ -202,18 +204,18 @@ def test_keys_of_all_batches_and_strides() -> None:
 def test_gradients_lie_as_their_tensors_do(dim: int, order: tuple[int, ...], compiled: bool) -> None:
     """Dense, with the dims in memory in that order, whatever torch.compile's graph has to say of strides; the numbers are those of tensors that are contiguous."""
     torch._dynamo.reset()
-    given = tensors(2, 3, 3, 30, 40, dim)
+    leaves = tensors(2, 3, 3, 30, 40, dim)
     back = [order.index(d) for d in range(4)]
-    ours = [x.permute(order).contiguous().permute(back).requires_grad_() for x in given]
+    ours = [x.permute(order).contiguous().permute(back).requires_grad_() for x in leaves]
 
-    def call(*given: torch.Tensor) -> Any:
-        return flex_attention(*given, softcap, backend="interpret", verify="off")
+    def call(*leaves: torch.Tensor) -> Any:
+        return flex_attention(*leaves, softcap, backend="interpret", verify="off")
 
     o = (torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call)(*ours)
     do = torch.randn(o.shape, generator=torch.Generator().manual_seed(0)).half()
     actual = torch.autograd.grad(o, ours, do)
     assert [g.stride() for g in actual] == [x.stride() for x in ours]
-    plain = [x.detach().requires_grad_() for x in given]
+    plain = [x.detach().requires_grad_() for x in leaves]
     expected = torch.autograd.grad(call(*plain), plain, do)
     for x, y in zip(actual, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=2e-3, atol=2e-3)
@@ -245,16 +247,16 @@ def test_of_the_explicit_form() -> None:
 def test_under_torch_compile(mask: Callable[..., Any]) -> None:
     block_mask = mask(documents, None, None, 90, 90, device="cpu")
 
-    def loss(call: Callable[..., Any], *given: torch.Tensor) -> torch.Tensor:
-        o, lse = call(*(x * 1.0 for x in given))
+    def loss(call: Callable[..., Any], *leaves: torch.Tensor) -> torch.Tensor:
+        o, lse = call(*(x * 1.0 for x in leaves))
         return (o.float() ** 2).sum() + lse.sum()
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         return flex_attention(q, k, v, softcap, block_mask, return_lse=True, backend="interpret", verify="off")
 
-    given = [x.requires_grad_() for x in tensors(1, 2, 2, 90, 90, 64)]
+    leaves = [x.requires_grad_() for x in tensors(1, 2, 2, 90, 90, 64)]
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    ours, expected = (torch.autograd.grad(loss(f, *given), given) for f in (compiled, call))
+    ours, expected = (torch.autograd.grad(loss(f, *leaves), leaves) for f in (compiled, call))
     assert all(torch.equal(x, y) for x, y in zip(ours, expected, strict=True))
 
 

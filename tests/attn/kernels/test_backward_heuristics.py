@@ -60,13 +60,13 @@ class Late:
     """A number that is not there yet."""
 
     def __init__(self, number: torch.Tensor):
-        self.number, self.there, self.waited = number, False, False
+        self.number, self.arrived, self.waited = number, False, False
 
     def has_arrived(self) -> bool:
-        return self.there
+        return self.arrived
 
     def value(self) -> float:
-        self.waited = not self.there
+        self.waited = not self.arrived
         return float(self.number)
 
 
@@ -84,7 +84,7 @@ def test_other_data_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("cuir.attn.kernels.backward_heuristics.capturing", lambda: True)
     assert mean_visited_keys(settings, data, second, at) == first
     monkeypatch.setattr("cuir.attn.kernels.backward_heuristics.capturing", lambda: False)
-    second.counting.there = True
+    second.counting.arrived = True
     assert mean_visited_keys(settings, data, second, at) == 256 and not second.counting.waited and settings.counted[at] == 256
 
 

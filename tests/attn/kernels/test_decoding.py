@@ -71,7 +71,7 @@ def tree(b: Any, h: Any, q: Any, k: Any) -> Any:
 def test_gives_what_pytorch_gives(shape: tuple[int, ...], dims: tuple[int, int], score: Mod | None, mask: Mod | None) -> None:
     B, H, HK, M, N = shape
     assert_attention_matches(score, mask, B=B, H=H, HK=HK, M=M, N=N, D=dims[0], DV=dims[1], gradients=False)
-    assert next(reversed(prepared_calls._KNOWN.values())).attention.transferred.kernel == "flash_decode"
+    assert next(reversed(prepared_calls._ATTENTIONS.values())).attention.transferred.kernel == "flash_decode"
 
 
 def test_sinks_other_weights_and_largest_scores() -> None:
@@ -191,7 +191,7 @@ def test_work_is_shared_out_for_what_the_mask_leaves(mask: Mod | None, M: int, k
     )
     settings, at = attention.settings, Lengths(1, 64, 8, M, 131072)
     numbers = settings.numbers(attention.transferred.captured)
-    assert isinstance(settings, DecodeSettings) and keys == settings.needed(at, dict(numbers)).N
+    assert isinstance(settings, DecodeSettings) and keys == settings.limit_to_kept_keys(at, dict(numbers)).N
     shared = settings.choice(at, numbers).consts.get("SPLITS", 1)
     assert (shared > 1) == (keys == 131072 and kind != "decode")  # type: ignore[operator]
 

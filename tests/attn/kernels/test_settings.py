@@ -24,17 +24,17 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
+def lengths_of_choices(monkeypatch: pytest.MonkeyPatch) -> list[Lengths]:
     """Problems for which a setting was chosen."""
-    seen: list[Lengths] = []
+    lengths: list[Lengths] = []
     choose = cuir.performance.selection.choose
 
-    def counted(program: Any, fixed: Any, at: Lengths, *of: Any, **more: Any) -> Any:
-        seen.append(at)
+    def count_choice(program: Any, fixed: Any, at: Lengths, *of: Any, **more: Any) -> Any:
+        lengths.append(at)
         return choose(program, fixed, at, *of, **more)
 
-    monkeypatch.setattr(cuir.performance.selection, "choose", counted)
-    return seen
+    monkeypatch.setattr(cuir.performance.selection, "choose", count_choice)
+    return lengths
 
 
 def causal(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -52,13 +52,13 @@ def queries(B: int, H: int, n: int, D: int) -> torch.Tensor:
     return torch.empty(B, H, n, D, dtype=torch.bfloat16, device="meta")
 
 
-def test_a_class_is_asked_for_once(asked: list[Lengths]) -> None:
+def test_a_class_is_asked_for_once(lengths_of_choices: list[Lengths]) -> None:
     settings = attention(causal, dtype="bf16", head_dim=64, verify="off").settings
     first = settings.choice(Lengths(4, 32, 32, 4096, 4096))
     assert settings.choice(Lengths(4, 32, 32, 4000, 4100)) is first and settings.choice(Lengths(4, 32, 32, 4096, 4096)) is first
-    assert len(asked) == 1 and first.source == "table"
+    assert len(lengths_of_choices) == 1 and first.source == "table"
     settings.choice(Lengths(16, 32, 32, 1024, 1024))
-    assert len(asked) == 2
+    assert len(lengths_of_choices) == 2
 
 
 def test_a_call_says_which_setting_it_gets_and_why() -> None:
@@ -82,11 +82,11 @@ def test_what_the_user_fixes_stays() -> None:
     assert {"BM": 128, "BN": 112}.items() <= result.choice(q, q).consts.items()
 
 
-def test_the_interpreter_needs_no_choice(asked: list[Lengths]) -> None:
+def test_the_interpreter_needs_no_choice(lengths_of_choices: list[Lengths]) -> None:
     result = attention(causal, dtype="bf16", head_dim=64, verify="off")
     q, k, v = torch.randn(3, 1, 1, 64, 64).to(torch.bfloat16)
     result(q, k, v, backend="interpret")
-    assert not asked
+    assert not lengths_of_choices
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_tiles_that_spill_give_way_to_smaller_ones(
     monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings = attention(causal, head_dim=64, verify="off", consts=inputs).settings
     for problem in (Lengths(2, 16, 16, 4096, 4096), Lengths(2, 16, 16, 4000, 4000)):
-        consts, kernel = settings.compiled(problem, (), lambda consts, progress: proven.append((consts["BM"], consts["BN"])), "causal")
+        consts, kernel = settings.compile_for(problem, (), lambda consts, progress: proven.append((consts["BM"], consts["BN"])), "causal")
         tile = consts["BM"], consts["BN"]
         assert kernel.tile == tile == chosen  # type: ignore[attr-defined]
     assert len(proven) == len(set(proven))
@@ -129,9 +129,9 @@ def test_what_was_measured_to_be_the_fastest_may_spill_as_much(monkeypatch: pyte
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     monkeypatch.setattr("cuir.runtime.compiled.compile", lambda program, consts, run: Kernel(consts))
     settings, problem = attention(causal, head_dim=64, verify="off").settings, Lengths(2, 16, 16, 4096, 4096)
-    own = settings.choice(problem)
+    choice = settings.choice(problem)
     for allowed, width in ((180, 128), (179, 80)):
         settings.by_problem.clear()
-        monkeypatch.setattr(settings, "choice", lambda at, numbers, n=allowed: replace(own, source="table", spilled=n))
-        _, kernel = settings.compiled(problem, (), lambda consts, progress: None, "causal")
+        monkeypatch.setattr(settings, "choice", lambda at, numbers, n=allowed: replace(choice, source="table", spilled=n))
+        _, kernel = settings.compile_for(problem, (), lambda consts, progress: None, "causal")
         assert kernel.tile[1] == width  # type: ignore[attr-defined]

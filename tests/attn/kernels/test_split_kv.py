@@ -24,17 +24,17 @@ TEXT = split_kv.PROGRAM.read_text(encoding="utf-8")
 @pytest.fixture
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Keys are shared out wherever they may be. The ways that calls had."""
-    found, ways = list[tuple[int, int]](), decoding._shared_out
+    pairs, ways = list[tuple[int, int]](), decoding._shared_out
 
-    def noted(units: int, blocks: int, of: decoding.Features) -> tuple[int, int]:
-        found.append(ways(units, blocks, of))
-        return found[-1]
+    def note_count(units: int, blocks: int, of: decoding.Features) -> tuple[int, int]:
+        pairs.append(ways(units, blocks, of))
+        return pairs[-1]
 
     monkeypatch.setattr(decoding, "GAIN", 100.0)
     monkeypatch.setattr(decoding, "LEAST_BLOCKS", 1)
     monkeypatch.setattr(decoding, "JOIN_SHARES", {False: -1000, True: -1000})
-    monkeypatch.setattr(decoding, "_shared_out", noted)
-    return found
+    monkeypatch.setattr(decoding, "_shared_out", note_count)
+    return pairs
 
 
 @pytest.mark.sweep
@@ -53,8 +53,8 @@ def test_gives_what_float64_gives(problem: cached.Problem, rule: dict, counts: l
     if "mask" in rule and len(problem.lengths) != 2:
         pytest.skip("a mask of two sequences")
     called = {{"score": "score_mod", "mask": "block_mask"}.get(n, n): v for n, v in rule.items()}
-    o, lse = problem.called(**called)
-    expected, wanted_lse = problem.wanted(**rule)
+    o, lse = problem.call(**called)
+    expected, wanted_lse = problem.compute_expected(**rule)
     assert counts[-1][1] > 1
     torch.testing.assert_close(o.double(), expected.nan_to_num(), atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
@@ -73,8 +73,8 @@ def test_gives_what_float64_gives(problem: cached.Problem, rule: dict, counts: l
 )
 def test_eight_bits(problem: eight_bit.Problem, many: bool, counts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MANY", 0 if many else 1 << 20)
-    o, lse = problem.called(verify="off")
-    expected, wanted_lse = problem.wanted()
+    o, lse = problem.call(verify="off")
+    expected, wanted_lse = problem.compute_expected()
     assert counts[-1][1] > 1
     torch.testing.assert_close(o.double(), expected, atol=3e-3 * (8 if o.dtype == torch.bfloat16 else 1), rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
@@ -84,7 +84,7 @@ def test_only_weights_of_a_softmax_are_joined(counts: list[tuple[int, int]]) -> 
     """A sink would be counted in each share."""
     problem = cached.Problem([300, 40], 16, (4, 2))
     for options, shared in (({"sink": torch.tensor([0.5] * 4)}, False), ({"normalize": "sigmoid"}, False), ({}, True)):
-        problem.called(**options)
+        problem.call(**options)
         assert (counts[-1][1] > 1) == shared
 
 
@@ -116,7 +116,7 @@ def test_keys_are_shared_out_where_few_units_have_many(at: Lengths, shared: bool
 @pytest.mark.sweep
 @pytest.mark.parametrize(("splits", "DV"), [(2, 40), (8, 64)])
 def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
-    def joined(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def join(po: torch.Tensor, pl: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """O and LSE of all keys."""
         o, sums = po.unflatten(0, (-1, splits)), pl.unflatten(0, (-1, splits))
         lse = sums.logsumexp(1)
@@ -131,7 +131,7 @@ def test_the_kernel_that_joins_is_verified(splits: int, DV: int) -> None:
         empty = (torch.rand(pl.shape, generator=generator) < 0.2) | (torch.rand(pl.shape[1:], generator=generator) < 0.1)
         return {"PL": (pl + far).masked_fill(empty, -torch.inf)}
 
-    spec = FunctionSpecification("joined", joined, inputs, sizes)
+    spec = FunctionSpecification("joined", join, inputs, sizes)
     consts = {"T": cuir.f16, "DV": DV, "SPLITS": splits}
     report = cuir.verify(parse(TEXT, "joined_shares.cuir"), spec, consts=consts, seeded=0)
     assert report.ok, report.summary()

@@ -96,12 +96,12 @@ def assert_equal(actual: TransferResult, expected: TransferResult) -> None:
         if f.name == "captured":
             assert [replace(p, value=None) for p in a] == [replace(p, value=None) for p in b]
             assert all(x.value is y.value or x.value == y.value for x, y in zip(a, b, strict=True))
-        elif f.name != "_kept":
+        elif f.name != "_cache":
             assert a == b, f.name
     assert actual.program.span == expected.program.span and show(actual.program) == expected.text
     at, consts = Lengths(1, 2, 2, 8, 8), {"BM": 64, "BN": 64}
-    mine, theirs = actual.arguments(at, "cpu", consts), expected.arguments(at, "cpu", consts)
-    assert mine.keys() == theirs.keys() and all(torch.equal(torch.as_tensor(mine[n]), torch.as_tensor(theirs[n])) for n in mine)
+    mine, second = actual.arguments(at, "cpu", consts), expected.arguments(at, "cpu", consts)
+    assert mine.keys() == second.keys() and all(torch.equal(torch.as_tensor(mine[n]), torch.as_tensor(second[n])) for n in mine)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -195,7 +195,7 @@ def test_a_second_process_neither_parses_nor_checks(launches: Launches, monkeypa
 
     call()
     for module, name in (
-        (prepared_calls, "_KNOWN"),
+        (prepared_calls, "_ATTENTIONS"),
         (prepared_calls, "_TRACED"),
         (prepared_calls, "_WARM"),
         (attention_kernel, "_SETTINGS"),

@@ -119,7 +119,7 @@ def test_random_masks_meet_the_contracts(mask: str, w: int, cases: list[tuple[tu
     check_contracts(result.program, result.program.kernels()["attention"], spec, problems)
 
 
-def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
+def count_visited_blocks(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> tuple[int, int]:
     """(blocks visited with the mask, blocks visited) over all tiles of a mask."""
     from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 
@@ -146,7 +146,7 @@ def visited(mask_mod: Callable[..., Any], M: int, N: int, BM: int, BN: int) -> t
 )
 def test_as_few_blocks_as_the_mask_needs(name: str, mask_mod: Callable[..., Any], expected: tuple[int, int]) -> None:
     """8 tiles of 16 queries and 8 blocks of 16 keys: the masked ones are the edges, the others are left out or need no mask."""
-    assert visited(mask_mod, 128, 128, 16, 16) == expected
+    assert count_visited_blocks(mask_mod, 128, 128, 16, 16) == expected
 
 
 def test_a_mask_that_is_not_linear_has_no_closed_form() -> None:

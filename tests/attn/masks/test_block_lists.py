@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir.attn.masks import block_lists
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.attn.tracing.trace import trace
 from cuir.checking.checker import check
@@ -67,7 +67,7 @@ def test_lists_are_those_of_the_dense_mask(mask: str, doc: torch.Tensor, size: t
         count, blocks = block_lists.block_lists(traced.keep, {"doc": doc.int()}, at, BM, BN)
     finally:
         block_lists.PAIRS = before
-    dense = spec.kept(at)
+    dense = spec.compute_kept(at)
     count, blocks = count.expand(2, 3, -1, -1), blocks.expand(2, 3, -1, -1)
     for b in range(2):
         for h in range(3):
@@ -90,11 +90,11 @@ def test_listed_masks_meet_the_contracts(mask: str, doc: torch.Tensor, cases: li
 
 
 # ---- lists that are wrong
-def dropped(count: torch.Tensor, blocks: torch.Tensor) -> None:
+def drop_partial(count: torch.Tensor, blocks: torch.Tensor) -> None:
     count[0, 0, 2] -= 1
 
 
-def marked_full(count: torch.Tensor, blocks: torch.Tensor) -> None:
+def drop_full(count: torch.Tensor, blocks: torch.Tensor) -> None:
     count[0, 0, 2, 0] -= 1
 
 
@@ -111,7 +111,7 @@ def too_many(count: torch.Tensor, blocks: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "code"), [(dropped, "V101"), (marked_full, "V102"), (twice, "V103"), (outside, "V103"), (too_many, "V108")]
+    ("spoil", "code"), [(drop_partial, "V101"), (drop_full, "V102"), (twice, "V103"), (outside, "V103"), (too_many, "V108")]
 )
 def test_contracts_find_a_wrong_list(spoil: Callable[..., None], code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, _ = origin()
@@ -222,7 +222,7 @@ def test_names_that_are_taken() -> None:
     at = Lengths(1, 2, 2, 64, 64)
     created = result.arguments(at, consts={})
     assert set(created) == {"block_list_", "block_count", "block_list", "tile_order"}
-    repeated = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})
+    repeated = compute_captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})
     assert all(torch.equal(repeated[name], created[name]) for name in created)  # type: ignore[arg-type]
 
 

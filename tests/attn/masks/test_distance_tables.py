@@ -13,7 +13,7 @@ import corpus
 import cuir
 from cuir import Specification, flex_attention
 from cuir.attn.masks import distance_tables
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.attn.splicing.splice import transfer
 from cuir.spec.specification import Lengths
 from cuir.testing import assert_attention_matches
@@ -105,7 +105,7 @@ def test_numbers(mod: Mod) -> None:
 def test_a_program_from_elsewhere_has_its_tables_by_their_names(mod: Mod) -> None:
     spec, result, at = Specification("rule", None, mod), kernel(mod), Lengths(2, H, H, 5, 9)
     program = cuir.parse(result.text)
-    ours = captured_arguments(program, program.kernels()[result.kernel], spec, at)
+    ours = compute_captured_arguments(program, program.kernels()[result.kernel], spec, at)
     assert torch.equal(ours["by_distance"], result.arguments(at)["by_distance"])
 
 

@@ -63,7 +63,7 @@ class Problem:
         if layout == "HND":
             self.caches = [x.transpose(1, 2).contiguous() for x in self.caches]
 
-    def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def call(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         new = (
             [torch.stack([x[n:] for x, n in zip(tokens, self.lengths)]) for tokens in (self.keys, self.values)]
             if self.new
@@ -83,7 +83,9 @@ class Problem:
         )  # type: ignore[misc, arg-type]
         return o, lse
 
-    def wanted(self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute_expected(
+        self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         B, M, H, D = self.q.shape
         rows, sums = [], []
         for b in range(B):
@@ -122,15 +124,15 @@ class Problem:
 )
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = Problem(*problem)
-    o, lse = result.called(score_mod=score, block_mask=mask, causal=causal)
-    expected, wanted_lse = result.wanted(score, mask, causal)
+    o, lse = result.call(score_mod=score, block_mask=mask, causal=causal)
+    expected, wanted_lse = result.compute_expected(score, mask, causal)
     torch.testing.assert_close(o.double(), expected, atol=3e-3, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
 
 
 def test_new_tokens_are_in_the_cache_afterwards() -> None:
     result = Problem([20, 3], 16, (2, 1), new=2)
-    result.called()
+    result.call()
     assert result.table is not None
     for b, n in enumerate(result.lengths):
         for t in range(n + 2):
@@ -141,7 +143,7 @@ def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_ot
     """Under other schedules, too: verification asks that of every kernel before it runs."""
     result = Problem([100, 40], 16, (4, 2), 2)
     assert result.table is not None
-    o, lse = result.called(score_mod=alibi, causal=True)
+    o, lse = result.call(score_mod=alibi, causal=True)
     order = torch.randperm(len(result.caches[0]), generator=torch.Generator().manual_seed(9))
     result.caches = [x[order] for x in result.caches]
     result.table = order.argsort()[result.table.long()].int()
@@ -149,36 +151,36 @@ def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_ot
         cache[result.table[1].long()] = 2.0
     result.q[1] = 1.0
     result.lengths[1] = 77
-    repeated, lse_again = result.called(score_mod=alibi, causal=True)
+    repeated, lse_again = result.call(score_mod=alibi, causal=True)
     assert torch.equal(o[0], repeated[0]) and torch.equal(lse[0], lse_again[0]) and not torch.equal(o[1], repeated[1])
 
 
 def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "_processors", lambda: 2)
-    prepared_calls._KNOWN.clear()
+    prepared_calls._ATTENTIONS.clear()
     result, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
 
-    def noted(lengths: torch.Tensor) -> torch.Tensor:
+    def note_order(lengths: torch.Tensor) -> torch.Tensor:
         orders.append(longest_first(lengths))
         return orders[-1]
 
-    monkeypatch.setattr(cached, "longest_first", noted)
-    o, lse = result.called(causal=True)
+    monkeypatch.setattr(cached, "longest_first", note_order)
+    o, lse = result.call(causal=True)
     assert orders[0].tolist() == [2, 0, 3, 1]
     monkeypatch.setattr(cached, "longest_first", lambda lengths: torch.tensor([1, 3, 0, 2], dtype=torch.int32))
-    repeated, lse_again = result.called(causal=True)
-    prepared_calls._KNOWN.clear()
+    repeated, lse_again = result.call(causal=True)
+    prepared_calls._ATTENTIONS.clear()
     assert torch.equal(o, repeated) and torch.equal(lse, lse_again)
-    torch.testing.assert_close(o.double(), result.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(o.double(), result.compute_expected(causal=True)[0], atol=3e-3, rtol=1e-2)
 
 
 def test_other_lengths_and_tables_are_other_data_of_one_program() -> None:
-    Problem([100, 40], 16, (4, 2)).called(causal=True)
-    before = len(prepared_calls._KNOWN)
-    Problem([30, 90], 32, (4, 2)).called(causal=True)  # another CHUNK
-    after = len(prepared_calls._KNOWN)
-    Problem([64, 1, 7], 32, (8, 2), 2).called(causal=True)
-    assert after == before + 1 and len(prepared_calls._KNOWN) == after
+    Problem([100, 40], 16, (4, 2)).call(causal=True)
+    before = len(prepared_calls._ATTENTIONS)
+    Problem([30, 90], 32, (4, 2)).call(causal=True)  # another CHUNK
+    after = len(prepared_calls._ATTENTIONS)
+    Problem([64, 1, 7], 32, (8, 2), 2).call(causal=True)
+    assert after == before + 1 and len(prepared_calls._ATTENTIONS) == after
 
 
 def test_what_a_mod_reads_outside_of_a_tensor_by_tokens_is_zero() -> None:
@@ -245,8 +247,8 @@ def test_tokens_without_a_place_are_zeros(page: int, dtype: torch.dtype) -> None
 
 def test_a_sink_and_a_block_mask_of_ours() -> None:
     result, sink = Problem([100, 40], 16, (4, 2)), torch.tensor([0.5, -1.0, 9.0, 2.0])
-    _, lse = result.called(sink=sink, block_mask=cuir.create_block_mask(from_start, 2, 4, 1, 112, device="cpu"))
-    _, plain = result.wanted(mask=from_start)
+    _, lse = result.call(sink=sink, block_mask=cuir.create_block_mask(from_start, 2, 4, 1, 112, device="cpu"))
+    _, plain = result.compute_expected(mask=from_start)
     torch.testing.assert_close(lse.double(), torch.logaddexp(plain, sink[:, None].double()), atol=1e-3, rtol=1e-4)
 
 

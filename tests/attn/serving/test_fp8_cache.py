@@ -59,7 +59,7 @@ class Problem:
             self.caches.append(cache if layout == "NHD" else cache.transpose(1, 2).contiguous())
             self.scales.append({"heads": heads, "tokens": of_tokens, "": None}[scales])
 
-    def called(self, **options: Any) -> Any:
+    def call(self, **options: Any) -> Any:
         return attention_with_kv_cache(
             self.q,
             *self.caches,
@@ -74,7 +74,7 @@ class Problem:
             **options,
         )  # type: ignore[misc, arg-type]
 
-    def weighed(self, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def weigh(self, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """O for weights [H, M, N] of scores."""
         return torch.stack([(weigh(s) @ v).transpose(0, 1) for s, v in self.scores()])
 
@@ -84,7 +84,7 @@ class Problem:
             k, v = (x.repeat_interleave(2, 1).transpose(0, 1) for x in (k, v))
             yield self.q[b].double().transpose(0, 1) @ k.mT * self.q.shape[3] ** -0.5, v
 
-    def wanted(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute_expected(self) -> tuple[torch.Tensor, torch.Tensor]:
         rows, sums = [], []
         for s, v in self.scores():
             rows.append((s.softmax(-1) @ v).transpose(0, 1))
@@ -109,8 +109,8 @@ class Problem:
     ],
 )
 def test_gives_what_float64_gives(problem: Problem) -> None:
-    o, lse = problem.called()
-    expected, wanted_lse = problem.wanted()
+    o, lse = problem.call()
+    expected, wanted_lse = problem.compute_expected()
     coarse = 8 if problem.q.dtype == torch.bfloat16 else 1
     torch.testing.assert_close(o.double(), expected, atol=3e-3 * coarse, rtol=1e-2)
     torch.testing.assert_close(lse.double(), wanted_lse, atol=1e-3, rtol=1e-4)
@@ -123,16 +123,16 @@ def _with_sink(s: torch.Tensor) -> torch.Tensor:
 @pytest.fixture
 def rows_of_a_warp(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Settings as for long sequences. What the calls had of rows for each warp."""
-    found, rings = list[int](), decoding._rings_of_eight_bits
+    rows_found, rings = list[int](), decoding._rings_of_eight_bits
 
-    def noted(fixed: Any, rows: int, many: bool) -> dict[str, int]:
+    def note_rows(fixed: Any, rows: int, many: bool) -> dict[str, int]:
         consts = rings(fixed, rows, many)
-        found.append(consts["ROWS"])
+        rows_found.append(consts["ROWS"])
         return consts
 
     monkeypatch.setattr(decoding, "MANY", 0)
-    monkeypatch.setattr(decoding, "_rings_of_eight_bits", noted)
-    return found
+    monkeypatch.setattr(decoding, "_rings_of_eight_bits", note_rows)
+    return rows_found
 
 
 @pytest.mark.sweep
@@ -152,9 +152,9 @@ def test_warps_of_32_rows(
     problem: Problem, options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor], rows_of_a_warp: list[int]
 ) -> None:
     """Each key is widened once for all of them, and sums are added up in two rounds."""
-    o, _ = problem.called(verify="off", **options)
+    o, _ = problem.call(verify="off", **options)
     assert rows_of_a_warp[-1] == 32
-    expected = problem.weighed(weigh).nan_to_num()  # of a sequence without tokens
+    expected = problem.weigh(weigh).nan_to_num()  # of a sequence without tokens
     assert (o.double() - expected).norm() <= 1e-3 * (8 if o.dtype == torch.bfloat16 else 1) * expected.norm()
 
 
@@ -169,8 +169,8 @@ def test_warps_of_32_rows(
 def test_other_weights_than_a_softmax(options: dict[str, Any], weigh: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """The variant decides what the warps of a CTA leave for each other."""
     problem = Problem([200, 17], 16, "heads", M=2)
-    o, _ = problem.called(verify="off", **options)
-    torch.testing.assert_close(o.double(), problem.weighed(weigh), atol=3e-3, rtol=1e-2)
+    o, _ = problem.call(verify="off", **options)
+    torch.testing.assert_close(o.double(), problem.weigh(weigh), atol=3e-3, rtol=1e-2)
 
 
 def test_numbers_and_scales_of_new_tokens() -> None:
@@ -181,7 +181,7 @@ def test_numbers_and_scales_of_new_tokens() -> None:
     numbers, ours = quantise(x, torch.empty(1, 1, 1))
     assert ours is not None and ours.flatten().tolist() == [torch.tensor(1000.0 / 448).item(), 1.0] and numbers[0, 0, 0, 0] == 448
     result = Problem([20, 3], 16, "tokens", new=1)
-    result.called()
+    result.call()
     assert result.table is not None and result.scales[0] is not None
     for b, n in enumerate((20, 3)):
         at, row = int(result.table[b, n // 16]), n % 16

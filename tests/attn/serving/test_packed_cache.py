@@ -44,7 +44,7 @@ class Problem(Packed):
                 for t in range(n):
                     cache[b if self.table is None else self.table[b, t // size], t % size] = tokens[b][t]
 
-    def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def call(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """behind: rows of no sequence come after all."""
         caches = [x.transpose(1, 2).contiguous() for x in self.caches] if self.layout == "HND" else self.caches
         news = [torch.cat([x[n:] for x, n in zip(tokens, self.past)]) for tokens in (self.k, self.v)] if self.new else []
@@ -83,7 +83,7 @@ class Problem(Packed):
 )
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     item = Problem(*problem)
-    close(item.called(score_mod=score, block_mask=mask, causal=causal), item.wanted(score, mask, causal))
+    close(item.call(score_mod=score, block_mask=mask, causal=causal), item.compute_expected(score, mask, causal))
 
 
 @pytest.mark.sweep
@@ -93,9 +93,9 @@ def test_new_tokens_are_written_and_count(page: int, layout: str) -> None:
     """Rows of no sequence among them, which are written nowhere."""
     item = Problem([20, 1, 0, 5], [50, 33, 16, 5], page, (4, 2), new=True, layout=layout, behind=3)
     whole = Problem([20, 1, 0, 5], [50, 33, 16, 5], page, (4, 2), layout=layout)
-    o, lse = item.called(causal=True)
+    o, lse = item.call(causal=True)
     assert all(torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0)) for x, y in zip(item.caches, whole.caches))
-    expected, sums = whole.called(causal=True)
+    expected, sums = whole.call(causal=True)
     assert torch.equal(o, expected) and torch.equal(lse, sums)
 
 
@@ -117,7 +117,7 @@ def test_where_no_sequence_has_a_token_nothing_is_written() -> None:
 
 def test_a_sequence_has_the_same_bits_whatever_the_others_are_and_wherever_its_pages_lie() -> None:
     item = Problem([33, 70], [40, 90], 16, (2, 1))
-    o, lse = item.called(causal=True)
+    o, lse = item.call(causal=True)
     moved = Problem([33, 70], [40, 90], 16, (2, 1))
     assert moved.table is not None
     moved.table = moved.table.flip(0).contiguous()
@@ -125,40 +125,40 @@ def test_a_sequence_has_the_same_bits_whatever_the_others_are_and_wherever_its_p
         for b, n in enumerate(moved.past):
             for t in range(n):
                 cache[moved.table[b, t // 16], t % 16] = tokens[b][t] if b else math.nan
-    repeated, sums = moved.called(causal=True)
+    repeated, sums = moved.call(causal=True)
     assert torch.equal(o[33:], repeated[33:]) and torch.equal(lse[:, 33:], sums[:, 33:])
 
 
 def test_one_kernel_for_all_lengths() -> None:
-    prepared_calls._KNOWN.clear()
+    prepared_calls._ATTENTIONS.clear()
     for queries, keys in (([70, 1], [80, 20]), ([1, 90, 4], [30, 100, 4])):
-        Problem(queries, keys, 16, (2, 1)).called(causal=True)
-    assert len({id(expected_values.attention) for expected_values in prepared_calls._KNOWN.values()}) == 1
+        Problem(queries, keys, 16, (2, 1)).call(causal=True)
+    assert len({id(expected_values.attention) for expected_values in prepared_calls._ATTENTIONS.values()}) == 1
 
 
 def test_under_torch_compile() -> None:
-    one = Problem([20, 1], [50, 33], 16, (4, 2), new=True)
-    expected, _ = Problem([20, 1], [50, 33], 16, (4, 2), new=True).called(causal=True)
-    starts, past = torch.tensor([0, 20, 21], dtype=torch.int32), torch.tensor(one.past, dtype=torch.int32)
+    problem = Problem([20, 1], [50, 33], 16, (4, 2), new=True)
+    expected, _ = Problem([20, 1], [50, 33], 16, (4, 2), new=True).call(causal=True)
+    starts, past = torch.tensor([0, 20, 21], dtype=torch.int32), torch.tensor(problem.past, dtype=torch.int32)
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         o: torch.Tensor = attention_with_kv_cache(
             q,
-            *one.caches,
+            *problem.caches,
             k,
             v,
             cu_seqlens_q=starts,
             max_seqlen_q=20,
             cache_seqlens=past,
-            page_table=one.table,
+            page_table=problem.table,
             causal=True,
             backend="interpret",
         )
         return o
 
-    news = [torch.cat([x[n:] for x, n in zip(tokens, one.past)]) for tokens in (one.k, one.v)]
-    assert torch.equal(step(torch.cat(one.q), *news), expected)
+    news = [torch.cat([x[n:] for x, n in zip(tokens, problem.past)]) for tokens in (problem.k, problem.v)]
+    assert torch.equal(step(torch.cat(problem.q), *news), expected)
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,10 @@ def test_entries_of_sequences_without_new_tokens_are_not_used(filler: int) -> No
 
 def test_places_may_have_strides() -> None:
     item = Problem([9, 0, 11], [20, 34, 14], 16, (4, 2))
-    expected = item.called(causal=True)
+    expected = item.call(causal=True)
     assert item.table is not None
     item.table = torch.stack([item.table, item.table.flip(0)], -1)[..., 0]
-    assert item.table.stride(1) == 2 and all(torch.equal(x, y) for x, y in zip(item.called(causal=True), expected))
+    assert item.table.stride(1) == 2 and all(torch.equal(x, y) for x, y in zip(item.call(causal=True), expected))
     places = torch.tensor([0, 7, 9, 7, 9, 7, 20, 7], dtype=torch.int32)[::2]
     lengths = torch.tensor([[n, 7] for n in item.past], dtype=torch.int32)[:, 0]
     o = attention_with_kv_cache(

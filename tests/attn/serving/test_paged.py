@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import flex_attention as theirs
+from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.experimental._paged_attention import PagedAttention
 
 from cuir import CuirError, Specification, attention, create_block_mask, flex_attention
@@ -55,7 +55,7 @@ class Cache:
         assert isinstance(result, torch.Tensor)
         return result
 
-    def wanted(self, q: torch.Tensor, mod: Mod | None, score: Mod | None) -> torch.Tensor:
+    def compute_expected(self, q: torch.Tensor, mod: Mod | None, score: Mod | None) -> torch.Tensor:
         def within(b: Any, h: Any, i: Any, j: Any) -> Any:
             short = j < LENGTHS[b]
             return short if mod is None else short & mod(b, h, i, j)
@@ -71,13 +71,13 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(actual.float(), expected, atol=3e-3, rtol=1e-2)
 
 
-@pytest.mark.parametrize("make", [theirs.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
+@pytest.mark.parametrize("make", [torch_flex.create_block_mask, create_block_mask], ids=["PyTorch's", "ours"])
 @pytest.mark.parametrize("score", [None, sloped])
-@pytest.mark.parametrize("mod", [causal, theirs.noop_mask])
+@pytest.mark.parametrize("mod", [causal, torch_flex.noop_mask])
 def test_pages_of_a_cache(mod: Mod, score: Mod | None, make: Callable[..., Any]) -> None:
     cache, q = Cache(), queries(LONGEST)
     mask = make(mod, 3, 1, LONGEST, LONGEST, "cpu", BLOCK_SIZE=PAGE)
-    close(cache.attend(q, mask, score), cache.wanted(q, None if mod is theirs.noop_mask else mod, score))
+    close(cache.attend(q, mask, score), cache.compute_expected(q, None if mod is torch_flex.noop_mask else mod, score))
 
 
 def test_decoding_with_grouped_heads() -> None:
@@ -88,7 +88,7 @@ def test_decoding_with_grouped_heads() -> None:
         return at[b] + i >= j
 
     mask = create_block_mask(last, 3, 1, 1, LONGEST, "cpu", BLOCK_SIZE=(1, PAGE))
-    close(cache.attend(q, mask, None, enable_gqa=True), cache.wanted(q, last, None))
+    close(cache.attend(q, mask, None, enable_gqa=True), cache.compute_expected(q, last, None))
 
 
 def test_pages_that_are_reserved_later_are_other_data() -> None:
@@ -97,8 +97,8 @@ def test_pages_that_are_reserved_later_are_other_data() -> None:
     mod = cache.paged.get_mask_mod(causal, LENGTHS)
     before = make_capture_key(mod)
     for step in range(3):
-        prepared_calls._KNOWN.clear()
-        close(cache.attend(q, mask, sloped), cache.wanted(q, causal, sloped))
+        prepared_calls._ATTENTIONS.clear()
+        close(cache.attend(q, mask, sloped), cache.compute_expected(q, causal, sloped))
         if step == 0:
             expected_values = len(prepared_calls._TRACED)
         cache.paged.reserve(torch.tensor(step % 2), LENGTHS[step % 2] + 40)
@@ -108,14 +108,14 @@ def test_pages_that_are_reserved_later_are_other_data() -> None:
 def test_a_cache_under_torch_compile() -> None:
     cache, q = Cache(), queries(LONGEST)
     mask = create_block_mask(causal, 3, 1, LONGEST, LONGEST, "cpu", BLOCK_SIZE=PAGE)
-    own = cache.paged.convert_logical_block_mask(mask, kv_len=LENGTHS)
+    paged_mask = cache.paged.convert_logical_block_mask(mask, kv_len=LENGTHS)
     score = cache.paged.get_score_mod(sloped, LENGTHS)
 
-    def called(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-        return flex_attention(q, k, v, score, own, backend="interpret", verify="off")
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        return flex_attention(q, k, v, score, paged_mask, backend="interpret", verify="off")
 
     torch.compiler.reset()
-    close(torch.compile(called, fullgraph=True, backend="eager")(q, cache.pages_k, cache.pages_v), cache.wanted(q, causal, sloped))
+    close(torch.compile(call, fullgraph=True, backend="eager")(q, cache.pages_k, cache.pages_v), cache.compute_expected(q, causal, sloped))
 
 
 # ---- an object of a library's class is known by what the code on the way reads of it
@@ -160,13 +160,15 @@ def test_an_attribute_that_comes_to_be_read() -> None:
 def test_keys_of_one_batch_as_pytorch_takes_them() -> None:
     q, k, v = queries(90), *(torch.randn(1, H, 130, D).half() for _ in range(2))
     mask = create_block_mask(lambda b, h, i, j: i + 10 * b >= j, 3, None, 90, 130, "cpu")
-    expected = theirs.flex_attention(q.float(), k.float(), v.float(), sloped, mask)
+    expected = torch_flex.flex_attention(q.float(), k.float(), v.float(), sloped, mask)
     for _ in range(2):
         close(flex_attention(q, k, v, sloped, mask, backend="interpret", verify="off"), expected)  # type: ignore[arg-type]
     each = (x.expand(3, -1, -1, -1).contiguous() for x in (k, v))
     close(flex_attention(q, *each, sloped, mask, backend="interpret", verify="off"), expected)  # type: ignore[arg-type]
     item = flex_attention(q[:1], k, v, sloped, create_block_mask(causal, None, None, 90, 130), backend="interpret", verify="off")
-    close(item, theirs.flex_attention(q[:1].float(), k.float(), v.float(), sloped, create_block_mask(causal, None, None, 90, 130, "cpu")))  # type: ignore[arg-type]
+    close(
+        item, torch_flex.flex_attention(q[:1].float(), k.float(), v.float(), sloped, create_block_mask(causal, None, None, 90, 130, "cpu"))
+    )  # type: ignore[arg-type]
 
 
 def test_the_explicit_form() -> None:

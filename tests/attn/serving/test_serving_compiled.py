@@ -28,7 +28,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half()
 
 
-def biased(slopes: torch.Tensor) -> Callable[..., Any]:
+def make_bias(slopes: torch.Tensor) -> Callable[..., Any]:
     return lambda s, b, h, q, k: s + slopes[h] * k
 
 
@@ -36,7 +36,7 @@ def from_start(b: Any, h: Any, q: Any, k: Any, *, N: Any) -> Any:
     return k >= N - 20
 
 
-def compiled(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+def compile_counted(function: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
     """The function in a graph whose operators run as they stand, and what counts the graphs."""
     counter = CompileCounterWithBackend("aot_eager")
     return torch.compile(function, fullgraph=True, backend=counter), counter
@@ -61,14 +61,14 @@ def test_a_step_over_a_cache_is_one_graph() -> None:
         )
         return o + 1, lse
 
-    call, counter = compiled(step)
+    call, counter = compile_counted(step)
     for turn, (lengths, table) in enumerate((([20, 3], TABLE), ([7, 30], TABLE.flip(1).contiguous()))):
         q, k, v = random(2, 1, 4, D, seed=turn), random(2, 1, HK, D, seed=turn + 5), random(2, 1, HK, D, seed=turn + 9)
         caches, rest = ([random(5, PAGE, HK, D, seed=7 + i) for i in range(2)] for _ in range(2))
         of = (
             torch.tensor(lengths, dtype=torch.int32),
             table,
-            biased(torch.tensor([0.1, -0.2, 0.3, turn])),
+            make_bias(torch.tensor([0.1, -0.2, 0.3, turn])),
             torch.tensor([0.5, turn, -1.0, 2.0]),
         )
         got, expected = call(q, k, v, *caches, *of), step(q, k, v, *rest, *of)
@@ -83,7 +83,7 @@ def test_a_cache_of_8_bits_that_is_read_alone_and_written() -> None:
         first = attention_with_kv_cache(q, keys, values, new, new, cache_seqlens=3, **inputs)
         return first + attention_with_kv_cache(q, keys, values, cache_seqlens=4, causal=True, **inputs)
 
-    call, counter = compiled(step)
+    call, counter = compile_counted(step)
     sides = []
     for function in (call, step):
         caches = [random(5, PAGE, HK, D, seed=i).to(torch.float8_e4m3fn) for i in range(2)]
@@ -96,18 +96,18 @@ def test_a_cache_of_8_bits_that_is_read_alone_and_written() -> None:
 
 
 def test_packed_sequences_are_one_graph() -> None:
-    def both(q: Any, k: Any, v: Any, cu: Any, mask: Any) -> Any:
+    def return_both(q: Any, k: Any, v: Any, cu: Any, mask: Any) -> Any:
         o, lse = varlen_attention(q, k, v, cu, cu, 40, block_mask=mask, causal=True, enable_gqa=True, return_lse=True, backend="interpret")
         return o * 2, lse
 
     def of_documents(ids: torch.Tensor) -> Callable[..., Any]:
         return lambda b, h, q, k: ids[q] == ids[k]
 
-    call, counter = compiled(both)
+    call, counter = compile_counted(return_both)
     q, k, v = random(70, 4, D), random(70, HK, D, seed=1), random(70, HK, D, seed=2)
     for turn, places in enumerate(([0, 30, 30, 70], [0, 5, 40, 69])):
         cu, mask = torch.tensor(places, dtype=torch.int32), of_documents(torch.arange(70) // (turn + 9))
-        for x, y in zip(call(q, k, v, cu, mask), both(q, k, v, cu, mask)):
+        for x, y in zip(call(q, k, v, cu, mask), return_both(q, k, v, cu, mask)):
             rows = slice(0, places[-1])
             x, y = (x[rows], y[rows]) if x.dim() == 3 else (x[:, rows], y[:, rows])
             torch.testing.assert_close(x, y, rtol=0, atol=0)
@@ -128,7 +128,7 @@ def train(result: str) -> Callable[..., Any]:
             v,
             cu,
             cu,
-            score_mod=biased(slopes),
+            score_mod=make_bias(slopes),
             block_mask=from_half,
             causal=True,
             enable_gqa=True,
@@ -168,7 +168,7 @@ def train(result: str) -> Callable[..., Any]:
 def test_training_of_packed_sequences_is_one_graph(result: str) -> None:
     """For other places of as many sequences; outputs and all gradients are those of the call outside of the graph, and rows of no sequence have none."""
     step = train(result)
-    call, counter = compiled(step)
+    call, counter = compile_counted(step)
     for turn, places in enumerate(([0, 13, 13, 40], [0, 5, 20, 38])):
         results = []
         for function in (call, step):
@@ -186,10 +186,10 @@ def test_training_of_packed_sequences_is_one_graph(result: str) -> None:
 def test_training_of_packed_sequences_refuses_weights_without_gradients() -> None:
     q, cu = random(8, 2, D).requires_grad_(), torch.tensor([0, 8], dtype=torch.int32)
     with pytest.raises(CuirError, match="X109"):
-        compiled(lambda q: varlen_attention(q, q, q, cu, cu, normalize="sigmoid", backend="interpret"))[0](q)
+        compile_counted(lambda q: varlen_attention(q, q, q, cu, cu, normalize="sigmoid", backend="interpret"))[0](q)
 
 
-def nested(lengths: list[int], seed: int, gradient: bool) -> torch.Tensor:
+def make_nested(lengths: list[int], seed: int, gradient: bool) -> torch.Tensor:
     parts = [random(n, HK, 32, seed=seed + n) for n in lengths]
     return torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=gradient)
 
@@ -201,13 +201,13 @@ def test_nested_tensors_are_one_graph(gradient: bool) -> None:
     def step(x: Any) -> Any:
         x = x.transpose(1, 2)
         mask = create_nested_block_mask(lambda b, h, i, j: i >= j, None, None, x)
-        return flex_attention(x, x, x, biased(slopes), mask, backend="interpret", verify="off")
+        return flex_attention(x, x, x, make_bias(slopes), mask, backend="interpret", verify="off")
 
-    call, counter = compiled(step)
+    call, counter = compile_counted(step)
     for turn, lengths in enumerate(([5, 9], [3, 11])):
         results = []
         for function in (call, step):
-            x = nested(lengths, turn, gradient)
+            x = make_nested(lengths, turn, gradient)
             o = function(x)
             results.append([o.transpose(1, 2).values(), o.offsets()])
             if gradient:
@@ -219,24 +219,24 @@ def test_nested_tensors_are_one_graph(gradient: bool) -> None:
 
 
 def test_nested_tensors_of_two_lengths_and_with_gaps() -> None:
-    def crossed(x: Any, y: Any, z: Any) -> Any:
+    def attend(x: Any, y: Any, z: Any) -> Any:
         return flex_attention(*(t.transpose(1, 2) for t in (x, y, z)), backend="interpret", verify="off").transpose(1, 2).values()
 
     def gaps(values: Any) -> Any:
         x = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 6, 20]), lengths=torch.tensor([4, 9])).transpose(1, 2)
         return flex_attention(x, x, x, backend="interpret", verify="off").transpose(1, 2).values()
 
-    x, y, z = nested([5, 9], 0, False), nested([4, 6], 1, False), nested([4, 6], 2, False)
-    call, _ = compiled(crossed)
-    torch.testing.assert_close(call(x, y, z), crossed(x, y, z))
+    x, y, z = make_nested([5, 9], 0, False), make_nested([4, 6], 1, False), make_nested([4, 6], 2, False)
+    call, _ = compile_counted(attend)
+    torch.testing.assert_close(call(x, y, z), attend(x, y, z))
     with pytest.raises(RuntimeError, match="key and value must be nested alike"):
-        call(x, y, nested([5, 5], 2, False))
+        call(x, y, make_nested([5, 5], 2, False))
     values, inside = random(20, HK, 32), [*range(4), *range(6, 15)]
-    torch.testing.assert_close(compiled(gaps)[0](values)[inside], gaps(values)[inside], rtol=1e-2, atol=2e-3)
+    torch.testing.assert_close(compile_counted(gaps)[0](values)[inside], gaps(values)[inside], rtol=1e-2, atol=2e-3)
     with pytest.raises(CuirError, match="U403"):
-        compiled(crossed)[0](x, random(1, 5, HK, 32), z)
+        compile_counted(attend)[0](x, random(1, 5, HK, 32), z)
     with pytest.raises(CuirError, match="U109"):
-        compiled(crossed)[0](*(torch.nested.nested_tensor([random(3, HK, 32).double()], layout=torch.jagged) for _ in range(3)))
+        compile_counted(attend)[0](*(torch.nested.nested_tensor([random(3, HK, 32).double()], layout=torch.jagged) for _ in range(3)))
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_nested_tensors_of_two_lengths_and_with_gaps() -> None:
 )
 def test_wrong_calls_are_told_when_the_graph_is_made(says: str, call: Callable[..., Any]) -> None:
     with pytest.raises(CuirError, match=says):
-        compiled(call)[0](random(1, 1, 2, D), random(1, PAGE, 2, D))
+        compile_counted(call)[0](random(1, 1, 2, D), random(1, PAGE, 2, D))
 
 
 def test_gradients_over_a_cache_are_refused_when_the_graph_is_made() -> None:
     q, x = random(1, 1, 2, D).requires_grad_(), random(1, PAGE, 2, D)
     with pytest.raises(CuirError, match="U410"):
-        compiled(lambda q, x: attention_with_kv_cache(q, x, x, cache_seqlens=3, backend="interpret"))[0](q, x)
+        compile_counted(lambda q, x: attention_with_kv_cache(q, x, x, cache_seqlens=3, backend="interpret"))[0](q, x)

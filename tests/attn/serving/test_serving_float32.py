@@ -46,7 +46,7 @@ ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)
 @pytest.mark.parametrize(PACKED_ARGUMENTS, [*PACKED_CASES, ODD_DIMS])
 def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = Packed(*problem, dtype=SINGLE)
-    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
+    exact_to_single(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
 @pytest.mark.sweep
@@ -65,7 +65,7 @@ def test_packed_sequences(problem: tuple[Any, ...], score: Mod | None, mask: Mod
 )
 def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = cached.Problem(*problem, dtype=SINGLE)
-    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
+    exact_to_single(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask:
 )
 def test_packed_queries_over_a_cache(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = packed_cache.Problem(*problem, dtype=SINGLE)
-    exact_to_single(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
+    exact_to_single(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
 @pytest.mark.parametrize("level", ["high", "medium"])
 def test_tf32_where_it_is_allowed(level: str) -> None:
     for result in (Packed([70, 30], [70, 90], (2, 1), dtype=SINGLE), cached.Problem([150, 20], 16, (4, 2), 3, dtype=SINGLE)):
         torch.set_float32_matmul_precision("highest")
-        expected = result.wanted()[0]
-        exact = result.called()[0]
+        expected = result.compute_expected()[0]
+        exact = result.call()[0]
         torch.set_float32_matmul_precision(level)
-        rounded = result.called()[0]  # the same mods: a call that is known, but for the precision
+        rounded = result.call()[0]  # the same mods: a call that is known, but for the precision
         assert off(exact, expected) < 1e-6 < 1e-5 < off(rounded, expected) < 8e-4
 
 
@@ -105,7 +105,7 @@ def test_gradients_of_nested_tensors_and_of_what_their_mod_captures() -> None:
     actual = gradients((o.transpose(1, 2).values(), lse.transpose(1, 2).values().T), (*leaves, slopes))
     exact = [x.detach().double().requires_grad_() for x in (*leaves, slopes)]
     result.q, result.k, result.v = (list(x.split(result.lengths[0])) for x in exact[:3])
-    expected = gradients(result.wanted(lambda s, b, h, q, k: s + exact[3][h] * 0.1 * (k - q)), tuple(exact))
+    expected = gradients(result.compute_expected(lambda s, b, h, q, k: s + exact[3][h] * 0.1 * (k - q)), tuple(exact))
     assert all(off(x, y) < 3e-6 for x, y in zip(actual, expected, strict=True))
 
 
@@ -116,29 +116,29 @@ def test_gradients_of_packed_sequences() -> None:
     starts = [torch.tensor([0, *n]).cumsum(0).int() for n in result.lengths]
     actual = varlen_attention(*leaves, *starts, causal=True, enable_gqa=True, return_lse=True, backend="interpret", verify="off")  # type: ignore[misc]
     result.q, result.k, result.v = (list(x.split(n)) for x, n in zip(exact, (result.lengths[0], result.lengths[1], result.lengths[1])))
-    expected = result.wanted(causal=True)
+    expected = result.compute_expected(causal=True)
     exact_to_single(actual, expected)
     assert all(off(x, y) < 3e-6 for x, y in zip(gradients(actual, tuple(leaves)), gradients(expected, tuple(exact)), strict=True))
 
 
 def test_new_tokens_are_in_the_cache_and_one_program_serves_all_calls_over_it() -> None:
     result = cached.Problem([40, 5], 16, (4, 2), 1, new=1, dtype=SINGLE)
-    result.called(causal=True)
+    result.call(causal=True)
     assert result.table is not None
     assert all(
         torch.equal(cache[result.table[b, n // 16], n % 16], tokens[b][n])
         for cache, tokens in zip(result.caches, (result.keys, result.values))
         for b, n in ((0, 40), (1, 5))
     )
-    prepared_calls._KNOWN.clear()
+    prepared_calls._ATTENTIONS.clear()
     for lengths, M in (([40, 5], 1), ([9, 100, 3], 4)):
-        cached.Problem(lengths, 16, (4, 2), M, dtype=SINGLE).called()
-    packed_cache.Problem([3, 20], [30, 20], 16, (4, 2), dtype=SINGLE).called()
-    assert len({id(expected_values.attention) for expected_values in prepared_calls._KNOWN.values()}) == 1
+        cached.Problem(lengths, 16, (4, 2), M, dtype=SINGLE).call()
+    packed_cache.Problem([3, 20], [30, 20], 16, (4, 2), dtype=SINGLE).call()
+    assert len({id(expected_values.attention) for expected_values in prepared_calls._ATTENTIONS.values()}) == 1
 
 
 def test_under_torch_compile() -> None:
-    def called(q: torch.Tensor, *caches: torch.Tensor) -> torch.Tensor:
+    def call(q: torch.Tensor, *caches: torch.Tensor) -> torch.Tensor:
         packed = varlen_attention(
             q.flatten(0, 1), *(x.flatten(0, 1) for x in caches), starts, ends, enable_gqa=True, backend="interpret", verify="off"
         )
@@ -146,7 +146,7 @@ def test_under_torch_compile() -> None:
 
     q, k, v = (torch.randn(2, n, h, 64, generator=torch.Generator().manual_seed(n)) for n, h in ((3, 4), (40, 2), (40, 2)))
     lengths, starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([40, 9], [0, 3, 6], [0, 40, 80]))
-    assert torch.equal(torch.compile(called, backend="eager", fullgraph=True)(q, k, v), called(q, k, v))
+    assert torch.equal(torch.compile(call, backend="eager", fullgraph=True)(q, k, v), call(q, k, v))
 
 
 @pytest.mark.usefixtures("no_schedules")

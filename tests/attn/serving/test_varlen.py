@@ -54,7 +54,7 @@ class Packed:
             for lengths, h, d in ((queries, H, dims[0]), (keys, HK, dims[0]), (keys, HK, dims[1]))
         )
 
-    def called(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def call(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
         starts = (torch.tensor([0, *n]).cumsum(0).int() for n in self.lengths)
         o, lse = varlen_attention(
             *(torch.cat(x) for x in (self.q, self.k, self.v)),
@@ -68,7 +68,9 @@ class Packed:
         )  # type: ignore[misc]
         return o, lse
 
-    def wanted(self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    def compute_expected(
+        self, score: Mod | None = None, mask: Mod | None = None, causal: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, sums = [], []
         for b, (q, k, v) in enumerate(zip(self.q, self.k, self.v)):
             (M, H, D), N = q.shape, len(k)
@@ -107,15 +109,15 @@ PACKED_CASES: list[tuple[tuple[Any, ...], Mod | None, Mod | None, bool]] = [
 @pytest.mark.parametrize(PACKED_ARGUMENTS, PACKED_CASES)
 def test_gives_what_float64_gives(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = Packed(*problem)
-    close(result.called(score_mod=score, block_mask=mask, causal=causal), result.wanted(score, mask, causal))
+    close(result.call(score_mod=score, block_mask=mask, causal=causal), result.compute_expected(score, mask, causal))
 
 
 def test_a_sequence_has_the_same_bits_whatever_the_others_hold() -> None:
     result = Packed([70, 90, 75], [70, 90, 75], (2, 1))
-    before = result.called(causal=True)
+    before = result.call(causal=True)
     for x in (result.q, result.k, result.v):
         x[0][:], x[2][:] = math.nan, math.inf
-    after = result.called(causal=True)
+    after = result.call(causal=True)
     assert torch.equal(before[0][70:160], after[0][70:160]) and torch.equal(before[1][:, 70:160], after[1][:, 70:160])
     assert before[0].isfinite().all()
     places = torch.tensor([0, 90], dtype=torch.int32)
@@ -127,20 +129,20 @@ def test_a_sequence_has_the_same_bits_whatever_the_others_hold() -> None:
 
 def test_other_lengths_are_other_data_of_one_kernel() -> None:
     result = Packed([100, 40], [100, 40], (2, 2))
-    result.called(causal=True)
-    expected_values = next(reversed(prepared_calls._KNOWN.values())).attention
+    result.call(causal=True)
+    expected_values = next(reversed(prepared_calls._ATTENTIONS.values())).attention
     for lengths in ([30, 90, 100], [129]):
-        Packed(lengths, lengths, (4, 2)).called(causal=True)
-    assert next(reversed(prepared_calls._KNOWN.values())).attention is expected_values and len(expected_values.settings.checks) <= 2
+        Packed(lengths, lengths, (4, 2)).call(causal=True)
+    assert next(reversed(prepared_calls._ATTENTIONS.values())).attention is expected_values and len(expected_values.settings.checks) <= 2
 
 
-def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:
+def choose_packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:
     from cuir.attn.kernels.experts import expert, origin_of, starts_of
 
     program = origin_of(expert("varlen", dtype))
     fixed = {"T": dtype, "D": dims[0], "DV": dims[1]}
     settings = VarlenSettings(program, fixed, starts_of(program, fixed))
-    return settings.untuned(Lengths(1, 32, 8, longest_class(longest, tokens), 1))
+    return settings.choose_untuned(Lengths(1, 32, 8, longest_class(longest, tokens), 1))
 
 
 @pytest.mark.parametrize(
@@ -160,35 +162,35 @@ def packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 327
     ],
 )
 def test_long_sequences_get_tall_tiles(dims: tuple[int, int], longest: int | None, tile: tuple[int, int]) -> None:
-    setting = packed_setting(dims, longest)
+    setting = choose_packed_setting(dims, longest)
     assert (setting["BM"], setting["BN"]) == tile
 
 
 def test_the_number_of_others_decides_no_setting() -> None:
     for longest in (100, 600, 4096, None):
-        assert packed_setting((128, 128), longest, 300) == packed_setting((128, 128), longest, 1 << 20)
+        assert choose_packed_setting((128, 128), longest, 300) == choose_packed_setting((128, 128), longest, 1 << 20)
 
 
 def test_logits_far_below_those_of_f16_are_logits() -> None:
     result = Packed([1, 70], [5, 70], (1, 1), dtype=torch.bfloat16)
     for q, k in zip(result.q, result.k, strict=True):
         q[:], k[:] = 1e16, -1e16
-    torch.testing.assert_close(result.called(causal=True)[1].double(), result.wanted(causal=True)[1], atol=0, rtol=1e-2)
+    torch.testing.assert_close(result.call(causal=True)[1].double(), result.compute_expected(causal=True)[1], atol=0, rtol=1e-2)
 
 
-def nested(parts: list[torch.Tensor]) -> torch.Tensor:
+def make_nested(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
 
 
 def test_nested_tensors_are_packed_sequences() -> None:
     result = Packed([70, 3, 20], [30, 90, 20], (2, 1))
     k, v = (torch.cat(x) for x in (result.k, result.v))
-    query, offsets = nested(result.q), torch.tensor([0, 30, 120, 140])
+    query, offsets = make_nested(result.q), torch.tensor([0, 30, 120, 140])
     key, value = (torch.nested.nested_tensor_from_jagged(x, offsets).transpose(1, 2) for x in (k, v))
     mask = create_nested_block_mask(from_start, 3, None, query, key)
     o, lse = flex_attention(query, key, value, alibi, mask, enable_gqa=True, return_lse=True, backend="interpret")
     assert o.shape[:3] == query.shape[:3] and (query + o).is_nested and lse.shape == query.shape[:3]
-    close((o.transpose(1, 2).values(), lse._values), result.wanted(alibi, from_start))
+    close((o.transpose(1, 2).values(), lse._values), result.compute_expected(alibi, from_start))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_offsets_of_nested_tensors_on_a_cpu_are_checked(offsets: list[int], resu
 def test_nested_tensors_give_no_warning_of_the_internals_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     warned: list[str] = []
     monkeypatch.setattr(torch.fx._symbolic_trace, "is_fx_tracing_warning", lambda: warned.append("once"))
-    x = nested([torch.randn(3, 1, 64).half(), torch.randn(2, 1, 64).half()])
+    x = make_nested([torch.randn(3, 1, 64).half(), torch.randn(2, 1, 64).half()])
     flex_attention(x, x, x, backend="interpret", verify="off")
     x.requires_grad_()
     flex_attention(x, x, x, backend="interpret", verify="off").values().sum().backward()
@@ -229,7 +231,7 @@ def test_nested_tensors_may_have_holes() -> None:
     result, offsets = Packed([20, 30], [20, 30], (2, 2)), (torch.tensor([0, 25, 60]), torch.tensor([20, 30]))
     tensors = [torch.nested.nested_tensor_from_jagged(with_holes(x), *offsets).transpose(1, 2) for x in (result.q, result.k, result.v)]
     o, lse = flex_attention(*tensors, return_lse=True, backend="interpret")
-    close((o._values.transpose(0, 1)[FILLED], lse._values[:, FILLED]), result.wanted())
+    close((o._values.transpose(0, 1)[FILLED], lse._values[:, FILLED]), result.compute_expected())
 
 
 def gradients(outputs: tuple[torch.Tensor, torch.Tensor], leaves: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -257,11 +259,9 @@ def close_gradients(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tens
 def test_gradients(problem: tuple[Any, ...], score: Mod | None, mask: Mod | None, causal: bool) -> None:
     result = Packed(*problem)
     leaves = [[x.requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
-    actual = gradients(
-        result.called(score_mod=score, block_mask=mask, causal=causal), tuple(x for parts in leaves for x in parts if len(x))
-    )
+    actual = gradients(result.call(score_mod=score, block_mask=mask, causal=causal), tuple(x for parts in leaves for x in parts if len(x)))
     result.q, result.k, result.v = exact = [[x.detach().double().requires_grad_() for x in parts] for parts in leaves]
-    expected = gradients(result.wanted(score, mask, causal), tuple(x for parts in exact for x in parts if len(x)))
+    expected = gradients(result.compute_expected(score, mask, causal), tuple(x for parts in exact for x in parts if len(x)))
     for i in range(3):  # of q, k and v, each of all sequences
         lengths = [sum(1 for x in parts if len(x)) for parts in exact]
         first = sum(lengths[:i])
@@ -288,7 +288,7 @@ def test_gradients_read_no_token_of_no_sequence(tokens: int, causal: bool) -> No
     actual = torch.autograd.grad(o, padded, do.half())
     result.q, result.k, result.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
     leaves = tuple(x for parts in exact for x in parts)
-    expected = torch.autograd.grad(result.wanted(causal=causal)[0], leaves, do[:60].half().double())
+    expected = torch.autograd.grad(result.compute_expected(causal=causal)[0], leaves, do[:60].half().double())
     close_gradients(tuple(x[:60] for x in actual), tuple(torch.cat(expected[i : i + 2]) for i in (0, 2, 4)))
     assert all(not x[60:].any() for x in actual)
 
@@ -303,23 +303,23 @@ def test_places_that_are_written_to_are_other_places() -> None:
         o = varlen_attention(q, k, v, places, places, causal=True, backend="interpret", verify="off")
         exact = Packed([border, 80 - border], [border, 80 - border], (2, 2))
         exact.q, exact.k, exact.v = ([x[:border], x[border:]] for x in (q.detach(), k.detach(), v.detach()))
-        torch.testing.assert_close(o.double(), exact.wanted(causal=True)[0], atol=3e-3, rtol=1e-2)
-    expected_values = len(packed_training._KNOWN)
+        torch.testing.assert_close(o.double(), exact.compute_expected(causal=True)[0], atol=3e-3, rtol=1e-2)
+    expected_values = len(packed_training._TABLES)
     varlen_attention(q, k, v, places, places, causal=True, backend="interpret", verify="off")
-    assert len(packed_training._KNOWN) == expected_values
+    assert len(packed_training._TABLES) == expected_values
 
 
 def test_gradients_of_what_a_mod_captures() -> None:
     result, slopes = Packed([30, 50], [60, 50], (4, 2)), SLOPES.clone().requires_grad_()
-    (actual,) = gradients(result.called(score_mod=lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), causal=True), (slopes,))
+    (actual,) = gradients(result.call(score_mod=lambda s, b, h, q, k: s + slopes[h] * 0.1 * (k - q), causal=True), (slopes,))
     exact = SLOPES.double().requires_grad_()
-    (expected,) = gradients(result.wanted(lambda s, b, h, q, k: s + exact[h] * 0.1 * (k - q), causal=True), (exact,))
+    (expected,) = gradients(result.compute_expected(lambda s, b, h, q, k: s + exact[h] * 0.1 * (k - q), causal=True), (exact,))
     assert (actual.double() - expected).norm() <= 2e-2 * expected.norm()
 
 
 @pytest.mark.parametrize("call", ["packed", "nested", "compiled"])
 def test_a_read_outside_names_the_indices_of_its_sequence(call: str) -> None:
-    made, table = Packed([7, 0, 13], [7, 0, 13], (2, 2)), torch.zeros(3, 10, requires_grad=True)
+    packed, table = Packed([7, 0, 13], [7, 0, 13], (2, 2)), torch.zeros(3, 10, requires_grad=True)
 
     def biased(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         return s + table[b, k]
@@ -327,11 +327,11 @@ def test_a_read_outside_names_the_indices_of_its_sequence(call: str) -> None:
     wrong = r"U416.*`table` has 10 elements along dim 1, and its element 10 is read \(b=2, h=0, q_idx=0, kv_idx=10\)"
     with pytest.raises(CuirError, match=wrong):
         if call == "compiled":
-            torch.compile(lambda: made.called(score_mod=biased), backend="aot_eager")()
+            torch.compile(lambda: packed.call(score_mod=biased), backend="aot_eager")()
         elif call == "nested":
-            flex_attention(*map(nested, (made.q, made.k, made.v)), biased, backend="interpret")
+            flex_attention(*map(make_nested, (packed.q, packed.k, packed.v)), biased, backend="interpret")
         else:
-            made.called(score_mod=biased)
+            packed.call(score_mod=biased)
 
 
 def test_gradients_of_nested_tensors_with_holes() -> None:
@@ -342,7 +342,7 @@ def test_gradients_of_nested_tensors_with_holes() -> None:
     )
     actual = gradients((o.transpose(1, 2).values()[FILLED], lse.transpose(1, 2).values()[FILLED].T), leaves)
     result.q, result.k, result.v = exact = [[x.double().requires_grad_() for x in parts] for parts in (result.q, result.k, result.v)]
-    expected = gradients(result.wanted(), tuple(x for parts in exact for x in parts))
+    expected = gradients(result.compute_expected(), tuple(x for parts in exact for x in parts))
     close_gradients(tuple(x[FILLED] for x in actual), tuple(torch.cat(expected[i : i + 2]) for i in (0, 2, 4)))
     assert all(not x[20:25].any() and not x[55:].any() for x in actual)
 
@@ -428,12 +428,12 @@ def test_mods_that_are_none_are_told_at_their_place(change: dict[str, Any], code
 
 def test_nested_tensors_that_were_made_apart_have_equal_lengths() -> None:
     result = Packed([20, 30], [20, 30], (2, 2))
-    tensors = [nested(x) for x in (result.q, result.k, result.v)]
+    tensors = [make_nested(x) for x in (result.q, result.k, result.v)]
     offsets = {id(x._offsets) for x in tensors}  # type: ignore[attr-defined]
     assert len(offsets) == 3
     mask = create_nested_block_mask(from_start, 2, None, tensors[0], tensors[1])
     o, lse = flex_attention(*tensors, alibi, mask, return_lse=True, backend="interpret")
-    close((o.transpose(1, 2).values(), lse._values), result.wanted(alibi, from_start))
+    close((o.transpose(1, 2).values(), lse._values), result.compute_expected(alibi, from_start))
     with_lengths = torch.nested.nested_tensor_from_jagged(torch.cat(result.v), torch.tensor([0, 20, 50]), torch.tensor([20, 30])).transpose(
         1, 2
     )
@@ -466,8 +466,8 @@ def test_offsets_are_compared_once_and_again_after_a_write(monkeypatch: pytest.M
 
 
 def test_nested_tensors_that_do_not_fit_are_refused() -> None:
-    x = nested([X[:4], X[4:]])
-    for tensors, code in (((x, X, X), "U403"), ((x.transpose(1, 2),) * 3, "U405"), ((x, x, nested([X[:5], X[5:]])), "U408")):
+    x = make_nested([X[:4], X[4:]])
+    for tensors, code in (((x, X, X), "U403"), ((x.transpose(1, 2),) * 3, "U405"), ((x, x, make_nested([X[:5], X[5:]])), "U408")):
         with pytest.raises(CuirError) as caught:
             flex_attention(*tensors, backend="interpret")
         assert caught.value.diagnostics[0].code == code

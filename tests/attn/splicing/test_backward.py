@@ -17,7 +17,7 @@ from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.lowering import lower
-from cuir.spec.gradients import forward, padded_rows, rows_of
+from cuir.spec.gradients import forward, pad_rows, rows_of
 from cuir.spec.specification import Lengths, Specification, lengths_of
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
@@ -49,7 +49,7 @@ def blocks(COUNT: Global[i32, B, H, J, 2], LIST: Global[i32, B, H, J, I]{capture
 """
 
 
-def visited(transferred: TransferResult, at: Lengths, BM: int, BN: int) -> tuple[torch.Tensor, torch.Tensor]:
+def evaluate_visits(transferred: TransferResult, at: Lengths, BM: int, BN: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Evaluate q_count and q_block of a variant: [B, H, J, 2] and [B, H, J, I], -1 where there is no block."""
     kernel = transferred.program.kernels()[KERNEL]
     arguments = transferred.arguments(at, consts={"BM": BM, "BN": BN})
@@ -80,8 +80,8 @@ def test_blocks_cover_the_mask_once_and_whole_ones_last(name: str) -> None:
     transferred = transfer_backward(EXPERT, spec)
     for M, N, BM, BN in ((70, 70, 16, 32), (130, 96, 32, 16), (40, 129, 64, 32)):
         at = Lengths(2, 2, 1, M, M if name in SELF else N)
-        retained = spec.kept(at)
-        count, listed = visited(transferred, at, BM, BN)
+        retained = spec.compute_kept(at)
+        count, listed = evaluate_visits(transferred, at, BM, BN)
         for b, h, j in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(count.shape[2])).tolist():
             columns = retained[b, h, :, j * BN : j * BN + BN]
             partial, n = count[b, h, j].tolist()
@@ -105,7 +105,7 @@ def test_gradients_of_the_corpus(name: str) -> None:
     o, lse = forward(spec, *leaves, D**-0.5)
     exact = torch.autograd.grad(o, leaves, do.double())
     consts = {"T": F16, "D": D, "BM": 128}
-    rows = padded_rows(M)
+    rows = pad_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
     result = torch.zeros(1, 2, M, D), torch.empty_like(k), torch.empty_like(v)
     inputs = dict(zip("QKV", (q, k, v), strict=True)) | {"dO": do, "L": rows_of(lse, rows).float(), "DL": delta}
@@ -130,7 +130,7 @@ def test_gradients_of_the_corpus_in_f32(name: str) -> None:
     leaves = [x.double().requires_grad_() for x in (k, v)]
     o, lse = forward(spec, q.double(), *leaves, D**-0.5)
     exact = torch.autograd.grad(o, leaves, do.double())
-    rows = padded_rows(M)
+    rows = pad_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
     result = torch.full_like(k, torch.nan), torch.full_like(v, torch.nan)
     inputs = {"Q": q, "K": k, "V": v, "dO": do, "L": rows_of(lse, rows).float(), "DL": delta, "dK": result[0], "dV": result[1]}
@@ -191,7 +191,7 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
     assert transferred.gradients == {"GATE": "grad_GATE", "BIAS": "grad_BIAS"}
     consts = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 
-    def judged(text: str) -> list[str]:
+    def list_codes(text: str) -> list[str]:
         program = parse(text, "learned.cuir")
         kernel = program.kernels()[KERNEL]
         assert gradients_of(kernel) == {"grad_GATE": "GATE", "grad_BIAS": "BIAS"}
@@ -203,11 +203,11 @@ def test_gradients_of_captured_tensors_are_verified() -> None:
     assert (
         text.count("row_sum(") == 3 and text.count("add=True") == 4 and text.count("add=SPREAD") == 2
     )  # among them prepare's sum and the additions of dQ, and of dK and dV of heads that are shared out
-    assert {"grad_GATE", "grad_BIAS", "dQ"} <= set(judged(text))
+    assert {"grad_GATE", "grad_BIAS", "dQ"} <= set(list_codes(text))
     for right, wrong in (("sum0 * 0.5", "sum0 * 0.6"), ("grad_BIAS[h, k]", "grad_BIAS[h, k + 1]"), ("sum1 + row_sum", "sum1 - row_sum")):
         assert text.count(right) == 1
         with pytest.raises(CuirError, match="V301"):
-            judged(text.replace(right, wrong))
+            list_codes(text.replace(right, wrong))
 
 
 def test_a_captured_tensor_with_the_name_of_a_gradient() -> None:

@@ -13,9 +13,9 @@ from cuir.attn.splicing.gradient_paths import collect_gradient_paths
 from cuir.attn.tracing.trace import trace
 from cuir.spec.specification import Specification
 
-NOTHING = 0.0
+ZERO = 0.0
 WITH_ZEROS: dict[str, Callable[[Any], Any]] = {
-    "times a captured 0": lambda p: NOTHING * p,
+    "times a captured 0": lambda p: ZERO * p,
     "round": lambda p: torch.round(p),
     "floor": lambda p: p.floor(),
     "sign": lambda p: torch.sign(p),

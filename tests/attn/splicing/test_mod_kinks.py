@@ -135,8 +135,8 @@ def check(f: Callable[..., Any], varies: bool, several: bool, scalar: bool = Fal
     value = torch.as_tensor(evaluate(remove_marks(e), names)).float().expand(X.shape)
     size = torch.maximum(X.abs(), Y.abs())
     overflow = several & (size > 1e18) & size.isfinite()  # of squares on the way
-    theirs = [_autograd(f, dtype, scalar) for dtype in (torch.float64, torch.float32)]
-    for n, result, exact, single in zip("xy", ours, *theirs, strict=True):
+    expected = [_autograd(f, dtype, scalar) for dtype in (torch.float64, torch.float32)]
+    for n, result, exact, single in zip("xy", ours, *expected, strict=True):
         good = _close(result, exact.float()) | _close(result, single)
         unknown = exact.isnan() & (
             value.isnan() | ~X.isfinite() | ~Y.isfinite()
@@ -221,9 +221,9 @@ def test_a_root_behind_a_choice_has_derivative_0_where_pytorchs_is_nan(varies: b
     ]
     for f, at in roots:
         x = torch.tensor([at], dtype=torch.float64, requires_grad=True)
-        (theirs,) = torch.autograd.grad(f(x).sum(), x)
+        (expected,) = torch.autograd.grad(f(x).sum(), x)
         with tracing():
             e = to(f(Proxy(Name("x"), F32, varies)), F32).expr
         names = {"x": torch.tensor([at]), "k": torch.zeros((), dtype=torch.int32)}
         ours = torch.as_tensor(evaluate(differentiate(e, Name("x")), names))
-        assert theirs.isnan().all() and not ours.any(), (theirs, ours)
+        assert expected.isnan().all() and not ours.any(), (expected, ours)

@@ -12,7 +12,7 @@ from cuir.arguments.binding import TORCH
 from cuir.attn.splicing.query_gradients import KERNEL, transfer_query_gradients
 from cuir.checking.checker import check
 from cuir.interp import run
-from cuir.spec.gradients import forward, padded_rows, rows_of
+from cuir.spec.gradients import forward, pad_rows, rows_of
 from cuir.spec.specification import Specification, lengths_of
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
@@ -42,7 +42,7 @@ def test_query_gradients_of_the_corpus(name: str, origin: Program, dtype: DType,
     leaf = q.double().requires_grad_()
     o, lse = forward(spec, leaf, k.double(), v.double(), D**-0.5)
     (exact,) = torch.autograd.grad(o, leaf, do.double())
-    rows = padded_rows(M)
+    rows = pad_rows(M)
     delta = torch.nn.functional.pad((o.detach() * do.double()).sum(-1), (0, rows - M)).float()
     result, consts = torch.full_like(q, torch.nan), {"T": dtype, "D": D, "BN": 64}
     L = rows_of(lse, rows).float()
@@ -69,7 +69,7 @@ def text_of(name: str, spec: str) -> str:
     ).text
 
 
-def judged(text: str, spec: str, consts: dict[str, DType]) -> VerifyReport:
+def verify_gradients(text: str, spec: str, consts: dict[str, DType]) -> VerifyReport:
     sizes = {"D": 64, "BM": 64, "BN": 64, **consts}
     return verify(parse(text, "dq.cuir"), corpus.specification(spec)(), kernel=KERNEL, consts=sizes, seeded=0, shrink=False)
 
@@ -97,8 +97,8 @@ def test_its_contracts_are_asked(
 
     monkeypatch.setattr(stages._Verification, "schedules", stop)
     text = text_of(name, spec)
-    assert old in text and judged(text, spec, consts).stages[1].verdict == "passed"
-    wrong = judged(text.replace(old, new), spec, consts)
+    assert old in text and verify_gradients(text, spec, consts).stages[1].verdict == "passed"
+    wrong = verify_gradients(text.replace(old, new), spec, consts)
     assert not wrong.ok and wrong.stages[1].verdict == "failed" and wrong.diagnostics[0].code == code
 
 
@@ -106,7 +106,7 @@ def test_its_contracts_are_asked(
 @pytest.mark.parametrize(("name", "consts"), ORIGINS)
 @pytest.mark.parametrize("spec", ["causal", "causal_document"])
 def test_they_are_verified(name: str, consts: dict[str, DType], spec: str) -> None:
-    assert judged(text_of(name, spec), spec, consts).ok
+    assert verify_gradients(text_of(name, spec), spec, consts).ok
 
 
 def test_a_kernel_without_the_derivative_is_refused() -> None:

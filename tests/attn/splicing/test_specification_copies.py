@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import cuir
 from cuir import Specification, attention
-from cuir.attn.splicing.captured_arguments import captured_arguments, sources_of
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments, sources_of
 from cuir.attn.splicing.specification_copies import Bounded, bound_reads, rebuild_mods
 from cuir.spec.specification import Lengths
 
@@ -44,7 +44,7 @@ def test_a_launch_has_room_for_the_elements_that_its_heads_read(shape: list[int]
     table, bias = torch.rand(shape) + 1, torch.rand(1, 1, 6, 7)
     spec = bound_reads(Specification("room", score_mod=lambda s, b, h, q, k: s + table[b, h * stride] + bias[b, h, q, k]))
     program, at = attention(spec, head_dim=64).program, Lengths(B, H, 1, 3, 4)
-    inputs = captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
+    inputs = compute_captured_arguments(program, program.kernels()["flash_fwd"], spec, at)
     room = inputs["table"]
     assert isinstance(room, torch.Tensor) and room.shape == (max(shape[0], B), max(shape[1], (H - 1) * stride + 1))
     assert torch.equal(room[: shape[0], : shape[1]], table) and float(room.sum() - table.sum()) == pytest.approx(0, abs=1e-4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import corpus
-from cuir.attn.splicing.captured_arguments import captured_arguments
+from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.attn.splicing.normalisers import POINTS
 from cuir.attn.splicing.splice import transfer
 from cuir.attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS
@@ -94,7 +94,7 @@ def test_captured_tensors_follow_the_lengths() -> None:
     at = Lengths(2, 4, 2, 100, 300)
     doc = result.arguments(at, consts={})["doc"]
     assert isinstance(doc, torch.Tensor) and doc.shape == (2, 300) and doc.dtype == torch.int32
-    repeated = captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})["doc"]
+    repeated = compute_captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, at, consts={})["doc"]
     assert isinstance(repeated, torch.Tensor) and torch.equal(repeated, doc)
 
 
@@ -104,7 +104,7 @@ def test_a_captured_name_that_the_kernel_uses_gets_another() -> None:
     result = transfer(expert(), spec)
     assert result.parameters == {"W_": 9}
     check(result.program, None, {"T": F16, "D": 64})
-    assert captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, Lengths(1, 1, 1, 1, 1)) == {"W_": 9}
+    assert compute_captured_arguments(result.program, result.program.kernels()["flash_fwd"], spec, Lengths(1, 1, 1, 1, 1)) == {"W_": 9}
 
 
 def test_constants_are_added_where_they_lack() -> None:
@@ -129,19 +129,19 @@ def test_relu_takes_the_score_itself() -> None:
 
 
 def test_a_sink_is_captured() -> None:
-    def end(**given: Any) -> tuple[str, dict[str, Any]]:
-        result = transfer(expert(), Specification("sink", **given))
+    def end(**options: Any) -> tuple[str, dict[str, Any]]:
+        result = transfer(expert(), Specification("sink", **options))
         check(result.program, None, {"T": F16, "D": 64})
         text = result.text[result.text.index("def softmax_end") :]
         return text[: text.index("@func")], dict(result.arguments(Lengths(1, 4, 2, 8, 8), consts={}))
 
     learned = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.bfloat16)
-    text, given = end(sink=learned)
-    assert "last = sink[h] * LOG2E" in text and given["sink"].dtype == torch.float32 and torch.equal(given["sink"], learned.float())
-    text, given = end(sink=-1)
-    assert "last = sink * LOG2E" in text and given == {"sink": -1.0}
-    text, given = end(sink=lambda at: torch.full((at.H,), 0.5))
-    assert "sink[h]" in text and given["sink"].tolist() == [0.5] * 4
+    text, arguments = end(sink=learned)
+    assert "last = sink[h] * LOG2E" in text and arguments["sink"].dtype == torch.float32 and torch.equal(arguments["sink"], learned.float())
+    text, arguments = end(sink=-1)
+    assert "last = sink * LOG2E" in text and arguments == {"sink": -1.0}
+    text, arguments = end(sink=lambda at: torch.full((at.H,), 0.5))
+    assert "sink[h]" in text and arguments["sink"].tolist() == [0.5] * 4
 
 
 def test_kernels_with_the_softmax_of_the_prelude() -> None:
@@ -185,5 +185,5 @@ def test_refusals() -> None:
     assert error(without_lengths, variant("full"))[0] == "X131"
     alone = transfer(expert(), variant("prefix_lm")).program
     with pytest.raises(CuirError) as caught:
-        captured_arguments(alone, alone.kernels()["flash_fwd"], variant("full"), Lengths(1, 1, 1, 1, 1))
+        compute_captured_arguments(alone, alone.kernels()["flash_fwd"], variant("full"), Lengths(1, 1, 1, 1, 1))
     assert caught.value.diagnostics[0].code == "X132"

@@ -28,11 +28,11 @@ BIAS = torch.tensor([0.5, -1.0, 2.0, 4.0])
 
 
 @functools.singledispatch
-def doubled(x: Any) -> Any:
+def double(x: Any) -> Any:
     return x
 
 
-@doubled.register
+@double.register
 def _(x: float) -> Any:
     return 2 * x
 
@@ -49,7 +49,7 @@ class Window:
         return s * self.width()
 
 
-def matched(gain: Any) -> Any:
+def match_type(gain: Any) -> Any:
     match gain:
         case float():
             return 3.0
@@ -71,8 +71,8 @@ def stay(gain: float, n: int, bias: torch.Tensor) -> dict[str, Mod]:
         "isinstance of an abstract class": lambda s, b, h, q, k: s * gain if isinstance(gain, numbers.Real) else s,
         "isinstance of a sum": lambda s, b, h, q, k: s * (n + gain) if isinstance(n + gain, float) and isinstance(n + 1, int) else s,
         "type": lambda s, b, h, q, k: s * n if type(n) is int and type(gain) is float else s,
-        "match": lambda s, b, h, q, k: s * gain * matched(gain),
-        "singledispatch": lambda s, b, h, q, k: s * doubled(gain),
+        "match": lambda s, b, h, q, k: s * gain * match_type(gain),
+        "singledispatch": lambda s, b, h, q, k: s * double(gain),
         "in a method": Window(n, gain),
         "a product": lambda s, b, h, q, k: s * n**2,
         "a copy": lambda s, b, h, q, k: s * copy.deepcopy(n),
@@ -123,7 +123,7 @@ def test_what_only_a_constant_answers(name: str) -> None:
 
 
 def test_nothing_of_a_trace_stays_in_the_users_own_memory() -> None:
-    seen: dict[Any, Any] = {}
+    memory: dict[Any, Any] = {}
 
     @functools.cache
     def factor(x: float) -> float:
@@ -132,17 +132,17 @@ def test_nothing_of_a_trace_stays_in_the_users_own_memory() -> None:
     def remembering(gain: float) -> Mod:
         def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
             try:
-                seen.setdefault(gain, 0.5)
+                memory.setdefault(gain, 0.5)
             except Exception:
                 return s
-            return s * factor(gain) * seen[gain]
+            return s * factor(gain) * memory[gain]
 
         return score_mod
 
     for gain in (1.5, 2.5):
         agrees(remembering(gain))
     assert factor(2.5) == 5.0 and type(factor(2.5)) is float
-    assert all(type(x) is float for x in seen)
+    assert all(type(x) is float for x in memory)
 
 
 @pytest.mark.parametrize("ask", [lambda M: {7: 1.0}.get(M, 2.0), lambda M: str(M), lambda M: round(M)])
@@ -270,7 +270,7 @@ class Learned:
         self.bias, self.gain = bias, gain
 
     @staticmethod
-    def both(x: Any) -> bool:
+    def is_number(x: Any) -> bool:
         return isinstance(x, (float, torch.Tensor))
 
     @property
@@ -278,7 +278,7 @@ class Learned:
         return self.gain if type(self.gain) is float and type(self) is Learned else 1.0
 
     def __call__(self, s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        return s * self.factor + (self.bias[h] if isinstance(self.bias, torch.Tensor) and self.both(self.bias) else self.bias)
+        return s * self.factor + (self.bias[h] if isinstance(self.bias, torch.Tensor) and self.is_number(self.bias) else self.bias)
 
 
 class Learning(torch.nn.Module):
@@ -309,7 +309,7 @@ def test_what_an_adversary_asked(name: str) -> None:
         (lambda s, b, h, q, k: s * 4 if FLAG else s, "X121"),
         (lambda s, b, h, q, k: s * sum(list(BIAS.cumsum(0))), "X120"),
         (lambda s, b, h, q, k: s if s.requires_grad else s * 2, "X120"),
-        (lambda s, b, h, q, k: tried(s), "X120"),
+        (lambda s, b, h, q, k: try_lgamma(s), "X120"),
         (lambda s, b, h, q, k, *, n=65536: s + k * 5e9 / (n * n), "U417"),
     ],
 )
@@ -319,48 +319,48 @@ def test_what_is_refused_and_not_answered(mod: Mod, code: str) -> None:
     assert caught.value.diagnostics[0].code == code
 
 
-def tried(s: Any) -> Any:
+def try_lgamma(s: Any) -> Any:
     try:
         return torch.lgamma(s)
     except Exception:  # of PyTorch's there is none
         return s
 
 
-KEPT: dict[str, Any] = {}
+MEMORY: dict[str, Any] = {}
 
 
-class Kept:
+class Store:
     slope: Any = None
 
 
 def test_what_a_mod_keeps_is_not_the_users() -> None:
     def make(g: float) -> Mod:
         def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-            if "f" not in KEPT:
-                KEPT["f"] = g * 2.0
-            return s * KEPT["f"]
+            if "f" not in MEMORY:
+                MEMORY["f"] = g * 2.0
+            return s * MEMORY["f"]
 
         return score_mod
 
     for g in (2.0, 3.0):
         trace(Specification("kept", score_mod=make(g)))
-        assert not KEPT
+        assert not MEMORY
 
 
 def keeping(g: float) -> Mod:
     """A mod that keeps what it computed first in a class."""
 
     def score_mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-        Kept.slope = Kept.slope if Kept.slope is not None else g * 2.0
-        return s * Kept.slope
+        Store.slope = Store.slope if Store.slope is not None else g * 2.0
+        return s * Store.slope
 
     return score_mod
 
 
 def test_what_a_mod_keeps_in_a_class_is_refused_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kept, "slope", None)
+    monkeypatch.setattr(Store, "slope", None)
     trace(Specification("kept", score_mod=keeping(2.0)))
-    assert f"{Kept.slope}" == "4.0"  # outside of a trace a number answers by itself
+    assert f"{Store.slope}" == "4.0"  # outside of a trace a number answers by itself
     with pytest.raises(CuirError) as caught:
         trace(Specification("kept", score_mod=keeping(3.0)))
     assert "earlier call" in caught.value.diagnostics[0].message

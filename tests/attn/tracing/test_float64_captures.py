@@ -28,7 +28,7 @@ SPECIAL = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.1] * 4, dtype=torch.
 CUT = 1.7e9 + 50.0
 
 
-def looked_at(mask: Any = None, score: Any = None, at: Lengths | None = AT) -> Reads:
+def make_reads(mask: Any = None, score: Any = None, at: Lengths | None = AT) -> Reads:
     traced = trace_without_clashes(Specification("doubles", mask, score))
     reads, values = Reads(traced), [p.value for p in traced.parameters]
     if at is None:
@@ -50,7 +50,7 @@ REFUSED: dict[str, dict[str, Callable[..., Any]]] = {
     "a distance of a score": {"score": lambda s, b, h, q, k: s - 0.5 * (SECONDS[q] - SECONDS[k])},
     "the score of a threshold": {"score": lambda s, b, h, q, k: torch.where(s + SECONDS[q] - SECONDS[k] > 3.5, s, s - 1)},
 }
-TAKEN: dict[str, dict[str, Callable[..., Any]]] = {
+ACCEPTED: dict[str, dict[str, Callable[..., Any]]] = {
     "an offset that was taken off": {"mask": lambda b, h, q, k, x=SECONDS - SECONDS[0]: (x[q] - x[k]).abs() < 20},
     "a threshold": {"mask": lambda b, h, q, k: GATES[q] > 0.5},
     "whole numbers": {"mask": lambda b, h, q, k, x=torch.arange(N, dtype=torch.float64): x[q] >= x[k]},
@@ -67,26 +67,26 @@ TAKEN: dict[str, dict[str, Callable[..., Any]]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_rounding_that_changes_something_is_refused(name: str, at: Lengths | None) -> None:
     with pytest.raises(CuirError) as caught:
-        looked_at(**REFUSED[name], at=at)
+        make_reads(**REFUSED[name], at=at)
     (text,) = caught.value.diagnostics
     assert text.code == "U417" and "of float64 is rounded to float32" in text.message and "before the call" in (text.hint or "")
     assert text.span is not None and text.span.source.name.endswith("test_float64_captures.py")
 
 
 @pytest.mark.parametrize("at", [AT, None], ids=["lengths", "lengths on the device"])
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_rounding_that_changes_nothing_is_taken(name: str, at: Lengths | None) -> None:
-    looked_at(**TAKEN[name], at=at)
+    make_reads(**ACCEPTED[name], at=at)
 
 
 def test_numbers_beyond_float32_are_refused_as_constants_are() -> None:
     with pytest.raises(CuirError, match=r"U417.*`LARGE` holds 1e\+300"):
-        looked_at(score=lambda s, b, h, q, k: s + LARGE[k])
+        make_reads(score=lambda s, b, h, q, k: s + LARGE[k])
 
 
 def test_only_pairs_that_count_have_a_score() -> None:
     mask, score = (lambda b, h, q, k: q == k), REFUSED["a distance of a score"]["score"]
-    looked_at(mask, score)
+    make_reads(mask, score)
 
 
 def test_smooth_scores_of_small_numbers_need_no_look_at_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,17 +95,17 @@ def test_smooth_scores_of_small_numbers_need_no_look_at_the_pairs(monkeypatch: p
 
     monkeypatch.setattr(float64_captures.Doubles, "_compare", look)
     for name in ("a bias", "a factor", "whole numbers", "special numbers"):
-        looked_at(**TAKEN[name])
+        make_reads(**ACCEPTED[name])
     with pytest.raises(AssertionError):
-        looked_at(**TAKEN["a threshold"])
+        make_reads(**ACCEPTED["a threshold"])
 
 
 def test_too_many_pairs_of_unknown_lengths_are_refused_and_known_ones_looked_at() -> None:
     many = torch.rand(2**14, dtype=torch.float64)
     mask = lambda b, h, q, k: many[q] > many[k]  # noqa: E731
     with pytest.raises(CuirError, match=r"U417.*too much to look at"):
-        looked_at(mask, at=None)
-    looked_at(mask, at=Lengths(1, 1, 1, 64, 64))
+        make_reads(mask, at=None)
+    make_reads(mask, at=Lengths(1, 1, 1, 64, 64))
 
 
 nearby = st.floats(-4, 4).map(lambda x: round(x * 4) / 4)
@@ -130,7 +130,7 @@ def test_a_mask_that_is_taken_is_that_of_float64(numbers: list[float], cut: floa
     kernel = torch.as_tensor(evaluate(traced.keep, names))  # type: ignore[arg-type]
     expected = mask(0, 0, q, k)
     try:
-        looked_at(mask)
+        make_reads(mask)
     except CuirError:
         assert not torch.equal(kernel.expand(expected.shape), expected)
     else:

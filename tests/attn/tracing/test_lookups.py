@@ -70,15 +70,15 @@ def largest(row: Any) -> Any:
 SCORES = (0.7, -0.5, 0.0, float(R[2]), math.nan)
 
 
-def evaluated(mod: Callable[..., Any], place: tuple[torch.Tensor, ...], score: float) -> torch.Tensor:
+def evaluate_score(mod: Callable[..., Any], place: tuple[torch.Tensor, ...], score: float) -> torch.Tensor:
     """The traced score of a pair."""
     spec = Specification("lookups", score_mod=mod)
     traced = trace(spec)
     assert traced.rows
     names = {p.name: p.argument(spec, AT) for p in traced.parameters}
     names |= {n: x.to(torch.int32) for n, x in zip("bhqk", place)} | {"S": torch.tensor(score), "scale": 1.0}
-    both = (torch.as_tensor(evaluate(e, names)) for e in (traced.score, traced.factor))
-    return (next(both) * next(both) / CONSTANTS["LOG2E"]).reshape(())
+    terms = (torch.as_tensor(evaluate(e, names)) for e in (traced.score, traced.factor))
+    return (next(terms) * next(terms) / CONSTANTS["LOG2E"]).reshape(())
 
 
 @pytest.mark.sweep
@@ -88,7 +88,7 @@ def test_the_trace_gives_what_pytorch_gives_for_single_pairs(name: str) -> None:
     for place in places:
         for score in SCORES:
             expected = torch.as_tensor(MODS[name](torch.tensor(score), *place)).float()
-            torch.testing.assert_close(evaluated(MODS[name], tuple(place), score), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(evaluate_score(MODS[name], tuple(place), score), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 floats = st.floats(-2, 2, width=16).map(lambda x: round(x * 4) / 4)  # of which many are equal
@@ -106,7 +106,7 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
     place = tuple(torch.tensor(i) for i in (0, 0, 0, k))
     score = score if bounds else 0.0  # of no boundary the result is a constant, to which a trace adds 0 times the product
     expected = mod(torch.tensor(score), *place[:3], place[3].int())
-    assert round(4 * float(evaluated(mod, place, score)), 2) == 4 * float(expected)
+    assert round(4 * float(evaluate_score(mod, place, score)), 2) == 4 * float(expected)
 
 
 @settings(max_examples=40, deadline=None)
@@ -114,7 +114,7 @@ def test_searches_count_equal_boundaries_and_special_values_as_pytorch(bounds: l
 def test_boundaries_that_are_nan_or_out_of_order_are_searched_as_pytorch_does(bounds: list[float], score: float, right: bool) -> None:
     row = torch.tensor(bounds)
     place = tuple(torch.tensor(0) for _ in range(4))
-    result = evaluated(lambda s, b, h, q, k: torch.bucketize(s, row, right=right), place, score if bounds else 0.0)
+    result = evaluate_score(lambda s, b, h, q, k: torch.bucketize(s, row, right=right), place, score if bounds else 0.0)
     assert round(float(result), 3) == int(torch.bucketize(torch.tensor(score), row, right=right))
 
 
@@ -124,21 +124,21 @@ def test_joined_tensors_are_read_at_any_place_as_pytorch_reads_them(data: st.Dat
     sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any))
     dtypes = data.draw(st.lists(st.sampled_from([torch.float32, torch.int32, torch.bool]), min_size=len(sizes), max_size=len(sizes)))
     dim, total = data.draw(st.sampled_from([0, 1, -1])), sum(sizes)
-    other = data.draw(st.integers(1, 3))
-    parts = [torch.randn([n, other] if dim == 0 else [other, n]).mul(3).to(d) for n, d in zip(sizes, dtypes)]
-    alike = [torch.randn(other, 2).mul(3).to(d) for d in dtypes]
+    size = data.draw(st.integers(1, 3))
+    parts = [torch.randn([n, size] if dim == 0 else [size, n]).mul(3).to(d) for n, d in zip(sizes, dtypes)]
+    alike = [torch.randn(size, 2).mul(3).to(d) for d in dtypes]
     shift = data.draw(st.integers(-total, 0))
 
     def mod(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
         joined, stacked = torch.cat(parts, dim), torch.stack(alike, dim)
-        mine = joined[q % total + shift, k % other] if dim == 0 else joined[k % other, q % total + shift]
-        last = [other, 2]
+        mine = joined[q % total + shift, k % size] if dim == 0 else joined[k % size, q % total + shift]
+        last = [size, 2]
         last.insert(dim if dim >= 0 else 2, len(alike))
         return s + mine + stacked[q % last[0], k % last[1], h % last[2]].float()
 
-    for place in ((0, 0, 0, 0), (0, 1, total - 1, other - 1), (1, 3, 5, 7)):
+    for place in ((0, 0, 0, 0), (0, 1, total - 1, size - 1), (1, 3, 5, 7)):
         pair = tuple(map(torch.tensor, place))
-        torch.testing.assert_close(evaluated(mod, pair, 0.5), torch.as_tensor(mod(torch.tensor(0.5), *pair)).float())
+        torch.testing.assert_close(evaluate_score(mod, pair, 0.5), torch.as_tensor(mod(torch.tensor(0.5), *pair)).float())
 
 
 LONG = torch.arange(300)

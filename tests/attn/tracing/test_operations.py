@@ -216,11 +216,11 @@ CLOSE: dict[str, Callable[..., Any]] = {  # through exp2, log2 and tanh
     "hardswish": lambda x, y: F.hardswish(x),
     "tanhshrink": lambda x, y: F.tanhshrink(x) + 1.0,
 }
-APART = {"int": "test_conversions_to_integers", "detach": "tests/attn/api/test_learned.py"}
+SEPARATE_TESTS = {"int": "test_conversions_to_integers", "detach": "tests/attn/api/test_learned.py"}
 
 
 def test_every_operation_is_tried() -> None:
-    tried = {HANDLERS[n] for n in (*EXACT, *WHOLE_EXACT, *CLOSE, *APART)}
+    tried = {HANDLERS[n] for n in (*EXACT, *WHOLE_EXACT, *CLOSE, *SEPARATE_TESTS)}
     missing = sorted({n for n, handler in HANDLERS.items() if handler not in tried})
     assert not missing
 
@@ -229,7 +229,7 @@ def test_no_field_hides_an_operation() -> None:
     assert not {f.name for f in fields(Proxy)} & set(HANDLERS)
 
 
-def traced(mod: Callable[..., Any], *names: str) -> torch.Tensor:
+def trace_mod(mod: Callable[..., Any], *names: str) -> torch.Tensor:
     with tracing():
         expression = mod(*(Proxy(Name(n), F32 if n in "xy" else I32, True) for n in names)).expr
     return torch.as_tensor(evaluate(expression, TENSORS))
@@ -237,14 +237,14 @@ def traced(mod: Callable[..., Any], *names: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", EXACT)
 def test_floats(name: str) -> None:
-    want, result = EXACT[name](x, y), traced(EXACT[name], "x", "y")
+    want, result = EXACT[name](x, y), trace_mod(EXACT[name], "x", "y")
     assert result.dtype == want.dtype
     torch.testing.assert_close(result.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", WHOLE_EXACT)
 def test_integers(name: str) -> None:
-    want, result = WHOLE_EXACT[name](i, j), traced(WHOLE_EXACT[name], "i", "j")
+    want, result = WHOLE_EXACT[name](i, j), trace_mod(WHOLE_EXACT[name], "i", "j")
     assert result.dtype == want.dtype
     torch.testing.assert_close(result.expand(want.shape), want, rtol=0, atol=0, equal_nan=True)
 
@@ -252,11 +252,11 @@ def test_integers(name: str) -> None:
 @pytest.mark.parametrize("name", CLOSE)
 def test_functions(name: str) -> None:
     want = CLOSE[name](x, y)
-    torch.testing.assert_close(traced(CLOSE[name], "x", "y"), want, rtol=3e-6, atol=2.0**-126, equal_nan=True)
+    torch.testing.assert_close(trace_mod(CLOSE[name], "x", "y"), want, rtol=3e-6, atol=2.0**-126, equal_nan=True)
 
 
 TAILS = ("sinh", "cosh", "expm1", "elu", "mish", "softplus", "log_sigmoid", "gelu")  # whose exponent is rounded, by 88 units
-MADE = {
+CONSTRUCTORS = {
     "tan": torch.tan,
     "asin": torch.asin,
     "acos": torch.acos,
@@ -282,7 +282,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CONSTRUCTORS)
 def test_formulas_keep_their_accuracy_over_all_magnitudes(name: str) -> None:
     """Against float64: where a result is tiny, near 1, where a sum cancels, and up to the ends of the range."""
     rng = torch.Generator().manual_seed(7)
@@ -291,22 +291,22 @@ def test_formulas_keep_their_accuracy_over_all_magnitudes(name: str) -> None:
     near = 1 + torch.randn(5000, generator=rng) * 10.0 ** torch.randint(-7, 0, (5000,), generator=rng)
     values = torch.cat([bits, sizes, near, -near])
     exact = (
-        MADE[name](values.double()) if name != "gelu" else values.double() / 2 * torch.erfc(-values.double() / math.sqrt(2.0))
+        CONSTRUCTORS[name](values.double()) if name != "gelu" else values.double() / 2 * torch.erfc(-values.double() / math.sqrt(2.0))
     )  # PyTorch's cancels
     values, exact = values[(away := exact.abs() > 2.0**-119) | exact.isnan()], exact[away | exact.isnan()]
     with tracing():
-        expression = MADE[name](Proxy(Name("x"), F32, True)).expr
+        expression = CONSTRUCTORS[name](Proxy(Name("x"), F32, True)).expr
     result = torch.as_tensor(evaluate(expression, {"x": values}))
     torch.testing.assert_close(result, exact.float(), rtol=3e-5 if name in TAILS else 2e-6, atol=0, equal_nan=True)
 
 
 def test_conversions_to_integers() -> None:
     """PyTorch leaves open what a NaN and what lies outside gives; a kernel has 0 and the nearest end."""
-    result = traced(lambda x, y: x.to(torch.int32), "x", "y")
+    result = trace_mod(lambda x, y: x.to(torch.int32), "x", "y")
     inside = x.abs() < 2**31
     assert torch.equal(result[inside], x[inside].to(torch.int32))
     assert (result[x.isnan()] == 0).all() and (result[x >= 2**31] == 2**31 - 1).all() and (result[x <= -(2**31)] == -(2**31)).all()
-    assert torch.equal(traced(lambda x, y: (x < y).int(), "x", "y"), (x < y).int())
+    assert torch.equal(trace_mod(lambda x, y: (x < y).int(), "x", "y"), (x < y).int())
 
 
 # ---- whole mods

@@ -28,7 +28,7 @@ def check(mask: Mod | None = None, score: Mod | None = None, at: Lengths = AT) -
     Reads(traced).check([p.value for p in traced.parameters], at, CPU)
 
 
-def refused(mask: Mod | None = None, score: Mod | None = None, at: Lengths = AT) -> CuirError:
+def read_refusal(mask: Mod | None = None, score: Mod | None = None, at: Lengths = AT) -> CuirError:
     with pytest.raises(CuirError) as raised:
         check(mask, score, at)
     assert raised.value.diagnostics[0].code == "U416"
@@ -92,28 +92,28 @@ def test_intervals_hold_all_values(data: st.DataObject) -> None:
 # ---- what is refused
 def test_a_table_that_is_too_short() -> None:
     short = table(12)
-    error = refused(lambda b, h, q, k: short[k] > 3)
+    error = read_refusal(lambda b, h, q, k: short[k] > 3)
     text = str(error)
     assert "`short` has 12 elements, and its element 12 is read" in text and "kv_idx=12" in text and "short[k]" in text and __file__ in text
-    refused(score=lambda s, b, h, q, k: s + short[k])
+    read_refusal(score=lambda s, b, h, q, k: s + short[k])
 
 
 def test_a_negative_index_does_not_count_from_the_end() -> None:
     bias = torch.rand(40)
-    assert "a negative index does not count from the end" in str(refused(score=lambda s, b, h, q, k: s + bias[k - q]))
+    assert "a negative index does not count from the end" in str(read_refusal(score=lambda s, b, h, q, k: s + bias[k - q]))
 
 
 def test_an_index_that_a_table_holds() -> None:
     offsets, group = table(4), torch.tensor([0, 1, 2, 3, 4] + [0] * 8)
-    assert "element 4" in str(refused(lambda b, h, q, k: offsets[group[k]] <= q))
+    assert "element 4" in str(read_refusal(lambda b, h, q, k: offsets[group[k]] <= q))
     group[4] = 3
     check(lambda b, h, q, k: offsets[group[k]] <= q)
 
 
 def test_a_batch_or_a_head_too_many() -> None:
     doc, slopes = table(1, 13), torch.rand(1)
-    assert "1 elements along dim 0" in str(refused(lambda b, h, q, k: doc[b, k] > 3))
-    refused(score=lambda s, b, h, q, k: s * slopes[h])
+    assert "1 elements along dim 0" in str(read_refusal(lambda b, h, q, k: doc[b, k] > 3))
+    read_refusal(score=lambda s, b, h, q, k: s * slopes[h])
     check(lambda b, h, q, k: doc[b, k] > 3, at=Lengths(1, 2, 1, 9, 13))
 
 
@@ -128,15 +128,15 @@ def test_reads_that_a_condition_leaves_out() -> None:
     ]
     for mod in inside:
         check(score=mod)
-    refused(score=lambda s, b, h, q, k: torch.where(k <= 8, short[k], 0) + s)
-    refused(score=lambda s, b, h, q, k: torch.where((k > 8) | (short[k] > 2), s, s + 1))
-    refused(score=lambda s, b, h, q, k: torch.where(s > 0, short[k], 0) + s)
+    read_refusal(score=lambda s, b, h, q, k: torch.where(k <= 8, short[k], 0) + s)
+    read_refusal(score=lambda s, b, h, q, k: torch.where((k > 8) | (short[k] > 2), s, s + 1))
+    read_refusal(score=lambda s, b, h, q, k: torch.where(s > 0, short[k], 0) + s)
 
 
 def test_scores_of_dropped_pairs() -> None:
     bias = torch.rand(9)
     check(lambda b, h, q, k: q >= k, lambda s, b, h, q, k: s + bias[q - k])
-    refused(lambda b, h, q, k: q + 1 >= k, lambda s, b, h, q, k: s + bias[q - k])
+    read_refusal(lambda b, h, q, k: q + 1 >= k, lambda s, b, h, q, k: s + bias[q - k])
 
 
 def test_nothing_is_read_without_pairs() -> None:
@@ -146,22 +146,22 @@ def test_nothing_is_read_without_pairs() -> None:
 
 @examples(1.5)
 @given(st.integers(1, 14), st.integers(-4, 4), st.integers(0, 13), st.booleans(), st.booleans())
-def test_as_every_pair_says(size: int, shift: int, edge: int, both: bool, other_way: bool) -> None:
+def test_as_every_pair_says(size: int, shift: int, edge: int, two_sided: bool, other_way: bool) -> None:
     """Against a loop over the pairs that fails where PyTorch would be asked for an element that is not there."""
     short = torch.arange(size) + 1
 
     def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
-        read, cond = short[k + shift] > 2, k <= edge if both else q >= edge
-        return (read | cond if other_way else cond & read) if both else (read & cond if other_way else cond | read)
+        read, cond = short[k + shift] > 2, k <= edge if two_sided else q >= edge
+        return (read | cond if other_way else cond & read) if two_sided else (read & cond if other_way else cond | read)
 
     bad = False
     for q in range(AT.M):
         for k in range(AT.N):
-            cond, out = k <= edge if both else q >= edge, not 0 <= k + shift < size
-            decided = cond if (other_way if both else not other_way) else not cond
+            cond, out = k <= edge if two_sided else q >= edge, not 0 <= k + shift < size
+            decided = cond if (other_way if two_sided else not other_way) else not cond
             bad = bad or (out and not decided)
     if bad:
-        refused(mod)
+        read_refusal(mod)
     else:
         check(mod)
 
@@ -183,8 +183,8 @@ def test_captured_values_with_names_of_indices_and_lengths() -> None:
     N, q, S, h, scale = 3, 4, torch.arange(13), 5, 2
     for mod in (lambda b, _h, i, j: S[j] + h <= N + q, lambda b, _h, i, j, *, M: (S[j] >= q) & (S[i * scale % N] <= M)):
         check(mod)
-    assert "element 13" in str(refused(lambda b, _h, i, j: S[j + (q > 3)] <= N))
-    assert "q_idx=9, kv_idx=0" in str(refused(lambda b, _h, i, j: S[i + q] <= N + scale, at=Lengths(1, 1, 1, 10, 1)))
+    assert "element 13" in str(read_refusal(lambda b, _h, i, j: S[j + (q > 3)] <= N))
+    assert "q_idx=9, kv_idx=0" in str(read_refusal(lambda b, _h, i, j: S[i + q] <= N + scale, at=Lengths(1, 1, 1, 10, 1)))
 
 
 # ---- in a call

@@ -188,7 +188,7 @@ def test_a_tensor_without_dims_is_read_when_the_kernel_runs() -> None:
         ("cap", "window", "on"), (1, (1,))
     )  # type: ignore[union-attr]
     agrees(lambda s, b, h, q, k: cap * torch.tanh(s / cap) + torch.where(on, window, 0))
-    refused("X121", lambda b, h, q, k: (q - k <= 3) if window > 3 else (q >= k), "window > 3", "only known when the kernel runs")
+    expect_refusal("X121", lambda b, h, q, k: (q - k <= 3) if window > 3 else (q >= k), "window > 3", "only known when the kernel runs")
 
 
 def test_elementwise_methods_of_a_tensor_and_its_shape() -> None:
@@ -202,8 +202,8 @@ def test_a_negative_constant_counts_from_the_end() -> None:
     slopes, bias = torch.arange(8) * 0.5, torch.arange(80).view(4, 20)
     assert agrees(lambda s, b, h, q, k: s + slopes[-1] + bias[-2][k]) == "S * scale + slopes[7] + cast(bias[2, k], f32)"
     agrees(lambda s, b, h, q, k: s + bias[h, -20] + slopes[len(slopes) - 9])
-    refused("U416", lambda s, b, h, q, k: s + slopes[-9], "slopes[-9]", "`slopes` has 8 elements, and its element -9 is read")
-    refused("U416", lambda s, b, h, q, k: s + bias[h, -21], "bias[h, -21]", "20 elements along dim 1, and its element -21")
+    expect_refusal("U416", lambda s, b, h, q, k: s + slopes[-9], "slopes[-9]", "`slopes` has 8 elements, and its element -9 is read")
+    expect_refusal("U416", lambda s, b, h, q, k: s + bias[h, -21], "bias[h, -21]", "20 elements along dim 1, and its element -21")
     table = {"edges": lambda at: torch.zeros(at.N)}
     with pytest.raises(CuirError, match=r"U416.*`edges`, whose shape follows the lengths"):
         trace(Specification("following", score_mod=lambda s, b, h, q, k, *, edges: s + edges[-1], captured=table))
@@ -288,26 +288,26 @@ def test_objects_that_a_mod_closes_over() -> None:
         def mods(self) -> tuple[Any, Any]:
             return lambda b, h, q, k: self.doc[q] == self.doc[k], lambda s, b, h, q, k: s + self.bias[h]
 
-    found = Settings()
-    assert show(trace(Specification("method", found.mod)).keep) == "(q - k <= window) & (k >= 0)"  # type: ignore[arg-type]
-    assert show(trace(Specification("closure", lambda b, h, q, k: k - q < found.window)).keep) == "k - q < window"  # type: ignore[arg-type]
-    assert found.window == 20 and Kind.LOCAL.value == 3
+    settings = Settings()
+    assert show(trace(Specification("method", settings.mod)).keep) == "(q - k <= window) & (k >= 0)"  # type: ignore[arg-type]
+    assert show(trace(Specification("closure", lambda b, h, q, k: k - q < settings.window)).keep) == "k - q < window"  # type: ignore[arg-type]
+    assert settings.window == 20 and Kind.LOCAL.value == 3
     traced = trace(Specification("module", *Layer().mods()))
     assert [(p.rank, p.dtype) for p in traced.parameters] == [(1, F32), (1, I32)]
 
 
-class _Held:
+class _Holder:
     def __init__(self) -> None:
         self.slopes, self.size = torch.tensor([0.5, 0.25, 2.0, 1.0]), 3
 
 
-HELD, TABLES, ROWS = _Held(), {"slopes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "size": 5}, [torch.tensor([1.0, 0.5, 0.25, 2.0])]
+HOLDER, TABLES, ROWS = _Holder(), {"slopes": torch.tensor([1.0, 2.0, 3.0, 4.0]), "size": 5}, [torch.tensor([1.0, 0.5, 0.25, 2.0])]
 
 
 def test_tensors_that_objects_and_containers_of_the_file_hold() -> None:
     """The numbers beside them are constants, as all numbers of a file."""
     for mod in (
-        lambda s, b, h, q, k: s * HELD.slopes[h] + HELD.size,
+        lambda s, b, h, q, k: s * HOLDER.slopes[h] + HOLDER.size,
         lambda s, b, h, q, k: s * TABLES["slopes"][h] + TABLES["size"],
         lambda s, b, h, q, k: s + ROWS[0][h],
     ):
@@ -331,9 +331,9 @@ def test_a_number_that_decides_control_flow_is_part_of_the_program() -> None:
 
         return mask_mod
 
-    some, none = trace(Specification("w", make(3))), trace(Specification("w", make(0)))
+    some, empty = trace(Specification("w", make(3))), trace(Specification("w", make(0)))
     assert some.keep is not None and show(some.keep) == "(q - k <= 3) & (k <= q)" and not some.parameters
-    assert none.keep is not None and show(none.keep) == "k <= q" and "`window`" in none.notes[0]
+    assert empty.keep is not None and show(empty.keep) == "k <= q" and "`window`" in empty.notes[0]
 
 
 def test_names_that_a_kernel_uses_are_avoided() -> None:
@@ -353,7 +353,7 @@ def test_mods_are_the_users_own_afterwards() -> None:
 
 
 # ---- what cannot be traced
-def refused(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
+def expect_refusal(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
     """Tracing reports `code`, with the caret under `marked` in this file, and a message that names the operation."""
     kind = "mask_mod" if len(inspect.signature(mod).parameters) == 4 else "score_mod"
     with pytest.raises(CuirError) as caught:
@@ -365,48 +365,50 @@ def refused(code: str, mod: Callable[..., Any], marked: str, says: str) -> None:
 
 
 def test_unknown_operations_name_themselves() -> None:
-    refused("X120", lambda s, b, h, q, k: s + torch.lgamma(s), "torch.lgamma(s)", "`lgamma`")
-    refused("X120", lambda s, b, h, q, k: s.cumsum(0), "s.cumsum(0)", "`cumsum`")
+    expect_refusal("X120", lambda s, b, h, q, k: s + torch.lgamma(s), "torch.lgamma(s)", "`lgamma`")
+    expect_refusal("X120", lambda s, b, h, q, k: s.cumsum(0), "s.cumsum(0)", "`cumsum`")
     table = torch.zeros(8)
-    refused("X120", lambda s, b, h, q, k: s + table.add_(1)[k], "table.add_", "only reads")
-    refused("X120", lambda s, b, h, q, k: s.add_(1), "s.add_", "in place")
-    refused("X120", lambda s, b, h, q, k: s + q**k, "q**k", "a power of two integers")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table.add_(1)[k], "table.add_", "only reads")
+    expect_refusal("X120", lambda s, b, h, q, k: s.add_(1), "s.add_", "in place")
+    expect_refusal("X120", lambda s, b, h, q, k: s + q**k, "q**k", "a power of two integers")
     step = 0
-    refused("X120", lambda s, b, h, q, k: s + q % step, "q % step", "`%` by step, which is 0")
-    refused("X120", lambda s, b, h, q, k: s[0], "s[0]", "no elements")
+    expect_refusal("X120", lambda s, b, h, q, k: s + q % step, "q % step", "`%` by step, which is 0")
+    expect_refusal("X120", lambda s, b, h, q, k: s[0], "s[0]", "no elements")
 
 
 def test_control_flow_on_indices_is_refused() -> None:
-    refused("X121", lambda b, h, q, k: k <= q and q < 5, "k <= q and q < 5", "`and`")
-    refused("X121", lambda b, h, q, k: q < k < 5, "q < k < 5", "chained comparison")
-    refused("X121", lambda b, h, q, k: bool(k <= q), "bool(k <= q)", "only known when the kernel runs")
-    refused("X121", lambda s, b, h, q, k: s * math.exp(s), "math.exp(s)", "math")
+    expect_refusal("X121", lambda b, h, q, k: k <= q and q < 5, "k <= q and q < 5", "`and`")
+    expect_refusal("X121", lambda b, h, q, k: q < k < 5, "q < k < 5", "chained comparison")
+    expect_refusal("X121", lambda b, h, q, k: bool(k <= q), "bool(k <= q)", "only known when the kernel runs")
+    expect_refusal("X121", lambda s, b, h, q, k: s * math.exp(s), "math.exp(s)", "math")
 
 
 def test_rows_that_no_kernel_reads_are_refused() -> None:
     table, long = torch.zeros(4, 5), torch.zeros(4, 300)
-    refused("X120", lambda s, b, h, q, k: s + long[h].sum(), "long[h].sum()", "300 elements are summed")
-    refused("X120", lambda s, b, h, q, k: s + torch.dot(long[h], long[q]), "torch.dot(long[h], long[q])", "300 elements are summed")
-    refused("X120", lambda s, b, h, q, k: s + table[h].item(), "table[h].item()", "`item` of elements of shape [5]")
-    refused("X123", lambda s, b, h, q, k: s + table[h], "table[h]", "found elements of shape [5]: `table[h]` has shape [5]")
-    refused("X123", lambda s, b, h, q, k: 1 + (s * table[h, :2]).exp()[:1], "table[h, :2]", "shape [1]: `table[h, :2]` has shape [2]")
-    refused("X123", lambda s, b, h, q, k: table[h], "table[h]", "`table[h]` has shape [5]")
+    expect_refusal("X120", lambda s, b, h, q, k: s + long[h].sum(), "long[h].sum()", "300 elements are summed")
+    expect_refusal("X120", lambda s, b, h, q, k: s + torch.dot(long[h], long[q]), "torch.dot(long[h], long[q])", "300 elements are summed")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[h].item(), "table[h].item()", "`item` of elements of shape [5]")
+    expect_refusal("X123", lambda s, b, h, q, k: s + table[h], "table[h]", "found elements of shape [5]: `table[h]` has shape [5]")
+    expect_refusal(
+        "X123", lambda s, b, h, q, k: 1 + (s * table[h, :2]).exp()[:1], "table[h, :2]", "shape [1]: `table[h, :2]` has shape [2]"
+    )
+    expect_refusal("X123", lambda s, b, h, q, k: table[h], "table[h]", "`table[h]` has shape [5]")
     with pytest.raises(CuirError, match=r"a mod gives one number, found elements of shape \[4, 5\]\n"):
         trace(Specification("whole", score_mod=lambda s, b, h, q, k: s + table))
-    refused("X120", lambda s, b, h, q, k: s + table[h, :k].sum(), "table[h, :k]", "only known when the kernel runs")
-    refused("X120", lambda s, b, h, q, k: s + table.view(3, 7)[h, k], "table.view(3, 7)", "a view of [4, 5] as [3, 7]")
-    refused(
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[h, :k].sum(), "table[h, :k]", "only known when the kernel runs")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table.view(3, 7)[h, k], "table.view(3, 7)", "a view of [4, 5] as [3, 7]")
+    expect_refusal(
         "X120",
         lambda s, b, h, q, k: s + torch.where(table[h] > 0, table[h, :3], 0.0).sum(),
         "torch.where(table[h] > 0, table[h, :3], 0.0)",
         "arrays of [5]",
     )
-    refused("X120", lambda s, b, h, q, k: s + table[h].cumsum(0)[k], "table[h].cumsum(0)", "`cumsum` of a row")
-    refused("X121", lambda s, b, h, q, k: s if (table[h] > 0) else s * 2, "table[h] > 0", "a row of a captured tensor")
-    refused("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
-    refused("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
-    refused("X120", lambda s, b, h, q, k: s + table[h] @ long[q], "table[h] @ long[q]", "a product of [5] and [300]")
-    refused("X120", lambda s, b, h, q, k: s << q, "s << q", "a shift is of integers")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[h].cumsum(0)[k], "table[h].cumsum(0)", "`cumsum` of a row")
+    expect_refusal("X121", lambda s, b, h, q, k: s if (table[h] > 0) else s * 2, "table[h] > 0", "a row of a captured tensor")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[h, k, 0], "table[h, k, 0]", "2 dims")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[s, k], "table[s, k]", "indexed by integers")
+    expect_refusal("X120", lambda s, b, h, q, k: s + table[h] @ long[q], "table[h] @ long[q]", "a product of [5] and [300]")
+    expect_refusal("X120", lambda s, b, h, q, k: s << q, "s << q", "a shift is of integers")
 
 
 def test_expressions_that_explode_are_refused() -> None:
@@ -415,11 +417,11 @@ def test_expressions_that_explode_are_refused() -> None:
             s = s * s + s
         return s
 
-    refused("X120", mod, "s * s", "more than 2000 operations")
+    expect_refusal("X120", mod, "s * s", "more than 2000 operations")
 
 
 def test_failures_of_the_mod_keep_their_place() -> None:
-    refused("X122", lambda s, b, h, q, k: s + [][0], "[][0]", "IndexError")
+    expect_refusal("X122", lambda s, b, h, q, k: s + [][0], "[][0]", "IndexError")
 
 
 def test_a_mask_that_gives_numbers_is_refused() -> None:

@@ -10,14 +10,14 @@ import torch
 
 import corpus
 from cuir.attn.tracing.read_ranges import trace_without_clashes
-from cuir.attn.tracing.splice_names import reserved, reserved_in_expressions
+from cuir.attn.tracing.splice_names import list_reserved, list_reserved_in_expressions
 from cuir.attn.tracing.trace import trace, tracing_once
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Binary, Name
 from cuir.syntax.rewrite import rename_names
 
-TAKEN: list[Set[str]] = [set(), reserved(), reserved() | {"window", "window_", "prefix", "n", "S", "Q", "x_", "slopes"}]
+RESERVED_SETS: list[Set[str]] = [set(), list_reserved(), list_reserved() | {"window", "window_", "prefix", "n", "S", "Q", "x_", "slopes"}]
 
 
 def clashing() -> Specification:
@@ -40,20 +40,20 @@ SPECS = {"clashing": clashing(), **{name: as_specification(corpus.variant(name),
 @pytest.mark.parametrize("name", SPECS)
 def test_other_names_are_those_of_another_trace(name: str) -> None:
     result = trace_without_clashes(SPECS[name])
-    for selected in TAKEN:
+    for selected in RESERVED_SETS:
         repeated = trace(SPECS[name], selected)
-        assert result.named(selected) == repeated and result.named(selected).notes == repeated.notes
-    assert result.named(reserved_in_expressions()) is result
+        assert result.rename_reserved(selected) == repeated and result.rename_reserved(selected).notes == repeated.notes
+    assert result.rename_reserved(list_reserved_in_expressions()) is result
 
 
 @pytest.mark.parametrize("name", ["clashing", "causal_document", "alibi"])
 def test_within_a_block_one_trace_gives_all_names(name: str) -> None:
     spec = SPECS[name]
-    before = [trace(spec, selected) for selected in TAKEN]
+    before = [trace(spec, selected) for selected in RESERVED_SETS]
     with tracing_once():
-        assert [trace(spec, selected) for selected in TAKEN] == before
-        assert trace(spec, reserved_in_expressions()) is trace(spec, reserved_in_expressions())
-    assert trace(spec, reserved_in_expressions()) is not trace(spec, reserved_in_expressions())
+        assert [trace(spec, selected) for selected in RESERVED_SETS] == before
+        assert trace(spec, list_reserved_in_expressions()) is trace(spec, list_reserved_in_expressions())
+    assert trace(spec, list_reserved_in_expressions()) is not trace(spec, list_reserved_in_expressions())
 
 
 def test_names_are_exchanged_at_once_and_shared_subtrees_stay_shared() -> None:

@@ -41,8 +41,8 @@ class Slots:
         self.ids = IDS
 
 
-HELD = types.ModuleType("held")
-HELD.settings = Config  # type: ignore[attr-defined]
+MODULE = types.ModuleType("held")
+MODULE.settings = Config  # type: ignore[attr-defined]
 MASK, SLOTS, TABLES = Mask(), Slots(), [IDS]
 WINDOW = "sizes_window_0"
 
@@ -54,7 +54,7 @@ def specification(mod: Callable[..., Any]) -> Specification:
 FORMS: dict[str, tuple[Callable[..., Any], str, list[str]]] = {
     "a class": (lambda b, h, q, k: Config.ids[q] == Config.ids[k], "ids[q] == ids[k]", ["ids"]),
     "the class of an object": (MASK, "ids[q] == ids[k]", ["ids"]),
-    "a class in a module": (lambda b, h, q, k: HELD.settings.ids[q] == k, "ids[q] == k", ["ids"]),
+    "a class in a module": (lambda b, h, q, k: MODULE.settings.ids[q] == k, "ids[q] == k", ["ids"]),
     "a property": (lambda s, b, h, q, k: s + MASK.bias[h, k], "S * scale + bias[h, k]", ["bias"]),
     "slots": (lambda b, h, q, k: SLOTS.ids[q] == SLOTS.ids[k], "ids[q] == ids[k]", ["ids"]),
     "step by step": (lambda s, b, h, q, k: s + Config.table[h][k], "S * scale + table[h, k]", ["table"]),
@@ -110,9 +110,9 @@ def test_the_program_of_other_lengths_reads_zeros_outside() -> None:
 
 
 def test_results_of_operations_are_not_from_outside() -> None:
-    met: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     ours, second = torch.ones(2), torch.ones(2)
-    with Outside(lambda x: met.append(x) or x, [ours]):
+    with Outside(lambda x: tensors.append(x) or x, [ours]):
         result = (ours + 1) * torch.ones(2) + torch.stack([ours, ours])[0]
         result = result.unbind()[0] * 2 + second
-    assert all(x is second for x in met) and met and result.tolist() == [7.0, 7.0]
+    assert all(x is second for x in tensors) and tensors and result.tolist() == [7.0, 7.0]

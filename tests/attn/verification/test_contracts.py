@@ -26,7 +26,7 @@ def variant(name: str) -> Specification:
     return as_specification(corpus.variant(name), name)
 
 
-def found(old: str, new: str, problem: Problem = SMALL, name: str = "causal") -> Diagnostic:
+def find_reports(old: str, new: str, problem: Problem = SMALL, name: str = "causal") -> Diagnostic:
     """Return the reports of the contracts about the causal kernel with one text replaced."""
     assert CAUSAL.count(old) >= 1
     program = parse(CAUSAL.replace(old, new), "kernel.cuir")
@@ -66,22 +66,22 @@ def test_any_value_of_a_captured_number_keeps_them(window: int, prefix: int) -> 
 
 
 def test_cover() -> None:
-    d = found("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 1) * BM + N - M, BN) - 1")
+    d = find_reports("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 1) * BM + N - M, BN) - 1")
     assert d.code == "V101" and d.message == "query 8 attends to key 24, but block 3 (keys 24 to 31) of tile m=0 is not visited"
     assert d.span is not None and d.span.text() == "n - min(n, full), n"
 
 
 def test_more_blocks_than_there_are() -> None:
-    d = found(
+    d = find_reports(
         "n = max(0, min(cdiv(N, BN), cdiv((m + 1)", "n = max(1, min(cdiv(N, BN), cdiv((m + 1)", Problem(Lengths(1, 1, 1, 200, 0), 192, 16)
     )
     assert d.code == "V108" and "expected 0 <= masked <= all <= 0" in d.message
 
 
 def test_full() -> None:
-    d = found("max(0, m * BM + N - M + 1) // BN", "max(0, m * BM + N - M + BM) // BN")
+    d = find_reports("max(0, m * BM + N - M + 1) // BN", "max(0, m * BM + N - M + BM) // BN")
     assert d.code == "V102" and d.message == "block 2 of tile m=0 is visited without the mask, but query 0 must not attend to key 17"
-    ragged = found(
+    ragged = find_reports(
         "min(N // BN, max(0, m * BM + N - M + 1) // BN)",
         "min(cdiv(N, BN), max(0, m * BM + N - M + BN) // BN)",
         Problem(Lengths(1, 1, 1, 1, 50), 1, 8),
@@ -91,27 +91,27 @@ def test_full() -> None:
 
 
 def test_once() -> None:
-    d = found("kv_count(b, h, m)[1] - 1 - i", "max(1, kv_count(b, h, m)[1] - 1 - i)")
+    d = find_reports("kv_count(b, h, m)[1] - 1 - i", "max(1, kv_count(b, h, m)[1] - 1 - i)")
     assert d.code in ("V101", "V103")
-    assert found("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - 1 - i // 2 * 2").code == "V103"
-    outside = found("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - i")
+    assert find_reports("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - 1 - i // 2 * 2").code == "V103"
+    outside = find_reports("kv_count(b, h, m)[1] - 1 - i", "kv_count(b, h, m)[1] - i")
     assert outside.code == "V103" and outside.message == "step 0 of tile m=2 visits block 7; the blocks are 0 to 6"
     assert outside.span is not None and outside.span.text() == "kv_count(b, h, m)[1] - i"
 
 
 def test_count() -> None:
-    d = found("return n - min(n, full), n", "return n + 1, n")
+    d = find_reports("return n - min(n, full), n", "return n + 1, n")
     assert d.code == "V108" and "expected 0 <= masked <= all <= 7" in d.message
 
 
 def test_rows() -> None:
-    d = found("min(n - needed, max(0, n - 1))", "min(n - needed + 1, max(0, n - 1))", TALL)
+    d = find_reports("min(n - needed, max(0, n - 1))", "min(n - needed + 1, max(0, n - 1))", TALL)
     assert d.code == "V109" and d.message == "query 58 attends to key 48, but kv_rows of tile m=0, r=0 skips step 8, block 3"
-    d = found("max(0, r + N - M + 1) // BN", "max(0, r + N - M + 65) // BN", TALL)
+    d = find_reports("max(0, r + N - M + 1) // BN", "max(0, r + N - M + 65) // BN", TALL)
     assert d.code == "V109" and d.message == "query 0 must not attend to key 32, but kv_rows of tile m=0, r=0 does not mask step 9, block 2"
-    d = found("min(n - needed, max(0, n - 1))", "n - needed", Problem(Lengths(1, 1, 1, 300, 100), 128, 16))
+    d = find_reports("min(n - needed, max(0, n - 1))", "n - needed", Problem(Lengths(1, 1, 1, 300, 100), 128, 16))
     assert d.code == "V109" and "skips" in d.message and d.span is not None and d.span.text() == "n - needed, n - min(n, full)"
-    d = found("n - min(n, full)\n\n@func\ndef tile", "0\n\n@func\ndef tile", TALL)
+    d = find_reports("n - min(n, full)\n\n@func\ndef tile", "0\n\n@func\ndef tile", TALL)
     assert d.code == "V109" and "expected 0 <= skipped <= masked <= all" in d.message
 
 
@@ -123,17 +123,17 @@ def test_rows_are_asked_about_only_where_the_kernel_asks() -> None:
     assert text.count(guard) == text.count(clamped) == 1
     text = text.replace(clamped, "min(cdiv(N, BN), cdiv(max(prefix, r + 64), BN))")
 
-    def judged(text: str) -> None:
+    def judge(text: str) -> None:
         program = parse(text)
         check_contracts(program, program.kernels()["flash_fwd"], spec, make_problems(spec, 128, 128, program=program))
 
-    judged(text)
+    judge(text)
     with pytest.raises(CuirError) as caught:
-        judged(text.replace(guard, "if m >= 0:"))
+        judge(text.replace(guard, "if m >= 0:"))
     (d,) = caught.value.diagnostics
     assert d.code == "V109" and "skips -" in d.message and d.hint is not None and "at most what their tile visits" in d.hint
     with pytest.raises(CuirError) as caught:  # and where the kernel does ask, the contract holds for the rows of its warpgroups
-        judged(text.replace("max(prefix, r + 64), BN))", "max(prefix, r + 48), BN))"))
+        judge(text.replace("max(prefix, r + 64), BN))", "max(prefix, r + 48), BN))"))
     assert [d.code for d in caught.value.diagnostics] == ["V109"]
 
 
@@ -157,13 +157,13 @@ def test_dims_of_captured_tensors_have_values() -> None:
 
 def test_tile() -> None:
     at = Problem(Lengths(2, 4, 2, 40, 56), 16, 8)
-    twice = found("head // H, head % H", "head // H, head // H", at)
+    twice = find_reports("head // H, head % H", "head // H, head // H", at)
     assert twice.code == "V104" and "times for t in 0..23; expected once each" in twice.message
-    assert found("head // H, head % H", "head % H, head // H", at).message.startswith("tile(")
+    assert find_reports("head // H, head % H", "head % H, head // H", at).message.startswith("tile(")
 
 
 def test_an_order_is_asked_with_more_heads_than_it_counts_and_longer_keys_than_the_cache_holds() -> None:
-    grouped = found("i = max(x // (few + 1), max(0, x - more) // few)", "i = x // (few + 1)", SMALL)
+    grouped = find_reports("i = max(x // (few + 1), max(0, x - more) // few)", "i = x // (few + 1)", SMALL)
     assert grouped.code == "V104" and "N=40000" in str(grouped.notes[0])
     full = transfer(parse(CAUSAL), Specification("full"))
     late = parse(full.text.replace("i - late * (n - 1)", "i - min(late, 47) * (n - 1)"))
@@ -183,18 +183,18 @@ def test_the_ctas_of_a_cluster_share_their_tile() -> None:
 
 
 def test_keep_against_the_specification() -> None:
-    d = found("return k <= q + (N - M)", "return k < q + (N - M)")
+    d = find_reports("return k <= q + (N - M)", "return k < q + (N - M)")
     assert d.code == "V107" and d.message.startswith(
         "query 0 does not attend to key 16, which the specification `causal` keeps; 40 pairs differ"
     )
     assert d.hint == "off by one: 40 queries have one key too few at the upper end; compare `<` with `<=`"
-    wide = found("return k <= q + (N - M)", "return k <= q + (N - M) + 1")
+    wide = find_reports("return k <= q + (N - M)", "return k <= q + (N - M) + 1")
     assert wide.hint is not None and "one key too many at the upper end" in wide.hint
 
 
 def test_score() -> None:
-    assert found("return S, scale * LOG2E", "return S, -scale * LOG2E").code == "V105"
-    d = found("return S, scale * LOG2E", "return S / (cast(q - q, f32)), scale * LOG2E")
+    assert find_reports("return S, scale * LOG2E", "return S, -scale * LOG2E").code == "V105"
+    d = find_reports("return S, scale * LOG2E", "return S / (cast(q - q, f32)), scale * LOG2E")
     assert d.code == "V106" and "score of query 0 and key 0" in d.message
 
 

@@ -26,7 +26,7 @@ SCORES: dict[str, Callable[..., Any]] = {
 }
 
 
-def judged(text: str, spec: Specification) -> list[str]:
+def judge(text: str, spec: Specification) -> list[str]:
     """The codes of what verification finds with hidden keys; raises AssertionError if it tries nothing."""
     program = transfer(parse(text, "flash_fwd.cuir"), spec).program
     checked, codes = check(program, None, {"T": F16, "D": 64, "BM": 64, "BN": 64}), []
@@ -44,8 +44,8 @@ def judged(text: str, spec: Specification) -> list[str]:
 def test_a_kernel_without_the_guard_is_refused(name: str) -> None:
     spec = Specification("biased", None, SCORES[name])
     assert GUARD in EXPERT
-    assert judged(EXPERT, spec) == []
-    assert set(judged(EXPERT.replace(GUARD, "new"), spec)) == {"V302"}
+    assert judge(EXPERT, spec) == []
+    assert set(judge(EXPERT.replace(GUARD, "new"), spec)) == {"V302"}
 
 
 @pytest.mark.parametrize(

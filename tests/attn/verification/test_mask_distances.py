@@ -30,13 +30,13 @@ def near(most: int) -> Specification:
     return Specification("near", mask_mod)
 
 
-def checked_text(text: str, **consts: int) -> tuple[Program, Checked]:
+def check_text(text: str, **consts: int) -> tuple[Program, Checked]:
     program = parse(text, "flash.cuir")
     return program, check(program, "flash_fwd", {"T": F16, "D": 64, **consts})
 
 
 def code(text: str, spec: Specification | None, level: str = "quick") -> str:
-    program, checked = checked_text(text)
+    program, checked = check_text(text)
     try:
         result = check_distances(program, checked, spec, level)
     except CuirError as error:
@@ -107,7 +107,7 @@ def test_a_threshold_of_the_mask() -> None:
 
 
 def test_full_looks_at_more() -> None:
-    program, checked = checked_text(TEXT)
+    program, checked = check_text(TEXT)
     few, many = (check_distances(program, checked, CAUSAL, level) for level in ("quick", "full"))
     assert many.pairs > 2 * few.pairs and many.blocks > 2 * few.blocks
 

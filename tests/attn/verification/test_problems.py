@@ -33,7 +33,7 @@ PROGRAM = parse(EXPERT)
 CHECKED = check(PROGRAM, None, CONSTS)
 
 
-def drawn(kind: Kind, lengths: Lengths, seed: int = 0) -> Launch:
+def make_launch(kind: Kind, lengths: Lengths, seed: int = 0) -> Launch:
     return make_attention_launch(PROGRAM, CHECKED, CAUSAL, Case("x", lengths, kind, seed))
 
 
@@ -44,7 +44,7 @@ def logits(inputs: Launch) -> torch.Tensor:
 
 
 def test_maxima_grow_and_fall_by_steps_around_the_threshold() -> None:
-    inputs = drawn("growing", Lengths(1, 2, 2, 60, 4 * 128))
+    inputs = make_launch("growing", Lengths(1, 2, 2, 60, 4 * 128))
     tops = logits(inputs).view(1, 2, 60, 4, 128).amax(-1)[0]
     for q in range(60):
         steps = tops[:, q].diff()
@@ -57,21 +57,23 @@ def test_maxima_grow_and_fall_by_steps_around_the_threshold() -> None:
 
 def test_kinds_are_what_they_say() -> None:
     at = Lengths(1, 2, 1, 40, 200)
-    huge = drawn("huge", at)
+    huge = make_launch("huge", at)
     assert not (huge.q @ huge.k.mT).isfinite().all() and huge.q.isfinite().all()
-    offset = logits(drawn("offset", at))
+    offset = logits(make_launch("offset", at))
     assert (offset[:, :, 0::2] > 200).all() and (offset[:, :, 1::2] < -200).all()
-    constant = drawn("constant", at)
+    constant = make_launch("constant", at)
     assert all((x == x[:, :, :1]).all() for x in (constant.q, constant.k, constant.v))
-    assert (drawn("equal", at).k[:, :, 0] == drawn("equal", at).k[:, :, 7]).all() and logits(drawn("tiny", at)).abs().max() < 1e-4
-    item, two = drawn("normal", at, 1), drawn("normal", at, 2)
-    assert not torch.equal(item.q, two.q) and torch.equal(item.q, drawn("normal", at, 1).q)
+    assert (make_launch("equal", at).k[:, :, 0] == make_launch("equal", at).k[:, :, 7]).all() and logits(
+        make_launch("tiny", at)
+    ).abs().max() < 1e-4
+    item, two = make_launch("normal", at, 1), make_launch("normal", at, 2)
+    assert not torch.equal(item.q, two.q) and torch.equal(item.q, make_launch("normal", at, 1).q)
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 @pytest.mark.parametrize("N", [0, 1, 300])
 def test_every_kind_has_inputs_of_every_length(kind: Kind, N: int) -> None:
-    result = drawn(kind, Lengths(2, 4, 2, 3, N))
+    result = make_launch(kind, Lengths(2, 4, 2, 3, N))
     assert result.k.shape == result.v.shape == (2, 2, N, 64) and all(x.isfinite().all() for x in (result.q, result.k, result.v))
 
 

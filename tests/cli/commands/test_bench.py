@@ -100,7 +100,7 @@ def test_the_recorded_command_names_no_place() -> None:
 class Answers:
     """Stands for the processes of a machine with a GPU."""
 
-    asked: ClassVar[list[dict]] = []
+    requests: ClassVar[list[dict]] = []
 
     def __init__(self, command: object) -> None:
         pass
@@ -112,7 +112,7 @@ class Answers:
         pass
 
     def ask(self, request: dict, seconds: float) -> dict:
-        Answers.asked.append(json.loads(json.dumps(request)))
+        Answers.requests.append(json.loads(json.dumps(request)))
         if request["do"] != "cell":
             return {}
         settings = {f"cuir BM={s['BM']}": {"consts": s, "tflops": 400.0 + s["BM"]} for s in request["settings"]}
@@ -125,7 +125,7 @@ class Answers:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Answers.asked.clear()
+    Answers.requests.clear()
     monkeypatch.setattr("cuir.performance.timing.gpu.require_gpu", lambda *_: None)
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Answers)
     monkeypatch.setattr("cuir.performance.search.compile_all", lambda work, jobs: ((i, BuildResult()) for i, _ in enumerate(work)))
@@ -138,12 +138,12 @@ def test_a_suite_from_the_command_line(cuir: Callable, tmp_path: Path) -> None:
     assert output.code == 0 and "cuir / flex: 2.77 in the geometric mean of 4 rows, smallest 2.24" in output.out
     assert output.out.count("flex 264 (2.97 x)") == 3 and output.out.count("flex 264 (2.24 x)") == 1
     assert "8 kernels" not in output.out + output.err and "softcap_causal" not in output.err, "no progress where there is no terminal"
-    primed, timed = ([r for r in Answers.asked if r["do"] == kind] for kind in ("prime", "cell"))
-    assert len(primed) == len(timed) == 4 and Answers.asked.index(timed[0]) == 4, "all else is compiled before the first is timed"
+    primed, timed = ([r for r in Answers.requests if r["do"] == kind] for kind in ("prime", "cell"))
+    assert len(primed) == len(timed) == 4 and Answers.requests.index(timed[0]) == 4, "all else is compiled before the first is timed"
     assert {tuple(s["BM"] for s in r["settings"]) for r in timed} == {(128, 192, 384), (128, 192)}, "the starts of the kernel's space"
     assert "| all | 2.77 (2.24) |" in (tmp_path / "r.md").read_text(encoding="utf-8")
     assert cuir("bench", "masks", "--only", "softcap_causal", "--only", "1024", "--out", "r.jsonl").code == 0
-    assert len(Answers.asked) == 8, "what was measured is not measured again"
+    assert len(Answers.requests) == 8, "what was measured is not measured again"
 
 
 @pytest.mark.usefixtures("gpu", "terminal")
@@ -167,10 +167,10 @@ def test_a_contender_that_hangs_is_told_and_costs_its_entry(cuir: Callable, monk
 
 @pytest.mark.usefixtures("gpu")
 def test_an_interrupted_suite_says_where_its_rows_are(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*of: object, **options: object) -> None:
+    def interrupt(*of: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.performance.suites.suite_run.run_cells", interrupted)
+    monkeypatch.setattr("cuir.performance.suites.suite_run.run_cells", interrupt)
     output = cuir("bench", "smoke", "--out", "r.jsonl")
     assert output.code == 130 and output.err.endswith("\ninterrupted; the same command goes on from r.jsonl\n")
 
@@ -182,7 +182,7 @@ def test_a_reference_from_the_command_line(cuir: Callable, tmp_path: Path) -> No
     )
     call = ("bench", "flash", "--only", "full", "--only", "hd64", "--only", "2048", "--reference", tmp_path, "--out", "r.jsonl", "--json")
     report = cuir(*call).json
-    assert [(r["do"], r.get("name")) for r in Answers.asked] == [("prime_reference", "A"), ("cell", None)], (
+    assert [(r["do"], r.get("name")) for r in Answers.requests] == [("prime_reference", "A"), ("cell", None)], (
         "what no cell needs is not built"
     )
     assert report["means"]["all"]["reference"]["smallest"] == (400 + 192) / 528 and report["rows"][0]["asked"] == [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cuir import parse, show
-from tests.cli.programs import KERNEL, SMALL, changed, needs_nvcc
+from tests.cli.programs import KERNEL, SMALL, needs_nvcc, write_changed
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -70,7 +70,7 @@ def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
 
 
 def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
-    origin = changed(
+    origin = write_changed(
         tmp_path / "origin.cuir",
         "                        mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)",
         "                        v_empty[u].arrive(cluster=True)\n                        mma_wait(acc)",
@@ -91,9 +91,9 @@ def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) ->
 
 def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Path) -> None:
     for command in (("verify", "causal"), ("bridge", "causal", "--out", tmp_path)):  # BN = 8 ends both at the check
-        for given, wanted in (("BN=8", ("T=f16", "D=128")), ("BN=8,D=64,T=bf16", ("T=bf16", "D=64"))):
-            output = cuir(*command, "-c", given)
-            assert any(all(w in line for w in (*wanted, "BN=8")) for line in (output.out + output.err).splitlines())
+        for consts, expected in (("BN=8", ("T=f16", "D=128")), ("BN=8,D=64,T=bf16", ("T=bf16", "D=64"))):
+            output = cuir(*command, "-c", consts)
+            assert any(all(w in line for w in (*expected, "BN=8")) for line in (output.out + output.err).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_head_dim_and_dtype_are_those_of_the_consts(cuir: Callable, tmp_path: Pa
 )
 def test_progress_on_a_terminal(tmp_path: Path, tiles: str, ended: str, code: int) -> None:
     """On a terminal the steps are shown live, and the summary, or what is wrong, stands at the end."""
-    ours, theirs = os.openpty()
+    ours, child_end = os.openpty()
     argv = [
         sys.executable,
         "-m",
@@ -122,8 +122,8 @@ def test_progress_on_a_terminal(tmp_path: Path, tiles: str, ended: str, code: in
         str(tmp_path),
     ]
     environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CUIR_DEBUG")} | {"TERM": "xterm", "COLUMNS": "100"}
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=child_end, stderr=child_end, env=environment)
+    os.close(child_end)
     output = bytearray()
     try:
         while data := os.read(ours, 4096):

@@ -56,9 +56,9 @@ def test_watch_follows_a_file_through_edits(cuir: Callable, good: Path, monkeypa
     text = good.read_text(encoding="utf-8")
 
     def replace() -> None:
-        other = good.with_name("other")
-        other.write_text(text, encoding="utf-8")
-        other.replace(good)
+        replacement = good.with_name("other")
+        replacement.write_text(text, encoding="utf-8")
+        replacement.replace(good)
 
     edits: list[Callable[[], object]] = [
         lambda: None,

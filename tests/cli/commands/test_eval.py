@@ -27,13 +27,13 @@ class Client:
     """In place of a provider: each model of a script has its answers by variant; a variant is known by its name in the request."""
 
     answers: ClassVar[dict[tuple[str, str], list[str]]] = {}
-    asked = 0
+    requests = 0
 
     def __init__(self, model: str, temperature: float | None, timeout_s: float, cache: Path | None):
         self.model = model
 
     def ask(self, messages: Sequence[Message], sample: int) -> Answer:
-        Client.asked += 1
+        Client.requests += 1
         variant = next(v for v in ("sliding_window", "softcap_causal") if f"`{v}`" in messages[1].text)
         text = Client.answers[self.model, variant][sample * 3 : sample * 3 + 3][(len(messages) - 2) // 2]
         return Answer(text, 1000, 100, 0.25, 2.0, False, "stop", self.model)
@@ -48,7 +48,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("llm.client.library", lambda: None)
     monkeypatch.setattr("llm.score_figures.plot", lambda result, path: path.write_text("a plot"))
     monkeypatch.setattr("llm.passes.transfer.examples", lambda *of: "")
-    Client.asked = 0
+    Client.requests = 0
     Client.answers = {
         ("a/b", "sliding_window"): ["passed", "", "", "parse P001", "passed", ""],
         ("a/b", "softcap_causal"): ["mask V305", "numbers V301", "numbers V301", "check T111", "passed", ""],
@@ -97,9 +97,9 @@ def test_models_beside_each_other(cuir: Callable, scripted: Path) -> None:
 
 def test_a_second_call_asks_nothing_and_a_changed_one_is_refused(cuir: Callable, scripted: Path) -> None:
     cuir(*CALL)
-    requests = Client.asked
+    requests = Client.requests
     repeated = cuir(*CALL)
-    assert repeated.code == 0 and Client.asked == requests and "CuBridge, published" in repeated.out
+    assert repeated.code == 0 and Client.requests == requests and "CuBridge, published" in repeated.out
     assert cuir(*CALL, "--attempts", "2", "--json").json["diagnostics"][0]["code"] == "U131"
     assert cuir(*CALL, "--attempts", "2", "--fresh", "--json").json["scores"][0]["samples"] == 4
     more = cuir(*CALL[:-6], "-k", "1", "--attempts", "2", "--out", "e.jsonl", "--json")
@@ -124,15 +124,15 @@ def test_a_budget_cuts_it_short_and_the_same_command_goes_on(cuir: Callable, scr
 def test_ctrl_c_ends_it_and_says_where_the_rows_are(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch, jobs: str) -> None:
     ask = Client.ask
 
-    def interrupted(self: Client, messages: Sequence[Message], sample: int) -> Answer:
-        if Client.asked == 3:
+    def interrupt(self: Client, messages: Sequence[Message], sample: int) -> Answer:
+        if Client.requests == 3:
             raise KeyboardInterrupt
         return ask(self, messages, sample)
 
-    monkeypatch.setattr(Client, "ask", interrupted)
+    monkeypatch.setattr(Client, "ask", interrupt)
     output = cuir(*CALL, "--jobs", jobs, "--fresh")
     assert output.code == 130 and output.err.endswith("\ninterrupted; the same command without --fresh goes on from e.jsonl\n")
-    assert Client.asked <= 4, "what is under way asks no more"
+    assert Client.requests <= 4, "what is under way asks no more"
     monkeypatch.setattr(Client, "ask", ask)
     assert cuir(*CALL, "--json").json["complete"]
 
@@ -173,10 +173,10 @@ def test_samples_that_ended_with_another_are_cut_short(cuir: Callable, scripted:
     """Records of `cuir transfer -k 2 --record`; other files of a folder are left out."""
     cuir(*CALL, "--record", "t")
     task = read_transcript(next(Path("t").iterdir())).task
-    both = Recorder(Path("s/both.jsonl"), {**task, "to": "sliding_window"}, "m")
+    recorder = Recorder(Path("s/both.jsonl"), {**task, "to": "sliding_window"}, "m")
     for sample, texts in enumerate((["mask V305"], ["parse P001", "passed"])):
         for number, text in enumerate(texts, 1):
-            both.exchange(
+            recorder.exchange(
                 Attempt(
                     sample, number, (Message("user", "?"),), Answer(text, 1, 1, None, 0.0, False, "stop", "m"), Verdict(False, "answer")
                 )
@@ -210,7 +210,7 @@ def test_calls_that_are_wrong(cuir: Callable, scripted: Path, words: tuple[str, 
     (scripted / "notes.md").write_text("of mine")
     output = cuir(*words, "--json")
     assert output.code == 2 and json.loads(output.out)["diagnostics"][0]["code"] == code
-    assert not Client.asked and (scripted / "notes.md").read_text() == "of mine"
+    assert not Client.requests and (scripted / "notes.md").read_text() == "of mine"
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", '{"else": 1}\n', None])
@@ -230,10 +230,10 @@ def test_show_of_another_file_gives_no_advice_for_a_run(cuir: Callable, scripted
 def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuir import CuirError
 
-    def none(*of: Any) -> None:
+    def raise_missing(*of: Any) -> None:
         raise CuirError.of("U120", "a plot needs matplotlib")
 
-    monkeypatch.setattr("llm.score_figures.plot", none)
+    monkeypatch.setattr("llm.score_figures.plot", raise_missing)
     output = cuir(*CALL)
     assert output.code == 0 and "left out: a plot needs matplotlib" in output.out
 

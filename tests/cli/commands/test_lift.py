@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from cuir.cli import run as run_command
-from llm.limited_processes import Apart
+from llm.limited_processes import LimitedProcesses
 from tests.llm.endpoint import KEY, Say, endpoint
-from tests.llm.test_lift import COMPUTE, LOAD, SM90, TWICE, first, said
+from tests.llm.test_lift import COMPUTE, LOAD, SM90, TWICE, fence, first
 
 
-class Here(Apart):
+class InProcess(LimitedProcesses):
     """Judges in this process: a second one takes seconds to start, and has its own tests."""
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
         return function(*arguments)
 
 
-def lifted(tmp_path: Path, *arguments: str) -> int:
+def run_lift(tmp_path: Path, *arguments: str) -> int:
     return run_command(["lift", SM90, "--head-dim", "64", "--out", str(tmp_path / "out"), *arguments])
 
 
@@ -32,14 +32,14 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
 ) -> None:
     """A source of two roles that is no attention: the first role, the whole with a fault in its orchestration, right."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("llm.limited_processes.Apart", Here)
+    monkeypatch.setattr("llm.limited_processes.LimitedProcesses", InProcess)
     source, spec, record = tmp_path / "twice.cu", tmp_path / "spec.py", tmp_path / "lift.jsonl"
     source.write_text(TWICE, encoding="utf-8")
     spec.write_text("def reference(X):\n    return X + X\n", encoding="utf-8")
     command = ["lift", str(source), "--spec", str(spec), "--head-dim", "64", "--out", str(tmp_path / "out"), "--json"]
     whole = LOAD + COMPUTE
     miscounted = whole.replace("mbarrier(4", "mbarrier(1").replace("warps=4", "warps=1")
-    with endpoint(*(Say(said(text)) for text in (LOAD, miscounted, whole))) as state:
+    with endpoint(*(Say(fence(text)) for text in (LOAD, miscounted, whole))) as state:
         monkeypatch.setenv("OPENAI_API_BASE", state.address)
         assert run_command([*command, "--model", "openai/test", "--record", str(record)]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -59,17 +59,17 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
 def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("llm.limited_processes.Apart", Here)
+    monkeypatch.setattr("llm.limited_processes.LimitedProcesses", InProcess)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with endpoint(Say(said(first().replace("registers=24", "registers=32")))) as state:
+    with endpoint(Say(fence(first().replace("registers=24", "registers=32")))) as state:
         monkeypatch.setenv("OPENAI_API_BASE", state.address)
-        assert lifted(tmp_path, "--model", "openai/test", "--attempts", "1") == 1
+        assert run_lift(tmp_path, "--model", "openai/test", "--attempts", "1") == 1
     output = capsys.readouterr()
     assert "O110" in output.out + output.err and (tmp_path / "out" / "flash_fwd_sm90.wrong.cuir").is_file()
 
 
 def test_explain_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lifted(tmp_path, "--explain", "--json") == 0
+    assert run_lift(tmp_path, "--explain", "--json") == 0
     data = json.loads(capsys.readouterr().out)
     assert "role compute: warpgroups=2, registers=240; bulk store, wgmma" in data["orchestration"]
     assert "// CuIR: bar.arrive() [k_empty]" in (tmp_path / "out" / "flash_fwd_sm90.annotated.cu").read_text(encoding="utf-8")

@@ -29,7 +29,7 @@ def lines(folder: Path) -> dict[str, str]:
     return {p.name: p.read_text(encoding="utf-8") for p in sorted(folder.iterdir())}
 
 
-def broken(name: str, run: Callable[[ops.Kernel], None]) -> pipeline.Pass:
+def make_broken_pass(name: str, run: Callable[[ops.Kernel], None]) -> pipeline.Pass:
     module = ModuleType(f"cuir.lowering.passes.{name}")
     module.run = run  # type: ignore[attr-defined]
     return pipeline.Pass(module, "a fault for a test")
@@ -45,7 +45,7 @@ def larger(kernel: ops.Kernel) -> None:
     op.operands[0] = result.result
 
 
-def untyped(kernel: ops.Kernel) -> None:
+def break_type(kernel: ops.Kernel) -> None:
     """A pass that makes a name that the table does not have."""
     op = next(op for op in every(kernel) if isinstance(op, ops.Apply))
     op.properties["primitive"] = type(op.primitive)("nothing_of_this_name")
@@ -138,8 +138,8 @@ def test_results_stay_as_they_are(cuir: Callable) -> None:
 
 
 def test_the_first_pass_to_blame_is_named(cuir: Callable, with_pass: Callable, tmp_path: Path) -> None:
-    with_pass(3, broken("too_large", larger))
-    with_pass(9, broken("larger_still", larger))
+    with_pass(3, make_broken_pass("too_large", larger))
+    with_pass(9, make_broken_pass("larger_still", larger))
     display = cuir(*ARGV, "--validate", *SMALL, "-o", tmp_path / "k.cu")
     assert display.code == 1 and display.out.count("differs") == 2 and not (tmp_path / "k.cu").exists()
     assert "error[L012]: pass 03 changes what the kernel computes: too_large: O: " in display.err and "--without too_large" in display.err
@@ -156,7 +156,7 @@ def test_the_first_pass_to_blame_is_named(cuir: Callable, with_pass: Callable, t
 
 
 def test_a_pass_that_breaks_the_ir_is_named(cuir: Callable, with_pass: Callable) -> None:
-    with_pass(4, broken("untyped", untyped))
+    with_pass(4, make_broken_pass("untyped", break_type))
     output = cuir(*ARGV, "--validate", *SMALL)
     assert output.code == 1 and "fails" in output.out and "\n05 " not in output.out
     assert "error[L012]: pass 04 cannot be run: untyped: VerifyException: there is no primitive `nothing_of_this_name`" in output.err

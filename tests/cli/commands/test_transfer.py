@@ -15,7 +15,7 @@ from cuir.attn.splicing.splice import transfer
 from cuir.bridging import BridgeReport, Step
 from cuir.cli import run as run_command
 from cuir.syntax.parser import parse
-from llm.limited_processes import Apart
+from llm.limited_processes import LimitedProcesses
 from tests.llm.endpoint import KEY, Say, endpoint
 from tests.pages.html_text import assert_well_formed
 
@@ -62,24 +62,24 @@ def test_steps_that_no_transfer_has_are_not_told(cuir: Any, monkeypatch: pytest.
     assert code == 0 and "lines of CUDA" in err and "compile" not in err
 
 
-class Here(Apart):
+class InProcess(LimitedProcesses):
     """Judges in this process, the same answer once: other processes have their own tests, and a verdict depends on nothing but the answer and the task."""
 
     def __init__(self, result: dict[str, Any]) -> None:
         super().__init__()
-        self.found = result
+        self.result = result
 
     def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
         job, text, _ = arguments
         key = repr((job.origin, sorted(job.consts.items(), key=str), job.load.args, text))
-        if key not in self.found:
-            self.found[key] = function(*arguments)
-        return self.found[key]
+        if key not in self.result:
+            self.result[key] = function(*arguments)
+        return self.result[key]
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Any]) -> None:
-    monkeypatch.setattr("llm.limited_processes.Apart", lambda: Here(verdicts))
+    monkeypatch.setattr("llm.limited_processes.LimitedProcesses", lambda: InProcess(verdicts))
 
 
 @pytest.fixture(scope="module")
@@ -200,12 +200,12 @@ def test_a_target_that_can_be_met_is_not_refused() -> None:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
         return (q @ k.mT * scale).softmax(-1) @ v
 
-    def other(q: Any, other: Any) -> Any:  # of a kernel with more parameters
+    def compute(q: Any, extra: Any) -> Any:  # of a kernel with more parameters
         return q
 
     consts = fill_consts(program.kernels()[kernel], {"D": 64, "BM": 64, "BN": 64})
     for target in (
         FunctionSpecification("mine", lambda q, k, v, scale: {"O": reference(q, k, v, scale)}),
-        FunctionSpecification("other", other),
+        FunctionSpecification("other", compute),
     ):
         require_usable_target(program, kernel, target, consts, "quick")

@@ -47,10 +47,10 @@ def test_a_dry_run_tells_what_goes_on(cuir: Callable, monkeypatch: pytest.Monkey
 
 
 def test_ctrl_c_ends_it_with_a_line(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*of: object) -> None:
+    def interrupt(*of: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupted)
+    monkeypatch.setattr("cuir.performance.search.search.find_violation", interrupt)
     output = cuir("tune", "causal", "--dry-run")
     assert output.code == 130 and output.err.endswith("\ninterrupted\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import KERNEL, SMALL, changed
+from tests.cli.programs import KERNEL, SMALL, write_changed
 
 
 @pytest.mark.usefixtures("few_problems")
@@ -18,7 +18,7 @@ def test_verify_a_variant(cuir: Callable) -> None:
 
 
 def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
-    path = changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
+    path = write_changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
     output = cuir("verify", path, "--against", "causal", *SMALL, "--json")
     d = output.json["diagnostics"][0]
     line = KERNEL.splitlines().index("    return k <= q + (N - M)") + 1
@@ -27,7 +27,7 @@ def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> N
 
 
 def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable, tmp_path: Path) -> None:
-    path = changed(
+    path = write_changed(
         tmp_path / "k.cuir", "mma_wait(acc)\n                        v_empty[u].arrive(cluster=True)", "v_empty[u].arrive(cluster=True)"
     )
     output = cuir("verify", path, "--against", "causal", *SMALL)

@@ -41,8 +41,8 @@ def differences(reading: Compiled, checked: Checked) -> list[str]:
         source.groups,
         source.joins,
     )
-    theirs = Orchestration(program.roles, tuple(b for b in program.barriers if b.waits), program.memory, program.groups, program.joins)
-    return [f"{d.code} {d.message}" for d in compare(used, theirs, checked.origin.span)]
+    as_read = Orchestration(program.roles, tuple(b for b in program.barriers if b.waits), program.memory, program.groups, program.joins)
+    return [f"{d.code} {d.message}" for d in compare(used, as_read, checked.origin.span)]
 
 
 def entry(body: str, head: str = ".maxntid 128, 1, 1", shared: str = "") -> Entry:

@@ -8,10 +8,10 @@ import pytest
 
 import corpus
 from cuir.text.diagnostics import CuirError
-from llm.orchestration_of_source import explained, of_source
-from llm.ptx.compile_source import Build, chosen, read_compiled
+from llm.orchestration_of_source import explain, of_source
+from llm.ptx.compile_source import Build, choose_kernel, read_compiled
 from llm.reading_source import read_source, with_headers
-from llm.settled_differences import read_settled, told, unsettled, without_effect
+from llm.settled_differences import describe_settlements, read_settled, split_settled, without_effect
 from tests.llm.ptx.kernels import needs_nvcc
 
 HEADER = """#pragma once
@@ -60,19 +60,19 @@ def test_an_instantiation_is_read_through_its_headers(source: Path) -> None:
         reading.span(copy.at).line
     )
     assert reading.span(copy.at).via is not None and reading.span(copy.at).via.source.name == "ring.cu"  # type: ignore[union-attr]
-    output = explained(reading).split("\n")
+    output = explain(reading).split("\n")
     at = next(i for i, line in enumerate(output) if "copy16(base" in line)
     assert "copy_async(box, shared)" in output[at - 1] and "through copy16" in output[at - 1]
 
 
 @needs_nvcc
 def test_kernels_are_chosen_by_name_and_listed(source: Path) -> None:
-    both = TWO + TWO.replace("<2>", "<3>")
+    two_kernels = TWO + TWO.replace("<2>", "<3>")
     for kernel in ("ring<3>", "ILi3E", r"ring<[^2]>"):
-        assert "ring<3>" in read_compiled(source, build(source, both, kernel)).kernel
+        assert "ring<3>" in read_compiled(source, build(source, two_kernels, kernel)).kernel
     for kernel, listed in ((None, "ring<2>"), ("ring", "ring<3>"), ("rung", "ring<2>")):
         with pytest.raises(CuirError) as error:
-            read_compiled(source, build(source, both, kernel))
+            read_compiled(source, build(source, two_kernels, kernel))
         assert error.value.diagnostics[0].code == "O124" and listed in error.value.diagnostics[0].message
     with pytest.raises(CuirError) as error:
         read_compiled(source, build(source, ""))
@@ -80,8 +80,8 @@ def test_kernels_are_chosen_by_name_and_listed(source: Path) -> None:
 
 
 def test_a_name_need_not_be_whole() -> None:
-    assert chosen(["first", "second"], "sec", Path("x.cu")) == ("second", "second")
-    assert chosen(["ring", "ring_back"], "ring", Path("x.cu"))[0] == "ring"
+    assert choose_kernel(["first", "second"], "sec", Path("x.cu")) == ("second", "second")
+    assert choose_kernel(["ring", "ring_back"], "ring", Path("x.cu"))[0] == "ring"
 
 
 @needs_nvcc
@@ -131,7 +131,7 @@ def test_every_source_of_the_corpus_is_read_alike_by_both() -> None:
         assert roles[0] == roles[1] and barriers[0] == barriers[1] and groups[0] == groups[1] and memory[0] == memory[1], name
 
 
-SETTLED = '[[settled]]\ncode = "{code}"\nabout = "{about}"\nreason = "the source waits twice"\nby = "{by}"\ninstruction = "{op}"\nline = "{line}"\n'
+SETTLEMENT = '[[settled]]\ncode = "{code}"\nabout = "{about}"\nreason = "the source waits twice"\nby = "{by}"\ninstruction = "{op}"\nline = "{line}"\n'
 
 
 @needs_nvcc
@@ -141,20 +141,20 @@ def test_a_reason_that_is_not_a_persons_is_checked_against_the_ptx(source: Path,
     reading = read_compiled(source, build(source))
     file = tmp_path / "settled.toml"
 
-    def written(by: str = "model", op: str = "cp.async.wait_group", line: str = "ring.cu:8", about: str = "x", code: str = "O109") -> None:
-        file.write_text(SETTLED.format(by=by, op=op, line=line, about=about, code=code), encoding="utf-8")
+    def write(by: str = "model", op: str = "cp.async.wait_group", line: str = "ring.cu:8", about: str = "x", code: str = "O109") -> None:
+        file.write_text(SETTLEMENT.format(by=by, op=op, line=line, about=about, code=code), encoding="utf-8")
 
-    written()
+    write()
     settlement = read_settled(file, reading)
-    remaining, away = unsettled([Diagnostic("O109", "barrier `x` waits"), Diagnostic("O109", "barrier `y` waits")], settlement)
+    remaining, away = split_settled([Diagnostic("O109", "barrier `x` waits"), Diagnostic("O109", "barrier `y` waits")], settlement)
     assert [d.message for d in remaining] == ["barrier `y` waits"] and away[0]["reason"] == "the source waits twice"
     array = next(c for c in reading.calls if c.kind == "cp_async")
     assert (
         without_effect(settlement, away) == []
         and without_effect(settlement, []) == ["O109 `x`"]
-        and "the source waits twice" in told(settlement)
+        and "the source waits twice" in describe_settlements(settlement)
     )
-    written(op=array.name, line="ring.cu:6", about=array.objects[0])
+    write(op=array.name, line="ring.cu:6", about=array.objects[0])
     assert len(read_settled(file, reading)) == 1
     for wrong in (
         {"op": "cp.async.wait_group", "line": "ring.cu:5"},
@@ -163,11 +163,11 @@ def test_a_reason_that_is_not_a_persons_is_checked_against_the_ptx(source: Path,
         {"about": array.objects[0]},  # the wait says nothing of the array
         {"by": "person", "code": "O111"},
     ):
-        written(**wrong)
+        write(**wrong)
         with pytest.raises(CuirError) as error:
             read_settled(file, reading)
         assert error.value.diagnostics[0].code == "O125"
-    written(by="person", op="", line="")
+    write(by="person", op="", line="")
     assert len(read_settled(file, reading)) == 1
     file.write_text("[[settled]]\ncode = 1\n", encoding="utf-8")
     with pytest.raises(CuirError):

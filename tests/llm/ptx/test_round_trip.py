@@ -22,8 +22,8 @@ from tests.lowering.conftest import one_file
 from tests.strategies.effort import examples
 from tests.strategies.typed import Case, kernels
 
-NOTHING = {("flash_bwd", "delta"), ("decode_paged", "combine")}  # neither copies nor products nor barriers: there is nothing to read
-KERNELS = [(name, kernel) for name, kernels in COMPUTES.items() for kernel in kernels if (name, kernel) not in NOTHING]
+EMPTY_KERNELS = {("flash_bwd", "delta"), ("decode_paged", "combine")}  # neither copies nor products nor barriers: there is nothing to read
+KERNELS = [(name, kernel) for name, kernels in COMPUTES.items() for kernel in kernels if (name, kernel) not in EMPTY_KERNELS]
 SIZES, PLACES = "the bytes of the array", "an address of cp.async.bulk"
 UNKNOWN = {  # what may be: sizes of arrays that one phase brings, places of more pages than values are followed
     **dict.fromkeys(("flash_bwd", "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"), SIZES),
@@ -34,7 +34,7 @@ TOGETHER = 3  # kernels of a file: neighbours, which mostly run in one worker
 ROUND = "test_the_ptx_of_a_program_says_its_orchestration"
 
 
-def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> Checked:
+def check_text(text: str, name: str, kernel: str | None = None, **consts: Any) -> Checked:
     program = parse(text, name)
     result = list(program.kernels().values())[-1] if kernel is None else program.kernels()[kernel]
     return check(program, result.name, {n: v for n, v in {**CONSTS, **consts}.items() if n in {p.name for p in result.params}})
@@ -43,7 +43,7 @@ def checked(text: str, name: str, kernel: str | None = None, **consts: Any) -> C
 @functools.cache
 def of_the_corpus(name: str, kernel: str) -> Checked:
     text = {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
-    return checked(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].tested)
+    return check_text(text, f"{name}.cuir", kernel, **COMPUTES[name][kernel].tested)
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def test_the_ptx_of_a_program_says_its_orchestration(
 def test_the_ptx_of_a_random_program_says_its_orchestration(case: Case, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of one whose loops run: of others nvcc leaves nothing."""
     assume("range(0)" not in case.text)
-    program = checked(case.text, "random.cuir")
+    program = check_text(case.text, "random.cuir")
     assert differences(read_lowered(program, tmp_path_factory.mktemp("random")), program) == []
 
 
@@ -136,7 +136,7 @@ FAULTS = [
 def test_a_program_that_says_otherwise_differs(tmp_path: Path) -> None:
     """Not by agreeing with everything: each change of the program, but not of its PTX, is found."""
     text = corpus.programs()["flash_fwd"].read_text(encoding="utf-8")
-    reading = read_lowered(checked(text, "flash_fwd.cuir"), tmp_path)
+    reading = read_lowered(check_text(text, "flash_fwd.cuir"), tmp_path)
     for old, new, code in FAULTS:
         assert old in text
-        assert code in {d.split()[0] for d in differences(reading, checked(text.replace(old, new), "other.cuir"))}, old
+        assert code in {d.split()[0] for d in differences(reading, check_text(text.replace(old, new), "other.cuir"))}, old

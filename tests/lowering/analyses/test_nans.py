@@ -10,7 +10,7 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
 from tests.lowering.passes.lowering import role as machine_role
-from tests.lowering.tile_ir import cleaned, kernel_of, program, role, value
+from tests.lowering.tile_ir import clean, kernel_of, program, role, value
 
 TEXT = """
 @kernel(arch="sm_90a")
@@ -25,7 +25,7 @@ def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], R: Global[f32, 64], n: i32
 
 
 def build_kernel(body: str) -> ops.Kernel:
-    return cleaned(program(TEXT + "".join(f"        {line}\n" for line in body.split("\n"))))
+    return clean(program(TEXT + "".join(f"        {line}\n" for line in body.split("\n"))))
 
 
 @pytest.mark.parametrize(

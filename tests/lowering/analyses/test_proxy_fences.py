@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cuir.lowering import lower
 from cuir.lowering.analyses.proxy_fences import find_fenced_arrivals
-from tests.lowering.tile_ir import cleaned, program
+from tests.lowering.tile_ir import clean, program
 
 FRAME = """
 @kernel(arch="sm_90a")
@@ -29,9 +29,9 @@ def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32):
 """
 
 
-def fenced(*lines: str) -> list[bool]:
+def find_fences(*lines: str) -> list[bool]:
     """Return for the arrival of each line whether a fence must come before it."""
-    kernel = cleaned(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
+    kernel = clean(program(FRAME + "\n".join(f"        {line}" for line in lines) + "\n        store(Y[0:64, :], y)\n"))
     first = len(FRAME.splitlines()) + 1
     reached = {op.location.line.data for op in find_fenced_arrivals(kernel.roles[1])}  # type: ignore[union-attr]
     return [first + i in reached for i in range(len(lines))]
@@ -56,7 +56,7 @@ def fenced(*lines: str) -> list[bool]:
     ],
 )
 def test_where(lines: tuple[str, ...], position: list[bool]) -> None:
-    assert fenced(*lines) == position
+    assert find_fences(*lines) == position
 
 
 LOOPS = 5  # at most: each may be entered or not, and all ways are tried
@@ -85,7 +85,7 @@ def test_every_path_from_a_read_has_a_fence(steps: list[str]) -> None:
     for counts in itertools.product(*(range(4) if n < 3 else (0, 2) for n in range(len(loops)))):
         times = dict(zip(loops, counts, strict=True))
         _run(lines, 0, len(lines), 0, times, [False], expected)
-    assert fenced(*lines, "y = y * 2.0")[:-1] == expected
+    assert find_fences(*lines, "y = y * 2.0")[:-1] == expected
 
 
 def _run(lines: list[str], begin: int, end: int, depth: int, times: dict[int, int], unfenced: list[bool], expected: list[bool]) -> None:

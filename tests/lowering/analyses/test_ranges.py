@@ -35,7 +35,7 @@ def kernel(body: str) -> Kernel:
     return parse(HEAD + body + TAIL)
 
 
-def named(result: Kernel, name: str) -> SSAValue:
+def find_value(result: Kernel, name: str) -> SSAValue:
     for op in result.walk():
         for value in [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]:
             if value.name_hint == name:
@@ -49,7 +49,7 @@ def apply(op: str, *args: str, type: str = "scalar<i32>") -> str:
 
 def of(op: str, *args: str) -> tuple[Ranges, SSAValue]:
     result = kernel(apply(op, *args))
-    return analyse_ranges(result), named(result, "y")
+    return analyse_ranges(result), find_value(result, "y")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_may_be_any_number_is_far_and_a_sum_with_it_may_wrap() -> None:
 def test_lines(rows: str | None, least: int, most: int, near: bool) -> None:
     """rows + 1 * column, of eight columns."""
     result = kernel(f"    %y = tile.line %one{f' from %{rows}' if rows else ''} : !tile.reg<i32, 1, 8>\n")
-    r, y = analyse_ranges(result), named(result, "y")
+    r, y = analyse_ranges(result), find_value(result, "y")
     assert (r[y].least, r[y].most) == (least, most) and r.near_ends(y) != near
 
 
@@ -109,8 +109,8 @@ def test_limits_bring_a_value_near() -> None:
     text = apply("min", "loaded", "four").replace("%y", "%a") + apply("max", "a", "zero").replace("%y", "%b") + apply("-", "b", "five")
     result = kernel(text)
     r = analyse_ranges(result)
-    assert [r.near_ends(named(result, v)) for v in "aby"] == [True, False, False]
-    assert r.fits(named(result, "y")) and (r[named(result, "y")].least, r[named(result, "y")].most) == (-5, -1)
+    assert [r.near_ends(find_value(result, v)) for v in "aby"] == [True, False, False]
+    assert r.fits(find_value(result, "y")) and (r[find_value(result, "y")].least, r[find_value(result, "y")].most) == (-5, -1)
 
 
 def test_a_sum_that_wraps_is_near_neither_end_for_certain() -> None:
@@ -118,7 +118,7 @@ def test_a_sum_that_wraps_is_near_neither_end_for_certain() -> None:
     text = apply("max", "loaded", "zero").replace("%y", "%a") + apply("+", "a", "one").replace("%y", "%b")
     result = kernel(text + apply("min", "b", "five").replace("%y", "%c") + apply("-", "c", "four"))
     r = analyse_ranges(result)
-    assert not r.nonnegative(named(result, "b")) and r.near_ends(named(result, "c")) and not r.fits(named(result, "y"))
+    assert not r.nonnegative(find_value(result, "b")) and r.near_ends(find_value(result, "c")) and not r.fits(find_value(result, "y"))
 
 
 def test_a_product_fits_if_one_factor_is_known() -> None:
@@ -130,7 +130,7 @@ def test_a_product_fits_if_one_factor_is_known() -> None:
 def test_tiles_and_the_place_in_a_cluster() -> None:
     result = kernel(apply("rows", type="reg<i32, 64, 1>") + apply("cta_rank").replace("%y", "%c"))
     r = analyse_ranges(result)
-    assert (r[named(result, "y")].most, r[named(result, "c")].most) == (63, 1) and r.nonnegative(named(result, "y"))
+    assert (r[find_value(result, "y")].most, r[find_value(result, "c")].most) == (63, 1) and r.nonnegative(find_value(result, "y"))
 
 
 def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
@@ -146,17 +146,17 @@ def test_a_counter_is_never_negative_and_a_bounded_one_bounded() -> None:
     }
 """)
     r = analyse_ranges(result)
-    assert all(r.nonnegative(named(result, v)) for v in ("a", "u", "t", "i", "z", "last"))
-    assert (r[named(result, "v")].least, r[named(result, "v")].most) == (0, 1)
-    assert (r[named(result, "d")].least, r[named(result, "d")].most) == (-INF, 0)
-    assert (r[named(result, "i")].least, r[named(result, "i")].most) == (0, 4)
-    assert not any(r.near_ends(named(result, v)) for v in "audti")
+    assert all(r.nonnegative(find_value(result, v)) for v in ("a", "u", "t", "i", "z", "last"))
+    assert (r[find_value(result, "v")].least, r[find_value(result, "v")].most) == (0, 1)
+    assert (r[find_value(result, "d")].least, r[find_value(result, "d")].most) == (-INF, 0)
+    assert (r[find_value(result, "i")].least, r[find_value(result, "i")].most) == (0, 4)
+    assert not any(r.near_ends(find_value(result, v)) for v in "audti")
 
 
 def test_a_loop_that_counts_down() -> None:
     result = kernel("    tile.for %i = %five to %zero step -1 {\n      tile.yield()\n    }\n")
     r = analyse_ranges(result)
-    assert (r[named(result, "i")].least, r[named(result, "i")].most) == (1, 5)
+    assert (r[find_value(result, "i")].least, r[find_value(result, "i")].most) == (1, 5)
 
 
 def test_a_branch_gives_either_side() -> None:
@@ -169,4 +169,4 @@ def test_a_branch_gives_either_side() -> None:
     }
 """)
     r = analyse_ranges(result)
-    assert (r[named(result, "y")].least, r[named(result, "y")].most) == (-3, 5)
+    assert (r[find_value(result, "y")].least, r[find_value(result, "y")].most) == (-3, 5)

@@ -25,7 +25,7 @@ def sums(X: Global[T, M, N], Y: Global[f32, M, 1], *, T: const, N: const = 1024,
 """
 
 
-def lowered(**consts: int) -> Cuda:
+def lower_rows(**consts: int) -> Cuda:
     return lower(check(parse(ROWS, "sums.cuir"), None, {"T": f16, **consts}))
 
 
@@ -40,7 +40,7 @@ def lowered(**consts: int) -> Cuda:
     ],
 )
 def test_loops_are_unrolled_if_all_loads_fit(consts: dict[str, int], unrolled: bool) -> None:
-    lines = lowered(**consts).source.split("\n")
+    lines = lower_rows(**consts).source.split("\n")
     heads = [lines[i - 1] for i, line in enumerate(lines) if "for (int c = 0;" in line]
     assert heads == ["#pragma unroll" if unrolled else "#pragma unroll 1"]
 
@@ -48,12 +48,12 @@ def test_loops_are_unrolled_if_all_loads_fit(consts: dict[str, int], unrolled: b
 @pytest.mark.parametrize(("columns", "least"), [(64, 32), (128, 64), (256, 128)])
 def test_the_estimate_holds_the_largest_tile(columns: int, least: int) -> None:
     """The f32 operand of row_sum: R * C / threads registers, beside those of its operand as halves or less."""
-    (estimate,) = lowered(C=columns).tile_registers
+    (estimate,) = lower_rows(C=columns).tile_registers
     assert least <= estimate.count <= 300 and estimate.limit == 255 and estimate.role == "all"
 
 
 def test_tiles_beyond_the_registers_are_a_warning() -> None:
-    assert find_large_tiles(lowered(N=256, C=64)) == []
-    (warning,) = find_large_tiles(lowered(C=1024))
+    assert find_large_tiles(lower_rows(N=256, C=64)) == []
+    (warning,) = find_large_tiles(lower_rows(C=1024))
     assert warning.code == "M307" and warning.severity == "warning" and "about 51" in warning.message
     assert warning.span is not None and str(warning).startswith("sums.cuir:12:") and ": warning[M307]: " in str(warning)

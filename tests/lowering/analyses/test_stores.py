@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir.lowering.analyses.stores import find_warp_rows, stores_by_warps
-from tests.lowering.tile_ir import cleaned, program
+from tests.lowering.tile_ir import clean, program
 
 TEXT = """
 @kernel(arch="sm_90a")
@@ -61,15 +61,15 @@ def kernel_text(body: str) -> str:
     ],
 )
 def test_rows_of_a_warps_own(body: str, by_warps: bool) -> None:
-    kernel = cleaned(program(kernel_text(body)))
+    kernel = clean(program(kernel_text(body)))
     assert stores_by_warps(kernel.roles[0]) == by_warps
 
 
 def test_the_array_is_named() -> None:
-    result = find_warp_rows(cleaned(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
+    result = find_warp_rows(clean(program(kernel_text(f"{STORE}\n{SEND}"))).roles[0])
     assert result is not None and result.symbol.data == "o"
 
 
 def test_a_warp_alone_has_no_others() -> None:
     text = kernel_text(f"{STORE}\n{SEND}").replace("warpgroups=2", "warps=2")
-    assert not stores_by_warps(cleaned(program(text)).roles[0])
+    assert not stores_by_warps(clean(program(text)).roles[0])

@@ -20,7 +20,7 @@ from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes import copy_fp8_in_chunks
 from cuir.syntax.parser import parse
 from tests.gpu.test_joins import TEXT
-from tests.lowering.tile_ir import cleaned, program, role
+from tests.lowering.tile_ir import clean, program, role
 
 FRAME_OF_PROGRAMS = """
 @kernel(arch="sm_90a")
@@ -36,7 +36,7 @@ def f(X: Global[f32, 64, 64], H: Global[f16, 64, 64], Y: Global[f32, 64, 64], R:
 
 def joins(*lines: str) -> list[bool]:
     """Return for each line whether the lanes meet before it."""
-    kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
+    kernel = clean(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
     result = find_warp_syncs(kernel.roles[0])
     assert not result.inside, "what a store reads is read before it"
     first = len(FRAME_OF_PROGRAMS.splitlines()) + 1
@@ -126,7 +126,7 @@ def test_the_lanes_of_a_warp_meet_alone_where_rows_are_its_own(stored: str, left
         "    full = mbarrier(1)", "    tall, again = shared(f16, [128, 64]), shared(f16, [64, 64], over=h)\n    full = mbarrier(1)"
     )
     lines = [line.format(stored, left, right) for line in PRODUCT_ROWS]
-    result = find_warp_syncs(cleaned(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
+    result = find_warp_syncs(clean(program(frame + "\n".join(f"        {line}" for line in lines) + "\n")).roles[0])
     first = len(frame.splitlines()) + 1
     reached, warps = ({op.location.line.data - first for op in group} for group in (result.before, result.warps))  # type: ignore[union-attr]
     assert (reached, warps) == ((set(), {2, 4}) if alone else ({2, 4}, set()))
@@ -143,7 +143,7 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
         "y = load(a)",
         "store(Y[0:64, :], p + y)",
     )
-    kernel = cleaned(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
+    kernel = clean(program(FRAME_OF_PROGRAMS + "\n".join(f"        {line}" for line in lines) + "\n"))
     first, result = len(FRAME_OF_PROGRAMS.splitlines()) + 1, find_warp_syncs(kernel.roles[0])
     assert {op.location.line.data - first for op in result.warps} == {3}  # type: ignore[union-attr]
     assert {op.location.line.data - first for op in result.before} == {5}  # type: ignore[union-attr]
@@ -159,7 +159,7 @@ def test_what_warps_did_elsewhere_is_not_forgotten() -> None:
     ],
 )
 def test_all_is_read_before_anything_is_stored(line: str) -> None:
-    kernel = cleaned(program(f"{FRAME_OF_PROGRAMS}        {line}\n"))
+    kernel = clean(program(f"{FRAME_OF_PROGRAMS}        {line}\n"))
     result = find_warp_syncs(kernel.roles[0])
     assert [op.op for op in result.before if isinstance(op, ops.Perform)] == ["store"] and not result.inside
 
@@ -198,7 +198,7 @@ def f(X: Global[f8e4m3, 64, 128], Y: Global[f16, 64, 128]):
 
 def moves(*lines: str) -> list[bool]:
     """Return the joins of lines in a loop after the pass `copy_fp8_in_chunks`."""
-    kernel = cleaned(program(MOVING + "\n".join(f"            {line}" for line in lines) + "\n"))
+    kernel = clean(program(MOVING + "\n".join(f"            {line}" for line in lines) + "\n"))
     copy_fp8_in_chunks.run(kernel)
     mark(kernel)
     first = len(MOVING.splitlines()) + 1
@@ -272,13 +272,13 @@ def test_a_store_that_works_out_what_it_reads() -> None:
 )
 def test_the_expert_kernel_needs_none(consts: dict[str, int]) -> None:
     text = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
-    kernel = cleaned(check(parse(text), None, {"T": "f16", "DYNAMIC": True, **consts}))
+    kernel = clean(check(parse(text), None, {"T": "f16", "DYNAMIC": True, **consts}))
     assert all(find_warp_syncs(r) == WarpSyncs() for r in kernel.roles)
     assert [stores_by_warps(r) for r in kernel.roles] == [r.threads.data == 128 for r in kernel.roles]
 
 
 def test_the_program_of_the_gpu_test() -> None:
-    (result,) = cleaned(check(parse(TEXT))).roles
+    (result,) = clean(check(parse(TEXT))).roles
     names = [op.op for op in every(result) if op in find_warp_syncs(result).before and isinstance(op, ops.Perform)]
     assert names == ["store", "load", "store", "load", "load"]
 
@@ -306,7 +306,7 @@ body = st.recursive(
 )
 
 
-def accessed(op: ops.Perform) -> tuple[str, bool, bool] | None:
+def find_access(op: ops.Perform) -> tuple[str, bool, bool] | None:
     """Memory, whether it is written, whether each element by the lane that always writes it."""
     place = op.args.get("place", op.args.get("view"))
     if place is None:
@@ -344,7 +344,7 @@ def test_what_conflicts_has_a_join_between(text: str, chance: object) -> None:
                 block(op.body.block)
         elif isinstance(op, ops.If):
             block(chance.choice(op.regions).block)  # type: ignore[attr-defined]
-        elif isinstance(op, ops.Perform) and (now := accessed(op)) is not None:
+        elif isinstance(op, ops.Perform) and (now := find_access(op)) is not None:
             for memory, wrote, retained in since:
                 alike = retained and now[2] and wrote and now[1]
                 assert memory != now[0] or not (wrote or now[1]) or alike

@@ -45,7 +45,7 @@ class Written:
         a, b = self.truth(depth - 1), self.truth(depth - 1)
         return self.rng.choice([f"({a}) and ({b})", f"({a}) or ({b})", f"not ({a})"])
 
-    def bound(self) -> str:
+    def make_bound(self) -> str:
         """At most 8, each operator and a choice at the top."""
         a, b = f"({self.number()}) % 5", f"({self.number()}) % 4"
         return self.rng.choice(
@@ -59,14 +59,14 @@ def body(seed: int) -> list[str]:
     for place in range(PLACES):
         kind = place % 4
         if kind == 0:
-            lines += [f"for i in range({w.bound()}):", f"    total += i + {w.number(1)} % 7"]
+            lines += [f"for i in range({w.make_bound()}):", f"    total += i + {w.number(1)} % 7"]
         elif kind == 1:
             first = w.rng.randint(0, 2)
-            lines += [f"for i in range({first}, {w.bound()}, {w.rng.randint(1, 2)}):", "    total += i + 1"]
+            lines += [f"for i in range({first}, {w.make_bound()}, {w.rng.randint(1, 2)}):", "    total += i + 1"]
         elif kind == 2:
             lines += [f"if {w.truth(3)}:", f"    total += ({w.number()}) % 11", "else:", f"    total += {w.number(1)} % 3"]
         else:
-            lines += [f"total += ({w.bound()}) * ({w.number()}) % 13"]
+            lines += [f"total += ({w.make_bound()}) * ({w.number()}) % 13"]
         lines.append(f"store(Y[{place}], total)")
     return lines
 

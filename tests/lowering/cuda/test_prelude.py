@@ -39,11 +39,11 @@ DEV int two_e4m3() { return one() + e4m3; }
 """
 
 
-def included(file: Path) -> set[Path]:
+def list_includes(file: Path) -> set[Path]:
     """The file and all of the lowering that it includes."""
     files = {file}
     for name in re.findall(r'^#include "(.+)"$', file.read_text(encoding="utf-8"), re.M):
-        files |= included((file.parent / name).resolve())
+        files |= list_includes((file.parent / name).resolve())
     return files
 
 
@@ -98,7 +98,7 @@ def test_parts_need_what_they_name(arch: str) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.parent.name}-{p.stem}")
 def test_files_include_what_they_need(path: Path) -> None:
-    local = {name for file in included(path) for name in parse_parts(file.read_text(encoding="utf-8"))}
+    local = {name for file in list_includes(path) for name in parse_parts(file.read_text(encoding="utf-8"))}
     parts = parse_parts(path.read_text(encoding="utf-8"))
     assert {n for part in parts.values() for n in part.needs} <= local
 

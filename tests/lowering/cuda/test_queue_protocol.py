@@ -50,7 +50,7 @@ FAULTS = {
 }
 
 
-def explored(text: str, slots: int, ahead: bool) -> list[str]:
+def list_codes(text: str, slots: int, ahead: bool) -> list[str]:
     """The codes of what is wrong."""
     checked = check(parse(text, "queue.cuir"), consts={"SLOTS": slots, "AHEAD": ahead})
     return [d.code for d in explore(checked, arguments(checked, {"M": 32 * UNITS}, seed=0)).diagnostics]
@@ -59,7 +59,7 @@ def explored(text: str, slots: int, ahead: bool) -> list[str]:
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("slots", [1, 2, 4])
 def test_no_schedule_of_the_queue_goes_wrong(slots: int, ahead: bool) -> None:
-    assert explored(TEXT, slots, ahead) == []
+    assert list_codes(TEXT, slots, ahead) == []
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
@@ -68,7 +68,7 @@ def test_a_queue_with_a_fault_does(fault: str) -> None:
     text = TEXT.replace(old, new)
     if fault == "given back unread":
         text = text.replace("empty[s].arrive()\n", "empty[s].arrive()\n                x = load(unit[s])\n")
-    assert text != TEXT and explored(text, 2, False)
+    assert text != TEXT and list_codes(text, 2, False)
 
 
 def test_the_queue_is_still_the_one_that_is_modelled() -> None:

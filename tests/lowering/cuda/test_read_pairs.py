@@ -63,7 +63,7 @@ def test_only_scratch_is() -> None:
 
 
 @cache
-def compiled(dtype: str, cols: int, width: int, column: str) -> Callable[..., None]:
+def compile_round_trip(dtype: str, cols: int, width: int, column: str) -> Callable[..., None]:
     """A function of arrays X, Y, S, and numbers."""
     cuda = lower(kernel(ROUND_TRIP.format(cols=cols, column=column), HEAD.format(dtype=dtype, cols=cols, width=width)))
     call = on_cpu(cuda, Path(mkdtemp()))
@@ -87,7 +87,7 @@ def test_the_values(dtype: str, lie: tuple[int, int, str], M: int, first: int) -
     cols, width, column = lie
     x = np.random.default_rng(M).integers(-99, 99, (M, cols)).astype({"f32": np.float32, "i32": np.int32}[dtype])
     y, s = np.full_like(x, 7), np.zeros((3, M, width), x.dtype)
-    compiled(dtype, *lie)(first, M, X=x, Y=y, S=s)
+    compile_round_trip(dtype, *lie)(first, M, X=x, Y=y, S=s)
     at = 4 * first if "first" in column else int(column)
     retained = np.arange(cols) + at < width
     assert (y[:64] == np.where(retained, 2 * x[:64], 0)).all() and (y[64:] == 7).all()

@@ -15,7 +15,7 @@ from cuir.lowering.analyses import Facts
 from cuir.lowering.cuda.frame import KernelPrinter
 from cuir.syntax.parser import parse
 from tests.lowering.host import GXX, on_cpu
-from tests.lowering.tile_ir import cleaned, program
+from tests.lowering.tile_ir import clean, program
 
 HEAD = """
 @kernel(arch="sm_90a")
@@ -26,40 +26,40 @@ def f(X: Global[f32, 64, 64], I: Global[i32, 64], R: Global[f32, 64], Y: Global[
 """
 
 
-def printed(body: str) -> str:
+def print_role(body: str) -> str:
     """The text of the role."""
     checked = program(HEAD + "".join(f"        {line}\n" for line in body.split("\n")))
-    kernel = cleaned(checked)
+    kernel = clean(checked)
     source = KernelPrinter(kernel, checked, Facts(kernel), frozenset(), {}).emit().source
     return source[source.index("// ---- role one") :]
 
 
 def test_fresh_products_issued_together_are_declared() -> None:
-    text = printed(
+    text = print_role(
         "store(h, cast(x, f16))\nfence_async()\np = mma_async(h, h)\nq = mma_async(h, g)\nmma_wait(p)\nstore(Y[0:64, :], p)\nmma_wait(q)\nstore(Y[0:64, :], q)"
     )
     assert "float p[32];" in text and "float q[32];" in text
 
 
 def test_a_join_that_a_later_product_needs_comes_before_the_first() -> None:
-    text = printed(
+    text = print_role(
         "store(g, cast(x, f16))\nfence_async()\np = mma_async(h, h)\nq = mma_async(h, g)\nmma_wait(p, q)\nstore(Y[0:64, :], p + q)"
     )
     assert text.count("bar_sync(") == 1 and text.index("bar_sync(") < text.index("warpgroup_arrive(")
 
 
 def test_the_end_of_a_loop_is_that_of_its_beginning() -> None:
-    text = printed("m = n + 3\nfor i in range(m):\n    m = m - 1\n    store(R[rows(64) + m], row_max(x))")
+    text = print_role("m = n + 3\nfor i in range(m):\n    m = m - 1\n    store(R[rows(64) + m], row_max(x))")
     end = re.search(r"for \(int i = 0; i < (\w+);", text)
     assert end is not None and f"const int {end[1]} = n + 3;" in text
 
 
 def test_indices_are_read_where_the_program_reads_them() -> None:
-    text = printed("q = I[rows(64)]\nstore(R[q], row_max(x))\nstore(I[rows(64)], rows(64) * 2)\nstore(R[q], row_sum(x))")
+    text = print_role("q = I[rows(64)]\nstore(R[q], row_max(x))\nstore(I[rows(64)], rows(64) * 2)\nstore(R[q], row_sum(x))")
     assert text.count("gather_written(I,") == 1
-    text = printed("store(R[I[rows(64)]], row_max(x))\ny = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
+    text = print_role("store(R[I[rows(64)]], row_max(x))\ny = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
     assert text.count("cuir::gather(I,") == 1  # of a tensor that nobody writes one read will do
-    text = printed("y = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
+    text = print_role("y = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
     assert re.search(r"cuir::gather\(X, true, cuir::gather\(I, true", text)  # a read of a read is one loop
 
 
@@ -114,9 +114,9 @@ def test_copies_that_follow_each_other_are_issued_in_one_branch(between: str, br
 
 def test_conditions_of_an_element_are_joined_without_branches() -> None:
     """`&` has both sides, and a branch an element is what compilers make of && between comparisons; those of a row or a scalar may branch."""
-    elements = printed(
+    elements = print_role(
         "q = rows(64)\nk = cols(64)\nstore(Y[q, k], where((k <= q) & (k > q - n) | (q < n) & (k < n) & (I[q] == I[k]), x, 0.0))"
     )
     chosen = [line for line in elements.splitlines() if "?" in line and "limit" in line]
     assert chosen and all(" & " in line and " | " in line and not re.search(r"&&|\|\|", line) for line in chosen)
-    assert "&&" in printed("a = n > 2 and n < 9\nif a:\n    store(Y[0:64, :], x)")
+    assert "&&" in print_role("a = n > 2 and n < 9\nif a:\n    store(Y[0:64, :], x)")

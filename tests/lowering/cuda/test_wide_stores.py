@@ -39,7 +39,7 @@ def text(store: str, dtype: str = "f16", shape: tuple[int, int] = (64, 80), colu
 
 
 @cache
-def compiled(kind: str, dtype: str, shape: tuple[int, int]) -> Callable[..., None]:
+def compile_stores(kind: str, dtype: str, shape: tuple[int, int]) -> Callable[..., None]:
     cuda = text(STORES[kind][1], dtype, shape)
     assert "cuir::put_wide(" in cuda.source
     return on_cpu(cuda, Path(mkdtemp()))
@@ -75,7 +75,7 @@ def test_each_element_and_nothing_else(
     for r in range(max(0, -first), min(shape[0], rows - first)):
         remote = matrix(expected)[first + r, start : start + shape[1]]
         remote[:] = x[r, : len(remote)]
-    compiled(kind, dtype, shape)(x, shape[1], matrix(memory), length + padding, first, *shape, rows, length)
+    compile_stores(kind, dtype, shape)(x, shape[1], matrix(memory), length + padding, first, *shape, rows, length)
     assert (memory == expected).all()
 
 

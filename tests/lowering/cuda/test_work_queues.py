@@ -74,16 +74,16 @@ def test_nothing_is_worked_out_for_the_unit_after_the_last() -> None:
 
 
 def test_a_dynamic_unit_is_drawn_when_the_lanes_that_fetch_have_taken_the_one_before() -> None:
-    another = (
+    separate = (
         LOAD.replace('"load"', '"more"').replace("empty", "freed").replace("full", "filled").replace("s)", "s2)").replace(" s,", " s2,")
     )
     head = UNITS.replace("    work", "    s2 = shared(f16, [64, 64])\n    filled, freed = mbarrier(1), mbarrier(1)\n    work")
-    both = COMPUTE.replace("full.wait(v % 2)", "full.wait(v % 2)\n            filled.wait(v % 2)").replace(
+    combination = COMPUTE.replace("full.wait(v % 2)", "full.wait(v % 2)\n            filled.wait(v % 2)").replace(
         "mma_async(s, s)", "mma_async(s, s2)"
     )
     for body, lanes in (
         (LOAD + COMPUTE, 1),
-        (LOAD + another + both.replace("empty.arrive()", "empty.arrive()\n            freed.arrive()"), 2),
+        (LOAD + separate + combination.replace("empty.arrive()", "empty.arrive()\n            freed.arrive()"), 2),
     ):
         source = text(body, head=head)
         assert "Slots<2, " in source and f"cuir::Bar::init(&slots->ahead, {lanes});" in source

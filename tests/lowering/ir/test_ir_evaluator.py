@@ -76,10 +76,10 @@ def test_random_kernels(case: Case) -> None:
     assert not differing(checked, actual, expected)
 
 
-def ran(body: str, **given_: Any) -> dict[str, Any]:
+def ran(body: str, **replacements: Any) -> dict[str, Any]:
     """Return the output of a role of this body, the same as in the interpreter."""
     checked = kernel(body)
-    actual, expected = (arguments(checked, {"M": 100}) | given_ for _ in range(2))
+    actual, expected = (arguments(checked, {"M": 100}) | replacements for _ in range(2))
     run(checked, expected)
     evaluate(build(checked), actual)
     assert not differing(checked, actual, expected)
@@ -176,9 +176,9 @@ def test_operations_of_the_machine_and_summands_of_rows() -> None:
             whole = Whole(operands=[op.arg("tile")], result_types=[types.tile(F32, 64, 1)])
             op.parent.insert_op_before(whole, op)
             op.operands[1] = whole.result
-    given_ = arguments(kernel("store(Y[0], 0.0)"), {"M": 64})
-    evaluate(built, given_)
-    assert (given_["Y"] - given_["X"].float().sum(-1)).abs().max() < 1e-4
+    inputs = arguments(kernel("store(Y[0], 0.0)"), {"M": 64})
+    evaluate(built, inputs)
+    assert (inputs["Y"] - inputs["X"].float().sum(-1)).abs().max() < 1e-4
 
 
 # ---- what is wrong
@@ -218,10 +218,10 @@ def test_faults_name_the_operation(body: str, message: str) -> None:
 
 def test_arguments_that_the_kernel_does_not_take() -> None:
     checked = kernel("store(Y[0], scale)")
-    built, given_ = build(checked), arguments(checked, {"M": 64})
+    built, inputs = build(checked), arguments(checked, {"M": 64})
     with pytest.raises(ValueError, match="no parameters Q"):
-        evaluate(built, {**given_, "Q": 1})
+        evaluate(built, {**inputs, "Q": 1})
     with pytest.raises(ValueError, match="`X` is a f16 tensor of 2 dims on the CPU"):
-        evaluate(built, {**given_, "X": given_["X"].float()})
+        evaluate(built, {**inputs, "X": inputs["X"].float()})
     with pytest.raises(ValueError, match="a dim of `Y`, M, has the length 63"):
-        evaluate(built, {**given_, "Y": given_["Y"][1:]})
+        evaluate(built, {**inputs, "Y": inputs["Y"][1:]})

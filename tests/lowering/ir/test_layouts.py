@@ -18,7 +18,7 @@ def alloc(rows: int, cols: int, dtype=F16) -> SharedAlloc:
     return SharedAlloc("s", dtype, (2, rows, cols), 0, None, None)  # type: ignore[arg-type]
 
 
-def swizzled(row: int, byte: int, rows: int) -> int:
+def swizzle(row: int, byte: int, rows: int) -> int:
     """Offset in a panelled array of `rows` rows a stage: panels of rows x 128 bytes, chunks of 16 bytes permuted by row % 8."""
     panel, within = divmod(byte, PANEL_BYTES)
     chunk, rest = divmod(within, 16)
@@ -61,7 +61,7 @@ def test_the_swizzle_is_that_of_the_copy_engine(rows: int, panels: int) -> None:
     observed = set()
     for row in range(0, rows, 3):
         for byte in range(0, panels * 128, 2):
-            place = swizzled(row, byte, rows)
+            place = swizzle(row, byte, rows)
             assert place == swizzle_of_hardware(byte // 128 * rows * 128 + row * 128 + byte % 128)
             observed.add(place)
     assert len(observed) == len(range(0, rows, 3)) * panels * 64 and max(observed) < rows * panels * 128
@@ -77,7 +77,7 @@ def test_k_major_operands_address_what_the_product_reads(rows: int, cols: int, d
             slab, within = divmod(r, 64)
             start = 16 * (operand.step(step) + operand.slab(slab))
             address = swizzle_of_hardware(start + within // 8 * SBO + within % 8 * 128 + 2 * k)
-            assert address == swizzled(r, 2 * (16 * step + k), rows)
+            assert address == swizzle(r, 2 * (16 * step + k), rows)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(64, 64), (128, 128), (80, 192)])
@@ -90,4 +90,4 @@ def test_mn_major_operands_address_what_the_product_reads(rows: int, cols: int) 
             start = 16 * operand.step(step)
             by_leading = swizzle_of_hardware(start + panel * operand.leading + k // 8 * SBO + k % 8 * 128 + 2 * within)
             by_slab = swizzle_of_hardware(start + 16 * operand.slab(panel) + k // 8 * SBO + k % 8 * 128 + 2 * within)
-            assert by_leading == by_slab == swizzled(16 * step + k, 2 * m, rows)
+            assert by_leading == by_slab == swizzle(16 * step + k, 2 * m, rows)

@@ -55,12 +55,12 @@ store(L[rows(64)], total)
 """
 
 
-def filled(text: str, columns: int = 48, factor: str = "scale", limit: str = "8.0") -> str:
+def fill(text: str, columns: int = 48, factor: str = "scale", limit: str = "8.0") -> str:
     return text.replace("COLUMNS", str(columns)).replace("FACTOR", factor).replace("LIMIT", limit)
 
 
 def branches(body: str = STEPS, **options: object) -> list[WarpIf]:
-    result = build(kernel(filled(body, **options), filled(HEAD, **options)))  # type: ignore[arg-type]
+    result = build(kernel(fill(body, **options), fill(HEAD, **options)))  # type: ignore[arg-type]
     clean(result)
     branch_on_warp_votes.run(result)
     result.verify()
@@ -201,13 +201,13 @@ Run = Callable[..., None]
 @pytest.fixture(scope="module", params=[(8, "scale", "0.0"), (48, "f", "8.0"), (80, "scale", "8.0")], ids=str)
 def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, bool, float, Run]:
     columns, factor, limit = request.param
-    cuda = lower(kernel(filled(STEPS, *request.param), filled(HEAD, columns)))
+    cuda = lower(kernel(fill(STEPS, *request.param), fill(HEAD, columns)))
     assert cuda.source.count("cuir::row_bound(") == 1
     return columns, factor == "f", float(limit), on_cpu(cuda, tmp_path_factory.mktemp("host"))
 
 
 @np.errstate(invalid="ignore")  # infinities
-def expected(x: np.ndarray, factor: np.ndarray, limit: float, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def compute_expected(x: np.ndarray, factor: np.ndarray, limit: float, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The statements, in single precision where they decide, in double where they add."""
     top, total, acc = np.full(64, -1e30, np.float32), np.zeros(64), np.zeros((64, columns))
     for s in np.split(x, x.shape[1] // columns, axis=1):
@@ -256,7 +256,7 @@ def test_every_row_follows_the_rule(
     factor = f if by_row else np.full(64, scale, np.float32)
     z, top, total = np.full((64, columns), np.nan, np.float32), np.full(64, np.nan, np.float32), np.full(64, np.nan, np.float32)
     run(*([f] if by_row else []), x, x.shape[1], z, columns, top, total, n, scale, 64, x.shape[1])
-    want_z, want_top, want_total = expected(x, factor, limit, columns)
+    want_z, want_top, want_total = compute_expected(x, factor, limit, columns)
     assert (top == want_top).all()
     assert np.allclose(total, want_total, rtol=1e-5, atol=1e-30, equal_nan=True)
     expected_values = ~np.isnan(

@@ -35,7 +35,7 @@ def k(X: Global[f32, 64, 64], Y: Global[f32, 64, 64], n: i32, s: f32):
 """
 
 
-def marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
+def list_marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
     return [op for op in every(kernel) if isinstance(op, ops.Apply) and op.exact is not None]
 
 
@@ -44,7 +44,7 @@ def count_exact(body: str) -> Counter[str]:
     kernel = build(program(HEAD + "".join(f"        {line}\n" for line in [*body.split("\n"), "store(Y[rows(64), cols(64)], y)"])))
     mark_no_contract.run(kernel)
     kernel.verify()
-    return Counter(op.op for op in marked(kernel.roles[0]))
+    return Counter(op.op for op in list_marked(kernel.roles[0]))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_exact(body: str, expected: list[str]) -> None:
 def test_scalars_of_the_frame_are_exact() -> None:
     kernel = build(program(HEAD + "        store(Y[rows(64), cols(64)], x * half)\n"))
     mark_no_contract.run(kernel)
-    assert [op.op for op in marked(kernel)] == ["*"] and not marked(kernel.roles[0])
+    assert [op.op for op in list_marked(kernel)] == ["*"] and not list_marked(kernel.roles[0])
 
 
 def test_the_text_says_it() -> None:
@@ -113,11 +113,11 @@ def test_an_equal_value_keeps_that_it_decides() -> None:
         '%c = tile.apply "<"(%z, %x) : !tile.reg<bool, 64, 64>',
     )
     eliminate_common_subexpressions.run(kernel_of(r))
-    assert [op.result.name_hint for op in marked(r)] in (["y"], ["z"])
+    assert [op.result.name_hint for op in list_marked(r)] in (["y"], ["z"])
 
 
 # ---- as the checker has it
-def decided(checked: Checked) -> Counter[tuple[int, str]]:
+def count_decided(checked: Checked) -> Counter[tuple[int, str]]:
     """(line, primitive) of the roles' operations on numbers that the checker says decide; of known numbers nothing is computed."""
     out: Counter[tuple[int, str]] = Counter()
     for r in checked.roles:
@@ -143,8 +143,12 @@ def test_the_checker_agrees(name: str) -> None:
     checked = check(parse_program(text, f"{name}.cuir"), None, {"T": "f16"} | ({} if name == "gemm" else {"D": 64}))
     kernel = build(checked)
     mark_no_contract.run(kernel)
-    lines = Counter((op.location.line.data, op.op) for r in kernel.roles for op in marked(r) if isinstance(op.location, FileLineColLoc))
-    assert {op for _, op in lines} == {op for _, op in decided(checked)} and sum(lines.values()) == sum(decided(checked).values())
+    lines = Counter(
+        (op.location.line.data, op.op) for r in kernel.roles for op in list_marked(r) if isinstance(op.location, FileLineColLoc)
+    )
+    assert {op for _, op in lines} == {op for _, op in count_decided(checked)} and sum(lines.values()) == sum(
+        count_decided(checked).values()
+    )
 
 
 def test_it_is_done_once() -> None:

@@ -32,7 +32,7 @@ def after(text: str) -> str:
     return show(parse(show(kernel)))
 
 
-def divided(body: str, threads: int = 128) -> tuple[list[str], list[str]]:
+def divide(body: str, threads: int = 128) -> tuple[list[str], list[str]]:
     """Return the text before the loop, and in it."""
     before, inside = after(role(body, threads)).split("^bb0")[1].split("tile.for_units")
     return [line.strip() for line in before.split("\n")[1:-1]], [line.strip() for line in inside.split("\n")[1:] if "=" in line]
@@ -45,7 +45,7 @@ def test_a_divisor_that_never_changes_is_inverted_once() -> None:
 %b = tile.apply "%"(%t, %d) : !tile.scalar<i32>
 %c = tile.apply "cdiv"(%t, %N) : !tile.scalar<i32>
 """
-    before, inside = divided(body)
+    before, inside = divide(body)
     assert before == [
         '%d = tile.apply "max"(%M, %N) : !tile.scalar<i32>',
         "%inverse = tile.inverse(%d) : !tile.scalar<i32>",
@@ -59,12 +59,12 @@ def test_a_divisor_that_never_changes_is_inverted_once() -> None:
 
 
 def test_one_lane_divides() -> None:
-    before, inside = divided('%a = tile.apply "//"(%t, %N) : !tile.scalar<i32>', threads=32)
+    before, inside = divide('%a = tile.apply "//"(%t, %N) : !tile.scalar<i32>', threads=32)
     assert not before and inside == ["%a = tile.quotient(%t, %N) : !tile.scalar<i32>"]
 
 
 def test_a_division_that_never_changes_is_done_once() -> None:
-    before, inside = divided("""
+    before, inside = divide("""
 %g = tile.apply "//"(%M, %N) : !tile.scalar<i32>
 %a = tile.apply "//"(%t, %g) : !tile.scalar<i32>
 """)
@@ -85,18 +85,18 @@ def test_a_division_that_never_changes_is_done_once() -> None:
     ],
 )
 def test_known_divisors(op: str, y: int, becomes: str) -> None:
-    before, inside = divided(f'%y = tile.constant {y} : !tile.scalar<i32>\n%a = tile.apply "{op}"(%t, %y) : !tile.scalar<i32>')
+    before, inside = divide(f'%y = tile.constant {y} : !tile.scalar<i32>\n%a = tile.apply "{op}"(%t, %y) : !tile.scalar<i32>')
     assert not before and inside[1] == f"%a = {becomes} : !tile.scalar<i32>"
 
 
 def test_what_may_be_negative_stays() -> None:
     for x, y in (("n", "N"), ("t", "n")):
-        before, inside = divided(f'%a = tile.apply "//"(%{x}, %{y}) : !tile.scalar<i32>')
+        before, inside = divide(f'%a = tile.apply "//"(%{x}, %{y}) : !tile.scalar<i32>')
         assert not before and inside == [f'%a = tile.apply "//"(%{x}, %{y}) : !tile.scalar<i32>']
 
 
 def test_what_may_divide_by_zero_is_not_moved() -> None:
-    before, inside = divided("""
+    before, inside = divide("""
 %g = tile.apply "//"(%n, %N) : !tile.scalar<i32>
 %z = tile.constant 0 : !tile.scalar<i32>
 %d = tile.apply "max"(%g, %z) : !tile.scalar<i32>
@@ -138,7 +138,7 @@ SIGNED = """
 
 
 def test_a_divisor_of_unknown_sign_is_inverted_by_its_magnitude() -> None:
-    before, inside = divided(SIGNED)
+    before, inside = divide(SIGNED)
     assert before == [
         '%0 = tile.apply "neg"(%n) : !tile.scalar<i32>',
         '%1 = tile.apply "max"(%n, %0) : !tile.scalar<i32>',
@@ -151,13 +151,13 @@ def test_a_divisor_of_unknown_sign_is_inverted_by_its_magnitude() -> None:
 
 
 def test_what_may_be_at_the_ends_of_32_bits_is_divided_as_it_is() -> None:
-    _, inside = divided(SIGNED.replace("(%r, %N)", "(%r, %n)"))
+    _, inside = divide(SIGNED.replace("(%r, %N)", "(%r, %n)"))
     assert not any("signed" in line for line in inside)
 
 
 def test_a_divisor_that_is_a_quotient_is_hoisted_without_dividing_by_zero() -> None:
     divisor = '%g = tile.apply "//"(%n, %n) : !tile.scalar<i32>\n'
-    before, inside = divided(divisor + SIGNED.strip().replace("(%x, %n)", "(%x, %g)"))
+    before, inside = divide(divisor + SIGNED.strip().replace("(%x, %n)", "(%x, %g)"))
     constants, used = before[:2], before[2:]
     assert sorted(c.split("tile.constant ")[1] for c in constants) == ["0 : !tile.scalar<i32>", "1 : !tile.scalar<i32>"]
     zero, item = (next(c.split()[0] for c in constants if f"constant {n}" in c) for n in (0, 1))

@@ -47,7 +47,7 @@ def kernel(body: str, rows: int = 32, columns: int = 128) -> Checked:
     return check(parse(text, "k.cuir"), consts={"T": F16, "ROWS": rows, "COLS": columns})
 
 
-def dealt(ir: Kernel) -> tuple[int, int, int]:
+def count_dealt(ir: Kernel) -> tuple[int, int, int]:
     """Products whose sums are dealt, how many sums are put in order, and how many stores do that as they go."""
     messages = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
     stores = sum("tile" in op.args for op in messages)
@@ -81,7 +81,7 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[i
     branch_on_warp_votes.run(ir)
     inputs = arguments(checked, {}) | {"n": n, "scale": 0.5}
     assert validate(ir, [permute_columns], inputs) is None
-    assert dealt(ir) == (*result, 0)
+    assert count_dealt(ir) == (*result, 0)
 
 
 @pytest.mark.parametrize("rows", [16, 32])
@@ -101,7 +101,7 @@ def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int
     ir = build(checked)
     clean(ir)
     assert validate(ir, [permute_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
-    assert dealt(ir) == result
+    assert count_dealt(ir) == result
     assert lower(checked).source.count("cuir::store_dealt<") == result[2]
 
 

@@ -54,13 +54,13 @@ def k(Y: Global[f32, M, 64], Z: Global[f32, M, 64], n: i32):
 """
 
 
-def pinned(before: str, behind: str = "n + 0") -> list[str]:
+def list_pinned(before: str, behind: str = "n + 0") -> list[str]:
     """The layouts of what is pinned before the wait for O."""
     text = KERNEL.format(before=before.replace("\n", "\n        "), behind=behind.replace("\n", "\n        "))
-    return pinned_in(text.replace("        n + 0\n", ""))
+    return list_pinned_in(text.replace("        n + 0\n", ""))
 
 
-def pinned_in(text: str) -> list[str]:
+def list_pinned_in(text: str) -> list[str]:
     ir = build(check(cuir.parse(text)))
     clean(ir)
     branch_on_warp_votes.run(ir)
@@ -70,29 +70,29 @@ def pinned_in(text: str) -> list[str]:
 
 
 def test_exponentials_are_pinned() -> None:
-    assert pinned("S = exp2(S)") == ["full"]
+    assert list_pinned("S = exp2(S)") == ["full"]
 
 
 def test_a_number_a_row_that_all_have_gone_into_is_pinned_for_them() -> None:
-    assert pinned("S = exp2(S)\nl = row_sum(S)\nstore(R[rows(64)], l)") == ["rows"]
+    assert list_pinned("S = exp2(S)\nl = row_sum(S)\nstore(R[rows(64)], l)") == ["rows"]
 
 
 def test_nothing_is_pinned_without_exponentials() -> None:
-    assert pinned("S = S * 2.0") == []
+    assert list_pinned("S = S * 2.0") == []
 
 
 @pytest.mark.parametrize("behind", ["O = S * (O - 1.0)", "O = O - 1.0\nS = S * 2.0\nO = O * S"])
 def test_exponentials_that_meet_the_product_element_by_element_are_not(behind: str) -> None:
-    assert pinned("S = exp2(S)", behind) == []
+    assert list_pinned("S = exp2(S)", behind) == []
 
 
 def test_numbers_a_row_that_the_product_is_multiplied_by_are() -> None:
     """The rescaling of the online softmax."""
-    assert set(pinned("m = exp2(row_max(S))\nS = exp2(S)", "O = O * m")) == {"rows", "full"}
+    assert set(list_pinned("m = exp2(row_max(S))\nS = exp2(S)", "O = O * m")) == {"rows", "full"}
 
 
 def test_what_meets_behind_the_next_product_counts_as_apart() -> None:
-    assert pinned("S = exp2(S)", "Q = mma_async(x, a)\nmma_wait(Q)\nO = O * S + Q") == ["full"]
+    assert list_pinned("S = exp2(S)", "Q = mma_async(x, a)\nmma_wait(Q)\nO = O * S + Q") == ["full"]
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_what_meets_behind_the_next_product_counts_as_apart() -> None:
 )
 def test_beside_the_rescaling_of_every_block_they_are_left_to_the_compiler(behind: str, remaining: bool) -> None:
     """The online softmax in a loop. Where a warp may skip the factors, or they are of what is stored, exponentials stay above the wait."""
-    assert (pinned_in(LOOP.format(behind=behind)) == []) == remaining
+    assert (list_pinned_in(LOOP.format(behind=behind)) == []) == remaining

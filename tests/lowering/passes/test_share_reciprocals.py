@@ -32,12 +32,12 @@ store(Z[rows(64), cols(COLUMNS)], W)
 ONE_DIVISION = BODY.replace("tanh(S * scale) * cap", "scale * cap")
 
 
-def checked(body: str, columns: int = 48) -> object:
+def check_kernel(body: str, columns: int = 48) -> object:
     return kernel(body.replace("COLUMNS", str(columns)), HEAD.replace("COLUMNS", str(columns)))
 
 
 def ir(body: str, columns: int = 48) -> str:
-    return text(checked(body, columns), [share_reciprocals.run])  # type: ignore[arg-type]
+    return text(check_kernel(body, columns), [share_reciprocals.run])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_scalar_factor_of_tanh_goes_into_that_of_the_exponential() -> None:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Callable[..., None]]:
     if GXX is None:
         pytest.skip("no g++ on the PATH")
-    result = cuda(checked(BODY, request.param))  # type: ignore[arg-type]
+    result = cuda(check_kernel(BODY, request.param))  # type: ignore[arg-type]
     assert result.source.count("cuir::reciprocals<") == 2
     return request.param, on_cpu(result, tmp_path_factory.mktemp("host"))
 
@@ -164,7 +164,7 @@ if cap > 0.0:
 
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 def test_several_divisions_share_in_one_loop_and_results_are_packed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    result = cuda(checked(SEVERAL, 32))  # type: ignore[arg-type]
+    result = cuda(check_kernel(SEVERAL, 32))  # type: ignore[arg-type]
     assert result.source.count("cuir::reciprocals<") == 4 and "cuir::pack_f16(v__" in result.source
     x = (np.random.default_rng(1).standard_normal((64, 32)) * 5).astype(np.float32)
     y, z = np.full_like(x, np.nan), np.full_like(x, np.nan)

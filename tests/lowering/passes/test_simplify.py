@@ -6,7 +6,7 @@ import pytest
 
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_walk import every
-from tests.lowering.tile_ir import cleaned, program
+from tests.lowering.tile_ir import clean, program
 
 TEXT = """
 @kernel(arch="sm_90a")
@@ -18,7 +18,7 @@ def k(X: Global[f32, N, 64], Z: Global[f32, N, 64], n: i32, f: f32):
 
 
 def ir(*lines: str) -> str:
-    return str(cleaned(program(TEXT.replace("LINES", "\n        ".join(lines)))))
+    return str(clean(program(TEXT.replace("LINES", "\n        ".join(lines)))))
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def ir(*lines: str) -> str:
     ],
 )
 def test_operands_have_one_order(item: str, second: str) -> None:
-    def counted(text: str) -> list[str]:
-        kernel = cleaned(program(TEXT.replace("LINES", f"store(Z[0:64, :], {text})")))
+    def list_operands(text: str) -> list[str]:
+        kernel = clean(program(TEXT.replace("LINES", f"store(Z[0:64, :], {text})")))
         return [f"{op.op} of {[str(a.owner.name) for a in op.arguments]}" for op in every(kernel) if isinstance(op, ops.Apply)]  # type: ignore[union-attr]
 
-    assert sorted(counted(item)) == sorted(counted(second))
+    assert sorted(list_operands(item)) == sorted(list_operands(second))
 
 
 def test_a_loop_that_has_no_turn_goes() -> None:

@@ -69,7 +69,7 @@ class Run:
 
     def __init__(self, kernel: ops.Kernel, parameters: dict[str, int], worker: int):
         self.kernel, self.parameters, self.worker = kernel, parameters, worker
-        self.known: dict[SSAValue, Any] = {}
+        self.values: dict[SSAValue, Any] = {}
         self.stored: list[Any] = []
         self.block(kernel.body.block)
 
@@ -77,12 +77,12 @@ class Run:
         """Run a block; return the values that it yields."""
         for op in block.ops:
             if isinstance(op, ops.Yield):
-                return [self.known[v] for v in op.values]
+                return [self.values[v] for v in op.values]
             self.operation(op)
         return []
 
     def operation(self, op: Any) -> None:
-        expected_values = self.known
+        expected_values = self.values
         if isinstance(op, ops.Parameter):
             expected_values[op.result] = self.parameters[op.symbol.data]
         elif isinstance(op, ops.Constant):
@@ -109,17 +109,17 @@ class Run:
             expected_values.update(zip(op.results, op.evaluate(None, [expected_values[v] for v in op.operands]), strict=True))
 
     def loop(self, op: ops.For | ops.ForUnits, turns: range) -> None:
-        carried = [self.known[v] for v in op.carried]
+        carried = [self.values[v] for v in op.carried]
         for turn in turns:
-            self.known.update(zip(op.inner, carried, strict=True))
-            self.known[op.turn] = turn
+            self.values.update(zip(op.inner, carried, strict=True))
+            self.values[op.turn] = turn
             if isinstance(op, ops.ForUnits) and (queue := machine.queue_of(op)):
-                self.known[queue.hand_out.unit] = turn
+                self.values[queue.hand_out.unit] = turn
                 words = self.block(queue.hand_out.body.block)
                 for word, inside in op.reads:
-                    self.known[inside] = words[word.index - 1 + (self.worker if word.copies > 1 else 0)]
+                    self.values[inside] = words[word.index - 1 + (self.worker if word.copies > 1 else 0)]
             carried = self.block(op.body.block)
-        self.known.update(zip(op.outputs, carried, strict=True))
+        self.values.update(zip(op.outputs, carried, strict=True))
 
 
 @given(bodies(), st.integers(0, 2), st.integers(-5, 50), st.integers(1, 9))

@@ -25,7 +25,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from tests.lowering.conftest import one_file
-from tests.lowering.handing import ANEW, DIFFER, HEAD, NEXT, TURN, bodies, finished, on_core, program, repaired, results, stores
+from tests.lowering.handing import ANEW, DIFFER, HEAD, NEXT, TURN, bodies, finish, on_core, program, repair, results, stores
 from tests.lowering.host import GXX
 from tests.strategies.effort import examples
 
@@ -33,15 +33,15 @@ COPY = r"(\w+)\[i_\] = (\w+)\[i_\];"
 needs_gxx = pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 
 
-def optimised(checked: Checked) -> ops.Kernel:
+def build_optimised(checked: Checked) -> ops.Kernel:
     kernel = build(checked)
     optimise(kernel)
     return kernel
 
 
-def unnamed(checked: Checked) -> str:
+def show_unnamed(checked: Checked) -> str:
     """The IR behind the passes less the names of its values, and the lines that they come from."""
-    kernel = optimised(checked)
+    kernel = build_optimised(checked)
     for op in every(kernel):
         for value in [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]:
             value.name_hint = None
@@ -82,7 +82,7 @@ def finishing(checked: Checked) -> list[str]:
     ids=["another name", "both are read", "a function's local", "chained on", "chained over iterations", "either branch"],
 )
 def test_names_of_one_product_are_one(several: str, item: str) -> None:
-    assert unnamed(program(several)) == unnamed(program(item))
+    assert show_unnamed(program(several)) == show_unnamed(program(item))
     assert not finishing(program(several)) and not re.search(COPY, lower(program(several)).source)
 
 
@@ -93,7 +93,7 @@ def test_attention_of_functions_with_locals_is_attention() -> None:
     handed = re.sub(r"= mma_async\(", "= issue(", re.sub(r"mma_async\((.*, acc)\)", r"onto(\1)", direct))
     assert handed.count("onto(") == 2 and handed.count("issue(") == 2
     consts = {"T": F16, "D": 64}
-    assert unnamed(check(parse(functions + handed), None, consts)) == unnamed(check(parse(direct), None, consts))
+    assert show_unnamed(check(parse(functions + handed), None, consts)) == show_unnamed(check(parse(direct), None, consts))
 
 
 EARLIER = """
@@ -111,7 +111,7 @@ for i in range(n):
     mma_wait(A)
     D = D + A
 mma_wait(A)""" + stores("A", "D")
-EITHER = """
+BRANCHES = """
 A = mma_async(a[0], b[0].T)
 B = mma_async(a[1], b[0].T)
 if n > 0:
@@ -126,7 +126,7 @@ CASES = {
     "anew": (ANEW, 0),
     "earlier": (EARLIER, 0),
     "around": (AROUND, 0),
-    "either": (EITHER, 1),
+    "either": (BRANCHES, 1),
 }
 
 
@@ -197,7 +197,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
 @examples(0.25)
 @given(bodies)
 def test_one_name_or_two_the_meaning_is_the_same(tmp_path_factory: pytest.TempPathFactory, parts: list[list[str]]) -> None:
-    checked, expected = repaired(finished(parts))
+    checked, expected = repair(finish(parts))
     actual = on_core(lower(checked), tmp_path_factory.mktemp("core"))
     for n, z in zip((2, 0), expected, strict=True):
         assert torch.equal(actual(n), z), checked.origin.span.source.text

@@ -13,19 +13,19 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
 from tests.gpu.test_float8 import (
-    BESIDE,
     BESIDE_HALVES,
     CASTS,
     MOVED,
     PANELS,
     PRODUCT,
+    PRODUCT_SHAPES,
     WIDENED,
     all_numbers,
     beside_is_right,
     make_widened_case,
     numbers,
     operands,
-    rounded,
+    round_to,
 )
 from tests.lowering.conftest import one_file
 
@@ -42,7 +42,7 @@ def test_products_in_the_interpreter(dtype: str, shape: tuple[int, int, int]) ->
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.parametrize("case", PRODUCT_SHAPES)
 def test_products_beside_halves_in_the_interpreter(case: tuple[int, int, int, int, str, str], dtype: str) -> None:
     checked, inputs, expected = make_widened_case(case, dtype, "cpu")
     cuir.run(checked, inputs)
@@ -74,7 +74,7 @@ def test_casts_in_the_interpreter(dtype: str) -> None:
     x = numbers("cpu")
     y, z = torch.empty_like(x, dtype=getattr(torch, DTYPES[dtype].torch)), torch.empty_like(x)
     cuir.run(cuir.check(cuir.parse(CASTS), consts={"T": DTYPES[dtype]}), {"X": x, "Y": y, "Z": z})
-    expected = rounded(x, dtype).float()
+    expected = round_to(x, dtype).float()
     torch.testing.assert_close(y.float(), expected, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(z, expected * 2, rtol=0, atol=0, equal_nan=True)
 
@@ -93,29 +93,29 @@ def test_two_are_loaded_and_converted_at_a_time(dtype: str) -> None:
     assert f"cuir::load_pairs_{dtype}<64, 128>(" in source and f"get<cuir::{dtype}>(cuir::at" not in source
 
 
-def widened(dtype: str, wide: str, text: str = WIDENED) -> str:
+def lower_widened(dtype: str, wide: str, text: str = WIDENED) -> str:
     return lower(cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype], "W": DTYPES[wide]})).source
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_what_is_widened_to_f16_is_loaded_as_that(dtype: str) -> None:
     """f16 holds each of them; so does bf16, to which there is no conversion of two. What is needed as it is, too, is loaded as it is."""
-    assert f"cuir::load_halves_{dtype}<64, 128>(" in widened(dtype, "f16") and "cuir::pack_f16" not in widened(dtype, "f16")
-    assert "load_halves" not in widened(dtype, "bf16") and "load_halves" not in widened(dtype, "f32")
+    assert f"cuir::load_halves_{dtype}<64, 128>(" in lower_widened(dtype, "f16") and "cuir::pack_f16" not in lower_widened(dtype, "f16")
+    assert "load_halves" not in lower_widened(dtype, "bf16") and "load_halves" not in lower_widened(dtype, "f32")
     twice = WIDENED.replace(
         "store(Y[t * 64 : t * 64 + 64, :], cast(load(s), W))",
         "x = load(s)\n            store(Y[t * 64 : t * 64 + 64, :], cast(x, W) + cast(row_max(cast(x, f32)), W))",
     )
-    assert f"load_pairs_{dtype}" in widened(dtype, "f16", twice)
+    assert f"load_pairs_{dtype}" in lower_widened(dtype, "f16", twice)
     small = WIDENED.replace("load(s)", "load(s[0:64, 0:64])").replace("Y[t * 64 : t * 64 + 64, :]", "Y[t * 64 : t * 64 + 64, 0:64]")
-    assert f"cuir::load_halves_{dtype}<64, 64>(" in widened(dtype, "f16", small)
+    assert f"cuir::load_halves_{dtype}<64, 64>(" in lower_widened(dtype, "f16", small)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("wide", ["f16", "bf16"])
 def test_what_goes_from_array_to_array_is_moved_in_chunks(dtype: str, wide: str) -> None:
     """If it is needed for nothing else, and both arrays lie in panels."""
-    moved = widened(dtype, wide, MOVED)
+    moved = lower_widened(dtype, wide, MOVED)
     assert (
         f"cuir::load_chunks_{dtype}<64, 128, 4, {'true' if wide == 'bf16' else 'false'}>(" in moved
         and "cuir::store_chunks<64, 128, 4>(" in moved
@@ -125,15 +125,15 @@ def test_what_goes_from_array_to_array_is_moved_in_chunks(dtype: str, wide: str)
         "for c in range(t + 1):\n                store(w[:, c * 384 : c * 384 + 192], cast(load(s[:, c * 384 : c * 384 + 192]), W))",
     )
     parts = parts.replace("load(w)", "load(w[:, 0:64])").replace("Y[t * 64 : t * 64 + 64, :]", "Y[t * 64 : t * 64 + 64, 0:64]")
-    assert f"cuir::load_chunks_{dtype}<64, 192, 4" in widened(dtype, wide, parts)  # columns that are no power of two
+    assert f"cuir::load_chunks_{dtype}<64, 192, 4" in lower_widened(dtype, wide, parts)  # columns that are no power of two
     twice = MOVED.replace("store(w, cast(load(s), W))", "x = cast(load(s), W)\n            store(w, where(x > 0.0, x, 0.0))")
-    assert "cuir::load_chunks" not in widened(dtype, wide, twice)
+    assert "cuir::load_chunks" not in lower_widened(dtype, wide, twice)
     plain = (
         MOVED.replace("shared(W, [64, 128])", "shared(W, [64, 136])")
         .replace("store(w,", "store(w[:, 0:128],")
         .replace("load(w)", "load(w[:, 0:128])")
     )
-    assert "cuir::load_chunks" not in widened(dtype, wide, plain)
+    assert "cuir::load_chunks" not in lower_widened(dtype, wide, plain)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

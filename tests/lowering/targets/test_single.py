@@ -26,7 +26,7 @@ FLOATS = st.floats(width=32, allow_subnormal=False)
 needs_nvcc = pytest.mark.nvcc
 
 
-def checked(shape: tuple[int, int, int, int], parts: int = 2, loaded: bool = False) -> cuir.Checked:
+def check_product(shape: tuple[int, int, int, int], parts: int = 2, loaded: bool = False) -> cuir.Checked:
     rows, keys, k, e = shape
     return cuir.check(cuir.parse(PRODUCT), consts={"PARTS": parts, "K": k, "E": e, "R": rows, "BN": keys, "LOADED": loaded})
 
@@ -40,7 +40,7 @@ def bits(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_in_the_interpreter(shape: tuple[int, int, int, int], parts: int, loaded: bool) -> None:
     arguments = operands(*shape, "cpu")
-    cuir.run(checked(shape, parts, loaded), arguments)
+    cuir.run(check_product(shape, parts, loaded), arguments)
     expected = exact(arguments["A"], arguments["B"].T, parts)
     assert (arguments["S"] - expected).norm() <= 3e-7 * expected.norm()
     plain = arguments["A"].double() @ arguments["B"].double().T
@@ -105,14 +105,14 @@ def test_other_operands_have_none() -> None:
 
 @pytest.mark.parametrize("loaded", [False, True])
 def test_every_pass_keeps_the_product(loaded: bool) -> None:
-    kernel = checked(SHAPES[0], 2, loaded)
+    kernel = check_product(SHAPES[0], 2, loaded)
     assert validate(build(kernel), PASSES, random_arguments(kernel, torch.Generator().manual_seed(0))) is None
 
 
 @pytest.mark.parametrize("shape, wide", [(SHAPES[0], True), (SHAPES[2], False)])
 @pytest.mark.parametrize("loaded", [False, True])
 def test_whole_panels_are_read_16_bytes_at_a_time(shape: tuple[int, int, int, int], wide: bool, loaded: bool) -> None:
-    source = lower(checked(shape, 1, loaded)).source
+    source = lower(check_product(shape, 1, loaded)).source
     first = source[source.index("cuir::multiply<") :]
     first = first[: first.index("});")]
     assert ("cuir::load_pairs(" in first) == wide
@@ -139,7 +139,7 @@ def test_lanes_meet_in_no_bank() -> None:
 
 @needs_nvcc
 def test_the_code_compiles() -> None:
-    lowered = [lower(checked(SHAPES[1], parts, loaded)) for loaded in (False, True) for parts in (1, 2)]
+    lowered = [lower(check_product(SHAPES[1], parts, loaded)) for loaded in (False, True) for parts in (1, 2)]
     result = compile_cuda(replace(lowered[0], source=one_file([cuda.source for cuda in lowered])))
     assert result.cubin and not re.search("error", "".join(result.resources.warnings))
 

@@ -108,7 +108,7 @@ def cache_that_is_not_full(t: Trial) -> Attempt:
 @behaviour("huggingface/transformers#46802", "an offset in a tensor of one element: right or refused")
 def offset_of_one_element(t: Trial, call: str) -> None:
     offset = torch.tensor([20], device=t.device)
-    with t.either():
+    with t.allow_either():
         mask = t.ours.create_block_mask(lambda b, h, q, k: q + offset >= k, None, None, 8, 28, device=t.device)
         x = t.qkv((1, 2, 8, D), (1, 2, 28, D))
         result = t.ours.flex_attention(*x, block_mask=mask)
@@ -133,7 +133,7 @@ def values_of_other_dims(t: Trial) -> list[Attempt]:
 )
 def heads_of_512(t: Trial, call: str) -> None:
     x = t.qkv((1, 1, 16, 512), dtype=torch.float16)
-    t.refused(lambda: t.compile(t.ours.flex_attention)(*x) if call == "compiled" else t.ours.flex_attention(*x), "U110")
+    t.expect_refusal(lambda: t.compile(t.ours.flex_attention)(*x) if call == "compiled" else t.ours.flex_attention(*x), "U110")
 
 
 @behaviour("meta-pytorch/attention-gym#53", "activation checkpoints around a call", calls=("reentrant", "not reentrant"))
@@ -169,8 +169,8 @@ def sinks_by_renormalisation(t: Trial) -> Attempt:
 
         def call(q: Any, k: Any, v: Any) -> Any:
             o, lse = api.flex_attention(q, k, v, block_mask=mask, return_lse=True)
-            both = torch.logaddexp(lse, sinks.view(1, H, 1).to(lse.dtype))
-            return o * torch.exp(lse - both)[..., None].to(o.dtype)
+            total = torch.logaddexp(lse, sinks.view(1, H, 1).to(lse.dtype))
+            return o * torch.exp(lse - total)[..., None].to(o.dtype)
 
         return call
 
@@ -182,12 +182,12 @@ def sinks_by_argument(t: Trial) -> Attempt:
     sinks = t.wanting(torch.randn(H, device=t.device))
 
     def make(api: Any) -> Any:
-        def renormalised(q: Any, k: Any, v: Any) -> Any:
+        def renormalise(q: Any, k: Any, v: Any) -> Any:
             o, lse = api.flex_attention(q, k, v, return_lse=True)
             return o * torch.sigmoid(lse - sinks.view(1, H, 1).to(lse.dtype))[..., None].to(o.dtype)
 
         if api is t.theirs:
-            return renormalised
+            return renormalise
         return lambda q, k, v: cuir.flex_attention(q, k, v, sink=sinks, backend="auto" if t.native else "interpret", verify="off")
 
     return Attempt(make, qkv(t), (sinks,))
@@ -234,13 +234,13 @@ def scale_of_one(t: Trial) -> Attempt:
 )
 def random_numbers_in_a_mod(t: Trial, call: str) -> None:
     mod = lambda s, b, h, q, k: torch.where(torch.rand(()) > 0.1, s, float("-inf"))  # noqa: E731
-    t.refused(lambda: t.ours.flex_attention(*qkv(t), score_mod=mod), "X120")
+    t.expect_refusal(lambda: t.ours.flex_attention(*qkv(t), score_mod=mod), "X120")
 
 
 @behaviour("meta-pytorch/attention-gym#25", "torch.vmap over a call: right or refused", calls=("eager",))
 def vmap_over_a_call(t: Trial, call: str) -> None:
     x = torch.randn(3, 2, 1, H, 16, D, device=t.device).unbind()
-    with t.either():
+    with t.allow_either():
         result = torch.vmap(lambda q, k, v: t.ours.flex_attention(q, k, v))(*x)
         rows = [dense_attention(*(y[i].double() for y in x)) for i in range(2)]
         judge(torch.stack(rows), torch.stack(rows).float(), result)

@@ -21,14 +21,14 @@ USER = "user code: "
 Mod = Callable[..., Any]
 
 
-def masked(t: Trial, *mods: Mod) -> list[Attempt]:
+def try_masks(t: Trial, *mods: Mod) -> list[Attempt]:
     """Try each as a mask of its own."""
     return [
         Attempt(attention(None, lambda api, mod=mod: api.create_block_mask(mod, B, H, S, S, device=t.device)), qkv(t, S)) for mod in mods
     ]
 
 
-def scored(t: Trial, mods: list[Mod], *learned: torch.Tensor) -> list[Attempt]:
+def try_scores(t: Trial, mods: list[Mod], *learned: torch.Tensor) -> list[Attempt]:
     """Try each as a score_mod of its own, with the same learned tensors."""
     return [Attempt(attention(mod), qkv(t, S), learned) for mod in mods]
 
@@ -46,7 +46,7 @@ def kinds(t: Trial) -> torch.Tensor:
     return torch.arange(B * S, device=t.device).view(B, S) * 7 % 4
 
 
-def kept(t: Trial) -> torch.Tensor:
+def draw_kept(t: Trial) -> torch.Tensor:
     return torch.rand(S, S, device=t.device) > 0.4
 
 
@@ -54,7 +54,7 @@ def kept(t: Trial) -> torch.Tensor:
 @report(USER + "made in place", "tensors made in a mask: ranges, triangles, lists")
 def masks_of_made_tensors(t: Trial) -> list[Attempt]:
     n, device = S, t.device
-    return masked(
+    return try_masks(
         t,
         lambda b, h, q, k: torch.arange(n, device=device)[q] >= k,
         lambda b, h, q, k: torch.ones(n, n, dtype=torch.bool, device=device).tril()[q, k],
@@ -69,7 +69,7 @@ def masks_of_made_tensors(t: Trial) -> list[Attempt]:
 
 @report(USER + "integers", "index arithmetic: shifts, floors, remainders, powers")
 def index_arithmetic(t: Trial) -> list[Attempt]:
-    return masked(
+    return try_masks(
         t,
         lambda b, h, q, k: (1 << (q % 4)) >= (k % 5),
         lambda b, h, q, k: ((k >> (q % 6)) & 1 == 0) | (q == k),
@@ -84,7 +84,7 @@ def index_arithmetic(t: Trial) -> list[Attempt]:
 
 @report(USER + "conditions", "conditions joined in Python's and PyTorch's ways")
 def joined_conditions(t: Trial) -> list[Attempt]:
-    return masked(
+    return try_masks(
         t,
         lambda b, h, q, k: functools.reduce(operator.or_, [(q - k).abs() == i for i in (0, 1, 3)]),
         lambda b, h, q, k: sum([(q >= k).int(), (q % 3 == 0).int(), (k % 2 == 0).int()]) >= 2,
@@ -99,8 +99,8 @@ def joined_conditions(t: Trial) -> list[Attempt]:
 
 @report(USER + "views", "captured tables through views: rolled, flipped, transposed")
 def views_of_tables(t: Trial) -> list[Attempt]:
-    docs, keep = documents(t), kept(t)
-    return masked(
+    docs, keep = documents(t), draw_kept(t)
+    return try_masks(
         t,
         lambda b, h, q, k: docs.roll(1)[q] >= docs[k],
         lambda b, h, q, k: docs.flip(0)[q] == docs[k],
@@ -124,7 +124,7 @@ def rows_of_spans(t: Trial) -> list[Attempt]:
             keep = keep | ((q >= start) & (k < start + length) & (k >= start))
         return keep
 
-    return masked(
+    return try_masks(
         t,
         iterated,
         lambda b, h, q, k: (spans[b, :, 1] == k // 4).any() | (q == k),
@@ -141,7 +141,7 @@ def rows_of_spans(t: Trial) -> list[Attempt]:
 def kinds_of_tokens(t: Trial) -> list[Attempt]:
     named, of = {"document": documents(t)}, kinds(t)
     last, zero, window = (torch.tensor(n, device=t.device) for n in (7, 0, 9))
-    return masked(
+    return try_masks(
         t,
         lambda b, h, q, k: (of[b, k] != Kind.PAD) | (q == k),
         lambda b, h, q, k: named["document"][q] == named["document"][k],
@@ -156,7 +156,7 @@ def kinds_of_tokens(t: Trial) -> list[Attempt]:
 @report(USER + "points", "distances of points: grids, norms, nearest components")
 def distances_of_points(t: Trial) -> list[Attempt]:
     points = torch.randn(S, 2, device=t.device)
-    return masked(
+    return try_masks(
         t,
         lambda b, h, q, k: torch.sqrt(((q // 7 - k // 7) ** 2 + (q % 7 - k % 7) ** 2).float()) <= 2.5,
         lambda b, h, q, k: torch.hypot((q // 7 - k // 7).float(), (q % 7 - k % 7).float()) <= 2.5,
@@ -173,7 +173,7 @@ def distances_of_points(t: Trial) -> list[Attempt]:
 def scores_of_made_tensors(t: Trial) -> list[Attempt]:
     n, device = S, t.device
     slopes = t.randn(H)
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: s - slopes[h] * torch.arange(n, device=device)[(q - k).abs()] * 0.1,
@@ -188,7 +188,7 @@ def scores_of_made_tensors(t: Trial) -> list[Attempt]:
 @report(USER + "modules", "layers on captured rows: embeddings, norms, matrices")
 def layers_on_rows(t: Trial) -> list[Attempt]:
     table, weight, bias, points = t.randn(2 * S, H), t.randn(H, 2), t.randn(H), t.randn(S, 2)
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: s + F.embedding(q - k + S, table)[h] + bias[h] * weight[h, 0] * points[q, 1],
@@ -226,7 +226,7 @@ def called_modules(t: Trial) -> Attempt:
 @report(USER + "similarities", "similarities of learned rows: cosine, softmax weights")
 def similarities_of_rows(t: Trial) -> list[Attempt]:
     points = t.randn(S, 3)
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: s + F.cosine_similarity(points[q], points[k], dim=0),
@@ -244,7 +244,7 @@ def similarities_of_rows(t: Trial) -> list[Attempt]:
 @report(USER + "learned gates", "learned gates: sigmoids, softplus, interpolation")
 def learned_gates(t: Trial) -> list[Attempt]:
     gates, slopes, factor = t.randn(H, S), t.randn(H), t.randn()
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: s + torch.sigmoid(gates)[h, q] - F.softplus(slopes)[h] * (q - k).abs() * 0.1 + factor,
@@ -264,7 +264,7 @@ def learned_gates(t: Trial) -> list[Attempt]:
 @report(USER + "activations", "activations of the score")
 def activations_of_scores(t: Trial) -> list[Attempt]:
     slope = t.wanting(torch.tensor([0.25], device=t.device))
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: F.prelu(s.reshape(1), slope.to(s.dtype))[0],
@@ -281,7 +281,7 @@ def activations_of_scores(t: Trial) -> list[Attempt]:
 @report(USER + "spelling", "arithmetic of scores: dtypes, constants, methods")
 def spellings_of_arithmetic(t: Trial) -> list[Attempt]:
     gates = t.randn(H, S)
-    return scored(
+    return try_scores(
         t,
         [
             lambda s, b, h, q, k: s + (q - k).type_as(s) * 0.01 + gates[h, k].to(s.dtype),
@@ -308,7 +308,7 @@ def running_sum_in_the_mod(t: Trial, call: str) -> None:
         ids = (tokens == 3).cumsum(-1)
         return ids[b, q] == ids[b, k]
 
-    _refused(t, call, "X120", lambda s, b, h, q, k: torch.where(mask(b, h, q, k), s, -torch.inf))
+    _expect_refusal(t, call, "X120", lambda s, b, h, q, k: torch.where(mask(b, h, q, k), s, -torch.inf))
 
 
 @behaviour(
@@ -318,9 +318,9 @@ def running_sum_in_the_mod(t: Trial, call: str) -> None:
 )
 def number_of_a_tensor(t: Trial, call: str) -> None:
     window = torch.tensor(9, device=t.device)
-    _refused(t, call, "X121", lambda s, b, h, q, k: torch.where((q - k).abs() < int(window), s, -torch.inf))
+    _expect_refusal(t, call, "X121", lambda s, b, h, q, k: torch.where((q - k).abs() < int(window), s, -torch.inf))
 
 
-def _refused(t: Trial, call: str, code: str, mod: Mod) -> None:
+def _expect_refusal(t: Trial, call: str, code: str, mod: Mod) -> None:
     run = attention(mod)(t.ours)
-    t.refused(lambda: (t.compile(run) if call == "compiled" else run)(*qkv(t, S)), code)
+    t.expect_refusal(lambda: (t.compile(run) if call == "compiled" else run)(*qkv(t, S)), code)

@@ -28,7 +28,7 @@ def within(window: int, b: Any, h: Any, q: Any, k: Any) -> Any:
     return (q - k).abs() < window
 
 
-def masked(t: Trial, mod: Mod, **options: Any) -> Attempt:
+def make_masked(t: Trial, mod: Mod, **options: Any) -> Attempt:
     return Attempt(attention(None, lambda api: api.create_block_mask(mod, B, H, S, S, device=t.device, **options)), qkv(t))
 
 
@@ -51,7 +51,7 @@ def clean_and_noisy_streams(t: Trial) -> Attempt:
         of_stream = ~(kv_idx < text) & (q_id >= 0) & (k_id >= 0) & relation & ((q_id - k_id).abs() <= limit)
         return of_text | of_stream | ((q_id < 0) & (k_id < 0))
 
-    return masked(t, mask)
+    return make_masked(t, mask)
 
 
 class Role(enum.IntEnum):
@@ -73,7 +73,7 @@ def roles_of_tokens(t: Trial) -> Attempt:
         reply = (role[q] == Role.REPLY) & (k <= q)
         return torch.where(valid[b, q], valid[b, k] & (goal | tool | reply), ~valid[b, q] & (k == safe[b]))
 
-    return masked(t, mask)
+    return make_masked(t, mask)
 
 
 @report(USER + "vision and language", "heads for vision, for text, for both")
@@ -86,7 +86,7 @@ def heads_of_modalities(t: Trial) -> Attempt:
         inside = ~(q < start) & ~(k < start)
         return inside & torch.where(h < 1, q_sees & k_sees, ~q_sees & ~k_sees & (q >= k)) | (q == k)
 
-    return masked(t, mask)
+    return make_masked(t, mask)
 
 
 @report(USER + "speech", "speech segments with guarded indices")
@@ -98,19 +98,19 @@ def guarded_segments(t: Trial) -> Attempt:
         ours, second = torch.where(q < n, q, torch.zeros_like(q)), torch.where(k < n, k, torch.zeros_like(k))
         return (q < n) & (k < n) & (segments[ours] == segments[second])
 
-    return masked(t, mask)
+    return make_masked(t, mask)
 
 
 @report(USER + "recommendation", "a window over a user's history")
 def history_behind_features(t: Trial) -> Attempt:
     prefix, window = 6, 20
-    return masked(t, lambda b, h, q, k: (k <= q) & (q - k < window) & ~((q >= prefix) & (k < prefix)))
+    return make_masked(t, lambda b, h, q, k: (k <= q) & (q - k < window) & ~((q >= prefix) & (k < prefix)))
 
 
 @report(USER + "world models", "frames see earlier frames, ragged crops")
 def frames_of_worlds(t: Trial) -> list[Attempt]:
     frame = 7
-    return [masked(t, lambda b, h, q, k: (k // frame) <= (q // frame), BLOCK_SIZE=size) for size in (128, 32, (32, 64))]
+    return [make_masked(t, lambda b, h, q, k: (k // frame) <= (q // frame), BLOCK_SIZE=size) for size in (128, 32, (32, 64))]
 
 
 @report(USER + "checkpoints of a text", "beacons: tokens see group and checkpoints")
@@ -118,13 +118,13 @@ def beacons(t: Trial) -> Attempt:
     ids = torch.arange(S, device=t.device) * 37 % 23
     checkpoints, special = ids == 5, torch.isin(ids, torch.tensor([1, 7], device=t.device))
     groups, docs = checkpoints.long().cumsum(0) - checkpoints.long(), (ids == 11).long().cumsum(0)
-    return masked(t, lambda b, h, q, k: (q >= k) & (docs[k] == docs[q]) & ((groups[k] == groups[q]) | checkpoints[k] | special[k]))
+    return make_masked(t, lambda b, h, q, k: (q >= k) & (docs[k] == docs[q]) & ((groups[k] == groups[q]) | checkpoints[k] | special[k]))
 
 
 @report(USER + "diffusion language models", "lengths by batch, a mask of keys alone")
 def lengths_and_masks_of_keys(t: Trial) -> list[Attempt]:
     lengths, keys = torch.tensor([60, 99], device=t.device), torch.arange(B * S, device=t.device).view(B, S) % 3 > 0
-    return [masked(t, lambda b, h, q, k: (q <= lengths[b]) & (k <= lengths[b])), masked(t, lambda b, h, q, k: keys[b, k])]
+    return [make_masked(t, lambda b, h, q, k: (q <= lengths[b]) & (k <= lengths[b])), make_masked(t, lambda b, h, q, k: keys[b, k])]
 
 
 @report(USER + "two halves", "clean half and masked half, three quadrants")
@@ -137,7 +137,7 @@ def quadrants_of_halves(t: Trial) -> Attempt:
         past = (q >= half) & (k < half) & (k // block < (q - half) // block)
         return first | ours | past
 
-    return masked(t, mask)
+    return make_masked(t, mask)
 
 
 # ---- biases of models
@@ -205,14 +205,14 @@ def partial_of_the_call(t: Trial) -> Attempt:
 
 @report(USER + "compiled masks", "create_block_mask under torch.compile")
 def compiled_masks(t: Trial) -> list[Attempt]:
-    def made(compiled: bool) -> Callable[[Any], Any]:
+    def make(compiled: bool) -> Callable[[Any], Any]:
         def mask(api: Any) -> Any:
             create = t.compile(api.create_block_mask) if compiled else api.create_block_mask
             return create(causal, None, None, S, S, device=t.device, **({} if compiled or not t.native else {"_compile": True}))
 
         return mask
 
-    return [Attempt(attention(None, made(compiled)), qkv(t)) for compiled in (True, False)]
+    return [Attempt(attention(None, make(compiled)), qkv(t)) for compiled in (True, False)]
 
 
 @report(USER + "nests of masks", "nested and_masks and or_masks")
@@ -239,7 +239,7 @@ def tables_of_blocks(t: Trial) -> list[Attempt]:
     size, n = 32, 128
     docs = torch.arange(n, device=t.device) // 48
 
-    def ordered(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def order(dense: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return dense.sum(-1, dtype=torch.int32)[None, None], torch.argsort(dense.int(), dim=-1, descending=True, stable=True).int()[
             None, None
         ]
@@ -249,12 +249,12 @@ def tables_of_blocks(t: Trial) -> list[Attempt]:
         i = torch.arange(n // size, device=t.device)
         some = (i[:, None] >= i) & (low[:, None] <= high) & (low <= high[:, None])
         whole = (i[:, None] > i) & (low[:, None] == high) & (low == high[:, None])
-        partial, full = ordered(some & ~whole), ordered(whole)
+        partial, full = order(some & ~whole), order(whole)
         mod = lambda b, h, q, k: (q >= k) & (docs[q] == docs[k])  # noqa: E731
         return api.BlockMask.from_kv_blocks(*partial, full[0].clamp_max(2), full[1], BLOCK_SIZE=size, mask_mod=mod)
 
     def of_whole_blocks(api: Any) -> Any:
-        count, places = ordered(torch.eye(n // size, device=t.device) + torch.eye(n // size, device=t.device).roll(1, 0) > 0)
+        count, places = order(torch.eye(n // size, device=t.device) + torch.eye(n // size, device=t.device).roll(1, 0) > 0)
         return api.BlockMask.from_kv_blocks(torch.zeros_like(count), places, count, places, BLOCK_SIZE=size, mask_mod=None)
 
     return [Attempt(attention(None, mask), t.qkv((B, H, n, D))) for mask in (of_documents, of_whole_blocks)]
@@ -282,29 +282,29 @@ def weights(t: Trial) -> tuple[torch.Tensor, torch.Tensor]:
 
 @report(USER + "layers", "two layers with one bound method")
 def layers_with_bound_methods(t: Trial) -> Attempt:
-    own = weights(t)
-    return Attempt(lambda api: torch.nn.Sequential(*(Layer(api, own, t.device) for _ in range(2))), (t.randn(B, S, H * D),), own)
+    tensors = weights(t)
+    return Attempt(lambda api: torch.nn.Sequential(*(Layer(api, tensors, t.device) for _ in range(2))), (t.randn(B, S, H * D),), tensors)
 
 
 @report(USER + "copies", "deep copies of a module with a mask", calls=("eager",))
 def copied_module(t: Trial) -> Attempt:
-    own = weights(t)
+    tensors = weights(t)
 
     def make(api: Any) -> Any:
-        layer = Layer(api, (own[0].detach(), own[1].detach()), t.device)
+        layer = Layer(api, (tensors[0].detach(), tensors[1].detach()), t.device)
         clone = copy.deepcopy(layer)
-        clone.project, clone.slopes = own
+        clone.project, clone.slopes = tensors
         return clone
 
-    return Attempt(make, (t.randn(B, S, H * D),), own)
+    return Attempt(make, (t.randn(B, S, H * D),), tensors)
 
 
 @report(USER + "moved masks", "a mask moved to the query's device")
 def moved_mask(t: Trial) -> list[Attempt]:
-    def moved(api: Any) -> Any:
+    def move(api: Any) -> Any:
         return api.create_block_mask(causal, 1, 1, S, S, device="cpu").to(t.device)
 
-    return [Attempt(attention(None, moved), qkv(t)), Attempt(attention(None, lambda api: moved(api)._adjust(64, 64)), qkv(t, 64))]
+    return [Attempt(attention(None, move), qkv(t)), Attempt(attention(None, lambda api: move(api)._adjust(64, 64)), qkv(t, 64))]
 
 
 @behaviour(USER + "streams of inference", "inference_mode, no_grad, training in between")
@@ -452,8 +452,8 @@ def padding_on_a_mask(t: Trial) -> Attempt:
 
     def mask(api: Any) -> Any:
         first = api.create_block_mask(functools.partial(within, 20), None, None, S, S, device=t.device, BLOCK_SIZE=64)
-        both = api.and_masks(first.mask_mod, lambda b, h, q, k: ~padded[b, k])
-        return api.create_block_mask(both, B, None, *first.seq_lengths, device=t.device, BLOCK_SIZE=first.BLOCK_SIZE)
+        combination = api.and_masks(first.mask_mod, lambda b, h, q, k: ~padded[b, k])
+        return api.create_block_mask(combination, B, None, *first.seq_lengths, device=t.device, BLOCK_SIZE=first.BLOCK_SIZE)
 
     return Attempt(attention(None, mask), qkv(t))
 
@@ -536,6 +536,6 @@ def mask_of_a_mask(t: Trial, call: str) -> None:
     masks = [t.ours.BlockMask.from_kv_blocks(*blocks, mod, whole.seq_lengths) for mod in mods]
     refused, selected = (t.compile(attention(None, lambda api, mask=mask: mask)(t.ours)) for mask in masks)
     x = t.qkv((B, H, S, D))
-    t.refused(lambda: refused(*x), "U418")
+    t.expect_refusal(lambda: refused(*x), "U418")
     golden, eager = (dense_attention(*(y.to(d) for y in x), block_mask=masks[1]) for d in (torch.float64, torch.float32))
     judge(golden, eager, selected(*x), "O")

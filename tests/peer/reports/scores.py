@@ -87,7 +87,7 @@ def learned_relative_positions(t: Trial) -> Attempt:
 )
 def learned_relative_positions_unshifted(t: Trial, call: str) -> None:
     table = t.randn(2 * S)
-    t.refused(lambda: attention(lambda score, b, h, q, k: score + table[q - k])(t.ours)(*qkv(t)), "U416")
+    t.expect_refusal(lambda: attention(lambda score, b, h, q, k: score + table[q - k])(t.ours)(*qkv(t)), "U416")
 
 
 @report("meta-pytorch/attention-gym#69", "a bias computed from the query")
@@ -153,8 +153,8 @@ def bias_doubled_and_viewed(t: Trial) -> Attempt:
 
     def make(api: Any) -> Any:
         def call(q: Any, k: Any, v: Any) -> Any:
-            seen = (2 * bias).view(B, H, S, S)
-            return api.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + seen[b, h, i, j])
+            doubled = (2 * bias).view(B, H, S, S)
+            return api.flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + doubled[b, h, i, j])
 
         return call
 
@@ -164,7 +164,7 @@ def bias_doubled_and_viewed(t: Trial) -> Attempt:
 @behaviour("pytorch/pytorch#139548", "a mask_mod given as score_mod", why="X123: give the mask to `create_block_mask`")
 def mask_as_score(t: Trial, call: str) -> None:
     function = attention(lambda score, b, h, q, k: q >= k)(t.ours)
-    t.refused(lambda: (t.compile(function) if call == "compiled" else function)(*qkv(t)), "X123")
+    t.expect_refusal(lambda: (t.compile(function) if call == "compiled" else function)(*qkv(t)), "X123")
 
 
 @report("pytorch/pytorch#145869", "a learned bias of every pair")
@@ -300,8 +300,8 @@ def decomposed_positions(t: Trial) -> Attempt:
 
 @report("aqlaboratory/openfold: triangular_attention.py", "pair biases and a mask of -1e9")
 def pair_bias(t: Trial) -> Attempt:
-    pair, kept = t.randn(H, S, S), (torch.arange(S, device=t.device) < 80).expand(B, S).contiguous()
-    return Attempt(attention(lambda s, b, h, q, k: s + pair[h, q, k] + torch.where(kept[b, k], 0.0, -1e9)), qkv(t), (pair,))
+    pair, valid = t.randn(H, S, S), (torch.arange(S, device=t.device) < 80).expand(B, S).contiguous()
+    return Attempt(attention(lambda s, b, h, q, k: s + pair[h, q, k] + torch.where(valid[b, k], 0.0, -1e9)), qkv(t), (pair,))
 
 
 @report("microsoft/Graphormer: graphormer_layers.py", "biases by shortest paths and edges of a graph")

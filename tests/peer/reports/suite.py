@@ -62,14 +62,14 @@ class ReportTrial(Trial):
         b = self.gradients_of(eager[0], tensors, learned, up)
         c = self.gradients_of(result[0], tensors, learned, up)
         few = min((x.numel() for x in a), default=FEW) < FEW
-        drawn = [self._moved_gradients(double, tensors, learned, up, seed) for seed in range(DRAWS if few else 1)]
+        drawn = [self._compute_moved_gradients(double, tensors, learned, up, seed) for seed in range(DRAWS if few else 1)]
         if self.compiled:
             drawn.append(self.gradients_of(as_tuple(self.compiled(*tensors))[0], tensors, learned, up))
         for i, name in enumerate(names[: len(a)]):
             coarse = max((draw[i] for draw in drawn), key=lambda x: float((x.double() - a[i]).abs().mean()))
             judge(a[i], b[i], c[i], name, coarse=coarse)
 
-    def _moved_gradients(self, double: Any, tensors: Any, learned: Any, up: torch.Tensor, seed: int) -> tuple[Any, ...]:
+    def _compute_moved_gradients(self, double: Any, tensors: Any, learned: Any, up: torch.Tensor, seed: int) -> tuple[Any, ...]:
         """Compute float64's gradients where inputs and learned tensors are moved by less than their rounding, as products take them."""
         generator = torch.Generator(up.device).manual_seed(seed)
         moved = [_move_by_rounding(x, self._rounding_of(tensors[i].dtype), generator) for i, x in enumerate(double)]
@@ -87,7 +87,7 @@ class ReportTrial(Trial):
         """Return the distance of 1 and the next number that factors of products of a dtype have."""
         return TF32 if self.tf32 and dtype == torch.float32 else torch.finfo(dtype).eps
 
-    def refused(self, call: Callable[[], Any], description: str) -> None:
+    def expect_refusal(self, call: Callable[[], Any], description: str) -> None:
         """Expect an error of ours with the code `what`."""
         try:
             call()
@@ -102,20 +102,20 @@ class ReportTrial(Trial):
             return
         raise Differs(f"no error, {description} is expected")
 
-    def judge(self, make: Make, *others: Any, **options: Any) -> Any:
+    def judge(self, make: Make, *sources: Any, **options: Any) -> Any:
         self.make = make
-        return super().judge(make, *others, **options)
+        return super().judge(make, *sources, **options)
 
-    def judge_found(self, call: Any, reference: Any, *others: Any, **options: Any) -> Any:
+    def judge_found(self, call: Any, reference: Any, *sources: Any, **options: Any) -> Any:
         self.reference = reference
         try:
-            return super().judge_found(call, reference, *others, **options)
+            return super().judge_found(call, reference, *sources, **options)
         except Wrong:
             if not self.native or self.make is None:
                 raise
             self.compiled = torch.compile(self.make(THEIRS))
             try:
-                return super().judge_found(call, reference, *others, **options)
+                return super().judge_found(call, reference, *sources, **options)
             finally:
                 self.compiled = None
 
@@ -206,7 +206,7 @@ def dense_attention(
         for dims in ((0, None, None, None, 0), (0, None, None, 0, None), (0, None, 0, None, None), (0, 0, None, None, None)):
             mod = torch.vmap(mod, in_dims=dims)
         score = mod(score, *indices).to(wide)
-    keep = torch.ones_like(score, dtype=torch.bool) if block_mask is None else kept_pairs(block_mask, B, H, M, N, query.device)
+    keep = torch.ones_like(score, dtype=torch.bool) if block_mask is None else expand_pairs(block_mask, B, H, M, N, query.device)
     score = score.masked_fill(~keep, -torch.inf)
     lse = score.logsumexp(-1)
     weights = torch.where(lse[..., None] > -torch.inf, (score - lse[..., None].clamp(min=torch.finfo(wide).min)).exp(), 0.0)
@@ -214,7 +214,7 @@ def dense_attention(
     return (o, lse) if return_lse else o
 
 
-def kept_pairs(block_mask: Any, B: int, H: int, M: int, N: int, device: Any) -> torch.Tensor:
+def expand_pairs(block_mask: Any, B: int, H: int, M: int, N: int, device: Any) -> torch.Tensor:
     """Expand a BlockMask to the pairs that take part, [B, H, M, N]: whole blocks as they are, partial ones by their mask_mod."""
     mod = pytorch.create_mask(block_mask.mask_mod, B, H, M, N, device=str(device))
     partial = _expand(block_mask, block_mask.kv_num_blocks, block_mask.kv_indices, M, N)

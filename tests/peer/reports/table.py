@@ -10,7 +10,7 @@ from tests.peer.reports.suite import REPORTED, Report
 from tests.peer.running import PASS, REFUSED, Outcome
 
 BEGIN, END = "<!-- python -m tests.peer.reports -->\n", "<!-- /python -m tests.peer.reports -->\n"
-OTHERS = "other projects"
+OTHER_PROJECTS = "other projects"
 OWN_HEADINGS = {
     "pytorch/pytorch": "PyTorch",
     "meta-pytorch/attention-gym": "attention-gym",
@@ -18,7 +18,7 @@ OWN_HEADINGS = {
     "huggingface/transformers": "transformers",
     "user code": "user code",
 }
-HEADINGS = (*list(OWN_HEADINGS.values())[:-1], OTHERS, "user code")
+HEADINGS = (*list(OWN_HEADINGS.values())[:-1], OTHER_PROJECTS, "user code")
 HEAD = "| report | what is tried | remark |\n|---|---|---|"
 _ROW = "| {} | {} |"
 
@@ -55,7 +55,7 @@ def _make_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, bool]]:
 
 
 def _find_heading(report: Report) -> str:
-    return OWN_HEADINGS.get(report.place.partition("#")[0].partition(":")[0], OTHERS)
+    return OWN_HEADINGS.get(report.place.partition("#")[0].partition(":")[0], OTHER_PROJECTS)
 
 
 def replace_table(page: str, text: str) -> str:

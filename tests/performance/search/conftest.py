@@ -15,19 +15,19 @@ def program() -> Program:
     return parse(TEXT, "flash_fwd_sm90.cuir")
 
 
-KNOWN: dict[tuple[object, ...], Diagnostic | None] = {}
+VIOLATIONS: dict[tuple[object, ...], Diagnostic | None] = {}
 
 
 @pytest.fixture(autouse=True)
 def once(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     """Cache the reasons that rule out settings of the program: all tests try the same few."""
 
-    def known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
+    def find_known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
         if of is not program:
             return find_violation(of, kernel, consts)
         key = (kernel, *sorted(consts.items(), key=lambda item: item[0]))
-        if key not in KNOWN:
-            KNOWN[key] = find_violation(of, kernel, consts)
-        return KNOWN[key]
+        if key not in VIOLATIONS:
+            VIOLATIONS[key] = find_violation(of, kernel, consts)
+        return VIOLATIONS[key]
 
-    monkeypatch.setattr("cuir.performance.search.search.find_violation", known)
+    monkeypatch.setattr("cuir.performance.search.search.find_violation", find_known)

@@ -35,11 +35,11 @@ class FakeDevice:
 class FakeCompiler:
     def __init__(self, built: Callable[[Mapping], BuildResult] = lambda consts: BuildResult()):
         self.built = built
-        self.seen: list[dict] = []
+        self.settings: list[dict] = []
 
     def __call__(self, settings: Sequence[Mapping]) -> Iterator[tuple[int, BuildResult]]:
         for index in reversed(range(len(settings))):  # processes end in any order
-            self.seen.append(dict(settings[index]))
+            self.settings.append(dict(settings[index]))
             yield index, self.built(settings[index])
 
 

@@ -20,7 +20,7 @@ from tests.performance.search.fakes import SPACE, FakeCompiler, FakeDevice, cost
 FIXED = {"T": F16, "D": 64}
 
 
-def found(report: object) -> dict:
+def read_best(report: object) -> dict:
     assert report.best is not None
     return {k: report.best.consts[k] for k in ("BM", "BN", "STAGES", "DYNAMIC")}
 
@@ -29,7 +29,7 @@ def found(report: object) -> dict:
 def test_the_fastest_is_found(program: Program, exhaustive: bool) -> None:
     device = FakeDevice(cost)
     report = tune(SearchTask(program, None, FIXED, SPACE), device, FakeCompiler(), SearchOptions(exhaustive=exhaustive))
-    assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and report.complete
+    assert read_best(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and report.complete
     assert report.count("pruned") >= 1 and all(
         o.why.startswith("M301") for o in report.outcomes if o.status == "pruned"
     )  # 8 stages of the large tiles
@@ -47,17 +47,17 @@ def test_axis_by_axis_tries_less_than_everything(program: Program) -> None:
 def test_what_is_not_right_is_never_timed(program: Program, status: str) -> None:
     device = FakeDevice(cost, {(128, 96): status})
     report = tune(SearchTask(program, None, FIXED, SPACE), device, FakeCompiler())
-    assert found(report)["BN"] != 96 or found(report)["BM"] != 128
+    assert read_best(report)["BN"] != 96 or read_best(report)["BM"] != 128
     assert not [c for c in device.timed if (c["BM"], c["BN"]) == (128, 96)] and report.count(status) >= 1
     assert next(o for o in report.outcomes if o.status == status).why == f"it {status}"
 
 
 def test_spills_and_serialised_products_are_left_out(program: Program) -> None:
-    def built(consts: Mapping) -> BuildResult:
+    def build(consts: Mapping) -> BuildResult:
         return BuildResult(spills=8) if consts["BN"] == 96 else BuildResult(serialised=1) if consts["BN"] == 64 else BuildResult()
 
     report = tune(
-        SearchTask(program, None, {**FIXED, "STAGES": 2}, SPACE), FakeDevice(cost), FakeCompiler(built), SearchOptions(exhaustive=True)
+        SearchTask(program, None, {**FIXED, "STAGES": 2}, SPACE), FakeDevice(cost), FakeCompiler(build), SearchOptions(exhaustive=True)
     )
     assert (
         report.best is not None
@@ -86,7 +86,7 @@ def test_what_does_not_compile_is_said(program: Program) -> None:
         FakeDevice(cost),
         FakeCompiler(lambda c: BuildResult("L010: no") if c["BM"] == 128 else BuildResult()),
     )
-    assert found(report)["BM"] == 64 and report.count("refused") >= 3
+    assert read_best(report)["BM"] == 64 and report.count("refused") >= 3
 
 
 def test_a_hang_while_timing_is_no_figure(program: Program) -> None:
@@ -119,7 +119,7 @@ def test_defaults_are_no_second_candidate(program: Program) -> None:
 def test_without_a_device_candidates_are_only_listed(program: Program) -> None:
     compiler = FakeCompiler()
     report = tune(SearchTask(program, None, {**FIXED, "D": 128}, SPACE), None, compiler)
-    assert {o.status for o in report.outcomes} == {"fits", "pruned"} and not compiler.seen and report.best is None
+    assert {o.status for o in report.outcomes} == {"fits", "pruned"} and not compiler.settings and report.best is None
 
 
 def test_the_limit_of_time_ends_the_search(program: Program) -> None:
@@ -148,13 +148,13 @@ def test_an_interrupted_search_goes_on(program: Program, tmp_path: Path) -> None
     finished = {tuple(sorted(e["consts"].items())) for e in Journal(path).entries.values()}
     device = FakeDevice(cost, verdicts)
     report = tune(SearchTask(program, None, FIXED, SPACE), device, FakeCompiler(), journal=Journal(path))
-    assert found(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and finished
+    assert read_best(report) == {"BM": 128, "BN": 96, "STAGES": 3, "DYNAMIC": False} and finished
     assert (("BM", 64), ("BN", 64)) in {entry[:2] for entry in finished}
     repeated = [c for c in device.checked if tuple(sorted(plain(c).items())) in finished]
     assert not repeated, "what was found before is not asked again"
     whole = FakeDevice(cost, verdicts)
     third = tune(SearchTask(program, None, FIXED, SPACE), whole, FakeCompiler(), journal=Journal(path))
-    assert found(third) == found(report) and not whole.checked and whole.timed, "only the last turns are run again"
+    assert read_best(third) == read_best(report) and not whole.checked and whole.timed, "only the last turns are run again"
 
 
 def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_a_journal_holds_whole_settings(program: Program, tmp_path: Path) -> Non
     for stages in (2, 3):
         device, compiler = FakeDevice(cost), FakeCompiler(spills)
         tune(SearchTask(program, None, {**FIXED, "STAGES": stages}, SPACE), device, compiler, journal=Journal(path))
-        assert device.checked and all(c["STAGES"] == stages for c in (*device.checked, *compiler.seen))
+        assert device.checked and all(c["STAGES"] == stages for c in (*device.checked, *compiler.settings))
     entries = [Outcome.of(e) for e in Journal(path).entries.values()]
     flawed = {(o.consts["STAGES"], o.consts["BN"], o.why) for o in entries if o.status == "flawed"}
     assert flawed == {(2, 96, "8 bytes of spills"), (3, 96, "8 bytes of spills")}
     assert all(FIXED.items() <= o.consts.items() for o in entries)
     repeated = FakeCompiler(spills)
     tune(SearchTask(program, None, {**FIXED, "STAGES": 3}, SPACE), FakeDevice(cost), repeated, journal=Journal(path))
-    assert {c["BN"] for c in repeated.seen} == {96}
+    assert {c["BN"] for c in repeated.settings} == {96}
 
 
 def test_a_space_for_another_kernel_is_an_error(program: Program) -> None:

@@ -29,7 +29,7 @@ class Device:
     """Times by the number of rows; verdicts by it too."""
 
     def __init__(self, times: Mapping[int, float], verdicts: Mapping[int, str] | None = None):
-        self.times, self.verdicts, self.asked = times, verdicts or {}, list[int]()
+        self.times, self.verdicts, self.requests = times, verdicts or {}, list[int]()
 
     def check(self, consts: Mapping, text: str) -> tuple[str, str]:
         status = self.verdicts.get(consts["ROWS"], "right")
@@ -37,7 +37,7 @@ class Device:
 
     def time(self, consts: Mapping, text: str) -> float:
         assert f"ROWS: const = {consts['ROWS']}" in text and consts["T"] == F16
-        self.asked.append(consts["ROWS"])
+        self.requests.append(consts["ROWS"])
         return self.times[consts["ROWS"]]
 
 
@@ -45,13 +45,13 @@ def contender(rows: int) -> Contender:
     return Contender.of(with_defaults(parse(PROGRAM), None, {"ROWS": rows, **FIXED}), None, FIXED)
 
 
-def built(text: str, kernel: str, consts: Mapping) -> BuildResult:
+def build(text: str, kernel: str, consts: Mapping) -> BuildResult:
     return BuildResult(refused="L002: no") if consts["ROWS"] == 448 else BuildResult(registers=90, spills=8 if consts["ROWS"] == 320 else 0)
 
 
 def test_a_faster_program_takes_the_place_of_the_best_and_a_slower_one_does_not() -> None:
     device = Device({64: 2.0, 128: 1.0, 192: 1.5, 256: 0.999})
-    contest = Contest(contender(64), device, built)
+    contest = Contest(contender(64), device, build)
     assert contest.open().milliseconds == (2.0, 2.0, 2.0)
     won = contest.enter(contender(128))
     assert won.status == "faster" and won.speedup == 2.0 and contest.best.consts["ROWS"] == 128 and len(won.milliseconds) == 6
@@ -73,26 +73,26 @@ def test_a_faster_program_whose_longer_proof_fails_is_not_kept() -> None:
 def test_contenders_are_timed_in_turns() -> None:
     device = Device({64: 2.0, 128: 2.5})
     Contest(contender(64), device, None).enter(contender(128))
-    assert device.asked == [128, 64, 64, 128, 128, 64]
+    assert device.requests == [128, 64, 64, 128, 128, 64]
 
 
 @pytest.mark.parametrize("status", ["wrong", "hangs", "fault", "refused"])
 def test_what_is_not_right_is_never_timed(status: str) -> None:
     device = Device({64: 2.0, 128: 1.0}, {128: status})
-    contest = Contest(contender(64), device, built)
+    contest = Contest(contender(64), device, build)
     entry = contest.enter(contender(128))
-    assert (entry.status, entry.why) == (status, f"it {status}") and not device.asked and contest.best.consts["ROWS"] == 64
+    assert (entry.status, entry.why) == (status, f"it {status}") and not device.requests and contest.best.consts["ROWS"] == 64
 
 
 def test_what_does_not_compile_never_runs_and_what_hangs_while_it_is_timed_is_not_kept() -> None:
     device = Device({64: 2.0, 448: 1.0, 128: math.nan})
-    contest = Contest(contender(64), device, built)
-    assert contest.enter(contender(448)).why == "L002: no" and not device.asked
+    contest = Contest(contender(64), device, build)
+    assert contest.enter(contender(448)).why == "L002: no" and not device.requests
     assert contest.enter(contender(128)).status == "hangs" and contest.best.consts["ROWS"] == 64
 
 
 def test_without_a_gpu_nothing_is_ranked_and_nothing_kept() -> None:
-    contest = Contest(contender(64), None, built)
+    contest = Contest(contender(64), None, build)
     assert contest.open().milliseconds == ()
     entry = contest.enter(contender(320))
     assert entry.status == "unranked" and entry.contender.built == BuildResult(registers=90, spills=8) and contest.best.consts["ROWS"] == 64

@@ -21,7 +21,7 @@ SETTINGS: list[dict[str, Const]] = [{}, {"C": 4}, {"C": True}, {"C": -1}, {"D": 
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def questions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     calls: list[object] = []
 
     def find(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
@@ -32,12 +32,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return calls
 
 
-def test_the_verdict_is_the_checkers(asked: list[object]) -> None:
+def test_the_verdict_is_the_checkers(questions: list[object]) -> None:
     program = parse(TEXT)
     expected = [find_violation(program, None, s) is None for s in SETTINGS]
     assert True in expected and False in expected
     assert [fits(program, None, s) for s in SETTINGS] == expected == [fits(parse(TEXT), None, s) for s in SETTINGS]
-    assert len(asked) == len(SETTINGS)
+    assert len(questions) == len(SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,10 @@ def test_the_verdict_is_the_checkers(asked: list[object]) -> None:
         (TEXT, None, {"C": 4.0}),
     ],
 )
-def test_another_question_is_asked(asked: list[object], text: str, kernel: str | None, consts: dict[str, Any]) -> None:
+def test_another_question_is_asked(questions: list[object], text: str, kernel: str | None, consts: dict[str, Any]) -> None:
     fits(parse(TEXT), None, {"C": 4})
     assert fits(parse(text), kernel, consts) == (find_violation(parse(text), kernel, consts) is None)
-    assert len(asked) == 2
+    assert len(questions) == 2
 
 
 def test_what_depends_on_the_stack_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

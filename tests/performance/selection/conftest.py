@@ -18,12 +18,12 @@ ARCH = "NVIDIA H200 sm_90 132"
 
 
 @functools.cache
-def adapted(variant: str, **parameters: int) -> TransferResult:
+def adapt(variant: str, **parameters: int) -> TransferResult:
     return transfer(ORIGIN, corpus.variant(variant)(**parameters))
 
 
 def work(variant: str, **parameters: int) -> Work:
-    result = Work.of(adapted(variant, **parameters).program)
+    result = Work.of(adapt(variant, **parameters).program)
     assert result is not None
     return result
 

@@ -14,7 +14,7 @@ from cuir.performance.selection.cost import Coefficients, Terms, generate_candid
 from cuir.performance.selection.work import Arithmetic
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import BF16
-from tests.performance.selection.conftest import adapted, work
+from tests.performance.selection.conftest import adapt, work
 
 amounts = st.floats(1e-3, 1e3)
 coefficients = st.builds(
@@ -106,7 +106,7 @@ def test_a_longer_window_takes_longer() -> None:
     "dims", [(16, 16), (32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256), (64, 256)]
 )
 def test_the_checker_takes_what_is_proposed(dims: tuple[int, int]) -> None:
-    program = adapted("causal").program
+    program = adapt("causal").program
     results = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, *dims), {}))
     assert results and len(results) <= 9, "few, as each that is chosen is compiled"
     for setting in results:
@@ -132,11 +132,11 @@ def test_a_tile_that_ends_before_the_next_begins_waits_for_no_queries() -> None:
     """AHEAD=False gives up softmax under the last product of the tile before, and is spared the wait for queries where they have one buffer."""
     of, c = work("full"), Coefficients.load()
 
-    def taken(**setting: int) -> float:
+    def predict(**setting: int) -> float:
         return predict_milliseconds(Terms.of(of, Shape(2, 32, 32, 1024, 1024, 256), {}, {"BM": 128, "BN": 64, **setting}, 132), c)
 
-    assert taken(QBUF=1, AHEAD=False) < taken(QBUF=1) and taken(QBUF=2) < taken(QBUF=2, AHEAD=False)
-    assert taken(QBUF=1, AHEAD=False) == taken(QBUF=2, AHEAD=False)
+    assert predict(QBUF=1, AHEAD=False) < predict(QBUF=1) and predict(QBUF=2) < predict(QBUF=2, AHEAD=False)
+    assert predict(QBUF=1, AHEAD=False) == predict(QBUF=2, AHEAD=False)
     wide = list(generate_candidates(Shape(1, 8, 8, 1024, 1024, 256), {}))
     assert {s["QBUF"] for s in wide if not s.get("AHEAD", True)} == {1} and any(s.get("AHEAD", True) for s in wide)
 
@@ -146,4 +146,4 @@ def test_its_numbers_are_there() -> None:
     assert all(getattr(expected_values, f.name) >= 0 for f in fields(Coefficients)) and expected_values.as_json().keys() == {
         f.name for f in fields(Coefficients)
     }
-    assert {p.name for p in adapted("causal").program.kernels()["flash_fwd"].params} >= cost.MODELLED_PARAMETERS
+    assert {p.name for p in adapt("causal").program.kernels()["flash_fwd"].params} >= cost.MODELLED_PARAMETERS

@@ -21,7 +21,7 @@ from cuir.performance.selection.work import Work
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import BF16
-from tests.performance.selection.conftest import ORIGIN, adapted, work
+from tests.performance.selection.conftest import ORIGIN, adapt, work
 
 AT = Lengths(4, 16, 16, 4096, 4096)
 ROOT = Path(__file__).parents[3]
@@ -40,14 +40,14 @@ def neighbours(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 
 @functools.cache
-def listed(mod: Any) -> TransferResult:
+def transfer_mod(mod: Any) -> TransferResult:
     variant = transfer(ORIGIN, Specification(mod.__name__, mod))
     assert variant.mask is not None, "it has block lists"
     return variant
 
 
 def work_of(mod: Any) -> Work:
-    result = Work.of(listed(mod).program, mask=listed(mod).mask)
+    result = Work.of(transfer_mod(mod).program, mask=transfer_mod(mod).mask)
     assert result is not None
     return result
 
@@ -57,14 +57,14 @@ def work_of(mod: Any) -> Work:
 def test_blocks_that_are_counted_are_those_of_the_lists(mod: Any, BM: int, BN: int) -> None:
     """Ragged at both ends; of two heads both are looked at, of few queries all."""
     at = Lengths(1, 2, 2, 900, 1000)
-    count, _ = block_lists(listed(mod).mask, listed(mod).numbers, at, BM, BN)  # type: ignore[arg-type]
-    some, n = work_of(mod).count_blocks(at, listed(mod).numbers, {"BM": BM, "BN": BN})
+    count, _ = block_lists(transfer_mod(mod).mask, transfer_mod(mod).numbers, at, BM, BN)  # type: ignore[arg-type]
+    some, n = work_of(mod).count_blocks(at, transfer_mod(mod).numbers, {"BM": BM, "BN": BN})
     assert work_of(mod).can_count and torch.equal(torch.tensor([some.tolist(), n.tolist()]), count[0].permute(2, 0, 1).long())
 
 
 def test_of_many_queries_some_strips_are_looked_at() -> None:
     of = work_of(dilated)
-    some, n = of.count_blocks(AT, listed(dilated).numbers, {"BM": 128, "BN": 128})
+    some, n = of.count_blocks(AT, transfer_mod(dilated).numbers, {"BM": 128, "BN": 128})
     assert n.shape == (1, 32) and n.max() <= 2 and (some == n).all()
     looked = next(iter(of.strips.values()))
     assert looked is not None and len(looked.first) == 8 and (looked.first % 384 == 0).all() and looked.first.max() < 4096
@@ -74,7 +74,7 @@ def test_of_many_queries_some_strips_are_looked_at() -> None:
 
 def test_strips_are_looked_at_on_the_host() -> None:
     of = work_of(dilated)
-    numbers = listed(dilated).numbers
+    numbers = transfer_mod(dilated).numbers
     ours = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
     with torch.device("meta"):  # as users who set a default device
         result = Strips.of(of.mask, AT, numbers)  # type: ignore[arg-type]
@@ -82,15 +82,15 @@ def test_strips_are_looked_at_on_the_host() -> None:
 
 
 def test_what_reads_data_is_not_counted() -> None:
-    result = adapted("document")
+    result = adapt("document")
     of = Work.of(result.program, mask=result.mask)
     assert of is not None and result.mask is not None and of.mask is None and not of.can_count
     assert cost.rank_smaller_tiles(of, Shape(4, 16, 16, 4096, 4096, 64), {}, 132, {}, {"BM": 128, "BN": 128}) == []
 
 
-def chosen(result: TransferResult, D: int, numbers: dict[str, int | float], *, alone: bool = False, **own: int) -> Any:
+def choose_setting(result: TransferResult, D: int, numbers: dict[str, int | float], *, alone: bool = False, **lengths: int) -> Any:
     """Return the setting of a call; alone: without the model."""
-    fixed = {"T": BF16, "D": D, "DV": D, **own}
+    fixed = {"T": BF16, "D": D, "DV": D, **lengths}
     sources = ("table",) if alone else ("tuned", "table", "start", "model")
     return choose(result.program, fixed, AT, Evidence(sources=sources), numbers=numbers, mask=result.mask)  # type: ignore[arg-type]
 
@@ -100,9 +100,9 @@ def chosen(result: TransferResult, D: int, numbers: dict[str, int | float], *, a
 @pytest.mark.parametrize("mod", [dilated, neighbours])
 def test_tiles_of_a_narrow_mask_visit_less(mod: Any, D: int) -> None:
     """Counted by the block lists themselves, every pair looked at."""
-    result, areas = listed(mod), []
+    result, areas = transfer_mod(mod), []
     for alone in (True, False):
-        setting = chosen(result, D, {}, alone=alone).setting
+        setting = choose_setting(result, D, {}, alone=alone).setting
         count, _ = block_lists(result.mask, result.numbers, AT, setting["BM"], setting["BN"])  # type: ignore[arg-type]
         areas.append(int(count[..., 1].sum()) * setting["BM"] * setting["BN"])
     assert areas[1] <= cost.MAX_PAIR_RATIO * areas[0], areas
@@ -110,17 +110,17 @@ def test_tiles_of_a_narrow_mask_visit_less(mod: Any, D: int) -> None:
 
 @pytest.mark.parametrize("D", [64, 128])
 def test_bounds_that_keep_few_keys_take_smaller_tiles(D: int) -> None:
-    created, of = adapted("local", left=8, right=8), work("local", left=8, right=8)
+    created, of = adapt("local", left=8, right=8), work("local", left=8, right=8)
     numbers = {"left": 8, "right": 8}
-    result, measured = (chosen(created, D, numbers, alone=alone) for alone in (False, True))  # type: ignore[arg-type]
+    result, measured = (choose_setting(created, D, numbers, alone=alone) for alone in (False, True))  # type: ignore[arg-type]
     shape = Shape(4, 16, 16, 4096, 4096, D)
     assert (result.source, measured.source) == ("model", "table") and "rows see few keys" in result.why and measured.why in result.why
     assert cost.count_tile_pairs(of, shape, numbers, result.setting) <= cost.MAX_PAIR_RATIO * cost.count_tile_pairs(
         of, shape, numbers, measured.setting
     )
-    assert chosen(created, D, numbers, BN=128).setting["BN"] == 128, "what is given stands"  # type: ignore[arg-type]
+    assert choose_setting(created, D, numbers, BN=128).setting["BN"] == 128, "what is given stands"  # type: ignore[arg-type]
     wide = {"left": 1024, "right": 1024}
-    assert chosen(created, D, wide).source == "table"  # type: ignore[arg-type]
+    assert choose_setting(created, D, wide).source == "table"  # type: ignore[arg-type]
 
 
 def test_what_was_measured_stands() -> None:
@@ -134,7 +134,7 @@ def test_what_was_measured_stands() -> None:
     }
     assert len(cells) > 50
     for cell in cells:
-        created, shape = adapted(cell.variant), cell.shape
+        created, shape = adapt(cell.variant), cell.shape
         numbers = {n: cell.parameters[n] for n in created.numbers if n in cell.parameters}
         fixed = {"T": BF16, "D": shape.D, "DV": shape.D}
         result = choose(created.program, fixed, shape.lengths, numbers=numbers, mask=created.mask)

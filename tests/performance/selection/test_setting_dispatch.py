@@ -17,7 +17,7 @@ from cuir.performance.selection.setting_dispatch import round_length
 from cuir.performance.timing.problem import Shape
 from cuir.spec.specification import Lengths
 from cuir.syntax.types import BF16, F16, F32
-from tests.performance.selection.conftest import ARCH, adapted, work
+from tests.performance.selection.conftest import ARCH, adapt, work
 
 AT = Lengths(2, 32, 32, 8192, 8192)
 BASE = {"T": BF16, "D": 128, "DV": 128}
@@ -25,11 +25,11 @@ STARTS = ({"BM": 64, "BN": 64}, {"BM": 128, "BN": 128})
 
 
 def keep(variant: str, shape: Shape, dtype: str = "bf16", **consts: int) -> None:
-    cache.store_best(Key.of(ARCH, adapted(variant).program, dtype, shape), shape_class(shape, 132), {"consts": consts})
+    cache.store_best(Key.of(ARCH, adapt(variant).program, dtype, shape), shape_class(shape, 132), {"consts": consts})
 
 
 def test_a_first_call_gets_the_shipped_setting() -> None:
-    result = adapted("causal")
+    result = adapt("causal")
     chosen = choose(result.program, BASE, AT)
     assert chosen.source == "table" and "NVIDIA H200" in chosen.why and "causal" in str(chosen)
     assert chosen.consts == {**BASE, **chosen.setting} and find_violation(result.program, None, chosen.consts) is None
@@ -54,13 +54,13 @@ def test_clusters_serve_head_dim_192_where_queries_see_many_keys_of_a_bounded_ra
     variant: str, length: int, numbers: dict[str, int], tile: tuple[int, int]
 ) -> None:
     shape = Lengths(max(1, 16384 // length), 16, 16, length, length)
-    setting = choose(adapted(variant).program, {"T": BF16, "D": 192, "DV": 192}, shape, numbers=numbers).setting
+    setting = choose(adapt(variant).program, {"T": BF16, "D": 192, "DV": 192}, shape, numbers=numbers).setting
     assert (setting["BM"], setting["BN"]) == tile and setting.get("CLUSTER", 1) == (2 if tile == (256, 96) else 1)
 
 
 def test_what_was_tuned_comes_first() -> None:
     keep("causal", Shape(2, 32, 32, 8192, 8192, 128), BM=64, BN=96)
-    result = adapted("causal")
+    result = adapt("causal")
     chosen = choose(result.program, BASE, AT)
     assert chosen.source == "tuned" and chosen.setting == {"BM": 64, "BN": 96}
     assert choose(result.program, {**BASE, "STAGES": 2}, AT).setting == {"BM": 64, "BN": 96, "STAGES": 2}, (
@@ -68,14 +68,14 @@ def test_what_was_tuned_comes_first() -> None:
     )
     assert choose(result.program, {**BASE, "BM": 128}, AT).source != "tuned", "a part of it is"
     assert choose(result.program, BASE, AT, Evidence(sources=("table",))).source == "table"
-    assert choose(adapted("full").program, BASE, AT).source == "table", "another program"
+    assert choose(adapt("full").program, BASE, AT).source == "table", "another program"
 
 
 def test_what_was_tuned_for_other_value_head_dims_serves_these() -> None:
     wide = {"T": BF16, "D": 192, "DV": 128}
     keep("causal", Shape(2, 32, 32, 8192, 8192, 192, 128), BM=128, BN=96, QBUF=1)
-    assert choose(adapted("causal").program, wide, AT).setting == {"BM": 128, "BN": 96, "QBUF": 1}
-    assert choose(adapted("causal").program, {**wide, "DV": 192}, AT).source != "tuned"
+    assert choose(adapt("causal").program, wide, AT).setting == {"BM": 128, "BN": 96, "QBUF": 1}
+    assert choose(adapt("causal").program, {**wide, "DV": 192}, AT).source != "tuned"
 
 
 def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
@@ -102,13 +102,13 @@ def test_what_was_tuned_for_tf32_serves_tf32_alone() -> None:
     ],
 )
 def test_a_choice_of_the_users_stands(ours: dict[str, int]) -> None:
-    result = adapted("causal")
+    result = adapt("causal")
     chosen = choose(result.program, {**BASE, **ours}, AT, Evidence(STARTS))
     assert ours.items() <= chosen.consts.items() and find_violation(result.program, None, chosen.consts) is None
 
 
 def test_the_model_serves_what_has_no_row() -> None:
-    result = adapted("causal")
+    result = adapt("causal")
     for fixed, device in (({**BASE, "D": 80, "DV": 80}, None), (BASE, Device("NVIDIA H100 PCIe sm_90 114", 114))):
         chosen = choose(result.program, fixed, AT, Evidence(device=device))
         assert (
@@ -120,7 +120,7 @@ def test_the_model_serves_what_has_no_row() -> None:
 
 def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
     """They were measured for these, where launches have many tiles."""
-    result, wide = adapted("causal"), {**BASE, "D": 192, "DV": 128}
+    result, wide = adapt("causal"), {**BASE, "D": 192, "DV": 128}
     starts = ({"BM": 192, "BN": 80, "QBUF": 1}, {"BM": 128, "BN": 96, "QBUF": 1})
     assert choose(result.program, wide, AT, Evidence(starts, exact=True)).setting == starts[0]
     assert choose(result.program, {**wide, "BM": 128}, AT, Evidence(starts, exact=True)).setting == starts[1]
@@ -131,7 +131,7 @@ def test_starts_for_exactly_these_head_dims_come_before_the_model() -> None:
 
 def test_without_a_gpu_the_first_start_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "device", lambda: ("", 0))
-    result = adapted("causal")
+    result = adapt("causal")
     chosen = choose(result.program, BASE, AT, Evidence(({"BM": 192, "BN": 176}, *STARTS)))
     assert chosen.source == "start" and chosen.setting == {"BM": 64, "BN": 64}
     assert choose(result.program, {**BASE, "BM": 128}, AT, Evidence(STARTS)).setting == {"BM": 128, "BN": 128}
@@ -156,7 +156,7 @@ def test_lengths_of_a_class_are_near(n: int) -> None:
 @given(st.integers(1000, 20000), st.integers(0, 40))
 def test_a_class_has_one_setting(n: int, more: int) -> None:
     """Whatever problem of it comes first: nothing depends on what was called before."""
-    result, of = adapted("sliding_window"), work("sliding_window")
+    result, of = adapt("sliding_window"), work("sliding_window")
     item, second = (Lengths(2, 32, 32, x, x) for x in (n, n + more))
     classes = [problem_class(of, at, {"window": w}) for at, w in ((item, 500), (second, 510))]
     if classes[0] == classes[1]:
@@ -179,7 +179,7 @@ def test_few_settings_for_the_lengths_of_a_program() -> None:
         for D in (64, 96, 128, 256):
             fixed = {"T": BF16, "D": D, "DV": D}
             results = {
-                str(choose(adapted(variant).program, fixed, Lengths(max(1, 16384 // n), 32, 8, n, n), numbers=numbers).setting)
+                str(choose(adapt(variant).program, fixed, Lengths(max(1, 16384 // n), 32, 8, n, n), numbers=numbers).setting)
                 for n in range(1024, 16385, 1024)
             }
             assert len(results) <= 3, (variant, D, results)

@@ -18,7 +18,7 @@ from cuir.performance.selection import shipped_table as table
 from cuir.performance.selection.shipped_table import Kind, Row, find_nearest, list_shipped_devices, load_rows, make_file_stem, rank_rows
 from cuir.performance.timing.problem import Shape
 from cuir.syntax.types import BF16, F16
-from tests.performance.selection.conftest import adapted, work
+from tests.performance.selection.conftest import adapt, work
 
 H200 = Device("NVIDIA H200 sm_90 132", 132)
 ALL = [(name, row) for name in list_shipped_devices() for row in load_rows(name)]
@@ -27,7 +27,7 @@ ALL = [(name, row) for name in list_shipped_devices() for row in load_rows(name)
 @pytest.mark.sweep
 @pytest.mark.parametrize(("gpu", "row"), ALL, ids=[f"{r.variant} {r.head_dims[0]} {r.least:.0f}" for _, r in ALL])
 def test_rows_name_settings_that_the_checker_takes(gpu: str, row: Row) -> None:
-    result = adapted(row.variant)
+    result = adapt(row.variant)
     for T in (F16, BF16):
         assert find_violation(result.program, result.kernel, {"T": T, "D": row.head_dims[0], "DV": row.head_dims[1], **row.setting}) is None
     assert row.kind == Kind.of(work(row.variant)), "the row is of its variant as it is traced today"
@@ -57,8 +57,8 @@ def test_few_settings_for_a_variant_and_head_dim() -> None:
 
 
 @given(st.sampled_from(ALL), st.floats(0, 1))
-def test_a_row_serves_its_own_keys(one: tuple[str, Row], part: float) -> None:
-    _, row = one
+def test_a_row_serves_its_own_keys(entry: tuple[str, Row], part: float) -> None:
+    _, row = entry
     keys = row.least * (row.most / row.least) ** part
     assert row.distance(row.kind, keys) == pytest.approx(0)
     assert row.distance(row.kind, row.most * 4) == pytest.approx(2) and row.distance(row.kind, row.least / 2) == pytest.approx(1)

@@ -10,14 +10,14 @@ import corpus
 from cuir import parse
 from cuir.performance.selection.work import Work
 from cuir.spec.specification import Lengths
-from tests.performance.selection.conftest import adapted, work
+from tests.performance.selection.conftest import adapt, work
 
 CLOSED = ["causal", "sliding_window", "prefix_lm", "local", "qk_sparse", "global_sliding_window", "sliding_window_global", "combo"]
 
 
 def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndarray, np.ndarray]:
     """(blocks with a kept pair, those of them that are not whole) of each tile, from the specification's mask in PyTorch."""
-    retained = adapted(variant).spec.mask(at)[0, 0]
+    retained = adapt(variant).spec.mask(at)[0, 0]
     tiles, blocks = -(-at.M // BM), -(-at.N // BN)
     wide = torch.zeros(tiles * BM, blocks * BN, dtype=torch.bool)
     wide[: at.M, : at.N] = retained
@@ -31,7 +31,7 @@ def visits_of_mask(variant: str, at: Lengths, BM: int, BN: int) -> tuple[np.ndar
 @pytest.mark.parametrize(("M", "N", "BM", "BN"), [(1024, 1024, 128, 128), (700, 1000, 192, 80), (1300, 1300, 64, 64)])
 def test_blocks_are_those_of_the_mask(variant: str, M: int, N: int, BM: int, BN: int) -> None:
     at, of = Lengths(1, 2, 2, M, N), work(variant)
-    some, n = of.count_blocks(at, adapted(variant).numbers, {"BM": BM, "BN": BN})
+    some, n = of.count_blocks(at, adapt(variant).numbers, {"BM": BM, "BN": BN})
     expected, partial = visits_of_mask(variant, at, BM, BN)
     assert of.blocks == "closed"
     # A closed form may visit a block too many at an edge, never one too few.

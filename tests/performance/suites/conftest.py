@@ -14,7 +14,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Makes a module of a given text that can be imported until the test ends; `a.b` in a package that has nothing else."""
     before = set(sys.modules)
 
-    def one(module: str, text: str) -> None:
+    def install_module(module: str, text: str) -> None:
         *packages, name = module.split(".")
         folder = tmp_path
         for package in packages:
@@ -26,7 +26,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.syspath_prepend(tmp_path)
 
     result: set[str] = set()
-    yield one
+    yield install_module
     for loaded in set(sys.modules) - before:
         if loaded.partition(".")[0] in result:
             del sys.modules[loaded]

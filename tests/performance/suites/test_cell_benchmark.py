@@ -30,7 +30,7 @@ def on_cpu(transferred: object, shape: Shape, dtype: torch.dtype) -> PreparedPro
     return PreparedProblem(transferred, shape, dtype, "cpu")
 
 
-def interpreted(program: object) -> Callable:
+def make_launch(program: object) -> Callable:
     def launch(consts: Mapping) -> Callable:
         checked = check(program, consts=consts)
         return lambda **arguments: run(checked, arguments)
@@ -38,7 +38,7 @@ def interpreted(program: object) -> Callable:
     return launch
 
 
-def measured(program: object, transferred: object, **options: object) -> dict:
+def measure(program: object, transferred: object, **options: object) -> dict:
     cell = Cell("causal", {}, "small", SHAPE)
     return measure_cell(
         cell,
@@ -47,13 +47,13 @@ def measured(program: object, transferred: object, **options: object) -> dict:
         Contenders([SETTING], []),
         Timing(2, measure=lambda call: (call() and None) or 0.5, **options),
         prepare=on_cpu,
-        launch=interpreted(program),
+        launch=make_launch(program),
     )
 
 
 def test_a_right_kernel_is_timed() -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
-    row = measured(transferred.program, transferred)
+    row = measure(transferred.program, transferred)
     ((name, result),) = row["contenders"].items()
     assert name == "cuir BM=64,BN=64" and result["milliseconds"] == 0.5 and result["error"] <= row["bound"]
     flops = 4 * 64 * 2 * (100 * 101 // 2)  # two heads
@@ -64,7 +64,7 @@ def test_a_right_kernel_is_timed() -> None:
 def test_a_wrong_kernel_is_not_timed() -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
     wrong = transfer(ORIGIN, read_variant("full", ()))
-    row = measured(wrong.program, transferred)
+    row = measure(wrong.program, transferred)
     (result,) = row["contenders"].values()
     assert "relative error" in result["wrong"] and "tflops" not in result
 
@@ -91,11 +91,11 @@ def test_each_contender_is_told_before_it_runs_and_a_lost_one_does_not_run(monke
 
     monkeypatch.setattr("cuir.performance.suites.peers.contenders", lambda *_: {"fa2": fa2, "flex": fa2})
     ours = "cuir BM=64,BN=64"
-    rows = measured(transferred.program, transferred, lost={"flex": "hangs: no answer"}, tell=lambda *of: text.append(of))["contenders"]
+    rows = measure(transferred.program, transferred, lost={"flex": "hangs: no answer"}, tell=lambda *of: text.append(of))["contenders"]
     assert rows["flex"] == {"failed": "hangs: no answer"} and rows[ours]["milliseconds"] == 0.5
     begun, run = [(ours, BUILD_SECONDS), (ours, RUN_SECONDS), ("", BUILD_SECONDS), ("fa2", BUILD_SECONDS)], (ours, RUN_SECONDS)
     assert text == [*begun, "a call", ("fa2", RUN_SECONDS), run, run], "a shorter limit once nothing compiles any more"
-    row = measured(transferred.program, transferred, lost={ours: "hangs: no answer"})["contenders"][ours]
+    row = measure(transferred.program, transferred, lost={ours: "hangs: no answer"})["contenders"][ours]
     assert row == {"failed": "hangs: no answer", "consts": {"BM": 64, "BN": 64}}
 
 
@@ -116,18 +116,18 @@ def test_contenders_that_fail_are_entries_and_a_lost_context_is_not(monkeypatch:
     }
     monkeypatch.setattr("cuir.performance.suites.peers.contenders", lambda *_: dict(results))
     transferred = transfer(ORIGIN, read_variant("causal", ()))
-    rows = measured(transferred.program, transferred)["contenders"]
+    rows = measure(transferred.program, transferred)["contenders"]
     assert rows["flex"] == {"failed": "no C++ compiler"} and rows["compiled"] == {"failed": "out of memory"}
     assert "relative error" in rows["fa2"]["wrong"] and rows["cuir BM=64,BN=64"]["milliseconds"] == 0.5
     results["flex"] = raises(RuntimeError("CUDA error: an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal"):
-        measured(transferred.program, transferred)
+        measure(transferred.program, transferred)
 
 
 def test_repeated_runs_that_differ_are_wrong() -> None:
     transferred = transfer(ORIGIN, read_variant("causal", ()))
     case = on_cpu(transferred, SHAPE, torch.float16)
-    launch = interpreted(transferred.program)(SETTING)
+    launch = make_launch(transferred.program)(SETTING)
     count = iter(range(10))
 
     def unsteady(**arguments: torch.Tensor) -> None:

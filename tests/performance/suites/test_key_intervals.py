@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuir.cli.command_inputs import read_variant
-from cuir.performance.suites.key_intervals import MOST, as_functions, kept_runs, window_of
+from cuir.performance.suites.key_intervals import MOST, as_functions, find_kept_runs, window_of
 from cuir.spec.specification import Specification
 
 
@@ -18,7 +18,7 @@ def tensors(B: int, H: int, M: int, N: int) -> tuple[torch.Tensor, torch.Tensor]
     return torch.zeros(B, H, M, 8), torch.zeros(B, 1, N, 8)
 
 
-def masked(table: torch.Tensor) -> Specification:
+def make_mask(table: torch.Tensor) -> Specification:
     """The mask of a table [B or 1, H or 1, M, N]."""
 
     def mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
@@ -34,7 +34,7 @@ def test_runs_and_functions_give_the_mask_back(data: st.DataObject) -> None:
     shape = (data.draw(st.sampled_from([1, B])), data.draw(st.sampled_from([1, H])), M, N)
     table = torch.rand(shape, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99)))) < data.draw(st.floats(0, 1))
     table[..., 0] |= data.draw(st.booleans())
-    runs = kept_runs(masked(table), *tensors(B, H, M, N))
+    runs = find_kept_runs(make_mask(table), *tensors(B, H, M, N))
     assert runs is not None and runs.dtype == torch.int32
     at = torch.arange(N)
     whole = table.expand(B, H, M, N)
@@ -50,8 +50,8 @@ def test_runs_and_functions_give_the_mask_back(data: st.DataObject) -> None:
 def test_a_mask_of_many_runs_is_none_of_intervals() -> None:
     q, k = tensors(1, 1, 2, 2 * MOST + 2)
     even = torch.arange(2 * MOST + 2) % 2 == 0
-    assert kept_runs(masked(even.expand(1, 1, 2, -1)), q, k) is None
-    assert kept_runs(masked((even & (torch.arange(2 * MOST + 2) > 0)).expand(1, 1, 2, -1)), q, k) is not None
+    assert find_kept_runs(make_mask(even.expand(1, 1, 2, -1)), q, k) is None
+    assert find_kept_runs(make_mask((even & (torch.arange(2 * MOST + 2) > 0)).expand(1, 1, 2, -1)), q, k) is not None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_mask_of_many_runs_is_none_of_intervals() -> None:
     ],
 )
 def test_windows(variant: str, parameters: tuple[str, ...], window: tuple[int | None, int | None] | None) -> None:
-    runs = kept_runs(read_variant(variant, parameters), *tensors(2, 2, 30, 30))
+    runs = find_kept_runs(read_variant(variant, parameters), *tensors(2, 2, 30, 30))
     assert runs is not None and window_of(runs, 30) == window
     assert window_of(runs[:, :, :20], 30) is None, "fewer queries than keys"
 
@@ -75,7 +75,7 @@ def test_windows(variant: str, parameters: tuple[str, ...], window: tuple[int | 
 def test_a_window_of_nothing_and_one_that_moves_are_none() -> None:
     at = torch.arange(9)
     for mask in (at[:, None] > at, (at[:, None] // 2 >= at), (at[:, None] <= at) & (at[:, None] > at)):
-        runs = kept_runs(masked(mask[None, None]), *tensors(1, 1, 9, 9))
+        runs = find_kept_runs(make_mask(mask[None, None]), *tensors(1, 1, 9, 9))
         assert runs is not None and window_of(runs, 9) is None
-    later = kept_runs(masked((at[:, None] <= at)[None, None]), *tensors(1, 1, 9, 9))
+    later = find_kept_runs(make_mask((at[:, None] <= at)[None, None]), *tensors(1, 1, 9, 9))
     assert later is not None and window_of(later, 9) == (0, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.suites.results import Results, markdown, read, summary
-from cuir.performance.suites.suite_run import REPEATS, Planned, SuiteRun, Told, run_cells
+from cuir.performance.suites.suite_run import REPEATS, Planned, ProgressCount, SuiteRun, run_cells
 from cuir.performance.timing.worker import Worker, WorkerLost
 from tests.performance.suites.test_cell_benchmark import SETTING, SHAPE
 from tests.performance.suites.test_reference import FILE
@@ -37,14 +37,14 @@ class Gpu:
 
 
 def test_a_row_is_measured_again_without_what_was_lost(tmp_path: Path) -> None:
-    gpu, text = Gpu(LOSSES, (CELLS[1].name,)), list[Told]()
+    gpu, text = Gpu(LOSSES, (CELLS[1].name,)), list[ProgressCount]()
     results = Results(tmp_path / "r.jsonl", HEAD)
     assert go(results, gpu, tell=text.append)
     item = {"reference A": "hangs: no answer within 30 s"}
-    both = {**item, "reference B": "fault: the process ended with 7: no more"}
-    assert gpu.lost == [{}, {}, item, both, {}], "a contender that was lost at one row is tried at the next"
-    assert "failed" not in results.rows[1] and {n: results.rows[1]["contenders"][n]["failed"] for n in both} == both
-    assert [t.doing for t in text if t.lasting][1:] == [f"{CELLS[1].name}: {n}: {why}; once more without it" for n, why in both.items()]
+    lost = {**item, "reference B": "fault: the process ended with 7: no more"}
+    assert gpu.lost == [{}, {}, item, lost, {}], "a contender that was lost at one row is tried at the next"
+    assert "failed" not in results.rows[1] and {n: results.rows[1]["contenders"][n]["failed"] for n in lost} == lost
+    assert [t.doing for t in text if t.lasting][1:] == [f"{CELLS[1].name}: {n}: {why}; once more without it" for n, why in lost.items()]
     repeated = Gpu({}, ())
     assert go(Results(tmp_path / "r.jsonl", HEAD), repeated) and not repeated.lost, "a row with an entry that failed is a row"
 
@@ -72,14 +72,14 @@ SMALL = """
 import dataclasses, sys
 from cuir.performance.suites import cell_benchmark as cells
 from cuir.cli import worker_process as worker
-from tests.performance.suites.test_cell_benchmark import interpreted, on_cpu
+from tests.performance.suites.test_cell_benchmark import make_launch, on_cpu
 
 cells.BUILD_SECONDS, cells.RUN_SECONDS = 2.0, 60.0
-made = worker.transferred("causal", (), "flash_fwd_sm90")
+variant = worker.transfer_variant("causal", (), "flash_fwd_sm90")
 
 def measure_cell(cell, transferred, dtype, entrants, timing):
     timing = dataclasses.replace(timing, measure=lambda call: (call() and None) or 0.5)
-    return cells.measure_cell(cell, transferred, dtype, entrants, timing, prepare=on_cpu, launch=interpreted(made.program))
+    return cells.measure_cell(cell, transferred, dtype, entrants, timing, prepare=on_cpu, launch=make_launch(variant.program))
 
 worker.measure_cell = measure_cell
 sys.exit(worker.serve({}, telling={"cell": worker.cell}))

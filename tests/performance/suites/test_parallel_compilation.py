@@ -12,7 +12,7 @@ import torch
 
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cell_benchmark import Cell
-from cuir.performance.suites.parallel_compilation import SHARE, prime_peers, primed, requests
+from cuir.performance.suites.parallel_compilation import SHARE, answer_ahead, prime_peers, requests
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.problem import Shape
 from cuir.performance.timing.worker import WorkerLost
@@ -49,21 +49,21 @@ def _processes() -> None:
 
 def test_all_requests_are_answered_and_no_process_is_left() -> None:
     work = [{"n": n} for n in range(20)] + [{"failed": "flex: no compiler"}, {"lost": True}]
-    with primed(work, Process, 4) as pending:
+    with answer_ahead(work, Process, 4) as pending:
         assert {f.result() for f in as_completed(pending)} == {"", "flex: no compiler", "no answer within 180 s"}
         assert 1 <= len(Process.alive) <= 4
     assert not Process.alive and len(Process.answered) == len(work)
 
 
 def test_an_interruption_ends_the_processes() -> None:
-    with pytest.raises(KeyboardInterrupt), primed([{"n": n} for n in range(1000)], Process, 3) as pending:
+    with pytest.raises(KeyboardInterrupt), answer_ahead([{"n": n} for n in range(1000)], Process, 3) as pending:
         pending[0].result()
         raise KeyboardInterrupt
     assert not Process.alive and len(Process.answered) < 1000
 
 
 def test_nothing_to_compile_starts_nothing() -> None:
-    with primed([], Process, 16) as pending:
+    with answer_ahead([], Process, 16) as pending:
         assert not pending
     assert not Process.alive
 

@@ -14,7 +14,7 @@ from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cell_benchmark import Cell, Contenders, Timing, measure_cell
 from cuir.performance.suites.reference import Reference
 from cuir.performance.timing.problem import Shape
-from tests.performance.suites.test_cell_benchmark import ORIGIN, SETTING, interpreted, on_cpu
+from tests.performance.suites.test_cell_benchmark import ORIGIN, SETTING, make_launch, on_cpu
 
 SHAPE = Shape(1, 2, 1, 100, 100, 64)
 FILE = """
@@ -48,9 +48,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def measured(variant: str, reference: Reference, dtype: str = "f16") -> dict:
+def measure(variant: str, reference: Reference, dtype: str = "f16") -> dict:
     transferred = transfer(ORIGIN, read_variant(variant, ()))
-    launch: Callable = interpreted(transferred.program)
+    launch: Callable = make_launch(transferred.program)
     setting = SETTING if dtype == "f16" else {}
     result = measure_cell(
         Cell(variant, {}, "small", SHAPE),
@@ -66,7 +66,7 @@ def measured(variant: str, reference: Reference, dtype: str = "f16") -> dict:
 
 def test_it_is_checked_and_timed_as_any_other(folder: Path) -> None:
     reference = Reference(folder)
-    result = measured("causal", reference)
+    result = measure("causal", reference)
     assert result["reference C"]["milliseconds"] == 0.5
     assert "relative error" in result["reference wrong"]["wrong"] and "milliseconds" not in result["reference wrong"]
     assert result["reference ends"] == {"failed": "no compiler here"}
@@ -75,8 +75,8 @@ def test_it_is_checked_and_timed_as_any_other(folder: Path) -> None:
 
 def test_it_takes_part_where_it_can(folder: Path) -> None:
     reference = Reference(folder)
-    assert list(measured("full", reference)) == ["reference F"]
-    assert measured("prefix_lm", reference) == {} and measured("softcap", reference) == {} and measured("causal", reference, "bf16") == {}
+    assert list(measure("full", reference)) == ["reference F"]
+    assert measure("prefix_lm", reference) == {} and measure("softcap", reference) == {} and measure("causal", reference, "bf16") == {}
     assert reference.fitting(128, False) == ["L"] and reference.fitting(128, True) == []
 
 

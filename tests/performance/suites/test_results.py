@@ -16,7 +16,7 @@ from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.suites.plot import plot
 from cuir.performance.suites.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
-from cuir.performance.suites.suite_run import Planned, SuiteRun, Told, run_cells
+from cuir.performance.suites.suite_run import Planned, ProgressCount, SuiteRun, run_cells
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.worker import WorkerLost
 
@@ -25,11 +25,11 @@ CELLS = [cell("causal", "llama2-7b", n) for n in (1024, 2048, 4096)]
 SETTINGS = ({"BM": 64}, {"BM": 128})
 
 
-def row(item: Cell, mine: float = 600.0, theirs: float = 400.0) -> dict:
+def row(item: Cell, mine: float = 600.0, flex: float = 400.0) -> dict:
     contenders = {
         "cuir BM=64": {"consts": {"BM": 64}, "tflops": mine - 100, "milliseconds": 1.0},
         "cuir BM=128": {"consts": {"BM": 128}, "tflops": mine, "milliseconds": 0.9},
-        "cudnn": {"tflops": theirs, "milliseconds": 1.4},
+        "cudnn": {"tflops": flex, "milliseconds": 1.4},
         "flex": {"failed": "out of memory"},
     }
     return {**item.as_json(), "dtype": "f16", "contenders": contenders}
@@ -37,13 +37,13 @@ def row(item: Cell, mine: float = 600.0, theirs: float = 400.0) -> dict:
 
 class Gpu:
     def __init__(self, stop_at: int | None = None, lost: str = ""):
-        self.asked: list[Mapping] = []
+        self.requests: list[Mapping] = []
         self.stop_at, self.lost = stop_at, lost
 
     def __call__(self, request: Mapping, seconds: float) -> Mapping:
-        if len(self.asked) == self.stop_at:
+        if len(self.requests) == self.stop_at:
             raise KeyboardInterrupt
-        self.asked.append(request)
+        self.requests.append(request)
         item = Cell.from_json(request)
         if item.name == self.lost:
             raise WorkerLost("hangs", "no answer within 240 s")
@@ -88,11 +88,11 @@ def test_an_interrupted_suite_goes_on(tmp_path: Path) -> None:
         file.write('{"variant": "cau')
     gpu = Gpu()
     repeated = Results(path, {**HEAD, "date": "another"})
-    assert go(repeated, gpu) and [Cell.from_json(r) for r in gpu.asked] == CELLS[1:]
+    assert go(repeated, gpu) and [Cell.from_json(r) for r in gpu.requests] == CELLS[1:]
     head, rows = read(path)
     assert head == HEAD and [Cell.from_json(r) for r in rows] == CELLS
     idle = Gpu()
-    assert go(Results(path, HEAD), idle) and not idle.asked
+    assert go(Results(path, HEAD), idle) and not idle.requests
     assert Results(path, HEAD, fresh=True).missing(CELLS) == CELLS
 
 
@@ -102,7 +102,7 @@ def test_a_cell_that_hangs_costs_itself_and_is_tried_again(tmp_path: Path) -> No
     assert results.rows[0]["failed"] == "hangs: no answer within 240 s" and "contenders" in results.rows[1]
     gpu = Gpu()
     go(Results(tmp_path / "r.jsonl", HEAD), gpu)
-    assert [Cell.from_json(r) for r in gpu.asked] == CELLS[:1]
+    assert [Cell.from_json(r) for r in gpu.requests] == CELLS[:1]
     assert all("failed" not in r for r in read(tmp_path / "r.jsonl")[1])
 
 
@@ -119,16 +119,16 @@ def test_nothing_compiles_while_a_cell_is_timed(tmp_path: Path) -> None:
         primed.extend(cells)
         return Priming(cells, at_work)
 
-    assert go(Results(tmp_path / "r.jsonl", HEAD), alone, prime=prime) and len(gpu.asked) == 3 and primed == CELLS
+    assert go(Results(tmp_path / "r.jsonl", HEAD), alone, prime=prime) and len(gpu.requests) == 3 and primed == CELLS
 
 
 def test_rows_without_a_contender_that_is_asked_for_are_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     go(Results(path, HEAD), Gpu())
     more, repeated = Gpu(), Gpu()
-    assert go(Results(path, HEAD), more, reference="there", peers=("cudnn",)) and len(more.asked) == 3
-    assert more.asked[0]["reference"] == "there"
-    assert go(Results(path, HEAD), repeated, reference="there") and go(Results(path, HEAD), repeated) and not repeated.asked
+    assert go(Results(path, HEAD), more, reference="there", peers=("cudnn",)) and len(more.requests) == 3
+    assert more.requests[0]["reference"] == "there"
+    assert go(Results(path, HEAD), repeated, reference="there") and go(Results(path, HEAD), repeated) and not repeated.requests
 
 
 def test_what_the_worker_is_told_wrongly_costs_a_cell(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ def test_what_the_worker_is_told_wrongly_costs_a_cell(tmp_path: Path) -> None:
 def test_settings_that_do_not_compile_are_not_asked_for(tmp_path: Path) -> None:
     gpu = Gpu()
     go(Results(tmp_path / "r.jsonl", HEAD), gpu, refused="L010: no")
-    assert all(r["settings"] == [{"BM": 64}] for r in gpu.asked)
+    assert all(r["settings"] == [{"BM": 64}] for r in gpu.requests)
 
 
 def test_the_limit_of_time(tmp_path: Path) -> None:
     times = iter([0.0, 1.0, 2.0, 200.0])
-    results, text = Results(tmp_path / "r.jsonl", HEAD), list[Told]()
+    results, text = Results(tmp_path / "r.jsonl", HEAD), list[ProgressCount]()
     assert not go(results, Gpu(), clock=lambda: next(times), tell=text.append)
-    assert len(results.rows) == 1 and text[-1].row == results.rows[0] and (text[-1].done, text[-1].of) == (1, 3)
+    assert len(results.rows) == 1 and text[-1].row == results.rows[0] and (text[-1].finished, text[-1].of) == (1, 3)
 
 
 def test_the_table_says_what_the_rows_say() -> None:
@@ -189,7 +189,7 @@ def test_a_reference_counts_with_its_best_configuration() -> None:
     )
 )
 def test_means_are_of_their_groups(figures: list[tuple[str, str, float, float]]) -> None:
-    rows = [row(cell(variant, model, 1024), mine + 100, theirs) for variant, model, mine, theirs in figures]
+    rows = [row(cell(variant, model, 1024), mine + 100, flex) for variant, model, mine, flex in figures]
     result = means(rows)
     for group, of in result.items():
         members = [r for r in rows if group in ("all", r["variant"], f"d{r['shape'][5]}")]
@@ -198,8 +198,8 @@ def test_means_are_of_their_groups(figures: list[tuple[str, str, float, float]])
         assert min(shares) * 0.999 <= of["cudnn"].mean <= max(shares) * 1.001
         assert any(place(r) == of["cudnn"].where for r in members)
     assert "all" in result
-    both = [v for v in ("full", "causal", "prefix_lm") if 1 < sum(r["variant"] == v for r in rows) < len(rows)]
-    assert set(both) == set(result) & {"full", "causal", "prefix_lm"}
+    common = [v for v in ("full", "causal", "prefix_lm") if 1 < sum(r["variant"] == v for r in rows) < len(rows)]
+    assert set(common) == set(result) & {"full", "causal", "prefix_lm"}
 
 
 def test_what_is_wrong_is_named_and_counts_for_nothing() -> None:

@@ -120,7 +120,7 @@ def test_wrong_results_are_told(variant: str) -> None:
     for b, n in enumerate(problem.counts):
         k, v = (x[b, :, :n].double() for x in (problem.k, problem.v))
         o[b] = ((problem.q[b].double() @ k.mT * problem.scale).softmax(-1) @ v).half()
-    judge = problem.expected()
+    judge = problem.make_judge()
     assert not judge((o, None))[1]
     for b in range(2):
         wrong = o.clone()

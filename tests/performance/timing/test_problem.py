@@ -95,21 +95,21 @@ def test_what_is_wrong_is_said() -> None:
     expected = compute_expectation(spec, p["Q"], p["K"], p["V"], 0.25)
     o, lse = right(spec, p)
 
-    def judged(o: torch.Tensor, lse: torch.Tensor) -> str:
+    def judge(o: torch.Tensor, lse: torch.Tensor) -> str:
         return expected.judge(o, lse)
 
     hole = o.clone()
     hole[1, 2, 30] = math.nan  # a head that is not compared
-    assert "not written" in judged(hole, lse)
+    assert "not written" in judge(hole, lse)
     stale = o.clone()
     stale[0, 0, 1] = o[0, 0, 2]
-    assert "relative error" in judged(stale, lse)
+    assert "relative error" in judge(stale, lse)
     shifted, _ = right(variant("causal_top_left"), p)
-    assert "relative error" in judged(shifted, lse)
-    assert "LSE is off" in judged(o, lse * 1.01)
+    assert "relative error" in judge(shifted, lse)
+    assert "LSE is off" in judge(o, lse * 1.01)
     unwritten = lse.clone()
     unwritten[1, 1, 5] = math.nan
-    assert "LSE has NaNs" in judged(o, unwritten)
+    assert "LSE has NaNs" in judge(o, unwritten)
 
 
 def test_queries_without_keys_give_zero() -> None:

@@ -29,29 +29,29 @@ def test_nobody_always_follows_the_same_one(contenders: int, rounds: int) -> Non
 
 
 def test_a_contender_that_fails_is_left_out() -> None:
-    def broken() -> None:
+    def fail() -> None:
         raise RuntimeError("no kernel for this\nand a long story")
 
-    times, failed = time_in_turns({"good": lambda: None, "bad": broken}, 2, lambda call: call() or 1.0)
+    times, failed = time_in_turns({"good": lambda: None, "bad": fail}, 2, lambda call: call() or 1.0)
     assert times == {"good": [1.0, 1.0]} and failed == {"bad": "no kernel for this"}
 
 
 def test_a_lost_context_ends_the_measurement() -> None:
-    def lost() -> None:
+    def fail() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal"):
-        time_in_turns({"bad": lost, "next": lambda: None}, 1, lambda call: call() or 1.0)
+        time_in_turns({"bad": fail, "next": lambda: None}, 1, lambda call: call() or 1.0)
 
 
 def test_what_compilers_raise_is_a_failure_too() -> None:
     class CompilerError(Exception):
         pass
 
-    def broken() -> None:
+    def fail() -> None:
         raise CompilerError
 
-    assert time_in_turns({"bad": broken}, 1, lambda call: call() or 1.0) == ({}, {"bad": "CompilerError"})
+    assert time_in_turns({"bad": fail}, 1, lambda call: call() or 1.0) == ({}, {"bad": "CompilerError"})
 
 
 def test_the_slow_of_a_family_are_timed_once() -> None:

@@ -40,5 +40,5 @@ def text_of(body: str, more: str = "") -> str:
     return SCALED.format(body=body, more=more)
 
 
-def checked_of(body: str, more: str = "") -> Checked:
+def check_body(body: str, more: str = "") -> Checked:
     return check(cuir.parse(text_of(body, more)), None, {})

@@ -5,13 +5,13 @@ from cuir.checking.checker import check
 from cuir.verification.coverage.conditions import collect_conditions
 from cuir.verification.coverage.targets import compute_period
 
-from .planted import checked_of, text_of
+from .planted import check_body, text_of
 
 
 def find_conditions(body: str, more: str = "") -> list[tuple[str, str, bool]]:
     """Conditions of the line: kind, text, whether of a tile."""
-    plain = {c.text for c in collect_conditions(checked_of(""))}
-    return [(c.kind, c.text, c.tile) for c in collect_conditions(checked_of(body, more)) if c.text not in plain]
+    plain = {c.text for c in collect_conditions(check_body(""))}
+    return [(c.kind, c.text, c.tile) for c in collect_conditions(check_body(body, more)) if c.text not in plain]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_a_loop_of_a_known_number_of_turns_is_none() -> None:
 
 
 def test_sides() -> None:
-    remainder = next(c for c in collect_conditions(checked_of("m = m % 12")) if c.text == "m % 12")
+    remainder = next(c for c in collect_conditions(check_body("m = m % 12")) if c.text == "m % 12")
     assert [remainder.sides_of(x % 12, (x,)) for x in (0, 11, 12, 40)] == [1, 1, 2, 2]
-    least = next(c for c in collect_conditions(checked_of("m = min(m, 40)")) if c.kind == "extremum")
+    least = next(c for c in collect_conditions(check_body("m = min(m, 40)")) if c.kind == "extremum")
     assert [least.sides_of(min(x, 40), (x, 40)) for x in (39, 40, 41)] == [1, 0, 2]
-    bits = next(c for c in collect_conditions(checked_of("m = m & 7")) if c.kind == "bits")
+    bits = next(c for c in collect_conditions(check_body("m = m & 7")) if c.kind == "bits")
     assert [bits.sides_of(x & 7, (x,)) for x in (0, 7, 8, 9)] == [1, 2, 1 | 4, 2 | 4]
 
 
 def test_period() -> None:
-    c = next(c for c in collect_conditions(checked_of("f = 2.0 + cast(n // 3 % 2, f32)")) if c.text == "n // 3 % 2")
+    c = next(c for c in collect_conditions(check_body("f = 2.0 + cast(n // 3 % 2, f32)")) if c.text == "n // 3 % 2")
     assert compute_period(c) == 6

@@ -8,7 +8,7 @@ from cuir.spec.function_specification import FunctionSpecification
 from cuir.verification.coverage.coverage_loop import Driver
 from cuir.verification.coverage.observed_sides import observe
 
-from .planted import checked_of, doubled, text_of
+from .planted import check_body, doubled, text_of
 
 FAULTS = [
     "f = 3.0 if t == 511 else 2.0",
@@ -36,7 +36,7 @@ def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
 @pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
 def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
     report = cuir.verify(cuir.parse(text_of(body)), doubled, seeded=0)
-    assert report.ok and report.coverage.seen == report.coverage.sides > 0 and not report.coverage.one_sided
+    assert report.ok and report.coverage.count == report.coverage.sides > 0 and not report.coverage.one_sided
     assert f"onditions: {report.coverage.sides} of {report.coverage.sides} sides seen" in report.as_markdown()
     assert report.as_json()["coverage"]["seen"] == report.coverage.sides
 
@@ -50,7 +50,7 @@ def test_an_integer_that_is_given_is_driven_too() -> None:
 @pytest.mark.usefixtures("no_schedules")
 def test_a_side_that_nothing_takes_is_said() -> None:
     report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled, seeded=0)
-    assert report.ok and report.coverage.seen == report.coverage.sides - 1
+    assert report.ok and report.coverage.count == report.coverage.sides - 1
     (item,) = report.coverage.one_sided
     assert item.condition == "m * 16 >= M" and "is true" in item.side and f"line {item.line}" in report.left_open
 
@@ -79,7 +79,7 @@ def test_a_block_that_a_product_leaves_out_is_found() -> None:
 
 
 def test_inputs_of_a_problem_are_made_once_for_all_conditions() -> None:
-    checked = checked_of(
+    checked = check_body(
         "f = (3.0 if L[b] > 5 else 2.0) + (1.0 if L[b] == 77 else 0.0) + (1.0 if L[0] < 3 else 0.0)", ", L: Global[i32, B]"
     )
     requests: list[str] = []

@@ -9,16 +9,16 @@ from cuir.verification.coverage.coverage_loop import Driver
 from cuir.verification.coverage.observed_sides import observe
 from cuir.verification.coverage.one_sided_conditions import report_coverage, require_both_sides
 
-from .planted import checked_of, doubled, text_of
+from .planted import check_body, doubled, text_of
 
 BODY = "f = 3.0 if H == 100000 else 2.0"  # of so many heads the tensors are too large, and the units too many
 
 
-def driven(body: str, level: str = "full") -> tuple[Checked, Driver]:
+def drive(body: str, level: str = "full") -> tuple[Checked, Driver]:
     """Return a driver for which all conditions but those of `body` have gone both ways."""
     checked = check(cuir.parse(text_of(body).replace(", 32]", ", 256]").replace("cols(32)", "cols(256)")), None, {})
     observed = observe(checked)
-    plain = {c.text for c in observed.conditions} & {c.text for c in observe(checked_of("")).conditions}
+    plain = {c.text for c in observed.conditions} & {c.text for c in observe(check_body("")).conditions}
     observed.mark([c.all_sides if c.text in plain or c.kind in ("remainder", "quotient") else 2 for c in observed.conditions])
     driver = Driver(checked, FunctionSpecification("doubled", doubled), observed, level, lambda case: {})
     for solution, with_data in driver.problems():
@@ -28,7 +28,7 @@ def driven(body: str, level: str = "full") -> tuple[Checked, Driver]:
 
 
 def test_a_side_that_is_known_and_was_not_run_is_refused_with_the_sizes_that_show_it() -> None:
-    checked, driver = driven(BODY)
+    checked, driver = drive(BODY)
     with pytest.raises(CuirError) as raised:
         require_both_sides(checked, driver.coverage)
     (error,) = raised.value.diagnostics
@@ -37,10 +37,10 @@ def test_a_side_that_is_known_and_was_not_run_is_refused_with_the_sizes_that_sho
 
 
 def test_a_waiver_with_a_reason_takes_it_out_of_the_figure() -> None:
-    checked, driver = driven(f"{BODY}  # one-sided: no model has so many heads")
+    checked, driver = drive(f"{BODY}  # one-sided: no model has so many heads")
     require_both_sides(checked, driver.coverage)
     figure, text = report_coverage(checked, driver.coverage)
-    assert not text and figure.seen == figure.sides
+    assert not text and figure.count == figure.sides
     assert [item.waived for item in figure.one_sided] == ["no model has so many heads"]
 
 
@@ -53,18 +53,18 @@ def test_a_waiver_with_a_reason_takes_it_out_of_the_figure() -> None:
     ],
 )
 def test_a_waiver_that_waives_nothing_is_told(body: str, words: str) -> None:
-    checked, driver = driven(body)
+    checked, driver = drive(body)
     _, text = report_coverage(checked, driver.coverage)
     assert len(text) == 1 and words in text[0] and text[0].startswith("line 16 of")
 
 
 def test_a_reason_is_asked_for() -> None:
-    checked, driver = driven(f"{BODY}  # one-sided")
+    checked, driver = drive(f"{BODY}  # one-sided")
     with pytest.raises(CuirError):
         require_both_sides(checked, driver.coverage)
 
 
 def test_what_a_smaller_problem_shows_is_run() -> None:
-    checked, driver = driven("f = 3.0 if H == 1000 else 2.0")
+    checked, driver = drive("f = 3.0 if H == 1000 else 2.0")
     require_both_sides(checked, driver.coverage)
     assert [t.condition.text for t, _ in driver.coverage.driven] == ["H == 1000"]

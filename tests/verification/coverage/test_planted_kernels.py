@@ -49,7 +49,7 @@ def test_a_reduction_that_is_wrong_at_one_number_is_refused(last: str) -> None:
 @pytest.mark.parametrize("last", ["R", "R + 0 if R == 40 else R", "R if t == 512 else max(R, 1)", "min(R, 512) + max(R - 512, 0)"])
 def test_a_right_reduction_with_such_conditions_passes(last: str) -> None:
     report = cuir.verify(cuir.parse(REDUCTION.format(last=last)), column_sum, seeded=0)
-    assert report.ok and report.coverage.seen > 0
+    assert report.ok and report.coverage.count > 0
 
 
 @pytest.mark.usefixtures("no_schedules")
@@ -69,16 +69,16 @@ def test_a_right_decoding_with_such_conditions_passes(b: str, hk: str) -> None:
     assert cuir.verify(cuir.parse(DECODING.format(b=b, hk=hk)), DECODE, seeded=0).ok
 
 
-def released(after: str) -> str:
+def release_after(after: str) -> str:
     text = corpus.programs()["gemm"].read_text(encoding="utf-8")
     assert RELEASE in text
     return text.replace(RELEASE, BY_FOUR + after)
 
 
 def test_a_product_that_forgets_stages_after_groups_of_four_is_refused() -> None:
-    report = cuir.verify(cuir.parse(released("")), corpus.specification("gelu_gemm")(), consts=SMALL, shrink=False, seeded=0)
+    report = cuir.verify(cuir.parse(release_after("")), corpus.specification("gelu_gemm")(), consts=SMALL, shrink=False, seeded=0)
     assert report.stages[2].verdict == "failed" and [d.code for d in report.diagnostics][:1] == ["D401"]
 
 
 def test_a_product_that_releases_the_rest_passes() -> None:
-    assert cuir.verify(cuir.parse(released(REST)), corpus.specification("gelu_gemm")(), consts=SMALL, seeded=0).ok
+    assert cuir.verify(cuir.parse(release_after(REST)), corpus.specification("gelu_gemm")(), consts=SMALL, seeded=0).ok

@@ -11,14 +11,14 @@ from cuir.verification.coverage.conditions import collect_conditions
 from cuir.verification.coverage.observed_sides import observe
 from cuir.verification.coverage.scalar_program import ScalarProgram, Unknown
 
-from .planted import checked_of
+from .planted import check_body
 
 BODY = """if n % 3 == 2 and t > 4:
                 f = 2.0 if (h ^ 1) == 0 else f
             for k in range(m + 1):
                 f = min(f, 2.0) if bit(k, 1) else f
             m = min(m, max(n, t - 3) // 4 + m)"""
-CHECKED = checked_of(BODY)
+CHECKED = check_body(BODY)
 PROGRAM = ScalarProgram(CHECKED, collect_conditions(CHECKED))
 
 
@@ -56,7 +56,7 @@ def test_a_launch_that_is_too_long_is_unknown() -> None:
 
 
 def test_scalars_are_read_from_inputs() -> None:
-    checked = checked_of("f = 2.0 if L[b] > 3 else 2.0", ", L: Global[i32, B]")
+    checked = check_body("f = 2.0 if L[b] > 3 else 2.0", ", L: Global[i32, B]")
     expected = [c for c in collect_conditions(checked) if c.text == "L[b] > 3"]
     program = ScalarProgram(checked, expected)
     with pytest.raises(Unknown):

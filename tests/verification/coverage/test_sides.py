@@ -8,7 +8,7 @@ from cuir.verification.coverage.observed_sides import Observed
 from cuir.verification.coverage.one_sided_conditions import report_coverage
 from cuir.verification.coverage.sides import collect_sides
 
-from .planted import checked_of
+from .planted import check_body
 
 TABLE = """
 @func
@@ -82,7 +82,7 @@ def test_sides_are_named_as_the_text_has_them() -> None:
 
 
 def test_text_that_spans_lines_and_loops_are_named_whole() -> None:
-    checked = checked_of(
+    checked = check_body(
         "f = 3.0 if (H ==  # heads\n                        100000) else 2.0\n            for z in range(M):  # turns\n                n += z"
     )
     texts = {c.source_text for c in Observed(checked).conditions}

@@ -6,7 +6,7 @@ from cuir.verification.coverage.size_search import Search, choose, solve
 from cuir.verification.coverage.size_space import Space
 from cuir.verification.coverage.targets import Target, list_unseen_remainders, list_unseen_sides
 
-from .planted import checked_of, doubled
+from .planted import check_body, doubled
 
 SPEC = FunctionSpecification("doubled", doubled)
 
@@ -14,7 +14,7 @@ SPEC = FunctionSpecification("doubled", doubled)
 def search_for(
     body: str, text: str, spec: FunctionSpecification = SPEC, more: str = "", operations: int = 1_500_000
 ) -> tuple[list[Target], Search]:
-    checked = checked_of(body, more)
+    checked = check_body(body, more)
     expected = [t for t in list_unseen_sides(collect_conditions(checked), [0] * 99) if t.condition.text == text]
     search = Search(operations)
     solve(checked, Space(checked, spec), expected, search, lambda problem: {}.__getitem__)
@@ -49,17 +49,17 @@ def test_sizes_are_found_for_both_sides(body: str, text: str) -> None:
 
 def test_what_the_specification_refuses_is_not_tried() -> None:
     short = FunctionSpecification("doubled", doubled, sizes=lambda drawn: drawn if drawn["B"] <= 8 else None)
-    _wanted, search = search_for("f = 3.0 if b == 17 else 2.0", "b == 17", short)
+    _target, search = search_for("f = 3.0 if b == 17 else 2.0", "b == 17", short)
     assert {t.number for s in search.solutions for t in s.targets} == {1}  # false alone
 
 
 def test_a_search_ends() -> None:
-    _wanted, search = search_for("f = 3.0 if t * t + 1 == 3 else 2.0", "t * t + 1 == 3", operations=50_000)
+    _target, search = search_for("f = 3.0 if t * t + 1 == 3 else 2.0", "t * t + 1 == 3", operations=50_000)
     assert search.exhausted or not [s for s in search.solutions if any(t.number == 0 for t in s.targets)]
 
 
 def test_each_remainder_of_the_number_of_units_is_wanted() -> None:
-    checked = checked_of("f = 3.0 if n % 4 == 3 else 2.0")
+    checked = check_body("f = 3.0 if n % 4 == 3 else 2.0")
     remaining = list_unseen_remainders(checked, {})
     assert {(t.divisor, t.number) for t in remaining} == {(4, r) for r in range(4)}
     assert all(t.is_met_by_counts({4 + t.number}) and not t.is_met_by_counts({t.number}) for t in remaining)

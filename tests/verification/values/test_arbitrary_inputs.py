@@ -35,7 +35,7 @@ def lengths(sizes: dict[str, int], generator: torch.Generator) -> torch.Tensor:
     return torch.randint(sizes["N"] + 1, (sizes["B"],), generator=generator)
 
 
-def drawn(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
+def draw(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
     n = lengths(sizes, generator)
     return {"LEN": n, "S": torch.rand(sizes["B"], sizes["N"], generator=generator) + 0.2}
 
@@ -44,13 +44,13 @@ def table(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
     return {"LEN": lengths(sizes, generator), "S": torch.arange(1, sizes["N"] + 1).float().sqrt().expand(sizes["B"], sizes["N"])}
 
 
-def filled(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
-    inputs = drawn(sizes, generator)
+def fill(sizes: dict[str, int], generator: torch.Generator) -> dict[str, Any]:
+    inputs = draw(sizes, generator)
     return {**inputs, "S": inputs["S"].masked_fill(torch.arange(sizes["N"]) >= inputs["LEN"][:, None], 1.0)}
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("inputs, refused", ((drawn, True), (table, False), (filled, False)))
+@pytest.mark.parametrize("inputs, refused", ((draw, True), (table, False), (fill, False)))
 def test_a_scale_behind_a_length(inputs: Callable[..., Any], refused: bool) -> None:
     """Elements drawn there may be NaN as well; a table has numbers everywhere, and filled tensors have, too."""
     spec = FunctionSpecification("sums", reference, inputs=inputs)
@@ -59,7 +59,7 @@ def test_a_scale_behind_a_length(inputs: Callable[..., Any], refused: bool) -> N
 
 def test_a_kernel_that_leaves_it_out_passes() -> None:
     """The choice is over the product."""
-    assert verdict(WHOLE, FunctionSpecification("sums", reference, inputs=drawn)) == []
+    assert verdict(WHOLE, FunctionSpecification("sums", reference, inputs=draw)) == []
 
 
 def verdict(summand: str, spec: FunctionSpecification) -> list[str]:

@@ -34,17 +34,17 @@ def kernel({parameters}):
 """
 
 
-def tiled(parameters: str, before: str, body: str, after: str) -> str:
+def make_tiled(parameters: str, before: str, body: str, after: str) -> str:
     """A kernel of a warp for each 16 rows, which takes 64 columns at once."""
 
-    def indented(text: str, depth: int) -> str:
+    def indent(text: str, depth: int) -> str:
         return "\n".join(" " * depth + line.strip() for line in text.strip().splitlines())
 
-    return _TILED.format(parameters=parameters, before=indented(before, 12), body=indented(body, 16), after=indented(after, 12))
+    return _TILED.format(parameters=parameters, before=indent(before, 12), body=indent(body, 16), after=indent(after, 12))
 
 
 MIXED = "store(Y[r], (lse - picked) * (1.0 - max(smoothing, 0.0)) + part)"
-SMOOTHED = tiled(
+SMOOTHED = make_tiled(
     "X: Global[f32, M, N], LABEL: Global[i32, M], Y: Global[f32, M], smoothing: f32",
     """top, total = full(f32, [16, 1], -inf), zeros(f32, [16, 1])
     picked, plain = zeros(f32, [16, 1]), zeros(f32, [16, 1])""",
@@ -60,7 +60,7 @@ SMOOTHED = tiled(
     part = (lse - plain / cast(N, f32)) * max(smoothing, 0.0)
     {MIXED}""",
 )
-LARGEST = tiled(
+LARGEST = make_tiled(
     "X: Global[f32, M, N], AT: Global[i32, M]",
     "best, at = full(f32, [16, 1], -inf), zeros(f32, [16, 1])",
     """x = where(c < N, X[r, c], -1e30)
@@ -69,7 +69,7 @@ LARGEST = tiled(
     best = max(best, most)""",
     "store(AT[r], cast(at, i32))",
 )
-ADDED = tiled(
+ADDED = make_tiled(
     "A: Global[f32, M, N], B: Global[f32, M, N], Y: Global[f32, M, N]",
     "",
     """a, b = A[r, c], B[r, c]
@@ -77,14 +77,14 @@ ADDED = tiled(
     store(Y[r, c], max(a, b) + log1p(exp2(far * 1.4426950408889634)))""",
     "",
 )
-LEAST = tiled(
+LEAST = make_tiled(
     "A: Global[f32, M, N], B: Global[f32, M, N], Y: Global[f32, M, N]",
     "",
     """a, b = A[r, c], B[r, c]
     store(Y[r, c], b + min(a - b, 0.0))""",
     "",
 )
-DECAYED = tiled(
+DECAYED = make_tiled(
     "X: Global[f32, M], AC: Global[f32, M], Y: Global[f32, M]",
     "y = zeros(f32, [16, 1])",
     """w = exp2((AC[r] - AC[c]) * 1.4426950408889634) * cast((c <= r) & (r < M), f32)
@@ -149,7 +149,7 @@ PAIRS: dict[str, Case] = {
 }
 
 
-def judged(text: str, spec: FunctionSpecification) -> VerifyReport:
+def judge(text: str, spec: FunctionSpecification) -> VerifyReport:
     return verify(parse(text, "kernel.cuir"), spec, seeded=0, shrink=False)
 
 
@@ -158,7 +158,7 @@ def judged(text: str, spec: FunctionSpecification) -> VerifyReport:
 @pytest.mark.parametrize("name", PAIRS)
 def test_faults_where_special_values_meet_are_refused(name: str) -> None:
     text, _, _, spec = PAIRS[name]
-    report = judged(text, spec)
+    report = judge(text, spec)
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"]), report.summary()
 
 
@@ -168,7 +168,7 @@ def test_faults_where_special_values_meet_are_refused(name: str) -> None:
 def test_right_twins_pass(name: str) -> None:
     text, wrong, right, spec = PAIRS[name]
     assert wrong in text
-    report = judged(text.replace(wrong, right), spec)
+    report = judge(text.replace(wrong, right), spec)
     assert report.ok, report.diagnostics[0].render()
 
 
@@ -182,8 +182,8 @@ def test_whole_rows_are_empty_in_both_tensors(drawn: tuple[int, int, torch.dtype
     count, columns, dtype, turn = drawn
     x, y = (torch.randn(count, columns, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(2))
     result = meet(Meeting({"X": (-math.inf,)}, ("X", "Y")), {"X": x, "Y": y}, turn, torch.Generator().manual_seed(turn))
-    both = [(result[n] == -torch.inf).all(-1) for n in ("X", "Y")]  # type: ignore[union-attr]
-    assert bool((both[0] & both[1]).any()) and result["X"].dtype == dtype  # type: ignore[union-attr]
+    empty_rows = [(result[n] == -torch.inf).all(-1) for n in ("X", "Y")]  # type: ignore[union-attr]
+    assert bool((empty_rows[0] & empty_rows[1]).any()) and result["X"].dtype == dtype  # type: ignore[union-attr]
     assert bool((put_empty_rows(x, turn) == x).all(-1).any())
 
 

@@ -20,42 +20,42 @@ CONSTS = {"T": F16, "D": 64}
 TEXT = rows("Bias: Global[f32, M, D], Y: Global[f32, M, D], p: f32, n: i32", "store(Y[q, cols(D)], x + Bias[q, cols(D)])")
 
 
-def planned(reference: Callable[..., Any], text: str = TEXT) -> SpecialPlan:
+def plan(reference: Callable[..., Any], text: str = TEXT) -> SpecialPlan:
     return get_special_plan(check(parse(text), "kernel", CONSTS), FunctionSpecification("f", reference))
 
 
 def test_summands_of_a_softmax_may_be_hidden() -> None:
-    assert planned(lambda x, bias: (x + bias).softmax(-1)).hidden == ("X", "Bias")
-    assert planned(lambda x, bias: (x * 2 + bias[:, None].squeeze(1)).softmax(-1)).hidden == ("Bias",)
+    assert plan(lambda x, bias: (x + bias).softmax(-1)).hidden == ("X", "Bias")
+    assert plan(lambda x, bias: (x * 2 + bias[:, None].squeeze(1)).softmax(-1)).hidden == ("Bias",)
 
 
 @pytest.mark.parametrize(
     "reference", [lambda x, bias: x @ x.mT @ x + bias[:1].sum(), lambda x, bias: x + bias - (x + bias).mean(-1, keepdim=True)]
 )
 def test_tensors_that_leave_no_number_are_not_hidden(reference: Callable[..., Any]) -> None:
-    assert planned(reference).hidden == ()
+    assert plan(reference).hidden == ()
 
 
 def test_infinities_enter_where_numbers_come_out() -> None:
-    assert torch.inf in planned(lambda x, bias: x.clamp(-1, 1)).infinite["X"]
-    assert "X" not in planned(lambda x, bias: x * 2).infinite
-    assert "X" not in planned(lambda x, bias: ((x * 2) @ x.mT).softmax(-1) @ x).infinite, "a tensor core has no product with an infinity"
-    assert any(v != v for v in planned(lambda x, bias: x.nan_to_num(0.0, 1.0, -1.0)).infinite["X"])
+    assert torch.inf in plan(lambda x, bias: x.clamp(-1, 1)).infinite["X"]
+    assert "X" not in plan(lambda x, bias: x * 2).infinite
+    assert "X" not in plan(lambda x, bias: ((x * 2) @ x.mT).softmax(-1) @ x).infinite, "a tensor core has no product with an infinity"
+    assert any(v != v for v in plan(lambda x, bias: x.nan_to_num(0.0, 1.0, -1.0)).infinite["X"])
 
 
 def test_scalars_have_values_that_the_function_admits() -> None:
-    scalars = planned(lambda x, p: x / p).scalars["p"]
+    scalars = plan(lambda x, p: x / p).scalars["p"]
     assert 0.0 not in scalars and {1.0, -1.0} <= set(scalars)
-    assert -1.0 not in planned(lambda x, p: x * p**0.5).scalars["p"]
-    assert 0.25 in planned(lambda x, p: x if p > 0.25 else x * 2).scalars["p"]
-    assert planned(lambda x: x).scalars == {}
+    assert -1.0 not in plan(lambda x, p: x * p**0.5).scalars["p"]
+    assert 0.25 in plan(lambda x, p: x if p > 0.25 else x * 2).scalars["p"]
+    assert plan(lambda x: x).scalars == {}
 
 
 def test_integers_lie_at_edges() -> None:
     assert {0, 1, 99, 100, 16, 15, 17, 64} <= set(list_integer_edges(100, ()))
     assert all(0 <= n <= 100 for n in list_integer_edges(100, (7, 1000))) and -1 not in list_integer_edges(100, (7,))
     assert {-1, 0} <= set(list_integer_edges(100, (-1,)))
-    assert planned(lambda x, n: x if n == -1 else x * n).integers == ("n",)
+    assert plan(lambda x, n: x if n == -1 else x * n).integers == ("n",)
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "rope"])

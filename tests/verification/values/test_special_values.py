@@ -19,7 +19,7 @@ from cuir.verification.values.special_values import hide, list_neighbours, make_
 from tests.verification.small_kernels import rows
 
 
-def judged(text: str, reference: Callable[..., Any], dtype: Const = F16) -> VerifyReport:
+def judge(text: str, reference: Callable[..., Any], dtype: Const = F16) -> VerifyReport:
     spec = FunctionSpecification("reference", reference)
     return verify(parse(text, "kernel.cuir"), spec, consts={"T": dtype, "D": 64}, seeded=0, shrink=False)
 
@@ -30,7 +30,7 @@ def elementwise(value: str, more: str = "", dtype: str = "f32") -> str:
     return rows(f"Y: Global[{dtype}, M, D]" + f", {more}" * bool(more), f"{second}\nstore(Y[q, cols(D)], {value})")
 
 
-def nested(more: str, text: str) -> str:
+def make_nested(more: str, text: str) -> str:
     """Build a kernel as `rows` does, with the indentation of the text kept."""
     lines = "\n".join(" " * 12 + line for line in text.strip("\n").splitlines())
     return rows(more, "pass").replace(" " * 12 + "pass", lines)
@@ -124,7 +124,7 @@ Kernel = tuple[str, Callable[..., Any], Const]
 RIGHT: dict[str, Kernel] = {
     "a gate that selects": (elementwise("where(g > 0.25, x, 0.0)", GATE), gated, F16),
     "a threshold": (elementwise("where(x > threshold, x, 0.0)", THRESHOLD), above, F16),
-    "C is read if beta says so": (nested(BLAS, GUARDED), blas, F16),
+    "C is read if beta says so": (make_nested(BLAS, GUARDED), blas, F16),
     "C is always read": (rows(BLAS, PRODUCT), lambda x, c, alpha, beta: x * alpha + c * beta, F16),
     "a reciprocal": (elementwise("1.0 / x"), lambda x: 1 / x, F16),
     "entropy": (elementwise("where(x == 0.0, 0.0, abs(x) * log2(where(x == 0.0, 1.0, abs(x))) * 0.6931471805599453)"), entropy, F16),
@@ -134,12 +134,12 @@ RIGHT: dict[str, Kernel] = {
     "relu6": (elementwise("min(max(x, 0.0), 6.0)"), lambda x: F.relu6(x), F16),
     "NaN becomes 0": (elementwise("where(x == x, x, 0.0)"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
     "infinities become the largest numbers": (elementwise(FINITE.replace("CONDITION", "x == x")), finite, F32),
-    "a softmax with a bias": (nested(BIAS, ONLINE), biased, F16),
-    "a softmax with a mask": (nested(MASK, MASKED), masked, F16),
+    "a softmax with a bias": (make_nested(BIAS, ONLINE), biased, F16),
+    "a softmax with a mask": (make_nested(MASK, MASKED), masked, F16),
     "two factors": (elementwise("(x - g) * (x + g)", GATE), lambda x, g: (x - g) * (x + g), F32),
-    "C is read in place if beta says so": (nested(IN_PLACE, GUARDED.replace("Y[", "C[")), blas_in_place, F16),
+    "C is read in place if beta says so": (make_nested(IN_PLACE, GUARDED.replace("Y[", "C[")), blas_in_place, F16),
     "a power": (elementwise("exp2(p * log2(abs(x) + 0.5))", "p: f32"), lambda x, p: (x.abs() + 0.5) ** p, F16),
-    "a mask of keys": (nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[")), biased, F16),
+    "a mask of keys": (make_nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[")), biased, F16),
     "a count": (rows("Y: Global[i32, M]", "store(Y[q], cast(row_sum(where(x > 0.5, 1.0, 0.0)), i32))"), count, F16),
     "a padding of -1": (elementwise("x * (0.5 if pad == -1 else cast(pad, f32))", "pad: i32"), padded, F16),
 }
@@ -156,12 +156,12 @@ WRONG: dict[str, Kernel] = {
     "hardshrink at its bound": (elementwise("where(abs(x) >= 0.5, x, 0.0)"), lambda x: F.hardshrink(x, 0.5), F16),
     "infinities become 0": (elementwise(FINITE.replace("CONDITION", "x - x == 0.0")), finite, F32),
     "NaN stays": (elementwise("x"), lambda x: torch.where(x.isnan(), 0.0, x), F16),
-    "a first block of -inf": (nested(BIAS, ONLINE.replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
-    "a maximum from -1e30": (nested(BIAS, ONLINE.replace("[16, 1], -inf", "[16, 1], -1e30")), biased, F16),
-    "a mask that hides the first block": (nested(MASK, MASKED.replace("where(n == -inf, 0.0, n)", "n")), masked, F16),
+    "a first block of -inf": (make_nested(BIAS, ONLINE.replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
+    "a maximum from -1e30": (make_nested(BIAS, ONLINE.replace("[16, 1], -inf", "[16, 1], -1e30")), biased, F16),
+    "a mask that hides the first block": (make_nested(MASK, MASKED.replace("where(n == -inf, 0.0, n)", "n")), masked, F16),
     "C is read in place if beta is 0": (rows(IN_PLACE, PRODUCT.replace("Y[", "C[")), blas_in_place, F16),
     "a count at its bound": (rows("Y: Global[i32, M]", "store(Y[q], cast(row_sum(where(x >= 0.5, 1.0, 0.0)), i32))"), count, F16),
-    "a mask of keys": (nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[").replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
+    "a mask of keys": (make_nested(KEYS, ONLINE.replace("Bias[q, ", "Bias[").replace("where(n == -inf, 0.0, n)", "n")), biased, F16),
     "a padding of -1": (elementwise("x * cast(pad, f32)", "pad: i32"), padded, F16),
     "a variance in one pass": (
         rows("V: Global[f32, M]", "m = row_sum(x) / D\nstore(V[q], row_sum(x * x) / D - m * m)"),
@@ -175,7 +175,7 @@ WRONG: dict[str, Kernel] = {
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_kernels_pass(name: str) -> None:
-    report = judged(*RIGHT[name])
+    report = judge(*RIGHT[name])
     assert report.ok, report.diagnostics[0].render()
 
 
@@ -183,7 +183,7 @@ def test_right_kernels_pass(name: str) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", WRONG)
 def test_faults_at_special_values_are_refused(name: str) -> None:
-    report = judged(*WRONG[name])
+    report = judge(*WRONG[name])
     assert [d.code for d in report.diagnostics] in (["V301"], ["V302"]), report.summary()
 
 

@@ -41,7 +41,7 @@ def function(text: str) -> Any:
     return result["reference"]
 
 
-def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
+def judge(body: str, text: str, dtype: str = "f32") -> VerifyReport:
     return verify(parse(text_of(body, dtype), "rows.cuir"), function(text), shrink=False, seeded=0)
 
 
@@ -68,7 +68,7 @@ def judged(body: str, text: str, dtype: str = "f32") -> VerifyReport:
     ],
 )
 def test_another_side_is_refused(body: str, text: str) -> None:
-    report = judged(body, text)
+    report = judge(body, text)
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
@@ -94,7 +94,7 @@ def test_another_side_is_refused(body: str, text: str) -> None:
     ],
 )
 def test_rounding_as_pytorch_does_passes(body: str, text: str) -> None:
-    report = judged(body, text)
+    report = judge(body, text)
     assert report.ok, report.diagnostics[0].render()
     assert any(KIND in str(row["case"]) for row in report.stages[4].rows)
 
@@ -122,7 +122,7 @@ def test_rounding_as_pytorch_does_passes(body: str, text: str) -> None:
     ],
 )
 def test_what_is_not_exact_and_rounded_is_refused(body: str, text: str, decider: str, feeds: str) -> None:
-    (result,) = judged(body, text).diagnostics
+    (result,) = judge(body, text).diagnostics
     assert result.code == "V308" and f"the {decider} hangs" in result.message
     assert any(f"`{feeds}`" in n.message for n in result.notes) and result.hint is not None
 
@@ -143,7 +143,7 @@ def test_other_dtypes(read: str, dtype: str) -> None:
 
 
 def test_the_error_names_what_jumps() -> None:
-    (result,) = judged("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
+    (result,) = judge("floor(x * (1.0 / s))", "torch.floor(X / s)").diagnostics
     note = next(n for n in result.notes if "the inputs lie at steps" in n.message)
     assert note.span is not None and note.span.line == 8
 

@@ -12,7 +12,7 @@ from ....syntax.types import F32
 from ...analyses.vector_accesses import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ...ir.layouts import packed
+from ...ir.layouts import is_packed
 from ...ir.machine_tiles import DEALT
 from ..address_sums import SharedRef
 from ..dtypes import MEMORY, from_memory, to_memory
@@ -193,7 +193,7 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
 def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
     t, out = tile.type, role.out
     assert isinstance(t, TileT)
-    half = packed(t)
+    half = is_packed(t)
     whole = half and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
     blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
@@ -266,7 +266,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
     if op in role.joins_inside:
         role.emit_join()
-    half = packed(t)
+    half = is_packed(t)
     wide = find_wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
         condition = make_alignment_test(role, wide, t)

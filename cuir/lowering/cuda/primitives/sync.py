@@ -34,7 +34,7 @@ def barrier(role: RolePrinter, value: SSAValue) -> str:
 def _emit_named(role: RolePrinter, op: ops.Perform, function: str) -> None:
     value = op.arg("bar")
     name = symbol(value)
-    number = str(role.kernel.named_barrier(name))
+    number = str(role.kernel.reserve_named_barrier(name))
     if isinstance(value.owner, ops.At):
         number = f"{number} + {role.elements.scalar(value.owner.starts[0])}"
     threads = role.kernel.checked.barriers[name].warps * 32

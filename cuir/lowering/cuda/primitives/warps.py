@@ -52,7 +52,7 @@ def warp_if(role: RolePrinter, op: warp_ops.WarpIf) -> None:
 
 
 @prints("tile.pinned")
-def pinned(role: RolePrinter, op: warp_ops.Pinned) -> None:
+def emit_pinned(role: RolePrinter, op: warp_ops.Pinned) -> None:
     """Emit a test that keeps values computed before a wait.
 
     It is hardly ever true, but no compiler can know that: the compiler knows only that an exponential, and so a sum of

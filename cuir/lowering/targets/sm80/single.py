@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import F32, PANEL_BYTES
-from ...cuda.address_sums import SharedRef, unsupported
+from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -107,9 +107,9 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     right_view = role.places.shared(b)
     for view in (left_view, right_view):
         if view is not None and not view.alloc.panelled:
-            raise unsupported("an operand in shared memory whose rows are no whole panels", role.span(op))
+            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", role.span(op))
     if left_view is not None and left_view.transposed:
-        raise unsupported("a transposed left operand of mma", role.span(op))
+        raise make_unsupported_error("a transposed left operand of mma", role.span(op))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     ordered = right_view.transposed and (is_in_operand_order(a) if left_view is None else inner % PANEL == 0)
     steps = 2 if ordered else 1  # read at a time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16, F16, F32
-from ...cuda.address_sums import unsupported
+from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -31,7 +31,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     assert isinstance(a.type, (TileT, SharedT))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     if not isinstance(b.type, SharedT):
-        raise unsupported("a register tile as the right operand of mma", span, "store it to shared memory and give its view")
+        raise make_unsupported_error("a register tile as the right operand of mma", span, "store it to shared memory and give its view")
     if "c" in op.args:
         c = op.arg("c")
         if role.storage_or_none(c) is not target:
@@ -51,9 +51,9 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
     for view in (a_view, b_view):
         if view is not None and not view.alloc.panelled:
-            raise unsupported("an operand in shared memory whose rows are no whole panels", span)
+            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", span)
     if a_view is not None and a_view.transposed:
-        raise unsupported("a transposed left operand of mma", span)
+        raise make_unsupported_error("a transposed left operand of mma", span)
     fragments, base_b = out.temp("b"), out.temp("base")
     per_slab = frag.groups * 4
     base_a = ""

@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from ....syntax.types import PANEL_BYTES
 from ....text.diagnostics import CuirError
 from ....text.source import Span
-from ...cuda.address_sums import unsupported
+from ...cuda.address_sums import make_unsupported_error
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -58,7 +58,7 @@ def _split_into_panels(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tu
     """
     box, view, span = role.places.box(op.arg("box")), role.places.shared(op.arg("shared")), role.span(op)
     if not view.alloc.panelled and view.alloc.rows > 1:
-        raise unsupported("a bulk copy to rows that are no whole panels of 128 bytes", span)
+        raise make_unsupported_error("a bulk copy to rows that are no whole panels of 128 bytes", span)
     width = PANEL_BYTES // view.alloc.dtype.itemsize if view.alloc.panelled else view.cols
     sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
     name = _get_tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled, span)

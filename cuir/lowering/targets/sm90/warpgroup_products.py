@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, DType
-from ...cuda.address_sums import unsupported
+from ...cuda.address_sums import make_unsupported_error
 from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -125,7 +125,7 @@ def _make_operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transpose
     """Return an operand's layout and the text of its descriptor."""
     view = role.places.shared(value)
     if not view.alloc.panelled:
-        raise unsupported("an operand in shared memory whose rows are no whole panels", role.span(op))
+        raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", role.span(op))
     operand = Operand(view.alloc, view.transposed == transposed_is_k_major)
     # in a cluster the upper bits name the CTA
     low = role.hoist_to_start("const uint32_t", "shared_units", "(smem_address & 0x3FFFF) >> 4")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import BF16
-from ...cuda.address_sums import SharedRef, unsupported
+from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -89,9 +89,9 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     right_view = role.places.shared(b)
     for view in (left_view, right_view):
         if view is not None and not view.alloc.panelled:
-            raise unsupported("an operand in shared memory whose rows are no whole panels", span)
+            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", span)
     if left_view is not None and left_view.transposed:
-        raise unsupported("a transposed left operand of mma", span)
+        raise make_unsupported_error("a transposed left operand of mma", span)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     ordered = right_view.transposed and (left_view is not None or is_in_operand_order(a))
     base = out.temp("base")
