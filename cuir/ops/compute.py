@@ -132,8 +132,8 @@ def _mma(cx: CallContext) -> Type:
     effects=Effects(accesses=(Access("a", "read", "async", late=True), Access("b", "read", "async", late=True)), group="wgmma"),
     traits=Traits(product=True),
     doc="a @ b + c by the tensor core (wgmma, its own commit group), in flight until mma_wait. The product takes over "
-    "the accumulator: the old value may only be waited for; a product on the result needs no wait. R is a multiple "
-    "of 64, K of 16, C of 8 and at most 256. Products are exact, accumulation is f32.",
+    "the accumulator: the old value may only be waited for; a next product on the result needs no wait. R is a "
+    "multiple of 64, K of 16, C of 8 and at most 256. Products are exact, accumulation is f32.",
 )
 def _mma_async(cx: CallContext) -> Type:
     t = _check_product(cx, "wgmma", b_shared=True)
@@ -163,8 +163,7 @@ def _mma_async(cx: CallContext) -> Type:
     workers=(128,),
     effects=Effects(drains="wgmma"),
     doc="Waits for product x and every product that the worker issued before x; a value that is no product needs no "
-    "wait. As wgmma.wait_group N it leaves N products in flight: the fewest, over all paths to here, that were "
-    "issued after x, at most 7.",
+    "wait. wgmma.wait_group N leaves N products in flight: the fewest issued after x, over all paths, at most 7.",
 )
 def _mma_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):

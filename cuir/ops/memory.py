@@ -89,7 +89,7 @@ def _full(cx: CallContext) -> Type:
     "rows",
     "memory",
     Param("n", "const i32"),
-    doc="The row numbers 0 .. n-1 as an i32 tile [n, 1].",
+    doc="The row numbers 0 to n-1 as an i32 tile [n, 1].",
     traits=Traits(pure=True, index_of="row"),
 )
 def _rows(cx: CallContext) -> Type:
@@ -101,7 +101,7 @@ def _rows(cx: CallContext) -> Type:
     "cols",
     "memory",
     Param("n", "const i32"),
-    doc="The column numbers 0 .. n-1 as an i32 tile [1, n].",
+    doc="The column numbers 0 to n-1 as an i32 tile [1, n].",
     traits=Traits(pure=True, index_of="column"),
 )
 def _cols(cx: CallContext) -> Type:

@@ -31,7 +31,7 @@ for _sign, _traits in (
         "operators",
         X,
         Y,
-        doc="i32 wraps around; floats round to the dtype. [R, C], [R, 1], [1, C] broadcast.",
+        doc="i32 wraps around; floats round to the dtype. Tiles [R, C], [R, 1] and [1, C] broadcast.",
         operator=True,
         where="any",
         evaluate=meaning(_sign),
@@ -302,8 +302,8 @@ def _gather(cx: CallContext) -> Type:
     traits=Traits(place=True),
     doc="With a slice: a view, which reads nothing. Slices are `:` or `e : e + c` with the same text e and a known c; "
     "integers drop dims, trailing dims may be left out. A tensor's box may reach beyond it (reads 0, writes "
-    "nothing). Shared arrays are sliced at multiples of 8 rows, and from a 128-byte panel of columns on, in chunks "
-    "of 16 bytes.",
+    "nothing). Slices of shared arrays begin at a multiple of 8 rows or at a 128-byte panel of columns, and hold "
+    "whole 16-byte chunks.",
 )
 def _view(cx: CallContext) -> Type:
     return cx.type("place")

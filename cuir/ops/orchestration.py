@@ -18,7 +18,7 @@ from .traits import Traits
     where="declaration",
     spelling="with role",
     traits=Traits(makes="workers"),
-    doc="The block runs on warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers the workers 0 .. n-1. "
+    doc="The block runs on warps=n workers of 32 threads, or warpgroups=n of 128; `as w` numbers the workers 0 to n-1. "
     "registers= sets the 32-bit registers of a thread (sm_90a). Roles of warps with equal registers= share "
     "warpgroups, of four warps each.",
 )
@@ -33,7 +33,7 @@ def _role(cx: CallContext) -> Type:
     Param("dynamic", "const bool", "False", keyword=True),
     where="declaration",
     traits=Traits(declares=True, makes="units"),
-    doc="Deals units of work 0 .. n-1 to the clusters; `for t in work` gives all workers of a cluster the same units, "
+    doc="Deals units of work 0 to n-1 to the clusters; `for t in work` gives all workers of a cluster the same units, "
     "in increasing order. Static: cluster c of G gets c, c + G, ...; dynamic: a free cluster gets the next unit. "
     "The call fixes the grid: one in a kernel.",
 )

@@ -12,7 +12,7 @@ from .traits import Traits
 
 _N, _STAGES = Param("n", "const i32"), Param("stages", "const i32", "one barrier", keyword=True)
 
-_WARPS = Param("warps", "const i32", "those of n workers", keyword=True)
+_WARPS = Param("warps", "const i32", "the warps of n workers", keyword=True)
 
 
 def _declare(cx: CallContext, kind: str) -> Type:
@@ -75,7 +75,7 @@ def _require_single(cx: CallContext) -> None:
     effects=Effects(arrives="bar", expects="bytes"),
     traits=Traits(one_lane=True),
     spelling="bar.expect",
-    doc="Arrives once and adds `bytes` to what the phase waits for.",
+    doc="Arrives once, and adds `bytes` to what the phase expects.",
 )
 def _expect(cx: CallContext) -> Type:
     _require_single(cx)
