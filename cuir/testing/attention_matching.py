@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -21,6 +21,8 @@ from .session_settings import identify, run_once, session
 Mod = Callable[..., torch.Tensor]
 _INPUTS = ("query", "key", "value")
 _HINT = "cuir.verify of the rule names the place in the kernel (docs/verification.md)"
+REORDERED = 7  # further evaluations by PyTorch, where one does not allow a result
+_ROW_FLOAT32 = 2.5  # allowed multiple of the error of the worst row in float32: kernels make a product of three in TF32
 _LSE_ROUNDING = 2.0**-12  # relative: half of what one bit of float16 is
 
 
@@ -46,8 +48,9 @@ def assert_attention_matches(
 
     The kernels run in the interpreter, with `--cuir-gpu` on the GPU. Output, LSE and gradients are compared with
     PyTorch's operators in float64. Allowed are 1.2 times the error that these make in `dtype`, twice in float32, and
-    the rounding of the result; in a row twice PyTorch's error, in float32 four times, and twice the rounding. LSE is compared with operators in
-    float32, beside a rounding of 2^-12. Gradients are those of query, key, value, and of captured tensors that require
+    the rounding of the result; in a row twice PyTorch's error, in float32 2.5 times,
+    and twice the rounding. PyTorch's error is the largest of
+    several orders of the head dim. LSE is compared with operators in float32, beside a rounding of 2^-12. Gradients are those of query, key, value, and of captured tensors that require
     one; a captured tensor of few elements is allowed three deviations of PyTorch's error more.
 
     Args:
@@ -79,9 +82,8 @@ def assert_attention_matches(
         inputs = [x.to(dtype) for x in draw_attention_inputs(case, (D, DV or D), 128, factor, dtype)]
         rule = _Rule(score_mod, mask_mod, factor, gradients, seed)
         device = "cuda" if (session.gpu if gpu is None else gpu) else "cpu"
-        exact, pytorch = rule.compute_pytorch([x.double() for x in inputs]), rule.compute_pytorch(inputs)
-        pytorch["LSE"] = rule.compute_lse([x.float() for x in inputs])
-        return _compare(rule.compute_ours(inputs, device), exact, pytorch, dtype, call) or _compare_captured(rule, inputs, call)
+        exact, ours = rule.compute_pytorch([x.double() for x in inputs]), rule.compute_ours(inputs, device)
+        return _compare(ours, exact, rule.iterate_pytorch(inputs), dtype, call) or _compare_captured(rule, inputs, call)
 
     failure = run_once((identify(score_mod), identify(mask_mod), call, gradients, gpu), check)
     if failure is not None:
@@ -116,9 +118,28 @@ class _Rule:
         results, [self.ours, *_] = self._compute(attend, [x.to(device) for x in inputs], [c.tensor for c in self.learned], 1)
         return results
 
-    def compute_pytorch(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Compute output, LSE and gradients by PyTorch's operators, in the dtype of the inputs."""
-        return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs, [], 1)[0]
+    def compute_pytorch(self, inputs: Sequence[torch.Tensor], order: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """Compute output, LSE and gradients by PyTorch's operators, in the dtype of the inputs.
+
+        order: of the elements of a value in `inputs`, by which the gradient of the output is reordered.
+        """
+        return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs, [], 1, order)[0]
+
+    def iterate_pytorch(self, inputs: Sequence[torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+        """Compute results by PyTorch's operators, first of the inputs, then of `REORDERED` orders of the head dims.
+
+        The exact results do not depend on that order, and rounding does: one evaluation may have a small error by chance.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        for i in range(1 + REORDERED):
+            orders = [torch.arange(x.shape[-1]) if i == 0 else torch.randperm(x.shape[-1], generator=generator) for x in inputs[1:]]
+            order, values_order = orders
+            query, key, value = inputs
+            reordered = [query[..., order], key[..., order], value[..., values_order]]
+            places = {"gradient of query": order, "gradient of key": order, "gradient of value": values_order, "output": values_order}
+            results = self.compute_pytorch(reordered, values_order)
+            results["LSE"] = self.compute_lse([x.float() for x in reordered])
+            yield {name: x[..., places[name].argsort()] if name in places else x for name, x in results.items()}
 
     def compute_captured(self, inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> list[list[torch.Tensor]]:
         """Compute gradients of captured tensors by PyTorch's operators, for each of `DRAWS` gradients of O.
@@ -151,6 +172,7 @@ class _Rule:
         inputs: Sequence[torch.Tensor],
         learned: Sequence[torch.Tensor],
         draws: int,
+        order: torch.Tensor | None = None,
     ) -> tuple[dict[str, torch.Tensor], list[list[torch.Tensor]]]:
         """Return the results by name, and gradients of captured tensors for each of `draws` gradients of O."""
         leaves = [x.detach().requires_grad_(self.gradients) for x in inputs]
@@ -158,6 +180,7 @@ class _Rule:
         results, of_captured = {"output": output.detach().cpu(), "LSE": lse.detach().cpu()}, []
         for i in range(draws if learned else int(self.gradients)):
             upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(self.seed + 1 + i)).to(output)
+            upstream = upstream if order is None else upstream[..., order]
             sources = [*leaves, *learned] if i == 0 else list(learned)
             gradients = torch.autograd.grad(output, sources, upstream, draws > 1, allow_unused=True, materialize_grads=True)
             if i == 0:
@@ -192,30 +215,39 @@ def _map_pairs(mod: Mod, scores: tuple[int, ...]) -> Mod:
 def _compare(
     ours: Mapping[str, torch.Tensor],
     exact: Mapping[str, torch.Tensor],
-    pytorch: Mapping[str, torch.Tensor],
+    pytorch: Iterator[Mapping[str, torch.Tensor]],
     dtype: torch.dtype,
     call: str,
 ) -> MismatchError | None:
-    """Return a failure for the first result that differs by more than is allowed."""
+    """Return a failure for the first result that differs by more than is allowed.
+
+    pytorch: evaluations by PyTorch's operators, whose largest errors are the yardstick. Further ones are made only
+    for a result that the first does not allow.
+    """
+    evaluations = [next(pytorch)]
     for name, expected in exact.items():
-        error, yardstick = (_measure(x[name].double(), expected) for x in (ours, pytorch))
-        rounding = _LSE_ROUNDING if name == "LSE" else torch.finfo(dtype).eps / 2
-        limits = get_ratio(dtype) * yardstick[0] + rounding, _get_row_ratio(dtype) * yardstick[1] + 2 * rounding
+        error = _measure(ours[name].double(), expected)
+        limits = _compute_limits(evaluations, name, expected, dtype)
+        if max(map(compute_share, error[:2], limits)) > 1:
+            evaluations += pytorch
+            limits = _compute_limits(evaluations, name, expected, dtype)
         if max(map(compute_share, error[:2], limits)) > 1:
             text = (
-                f"{name} differs from float64 by {error[0]:.2e}, allowed {limits[0]:.2e} (PyTorch's own {yardstick[0]:.2e}); "
+                f"{name} differs from float64 by {error[0]:.2e}, allowed {limits[0]:.2e}; "
                 f"its worst row {error[2]} by {error[1]:.2e}, allowed {limits[1]:.2e}"
             )
             return make_failure("`flex_attention` differs from PyTorch's", CuirError([Diagnostic("V301", text, None, (), _HINT)]), call)
     return None
 
 
-def _get_row_ratio(dtype: torch.dtype) -> float:
-    """Return the allowed multiple of PyTorch's error for its worst row.
-
-    It is beyond that of the norm in float32, too.
-    """
-    return max(RATIO_ROW, 2 * get_ratio(dtype)) if dtype == torch.float32 else RATIO_ROW
+def _compute_limits(
+    evaluations: Sequence[Mapping[str, torch.Tensor]], name: str, expected: torch.Tensor, dtype: torch.dtype
+) -> tuple[float, float]:
+    """Return the allowed relative errors of a result, in the norm and of the worst row."""
+    norms, rows, _ = zip(*(_measure(x[name].double(), expected) for x in evaluations))
+    rounding = _LSE_ROUNDING if name == "LSE" else torch.finfo(dtype).eps / 2
+    row_ratio = _ROW_FLOAT32 if dtype == torch.float32 else RATIO_ROW
+    return get_ratio(dtype) * max(norms) + rounding, row_ratio * max(rows) + 2 * rounding
 
 
 def _compare_captured(rule: _Rule, inputs: Sequence[torch.Tensor], call: str) -> MismatchError | None:
