@@ -54,5 +54,5 @@ def markdown() -> str:
     for p in passes:
         summary, _, details = (inspect.getdoc(p.module) or "").partition("\n\n")
         paragraph = details.partition("\n\n")[0]
-        parts.append(f"## {p.name}\n\n{paragraph or summary}")
+        parts.append(f"## {p.name}\n\n{' '.join((paragraph or summary).split())}")
     return "\n\n".join(parts) + "\n"
