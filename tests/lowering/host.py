@@ -18,14 +18,14 @@ from cuir.lowering.targets import target_of
 GXX = shutil.which("g++")
 
 # Each of the 128 threads is a coroutine, which runs until it waits for the others of its warp or of its warpgroup.
+# Few headers: to read <functional> and <algorithm> takes the compiler as long as all the rest.
 FRAME = """
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <ucontext.h>
-using std::max; using std::min;
+template <typename T> static inline T max(T x, T y) { return x < y ? y : x; }
+template <typename T> static inline T min(T x, T y) { return y < x ? y : x; }
 #define DEV static inline
 #define __device__ static
 #undef INFINITY
@@ -34,7 +34,8 @@ static const int THREADS = 128, STACK = 1 << 18;
 static ucontext_t scheduler, contexts[THREADS];
 alignas(16) static char stacks[THREADS][STACK], shared_memory[1 << 18];
 static bool done[THREADS];
-static std::function<void()> thread_body;
+static void (*thread_entry)(void*);
+static void* thread_body;
 static int calls, lane_now, given[2][THREADS];
 struct { int x; } static threadIdx;
 struct Meeting { int arrived, generation; } static meetings[4 + 16];   // of each warp, and hardware barriers
@@ -48,11 +49,12 @@ static void meet(Meeting& m, int members) {
 }
 static void thread_main() {
   const int thread = threadIdx.x;
-  thread_body();
+  thread_entry(thread_body);
   done[thread] = true;
 }
-static void run_threads(std::function<void()> body) {
-  thread_body = body;
+template <typename F> static void run_threads(F body) {
+  thread_body = &body;
+  thread_entry = [](void* of) { (*static_cast<F*>(of))(); };
   for (int t = 0; t < THREADS; ++t) {
     done[t] = false;
     getcontext(&contexts[t]);
