@@ -26,10 +26,11 @@ def test_import_is_fast_and_loads_nothing_heavy() -> None:
         "seconds = time.perf_counter() - start\n"
         "print(json.dumps([seconds, sorted(set(sys.modules) - before)]))"
     )
-    best, loaded = min(
-        json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(2)
-    )
-    assert best < 0.2
+    for _ in range(3):  # other load on the machine stretches the first ones
+        seconds, loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        if seconds < 0.2:
+            break
+    assert seconds < 0.2
     assert not {m.partition(".")[0] for m in loaded} & set(HEAVY)
 
 

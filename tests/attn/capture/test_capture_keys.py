@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,9 +50,16 @@ def test_other_code_has_another_digest(old: str, new: str) -> None:
 
 def test_another_process_has_the_same_digest_from_source_and_from_byte_code(tmp_path: Path) -> None:
     (tmp_path / "mods.py").write_text(MOD)
-    script = "from mods import mod\nfrom cuir.attn.capture.capture_keys import make_capture_key\nprint(make_capture_key(mod).digest())"
+    script = """
+import importlib, pathlib, sys
+from cuir.attn.capture.capture_keys import make_capture_key
+for byte_code in (False, True):
+    importlib.invalidate_caches()
+    assert bool(list(pathlib.Path(".").glob("__pycache__/mods.*.pyc"))) == byte_code
+    print(make_capture_key(importlib.import_module("mods").mod).digest())
+    del sys.modules["mods"]
+"""
     (tmp_path / "use.py").write_text(script)
-    digests = [
-        subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout for _ in range(2)
-    ]
-    assert digests[0] == digests[1] == digest(MOD) + "\n"
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    digests = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=True, env=environment).stdout
+    assert digests == 2 * f"{digest(MOD)}\n"

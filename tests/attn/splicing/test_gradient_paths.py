@@ -48,6 +48,6 @@ def test_backward_gives_zeros_or_none(f: Callable[[Any], Any], path: bool) -> No
     def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         return score + f(learned[h]) * kv_idx
 
-    cuir.flex_attention(q, k, v, score_mod=score_mod, backend="interpret").sum().backward()
+    cuir.flex_attention(q, k, v, score_mod=score_mod, backend="interpret", verify="off").sum().backward()
     assert q.grad is not None
     assert (learned.grad is not None and torch.equal(learned.grad, torch.zeros(2))) if path else learned.grad is None
