@@ -78,6 +78,22 @@ class Work:
         return _arithmetic(self.funcs["keep"])
 
     @cached_property
+    def reads_pairs(self) -> bool:
+        """Return whether the score reads an element of a tensor by both query and key."""
+        func = self.funcs["score"]
+        names = {s.targets[0]: names_read(s.value) for s in func.body if isinstance(s, Assign)}
+
+        def depends(e: Node) -> frozenset[str]:
+            read, pending = set[str](), list(names_read(e))
+            while pending:
+                if (name := pending.pop()) not in read:
+                    read.add(name)
+                    pending += names.get(name, ())
+            return frozenset(read)
+
+        return any(isinstance(e, Subscript) and {"q", "k"} <= depends(e) for s in func.body for e in walk(s))
+
+    @cached_property
     def dependencies(self) -> frozenset[str]:
         """Names on which the count of blocks depends, through functions.
 

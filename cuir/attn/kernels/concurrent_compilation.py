@@ -1,0 +1,139 @@
+"""Compilation of the settings of a program, beside the verification of the one that is expected to run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...checking.checked import Const
+from ...runtime.nvcc import Nvcc
+from ..capture.first_call_progress import Progress
+
+if TYPE_CHECKING:
+    from ...runtime.compiled_kernel import CompiledKernel
+
+Compile = Callable[[Mapping[str, Const], Nvcc], "CompiledKernel"]
+
+
+class Superseded(Exception):
+    """Raised in the verification of a setting once another one is expected to run."""
+
+
+class Candidates:
+    """Settings that are compiled, in their order, until one spills few registers.
+
+    A later setting takes the place of an earlier one that spills more than is allowed, if it spills half as much.
+    As a context manager, it stops the compilers that still run at its end.
+    """
+
+    def __init__(self, settings: Sequence[Mapping[str, Const]], allowed: int, compile: Compile, spills: bool):
+        """Create the candidates; nothing is compiled yet.
+
+        Args:
+            allowed: bytes that a setting may spill.
+            spills: the first setting is expected to spill more, so the second one is compiled beside it.
+        """
+        self.settings, self.allowed, self.compile, self.spills = settings, allowed, compile, spills and len(settings) > 1
+        # plain lists, which a forked process may read whichever thread held a lock
+        self.kernels: list[CompiledKernel | None] = [None] * len(settings)
+        self.errors: list[BaseException | None] = [None] * len(settings)
+        self.compilers: dict[int, Nvcc] = {}
+        self.changed = threading.Condition()
+        self.ended = False
+
+    def __enter__(self) -> Candidates:
+        self._start(0)
+        if self.spills:
+            self._start(1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            self.ended = True
+            compilers = list(self.compilers.values())
+        for nvcc in compilers:
+            nvcc.stop()
+
+    def expected(self) -> tuple[int, bool]:
+        """Return the setting that is expected to run, by its index, and whether this is certain."""
+        best = self.kernels[0]
+        if best is None:
+            return int(self.spills and not self.errors[0]), False
+        index = 0
+        for number in range(1, len(self.settings)):
+            if best.spilled <= self.allowed:
+                break
+            candidate = self.kernels[number]
+            if candidate is None:
+                return number, False
+            if candidate.spilled <= best.spilled // 2:
+                index, best = number, candidate
+        return index, True
+
+    def decided(self) -> tuple[int, CompiledKernel]:
+        """Wait for the compilers; return the setting that runs, and its kernel. Raises what a compiler raised."""
+        with self.changed:
+            while True:
+                index, certain = self.expected()
+                kernel = self.kernels[index]
+                if certain and kernel is not None:
+                    return index, kernel
+                for number in (0, index):
+                    if (error := self.errors[number]) is not None:
+                        raise error
+                self.changed.wait()
+
+    def verify(self, prove: Callable[[Mapping[str, Const], Progress], object], name: str) -> int:
+        """Verify the setting that is expected to run, from the beginning where another one is expected meanwhile.
+
+        Returns its index. Raises the CuirError of `prove`.
+        """
+        while True:
+            index, _ = self.expected()
+            # verification would share the interpreter lock with the lowering, which it needs as well
+            for nvcc in list(self.compilers.values()):
+                nvcc.begun.wait()
+            try:
+                prove(self.settings[index], _Watch(name, lambda index=index: self.expected()[0] != index))  # type: ignore[misc]
+            except Superseded:
+                continue
+            return index
+
+    def _start(self, number: int) -> None:
+        """Start a compiler, unless it was started, and return once its process runs or has ended."""
+        with self.changed:
+            if self.ended or number in self.compilers:
+                return
+            nvcc = self.compilers[number] = Nvcc()
+        threading.Thread(target=self._run, args=(number, nvcc), name="cuir-nvcc", daemon=True).start()
+        nvcc.begun.wait()
+
+    def _run(self, number: int, nvcc: Nvcc) -> None:
+        try:
+            kernel, error = self.compile(self.settings[number], nvcc), None
+        except BaseException as raised:
+            kernel, error = None, raised
+        nvcc.note_end()
+        with self.changed:
+            self.kernels[number], self.errors[number] = kernel, error
+            following, certain = self.expected()
+            self.changed.notify_all()
+        if not certain:
+            self._start(following)
+
+
+class _Watch(Progress):
+    """Progress of a verification that ends early if it is needless."""
+
+    def __init__(self, name: str, needless: Callable[[], bool]):
+        super().__init__(name)
+        self.needless = needless
+
+    def tell(self, text: str, passing: bool = False) -> None:
+        if passing and self.needless():
+            raise Superseded
+        super().tell(text, passing)
+
+
+__all__ = ["Candidates", "Superseded"]
