@@ -72,7 +72,7 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
     """
     if not worklist:
         return
-    bound, stores = _bind_names(checked), collect_stored_floats(checked)
+    bound, stores = bind_names(checked), collect_stored_floats(checked)
     worklist, names, visited = list(worklist), set[tuple[int, str]](), set[IdentityKey]()
     while worklist:
         i, expr = worklist.pop(0)
@@ -89,7 +89,7 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
         if isinstance(expr, Subscript):
             worklist += stores.get(root_name(expr) or "", [])
         elif operation is not None and operation[0].effects.accesses and not operation[0].sums:
-            worklist += [v for name in _list_accessed(checked, expr, reads=True) for v in stores.get(name, [])]
+            worklist += [v for name in list_accessed(checked, expr, reads=True) for v in stores.get(name, [])]
         elif operation is not None and not operation[0].sums:
             worklist += [(i, a) for a in operation[1] if _is_float(checked, a)]
 
@@ -98,24 +98,32 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
 def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
     values: dict[str, list[Placed]] = {}
-    copied: dict[str, set[str]] = {}
-    for i, body in enumerate(_list_bodies(checked)):
+    for i, body in enumerate(list_bodies(checked)):
         for node in (n for stmt in body for n in walk(stmt)):
             call = checked.find_call(node)
-            for to in _list_accessed(checked, node, reads=False):
+            for to in list_accessed(checked, node, reads=False):
                 assert call is not None
                 values.setdefault(to, []).extend((i, a) for a in call.args.values() if _is_float(checked, a))
-                copied.setdefault(to, {to}).update(_list_accessed(checked, node, reads=True))
+    return {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in collect_copies(checked).items()}
+
+
+@keep_with_kernel
+def collect_copies(checked: Checked) -> Mapping[str, set[str]]:
+    """Map each array and tensor that the kernel writes to itself and all that are copied there."""
+    copied: dict[str, set[str]] = {}
+    for node in (n for body in list_bodies(checked) for stmt in body for n in walk(stmt)):
+        for to in list_accessed(checked, node, reads=False):
+            copied.setdefault(to, {to}).update(list_accessed(checked, node, reads=True))
     while any(len(froms) < len(_extend_copies(copied, to)) for to, froms in copied.items()):
         copied = {to: _extend_copies(copied, to) for to in copied}
-    return {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in copied.items()}
+    return copied
 
 
 def _extend_copies(copied: Mapping[str, set[str]], to: str) -> set[str]:
     return copied[to].union(*(copied.get(name, set()) for name in copied[to]))
 
 
-def _list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
+def list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
     """Return the arrays and tensors that a call reads, or those that it writes."""
     call = checked.find_call(node)
     places = (
@@ -124,14 +132,14 @@ def _list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
     return [name for place in places if (name := root_name(place)) is not None]
 
 
-def _list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
+def list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
     return [checked.declarations, *(r.body for r in checked.roles)]
 
 
 @keep_with_kernel
-def _bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
+def bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
     """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
-    each = [definitions(body) for body in _list_bodies(checked)]
+    each = [definitions(body) for body in list_bodies(checked)]
     outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
     return [{**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)]
 
@@ -163,7 +171,7 @@ def list_deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
 
 def list_placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
     """Yield the deciding expressions of `list_deciders`, each with the number of its block."""
-    for i, body in enumerate(_list_bodies(checked)):
+    for i, body in enumerate(list_bodies(checked)):
         yield from ((i, expr, floats) for expr, floats in _list_deciders(checked, body))
 
 
@@ -234,12 +242,17 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[st
 
 
 __all__ = [
+    "Placed",
+    "bind_names",
+    "collect_copies",
     "collect_stored_floats",
     "definitions",
     "dtype_of",
     "entry",
     "expressions",
     "jumps",
+    "list_accessed",
+    "list_bodies",
     "list_deciders",
     "list_placed_deciders",
     "mark_decisions",

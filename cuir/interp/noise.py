@@ -6,7 +6,7 @@ gives the same run under the same schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -27,7 +27,8 @@ class Noise:
 
     The same seed gives the same run under the same schedule; a seed and its negative vary every value to opposite
     sides. off: nothing is varied. truths: results of the comparisons and casts that floats decide, in order, if they
-    are recorded. forced: results that replace computed ones.
+    are recorded. forced: results that replace computed ones. contractions: sums that round once with their product,
+    where nothing else is varied; None: some of them, by the seed.
     """
 
     seed: int
@@ -35,6 +36,7 @@ class Noise:
     truths: list[Truth] | None = None
     forced: dict[IdentityKey, list[Any]] = field(default_factory=dict)
     orders: dict[int, torch.Tensor] = field(default_factory=dict)
+    contractions: frozenset[IdentityKey] | None = None
 
     def of(self, t: Any, ulps: int) -> Any:
         """Return a float value moved by up to `ulps` units in the last place.
@@ -61,6 +63,8 @@ class Noise:
 
     def fuses(self, e: Expr) -> bool:
         """Return whether a multiply-add rounds once, the same wherever its text is run."""
+        if self.contractions is not None:
+            return IdentityKey(e) in self.contractions
         return not self.off and bool((hash((abs(self.seed), e.span.line, e.span.column)) >> 3) % 2) == (self.seed > 0)
 
     def decide(self, e: Expr, value: Any) -> Any:
@@ -72,6 +76,11 @@ class Noise:
         if self.truths is not None:
             self.truths.append((e, value.clone() if isinstance(value, torch.Tensor) else value))
         return value
+
+
+def contract_sums(sums: Iterable[Expr]) -> Noise:
+    """Make a variation that contracts these sums with their products, and changes nothing else."""
+    return Noise(1, off=True, contractions=frozenset(map(IdentityKey, sums)))
 
 
 _NOW: ContextVar[Noise | None] = ContextVar("noise", default=None)

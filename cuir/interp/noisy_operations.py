@@ -2,7 +2,8 @@
 
 Noise (noise.py) enters functions with an error bound in the table, sums in another order (of rows and columns, and of products),
 and multiply-adds fused or not. What decides a comparison is computed as written and left alone
-(cuir/checking/decisions.py), as sums of scalars that all roles share are. Costs nothing where it is not requested.
+(cuir/checking/decisions.py), as sums of scalars that all roles share are, and sums that lowering does not contract
+(cuir/checking/contraction.py). Costs nothing where it is not requested.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.decisions import expressions, list_deciders
+from ..checking.contraction import collect_exempt_sums
+from ..checking.decisions import bind_names, expressions, list_deciders
 from ..checking.kernel_results import keep_with_kernel
 from ..ops.base import Op
 from ..ops.expressions import traits
-from ..syntax.nodes import Binary, Expr
+from ..syntax.nodes import Binary, Expr, Name
 from ..syntax.types import F32, TileType
 from ..syntax.walk import IdentityKey
 from .machine import Evaluate, Worker
@@ -57,7 +59,11 @@ def compile_perturbed(
         return sum_shuffled
     if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
         return lambda w: _get_noise(w).of(run(w), op.ulps)
-    if not exact and isinstance(e, Binary) and op.traits.linear and (tile or IdentityKey(e) not in _collect_declared(checked)):
+    if exact or not isinstance(e, Binary) or (not tile and IdentityKey(e) in _collect_declared(checked)):
+        return run
+    if op.traits.multiplies and tile and IdentityKey(e) in _collect_named(checked):
+        return _keep_unrounded(code_of, e, run)
+    if op.traits.linear and IdentityKey(e) not in collect_exempt_sums(checked):
         return _multiply_add(code_of, e, run, tile)
     return run
 
@@ -74,6 +80,12 @@ def _collect_declared(checked: Checked) -> frozenset[IdentityKey]:
     return frozenset(map(IdentityKey, expressions(checked.declarations)))
 
 
+@keep_with_kernel
+def _collect_named(checked: Checked) -> frozenset[IdentityKey]:
+    """Return the expressions that names are bound to."""
+    return frozenset(IdentityKey(e) for bound in bind_names(checked) for values in bound.values() for _, e in values)
+
+
 def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
     """Compile x * y + z, rounded once or twice."""
 
@@ -82,7 +94,7 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
 
     first, second = e.left, e.right
     if not product(first) and not product(second):
-        return run
+        return _add_named(code_of, e, run) if tile and isinstance(e.left, Name) | isinstance(e.right, Name) else run
     factors, addend = (first, second) if product(first) else (second, first)
     assert isinstance(factors, Binary)
     x, y, z = code_of(factors.left), code_of(factors.right), code_of(addend)
@@ -99,6 +111,48 @@ def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Eva
         return (sign[0] * (a * b) + sign[1] * c).to(torch.float32)
 
     return run_either
+
+
+def _keep_unrounded(code_of: Compile, e: Binary, run: Evaluate) -> Evaluate:
+    """Compile a product of tiles that keeps its unrounded value beside it, where sums are contracted."""
+    x, y = code_of(e.left), code_of(e.right)
+
+    def multiply(w: Worker) -> torch.Tensor:
+        if not _get_noise(w).contractions:
+            return run(w)
+        unrounded = _to_double(x(w)) * _to_double(y(w))
+        result = unrounded.to(torch.float32)
+        result.unrounded = unrounded  # type: ignore[attr-defined]
+        return result
+
+    return multiply
+
+
+def _add_named(code_of: Compile, e: Binary, run: Evaluate) -> Evaluate:
+    """Compile a sum of tiles of which one may be a product with a name, rounded once or twice."""
+    x, y, (x_sign, y_sign) = code_of(e.left), code_of(e.right), traits(e).linear
+
+    def add(w: Worker) -> torch.Tensor:
+        noise = _get_noise(w)
+        if not noise.contractions or not noise.fuses(e):
+            return run(w)
+        left, right = x(w), y(w)
+        a, b = _find_unrounded(left), _find_unrounded(right)
+        if a is None and b is None:
+            return run(w)
+        first = _to_double(left) if a is None else a
+        second = b if a is None and b is not None else _to_double(right)  # only one product is not rounded
+        return (x_sign * first + y_sign * second).to(torch.float32)
+
+    return add
+
+
+def _find_unrounded(v: Any) -> torch.Tensor | None:
+    """Return the unrounded value of a product; where its tile was overwritten since, the tile's."""
+    unrounded = getattr(v, "unrounded", None)
+    if not isinstance(unrounded, torch.Tensor) or unrounded.shape != v.shape:
+        return None
+    return torch.where(unrounded.to(torch.float32) == v, unrounded, v.to(torch.float64))
 
 
 def _to_double(v: Any) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 
 from ..attn.verification.problems import Case
 from ..checking.checked import Checked
+from ..checking.contraction import collect_exempt_sums
 from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
 from ..interp.noise import Noise, Truth, perturb_runs
 from ..ops.base import Op
@@ -45,7 +46,7 @@ def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C
     if not fed:
         return []
     most = FEW if level == "quick" else MANY
-    sized = sorted(((_compute_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
+    sized = sorted(((compute_volume(c), i, c) for i, c in enumerate(cases)), key=lambda x: x[:2])
     small = [c for volume, _, c in sized if volume > 0]
     kinds = _WHOLE if any(jumps(checked, e) for e, _ in fed) else _WHOLE[:1] if any(op.ulps for _, (op, _) in fed) else ()
     whole = sorted((c for c in small if getattr(c, "kind", "") in kinds), key=lambda c: kinds.index(c.kind))
@@ -53,7 +54,7 @@ def choose_perturbed(checked: Checked, cases: Iterable[C], level: str) -> list[C
     return [*first, *(c for c in whole[:most] if not any(c is x for x in first))]
 
 
-def _compute_volume(case: Draw | Case) -> int:
+def compute_volume(case: Draw | Case) -> int:
     sizes = asdict(case.lengths) if isinstance(case, Case) else case.sizes
     return math.prod(int(n) for n in sizes.values())
 
@@ -66,27 +67,27 @@ def check_perturbed(checked: Checked, judged: Callable[[], object]) -> None:
     within the bounds.
     """
     for seed in (SEED, -SEED):
-        if (error := _judge_with(judged, Noise(seed))) is not None:
+        if (error := judge_with(judged, Noise(seed))) is not None:
             _blame(checked, judged, seed, error)
 
 
 def _blame(checked: Checked, judged: Callable[[], object], seed: int, error: CuirError) -> None:
     calm, shaken = Noise(seed, off=True, truths=[]), Noise(seed, truths=[])
-    if _judge_with(judged, calm) is not None:
+    if judge_with(judged, calm) is not None:
         return
-    _judge_with(judged, shaken)
+    judge_with(judged, shaken)
     flipped = _find_flipped(calm.truths or [], shaken.truths or [])
     truths: dict[IdentityKey, list[Any]] = {}
     for e, value in calm.truths or []:
         truths.setdefault(IdentityKey(e), []).append(value)
     for e in flipped:
-        if _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)])})) is None:
+        if judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)])})) is None:
             raise _make_error(checked, e, error)
-    if flipped and _judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)]) for e in flipped})) is None:
+    if flipped and judge_with(judged, Noise(seed, forced={IdentityKey(e): list(truths[IdentityKey(e)]) for e in flipped})) is None:
         raise _make_error(checked, flipped[0], error)
 
 
-def _judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
+def judge_with(judged: Callable[[], object], noise: Noise) -> CuirError | None:
     try:
         with perturb_runs(noise):
             judged()
@@ -130,7 +131,7 @@ def _make_error(checked: Checked, e: Expr, error: CuirError) -> CuirError:
         [
             Diagnostic(
                 "V308",
-                f"the {noun} `{_shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it",
+                f"the {noun} `{shorten(e)}` hangs on the last bits of a value that is not exact, and the result on it",
                 e.span,
                 tuple(notes),
                 hint,
@@ -152,7 +153,7 @@ def _describe(checked: Checked, e: Expr, operands: int) -> tuple[str, str]:
     return noun, "compare numbers that are exact (before the function, or indices), or leave room for the error: x > c - 0.001"
 
 
-def _shorten(e: Expr) -> str:
+def shorten(e: Expr) -> str:
     """Return the text as written, if it is one line.
 
     Names of functions' locals differ in the flat kernel.
@@ -177,16 +178,18 @@ def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op,
             continue
         op = operation[0]
         as_written = op.traits.divides_floats and e.decides
-        if op.sums or (op.ulps and not as_written) or (not e.decides and _may_fuse(e)):
+        if op.sums or (op.ulps and not as_written) or (not e.decides and _may_fuse(checked, e)):
             return op, e
     return None
 
 
-def _may_fuse(e: Expr) -> bool:
+def _may_fuse(checked: Checked, e: Expr) -> bool:
     """Return whether an expression may be contracted to a fused multiply-add where it does not decide."""
+    if IdentityKey(e) in collect_exempt_sums(checked):
+        return False
     return (
         isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
     )
 
 
-__all__ = ["check_perturbed", "choose_perturbed"]
+__all__ = ["check_perturbed", "choose_perturbed", "compute_volume", "judge_with", "shorten"]

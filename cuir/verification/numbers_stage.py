@@ -17,6 +17,7 @@ from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
 from ..text.progress_message import ProgressMessage
 from .branch_problems import make_branch_draws
+from .contraction_verdicts import check_contraction, choose_contraction_cases
 from .coverage.coverage_runs import Cover
 from .coverage.observed_sides import Observed
 from .coverage.one_sided_conditions import report_coverage
@@ -69,6 +70,7 @@ class NumbersStage:
         self.todo: Todo = []
         self.problems: list[FunctionLaunch] = []  # the launches of `todo`, of a function whose runs are shared
         self.remaining: list[AnyCase] = []  # problems that could not be run
+        self.contractions = 0  # problems that were run again with products and sums rounded once
 
     def prepare(self, more: Sequence[AnyCase]) -> list[Job]:
         """List the problems before any has run, as jobs that return rows.
@@ -115,6 +117,7 @@ class NumbersStage:
         branches = make_branch_draws(checked, self.spec, self.observed, self.cases, self.request.level)
         self._run_problems(stage, [(checked, d) for d in branches], ())
         noisy = self._repeat_with_noise()
+        self.contractions = self._repeat_with_contraction()
         stage.reason = self._describe(stage, len(todo), [w for w, _, _ in corners], [w for w, _, _ in hidden], noisy)
         require_compared(checked, self.spec, stage.rows)
 
@@ -171,15 +174,22 @@ class NumbersStage:
 
     def _repeat_with_noise(self) -> int:
         """Run some problems again with noise; return their number."""
-        repeated = choose_perturbed(
-            self.checked,
-            [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.remaining],
-            self.request.level,
-        )
+        repeated = choose_perturbed(self.checked, self._list_repeatable(), self.request.level)
         for case in repeated:
             self.request.progress(f"numbers: once more with noise, {case.name}")
-            check_perturbed(self.checked, lambda case=case: check_case(self.program, self.checked, self.spec, case))  # type: ignore[misc]
+            check_perturbed(self.checked, partial(check_case, self.program, self.checked, self.spec, case))
         return len(repeated)
+
+    def _repeat_with_contraction(self) -> int:
+        """Run some problems again with products and sums rounded once; return their number."""
+        cases = choose_contraction_cases(self.checked, self._list_repeatable(), self.request.level)
+        for case in cases:
+            self.request.progress(f"numbers: once more with contracted products, {case.name}")
+            check_contraction(self.checked, partial(check_case, self.program, self.checked, self.spec, case))
+        return len(cases)
+
+    def _list_repeatable(self) -> list[AnyCase]:
+        return [c for c in self.cases if not is_counted(c) and not is_user_case(c) and c not in self.remaining]
 
     def _describe(self, stage: Stage, problems: int, corners: Sequence[str], hidden: Sequence[str], noisy: int) -> str:
         worst, coverage = max((float(r["error / allowed"]) for r in stage.rows), default=0.0), self.cover.coverage
@@ -199,6 +209,8 @@ class NumbersStage:
             words.append(f"with {consts_texts[0]}, and besides with {' and with '.join(consts_texts[1:])}")
         if noisy:
             words.append(f"{noisy} of them once more, with what is not exact varied within its bounds")
+        if self.contractions:
+            words.append(f"{self.contractions} of them once more, with each product and sum rounded once, as GPUs may do")
         if self.remaining:
             words.append(describe_left(self.remaining))
         words.append(describe_outside(stage.rows))

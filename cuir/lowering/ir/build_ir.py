@@ -2,6 +2,7 @@
 
 Every name of the program is a value at each place; where branches or turns of a loop meet, names that they bind
 differently are carried. Nothing is optimised here: dead values are carried too (the pass `eliminate_dead_code` removes them).
+Sums that must not be contracted with a product are marked `exact` (checking/contraction.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ...arguments.index_ranges import collect_index_names
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
+from ...checking.contraction import collect_exempt_sums
 from ...checking.views import Drop, make_view
 from ...ops.base import Op, Param
 from ...ops.expressions import operator, subscript, traits
@@ -293,7 +295,8 @@ class _Body:
         return self._apply(entry.name, [self.value(x) for x in operands], expr)
 
     def _apply(self, name: str, args: Sequence[SSAValue], expr: Expr) -> SSAValue:
-        return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr))))
+        exact = IdentityKey(expr) in collect_exempt_sums(self.checked)
+        return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr)), exact))
 
     def _build_lazy(self, condition: Expr, then: Expr, orelse: Expr) -> SSAValue:
         """Build a choice of which only one side is evaluated.

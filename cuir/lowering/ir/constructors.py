@@ -1,6 +1,6 @@
 """Constructors of operations of the table, for passes, which test traits and not names.
 
-Each takes its operands and the type of the result; `exact`: it is computed as written, since it feeds a comparison.
+Each takes its operands and the type of the result; `exact`: it is computed as written, without contraction.
 """
 
 from __future__ import annotations

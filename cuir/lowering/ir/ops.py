@@ -121,7 +121,7 @@ class Primitive(IRDLOperation):
 class Apply(Primitive):
     """A pure operation of the table on scalars and tiles.
 
-    `exact`: it feeds a comparison, so it is computed as written, without contraction.
+    `exact`: it is computed as written, without contraction.
     """
 
     name = "tile.apply"

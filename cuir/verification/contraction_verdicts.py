@@ -1,0 +1,58 @@
+"""Verdict with every product contracted with its sum: a GPU may round both once, and the result must stay right.
+
+Which sums lowering may contract, and which it computes as written, says checking/contraction.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from ..attn.verification.problems import Case
+from ..checking.checked import Checked
+from ..checking.contraction import list_contractable_sums
+from ..interp.noise import contract_sums
+from ..syntax.nodes import Expr
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from .noise_verdicts import FEW, MANY, compute_volume, judge_with, shorten
+from .values.cases import Draw
+
+KIND = "wide"  # of inputs, with the largest products
+_HINT = (
+    "a product that is rounded elsewhere does not cancel this one: subtract first, c * (x - y) for c * x - c * y, or subtract "
+    "the maximum of such products itself, row_max(c * x), which is computed as written"
+)
+
+C = TypeVar("C", bound="Draw | Case")
+
+
+def choose_contraction_cases(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
+    """Return the smallest problems of wide inputs; none if the kernel has nothing to contract."""
+    wide = [c for c in cases if c.kind == KIND and compute_volume(c)] if list_contractable_sums(checked) else []
+    return sorted(wide, key=compute_volume)[: FEW if level == "quick" else MANY]
+
+
+def check_contraction(checked: Checked, judged: Callable[[], Sequence[Mapping[str, object]]]) -> None:
+    """Judge a problem with all products contracted. Raises CuirError V301 for a sum that changes the verdict.
+
+    judged: runs the kernel on fresh arguments, and returns rows of numbers, or raises CuirError for a bad verdict. It
+    passed without contraction.
+    """
+    sums = list_contractable_sums(checked)
+    error = judge_with(judged, contract_sums(sums))
+    if error is None or not error.diagnostics[0].code.startswith("V3"):
+        return
+    alone = ((e, judge_with(judged, contract_sums([e]))) for e in sums)
+    e, error = next(((e, found) for e, found in alone if found is not None), (sums[0], error))
+    before = max((float(r["error / allowed"]) for r in judged() if "error / allowed" in r), default=0.0)  # type: ignore[arg-type]
+    raise _make_error(e, error, before)
+
+
+def _make_error(e: Expr, error: CuirError, before: float) -> CuirError:
+    first = error.diagnostics[0]
+    message = f"the GPU may round the product and the sum `{shorten(e)}` once (FMA), and the result is then wrong"
+    notes = (Note(f"then: {first.message}"), *first.notes, Note(f"with both rounded, the error is {before:.2f} of what is allowed"))
+    return CuirError([Diagnostic("V301", message, e.span, notes, _HINT)])
+
+
+__all__ = ["check_contraction", "choose_contraction_cases"]
