@@ -47,7 +47,7 @@ def _mbarrier(cx: CallContext) -> Type:
     _WARPS,
     where="declaration",
     traits=Traits(declares=True, makes="barrier", hardware=True),
-    doc="A hardware barrier of n workers, completed by n arrivals (sync also waits). Arrivals left over at the end are "
+    doc="A hardware barrier: n arrivals of workers complete it; sync arrives and waits. Arrivals left over at the end are "
     "legal. The hardware counts warps: if roles of warps and of warpgroups share the barrier, warps=k says how "
     "many warps a phase has, and the n workers of each phase must have k warps (S406).",
 )
