@@ -6,15 +6,18 @@ each sweep in a plain run; each test within its budget of CPU seconds.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import itertools
 import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -27,6 +30,9 @@ from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out,
 
 torch.set_num_threads(1)
 hold_freed_memory()
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # garbage is collected behind a test
+with mock.patch.object(sys, "addaudithook"), contextlib.suppress(ImportError):
+    import filelock as filelock  # of PyTorch and transformers: its hook runs at each `id()` of the process from then on
 os.environ.setdefault("CUIR_PROCESSES", "1")  # of a verification: workers share the cores out already
 gc.disable()  # until all tests are collected: imports and parametrised cases make objects that stay
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
