@@ -63,7 +63,7 @@ def _groups(checked: Checked) -> dict[str, Groups]:
     products: list[tuple[int, Span]] = []
     waits_by_agent: dict[str, list[tuple[int, Span]]] = {"cp.async": [], "bulk store": []}
     for role in checked.roles:
-        products += _left_by_waits(checked, role)
+        products += _count_later_products(checked, role)
         for node, call in calls(checked, role.body):
             agent = {"cp_async": "cp.async", "bulk_store": "bulk store"}.get(call.op.effects.drains or "")
             if agent is not None:
@@ -75,7 +75,7 @@ def _groups(checked: Checked) -> dict[str, Groups]:
     return {agent: g for agent, g in groups.items() if g.remaining}
 
 
-def _left_by_waits(checked: Checked, role: Role) -> list[tuple[int, Span]]:
+def _count_later_products(checked: Checked, role: Role) -> list[tuple[int, Span]]:
     """Return for each mma_wait, in the order of the text, the number of later products that may still run.
 
     A loop's body is walked twice.

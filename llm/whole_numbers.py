@@ -145,8 +145,8 @@ class _Parser:
             self.take(",")
             arguments.append(self.choice(depth + 1))
         self.take(")")
-        return arguments[0] if name in CASTS and len(arguments) == 1 else CALLS[name](*arguments) if name in CALLS else self.unknown()
+        return arguments[0] if name in CASTS and len(arguments) == 1 else CALLS[name](*arguments) if name in CALLS else self.raise_unknown()
 
-    def unknown(self) -> int:
+    def raise_unknown(self) -> int:
         """Raise _Unknown."""
         raise _Unknown

@@ -106,7 +106,7 @@ def places(name: str) -> dict[str, str]:
     from ..lowering.targets import find_emitter
 
     lowered = find_emitter(name) or (build if name in IN_THE_IR else None)
-    by_consumer = {"interpreter": interpreter_places().get(name), "lowering": _where(lowered) if lowered is not None else None}
+    by_consumer = {"interpreter": interpreter_places().get(name), "lowering": _locate(lowered) if lowered is not None else None}
     return {consumer: place for consumer, place in by_consumer.items() if place is not None}
 
 
@@ -126,7 +126,7 @@ def interpreter_places() -> dict[str, str]:
     return places_by_name
 
 
-def _where(function: Any) -> str:
+def _locate(function: Any) -> str:
     """Return the place of a function, `file:line`."""
     function = inspect.unwrap(function)
     file = Path(inspect.getsourcefile(function) or "")

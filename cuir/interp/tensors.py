@@ -96,7 +96,10 @@ class TensorArg:
 
 
 def _are_within(index: torch.Tensor, size: int) -> bool:
-    """Return whether all elements lie in [0, size): one pass, where a tile of truth values would take five operations."""
+    """Return whether all elements lie in [0, size), by one pass over them.
+
+    A tile of truth values would take five operations.
+    """
     if not index.numel():
         return True
     low, high = index.aminmax()

@@ -11,7 +11,7 @@ HINTS = ("evict_first", "evict_last", "evict_normal")
 
 
 def _check_shapes(cx: CallContext) -> SharedView | None:
-    """Check a box against the shared view on the other side of a copy, which is returned; both have the same shape."""
+    """Check that a copy's box and its shared view have the same shape; return the view."""
     box, view = require_box(cx, "box"), require_shared(cx, "shared")
     if box is None or view is None:
         return None

@@ -82,9 +82,9 @@ def _numpy_state() -> Any:
     returned where its bytes are the same.
     """
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    known, data, state = _last_numpy_state[0]
+    last_generator, data, state = _last_numpy_state[0]
     current = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES) if isinstance(generator, np.random.MT19937) else None
-    if current is not None and known is generator and data == current:
+    if current is not None and last_generator is generator and data == current:
         return state
     read: Any = np.random.get_state()
     kind, keys, *rest = read

@@ -67,9 +67,9 @@ def find_neighbours(file: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            found = _folder.names
+            names = _folder.names
             _folder.path, _folder.names = outer
-            _remove_modules(found)
+            _remove_modules(names)
             sys.modules.update(hidden)
 
 

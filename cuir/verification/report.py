@@ -121,7 +121,7 @@ class VerifyReport(ShownInNotebooks):
                 f"no problem is longer than one step of the kernel through {', '.join(self.steps)}: nothing is said of a second one"
             )
         texts += self.warnings
-        if words := self.coverage.left_open(self.source):
+        if words := self.coverage.name_open_sides(self.source):
             texts.append(words)
         if self.negative:
             texts.append(

@@ -1,4 +1,4 @@
-"""Causal attention with a second product in its scores, as of positions that have queries and keys of their own."""
+"""Causal attention whose scores have a second product, of queries and keys of positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from cuir.spec import FunctionSpecification
 
 
 def second_keys() -> FunctionSpecification:
-    """O = softmax(scale * (Q K^T + Q2 K2^T)) V where k <= q + (N - M); a query without keys has O = 0. LSE is that of the softmax.
+    """O = softmax(scale * (Q K^T + Q2 K2^T)) V where k <= q + (N - M).
+
+    A query without keys has O = 0. LSE is that of the softmax.
 
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.3: queries and keys that carry the position, beside those that do not.
     """

@@ -10,8 +10,9 @@ from cuir.spec import Lengths, Specification
 
 
 def time_stamps(time: torch.Tensor | None = None) -> Specification:
-    """keep = time[b, k] <= time[b, q], for events of which several may have one time: each attends to those that are not later.
+    """keep = time[b, k] <= time[b, q], for events of which several may have one time.
 
+    Each event attends to those that are not later.
     `time`: i32 [B, max(M, N)], it never falls from one token to the next; without it, bursts of 1 to 9 tokens.
     """
 

@@ -106,7 +106,7 @@ def apply(function: Callable[..., Ints], *numbers: Number) -> Number:
 
 
 def choose(condition: Number, positive: Number, negative: Number) -> Number:
-    """Select `positive` where the condition holds, else `negative`; unknown where it is unknown and they differ."""
+    """Select `positive` where the condition holds, else `negative`; unknown where that decides."""
     if extent((condition, positive, negative)) > MOST:
         return UNKNOWN_NUMBER
     axes, (c, a, b), (sc, sa, sb) = align((condition, positive, negative))
@@ -127,7 +127,7 @@ def wrap(data: Ints, bits: int) -> Ints:
     return np.where(low >> (bits - 1) & 1, low - (1 << bits), low)
 
 
-def unsigned(data: Ints, bits: int) -> Ints:
+def as_unsigned(data: Ints, bits: int) -> Ints:
     """Reinterpret integers as unsigned; of 64 bits only those that an i64 holds."""
     return data & ((1 << bits) - 1) if bits < 64 else data
 
@@ -145,7 +145,7 @@ def _shift(bits: int, letter: str, is_left: bool) -> Callable[[Ints, Ints], Ints
     """Return the shift of a type."""
 
     def run(a: Ints, n: Ints) -> Ints:
-        n = unsigned(n, 32)
+        n = as_unsigned(n, 32)
         within = np.minimum(n, 63)
         if is_left:
             return np.where(n >= bits, 0, wrap(a << within, bits))
@@ -153,7 +153,7 @@ def _shift(bits: int, letter: str, is_left: bool) -> Callable[[Ints, Ints], Ints
             return a >> within
         if bits == 64:
             return np.where(n == 0, a, (a >> within) & ~(np.int64(-1) << np.minimum(64 - within, 63)))
-        return np.where(n >= bits, 0, wrap(unsigned(a, bits) >> within, bits))
+        return np.where(n >= bits, 0, wrap(as_unsigned(a, bits) >> within, bits))
 
     return run
 
@@ -163,7 +163,7 @@ def _make_division(bits: int, letter: str, remainder: bool) -> Callable[[Ints, I
 
     def run(a: Ints, b: Ints) -> Ints:
         if letter != "s":
-            a, b = unsigned(a, bits), unsigned(b, bits)
+            a, b = as_unsigned(a, bits), as_unsigned(b, bits)
         safe = np.where(b == 0, 1, b)
         quotient = np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))
         return wrap(a - quotient * safe if remainder else quotient, bits)
@@ -176,7 +176,7 @@ def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
 
     def run(a: Ints, b: Ints) -> Ints:
         if letter != "s":
-            a, b = unsigned(a, bits), unsigned(b, bits)
+            a, b = as_unsigned(a, bits), as_unsigned(b, bits)
         if bits > 32:
             product = a.astype(object) * b.astype(object)
             return np.asarray(
@@ -210,7 +210,7 @@ def compare(op: str, a: Number, b: Number) -> Number:
     if comparison is None or letter == "f":
         return UNKNOWN_NUMBER
     if letter == "u" or op.split(".")[1] in ("lo", "ls", "hi", "hs"):
-        return apply(lambda x, y: comparison(unsigned(x, bits), unsigned(y, bits)), a, b)
+        return apply(lambda x, y: comparison(as_unsigned(x, bits), as_unsigned(y, bits)), a, b)
     return apply(comparison, a, b)
 
 
@@ -229,7 +229,7 @@ def compute(op: str, operands: Sequence[Number]) -> Number:
         return apply(lambda *x: wrap(np.asarray(function(*x), np.int64), out), *operands)
 
     wide, high = ".wide" in op, ".hi" in op
-    operand = (lambda x: x) if signed == "s" else (lambda x: unsigned(x, bits))
+    operand = (lambda x: x) if signed == "s" else (lambda x: as_unsigned(x, bits))
     match name, len(operands):
         case ("mov", 1) | ("cvta", 1) | ("mapa", 2):
             return operands[0]
@@ -238,7 +238,7 @@ def compute(op: str, operands: Sequence[Number]) -> Number:
             if len(kinds) != 2 or "f" in (kinds[0][0], kinds[1][0]):
                 return UNKNOWN_NUMBER
             to, source = (int(b) for _, b in kinds)
-            take = (lambda x: wrap(x, source)) if kinds[1][0] == "s" else (lambda x: unsigned(x, source))
+            take = (lambda x: wrap(x, source)) if kinds[1][0] == "s" else (lambda x: as_unsigned(x, source))
             return apply(lambda x: wrap(take(x), to), *operands)
         case "add", 2:
             return apply_wrapped(lambda a, b: a + b)
@@ -284,7 +284,7 @@ def compute(op: str, operands: Sequence[Number]) -> Number:
             return apply_wrapped(_lop3)
         case "popc", 1:
             return apply(
-                lambda a: np.array([bin(int(x)).count("1") for x in unsigned(a, 32).ravel()], np.int64).reshape(a.shape), *operands
+                lambda a: np.array([bin(int(x)).count("1") for x in as_unsigned(a, 32).ravel()], np.int64).reshape(a.shape), *operands
             )
         case "selp", 3:
             return choose(operands[2], operands[0], operands[1])
@@ -294,7 +294,7 @@ def compute(op: str, operands: Sequence[Number]) -> Number:
 def _field(a: Ints, p: Ints, n: Ints, bits: int, letter: str) -> Ints:
     """Extract bits (bfe)."""
     p, n = p & 0xFF, np.minimum(n & 0xFF, 62)
-    low = (unsigned(a, bits) >> np.minimum(p, 63)) & ((np.int64(1) << n) - 1)
+    low = (as_unsigned(a, bits) >> np.minimum(p, 63)) & ((np.int64(1) << n) - 1)
     return np.where((letter == "s") & (n > 0) & ((low >> np.maximum(n - 1, 0)) & 1 == 1), low - (np.int64(1) << n), low)
 
 

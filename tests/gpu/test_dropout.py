@@ -70,7 +70,7 @@ def deterministic(device: str, name: str, length: int, dim: int, dtype: str, tim
     problem.compare(run_deterministically(problem.outputs, times))
 
 
-def repeated(device: str, name: str, length: int, dim: int, dtype: str) -> None:
+def repeat_calls(device: str, name: str, length: int, dim: int, dtype: str) -> None:
     """Calls behind the first one, with other seeds and probabilities in turns, are right for their own."""
     problem = Dropped(name, device, length, dim, dtype)
     for turn in range(6):
@@ -79,7 +79,7 @@ def repeated(device: str, name: str, length: int, dim: int, dtype: str) -> None:
         problem.compare(problem.outputs())
 
 
-def drawn(device: str, length: int, dim: int) -> None:
+def draw_seeds(device: str, length: int, dim: int) -> None:
     """Seeds come of the device's default generator, and checkpointing draws them again."""
     problem = Dropped("causal", device, length, dim, "float16")
 
@@ -98,7 +98,7 @@ def drawn(device: str, length: int, dim: int) -> None:
         problem.compare((o.detach(), *torch.autograd.grad(o, leaves, problem.do)))
 
 
-def compiled(device: str, length: int, dim: int, compiler: str) -> None:
+def run_compiled(device: str, length: int, dim: int, compiler: str) -> None:
     """Right under torch.compile, with a seed that is drawn outside of the graph, and different in two calls whose graph draws it."""
     problem = Dropped("documents, soft cap", device, length, dim, "float16")
 
@@ -114,7 +114,7 @@ def compiled(device: str, length: int, dim: int, compiler: str) -> None:
     assert not torch.equal(graph(None, *leaves), graph(None, *leaves))
 
 
-def captured(length: int, dim: int) -> None:
+def run_captured(length: int, dim: int) -> None:
     """Each replay of a CUDA graph draws another seed, and its backward pass drops what its forward pass dropped."""
     problem = Dropped("causal", "cuda", length, dim, "float16", 0.5)
     leaves = problem.leaves()
@@ -195,22 +195,22 @@ def test_deterministic(name: str, dim: int, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", ["full", "documents"])
 def test_repeated(name: str, dtype: str) -> None:
-    run_isolated(repeated, "cuda", name, 700, 64, dtype, seconds=300)
+    run_isolated(repeat_calls, "cuda", name, 700, 64, dtype, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_seeds_are_drawn(dim: int) -> None:
-    run_isolated(drawn, "cuda", 700, dim, seconds=300)
+    run_isolated(draw_seeds, "cuda", 700, dim, seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_compiled(dim: int) -> None:
-    run_isolated(compiled, "cuda", 700, dim, "inductor", seconds=300)
+    run_isolated(run_compiled, "cuda", 700, dim, "inductor", seconds=300)
 
 
 @pytest.mark.parametrize("dim", [64, 128])
 def test_in_a_cuda_graph(dim: int) -> None:
-    run_isolated(captured, 700, dim, seconds=300)
+    run_isolated(run_captured, 700, dim, seconds=300)
 
 
 def test_masks_agree() -> None:

@@ -56,8 +56,8 @@ def _refuses_as_well(checked: Checked, spec: FunctionSpecification, case: Draw, 
     run(checked, inputs.arguments(), undefined=inputs.undefined)
     try:
         judge_function(checked, spec, inputs, case)
-    except CuirError as other:
-        return other.diagnostics[0].code == error.diagnostics[0].code
+    except CuirError as interpreted_error:
+        return interpreted_error.diagnostics[0].code == error.diagnostics[0].code
     return False
 
 

@@ -29,14 +29,14 @@ def right(part: int, parts: int) -> list[str]:
     return names
 
 
-def grouped_queries() -> None:
+def run_grouped_queries() -> None:
     with torch.device("cuda"):
         q, (k, v) = torch.randn(B, 4, S, D).half(), (torch.randn(B, 2, S, D).half() for _ in range(2))
         mask = create_block_mask(_causal, B=None, H=None, Q_LEN=S, KV_LEN=S, device="cuda", _compile=True)
         check(q, k, v, None, _causal, mask, enable_gqa=True)
 
 
-def compiled() -> None:
+def run_compiled() -> None:
     """Compile as the tutorial does; under torch.compile as without it."""
     with torch.device("cuda"):
         score: Mod = EXAMPLES["soft_cap"]()[0]  # type: ignore[assignment]
@@ -58,6 +58,6 @@ def test_examples(part: int) -> None:
     assert run_isolated(right, part, PARTS, seconds=300) == sorted(EXAMPLES)[part::PARTS]
 
 
-@pytest.mark.parametrize("case", [grouped_queries, compiled])
+@pytest.mark.parametrize("case", [run_grouped_queries, run_compiled])
 def test_calls_of_the_tutorial(case: Callable[[], None]) -> None:
     run_isolated(case, seconds=300)

@@ -229,7 +229,7 @@ def split_prefix_response_attention_matches_duplicated_causal_cuda(t: Trial) -> 
     causal = t.ours.create_block_mask(causal_mask, 1, 1, 128, 128, device=t.device, BLOCK_SIZE=128)
     response = merge(*part(second, first, None), *part(second, second, causal))
     o = torch.cat([part(first, first, causal)[0], response], dim=2)
-    close(o, attention(mask=block_mask(t, causal_mask, 1, 1, 256, 256))(t.theirs)(q, k, v), 3e-3)
+    close(o, attention(mask=block_mask(t, causal_mask, 1, 1, 256, 256))(t.torch_api)(q, k, v), 3e-3)
 
 
 def causal_by_blocks(api: Any, b: int, h: int, m: int, n: int, size: int, device: str, separate: bool = True) -> Any:

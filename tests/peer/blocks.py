@@ -22,7 +22,7 @@ OF_QUERIES = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"
 
 def alike(t: Trial, make: Callable[[Any], Any], names: tuple[str, ...] = OF_KEYS) -> Any:
     """Makes a block mask of both implementations and compares tensors of it. Gives ours."""
-    ours, torch_mask = make(t.ours), make(t.theirs)
+    ours, torch_mask = make(t.ours), make(t.torch_api)
     for name in names:
         same_tensor(getattr(ours, name), getattr(torch_mask, name), name)
     return ours
@@ -43,7 +43,7 @@ def block_mask_attributes(t: Trial) -> None:
     n = t.length(2048)
 
     def pair(mod: Any, b: int, h: int) -> list[Any]:
-        return [api.create_block_mask(mod, b, h, n, n, device=t.device) for api in (t.ours, t.theirs)]
+        return [api.create_block_mask(mod, b, h, n, n, device=t.device) for api in (t.ours, t.torch_api)]
 
     parts = (lambda m: m, lambda m: m[0], lambda m: m[0, 0], lambda m: m[1, 0], lambda m: m[1])
     for mod, b, h in ((shifted_causal(t), 4, 2), (shifted_causal(t, torch.arange(8, device=t.device)), 8, 1)):
@@ -57,7 +57,7 @@ def block_mask_attributes(t: Trial) -> None:
 @scenario(ATTENTION, FIELDS, BLOCK_SIZE=(32, 64, 128, 256, (32, 64), (64, 32)))
 def block_size_changes(t: Trial, BLOCK_SIZE: Any) -> None:
     ours, torch_mask = (
-        api.create_block_mask(noop_mask, 4, 2, 2048, 2048, device=t.device, BLOCK_SIZE=BLOCK_SIZE) for api in (t.ours, t.theirs)
+        api.create_block_mask(noop_mask, 4, 2, 2048, 2048, device=t.device, BLOCK_SIZE=BLOCK_SIZE) for api in (t.ours, t.torch_api)
     )
     same(ours.BLOCK_SIZE, torch_mask.BLOCK_SIZE, "BLOCK_SIZE")
     same(ours.shape, torch_mask.shape, "shape")
@@ -92,7 +92,7 @@ def block_mask_device_change(t: Trial) -> None:
 def block_mask_viz(t: Trial) -> None:
     n = t.length(2048)
     for mod, b in ((causal_mask, 1), (shifted_causal(t, torch.arange(8, device=t.device)), 8)):
-        same(*(str(api.create_block_mask(mod, b, 1, n, n, device=t.device)) for api in (t.ours, t.theirs)), "str()")
+        same(*(str(api.create_block_mask(mod, b, 1, n, n, device=t.device)) for api in (t.ours, t.torch_api)), "str()")
 
 
 @scenario(ATTENTION, FIELDS)
@@ -184,7 +184,7 @@ def flatten(t: Trial, method: str) -> tuple[Any, Any]:
     """Return the flattened mask, in the numbers that PyTorch's has."""
     (tensors, context), torch_mask = (
         getattr(pytree_mask(t), method)(),
-        getattr(t.theirs.create_block_mask(causal_mask, 2, 4, 512, 512, t.device), method)(),
+        getattr(t.torch_api.create_block_mask(causal_mask, 2, 4, 512, 512, t.device), method)(),
     )
     same((len(tensors), len(context)), (len(torch_mask[0]), len(torch_mask[1])), "how many tensors and other values a mask is flattened to")
     return tensors, context
@@ -235,7 +235,7 @@ def from_kv_blocks_without_q_computation(t: Trial, full_indices: bool) -> None:
 @scenario(ATTENTION, FIELDS)
 def block_size(t: Trial) -> None:
     for options in ({}, {"BLOCK_SIZE": (64, 64)}):
-        masks = [api.BlockMask.from_kv_blocks(*make_blocks(t, False)[:2], **options) for api in (t.ours, t.theirs)]
+        masks = [api.BlockMask.from_kv_blocks(*make_blocks(t, False)[:2], **options) for api in (t.ours, t.torch_api)]
         same(*(mask.BLOCK_SIZE for mask in masks), "BLOCK_SIZE")
 
 
@@ -322,7 +322,7 @@ def mask_mod_combiners(t: Trial) -> None:
 
     combination = t.ours.and_masks(causal_mask, lambda b, h, q, kv: q - kv <= window)
     make = block_mask(t, combination, 1, 1, n, n)
-    same(*(int(make(api).kv_num_blocks.sum()) for api in (t.ours, t.theirs)), "the number of partly kept blocks")
+    same(*(int(make(api).kv_num_blocks.sum()) for api in (t.ours, t.torch_api)), "the number of partly kept blocks")
     t.judge(attention(mask=make), t.qkv((B, H, n, D), dtype=torch.float16))
     empty, all_of_it, all_items = (
         t.ours.create_block_mask(mod, 1, 1, n, n, device=t.device)

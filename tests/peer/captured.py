@@ -110,10 +110,10 @@ def silu_on_score(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.dtype) 
 def padded_dense_causal(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.dtype) -> Mod:
     lengths = torch.arange(b, device=t.device, dtype=torch.int32) + 1  # compared with the score, as in the original
 
-    def padded(inner: Mod) -> Mod:
+    def pad(inner: Mod) -> Mod:
         return lambda score, b, h, q, kv: torch.where(score <= lengths[b], inner(score, b, h, q, kv), NEVER)
 
-    return padded(causal)
+    return pad(causal)
 
 
 def captured_scale(t: Trial, b: int, h: int, m: int, n: int, dtype: torch.dtype) -> Mod:

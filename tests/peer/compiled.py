@@ -194,7 +194,7 @@ def mask_mod_handles_symint_addition(t: Trial) -> None:
 
     call = t.compile(make(t.ours), fullgraph=True, dynamic=True)
     for m, n in ((192, 128), (160, 96)):
-        t.judge_found(call, make(t.theirs), t.qkv((1, 2, m, 32), (1, 2, n, 32), torch.float16))
+        t.judge_found(call, make(t.torch_api), t.qkv((1, 2, m, 32), (1, 2, n, 32), torch.float16))
 
 
 @scenario(ATTENTION, DYNAMIC, gradients=BACKWARD, dtype=FAST)
@@ -209,7 +209,7 @@ def dynamic_captured_buffer(t: Trial, dtype: torch.dtype) -> None:
         tensors = t.qkv((B, heads, S, D), dtype=dtype)
         mask = block_mask(t, noop_mask, B, 1, S, S)
         ours = functools.partial(call, score_mod=mod, block_mask=mask(t.ours))
-        t.judge_found(ours, attention(mod, mask)(t.theirs), tensors, learned=(factor,))
+        t.judge_found(ours, attention(mod, mask)(t.torch_api), tensors, learned=(factor,))
 
 
 @scenario(ATTENTION, DYNAMIC)
@@ -231,7 +231,7 @@ def dynamic_shapes_bug_dynamic_batch(t: Trial) -> None:
         x, lengths = torch.randn(16, 12, 256, device=t.device), torch.randint(0, 12, (16,), device=t.device)
         compiled = torch.compile(t.ours.flex_attention, dynamic=True, fullgraph=True, backend=counter)
         ours = run(t.ours, x, lengths, compiled, t.compile(t.ours.create_block_mask, dynamic=True, fullgraph=False))
-        close(ours, run(t.theirs, x, lengths, t.theirs.flex_attention, t.theirs.create_block_mask), 1e-2)
+        close(ours, run(t.torch_api, x, lengths, t.torch_api.flex_attention, t.torch_api.create_block_mask), 1e-2)
     expect(counter.frame_count == 1, f"{counter.frame_count} graphs, PyTorch has 1")
 
 
@@ -251,12 +251,12 @@ def free_symbol_dynamic(t: Trial) -> None:
         def mask_mod(b: Any, h: Any, q: Any, kv: Any, dropped: torch.Tensor = dropped) -> Any:
             return ~dropped[b, q]
 
-        masks = [t.compile(t.ours.create_block_mask, dynamic=True), t.theirs.create_block_mask]
+        masks = [t.compile(t.ours.create_block_mask, dynamic=True), t.torch_api.create_block_mask]
         ours, torch_mask = (
             create(B=b, BLOCK_SIZE=128, mask_mod=mask_mod, H=None, Q_LEN=256, KV_LEN=256, device=t.device) for create in masks
         )
         x = torch.randn(b, 256, 512, device=t.device)
-        close(call(x, ours), project(t, weight, t.theirs.flex_attention, x, block_mask=torch_mask), 2e-2)
+        close(call(x, ours), project(t, weight, t.torch_api.flex_attention, x, block_mask=torch_mask), 2e-2)
 
 
 @scenario(ATTENTION, DYNAMIC, gradients=BACKWARD)
@@ -275,7 +275,7 @@ def symbol_closure_in_score_mod(t: Trial) -> None:
     call = t.compile(make(t.ours), dynamic=True)
     for b in (4, 16, 32) if t.native else (2, 4, 8):
         x = torch.randn(b, 256, 512, device=t.device)
-        close(call(x), make(t.theirs)(x), 2e-2)
+        close(call(x), make(t.torch_api)(x), 2e-2)
 
 
 # ---- options, modes, checkpoints
@@ -312,7 +312,7 @@ def large_batch_heads_grid_dimension(t: Trial) -> None:
     q, k, v = t.qkv((t.batch(22720), 3, 64, 32), dtype=torch.float16)
     o = call(q, k, v)
     some = slice(-8, None)  # the last blocks of a grid that is longer than 2 ** 16
-    close(o[some], t.theirs.flex_attention(q[some], k[some], v[some]), 2e-3)
+    close(o[some], t.torch_api.flex_attention(q[some], k[some], v[some]), 2e-3)
 
 
 @scenario(ATTENTION, COMPILED)
@@ -351,7 +351,7 @@ def selective_ac(t: Trial, ops_to_save: list[Any]) -> None:
 
         return lambda x: checkpoint(inner, x, use_reentrant=False, context_fn=context)
 
-    close(t.compile(make(t.ours))(x), project(t, weight, t.theirs.flex_attention, x), 1e-2)
+    close(t.compile(make(t.ours))(x), project(t, weight, t.torch_api.flex_attention, x), 1e-2)
 
 
 @scenario(ATTENTION, COMPILED, gradients=BACKWARD)
@@ -367,7 +367,7 @@ def selective_ac_with_max_autotune_short_query(t: Trial) -> None:
         functools.partial(checkpoint, t.ours.flex_attention, use_reentrant=False, context_fn=context), mode="max-autotune-no-cudagraphs"
     )
     mask = block_mask(t, causal_mask, 2, 4, 64, 64)
-    t.judge_found(functools.partial(ours, block_mask=mask(t.ours)), attention(mask=mask)(t.theirs), t.qkv((2, 4, 64, 16)))
+    t.judge_found(functools.partial(ours, block_mask=mask(t.ours)), attention(mask=mask)(t.torch_api), t.qkv((2, 4, 64, 16)))
 
 
 def with_dynamic_max_autotune(t: Trial) -> None:
@@ -375,7 +375,7 @@ def with_dynamic_max_autotune(t: Trial) -> None:
     mask = t.compile(t.ours.create_block_mask)(causal_mask, 1, 1, n, n, device=t.device)
     call = t.compile(t.ours.flex_attention, dynamic=True, mode="max-autotune-no-cudagraphs")
     options = {"score_mod": mod, "enable_gqa": True, "kernel_options": None}
-    reference = functools.partial(t.theirs.flex_attention, block_mask=block_mask(t, causal_mask, 1, 1, n, n)(t.theirs), **options)
+    reference = functools.partial(t.torch_api.flex_attention, block_mask=block_mask(t, causal_mask, 1, 1, n, n)(t.torch_api), **options)
     t.judge_found(functools.partial(call, block_mask=mask, **options), reference, t.qkv((2, 16, n, 64)))
 
 

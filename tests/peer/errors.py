@@ -21,13 +21,13 @@ def mixed_dtypes_fails(t: Trial) -> None:
     q, k, v = t.randn(1, 1, 512, 64), *t.qkv((1, 1, 512, 64), dtype=torch.float16)[1:]
     with t.allow_either():  # PyTorch's eager call takes them from 2.12 on
         o = t.ours.flex_attention(q, k, v, identity)
-        close(o, t.theirs.flex_attention(q, k, v, identity), 2e-3)
+        close(o, t.torch_api.flex_attention(q, k, v, identity), 2e-3)
 
 
 @scenario(ATTENTION, ERRORS, dtype=FAST)
 def return_aux_deprecation_warnings(t: Trial, dtype: torch.dtype) -> None:
     q, k, v = t.qkv((2, 2, 64, 16), dtype=dtype)
-    options = {"return_lse": True, "return_aux": t.theirs.AuxRequest(lse=True)}
+    options = {"return_lse": True, "return_aux": t.torch_api.AuxRequest(lse=True)}
     t.expect_refusal(lambda: t.ours.flex_attention(q, k, v, **options), "return_lse and return_aux at once")
 
 
@@ -154,7 +154,7 @@ def quantise(t: Trial, heads: int, dims: tuple[int, ...] | None) -> None:
 
     options = {"kernel_options": {"BACKEND": "TRITON_DECODE"}}
     actual = t.compile(attention(mod, **options)(t.ours), fullgraph=True)(q, small_k, small_v) * v_scale
-    expected = t.theirs.flex_attention(q, k, v)
+    expected = t.torch_api.flex_attention(q, k, v)
     ratio = 20 * torch.log10(expected.float().norm() / (actual.float() - expected.float()).norm())
     if not ratio > 10:
         raise Wrong(f"the signal is {ratio:.1f} dB over the noise, and not 10")

@@ -20,7 +20,7 @@ Q = (1, 2, 70, 64)
 
 def in_place(t: Trial, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A call of PyTorch's in the place of ours, with another result."""
-    t.ours = SimpleNamespace(flex_attention=lambda *arguments, **options: change(t.theirs.flex_attention(*arguments, **options)))
+    t.ours = SimpleNamespace(flex_attention=lambda *arguments, **options: change(t.torch_api.flex_attention(*arguments, **options)))
     t.judge(attention(), t.qkv(Q, dtype=torch.float16), compiled=False)
 
 

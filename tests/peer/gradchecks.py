@@ -20,7 +20,7 @@ LSE, CHECKS = "log-sum-exp", "gradients in float64"
 def logsumexp_correctness(t: Trial, dtype: torch.dtype, score_mod: Any) -> None:
     q, k, v = t.qkv((B, H, S, D), dtype=dtype)
     o, lse = t.compile(attention(score_mod, return_lse=True)(t.ours))(q, k, v)
-    golden = attention(score_mod, return_lse=True)(t.theirs)(q.double(), k.double(), v.double())
+    golden = attention(score_mod, return_lse=True)(t.torch_api)(q.double(), k.double(), v.double())
     expect(lse.dtype == torch.float32, f"LSE is {lse.dtype}")
     close(o, golden[0], 2e-2)
     close(lse, golden[1], 2e-2, "LSE")
@@ -147,7 +147,7 @@ def check_gradients(
         call = attention(score_mod, mask, return_lse=output is not None)(api)
         return call if output is None else lambda q, k, v: call(q, k, v)[output]
 
-    t.judge_found(torch.compile(make(t.ours), backend=backend, fullgraph=True), make(t.theirs), tensors)
+    t.judge_found(torch.compile(make(t.ours), backend=backend, fullgraph=True), make(t.torch_api), tensors)
     if t.gradients:
         expect(torch.autograd.gradcheck(make(t.ours), tensors, raise_exception=True), "gradcheck")
 
@@ -177,7 +177,7 @@ def document_masking_edge_case(t: Trial, mode: str) -> None:
     mask = block_mask(t, lambda b, h, q, kv: document[b, q] == document[b, kv], 2, 1, 128, 128)
     tensors = t.qkv((2, 1, 128, 4), dtype=torch.float64)
     make = attention(mask=mask)
-    t.judge_found(torch.compile(make(t.ours), backend=mode, fullgraph=True), make(t.theirs), tensors)
+    t.judge_found(torch.compile(make(t.ours), backend=mode, fullgraph=True), make(t.torch_api), tensors)
 
 
 @scenario(ATTENTION, LSE, gradients=BACKWARD)
@@ -187,7 +187,7 @@ def differentiable_logsumexp_compiled(t: Trial) -> None:
     t.judge(attention(return_lse=True), tensors)
     if t.gradients:
         losses = []
-        for call in (t.compile(t.ours.flex_attention), t.theirs.flex_attention):
+        for call in (t.compile(t.ours.flex_attention), t.torch_api.flex_attention):
             o, lse = call(*tensors, return_lse=True)
             losses.append(torch.autograd.grad(o.mean() + (lse * weights).sum(), tensors))
         for name, item, second in zip(("dQ", "dK", "dV"), *losses):

@@ -83,7 +83,7 @@ def convert_logical_block_mask(t: Trial) -> None:
         mask = api.create_block_mask(causal_mask, 2, 1, 512, 512, device=t.device)
         return cache.convert_logical_block_mask(mask, kv_len=torch.full((2,), 512, device=t.device))
 
-    actual, expected = convert(t.ours), convert(t.theirs)
+    actual, expected = convert(t.ours), convert(t.torch_api)
     for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"):
         same_tensor(getattr(actual, name), getattr(expected, name), name)
 

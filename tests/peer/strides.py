@@ -78,7 +78,7 @@ def flex_attention_stride_ordering(t: Trial, mode: str, permute_order: tuple[int
         q, k, v = (x.detach() for x in (q, k, v))  # those of the original require no gradients here: pages have none
         ours = read_pages(identity, block_mask(t, noop_mask, q.shape[0], 1, q.shape[2], k.shape[2]), k, v)
     o = t.judge(attention(identity), (q, k, v), ours=ours, compiled=mode != "eager", paged=ours is not None)
-    expected = order_of(t.theirs.flex_attention(q, k, v))
+    expected = order_of(t.torch_api.flex_attention(q, k, v))
     expect(order_of(o) == expected, f"O has its dims in the order {order_of(o)} of strides, PyTorch's in {expected}")
 
 

@@ -105,7 +105,7 @@ def test_few_numbers_are_judged_with_those_of_other_draws(m: int, off: int, end:
     """A result that is off for the first draw alone: in 64 numbers of 1,088 by little, in 64 by much, and in 4,096 that are judged alone."""
     trial, calls = Trial(), []
     tensors = trial.qkv((1, 4, m, 16), (1, 4, 128, 16), torch.float16)
-    torch_call = attention()(trial.theirs)
+    torch_call = attention()(trial.torch_api)
 
     def call(*inputs: torch.Tensor) -> torch.Tensor:
         calls.append(inputs)

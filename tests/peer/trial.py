@@ -20,7 +20,7 @@ Make = Callable[[Any], Callable[..., Any]]  # an implementation -> the call of q
 
 BLOCK, BLOCKS, BATCHES = 128, 4, 16
 ENOUGH, MOST_DRAWS = 1024, 16  # numbers of O that are judged by their average, and draws that give them
-THEIRS = pytorch
+TORCH_API = pytorch
 
 
 def ours(backend: str, verify: str) -> Any:
@@ -76,8 +76,8 @@ class Trial:
     def __post_init__(self) -> None:
         self.native = self.backend == "native"
         self.device = "cuda" if self.native else "cpu"
-        self.theirs = THEIRS
-        self.ours = THEIRS if self.backend == "pytorch" else ours("auto" if self.native else "interpret", self.verify)
+        self.torch_api = TORCH_API
+        self.ours = TORCH_API if self.backend == "pytorch" else ours("auto" if self.native else "interpret", self.verify)
 
     @property
     def tf32(self) -> bool:
@@ -138,7 +138,7 @@ class Trial:
         """
         call = (ours or make)(self.ours)
         call = self.compile(call, **options) if compiled else call
-        return self.judge_found(call, make(self.theirs), tensors, learned=learned, paged=paged, names=names, drawn=ours is None)
+        return self.judge_found(call, make(self.torch_api), tensors, learned=learned, paged=paged, names=names, drawn=ours is None)
 
     def judge_found(
         self,
@@ -197,7 +197,7 @@ class Trial:
         **options: Any,
     ) -> Any:
         """Judge within a tolerance of PyTorch's eager result."""
-        expected = as_tuple(make(self.theirs)(*tensors))
+        expected = as_tuple(make(self.torch_api)(*tensors))
         call = (ours or make)(self.ours)
         result = (self.compile(call, **options) if compiled else call)(*tensors)
         for name, a, b in zip(("O", "LSE"), as_tuple(result), expected):
@@ -226,7 +226,7 @@ class Trial:
                 raise
 
     def _for_people(self, error: Exception) -> bool:
-        return self.ours is self.theirs or refusal(error) is not None or isinstance(error, ValueError)
+        return self.ours is self.torch_api or refusal(error) is not None or isinstance(error, ValueError)
 
 
 @contextlib.contextmanager

@@ -103,11 +103,11 @@ def _product(times: list[Expr], over: list[Expr]) -> Expr:
 def _multiply(factors: list[Expr]) -> Expr:
     varying = [f for f in factors if names_read(f) & VARYING]
     uniform = [f for f in factors if f not in varying]
-    parts = [_left(part) for part in (varying, uniform) if part]
-    return _left(parts) if parts else _UNIT
+    parts = [_fold_product(part) for part in (varying, uniform) if part]
+    return _fold_product(parts) if parts else _UNIT
 
 
-def _left(factors: list[Expr]) -> Expr:
+def _fold_product(factors: list[Expr]) -> Expr:
     result = factors[0]
     for f in factors[1:]:
         result = Binary("*", result, f)

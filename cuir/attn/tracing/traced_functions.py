@@ -35,7 +35,7 @@ _float = _of("float")
 _LOG2E, _LN2, _HUGE = math.log2(math.e), math.log(2.0), 1e18  # whose square f32 holds
 
 
-def _signed(magnitude: Proxy, x: object) -> Proxy:
+def _copy_sign(magnitude: Proxy, x: object) -> Proxy:
     """Return a magnitude with the sign of x."""
     return _where(_lt(x, 0), _neg(magnitude), magnitude)
 
@@ -126,7 +126,7 @@ def _atan2(y: object, x: object) -> Proxy:
         is_zero = _eq(squares, 0.0)
         return _where(is_zero, 0.0, _div(x, squares)), _where(is_zero, 0.0, _neg(_div(y, squares)))
 
-    return attach_partials(_signed(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
+    return attach_partials(_copy_sign(_where(_lt(x, 0), _sub(math.pi, angle), angle), y), partials, y, x)
 
 
 @handles("sinc")
@@ -166,14 +166,14 @@ def _half_exp(x: object) -> Proxy:
 def _sinh(x: object) -> Proxy:
     t, e = _tanh(_mul(x, 0.5)), _half_exp(x)
     near = _div(_mul(2.0, t), _mul(_sub(1.0, t), _add(1.0, t)))
-    value = _where(_lt(_abs(x), 1), near, _signed(_sub(e, _div(0.25, e)), x))
+    value = _where(_lt(_abs(x), 1), near, _copy_sign(_sub(e, _div(0.25, e)), x))
     return attach_partials(value, lambda z, x: (_add(e, _div(0.25, e)),), x)
 
 
 @handles("cosh")
 def _cosh(x: object) -> Proxy:
     e = _half_exp(x)
-    return attach_partials(_add(e, _div(0.25, e)), lambda z, x: (_signed(_sub(e, _div(0.25, e)), x),), x)
+    return attach_partials(_add(e, _div(0.25, e)), lambda z, x: (_copy_sign(_sub(e, _div(0.25, e)), x),), x)
 
 
 @handles("asinh", "arcsinh")
@@ -182,7 +182,7 @@ def _asinh(x: object) -> Proxy:
     square = _mul(a, a)
     root = _sqrt(_add(1.0, square))
     near = _log1p(_add(a, _div(square, _add(1.0, root))))
-    value = _signed(_where(_lt(a, _HUGE), near, _add(_log(a), _LN2)), x)
+    value = _copy_sign(_where(_lt(a, _HUGE), near, _add(_log(a), _LN2)), x)
     return attach_partials(value, lambda z, x: (_div(1.0, root),), x)
 
 
@@ -196,7 +196,7 @@ def _acosh(x: object) -> Proxy:
 @handles("atanh", "arctanh")
 def _atanh(x: object) -> Proxy:
     a = _abs(_float(x))
-    value = _signed(_mul(0.5, _log1p(_div(_mul(2.0, a), _sub(1.0, a)))), x)
+    value = _copy_sign(_mul(0.5, _log1p(_div(_mul(2.0, a), _sub(1.0, a)))), x)
     return attach_partials(value, lambda z, x: (_div(1.0, _mul(_sub(1.0, x), _add(1.0, x))),), x)
 
 
@@ -254,7 +254,7 @@ def _isclose(x: object, y: object, rtol: object = 1e-5, atol: object = 1e-8, equ
 
 @handles("copysign")
 def _copysign(x: object, y: object) -> Proxy:
-    return _signed(_abs(_float(x)), y)
+    return _copy_sign(_abs(_float(x)), y)
 
 
 @handles("heaviside")

@@ -139,7 +139,7 @@ def floor_divide(cx: Operation, x: str, y: str) -> str:
     """Emit a quotient of ints rounded to minus infinity."""
     if (shift := _shift(cx.constants[1])) is not None:
         return f"({x} >> {shift})" if shift else x
-    return _unsigned("/", x, y) if all(cx.nonnegative) else f"cuir::floordiv({x}, {y})"
+    return _emit_unsigned("/", x, y) if all(cx.nonnegative) else f"cuir::floordiv({x}, {y})"
 
 
 @text_of("%")
@@ -147,10 +147,10 @@ def floor_modulo(cx: Operation, x: str, y: str) -> str:
     """Emit a remainder of ints with the divisor's sign."""
     if _shift(cx.constants[1]) is not None:
         return f"({x} & {int(y) - 1})"
-    return _unsigned("%", x, y) if all(cx.nonnegative) else f"cuir::floormod({x}, {y})"
+    return _emit_unsigned("%", x, y) if all(cx.nonnegative) else f"cuir::floormod({x}, {y})"
 
 
-def _unsigned(sign: str, x: str, y: str) -> str:
+def _emit_unsigned(sign: str, x: str, y: str) -> str:
     return f"int(unsigned({strip(x)}) {sign} unsigned({strip(y)}))"
 
 
@@ -165,7 +165,7 @@ def ceil_divide(cx: Operation, x: str, y: str) -> str:
         more = f"{int(value) - 1}u" if value is not None else f"(unsigned({strip(y)}) - 1u)"
         if shift is not None:
             return f"(({x} + {more[:-1]}) >> {shift})" if cx.near else f"int((unsigned({strip(x)}) + {more}) >> {shift})"
-        return _unsigned("/", f"unsigned({strip(x)}) + {more}", y)
+        return _emit_unsigned("/", f"unsigned({strip(x)}) + {more}", y)
     if shift is not None:
         return f"(({x} + {int(value or 1) - 1}) >> {shift})" if cx.near else f"cuir::ceilshift<{shift}>({strip(x)})"
     return f"cuir::ceildiv({strip(x)}, {strip(y)})"

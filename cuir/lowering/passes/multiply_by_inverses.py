@@ -162,7 +162,10 @@ class _Divisions:
         self.block.insert_op_before(op, top)
 
     def _nonzero(self, y: SSAValue, top: Operation) -> SSAValue:
-        """Return a divisor, but 1 in place of 0, inserted before `top`: the same wherever the program divides by it."""
+        """Insert before `top` a divisor that is 1 in place of 0, and return it.
+
+        It has the same value wherever the program divides by it.
+        """
         zero, unit = (ops.constant(n, I32) for n in (0, 1))
         test = constructors.equal(y, zero.result, scalar(BOOL))
         chosen = constructors.choose(test.result, unit.result, y, y.type)

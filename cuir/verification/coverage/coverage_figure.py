@@ -51,7 +51,7 @@ class Figure:
         """Return whether there is any side."""
         return self.sides + self.of_data > 0
 
-    def left_open(self, source: str) -> str:
+    def name_open_sides(self, source: str) -> str:
         """Name sides that no run has taken; "" if there are none.
 
         One side of each of a few lines, and all that are waived.

@@ -30,12 +30,12 @@ def test_deterministic() -> None:
 
 
 def test_repeated() -> None:
-    cases.repeated("cpu", "documents", 40, 64, "float32")
+    cases.repeat_calls("cpu", "documents", 40, 64, "float32")
 
 
 def test_seeds_are_drawn() -> None:
-    cases.drawn("cpu", 40, 64)
+    cases.draw_seeds("cpu", 40, 64)
 
 
 def test_compiled() -> None:
-    cases.compiled("cpu", 40, 64, "aot_eager")
+    cases.run_compiled("cpu", 40, 64, "aot_eager")

@@ -93,7 +93,7 @@ def a_property() -> Holder:
 @holder
 def a_partial_of_an_object() -> Holder:
     result = Instance()
-    return on(result, functools.partial(lambda one, b, h, q, k: one(b, h, q, k), result))
+    return on(result, functools.partial(lambda holder, b, h, q, k: holder(b, h, q, k), result))
 
 
 class Base:
@@ -271,7 +271,7 @@ def what_cannot_be_known() -> Holder:
     ref = weakref.ref(created)
     result = on(created, lambda b, h, q, k: (ref().ids[q] == ref().ids[k]) & (q - k <= ref().size))  # type: ignore[union-attr]
     result.size(3)
-    result.warm, result.made = False, created  # type: ignore[attr-defined]
+    result.warm, result.instance = False, created  # type: ignore[attr-defined]
     return result
 
 

@@ -112,7 +112,7 @@ def offset_of_one_element(t: Trial, call: str) -> None:
         mask = t.ours.create_block_mask(lambda b, h, q, k: q + offset >= k, None, None, 8, 28, device=t.device)
         x = t.qkv((1, 2, 8, D), (1, 2, 28, D))
         result = t.ours.flex_attention(*x, block_mask=mask)
-        scalar = t.theirs.create_block_mask(lambda b, h, q, k: q + 20 >= k, None, None, 8, 28, device=t.device)
+        scalar = t.torch_api.create_block_mask(lambda b, h, q, k: q + 20 >= k, None, None, 8, 28, device=t.device)
         judge(dense_attention(*(y.double() for y in x), block_mask=scalar), dense_attention(*x, block_mask=scalar), result)
 
 
@@ -186,7 +186,7 @@ def sinks_by_argument(t: Trial) -> Attempt:
             o, lse = api.flex_attention(q, k, v, return_lse=True)
             return o * torch.sigmoid(lse - sinks.view(1, H, 1).to(lse.dtype))[..., None].to(o.dtype)
 
-        if api is t.theirs:
+        if api is t.torch_api:
             return renormalise
         return lambda q, k, v: cuir.flex_attention(q, k, v, sink=sinks, backend="auto" if t.native else "interpret", verify="off")
 

@@ -376,5 +376,5 @@ def drawn_order(t: Trial) -> Attempt:
 @behaviour("pytorch/pytorch#143260", "the shape of a sliced block mask")
 def shape_of_a_slice(t: Trial, call: str) -> None:
     mask = t.ours.create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device=t.device, BLOCK_SIZE=256)
-    torch_mask = t.theirs.create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device=t.device, BLOCK_SIZE=256)
+    torch_mask = t.torch_api.create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device=t.device, BLOCK_SIZE=256)
     expect(mask[:, :, :1].shape == torch_mask[:, :, :1].shape, f"shape {mask[:, :, :1].shape}, PyTorch's {torch_mask[:, :, :1].shape}")

@@ -319,8 +319,8 @@ def modes_of_inference(t: Trial, call: str) -> None:
     for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
         with mode():
             actual = run(*x)
-            golden = expected(t.theirs)(*(item.double() for item in x))
-            judge(golden, expected(t.theirs)(*x), actual, mode.__name__)
+            golden = expected(t.torch_api)(*(item.double() for item in x))
+            judge(golden, expected(t.torch_api)(*x), actual, mode.__name__)
 
 
 @behaviour(USER + "autocast", "autocast with a learned float32 bias")
@@ -383,7 +383,7 @@ def data_parallel_layer(t: Trial, call: str) -> None:
         x = torch.randn(B, S, H * D, device=t.device)
         with torch.enable_grad():
             torch.nn.parallel.DistributedDataParallel(layer)(x).square().sum().backward()
-            expected = torch.autograd.grad(Layer(t.theirs, (ours[0], ours[1]), t.device)(x).square().sum(), ours)
+            expected = torch.autograd.grad(Layer(t.torch_api, (ours[0], ours[1]), t.device)(x).square().sum(), ours)
         for a, b in zip((p.grad for p in ours), expected, strict=True):
             expect(bool(torch.allclose(a, b, rtol=1e-3, atol=1e-3 * float(b.abs().max()))), "gradients of the layer")  # type: ignore[arg-type]
     finally:

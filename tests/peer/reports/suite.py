@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as pytorch
 
 from tests.peer.cases import BACKWARD, NO_GRADIENTS, REPORTS, scenario
 from tests.peer.judging import Differs, Wrong, expect, judge
-from tests.peer.trial import THEIRS, Make, Trial, as_tuple, refusal
+from tests.peer.trial import TORCH_API, Make, Trial, as_tuple, refusal
 
 CALLS = ("eager", "compiled")
 TF32 = 2.0**-10  # the distance of 1 and the next number of TF32
@@ -48,7 +48,7 @@ class ReportTrial(Trial):
 
     def __init__(self, t: Trial) -> None:
         super().__init__(t.backend, t.verify, t.gradients, t.requires_gradients)
-        self.theirs = DENSE
+        self.torch_api = DENSE
 
     def _judge_gradients(self, golden: Any, eager: Any, result: Any, double: Any, tensors: Any, learned: Any) -> None:
         """Judge gradients by PyTorch's error, or by how far float64's move where each input moves by half a unit in its last place.
@@ -113,7 +113,7 @@ class ReportTrial(Trial):
         except Wrong:
             if not self.native or self.make is None:
                 raise
-            self.compiled = torch.compile(self.make(THEIRS))
+            self.compiled = torch.compile(self.make(TORCH_API))
             try:
                 return super().judge_found(call, reference, *sources, **options)
             finally:

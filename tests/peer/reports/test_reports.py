@@ -98,7 +98,7 @@ def test_the_dense_reference_is_pytorchs_eager_call() -> None:
     mask = DENSE.create_block_mask(lambda b, h, q, k: q > k, None, None, 20, 20, device="cpu", BLOCK_SIZE=8)
     make = attention(lambda s, b, h, q, k: s * 2 + h - k, lambda api: mask, return_lse=True)
     o, lse = make(DENSE)(*x)
-    expected, their_lse = make(Trial().theirs)(*x)
+    expected, their_lse = make(Trial().torch_api)(*x)
     torch.testing.assert_close(o, expected)
     torch.testing.assert_close(lse, their_lse)
 
@@ -116,6 +116,6 @@ def test_a_gradient_that_is_off_is_wrong() -> None:
     t = ReportTrial(Trial("interpret", "off", gradients=True, requires_gradients=True))
     attempt = Attempt(attention(), t.qkv((1, 1, 16, 8)))
     with torch.enable_grad():
-        t.judge_found(attempt.make(t.theirs), attempt.make(t.theirs), attempt.tensors)
+        t.judge_found(attempt.make(t.torch_api), attempt.make(t.torch_api), attempt.tensors)
         with pytest.raises(Wrong):
-            t.judge_found(lambda *x: Off.apply(dense_attention(*x)), attempt.make(t.theirs), attempt.tensors)
+            t.judge_found(lambda *x: Off.apply(dense_attention(*x)), attempt.make(t.torch_api), attempt.tensors)

@@ -93,6 +93,6 @@ def test_a_note_names_three_lines_and_every_waiver() -> None:
     remaining = [
         OneSided(line, "x > 0", f"`x{line}{side}` is true", "no problem was found for it") for line in (3, 4, 5, 6) for side in "ab"
     ]
-    words = Figure(8, 16, 8, one_sided=(*remaining, OneSided(9, "y", "`y` is true", "", "never"))).left_open("file.cuir")
+    words = Figure(8, 16, 8, one_sided=(*remaining, OneSided(9, "y", "`y` is true", "", "never"))).name_open_sides("file.cuir")
     assert [f"`x{line}a`" in words for line in (3, 4, 5, 6)] == [True, True, True, False] and "`x3b`" not in words
     assert "waived: never" in words and "and 5 more, which --json lists" in words
