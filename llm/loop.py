@@ -131,8 +131,8 @@ class Outcome:
 
     Attributes:
         ok: The best attempt of some sample is right.
-        verdict: That of the best attempt of all, None if nothing was answered.
-        why: Reason of its end, in words.
+        verdict: Verdict on the best attempt of all samples, None if the model never answered.
+        why: Reason why the loop ended, in words.
     """
 
     ok: bool

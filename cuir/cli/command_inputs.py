@@ -353,7 +353,10 @@ def _with_options(consts: dict[str, Const], dtype_name: str, dim_name: str, dtyp
 
 
 def _require_attention(consts: Mapping[str, Const]) -> dict[str, Const]:
-    """Check the dtype and head dim against those of attention kernels. Raises CuirError U109, U110."""
+    """Return the consts, once attention kernels are known to support the dtype and head dim.
+
+    Raises CuirError U109, U110.
+    """
     from ..bridging import attention_consts
 
     if "T" in consts and isinstance(consts.get("D", 1), int):

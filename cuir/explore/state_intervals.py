@@ -40,9 +40,12 @@ def compute_box_coordinates(starts: Sequence[Any], sizes: Sequence[int]) -> list
 
 
 def compute_element_intervals(shape: Sequence[int], indices: Sequence[Any], mask: torch.Tensor | None) -> Intervals:
-    """Return the elements at index tiles [1, R, C] and numbers, one for each dim.
+    """Return the elements of an access as intervals of flat offsets.
 
-    Only those inside of the tensor and where the mask is True.
+    Elements outside the tensor, or where the mask is False, are left out.
+
+    Args:
+        indices: for each dim an index tile [1, R, C] or a number.
     """
     offset: Any = torch.zeros((1, 1, 1), dtype=torch.int64)
     inside: Any = torch.ones((1, 1, 1), dtype=torch.bool) if mask is None else mask.cpu()

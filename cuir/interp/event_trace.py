@@ -76,13 +76,15 @@ class SyncStep:
 
 @dataclass
 class Trace(ShownInNotebooks):
-    """Events of the first batch of a run, in the order of recording; passed to `run(..., trace=Trace())`.
+    """Events of the first batch of CTAs that a run interprets, in the order of recording.
+
+    Passed as `run(..., trace=Trace())`.
 
     Attributes:
         events: Intervals of workers and engines.
         sync_steps: Steps of synchronisation.
-        idle_since: Start of each worker's current stretch of work.
-        tick: Last event of barriers that is among the steps.
+        idle_since: End of each worker's last wait, where the current stretch of work began.
+        tick: Machine's tick of the last barrier event in `sync_steps`.
         fault: Fault that ended the run.
         source: Text of the kernel that ran.
     """

@@ -51,7 +51,7 @@ def set_watch(checked: Checked, watch: Watch) -> None:
 
 
 def get_watch(checked: Checked) -> Watch | None:
-    """Return the watch of a kernel where runs are watched."""
+    """Return the kernel's watch inside of `watch_runs`, else None."""
     return find_watch(checked) if _ON.get() else None
 
 

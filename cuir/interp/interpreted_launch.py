@@ -335,9 +335,10 @@ def export_entered_blocks(checked: Checked) -> Entered:
 
 
 def merge_entered(checked: Checked, entered: Entered) -> None:
-    """Add the blocks and trip counts of runs in another process.
+    """Add the coverage of runs in another process to the coverage of this one.
 
-    Blocks and loops are numbered as in the kernel's text.
+    Args:
+        entered: blocks that were entered, and trip counts of loops; both are numbered as in the kernel's text.
     """
     prepare_code(checked)
     compiler = _list_compilers(checked)[0]

@@ -74,7 +74,7 @@ def duplicate(places: Places) -> Iterator[Mutant]:
 
 @operator
 def swap(places: Places) -> Iterator[Mutant]:
-    """Exchange a statement that synchronises with the one after it, and with the one before it."""
+    """Yield mutants that exchange a synchronising statement with the next statement, or with the previous."""
     for site, call, op in places.calls:
         e, body, at = op.effects, places.block(site), site.path[-1][1]
         if at is None or not isinstance(site.node, ExprStmt) or not (e.waits or e.arrives or e.drains or e.fences):

@@ -221,9 +221,12 @@ class Nvcc:
         self.stopped = False
 
     def __call__(self, cuda: Cuda, nvcc: str) -> tuple[bytes, str]:
-        """Compile a kernel.
+        """Compile a kernel, and return the binary and nvcc's log.
 
-        Raises CuirError L010 for a text that is refused, and in the thread that compiles if it was stopped.
+        Raises CuirError L010 if nvcc rejects the source, or if another thread stopped this compilation.
+
+        Args:
+            nvcc: path of the compiler.
         """
         form, arch, codes = target(cuda.arch)
         with tempfile.TemporaryDirectory() as folder:

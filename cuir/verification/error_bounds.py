@@ -288,9 +288,12 @@ class _ReplayDecisions(Undisturbed):
         return args if place is None else (*args[:place], self._replay(args[place]), *args[place + 1 :])
 
     def _replay_jump(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | None:
-        """Return the recorded result of a step function.
+        """Return the recorded result of a discontinuous operation, as rounding to integers.
 
-        It is None for other operations, and in another order of operations.
+        None, so that the operation is computed: for continuous operations, and once their order differs from the recorded one.
+
+        Args:
+            result: result of the operation in this run.
         """
         if not (self.jumped and jumps_in_torch(name, args, kwargs, result) and _is_float(result)):
             return None

@@ -190,7 +190,13 @@ def _make_underflowing_launch(checked: Checked, spec: FunctionSpecification, dra
 def _make_special_launch(
     checked: Checked, spec: FunctionSpecification, draw: Draw, tile: Mapping[str, int] | None, poison: bool
 ) -> FunctionLaunch:
-    """Return normal inputs with special values in them; the normal ones where the specification fails."""
+    """Return a launch with special values in normal inputs, or a normal launch if the specification fails.
+
+    Args:
+        draw: kind and seed of the special values.
+        tile: other values of BM and BN than the kernel's.
+        poison: put NaN in elements that the specification does not read.
+    """
     plan, plain = get_special_plan(checked, spec), make_function_launch(checked, spec, replace(draw, kind="normal"), tile)
     if not plan.count(draw.kind):
         return plain

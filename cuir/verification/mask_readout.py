@@ -139,7 +139,14 @@ class _Read:
     values: Mapping[str, Any]
 
     def cause(self, pair: tuple[int, int, int, int], attends: bool) -> tuple[Span, list[Note]]:
-        """Return the statement that may be wrong, by the value of `keep` for a pair with the wrong mask."""
+        """Return the statement that may be wrong for a pair with the wrong mask, and notes on it.
+
+        The value of `keep` for the pair tells whether `keep`, `kv_count` or the call of `keep` is to blame.
+
+        Args:
+            pair: batch entry, head, query and key.
+            attends: the kernel attends to the key.
+        """
         kernel, funcs = self.checked.origin, self.program.funcs()
         stores = find_stores(self.checked, "O")
         if not has_splice_points(self.program):
@@ -180,9 +187,13 @@ def _compare(read: _Read, mask: torch.Tensor, expected: torch.Tensor, readable_p
 
 
 def _make_probe(lengths: Lengths, windows: list[int], dtype: torch.dtype, dims: tuple[int, int], product: float) -> dict[str, torch.Tensor]:
-    """Return Q, K and V with equal products and one-hot V.
+    """Return Q, K and V with equal products and one-hot V, from whose output the mask can be read.
 
-    Batch entry b has a 1 in V for each key of window windows[b], each in another column.
+    Batch entry b has a 1 in V for each key of window windows[b], and each of these keys has a separate column.
+
+    Args:
+        dims: head dims of Q and K, and of V.
+        product: value of every product of a query and a key.
     """
     shapes, dim = ((lengths.H, lengths.M, dims[0]), (lengths.HK, lengths.N, dims[0]), (lengths.HK, lengths.N, dims[1])), dims[1]
     q, k, v = (torch.zeros(lengths.B, *shape, dtype=dtype) for shape in shapes)

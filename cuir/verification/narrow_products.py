@@ -77,6 +77,6 @@ def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...
 
 
 def _carries(loop: For, name: str) -> bool:
-    """Return whether a name is loop-carried: all values that the body binds to it are computed from it."""
+    """Return whether a name is loop-carried: each value that the body assigns to it reads the name itself."""
     values = [n.value for stmt in loop.body for n in walk(stmt) if isinstance(n, Assign) and name in n.targets]
     return bool(values) and all(any(isinstance(n, Name) and n.id == name for n in walk(value)) for value in values)

@@ -45,9 +45,12 @@ _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.ran
 
 
 def list_other_grids(units: int) -> list[int]:
-    """Return grids besides one and two CTAs.
+    """Return grid sizes to test besides one and two CTAs.
 
-    One unit each and a CTA without any; two each; and unequal shares among three or more.
+    These give one unit of work to each CTA and none to the last, two units to each, and unequal shares among three or more.
+
+    Args:
+        units: units of work of the launch, as tiles.
     """
     one_each = min(units, MANY) + 1
     unequal = next((g for g in range(3, units) if units % g), one_each)

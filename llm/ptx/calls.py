@@ -397,7 +397,14 @@ def _find_regions_of_threads(events: Sequence[Event], kind: str) -> list[Region]
 
 
 def _turns(threads: Threads, i: int, operand: object) -> tuple[tuple[int, int], ...]:
-    """Return for each variable of an address the number of its values and their distance, if even."""
+    """Return the number of values and their distance for each variable of an address.
+
+    A variable whose values are not evenly spaced is left out.
+
+    Args:
+        i: index of the instruction, whose conditions exclude values.
+        operand: the address.
+    """
     number = threads.possible(i, threads.value(operand))
     turns = []
     data, state = np.broadcast_arrays(number.data, number.state)

@@ -82,7 +82,11 @@ class Threads:
         return symbols
 
     def _special(self, cluster: tuple[int, int, int] | None) -> dict[str, Number]:
-        """Return the values of special registers."""
+        """Return the value of each special register for all threads, by the register's name.
+
+        Args:
+            cluster: CTAs of a cluster in x, y, z; None leaves registers of the cluster out.
+        """
         x, y, z = self.shape
         tid = np.arange(self.count)
         special = {

@@ -127,9 +127,13 @@ class Part:
         return frozenset(p.name for p in self.step.program.kernels()[self.kernel].params)
 
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> DeviceArguments | None:
-        """Prepare the captured values of a forward call, whose checks they passed, and the block lists.
+        """Prepare the captured values of a forward call and the block lists as arguments of this kernel.
 
-        They are cached while they stay the same. Raises CuirError U415.
+        The values passed the checks of the forward call. Results are cached while their sources stay the same; None if the
+        kernel takes neither. Raises CuirError U415.
+
+        Args:
+            at: lengths of the problem.
         """
         if not self.places and self.transferred.lists is None:
             return None

@@ -224,7 +224,7 @@ def state_of(value: Value) -> State:
 
 
 def are_unchanged(tensors: Iterable[tuple[torch.Tensor, State]]) -> bool:
-    """Return True if each of these tensors has this state.
+    """Return True if every tensor still has the state recorded with it.
 
     Warm calls run this, so it calls no function for each tensor.
     """

@@ -229,7 +229,7 @@ def _gradients(value: torch.Tensor, leaves: list[torch.Tensor]) -> list[torch.Te
 
 
 def _about(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Compare gradients where PyTorch's are finite."""
+    """Return True if two gradients agree within a tolerance at the elements where `y` is finite."""
     a, b = (t.as_subclass(torch.Tensor).double() for t in (x, y))
     return torch.allclose(a.where(b.isfinite(), 0.0), b.where(b.isfinite(), 0.0), rtol=1e-2, atol=1e-3)
 

@@ -1,8 +1,7 @@
 """Value numbers of scalars across roles: equal numbers, equal values.
 
-Numbered are scalars that follow from a work item, a worker's index and the launch alone. A number stands for an
-operation and the numbers of its operands. A branch whose regions yield such values has one too, below which both sides
-stand.
+Only scalars computed from a work item, a worker's index and the launch have a number. A number stands for an operation
+and the numbers of its operands; for a branch, these are the condition and the values of both regions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations on indices that only the machine has."""
+"""Limit of a column index as one saturated number, which the language has no operation for."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Nothing(IRDLOperation):
 
 
 def row_part(x: SSAValue) -> RowPart:
-    """Make the sums of each thread's elements of rows."""
+    """Make the partial row sums of a tile: each thread sums its own elements of a row, without shuffles."""
     t = x.type
     assert isinstance(t, TileT)
     return RowPart(operands=[x], result_types=[tile(t.element, t.shape[0], 1, "partial")])

@@ -31,11 +31,11 @@ class Target:
         return self._lookup("printers", name)
 
     def text(self, name: str) -> Callable[..., str] | None:
-        """Return the text of an operation on numbers, or None."""
+        """Return the function that formats a numeric operation as C++ text, or None."""
         return self._lookup("texts", name)
 
     def element(self, name: str) -> Callable[..., str] | None:
-        """Return the text of an element of a machine operation, or None."""
+        """Return the function that formats one element of a machine operation as C++ text, or None."""
         return self._lookup("elements", name)
 
     def choice(self, name: str) -> Callable[..., object] | None:

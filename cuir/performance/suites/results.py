@@ -22,7 +22,7 @@ UNITS = {"tflops": "TFLOP/s of unmasked pairs", "gbs": "GB/s of keys and values"
 
 
 def rate(contender: Entry) -> float | None:
-    """Return a contender's figure, larger is faster; None if it was not timed."""
+    """Return a contender's TFLOP/s, or GB/s if it has none; None if it was not timed."""
     return contender.get("tflops", contender.get("gbs"))
 
 
