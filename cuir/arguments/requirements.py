@@ -28,7 +28,7 @@ COPY_ALIGNMENT = 16
 
 @keep_with_kernel
 def find_copied_tensors(checked: Checked) -> Mapping[str, Span]:
-    """Return the tensors that engines read or write, each with the first call that makes them."""
+    """Return the tensors that asynchronous copies access, each with the span of the first such call."""
     spans: dict[str, Span] = {}
     names = {t.name for t in checked.tensors}
     for node in (n for role in checked.roles for stmt in role.body for n in walk(stmt)):

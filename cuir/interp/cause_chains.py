@@ -297,7 +297,7 @@ def find_wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
 
 
 def find_stray_event(m: Machine, bar: Mbarrier) -> Cause | None:
-    """Find a copy or an arrival at another stage of the ring that may be the one missing here."""
+    """Find an arrival or copy that went to another stage of the ring, and so is missing at `bar`."""
     name, stage, cta = find_place(m, bar)
     torn_cause = find_torn_copy(m, name, cta)
     if torn_cause is not None:

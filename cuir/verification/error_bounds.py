@@ -290,7 +290,8 @@ class _ReplayDecisions(Undisturbed):
     def _replay_jump(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> torch.Tensor | None:
         """Return the recorded result of a discontinuous operation, as rounding to integers.
 
-        None, so that the operation is computed: for continuous operations, and once their order differs from the recorded one.
+        None, so that the operation is computed: for continuous operations, and once their order differs from the
+        recorded one.
 
         Args:
             result: result of the operation in this run.
@@ -346,7 +347,7 @@ class _MarkOrderOverflow(_ReplayDecisions):
 
 
 def _compute_magnitude(x: Any) -> Any:
-    """Return the magnitude of finite numbers; 0 for others."""
+    """Return the magnitude of each element, 0 for infinities and NaN; non-floats are returned unchanged."""
     return x.abs().nan_to_num(0.0, 0.0, 0.0) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 

@@ -47,7 +47,8 @@ _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.ran
 def list_other_grids(units: int) -> list[int]:
     """Return grid sizes to test besides one and two CTAs.
 
-    These give one unit of work to each CTA and none to the last, two units to each, and unequal shares among three or more.
+    These give one unit of work to each CTA and none to the last, two units to each, and unequal shares among three or
+    more.
 
     Args:
         units: units of work of the launch, as tiles.

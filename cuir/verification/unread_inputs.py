@@ -150,7 +150,7 @@ def find_without_derivative(leaves: Mapping[str, torch.Tensor], outputs: Sequenc
 
 
 def find_unreached(leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the elements to which NaN does not flow from any output in the derivatives.
+    """Return the elements of each leaf whose gradient stays free of NaN if all outputs' gradients are NaN.
 
     A choice and an index stop NaN, a factor of 0 does not: as with NaN in inputs, but in one pass for all elements.
     """

@@ -129,8 +129,8 @@ class Part:
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> DeviceArguments | None:
         """Prepare the captured values of a forward call and the block lists as arguments of this kernel.
 
-        The values passed the checks of the forward call. Results are cached while their sources stay the same; None if the
-        kernel takes neither. Raises CuirError U415.
+        The values passed the checks of the forward call. Results are cached while their sources stay the same; None if
+        the kernel takes neither. Raises CuirError U415.
 
         Args:
             at: lengths of the problem.

@@ -133,7 +133,10 @@ def _remember_transfer(
 
 
 def _without_mods(spec: Specification) -> Specification:
-    """Return what a transfer may know of a specification."""
+    """Return a specification reduced to the fields that a transfer depends on, which its key contains.
+
+    Mods are removed; a sink and dropout stay as markers without the user's values.
+    """
     return Specification(
         spec.name,
         normalize=spec.normalize,

@@ -28,8 +28,8 @@ def strides(ctas: int) -> tuple[str, str]:
 def next_item(queue: machine.Queue, t: str) -> str:
     """Return the C++ expression for the work item after `t`.
 
-    With dynamic scheduling it draws from an atomic counter, which the last draw of the launch resets to 0; otherwise it adds
-    the stride between a CTA's items.
+    With dynamic scheduling it draws from an atomic counter, which the last draw of the launch resets to 0; otherwise it
+    adds the stride between a CTA's items.
     """
     if queue.dynamic is not None:
         return "int(gridDim.x + atomicInc(counter, tile_count - 1))"
