@@ -264,7 +264,7 @@ class _Job:
         return result
 
     def choose(self, transferred: TransferResult) -> None:
-        """Choose the setting that a call of the timed problem would get; consts of the caller stand."""
+        """Choose the setting that a call of the timed problem would get; the caller's consts take precedence."""
         from .performance.selection import choose
         from .performance.suites.compare import BATCH, HEADS, LENGTH
         from .spec.specification import Lengths

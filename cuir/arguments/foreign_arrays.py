@@ -41,9 +41,11 @@ class ArrayView(torch.Tensor):
 def make_view(
     array: object, address: int, shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, ordinal: int
 ) -> ArrayView:
-    """Describe an array on the device of this ordinal.
+    """Describe a foreign array as a tensor without memory, on the CUDA device `ordinal`.
 
-    strides: in elements, None if it is contiguous.
+    Args:
+        address: of the first element.
+        strides: in elements, None if the array is contiguous.
     """
     empty = (
         torch.empty(tuple(shape), dtype=dtype, device="meta")

@@ -83,7 +83,7 @@ def size_limit() -> int:
 
 
 def mark_used(*paths: Path) -> None:
-    """Note that files were read: eviction removes the others first."""
+    """Update the access times of files that were read, so that eviction removes others first."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.utime(path)

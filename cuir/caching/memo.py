@@ -70,7 +70,7 @@ class _Described:
     evictions: int
 
     def describe(self, name: str, key: str, invalidation: str, limit: int | None = None, counted: bool = True) -> None:
-        """Set the description and enter the table into the list of all."""
+        """Set the description of the cache, and add the cache to the list of all caches."""
         self.name, self.key, self.invalidation, self.limit, self.counted = name, key, invalidation, limit, counted
         self.hits = self.misses = self.evictions = 0
         tables = _TABLES.setdefault(name, [])

@@ -20,9 +20,10 @@ PlainConsts = dict[str, PlainConst]
 
 
 def get_default(p: Param, before: Mapping[str, Const]) -> Const | None:
-    """Return the default of a const, or None if it is none of these, or of a const without a value.
+    """Return the default of a const parameter; None if it has none or refers to a const without a value.
 
-    before: values of the consts before it.
+    Args:
+        before: values of the consts before it.
     """
     if isinstance(p.default, Name):
         return before.get(p.default.id, DTYPES.get(p.default.id))
@@ -31,7 +32,7 @@ def get_default(p: Param, before: Mapping[str, Const]) -> Const | None:
 
 
 def with_defaults(kernel: Kernel, arguments: Mapping[str, Const]) -> dict[str, Const]:
-    """Return the consts of `arguments`, and those that have a default with a known value."""
+    """Return the values of a kernel's consts: from `arguments`, else from defaults that are known."""
     values: dict[str, Const] = {}
     for p in kernel.params:
         if isinstance(p.type, ConstType):

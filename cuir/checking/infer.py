@@ -163,7 +163,11 @@ class Typer:
 
     # ---- expressions
     def infer(self, e: Expr, place: bool = False) -> Type:
-        """Infer the type of an expression; `place`: it is not read here."""
+        """Infer the type of an expression.
+
+        Args:
+            place: the expression names a place and is not read.
+        """
         t = self._infer(e, place)
         set_type(e, t)
         return t
@@ -309,7 +313,7 @@ class Typer:
         return self.check_tile(TileType(base.dtype, *shape), e.span)
 
     def apply_typed(self, t: Type, e: Expr) -> Type:
-        """Apply the entry of a subscript to a type found here."""
+        """Set the type of a subscript's base, and return the type of the subscript."""
         set_type(e, t)
         op = subscript(t)
         return op.rule(RuleContext(self, op, {op.params[0].name: e}, e))

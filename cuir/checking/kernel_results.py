@@ -46,7 +46,7 @@ class KernelResults:
         self.by_name: dict[tuple[object, ...], Any] = {}
 
     def find(self, key: ResultKey[T], *of: Hashable) -> T | None:
-        """Return the result of a key and of what it depends on besides the kernel, None if there is none yet."""
+        """Return the cached result for a key and its further dependencies; None if there is none yet."""
         result: T | None = self.by_name.get((key, *of))
         return result
 

@@ -201,7 +201,7 @@ def is_alias(e: Expr, ranks: Mapping[str, int | None]) -> bool:
 
 
 def is_rank_of_single_cta(call: Call, kernel: Kernel) -> bool:
-    """Return whether a call asks for the number of the CTA in a cluster of one."""
+    """Return whether a call asks for a CTA's rank in a cluster of one CTA, where the rank is always 0."""
     op = get_called_op(call)
     is_rank = op is not None and op.traits.rank and kernel.arch in op.archs and not (call.args or call.keywords)
     return is_rank and kernel.cluster == Literal(1)

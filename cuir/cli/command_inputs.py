@@ -290,7 +290,7 @@ def _make_unknown_variant_error(name: str, names: Iterable[str]) -> CuirError:
 
 
 def find_computed(program: str, kernel: str | None) -> tuple[str, Computed] | None:
-    """Return a kernel of the corpus and what it computes, by the corpus' table; None for other programs.
+    """Return a corpus kernel's name and the function that it computes; None for other programs.
 
     Without `kernel` it is the first of the program.
     """

@@ -170,7 +170,7 @@ SUITES = ("smoke", "flash", "models", "masks", "variants", "paper", "backward", 
 
 
 def _list_matching(places: Mapping[str, Traversable], incomplete: str) -> Iterator[tuple[str, str]]:
-    """Return the names that begin so, with what they are."""
+    """Return the names that begin with the incomplete word, each with a description."""
     import corpus
 
     return (
@@ -181,7 +181,7 @@ def _list_matching(places: Mapping[str, Traversable], incomplete: str) -> Iterat
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return folders and files with these suffixes whose path begins so."""
+    """Return folders, and files with one of the suffixes, whose path begins with the incomplete word."""
     folder, slash, start = incomplete.rpartition("/")
     parent = Path(folder + slash) if slash else Path()
     try:
@@ -226,7 +226,7 @@ def _read_tuned_values(name: str) -> dict[str, list[object]]:
 
 
 def _list_values(kernel: Kernel, const: str, tuned: Mapping[str, Iterable[object]]) -> Iterator[tuple[str, str]]:
-    """Yield values of a const, each with what it is; an empty one if none is known."""
+    """Yield likely values of a const, each with a description; an empty value if none is known."""
     from ..checking.const_defaults import HEAD_DIM, list_dtype_consts, with_defaults
 
     usual: Mapping[str, Iterable[object]] = {HEAD_DIM: (64, 128), **dict.fromkeys(list_dtype_consts(kernel), ("f16", "bf16"))}

@@ -117,7 +117,7 @@ class Verified:
 def read_verified(
     target: str, against: str | None, parameters: tuple[str, ...], origin: str, words: KernelWords, level: str, is_program: bool
 ) -> Verified:
-    """Return what a command line names.
+    """Return the program and specification to verify that a command line names.
 
     A program of the corpus knows its kernel, its specification and its consts. Raises CuirError, U130 for another
     without a specification.

@@ -30,13 +30,13 @@ _judged: JudgedKernel | None = None
 
 
 def remember_judged_kernel(kernel: Kernel, consts: Mapping[str, Const]) -> None:
-    """Record what the command judges from here on."""
+    """Record the kernel and consts that the command judges from now on."""
     global _judged
     _judged = JudgedKernel(kernel.name, with_defaults(kernel, consts))
 
 
 def get_judged_kernel() -> JudgedKernel | None:
-    """Return what the command judges; None before its consts are known."""
+    """Return the kernel and consts that the command judges; None before the consts are known."""
     return _judged
 
 

@@ -148,12 +148,12 @@ class LiveView:
 
 
 class ProgressLine(LiveView):
-    """View of one piece of work: its title, a bar where the share is known, and what is being done."""
+    """View of a job: its title, its current step, and a progress bar if the share done is known."""
 
     doing = ""
 
     def update(self, text: str, share: float | None = None) -> None:
-        """Show what is being done, and the share that is done."""
+        """Show the current step, and the share of the job that is done."""
         self.doing = str(text)
         self.estimate.update(get_share(text) if share is None else share)
 
@@ -175,7 +175,7 @@ class ProgressLine(LiveView):
         return Group(Text(self.title, style="bold"), table)
 
     def get_step(self) -> str:
-        """Return what is being done."""
+        """Return the current step."""
         return self.doing
 
     def list_interrupted(self) -> list[str]:

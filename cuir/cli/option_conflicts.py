@@ -26,7 +26,7 @@ def only_with(context: typer.Context, needed: str, *names: str) -> None:
 
 
 def one_of(context: typer.Context, *names: str) -> str | None:
-    """Return the one parameter that is given of these, each of which does another job.
+    """Return the one option that the command line gives among mutually exclusive ones, or None.
 
     Raises CuirError U100 for two of them.
     """

@@ -30,7 +30,7 @@ def number_passes() -> Iterator[tuple[int, Pass]]:
 
 
 def kind(p: Pass) -> str:
-    """Return what is special about a pass, in a word."""
+    """Return the mark of a pass: "needed" for correct code, "rounds" if it changes rounding, else ""."""
     return "needed" if p.needed else "rounds" if p.rounding else ""
 
 

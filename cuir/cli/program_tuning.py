@@ -217,7 +217,7 @@ def _consider(tuning: Tuning, name: str, program: Program) -> Verdict:
 
 
 def _is_unchanged(verdict: Verdict) -> bool:
-    """Return whether a right program was not entered, as it is the best already."""
+    """Return whether a right program did not enter the contest, since it equals the best one."""
     return verdict.right and "entry" not in verdict.extra
 
 

@@ -53,16 +53,16 @@ SMALL = SmallLaunches(2, 4)
 
 @dataclass(frozen=True)
 class LaunchWords:
-    """Words of the command line about a launch.
+    """Arguments of the command line that describe a launch.
 
     Attributes:
-        kernel: Its kernel, if the program has several.
-        file_name: The program.
-        items: Values of consts.
+        kernel: Name of the kernel, if the program has several.
+        file_name: Name of the program.
+        items: Values of consts, as NAME=VALUE.
         dims: Lengths by name.
         scalars: Scalars by name.
         grid: CTAs (or clusters).
-        data_seed: Of the random tensors.
+        data_seed: Seed of the random tensors.
     """
 
     kernel: str | None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TuningWords:
-    """Words of the command line about what is tuned: parameters of the variant, and values of consts."""
+    """Arguments of the command line for tuning: parameters of the variant, and values of consts."""
 
     param: tuple[str, ...]
     const: tuple[str, ...]

@@ -123,7 +123,7 @@ class LazyBlockMask(torch_flex.BlockMask):
 
     @property
     def _as_asked(self) -> bool:
-        """True while lengths and block size are those of its creation."""
+        """True while lengths and block size are those with which the mask was created."""
         first = self._request
         return self.seq_lengths == first.lengths and self.BLOCK_SIZE == first.BLOCK_SIZE
 

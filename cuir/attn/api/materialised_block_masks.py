@@ -79,7 +79,7 @@ class InspectedMask:
         return are_unchanged(self.states)
 
     def choice(self, query: torch.Tensor, key: torch.Tensor) -> EquivalentMod | None:
-        """Return the mask_mod chosen for a problem of these tensors' lengths, if there is one."""
+        """Return the mask_mod chosen earlier for the lengths of `query` and `key`, None if none was."""
         problem, last = (query.shape, key.shape, query.device), self.last
         if last is None or last[0] != problem:
             last = self.last = problem, (lengths_of(query, key), query.device)

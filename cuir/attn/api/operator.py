@@ -258,9 +258,9 @@ def register_mods(
 
 
 def _key_of_outputs(outputs: tuple[str, ...]) -> Hashable:
-    """Return what a handle's key has of further outputs.
+    """Return the part of a handle's key that stands for further outputs.
 
-    For none and for MAX_SCORES these are truth values, whose handles stand in graphs that users saved.
+    No outputs and MAX_SCORES alone are keyed by truth values, since graphs that users saved contain such handles.
     """
     return bool(outputs) if outputs in ((), (MAX_SCORES.name,)) else outputs
 
@@ -413,7 +413,7 @@ def _run(*arguments: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _run_backward(*arguments: Any) -> list[torch.Tensor]:
-    """Return those of dQ, dK and dV that need a gradient, and gradients of captured tensors.
+    """Return dQ, dK and dV, as far as they are needed, then the gradients of captured tensors.
 
     dQ, dK and dV have the strides of the inputs.
     """
@@ -492,7 +492,7 @@ def _ready_undropped(call: OperatorCall, forward: bool) -> tuple[Ready, list[tor
 
 
 def copy_graph_tensors(captured: list[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
-    """Return captured tensors that a call may cache, and whether these are they.
+    """Return captured tensors that a call may cache, and True if they are the originals.
 
     Tensors that the graph made are copied, as the graph may reuse their memory.
     """

@@ -92,7 +92,7 @@ _FLOAT32, _is_grad_enabled = torch.float32, torch.is_grad_enabled  # found once:
 
 
 def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
-    """Return the outputs of a call whose signature is cached with these very mods, else None."""
+    """Return the outputs of a call if its signature is cached with the same mod objects, else None."""
     query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout = request
     sink = None if weighting is SOFTMAX else weighting.sink_tensor
     try:

@@ -55,7 +55,7 @@ class Weighting(NamedTuple):
         return self.sink if isinstance(self.sink, torch.Tensor) else None
 
     def key(self) -> tuple[object, ...]:
-        """Return what a capture key has of it: nothing for a plain softmax."""
+        """Return the weighting's part of a capture key: empty for a plain softmax."""
         if self is SOFTMAX or self.plain:
             return ()
         return (self.normalize, self.sink, *self.outputs, *((True,) if self.dropout else ()))

@@ -193,7 +193,7 @@ def check_numbers(name: str, x: torch.Tensor) -> None:
 
 
 def stand_for_others(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return True if `check_wrapped` may refuse one of these.
+    """Return True if a tensor may be a wrapper, as of a transform, which `check_wrapped` may refuse.
 
     Calls with new mods run this.
     """

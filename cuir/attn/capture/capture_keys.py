@@ -109,7 +109,7 @@ def follow(roots: tuple[object, ...], path: Path) -> Any:
 
 
 def _plain(part: Hashable) -> Hashable:
-    """Return a part of a structure without anything that belongs to this process."""
+    """Return a part of a structure in a form that another process computes equally."""
     if isinstance(part, tuple):
         return tuple(_plain(p) for p in part)
     if isinstance(part, types.CodeType):

@@ -230,7 +230,7 @@ class Walk:
         return structure
 
     def visit_subclass_state(self, value: object, path: Path) -> tuple[Hashable, ...]:
-        """Visit what a constant, number or set of a user's class holds besides its value."""
+        """Visit the attributes of a constant, number or set whose class is the user's subclass."""
         if type(value) in _PLAIN:
             return ()
         if id(value) in self.visited:
@@ -423,9 +423,9 @@ class Walk:
         return names - _OF_CLASSES
 
     def visit_library(self, module: types.ModuleType, path: Path, visited: set[tuple[int, str]]) -> Iterator[Hashable]:
-        """Visit what a module of Python's, PyTorch's or NumPy's holds under names that are read.
+        """Visit the entries of a module of Python, PyTorch or NumPy under the names that mods read.
 
-        A user may have replaced these.
+        A user may have replaced these entries.
         """
         namespace = vars(module)
         for name in sorted(n for n in self.names if n in namespace and (id(module), n) not in visited):
@@ -491,7 +491,7 @@ def foreign_class(cls: type) -> bool:
 
 
 def _read_by_name(value: object) -> bool:
-    """Return True if the names in code tell what it reads of an object.
+    """Return True if the names in code tell which attributes are read of an object.
 
     The object is of a library's class, of which only methods that are called by name run.
     """
@@ -528,9 +528,9 @@ def foreign_module(module: types.ModuleType) -> bool:
 
 @memoize(4096)  # code may be made anew for each call
 def reads_elsewhere(code: types.CodeType) -> bool:
-    """Return True if a function, or one inside of it, reads what the walk cannot visit.
+    """Return True if a function, or one nested in it, reads values that the walk cannot visit.
 
-    This is a module of the user's that it imports itself, or globals under a computed name.
+    Such values are a user's module that the function itself imports, or globals under a computed name.
     """
     named = _OPAQUE_READS & set(code.co_names)
     for i in dis.get_instructions(code):

@@ -16,7 +16,7 @@ from ...text.diagnostics import CuirError
 
 
 class GradientError(CuirError, RuntimeError):
-    """A backward pass that cannot be made; PyTorch raises RuntimeError for these."""
+    """A backward pass that cannot be made; also a RuntimeError, as PyTorch raises."""
 
 
 def differentiate_once(

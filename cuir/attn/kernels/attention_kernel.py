@@ -110,7 +110,7 @@ class Ready:
         return collect_read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-        """Return True if a call of these tensors is to be differentiable."""
+        """Return True if a call must be differentiable: an input or a captured tensor requires a gradient."""
         inputs = query.requires_grad or key.requires_grad or value.requires_grad
         return (inputs and torch.is_grad_enabled()) or self._learns()
 

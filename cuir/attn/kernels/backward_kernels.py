@@ -235,12 +235,11 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
 
 
 def deals_heads(attention: Attention, at: Lengths) -> bool:
-    """Decide whether the query heads of a key head are dealt to separate CTAs.
+    """Decide whether the query heads that share a key head are computed by separate CTAs.
 
     This pays where blocks of keys have different numbers of queries: CTAs that walk all heads of a group drift to
-    different
-    heads, whose Q, dO and dQ together do not fit the L2 cache. It does not pay for short problems, which take less time
-    than adding dK and dV up in f32.
+    different heads, whose Q, dO and dQ together do not fit the L2 cache. It does not pay for short problems, which take
+    less time than adding dK and dV up in f32.
     """
     if at.H == at.HK or at.M * int(attention.fixed["D"]) < LEAST_SPREAD:  # type: ignore[arg-type]
         return False

@@ -147,9 +147,9 @@ def _without_mods(spec: Specification) -> Specification:
 
 
 def _without_value(parameter: Parameter) -> Parameter:
-    """Return a parameter with only what a transfer may know of its captured value.
+    """Return a parameter reduced to the properties of its captured value that a transfer depends on.
 
-    That is whether it is there, whether it is a number or a tensor, and whether it requires a gradient.
+    These are its presence, its kind (number or tensor), and whether it requires a gradient.
     """
     value = parameter.value
     if isinstance(value, torch.Tensor):

@@ -90,9 +90,9 @@ def has_steps(x: Linear) -> bool:
 
 
 def positive(divisor: Expr) -> bool:
-    """Return True for a positive number, a captured one, or a sum, product or quotient of such (n // 8).
+    """Return True for an expression that is positive: positive literals, captured numbers and n // 8.
 
-    Captured divisors of positions are assumed positive.
+    Sums, products and quotients of positive expressions count too; captured divisors of positions are assumed positive.
     """
     if isinstance(divisor, Literal):
         return isinstance(divisor.value, int) and divisor.value > 0

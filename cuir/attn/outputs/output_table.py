@@ -31,7 +31,7 @@ def describe_outputs(names: Collection[str]) -> str:
 
 
 def can_merge(names: Collection[str]) -> bool:
-    """Return True if kernels which share out the keys can compute these outputs."""
+    """Return True if split-KV kernels can compute these outputs: their states merge, and fit."""
     states = [state for output in find_outputs(names) for state in output.states]
     return len(states) <= _ROOM and all(state.merge is not None for state in states)
 

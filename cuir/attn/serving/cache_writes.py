@@ -15,9 +15,13 @@ from .serving_requests import Bounds
 
 
 def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, lengths: torch.Tensor, pages: torch.Tensor) -> None:
-    """Write new tokens [B, N, HK, D] behind those that a cache [NP, HK, page size, D] holds.
+    """Append new tokens [B, N, HK, D] to the sequences in a paged cache [NP, HK, page size, D].
 
     Scales of the new tokens are written where the cache has one for each token. Raises CuirError U408.
+
+    Args:
+        lengths: tokens that the cache holds of each sequence.
+        pages: page table.
     """
     page, row = _slots(pages, lengths[:, None].long() + torch.arange(new.shape[1], device=new.device), cache)
     if cache.dtype != EIGHT_BITS:
@@ -31,9 +35,14 @@ def append(new: torch.Tensor, cache: torch.Tensor, scale: torch.Tensor | None, l
 
 
 def append_packed(new: torch.Tensor, cache: torch.Tensor, lengths: torch.Tensor, pages: torch.Tensor, bounds: Bounds) -> None:
-    """Write packed tokens [TQ, HK, D] behind those that a cache [NP, HK, page size, D] holds.
+    """Append packed tokens [TQ, HK, D] to the sequences in a paged cache [NP, HK, page size, D].
 
     Sequence b has the tokens starts[b] .. ends[b] - 1; the cache has their dtype. Raises CuirError U408.
+
+    Args:
+        lengths: tokens that the cache holds of each sequence.
+        pages: page table.
+        bounds: starts and ends.
     """
     starts, ends = bounds
     if not len(starts) or not len(new):

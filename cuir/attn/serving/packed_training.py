@@ -232,9 +232,9 @@ def lengths_named(handle: str) -> tuple[str, ...]:
 
 @at_tracing
 def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int | None, H: int | None, HK: int | None) -> str:
-    """Return the handle of the mods of packed sequences, from that of the mods of one.
+    """Return the handle of mods for packed sequences, made from the handle of mods for a single sequence.
 
-    B, H and HK are the sizes that these take.
+    B, H and HK are the sizes that the mods for a single sequence take.
     """
     if handle == UNKNOWN:
         return UNKNOWN
@@ -267,7 +267,7 @@ def _make_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tabl
 
 
 def _tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> tuple[Tables, Strangers | None]:
-    """Return the tables for these bounds, from the cache or made now, and what is known of strangers."""
+    """Return the tables for these bounds, cached or new, and their tokens of no sequence if cached."""
     places = (*queries, *keys)
     states = tuple(state_of(x) for x in places)
     stream = torch.cuda.current_stream(places[0].device).cuda_stream if places[0].is_cuda else 0

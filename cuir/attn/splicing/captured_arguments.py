@@ -113,7 +113,7 @@ class CapturedArguments:
         return values
 
     def with_room(self, values: Mapping[str, Value], lengths: Lengths) -> dict[str, torch.Tensor]:
-        """Return padded tensors for those that are too small for these lengths.
+        """Return padded copies of captured tensors that are too small for these lengths.
 
         A kernel reads them by scalars, which must lie inside.
         """
@@ -144,9 +144,11 @@ class CapturedArguments:
 
 
 def _lists_of(names: set[str], traced: Traced | None, backward: bool) -> Lists | ColumnLists | None:
-    """Return the lists that parameters of these names hold.
+    """Return the block lists that a kernel with parameters of these names takes, None if it takes none.
 
-    Names may end in `_`s, where the plain ones were taken. `backward` says that the kernel is one of gradients.
+    Args:
+        names: these may end in `_`s, where the plain ones were taken.
+        backward: the kernel computes gradients.
     """
     parameters = {name.rstrip("_"): name for name in names if name.rstrip("_") in (*LISTS, *BITS)}
     if traced is None or traced.keep is None or not {"block_count", "block_list"} <= set(parameters):

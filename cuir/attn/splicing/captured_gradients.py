@@ -47,7 +47,11 @@ class _Read:
 
 
 def local_names(traced: Traced, learned: Collection[str]) -> set[str]:
-    """Return the names that the functions bind, for gradients of these captured tensors."""
+    """Return the names of locals in the functions that compute gradients of captured tensors.
+
+    Args:
+        learned: names of the captured tensors that have a gradient.
+    """
     summed = sum(r.summed for name in learned for r in _reads(traced, name, ""))
     return LOCALS | ({f"sum{i}" for i in range(summed)} if summed > 1 else set())
 

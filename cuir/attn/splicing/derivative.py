@@ -74,7 +74,7 @@ def _is_log2e(e: Expr) -> bool:
 
 
 def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
-    """Return the factors of a product; those that divide it go to `over`.
+    """Return the factors of a product, and append its divisors to `over`.
 
     A literal 1 is left out.
     """
@@ -91,7 +91,7 @@ def _factors(e: Expr, over: list[Expr]) -> list[Expr]:
 
 
 def _product(times: list[Expr], over: list[Expr]) -> Expr:
-    """Multiply factors, those that are equal for a whole block last.
+    """Multiply the factors `times`, divided by `over`; factors that a block shares come last.
 
     These form one product, which is computed once.
     """

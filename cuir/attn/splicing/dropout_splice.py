@@ -63,7 +63,7 @@ def {retained}(b, h, q, k):              # does dropout retain the weight of the
 
 
 def with_dropout(program: Program, target: Kernel) -> Program:
-    """Drop and rescale the weights of an attention kernel; LSE is that of all weights.
+    """Add dropout of weights to a forward attention kernel; LSE stays the one of all weights.
 
     Raises CuirError X130 where not exactly one function returns the results of `softmax_step`, and for kernels that
     split the keys.
@@ -108,7 +108,7 @@ def with_dropout(program: Program, target: Kernel) -> Program:
 
 
 def with_dropout_gradients(program: Program, target: Kernel) -> Program:
-    """Drop and rescale the weights of a backward kernel: those of dV, and the gradients that reach them.
+    """Add dropout to a backward kernel: to the weights that dV reads, and to the weights' gradients.
 
     In between a dropped weight is negative, which costs no register. Raises CuirError X130 for a kernel without `dX = P
     * (dP - DL)`.

@@ -165,7 +165,12 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
 
 
 def _write_points(states: Sequence[RowState], inner: dict[str, str], ends: Sequence[str]) -> str:
-    """Write the splice points around those of the softmax, which have the names `inner`."""
+    """Write softmax functions that accumulate further row states and call the original functions.
+
+    Args:
+        inner: new names of the original functions, by their names.
+        ends: parameters of `softmax_end`.
+    """
     lists = {"names": ", ".join(s.name for s in states), "blanks": ", ".join("_" for _ in states)}
     text = _TEXT.format(
         begin=inner["softmax_begin"],
@@ -200,7 +205,7 @@ def _parse_value(output: AttentionOutput, normalize: Normalize) -> Expr:
 
 
 def _storing(item: Func | Kernel, states: Sequence[RowState], values: dict[str, Expr], inner_end: str) -> tuple[Stmt, ...]:
-    """Return the body with stores of `values` behind that of LSE."""
+    """Return a body in which stores of `values` follow the store of LSE."""
     end_args = next((n.args for n in walk(item) if isinstance(n, Call) and n.func == Name("softmax_end") and len(n.args) > 1), None)
     if end_args is None:
         return item.body

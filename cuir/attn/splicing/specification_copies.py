@@ -1,4 +1,4 @@
-"""Specifications with other tensors in place of those that their mods capture."""
+"""Copies of specifications whose mods capture other tensors."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class _Expressions:
                     raise CuirError.of("X124", message, function_span(self.spec.score_mod) if self.spec.score_mod is not None else None)
 
     def with_leaves(self, dtype: torch.dtype) -> tuple[Specification, dict[int, torch.Tensor]]:
-        """Return the variant over leaves of a dtype, and these by the ids of the tensors that they replace."""
+        """Return the variant with captured floats as leaves of a dtype, and the leaves by id of the original."""
         leaves_by_id: dict[int, torch.Tensor] = {}
 
         def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -253,7 +253,7 @@ def _bound_tensor(x: torch.Tensor, indices: tuple[Any, ...] = ()) -> Bounded:
 
 
 class Bounded(torch.Tensor):
-    """A tensor that is read by one index for each dim, at once or one after the other; outside it is 0."""
+    """A tensor that reads as 0 outside; it takes one index for each dim, at once or one after the other."""
 
     leading_indices: tuple[Any, ...] = ()
 

@@ -368,7 +368,7 @@ def without_functions(origin: Program, target: Kernel, removed: set[str], tile: 
 
 
 def drop_unreachable(items: list[Definition], origin: Program) -> list[Definition]:
-    """Drop functions that the origin's kernels used and these do not."""
+    """Drop functions that the origin's kernels reach and the kernels among `items` do not."""
     dead = reachable(origin) - reachable(Program(tuple(items)))
     return [i for i in items if not (isinstance(i, Func) and i.name in dead)]
 

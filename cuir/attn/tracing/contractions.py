@@ -50,7 +50,12 @@ _LETTERS = "abcdefghijklmnopqrstuvw"
 
 
 def _contract(arrays: list[Array], labels: list[str], result: str | None = None) -> TracedValue:
-    """Sum products of elements over labels that the result lacks; by default those that two operands have."""
+    """Sum products of elements over the labels that are missing in the result, as einsum does.
+
+    Args:
+        labels: a letter for each dim of each array.
+        result: labels of the result; by default those that a single operand has.
+    """
     sizes: dict[str, int] = {}
     for x, letters in zip(arrays, labels, strict=True):
         for label, n in zip(letters, x.shape, strict=True):

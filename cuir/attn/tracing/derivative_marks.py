@@ -44,7 +44,7 @@ def is_detached(e: Expr) -> bool:
 
 
 def partials_of(e: Expr) -> list[tuple[Expr, Expr]] | None:
-    """Return operands with the derivatives by them; None for an expression without such a mark."""
+    """Return the operands in a derivative mark, each with its derivative; None without a mark."""
     if not isinstance(e, Call) or e.func != _PARTIALS:
         return None
     return list(zip(e.args[1::2], e.args[2::2], strict=True))
@@ -56,7 +56,7 @@ def extremes_of(e: Expr) -> tuple[Expr, ...] | None:
 
 
 def extremum_of(e: Expr) -> Expr:
-    """Return the outermost extremum of two within such a mark; the operand if there is only one.
+    """Return the min or max inside a derivative mark, or its operand if there is only one.
 
     Conversions to half precision and back around it are left out: its operands have them, too.
     """

@@ -133,7 +133,7 @@ def _flat(x: Array) -> Array:
 
 
 def place(x: object, size: int) -> Place:
-    """Return a place for these functions, for which no place counts from the end, as in PyTorch."""
+    """Return an index that must be nonnegative: these functions of PyTorch do not count from the end."""
     index = lift(x)
     if index.element != I32:
         refuse(f"places of elements are integers, found {index.element}", ".to(torch.int32) converts")
@@ -203,7 +203,12 @@ def searchsorted(
 
 
 def _search(rows: Array, input: object, behind: bool, name: str) -> TracedValue:
-    """Count the boundaries before each value; `behind` counts those that equal it, too."""
+    """Count the boundaries below each value, as torch.searchsorted.
+
+    Args:
+        behind: count boundaries equal to the value, too.
+        name: function to name in errors.
+    """
     _few(
         rows.shape[-1],
         rows.follows,

@@ -133,7 +133,7 @@ class _Context(Protocol):
 
 
 class _WithPartials(torch.autograd.Function):
-    """A gradient that is passed to operands, multiplied by derivatives; 0 where these are 0."""
+    """Autograd function with given derivatives by its operands; a derivative of 0 stops even NaN."""
 
     @staticmethod
     def forward(ctx: _Context, value: torch.Tensor, *pairs: torch.Tensor) -> torch.Tensor:

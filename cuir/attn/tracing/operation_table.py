@@ -31,7 +31,7 @@ def function(*names: str) -> Callable[[F], F]:
 
 
 def words() -> list[str]:
-    """Return the operations by one name each, without those that Python has a sign for."""
+    """Return one name for each supported operation, without operations that have a sign in Python."""
     signs = {"truediv", "floordiv", "mod", "and", "or", "xor", "lshift", "rshift", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "neg", "pow", "float", "int", "bool"}  # fmt: skip
     first: dict[Callable[..., object], str] = {}
     for name, handler in HANDLERS.items():

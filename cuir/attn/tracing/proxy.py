@@ -188,9 +188,9 @@ def as_constants(*proxies: Proxy) -> None:
 
 
 def exactly(*proxies: Proxy) -> None:
-    """Restart the trace before these values decide something.
+    """Restart the trace with these values computed by Python, before they decide something.
 
-    Arithmetic that Python does in double is then done by Python.
+    Python computes in double precision what the trace has in float32.
     """
     for p in proxies:
         if p.doubles and TRACE.get() is not None:
@@ -409,7 +409,7 @@ STANDING: ContextVar[Callable[[torch.Tensor], object]] = ContextVar("STANDING") 
 
 
 def standing(x: object) -> object:
-    """Return the stand-in of a tensor that the mod did not make; other values are returned unchanged."""
+    """Return the stand-in of a tensor from outside the mod; other values are returned unchanged."""
     return STANDING.get(_return_tensor)(x) if isinstance(x, torch.Tensor) else x
 
 

@@ -285,7 +285,11 @@ class _Poison:
         return functools.reduce(operator.or_, (self.of(p) for p in parts), False)
 
     def _open(self, e: Expr, decided: bool) -> Pairs:
-        """Return where an operand of a logical operation leaves the result to the other one."""
+        """Return the pairs at which an operand of a logical operation does not decide the result alone.
+
+        Args:
+            decided: the value of the operand that decides.
+        """
         value = self.value(e)
         if value is None:
             return True

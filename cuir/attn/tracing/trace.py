@@ -372,7 +372,7 @@ class _Tracer:
         return proxy_of_constant
 
     def outside(self, value: torch.Tensor) -> TensorProxy | Proxy:
-        """Return the stand-in of a tensor that an operation of the mod meets, and that no walk replaced."""
+        """Return the stand-in of a tensor that an operation of the mod reads and that no walk replaced."""
         with torch._C.DisableTorchFunction():
             standin = self.standing(value)
             if id(standin) not in self.keys_by_id:

@@ -100,10 +100,13 @@ class Traced:
         )
 
     def of_mask(self, values: Iterable[Value | None]) -> Traced | None:
-        """Return the mask_mod alone, with these values of the parameters.
+        """Return the trace of the mask_mod alone, with new values of its parameters.
 
         None where it is unknown: conditions of the score_mod may leave the mask nothing to decide, and then its reads
         are no parameters.
+
+        Args:
+            values: in the order of `parameters`.
         """
         if self.mask is None:
             return None

@@ -1,4 +1,4 @@
-"""`isinstance` and `type` of a traced function: they see the class that a value of a mod stands for."""
+"""`isinstance` and `type` for traced functions: a stand-in shows the class of the value it imitates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Classes = type | UnionType | tuple["Classes", ...]  # as `isinstance` takes them
 
 
 def _kind(x: object) -> type | None:
-    """Return the class that a proxy stands for; None for anything else."""
+    """Return the Python class that a traced stand-in imitates; None for other values."""
     if isinstance(x, Proxy):
         return KINDS[x.element] if x.number else torch.Tensor
     return x.kind if isinstance(x, TensorProxy) else torch.Tensor if isinstance(x, Rows) else None

@@ -128,7 +128,11 @@ class _Context:
         return _Context(program, kernel, spec, captured, units, by_head)
 
     def admits(self, changed: Mapping[str, int]) -> bool:
-        """Return whether the specification is defined for these numbers: it divides by 0 nowhere."""
+        """Return whether the specification is defined for these numbers, without a division by 0.
+
+        Args:
+            changed: numbers by name; others keep their values.
+        """
         if self.captured is None or self.captured.traced is None or self.spec is None:
             return True
         traced, lengths = self.captured.traced, Lengths(1, 1, 1, 1, 1)

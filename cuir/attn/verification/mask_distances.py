@@ -235,7 +235,7 @@ def _find_wrong_pairs(problem: _Problem, b: int, h: int, q: np.ndarray, k: np.nd
 # ---- blocks
 @dataclass(frozen=True)
 class _Side:
-    """Tiles of one side, and the blocks of the other side that each visits."""
+    """Tiles of queries with the blocks of keys that each visits, or tiles of keys with blocks of queries."""
 
     count: str  # the splice point of the number of blocks
     block: str

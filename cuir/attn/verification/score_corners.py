@@ -303,7 +303,12 @@ def _convert_ranks(ranks: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Scores of all pairs; good: those on or near a corner; on: those on a corner."""
+    """Scores of all pairs, and masks of the pairs at corners of the score function.
+
+    Attributes:
+        good: the score is near a corner or on it.
+        on: the score is on a corner.
+    """
 
     scores: torch.Tensor
     good: torch.Tensor

@@ -201,7 +201,10 @@ def _bench_cells(
 
 
 def _only(cells: list[Cell], words: Sequence[str]) -> list[Cell]:
-    """Return the cells that fit every kind of word (variant, model, length) of which one is given."""
+    """Return the cells that match the words of --only: variants, models and lengths.
+
+    A cell matches if it has one of the words of each kind that is given.
+    """
     kinds = [{c.variant for c in cells}, {c.model for c in cells}, {str(c.shape.N) for c in cells}]
     unknown = [w for w in words if not any(w in kind for kind in kinds)]
     if unknown:

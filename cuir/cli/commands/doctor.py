@@ -70,6 +70,6 @@ def doctor(
 
 
 def _row(finding: Finding) -> tuple[str, str, str]:
-    """Return a row of a finding: whether it is there, and how to get what is missing."""
+    """Return a table row for a finding: its status, its name, and its value with the remedy."""
     remedy = f"; to get it: {finding.remedy}" if finding.remedy else ""
     return ("ok" if finding.ok else "missing", finding.name, f"{finding.value.removeprefix('none: ')}{remedy}")

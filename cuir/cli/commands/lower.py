@@ -166,7 +166,7 @@ def lower(
 
 # ---- the launch
 def _print_launch(launch: LaunchDescription) -> None:
-    """Print what a launch takes."""
+    """Print a launch's symbol, grid, block, shared memory and parameters."""
     from ..tables import print_table
 
     console = stdout()
