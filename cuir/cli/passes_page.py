@@ -30,7 +30,7 @@ def number_passes() -> Iterator[tuple[int, Pass]]:
 
 
 def kind(p: Pass) -> str:
-    """Return the mark of a pass: "needed" for correct code, "rounds" if it changes rounding, else ""."""
+    """Return the mark of a pass: "needed" to print the kernel, "rounds" if it may change results, else ""."""
     return "needed" if p.needed else "rounds" if p.rounding else ""
 
 

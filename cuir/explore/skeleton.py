@@ -46,7 +46,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A wait of the worker for these engines."""
+    """A wait of the worker until the work of these engines is complete."""
 
     engines: tuple[int, ...]
 

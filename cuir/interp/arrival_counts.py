@@ -111,7 +111,7 @@ def list_users(uses: list[Use], stage: int) -> list[Worker]:
 
 
 def find_return_ring(m: Machine, bar: Mbarrier, w: Worker) -> str | None:
-    """Return the only ring by which those who wait on a barrier's ring can give back its stages to `w`.
+    """Return the ring on which readers of a barrier's ring signal `w` that its stages are free.
 
     The result is None if there is no such ring, or more than one.
     """
@@ -125,7 +125,7 @@ def find_return_ring(m: Machine, bar: Mbarrier, w: Worker) -> str | None:
 
 # ---- faults of the count
 def _list_arrivers(m: Machine, bar: Mbarrier | NamedBarrier) -> tuple[int, list[str]]:
-    """Return how many workers arrive in a phase of a barrier, and the labels of those that are known."""
+    """Return the number of workers that arrive in a phase of a barrier, and the labels of the known ones."""
     barrier_uses, (name, stage, cta) = get_barrier_uses(m.launch.checked), find_place(m, bar)
     labels = [m.workers[n].label for n in bar.came]
     if m.launch.checked.barriers[name].hardware:
@@ -170,7 +170,7 @@ def find_wrong_count(m: Machine, bar: Mbarrier | NamedBarrier) -> Cause | None:
 
 
 def find_crowded_barrier(m: Machine, *workers: int) -> Cause | None:
-    """Find a named barrier that more workers than it counts come to, one of these among them."""
+    """Find a named barrier with more arriving workers than its count, one of `workers` among them."""
     for (name, _), ring in m.barriers.items():
         if m.launch.checked.barriers[name].hardware:
             for bar in ring:

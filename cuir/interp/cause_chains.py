@@ -103,7 +103,7 @@ class BarrierUses:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """The rings by which buffers are released -> those by which they are filled.
+        """Map from each ring that signals free buffers to the ring that signals filled ones.
 
         A copy that lands on the second lies behind a wait on the first.
         """
@@ -276,7 +276,7 @@ def find_torn_copy(m: Machine, name: str, cta: int) -> Cause | None:
 
 
 def find_wrong_bytes(bar: Mbarrier, phase: int) -> Cause | None:
-    """Return the cause if the bytes expected in a phase differ from those that its copies bring."""
+    """Return a cause if a barrier's expected bytes in a phase differ from the bytes that copies bring."""
     expects, copies = collect_bytes(bar, phase)
     expected, copied_bytes = sum(e.value for e in expects), sum(e.value for e in copies)
     if expected == copied_bytes or not (expects or copies):

@@ -110,7 +110,7 @@ def _explain_early_arrival(reader: Worker, bar: Mbarrier, arrival: Event, filler
 
 
 def _get_position(at: Event | Record) -> tuple[int, int]:
-    """Return where the statement of an event stands in the text."""
+    """Return line and column of an event's statement."""
     return at.span.line, at.span.column
 
 
@@ -358,7 +358,12 @@ def _find_late_wait(m: Machine, w: Worker, at: Span, ring: str) -> LateWait | No
 
 
 def _blame_late_wait(cause: Cause, late: LateWait | None, access: str, at: Span) -> Cause:
-    """Return the cause with the wait that stands behind an access instead of in front, if there is one."""
+    """Add a wait that follows an access instead of preceding it to the cause; without one, return `cause`.
+
+    Args:
+        access: "write", "read" or another noun.
+        at: place of the access.
+    """
     if late is None:
         return cause
     hint, notes = late.add_to(cause.hint, cause.notes, access, at)
@@ -374,9 +379,12 @@ def _finds_buffer_free(m: Machine, bar: Mbarrier, new: Record) -> bool:
 
 
 def _choose_arrival(m: Machine, arrivals: list[tuple[Event, Mbarrier]], worker: int) -> tuple[Event, Mbarrier]:
-    """Choose the first arrival after an access at a barrier that the other party waits on.
+    """Choose the first of a worker's arrivals after an access at a barrier that the other worker waits on.
 
     Falls back to the first arrival at any barrier.
+
+    Args:
+        worker: the other worker.
     """
     return next(((e, bar) for e, bar in arrivals if list_waits(bar, worker)), arrivals[0])
 
@@ -500,7 +508,7 @@ def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) 
 
 
 def _hint_return(m: Machine, bar: Mbarrier, w: Worker) -> str:
-    """Return what a hint adds if one ring alone can give the buffer of a stage back to `w`."""
+    """Return a hint to wait on the ring that signals `w` free stages; empty unless there is one such ring."""
     back = find_return_ring(m, bar, w)
     if back is None:
         return ""

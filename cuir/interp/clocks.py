@@ -22,9 +22,11 @@ def join(into: list[int], source: list[int]) -> None:
 class Clock(State):
     """Vector clocks of one worker or barrier.
 
-    `times`: accesses and phases that happened before; `fenced`: those whose ordinary writes the tensor core and copy
-    engine see too. `progress`: what is complete, known or not: a copy that lands raises it as well, since its worker
-    had come to its issue. It orders no access.
+    Attributes:
+        times: Accesses and phases that happened before.
+        fenced: Those of `times` whose generic-proxy writes the tensor core and copy engine see too.
+        progress: Accesses and phases that are complete, known or not. A copy that lands raises it as well, since its
+            worker had come to its issue. It orders no access.
     """
 
     def __init__(self, workers: int, barriers: int):

@@ -275,7 +275,7 @@ class _RoleSlicer:
 
     # ---- refusals
     def _judge(self) -> None:
-        """Refuse control flow that depends on data; leave tensors accessed at such places unwatched."""
+        """Refuse control flow that depends on data; do not watch tensors accessed at data-dependent indices."""
         for p in self.statements:
             if not self.role_slice.keeps(p.stmt):
                 continue

@@ -21,7 +21,7 @@ from .values import POISON
 
 # ---- issue
 def enter_copy(m: Machine, copy: Copy) -> None:
-    """Issue a copy: its write of the destination counts from here.
+    """Issue a copy, and record its write of the destination from now on.
 
     An early reader meets the race before it has a value; without detection it gets poison.
     """

@@ -20,13 +20,13 @@ from .machine import Worker
 
 @dataclass(frozen=True)
 class LateWait:
-    """A wait behind an access.
+    """A wait that follows the access it should guard.
 
     Attributes:
-        span: Its place.
-        text: Its spelling.
-        can_move: True if it runs in each turn in which the access does, so that it can stand in front.
-        needs_commit: True if the commit of the group stands behind the access, too.
+        span: Place of the wait.
+        text: Spelling of the wait.
+        can_move: True if the wait runs in each iteration in which the access does, so that it can precede it.
+        needs_commit: True if the commit of the group follows the access, too.
     """
 
     span: Span
@@ -115,7 +115,11 @@ def blame_late_wait(w: Worker, at: Span, access: str, issue: Span, hint: str) ->
 
 
 def find_late_barrier_wait(checked: Checked, role: str, at: Span, ring: str) -> LateWait | None:
-    """Find a wait on a ring of barriers behind an access, where none stands before it in the same turn."""
+    """Find a wait on a ring that follows an access, where none precedes the access in the same iteration.
+
+    Args:
+        at: place of the access.
+    """
 
     def is_wait(bound: BoundCall) -> bool:
         waits = bound.op.effects.waits

@@ -79,7 +79,7 @@ def _list_readers(m: Machine, cta: int, name: str) -> list[Worker]:
 
 
 def _find_wrong_phase(m: Machine, new: Record, cta: int, name: str) -> Cause | None:
-    """Find a phase that ended without an arrival of the other CTA's workers, or with one too early."""
+    """Find a phase that ended although workers of the other CTA had not arrived, or arrived too early."""
     for bar in get_ring(m, name, m.workers[new.worker].cta):
         cause = find_wrong_count(m, bar) or next((c for p in range(bar.phase + 1) if (c := find_second_arrival(bar, p)) is not None), None)
         if cause is not None:

@@ -40,7 +40,7 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
 
 
 def note_issue(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor) -> None:
-    """Log the issue of a copy that will land here."""
+    """Log on a barrier the issue of a copy whose bytes will arrive at it."""
     m.tick += 1
     bar.log = Event(bar.log, m.tick, "issue", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
 

@@ -44,9 +44,14 @@ def touch(
 
 
 def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, completion: Event | None, awaited: str = "") -> Record:
-    """Check an access against all before it and enter it.
+    """Check a shared memory access for races with all earlier ones, and record it.
 
     Raises CuirError R401 (race) or R403 (missing fence).
+
+    Args:
+        mode: "read", "write" or another mode of an access.
+        proxy: the proxy through which the access is made.
+        completion: None while an engine may still make it.
     """
     tracker = m.trackers[ref.cta]
     record = Record(actor, mode, proxy, completion, ref.text, awaited)

@@ -83,7 +83,7 @@ class Shadow:
         return access, int(access.clusters[number - access.first])
 
     def history(self, members: list[int]) -> int:
-        """Return the number of the history of these accesses."""
+        """Return the number of the history that consists of these accesses, a new one if there is none."""
         if len(members) == 1:
             return members[0]
         key = tuple(members)

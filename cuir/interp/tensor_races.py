@@ -22,9 +22,9 @@ from .tensors import BoxRef, TensorArg, get_region
 
 # ---- accesses
 def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, completion: Event | None, awaited: str = "") -> Access | None:
-    """Check a read of a box against the accesses before it and enter it.
+    """Check a read of a box of a tensor for races with earlier accesses, and record it.
 
-    completion: None while an engine may still do it. Returns the entered access, if the tensor has a shadow.
+    completion: None while an engine may still do it. Returns the recorded access, if the tensor has a shadow.
     """
     return _enter_box(m, actor, box, "read", proxy, completion, awaited)
 

@@ -17,7 +17,12 @@ from .machine import Machine, Worker
 
 
 def record_wait(w: Worker, start: float, name: str, span: Span, over: Sequence[Action] = ()) -> None:
-    """Record that a worker goes on after a wait that it came to at `start`; over: what it has waited for."""
+    """Record the end of a worker's wait.
+
+    Args:
+        start: cycle at which the worker came to the wait.
+        over: asynchronous actions that the worker waited for.
+    """
     trace = w.m.launch.trace
     if trace is not None and not w.m.number:
         trace.record_wait(w.label, start, w.time, name, span.line)

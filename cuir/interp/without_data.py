@@ -123,7 +123,7 @@ class SynchronisationCompiler(Compiler):
         return RUNS[op.name](_SiteWithoutData(self, op, {op.params[0].name: e}, e))
 
     def compile_stand_in(self, e: Expr) -> Evaluate:
-        """Compile an expression to its effects and a stand-in of its shape without values."""
+        """Compile an expression without data: its effects run, and its value is a stand-in of its shape."""
         if isinstance(e, Name):
             return self.compile_name(e)
         if has_effects(self.checked, e):

@@ -58,7 +58,7 @@ class Outcome:
 
 
 class Judge:
-    """A kernel and the results of the last pass over it, with which those of the next are compared."""
+    """Check of passes: runs a kernel after each, and compares the results with those before it."""
 
     def __init__(self, kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int = 1):
         """Run the kernel before any pass.

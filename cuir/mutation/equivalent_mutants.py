@@ -93,7 +93,7 @@ def blocks(t: Trial) -> str | None:
 
 
 def _only_for(program: Program, name: str, splice: set[str]) -> bool:
-    """Return whether a function is one of these splice points, or called by them alone."""
+    """Return whether a function is one of these splice points, or is only called from them."""
     if name in splice:
         return True
     users = [item for item in program.items if getattr(item, "name", "") != name and name in names_read(item)]

@@ -195,7 +195,7 @@ class Trial:
         return outputs is not None and self.expected is not None and all(map(_is_same, outputs, self.expected))
 
     def gives(self, outputs: list[Output]) -> bool:
-        """Return whether the original gives these bits."""
+        """Return whether the original program computes exactly these outputs, bit by bit."""
         expected = self.bits(self.program)
         return expected is not None and len(expected) == len(outputs) and all(map(_is_same, expected, outputs))
 

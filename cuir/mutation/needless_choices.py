@@ -98,7 +98,7 @@ class _Reduced:
         return e
 
     def _assume_false(self, condition: Expr) -> None:
-        """Note what is false with a condition: its definition, and for a vote what each row votes."""
+        """Record that a condition is false, and so are its definition and the operand of a vote."""
         while condition not in self.false:
             self.false.append(condition)
             if isinstance(condition, Name) and condition.id in self.definitions:

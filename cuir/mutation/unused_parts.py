@@ -1,6 +1,6 @@
-"""The argument for a part of a tuple that nothing reads with these consts.
+"""Argument that a mutant is equivalent: it changes a part of a tuple that nothing reads.
 
-An example is a counter of a third ring of two.
+It holds for the consts with which the kernel is checked.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def mutate_trips(places: Places) -> Iterator[Mutant]:
 
 @operator
 def let_roles_disagree(places: Places) -> Iterator[Mutant]:
-    """Let one role unpack the unit of work, or compute its blocks, unlike the others."""
+    """Yield mutants in which one role unpacks its work item, or counts its blocks, unlike the others."""
     for site in places.sites:
         node = site.node
         if places.role(site) is None:

@@ -108,7 +108,7 @@ class Facts:
         return {s.path: s for s in self.sites}
 
     def get_definition(self, site: Site) -> Node:
-        """Return the definition that contains a place."""
+        """Return the function, kernel or constant that contains a site."""
         return site.parents[1] if len(site.parents) > 1 else site.node
 
     @cached_property

@@ -1,6 +1,6 @@
 """Rewrites of statements: swapped branches; split, merged and reordered assignments.
 
-None moves across an effect.
+No rewrite moves a statement across an effect.
 """
 
 from __future__ import annotations

@@ -61,7 +61,11 @@ def load_any(reference: str, parameters: Mapping[str, Parameter] | None = None, 
 
 
 def _load_name(path: Path, name: str | None, parameters: Mapping[str, Parameter] | None, kernel: Kernel | None) -> AnySpecification:
-    """Load what a file has under a name; None for the default of `load_any`."""
+    """Load the specification that a file has under a name.
+
+    Args:
+        name: None for the default of `load_any`.
+    """
     is_named, name = name is not None, name or REFERENCE
     module = import_file(path)
     offered = [n for n in _list_public(module) if n not in COMPANIONS] or _list_public(module)

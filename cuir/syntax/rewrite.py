@@ -95,9 +95,9 @@ def rename_names(node: Any, names: Mapping[str, str], memo: dict[int, Any] | Non
 
 
 def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
-    """Replace names by expressions in a tree, but for the name of what is called.
+    """Replace names by expressions in a tree, except names of functions that are called.
 
-    A name that replaces a name gets that one's place in the text.
+    If the expression is a name, it keeps the replaced name's place in the text.
     """
     if isinstance(node, Name):
         put: Any = names.get(node.id, node)

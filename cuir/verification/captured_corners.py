@@ -92,7 +92,7 @@ def _cycle_through(numbers: Sequence[float]) -> Replaced:
 
 
 def _restrict_to(tensors: Sequence[torch.Tensor], value: Replaced) -> Replaced:
-    """Make a function that replaces these tensors and no others."""
+    """Return a function that replaces `tensors` by `value`, and returns other tensors unchanged."""
     chosen = {id(t) for t in tensors}
     return lambda x: value(x.detach()) if id(x) in chosen else x
 

@@ -64,7 +64,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Ring:
-    """Barriers that instructions name together: stages in order of their addresses."""
+    """A ring of mbarriers, as instructions address it: stages in order of their addresses.
+
+    Attributes:
+        addresses: Address of each stage.
+        count: Arrivals of a phase, None if unknown.
+    """
 
     addresses: tuple[int, ...]
     count: int | None

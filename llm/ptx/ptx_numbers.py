@@ -33,7 +33,7 @@ class Number:
 
     @property
     def rows(self) -> tuple[Ints, NDArray[np.int8]]:
-        """Data and state with the axes of all variables joined."""
+        """Data and state as matrices: a row for each combination of the variables' values."""
         data, state = np.broadcast_arrays(self.data, self.state)
         return data.reshape(-1, data.shape[-1]), state.reshape(-1, state.shape[-1])
 

@@ -85,7 +85,7 @@ class Compiled(Reading):
 
     @property
     def uncertain(self) -> frozenset[str]:
-        """Kinds of calls of which some do not follow from the PTX."""
+        """Kinds of calls that the PTX does not fully determine, as by an unknown address."""
         return self.not_certain
 
     @property

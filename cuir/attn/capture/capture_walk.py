@@ -464,9 +464,12 @@ class Walk:
 
 
 def _way_to(holder: Holder, path: Path, i: int, name: str) -> Path:
-    """Return the path of what the i-th class of a holder, or a module, has under a name.
+    """Return the path of the entry `name` of a module, or of a class among a holder's bases.
 
     A property is taken from the dictionary of its class: only there does torch.compile guard it.
+
+    Args:
+        i: index of the class in the method resolution order.
     """
     of_base: Path = (*path, ("attribute", "__mro__"), ("item", str(i))) if i else path
     if isinstance(holder, type):

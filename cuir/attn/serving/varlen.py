@@ -274,7 +274,7 @@ def _ends(offsets: torch.Tensor, lengths: torch.Tensor | None) -> Bounds:
 
 
 def _places(x: NestedTensor) -> Bounds:
-    """Return where the sequences of a nested tensor begin and end among its values."""
+    """Return the begin and end offsets of a nested tensor's sequences in its packed values."""
     return _ends(x._offsets, x._lengths)
 
 

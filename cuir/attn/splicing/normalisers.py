@@ -121,7 +121,7 @@ def is_parted(funcs: Mapping[str, Func]) -> bool:
 
 
 def meets(funcs: Mapping[str, Func]) -> bool:
-    """Return True if warps of a CTA join their results before the CTAs do."""
+    """Return True if warps that share a CTA's keys join their results before CTAs join theirs."""
     return set(CONDITIONS) <= set(funcs)
 
 

@@ -135,7 +135,10 @@ def cosine_similarity(x1: object, x2: object, dim: int = 1, eps: float = 1e-8) -
 
 
 def _length_at_least(eps: float) -> Callable[[Sequence[Proxy]], Proxy]:
-    """Return the fold to a length of eps or more; as in PyTorch, the bound stops no derivative."""
+    """Return a function that folds items to their Euclidean length, at least eps.
+
+    As in PyTorch, the bound does not stop the derivative.
+    """
 
     def fold(items: Sequence[Proxy]) -> Proxy:
         length = _euclidean(items)

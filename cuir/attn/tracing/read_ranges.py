@@ -83,7 +83,7 @@ class Reads:
         self.doubles.check(values_by_name, at, device, _pieces)
 
     def check_doubles(self, values: Sequence[Value], device: torch.device) -> None:
-        """Check captured float64 where only the device has the lengths.
+        """Check captured float64 for a problem whose lengths only the device knows.
 
         Raises CuirError U417.
         """

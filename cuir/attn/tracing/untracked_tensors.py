@@ -33,6 +33,8 @@ class Outside(TorchFunctionMode):
         """Create a mode.
 
         Args:
+            standing: returns the stand-in of a tensor from outside.
+            inside: tensors that are not replaced, as the mod's arguments.
             run: run(func, args, kwargs) applies an operation that has a replaced tensor; the operation itself by
                 default.
             observe: called with each operation before it runs.
@@ -42,7 +44,7 @@ class Outside(TorchFunctionMode):
         self.results = {id(x): x for x in inside}  # keeps them alive, as an id may be reused
 
     def of(self, value: object) -> object:
-        """Return the stand-in of a value."""
+        """Return a value with its tensors from outside replaced by stand-ins."""
         if isinstance(value, torch.Tensor):
             return value if id(value) in self.results else self.standing(value)
         if isinstance(value, (tuple, list)) and type(value) in (tuple, list):

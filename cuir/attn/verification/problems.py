@@ -184,7 +184,7 @@ def make_attention_launch(program: Program, checked: Checked, spec: Specificatio
 
 
 def get_parts(checked: Checked) -> int:
-    """Return the least number of TF32 parts of f32 operands in products; 0 if there are no such products."""
+    """Return the least number of TF32 parts into which products split f32 operands; 0 for no such product."""
     parts = (bound.args["parts"] for bound in checked.calls() if bound.op.traits.product and "parts" in bound.args)
     return min((int(e.value) for e in parts if isinstance(e, Number)), default=0)
 

@@ -102,7 +102,10 @@ class Nans:
         return isinstance(op, Operation) and any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
 
     def _may_be_unchanged(self, op: ops.Apply, i: int) -> bool:
-        """Return whether arithmetic with a known number may be operand `i` or its negative, sign bit set."""
+        """Return whether x + c or x * c may become operand `i` or its negative, a NaN with its sign bit set.
+
+        The compiler may leave out arithmetic with a known number c.
+        """
         value, factor = op.arguments[i], op.arguments[1 - i]
         if factor not in self._constant:
             return False

@@ -16,7 +16,7 @@ from .memory import Array, Memory, iterate_accesses, iterate_evaluated
 
 
 def find_fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
-    """Return the arrivals of a role that some path reaches from such a read without a fence."""
+    """Return the arrivals that need a proxy fence: an unfenced read may precede them on some path."""
     arrivals = _Arrivals(role)
     if arrivals.refilled:
         arrivals.block(role.body.block, False)

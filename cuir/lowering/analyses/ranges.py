@@ -335,9 +335,9 @@ def _apply_arithmetic(kind: Traits, operands: list[Range]) -> Range:
 
 
 def _make_range(least: int, most: int, low: bool = True, high: bool = True) -> Range:
-    """Return a range with these bounds, near an end only where they allow it.
+    """Return a range with these bounds.
 
-    Callers handle unknown bounds.
+    `low`, `high`: the range may be near the smallest, the largest integer. Callers handle unknown bounds.
     """
     least, most = max(least, -INF), min(most, INF)
     return Range(least, most, low and least <= -FAR, high and most >= FAR)

@@ -66,7 +66,7 @@ class _Touched:
         return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable)
 
     def before(self, now: _Touched) -> frozenset[Array]:
-        """Return the arrays for which lanes must meet between these accesses and later ones."""
+        """Return the arrays that need a warp barrier between these accesses and the later ones `now`."""
         stable, new = {a for a, _ in self.stable}, {a for a, _ in now.stable}
         wrote = self.written | stable
         reassigned = {a for a, dims in self.stable for b, other_dims in now.stable if a == b and dims != other_dims}

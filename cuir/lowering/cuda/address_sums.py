@@ -1,4 +1,4 @@
-"""C++ expressions of places in memory: shared views, boxes of tensors, single elements, gathers."""
+"""C++ expressions for addresses: shared views, boxes of tensors, single elements, gathers."""
 
 from __future__ import annotations
 

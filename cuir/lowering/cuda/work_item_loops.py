@@ -21,7 +21,7 @@ def ctype(queue: machine.Queue) -> str:
 
 
 def strides(ctas: int) -> tuple[str, str]:
-    """Return the number of the CTA, or of its cluster, and how many there are."""
+    """Return C++ expressions for the rank of a CTA (or its cluster) in the grid, and for the grid's size."""
     return ("int(blockIdx.x)", "int(gridDim.x)") if ctas == 1 else (f"int(blockIdx.x) / {ctas}", f"int(gridDim.x) / {ctas}")
 
 
@@ -62,7 +62,11 @@ def emit_unit_loop(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
 
 
 def _declare_words(role: RoleScope, op: ops.ForUnits, unit: str) -> list[str]:
-    """Return the declarations of the words of a work item in the role."""
+    """Return the declarations of values broadcast with a work item, as a role reads them.
+
+    Args:
+        unit: C++ name of the item's slot.
+    """
     lines = []
     for word, value in op.reads:
         place = f"{unit}[{word.index}]"

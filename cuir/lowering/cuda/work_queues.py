@@ -96,6 +96,6 @@ def hand_out(role: RolePrinter, queue: machine.Queue) -> None:
 
 
 def _make_word(role: RolePrinter, value: SSAValue) -> str:
-    """Return the word of a scalar."""
+    """Return the C++ expression that encodes a scalar as a 32-bit integer of a queue's slot."""
     text = strip(role.elements.scalar(value))
     return f"__float_as_int({text})" if dtype_of(value) == F32 else text

@@ -267,7 +267,7 @@ class _Body:
         return self.to.add(ops.constant(value, dtype))
 
     def value(self, expr: Expr) -> SSAValue:
-        """Return the value of an expression that has one."""
+        """Build the operations of an expression, and return its value."""
         t = self.checked.type_of(expr)
         if isinstance(expr, Literal):
             assert isinstance(t, Scalar)

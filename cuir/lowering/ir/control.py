@@ -142,7 +142,7 @@ def loop(start: SSAValue, stop: SSAValue, step: int, carried: Sequence[SSAValue]
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a queue's slot as a role reads it. Word 0 of a slot is the work item's index.
+    """A 32-bit value in a queue's slot, as a role reads it. Word 0 of a slot is the work item's index.
 
     Attributes:
         index: The first word.
@@ -178,7 +178,7 @@ class ForUnits(Loop):
 
     @property
     def inner(self) -> Sequence[SSAValue]:
-        """The carried values, inside: after the work item's index and the words."""
+        """Values that the loop carries, as arguments of its block, behind the work item's index and words."""
         return self.body.block.args[1 + len(self.words.data) :]
 
     def print(self, printer: Printer) -> None:

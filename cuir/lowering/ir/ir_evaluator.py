@@ -79,7 +79,7 @@ class _Compiler:
         return place
 
     def operand(self, value: SSAValue) -> int:
-        """Return the place of an effect's operand: that of the view of a whole array, where it is one."""
+        """Return the frame's index of an effect's operand; a whole array has an index as a view besides."""
         if not isinstance(value.owner, (ops.Shared, ops.Tensor)):
             return self.place(value)
         place = self.wholes.get(value)

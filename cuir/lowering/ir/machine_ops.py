@@ -40,7 +40,7 @@ from .operand_access import parse_operand
 # ---- work items by a queue
 @irdl_op_definition
 class HandOut(IRDLOperation):
-    """The code of the warp that hands out, for each work item: it takes the index and yields the words.
+    """The producer's code for each work item of a queue: it takes the index and yields the slot's words.
 
     It runs for work items alone, not for the index behind the last one.
     """

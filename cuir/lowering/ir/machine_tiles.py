@@ -168,7 +168,7 @@ DEALT = "dealt"
 
 @irdl_op_definition
 class InOrder(Function):
-    """A tile in dealt order, with its columns put in order."""
+    """A tile with permuted columns, put back into order."""
 
     name = "tile.in_order"
     x = operand_def(TileT)
@@ -182,12 +182,12 @@ class InOrder(Function):
 
 
 def in_order(x: SSAValue) -> InOrder:
-    """Make a tile in order from one in dealt order."""
+    """Make a tile with columns in order from a tile with permuted columns."""
     return InOrder(operands=[x], result_types=[x.type])
 
 
 def deal_columns(columns: int) -> torch.Tensor:
-    """Return the column at each place of a tile in dealt order."""
+    """Return the original column at each position of a tile with permuted columns."""
     import torch
 
     at = torch.arange(columns)

@@ -60,7 +60,7 @@ class WarpIf(ops.Branch):
 
 @irdl_op_definition
 class Pinned(IRDLOperation):
-    """A point before which these numbers are computed.
+    """A point in the program before which these values must be computed.
 
     Compilers sink arithmetic below a wait unless a branch before it needs the result. With a barrier, the operation
     waits for it where the condition holds, and is a branch that needs the numbers at the same time.

@@ -21,13 +21,13 @@ Consts = dict[str, Const]
 class Space:
     """Candidates for a kernel's const parameters.
 
-    A start may name lengths that are not tuned (the head dims D and DV): it is for these, and for smaller ones that no
-    other start is nearer to.
+    A start may name lengths that are not tuned (the head dims D and DV). It then holds for these lengths, and for
+    smaller ones that are not nearer to another start.
 
     Attributes:
         axes: Parameters that are varied together, with their values.
         starts: Settings that are known to be good, tried first.
-        computes: Name of the variant that the kernel computes as it stands.
+        computes: Name of the variant that the unchanged kernel computes.
         exact: True if the space was narrowed to starts that name exactly the given lengths.
     """
 

@@ -132,7 +132,7 @@ class Worker:
 
 
 def _find_last_line(output: str, raised: bool) -> str:
-    """Return the last line, or the error if one was raised.
+    """Return a worker's last line of output, or the error's line if one was raised.
 
     Errors of CUDA are followed by lines of advice.
     """

@@ -35,7 +35,7 @@ def by_rows(role: RolePrinter, op: ByRows) -> None:
 
 @prints("tile.pin")
 def pin(role: RolePrinter, op: Pin) -> None:
-    """Emit a tile that the compiler computes here, neither elsewhere nor again."""
+    """Emit a tile that the compiler must compute at this point, and may not compute again."""
     target = role.storage(op.result)
     role.elements.assign(target, op.x)
     role.out.line(f"cuir::pin({target.name});")
@@ -43,7 +43,7 @@ def pin(role: RolePrinter, op: Pin) -> None:
 
 @prints("tile.in_order")
 def in_order(role: RolePrinter, op: InOrder) -> None:
-    """Emit a tile in dealt order with its columns in order."""
+    """Emit the exchange between lanes that brings permuted columns of a tile back into order."""
     role.out.line(f"cuir::in_order({role.elements.array(op.x)}, {role.storage(op.result).name}, lane);")
 
 

@@ -229,7 +229,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
 
 
 def _make_owner_test(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
-    """Return a condition of one lane among those that hold the same value, and of the mask."""
+    """Return the `if` that selects a single lane of those that hold the same value, and applies the mask."""
     tests, layout = [], t.layout.data
     if layout in ("rows", "one"):
         tests.append("lane % 4 == 0")

@@ -24,7 +24,7 @@ STEP = 32  # bytes of the inner dim that an instruction takes
 
 
 def _collect_batch(op: ops.Perform) -> Sequence[Operation]:
-    """Return the products that follow with only places and scalars between them, and these."""
+    """Return `op` and the products that follow it, with the views and scalars between them."""
     batch: list[Operation] = [op]
     end = 1
     following = op.next_op
