@@ -124,7 +124,7 @@ def _extend_copies(copied: Mapping[str, set[str]], to: str) -> set[str]:
 
 
 def list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
-    """Return the arrays and tensors that a call reads, or those that it writes."""
+    """Return the names of the arrays and tensors that a call reads, or writes if `reads` is False."""
     call = checked.find_call(node)
     places = (
         [] if call is None else [call.args[a.arg] for a in call.op.effects.accesses if a.arg in call.args and (a.mode == "read") == reads]
@@ -138,7 +138,10 @@ def list_bodies(checked: Checked) -> list[tuple[Stmt, ...]]:
 
 @keep_with_kernel
 def bind_names(checked: Checked) -> list[Mapping[str, list[Placed]]]:
-    """Map, for each block, names (those of the declarations too) to the values bound to them, with blocks."""
+    """Return for each block the values bound to each name, with the block that binds each.
+
+    Names that the declarations bind are visible in each block.
+    """
     each = [definitions(body) for body in list_bodies(checked)]
     outer = {n: [(0, v) for v in values] for n, values in each[0].items()}
     return [{**outer, **{n: [(i, v) for v in values] for n, values in local_values.items()}} for i, local_values in enumerate(each)]
@@ -170,7 +173,10 @@ def list_deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
 
 
 def list_placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
-    """Yield the deciding expressions of `list_deciders`, each with the number of its block."""
+    """Yield (block, expression, floats) for each deciding expression of `list_deciders`.
+
+    Block 0 are the declarations, block i is role i - 1.
+    """
     for i, body in enumerate(list_bodies(checked)):
         yield from ((i, expr, floats) for expr, floats in _list_deciders(checked, body))
 
