@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ..attn.verification.problems import KINDS, Case, is_attention
@@ -18,6 +19,7 @@ from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..verification.contraction_verdicts import check_contraction, choose_contraction_cases
 from ..verification.failing_run import CASE, CONSTS
 from ..verification.inputs import list_applicable_kinds
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
@@ -78,7 +80,10 @@ def run_problem(verified: Verified, problem: Sequence[str], kind: str, seed: int
     case: AnyCase = Draw("one problem", sizes, kind, seed, scalars=scalars)
     if not function:
         case = Case("one problem", Lengths(**sizes), kind, seed)  # type: ignore[arg-type]  # one that fits is one of KINDS
-    rows = check_case(verified.program, checked, spec, case, Schedule.parse(schedule), grid)
+    judge = partial(check_case, verified.program, checked, spec, case, Schedule.parse(schedule), grid)
+    rows = judge()
+    if choose_contraction_cases(checked, [case], "quick"):
+        check_contraction(checked, judge)
     if as_json:
         require_compared(checked, spec, rows)
         print_json(

@@ -12,6 +12,7 @@ import pytest
 from cuir.cli.gpu_stage import Verified
 from cuir.cli.one_problem import add_commands
 from cuir.text.diagnostics import Diagnostic, Note
+from tests.verification.test_contraction_verdicts import UNMARKED
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
 SMALL = ("-c", "BM=64,BN=64")
@@ -45,6 +46,16 @@ def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     command = next(line.split("replay: ")[1] for line in output.err.splitlines() if "replay: " in line)
     repeated = cuir(*shlex.split(command)[1:])
     assert repeated.code == 1 and "error[V301]" in repeated.err and "--problem" in command
+
+
+def test_a_problem_of_wide_inputs_is_contracted_too(cuir: Callable, tmp_path: Path) -> None:
+    program, reference = tmp_path / "softmax.cuir", tmp_path / "softmax.py"
+    program.write_text(UNMARKED)
+    reference.write_text("def reference(x, scale):\n    return (x * scale).softmax(-1)\n")
+    problem = ("--problem", "M=70,N=73,scale=0.7", "--inputs")
+    assert cuir("verify", program, "--against", reference, *problem, "normal").code == 0
+    output = cuir("verify", program, "--against", reference, *problem, "wide")
+    assert output.code == 1 and "error[V301]" in output.err and "(FMA)" in output.err
 
 
 @pytest.mark.parametrize(
