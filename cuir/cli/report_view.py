@@ -56,8 +56,8 @@ def print_verification(report: Any) -> None:
     """Print the stages of a verification, each with its verdict and reason."""
     rows = [(stage.name, stage.verdict, f"{stage.seconds:.1f} s", stage.reason) for stage in report.stages]
     print_table(f"verification of {report.kernel} with {describe_consts(report.consts)}", ("question", "verdict", "time", "why"), rows)
-    if report.name_open_sides:
-        stdout().print(f"note: {report.name_open_sides}", highlight=False)
+    if report.left_open:
+        stdout().print(f"note: {report.left_open}", highlight=False)
 
 
 def print_run(result: Mapping[str, Any]) -> None:
