@@ -35,6 +35,7 @@ EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
             ("P = exp2(S * c - new)", "P = exp2(S * c - new * c)"),
             ("exp2(top - new)", "exp2((top - new) * c)"),
             ("(top + log2(total)) * LN2", "(top * scale * LOG2E + log2(total)) * LN2"),
+            ("NEVER = -3e38", "NEVER = -1e30"),  # times the scale it would overflow, which the mask shows
         ],
         {},
         "numbers",
@@ -49,7 +50,7 @@ EDITS: dict[str, tuple[Sequence[tuple[str, str]], dict[str, Any], str, str]] = {
         "numbers",
         "V302",
     ),
-    "logits below the first reference": ([("NEVER = -1e30", "NEVER = -10000.0")], {}, "numbers", "V301"),
+    "logits below the first reference": ([("NEVER = -3e38", "NEVER = -10000.0")], {}, "numbers", "V301"),
     "key heads by a mask of bits": ([("hk = h // (H // HK)", "hk = (b * H + h) // (H // HK) & (HK - 1)")], {}, "numbers", "V301"),
     "two of the batch": ([("copy_async(K[b, hk,", "copy_async(K[b % 2, hk,")], {}, "numbers", "V301"),
     "queries counted where no tile takes any": (
