@@ -174,7 +174,7 @@ class _Ranges:
         return self.require_fit(e, bounds) if isinstance(e, Binary) else bounds
 
     def require_fit(self, e: Expr, bounds: Bounds) -> Bounds:
-        """Return the interval, or None after recording one that may lie outside."""
+        """Return the interval if it fits into 32 bits; else record the expression and return None."""
         if bounds is None or (bounds[0] >= -LARGEST - 1 and bounds[1] <= LARGEST):
             return bounds
         self.outside.append((e, bounds))

@@ -153,7 +153,7 @@ def _is_float(checked: Checked, expr: Expr) -> bool:
 
 
 def entry(checked: Checked, expr: Expr) -> tuple[Op, list[Expr]] | None:
-    """Return the table entry of an expression and its operands; None for names, literals and places."""
+    """Return the table entry of an operation and its operands; None for names, literals and places."""
     if isinstance(expr, Call):
         bound = checked.find_call(expr)
         return None if bound is None else (bound.op, list(bound.args.values()))

@@ -72,7 +72,7 @@ def _fold_call(expr: Expr, op: Op, args: tuple[Expr, ...]) -> Expr:
 
 
 def specialise(expr: Expr, values: Mapping[str, Expr]) -> Expr:
-    """Replace names by values and fold: a literal if that makes all of it known.
+    """Replace names by values and fold constants: a literal if the whole expression is known then.
 
     Raises ZeroDivisionError.
     """

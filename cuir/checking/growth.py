@@ -36,7 +36,7 @@ class Growth:
         self.count_statement(span)
 
     def make_group(self, parts: list[Value], span: Span) -> TupleValue:
-        """Make a tuple of these values.
+        """Make a tuple of `parts`, if it is not too large.
 
         Raises CuirError N121.
         """

@@ -541,7 +541,7 @@ class Typer:
         return t
 
     def const(self, e: Expr) -> Any:
-        """Return the value of a known expression in Python's terms; dims as a tuple; else None."""
+        """Return the Python value of a literal, dtype or list (dims as a tuple); None for other expressions."""
         if isinstance(e, (Literal, Str)):
             return e.value
         if isinstance(e, Name):

@@ -56,7 +56,7 @@ class KernelResults:
         return result
 
     def values(self, key: ResultKey[T]) -> list[T]:
-        """Return the results of a key, for everything that they depend on."""
+        """Return all cached results of a key, for whatever further dependencies."""
         return [result for name, result in self.by_name.items() if name[0] == key]
 
     def __reduce__(self) -> tuple[type[KernelResults], tuple[()]]:

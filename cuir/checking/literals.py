@@ -1,4 +1,4 @@
-"""Range checks of numbers against the dtypes that they took."""
+"""Range checks of literals against the dtypes that were inferred for them."""
 
 from __future__ import annotations
 

@@ -130,7 +130,10 @@ def is_empty_range(iterator: Expr) -> bool:
 
 
 def remove_dead_literals(body: tuple[Stmt, ...], names: set[str]) -> tuple[Stmt, ...]:
-    """Remove assignments of known names, which were replaced by their values everywhere in their block."""
+    """Remove assignments to `names` that nothing in the block reads any more.
+
+    Reads of these names, which have known values, were replaced before.
+    """
     read = {n for s in body for n in names_read(s)}
 
     return rewrite_block(body, lambda s: () if isinstance(s, Assign) and s.targets[0] in names and s.targets[0] not in read else s)

@@ -57,7 +57,7 @@ def show_choices(
 
 
 def _device(gpu: str | None) -> Device:
-    """Return the device of a name, or the present one."""
+    """Return the GPU of this name from the shipped tables, or this machine's GPU if no other is named."""
     from ..performance.selection import Device
     from ..performance.selection.shipped_table import list_shipped_devices
 

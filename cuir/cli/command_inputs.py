@@ -195,7 +195,7 @@ def read_origin(origin: str, words: KernelWords) -> OriginKernel:
 
 
 def read_program_consts(program: Program, name: str, kernel: str | None, items: Iterable[str]) -> tuple[Kernel, dict[str, Const]]:
-    """Return a kernel of a program and its consts: those of -c and of `fill_consts`.
+    """Return a program's kernel and its consts: from -c, and for the rest from `fill_consts`.
 
     `name` is the program on the command line. Raises CuirError.
     """
@@ -340,9 +340,13 @@ def read_kernel_consts(
 
 
 def _with_options(consts: dict[str, Const], dtype_name: str, dim_name: str, dtype: str | None, head_dim: int | None) -> dict[str, Const]:
-    """Merge the consts of -c with those of --dtype and --head-dim, which must agree.
+    """Merge the consts of -c with the values of --dtype and --head-dim, which must agree.
 
     Raises CuirError U103, U109.
+
+    Args:
+        dtype_name: const that --dtype sets.
+        dim_name: const that --head-dim sets.
     """
     if dtype is not None and dtype not in DTYPES:
         raise CuirError.of("U109", f"--dtype is f16, bf16 or f32, found `{dtype}`", hint="--dtype f16, --dtype bf16 or --dtype f32")

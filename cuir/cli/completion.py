@@ -90,7 +90,7 @@ def complete_const(context: typer.Context, incomplete: str) -> Candidates:
 
 
 def complete_words(*words: str) -> Callable[[str], Candidates]:
-    """Return a function that completes one of some words."""
+    """Return a function that completes an incomplete word to one of `words`."""
 
     def complete(incomplete: str) -> Candidates:
         return [word for word in words if word.startswith(incomplete)]

@@ -53,7 +53,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Command with others, whose help lists them by panel in one screen."""
+    """Command with subcommands, which its help lists by panel."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the page: usage, purpose, the commands by panel, options."""
@@ -91,7 +91,7 @@ def spell_argument(param: Any) -> str:
 
 
 def spell(param: Any) -> str:
-    """Return the names of an option with the word for its value, or that of an argument."""
+    """Return a parameter as help shows it: an option's names and metavariable, or an argument's name."""
     if param.param_type_name == "argument":
         return spell_argument(param)
     names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=lambda name: name.startswith("--")))

@@ -25,7 +25,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def goes_on_from(path: Path | None, fresh: bool = False) -> Iterator[None]:
-    """Return a context for work whose results are written to `path` as they come.
+    """Return a context that tells how to resume after an interruption, as results are written to `path`.
 
     `fresh`: the command line has --fresh, with which it would begin anew.
     """

@@ -19,7 +19,7 @@ class JudgedKernel:
     consts: Mapping[str, Const]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the keys that the object of a command has for them."""
+        """Return the keys `kernel` and `consts` of a command's JSON object."""
         return {"kernel": self.name, "consts": consts_as_json(self.consts)}
 
     def __str__(self) -> str:

@@ -37,7 +37,7 @@ class Estimate:
         self.end: float | None = None
 
     def update(self, share: float | None) -> None:
-        """Take the share that is done; None changes nothing, and shares never shrink."""
+        """Set the share of the job that is done; None and smaller shares than before are ignored."""
         now = self.clock()
         if share is None or share <= self.share:
             return
@@ -47,7 +47,7 @@ class Estimate:
             self.end = now + elapsed * (1 - share) / share
 
     def seconds(self) -> float | None:
-        """Return the seconds that are left, None where nothing is known.
+        """Return the seconds left, None if they are unknown.
 
         They count down while nothing is heard, but not below half of what the speed so far says.
         """
@@ -57,7 +57,7 @@ class Estimate:
         return max(1.0, self.end - now, 0.5 * (now - self.start) * (1 - self.share) / self.share)
 
     def describe(self) -> str:
-        """Return the share and the time that is left in words, empty where nothing is known."""
+        """Return the share done and the time left as text, empty if they are unknown."""
         if not self.share:
             return ""
         remaining = self.seconds()
@@ -76,7 +76,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class LiveView:
-    """Context of work whose progress is shown. `quiet`: with --json, nothing is."""
+    """Context that shows the progress of a job, unless `quiet` (with --json)."""
 
     transient = True  # the view goes when the work is done
 

@@ -32,7 +32,7 @@ class TuneView(ProgressLine):
             self.tell(progress.best)
 
     def tell(self, best: Outcome) -> None:
-        """Print a new best setting once; newer figures of the same one are not printed."""
+        """Print a setting that became the best; new measurements of the same setting are not printed."""
         if _settings(best.consts) != self.best:
             self.best = _settings(best.consts)
             self.log(f"best so far {best.median:.4f} ms: {self.best}")
@@ -66,7 +66,7 @@ def line(row: Row) -> str:
 
 
 def _counts(outcomes: Sequence[Outcome], fits: str = "fit") -> str:
-    """Describe how many candidates have which status; together they are all."""
+    """Describe the number of candidates with each status."""
     counts: dict[str, int] = {}
     for outcome in outcomes:
         counts[outcome.status] = counts.get(outcome.status, 0) + 1

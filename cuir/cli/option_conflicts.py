@@ -14,7 +14,7 @@ def list_given_options(context: typer.Context, *names: str) -> list[str]:
 
 
 def only_with(context: typer.Context, needed: str, *names: str) -> None:
-    """Refuse options that mean nothing without the parameter `needed`, if it is not given.
+    """Refuse the options `names` without the parameter `needed`, which they depend on.
 
     Raises CuirError U100.
     """
@@ -41,7 +41,7 @@ def one_of(context: typer.Context, *names: str) -> str | None:
 
 
 def not_beside(context: typer.Context, job: str, why: str, *names: str) -> None:
-    """Refuse options that mean nothing beside the parameter `job`, if that is given.
+    """Refuse the options `names` together with the parameter `job`, which ignores them.
 
     `why` says what the job does instead. Raises CuirError U100.
     """

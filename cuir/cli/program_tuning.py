@@ -149,7 +149,7 @@ def tune_programs(search: ProgramSearch, proposals: Sequence[str], asking: Askin
 
 
 def _setting(result: TransferResult, space: Space, shape: Shape, fixed: Mapping[str, Const]) -> Mapping[str, Const]:
-    """Return the setting that a call of such shapes gets."""
+    """Return the setting that a call of this shape gets."""
     from ..performance.selection import Evidence, choose
 
     near = space.restrict(result.program, result.kernel).narrow({"DV": shape.DV, **fixed})
@@ -201,7 +201,7 @@ def _compiler(jobs: int | None, optional: bool) -> Callable[[str, str, Mapping[s
 
 
 def _consider(tuning: Tuning, name: str, program: Program) -> Verdict:
-    """Return the verdict on a program of a file, with places in that file."""
+    """Return the verdict on a program from a file; its diagnostics point into that file."""
     from llm.places import in_file
     from llm.prompting import fence
 

@@ -57,9 +57,9 @@ def spelling(op: Op) -> str:
 
 
 def receiver(op: Op) -> str:
-    """Return the object of a method in words, to follow its spelling: " of an mbarrier".
+    """Return words for the object of a barrier's method, to follow its spelling: " of an mbarrier".
 
-    Methods of different barriers are written alike. "" for what is no method.
+    Methods of different barriers are written alike. "" for functions and other methods.
     """
     kind, dot, _ = op.name.partition(".")
     return f" of {'an' if kind.startswith('m') else 'a'} {kind}" if dot and kind.endswith("barrier") else ""
@@ -97,7 +97,7 @@ def traits(op: Op) -> dict[str, Any]:
 
 
 def places(name: str) -> dict[str, str]:
-    """Return the places, `file:line` by consumer, that implement an entry.
+    """Return the source locations, `file:line` by consumer, that implement an entry.
 
     Consumers are the interpreter and the lowering.
     """

@@ -57,7 +57,7 @@ def redirect_stdout() -> None:
 
 
 def _duplicate(stream: TextIO) -> TextIO | None:
-    """Duplicate the descriptor of the process' stdout, and turn stdout itself to stderr.
+    """Duplicate the file descriptor of stdout, then redirect stdout to stderr.
 
     None where Python's stdout is something else.
     """

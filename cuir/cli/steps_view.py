@@ -97,5 +97,5 @@ def _line(step: Step) -> str:
 
 
 def _word(status: str) -> str:
-    """Return the word for a status."""
+    """Return the text that the view shows for a status."""
     return "left out" if status == "skipped" else status

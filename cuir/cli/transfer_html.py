@@ -31,7 +31,7 @@ def write_transfer_page(
 
 
 def _make_exchanges(attempts: Sequence[Attempt]) -> list[Exchange]:
-    """Return the attempts of a sample, each with what was new in its request."""
+    """Return the attempts of a sample, each with the new messages of its request."""
     from ..pages.evaluation_page import Exchange
 
     exchanges: list[Exchange] = []

@@ -36,9 +36,9 @@ class TuningTarget(NamedTuple):
 
 
 def read_target(name: str, origin: str, space_file: Path | None, adapts: bool = False) -> TuningTarget:
-    """Return what a target names: a variant, or a kernel as it stands.
+    """Return the tuning target that a name stands for: a variant, or an unchanged kernel.
 
-    `adapts`: it is a variant for sure. Raises CuirError.
+    `adapts`: the name is a variant's for sure. Raises CuirError.
     """
     import corpus
 

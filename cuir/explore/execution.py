@@ -191,7 +191,7 @@ class Execution:
         return bar.pending == by[0] and bar.bytes + by[1] == 0
 
     def _find_awaited_phase(self, worker: int, bar: _Bar, parity: int) -> int:
-        """Return the first phase of this parity that is not before the last one known complete."""
+        """Return the phase that a wait for `parity` is for: the first from the worker's last complete one on."""
         phase = bar.phase - 1
         while phase >= 0 and not bar.complete[phase] & self.happened_before[worker]:
             phase -= 1

@@ -77,7 +77,7 @@ def extract_single_units(checked: Checked, arguments: Mapping[str, Argument], gr
 
 
 def require_independence(checked: Checked) -> None:
-    """Raise CuirError V202 where a worker's steps or places could depend on what another one wrote."""
+    """Raise CuirError V202 if a worker's steps or addresses may depend on values that other workers wrote."""
     written = {t.name for t in checked.tensors if t.written}
     for role in checked.roles:
         definitions: dict[str, list[Expr]] = {}

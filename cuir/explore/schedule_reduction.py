@@ -29,9 +29,9 @@ def find_shortest(run: Execution, seconds: float) -> Short:
 
 
 def find_smallest(run: Execution) -> tuple[Fault, tuple[int, ...]]:
-    """Return the fault of an execution that takes the fewest steps, and these steps.
+    """Return the fault with the fewest steps before it, and these steps as a schedule.
 
-    Among them alone another fault may show earlier: then that one.
+    If the reduced schedule shows another fault earlier, that fault is returned.
     """
     while True:
         fault = min(run.faults, key=lambda f: f.steps.bit_count())

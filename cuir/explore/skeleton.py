@@ -20,7 +20,7 @@ NOW = -1  # the engine of an access that the worker makes itself
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access to a region: by the worker now, or by one of its engines from now until retired."""
+    """An access to a region: by the worker at once, or by an engine until a wait for the engine is over."""
 
     region: int
     mode: str  # read, write, add
@@ -144,7 +144,7 @@ class Skeleton:
     handed: frozenset[str] = frozenset()  # tensors in which barriers order the CTAs of a cluster, too
 
     def at_once(self) -> Skeleton:
-        """Return the cluster with units of work handed out at once: taking one is no step."""
+        """Return the cluster with all units of work handed out at the start, so that taking a unit is no step."""
         return replace(self, workers=[w.without("take") for w in self.workers])
 
     @property

@@ -49,7 +49,7 @@ class Tracker(State):
         self.near: dict[Intervals, list[tuple[Region, bool]]] = {}  # cache of `overlapping`
 
     def overlapping(self, intervals: Intervals) -> list[tuple[Region, bool]]:
-        """Return the regions that share a byte with this one, and whether this one covers them."""
+        """Return the regions that overlap `intervals`, each with True if `intervals` covers the region."""
         regions = self.near.get(intervals)
         if regions is None:
             new = self.regions.get(intervals)

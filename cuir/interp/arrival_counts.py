@@ -72,7 +72,7 @@ def list_uses(m: Machine, name: str, cta: int) -> list[Use]:
 
 
 def find_turns(uses: list[Use]) -> bool | None:
-    """Return whether workers take turns on the stages of a ring, or all use each stage.
+    """Return True if workers alternate on the stages of a ring, False if each worker uses each stage.
 
     The result is None if that is unknown. Workers that all use each stage do so in one order, so that what one has used
     is a part of what another has.
@@ -194,9 +194,10 @@ def find_short_phase(m: Machine, worker: int, since: int, until: int, without: i
 
 
 def find_missing_users(m: Machine, bar: Mbarrier) -> Cause | None:
-    """Return the cause if workers take turns on a ring, and a phase counts too many arrivals.
+    """Return a cause if a phase counts more arrivals than a stage has users, as workers take turns.
 
-    Too many are more than a stage has users.
+    Args:
+        bar: the barrier of a stage of a ring.
     """
     name, stage, cta = find_place(m, bar)
     uses = list_uses(m, name, cta)
@@ -210,7 +211,7 @@ def find_missing_users(m: Machine, bar: Mbarrier) -> Cause | None:
 
 
 def find_skipped_phase(m: Machine, bar: Mbarrier, w: Worker, phase: int) -> Cause | None:
-    """Return the cause if a wait is a lap behind since another worker took the waiter's turn.
+    """Return a cause if a wait is a lap behind because another worker took the waiter's turn in a ring.
 
     The turn was on the stage before.
 

@@ -71,7 +71,11 @@ class Mbarrier(State):
         self.time, self.seen_time = 0.0, 0.0
 
     def phase_meant(self, last_known: int, parity: int) -> int:
-        """Return the first phase of this parity that is not before the last one known complete."""
+        """Return the phase that a wait for `parity` is for: the first one from `last_known` on.
+
+        Args:
+            last_known: the last phase that the waiter knows to be complete.
+        """
         return last_known if last_known % 2 == parity else last_known + 1
 
     def events(self) -> list[Event]:
@@ -83,7 +87,7 @@ class Mbarrier(State):
         return events
 
     def missing(self) -> str:
-        """Describe what the current phase still waits for."""
+        """Describe the arrivals and bytes that the current phase still lacks."""
         parts = [f"{self.count - self.pending} of {count_noun(self.count, 'arrival')}"]
         if self.bytes > 0:
             parts.append(f"{self.bytes} of {self.expected} bytes missing")
@@ -93,7 +97,7 @@ class Mbarrier(State):
 
 
 class Handout(State):
-    """Counts of work items that each worker has taken.
+    """Queue of work items: counts of the items that each worker has taken.
 
     Under a schedule in lockstep a worker waits here until all have taken the previous work item. Implies no
     happens-before order.

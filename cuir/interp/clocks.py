@@ -45,11 +45,11 @@ class Clock(State):
         join(self.progress, source.progress)
 
     def join_progress(self, source: Clock) -> None:
-        """Join only what is complete."""
+        """Join only the clock of complete accesses and phases, without happens-before."""
         join(self.progress, source.progress)
 
     def has(self, event: Event) -> bool:
-        """Return True if the event (entry, value) is known."""
+        """Return True if the event (entry, value) happened before."""
         return self.times[event[0]] >= event[1]
 
     def has_fenced(self, event: Event) -> bool:

@@ -406,7 +406,7 @@ class Site:
         return isinstance(self.type(arg), TileType) and not isinstance(self.args[arg], Name)
 
     def const(self, arg: str, default: Any = None) -> Any:
-        """Return a known argument: a number, a bool, a word, a dtype, or dims."""
+        """Return the value of a constant argument: a number, a bool, a string, a dtype, or dims."""
         e = self.args.get(arg)
         if e is None:
             return default

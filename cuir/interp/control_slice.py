@@ -329,12 +329,12 @@ def _list_conditions(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _list_values(stmt: Stmt) -> tuple[Expr, ...]:
-    """Return the expressions that a statement evaluates, without those of the statements in it."""
+    """Return the expressions that a statement itself evaluates, without those of nested statements."""
     return (stmt.value,) if isinstance(stmt, (Assign, ExprStmt)) else _list_conditions(stmt)
 
 
 def _collect_indices(place: Expr) -> list[Expr]:
-    """Collect the expressions in the subscripts of a place that decide where it begins."""
+    """Collect the index expressions of a place that decide where it begins."""
     starts: list[Expr] = []
     while isinstance(place, (Subscript, Attribute)):
         for i in place.indices if isinstance(place, Subscript) else ():

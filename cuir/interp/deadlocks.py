@@ -295,7 +295,7 @@ def rank_causes(m: Machine, blocked: Iterable[Worker]) -> Iterator[tuple[Worker,
 
 
 def _list_following(m: Machine, ranked: Sequence[tuple[Worker, Cause]]) -> list[Worker]:
-    """Return the blocked workers that wait for the first one, and whose cause is less sure.
+    """Return the blocked workers that depend on the first one, which has the surest cause.
 
     They wait for it directly or through others. There are none if the cause of the first is no more than likely.
     """

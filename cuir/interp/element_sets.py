@@ -63,9 +63,12 @@ def scatter(m: Machine, actor: Actor, tensor: TensorArg, indices: list[Any], val
 def _make_two_values_fault(
     m: Machine, actor: Actor, tensor: TensorArg, offsets: torch.Tensor, lost: torch.Tensor, inside: torch.Tensor
 ) -> Exception:
-    """Make R402: elements of one tile that differ and go to one place.
+    """Make R402: one tile writes different values to the same element.
 
-    offsets: their places; lost: those whose value is not there; inside: which of the tile's.
+    Args:
+        offsets: memory offsets of the written elements.
+        lost: elements whose value was overwritten.
+        inside: elements of the tile that are written.
     """
     lost_at = int(lost.nonzero()[0])
     kept_at = int(((offsets == offsets[lost_at]) & ~lost).nonzero()[0])

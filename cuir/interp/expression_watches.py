@@ -46,7 +46,7 @@ _WATCH = ResultKey[Watch]("watch")
 
 
 def set_watch(checked: Checked, watch: Watch) -> None:
-    """Give a kernel its watch; a new one replaces an old one for code that is made later."""
+    """Set a kernel's watch, for code that is compiled from now on."""
     checked.results.store(_WATCH, watch)
 
 

@@ -149,7 +149,7 @@ def _find_position(nodes: Sequence[_PlacedNode], at: Span) -> int | None:
 
 
 def _find_behind(nodes: Sequence[_PlacedNode], at: Span, is_wait: Callable[[BoundCall], bool]) -> LateWait | None:
-    """Return the first wait behind a place; one that can move is chosen before all others."""
+    """Return the first wait after a place in the text; waits that can move come before all others."""
     position = _find_position(nodes, at)
     if position is None:
         return None

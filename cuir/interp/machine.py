@@ -102,7 +102,7 @@ class Worker(State):
         self.started = 0.0  # when it came to the named barrier it waits at
 
     def event(self) -> Event:
-        """Return what the worker does now as an event, which others learn of through its next release."""
+        """Return the worker's current epoch as an event; other workers learn of it through its next release."""
         return self.number, self.clock.times[self.number]
 
     def start_epoch(self) -> None:
@@ -122,7 +122,7 @@ class Worker(State):
         self.start_epoch()
 
     def has_fenced(self, event: Event, clock: Clock) -> bool:
-        """Return whether the clock knows of a fence for tensors that the worker passed after its own event."""
+        """Return whether the clock knows of a tensor fence that the worker passed after its event."""
         n = bisect.bisect_left(self.tensor_fences, event[1])
         return n < len(self.tensor_fences) and clock.times[self.number] > self.tensor_fences[n]
 

@@ -45,7 +45,7 @@ class SharedRef:
         return replace(self, index=index, intervals=compute_view_intervals(self.alloc, index))
 
     def at(self, cta: int) -> SharedRef:
-        """Return the same place in another CTA of the cluster."""
+        """Return the reference to the same shared memory offset in another CTA of the cluster."""
         return self if cta == self.cta else replace(self, cta=cta)
 
 

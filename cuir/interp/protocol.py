@@ -65,7 +65,7 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
 
 
 def _complete_phase(m: Machine, bar: Mbarrier) -> None:
-    """End the phase if nothing is missing.
+    """End a barrier's current phase if no arrivals or bytes are missing.
 
     Raises CuirError S401 for a waiter that is a lap behind by that.
     """

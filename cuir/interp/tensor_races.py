@@ -30,7 +30,7 @@ def enter_read(m: Machine, actor: Actor, box: BoxRef, proxy: str, completion: Ev
 
 
 def enter_write(m: Machine, actor: Actor, box: BoxRef, add: bool, proxy: str, completion: Event | None) -> Access | None:
-    """Check a write of a box against the accesses before it and enter it."""
+    """Check a write (or addition) of a box of a tensor for races with earlier accesses, and record it."""
     return _enter_box(m, actor, box, "add" if add else "write", proxy, completion)
 
 
@@ -83,7 +83,7 @@ def enter_elements(
 
 # ---- order
 class _Entry:
-    """An access that is being entered into the histories of the elements that it reaches."""
+    """An access that is being recorded in the histories of the elements that it reaches."""
 
     def __init__(self, m: Machine, shadow: Shadow, actor: Actor, access: Access):
         self.m, self.shadow, self.actor, self.access = m, shadow, actor, access

@@ -120,6 +120,6 @@ def _draw_figure(pyplot: Any, trace: Trace, start: float, stop: float | None, wi
 
 
 def _make_page(trace: Trace, title: str) -> str:
-    """Return a page with what a notebook shows of the trace."""
+    """Return an HTML page with the notebook view of a trace."""
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body><h1>{html.escape(title)}</h1>{trace._repr_html_()}</body></html>\n'

@@ -282,7 +282,7 @@ def refuse_unread(kind: str, reason: str, span: Span | None) -> NoReturn:
 
 @at_tracing
 def refuse_old_version(mod: str) -> NoReturn:
-    """Raise CuirError X122 for a mod made inside that this version of PyTorch does not let us read."""
+    """Raise CuirError X122 for a mod made inside of a graph that this version of PyTorch cannot expose."""
     needed = ".".join(map(str, TRIED))
     raise CuirError.of(
         "X122",
@@ -293,7 +293,7 @@ def refuse_old_version(mod: str) -> NoReturn:
 
 
 class Length(str):
-    """The name of a length of the call, in place of a captured value."""
+    """Placeholder of a captured value that is a length of the call, by the length's name."""
 
 
 Value = torch.Tensor | int | float | Length  # that a mod closes over

@@ -47,7 +47,7 @@ class CaptureKey:
     places: tuple[CapturedPlace, ...] = field(default=(), compare=False, repr=False)
 
     def unwritten(self) -> bool:
-        """Return True if everything that the walk went through is still there.
+        """Return True if all objects that the walk went through are unchanged.
 
         Data of tensors are not compared.
         """

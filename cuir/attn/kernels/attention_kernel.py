@@ -106,7 +106,7 @@ class Ready:
 
     @functools.cached_property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]:
-        """The captured tensors of its mods, with their names."""
+        """Captured tensors of the mods, with their names."""
         return collect_read_tensors(self)
 
     def asks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -321,7 +321,7 @@ class Attention:
 
     @property
     def capture_key(self) -> CaptureKey:
-        """The capture key of its mods."""
+        """Capture key of the mods."""
         return self._capture_key
 
     def prove(self, consts: Mapping[str, Const], progress: Progress | None = None) -> VerifyReport | None:

@@ -1,4 +1,4 @@
-"""The estimate whether dQ is computed by a kernel of its own because queries have few keys.
+"""Heuristic for a separate kernel for dQ, which pays where queries have few keys.
 
 Adding dQ up in f32 moves it five times (zeros, the reads and writes of the additions, `finish`), whatever the mask. A
 separate

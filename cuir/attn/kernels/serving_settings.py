@@ -72,7 +72,7 @@ class DecodeSettings(Settings):
         )
 
     def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """Return a smaller setting that is verified in place of this one.
+        """Return a smaller setting to verify in place of one that runs.
 
         It has two CTAs, stages and sharing warps in place of more, and one cluster: the text is the same, and it runs
         in a quarter of the time.

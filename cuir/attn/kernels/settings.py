@@ -135,7 +135,7 @@ class Settings:
         return self.start
 
     def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
-        """Return the setting that is verified for one that runs."""
+        """Return the setting to verify in place of one that runs."""
         return consts
 
     def specification(self, transferred: TransferResult) -> AnySpecification:

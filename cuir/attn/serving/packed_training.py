@@ -59,7 +59,7 @@ class Strangers:
         self.is_empty = False
 
     def is_known_empty(self) -> bool:
-        """Return True if the device has told that there are none."""
+        """Return True once the device has reported that every token belongs to a sequence."""
         if not self.is_empty and self.counting is not None and not capturing() and self.counting.has_arrived():
             self.is_empty, self.counting = self.counting.value() == 0, None
         return self.is_empty

@@ -120,7 +120,7 @@ def _reads(traced: Traced, name: str, gradient: str) -> list[_Read]:
 
 
 def _place(read: _Read, varying_names: str) -> str:
-    """Return the place to which a gradient is added.
+    """Return the element to which a gradient is added.
 
     Its indices have the shape of a tile in which all of these names vary.
     """

@@ -229,7 +229,7 @@ def _before(kind: str, x: Expr, y: Expr, or_equal: bool = False) -> Expr:
 
 
 def _of_one(kind: str, at: Expr, constant: Expr, change: Expr) -> Expr:
-    """Return the change of an extremum of two, of which the second one is constant."""
+    """Return the change of a min or max whose second operand is constant."""
     return _choose(_before(kind, constant, at), _ZERO, _choose(Binary("==", at, constant), _scale(change, _HALF), change))
 
 

@@ -153,7 +153,7 @@ class _Text:
         return Call(Name(self.name), scores[0].args[1:])
 
     def before(self, items: list[Definition], target: Kernel) -> Program:
-        """Put the functions before the first that reads them."""
+        """Insert the functions before the first item that reads them."""
         functions = parse(
             _TEXT.format(scrambled=self.scrambled, retained=self.name, seed=SEED, threshold=THRESHOLD), "splice points"
         ).funcs()

@@ -156,7 +156,7 @@ def _require_softmax(functions: Mapping[str, Func], kernel: Kernel, plain: bool)
 
 
 def _has_sink(end: Func) -> bool:
-    """Return True if a function is one that this file made."""
+    """Return True if a `softmax_end` is the one that this module writes for a sink."""
     second = end.body[1] if len(end.body) > 1 else None
     if end.params != _ENDS or not isinstance(second, Assign) or not isinstance(second.value, Binary):
         return False

@@ -106,11 +106,14 @@ _OWN_STATES = 2  # of a softmax, which parts save before those of outputs
 
 
 def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: Sequence[str]) -> Program:
-    """Return the program with the outputs of these names behind LSE.
+    """Return the program with these outputs as parameters behind LSE, computed and stored.
 
-    `target` is its attention kernel, whose splice points are those of `normalize`. Raises CuirError X130 where no
-    function stores LSE and calls `softmax_end`, and for a kernel which shares out the keys if the outputs of parts
-    cannot be joined.
+    Raises CuirError X130 where no function stores LSE and calls `softmax_end`, and for a kernel which shares out the
+    keys if the outputs of parts cannot be joined.
+
+    Args:
+        target: the program's attention kernel.
+        normalize: kind of weights, whose splice points the kernel has.
     """
     outputs = find_outputs(names)
     states = [state for output in outputs for state in output.states]
@@ -213,7 +216,7 @@ def _storing(item: Func | Kernel, states: Sequence[RowState], values: dict[str, 
     states_by_name: dict[str, Expr] = {s.name: Subscript(state, (Literal(place),)) for place, s in enumerate(states, 1)}
 
     def normalise(node: Node) -> Node:
-        """Call the end of the softmax, which divides what was accumulated."""
+        """Replace `normalise` by a call of the softmax's end, which divides accumulated values."""
         if not isinstance(node, Call) or node.func != Name("normalise"):
             return node
         return Subscript(Call(Name(inner_end), (*node.args, Subscript(state, (Literal(0),)), *end_args[2:])), (Literal(0),))

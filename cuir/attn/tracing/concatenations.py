@@ -100,19 +100,19 @@ def unify_parts(parts: Sequence[Array]) -> list[Array]:
 
 # ---- elements at a place that may be computed
 def constant(place: Place) -> Place:
-    """Return a place that is known while tracing as an int; others as they are."""
+    """Return an index known while tracing as an int; other indices are returned unchanged."""
     return int(place.value) if isinstance(place, Proxy) and literal(place) and isinstance(place.value, int) else place
 
 
 def from_the_end(place: Place, size: int) -> Proxy:
-    """Return a computed place, of which a negative one counts from the end."""
+    """Return an index in 0 .. size - 1 for a computed one, of which negative ones count from the end."""
     if (element := lift(place).element) != I32:
         refuse(f"a tensor is indexed by integers, found {element}", ".to(torch.int32) converts")
     return compute("where", place < 0, place + size, place)
 
 
 def choose(place: Place, elements: Sequence[Callable[[], Scalar]]) -> Scalar:
-    """Return the element at a place.
+    """Return the element at an index, by comparisons.
 
     A computed place is compared with all places but the last.
     """

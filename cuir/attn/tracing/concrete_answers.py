@@ -1,7 +1,7 @@
-"""Python's answers about a value of a mod that stands for a number.
+"""Python's operations on the stand-in of a captured number: hash, text, rounding, class.
 
-It hashes, prints and rounds as the number, and `isinstance` sees the number's class. Operations, which give CuIR, are
-in proxy.py; trace.py decides when a trace begins anew.
+The stand-in hashes, prints and rounds as the number, and `isinstance` sees the number's class. Operations, which give
+CuIR, are in proxy.py; trace.py decides when a trace begins anew.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Constant(BaseException):
 
 
 class Answers:
-    """The answers of a proxy.
+    """Python's operations on a proxy that need its value.
 
     Attributes:
-        number: it stands for a captured number, a length, or a result of Python's operators on these, and for no
+        number: The proxy stands for a captured number, a length, or a result of Python's operators on these, and for no
             tensor. A length has no value.
     """
 

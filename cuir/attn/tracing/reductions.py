@@ -1,4 +1,4 @@
-"""Extrema of rows and their places; derivatives are PyTorch's where elements are equal."""
+"""Extrema of rows and their indices; derivatives are PyTorch's where elements are equal."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def argmin(input: object, dim: int | None = None, keepdim: bool = False) -> Trac
 
 
 def _place(input: object, name: str, dim: int | None, keepdim: bool) -> TracedValue:
-    """Return the place of the first extremum along a dim; among all elements, if dim is None.
+    """Return the index of the first extremum along a dim; among all elements, if dim is None.
 
     A NaN is beyond every number.
     """

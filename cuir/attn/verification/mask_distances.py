@@ -283,7 +283,7 @@ def _check_blocks(problem: _Problem, side: _Side, b: int, h: int, level: str) ->
 
 
 def _spread(values: np.ndarray, count: int) -> list[int]:
-    """Choose at most `count` of the values, spread over them."""
+    """Choose at most `count` of the values, evenly."""
     unique = np.unique(values)
     return unique[np.unique(np.linspace(0, len(unique) - 1, min(count, len(unique))).astype(int))].tolist()
 

@@ -285,7 +285,7 @@ def _count_nodes(e: Expr) -> int:
 
 
 def _is_same(x: Corner, y: Corner) -> bool:
-    """Compare the places of corners: one on a grid point is found from both sides."""
+    """Return whether two corners are one that was found from both sides of a grid point."""
     places = [torch.where(c.at.isnan(), c.above, c.at).nan_to_num() for c in (x, y)]
     return places[0].shape == places[1].shape and torch.equal(*places)
 

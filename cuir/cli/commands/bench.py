@@ -218,7 +218,7 @@ def _only(cells: list[Cell], words: Sequence[str]) -> list[Cell]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the command line without options that do not matter to the figures.
+    """Return the command line without options that do not affect the measurements.
 
     These are output files and formats, and the place of a reference.
     """

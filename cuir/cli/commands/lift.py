@@ -281,7 +281,7 @@ def _source(name: str) -> tuple[ExpertSource | None, Path]:
 def _read(
     expert: ExpertSource | None, place: Path, consts: Mapping[str, Const], macros: list[str] | tuple[str, ...], build: Build, reader: str
 ) -> tuple[Reading, str]:
-    """Read a source; return the reading and a note on how it was made."""
+    """Read a CUDA source by the chosen reader; return its orchestration and a note on how it was read."""
     from llm.reading_source import READERS, read_source
 
     if reader not in READERS:
@@ -324,7 +324,7 @@ def _cluster(text: str | None) -> tuple[int, int, int] | None:
 
 
 def _arch(annotated: Reading) -> str:
-    """Return the first architecture that has what a source uses."""
+    """Return the first architecture with the instructions that a source uses."""
     return list_architectures(*{_NEEDS[c.kind] for c in annotated.calls if c.kind in _NEEDS})[0]
 
 

@@ -236,7 +236,7 @@ def verify(
 
 
 def _gpu_wanted(gpu: bool, sanitizer: str | None) -> str:
-    """Return the path of the sanitizer, "" without one.
+    """Check that a run on the GPU is possible; return the sanitizer's path, "" without --sanitizer.
 
     Raises CuirError for what is missing, before anything runs.
     """

@@ -108,7 +108,7 @@ runs("neg", "~", "not")(unary)
 
 
 def must_be_lazy(e: Expr) -> bool:
-    """Return whether this side must stay unevaluated when it is not chosen, because it could fail."""
+    """Return whether an operand must be evaluated only if it is chosen, because it could fail."""
     return any(isinstance(n, Subscript) or _divides(n) for n in walk(e))
 
 
