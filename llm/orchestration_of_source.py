@@ -233,7 +233,10 @@ def _find_named_barriers(reading: Reading, calls: list[LowCall], roles: list[Pla
 
 
 def _workers(number: int | None, roles: list[Workers]) -> int | None:
-    """Convert a number of threads to workers: of workers of one size, or all of these roles."""
+    """Convert a number of threads to workers: of all `roles` together, or of roles with equal threads.
+
+    None if the number is of neither.
+    """
     if number == sum(r.workers * r.threads for r in roles):
         return sum(r.workers for r in roles)
     threads = {r.threads for r in roles}

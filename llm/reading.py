@@ -94,7 +94,7 @@ class Reading:
         raise NotImplementedError
 
     def calling(self, at: int) -> list[tuple[Source, int]]:
-        """Return that line, and those in the user's sources that it was inlined through."""
+        """Return the source lines of a call's `at`: with inlining, the lines in the user's sources."""
         return [self.place(at)]
 
     def span(self, at: int) -> Span:

@@ -26,7 +26,7 @@ def rounds_between(checked: Checked) -> bool:
 
 @keep_with_kernel
 def rounds_for_products(checked: Checked) -> bool:
-    """Return whether all such values are operands of products, which take no other dtype.
+    """Return whether values are rounded to f16 or bf16 only as operands of products, as these require.
 
     Then the function in that dtype overflows where the kernel may.
     """

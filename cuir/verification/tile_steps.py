@@ -48,7 +48,7 @@ def find_steps(checked: Checked, spec: FunctionSpecification) -> dict[str, int]:
 
 @keep_with_kernel
 def adds_work(checked: Checked, spec: FunctionSpecification, dim: str) -> bool:
-    """Return whether some steps of a dim make more units of work, or loop turns, than one element does."""
+    """Return whether a long dim makes more units of work or loop turns than a dim of one element."""
     many = 2 * max(1, find_steps(checked, spec)[dim]) + 1
     single, several = (_count_work(checked, spec, align_heads({d: n if d == dim else 1 for d in checked.dims})) for n in (1, many))
     return single is None or single != several

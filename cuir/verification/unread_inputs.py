@@ -160,9 +160,12 @@ def find_unreached(leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.T
 def _find_zeros(
     leaves: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor], flows: Sequence[torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Return the elements whose derivative is 0 for such derivatives by the outputs, by tensor.
+    """Return by tensor the elements whose gradient is 0, given the gradients of the outputs.
 
     Tensors without such elements are left out.
+
+    Args:
+        flows: gradient of each output.
     """
     if not outputs:
         return {}

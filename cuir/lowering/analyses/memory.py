@@ -74,7 +74,7 @@ class Memory:
             end = max(end, array.offset.data + _count_bytes(array))
 
     def of(self, place: SSAValue) -> Array:
-        """Return the same declaration for all places that may share bytes."""
+        """Return the array of a place; arrays that share bytes are represented by the first one declared."""
         array = array_of(place)
         return self._first.get(array, array)
 

@@ -93,7 +93,7 @@ class Nans:
         return bool(kind.linear or kind.multiplies) and any(self._may_be_unchanged(op, i) for i in range(2))
 
     def _may_load_negative(self, op: Operation | Block) -> bool:
-        """Return the same for an operation that is no arithmetic of the table."""
+        """Return whether a load or machine operation may give a NaN with its sign bit set."""
         if isinstance(op, ops.Parameter):
             return True
         if isinstance(op, ops.Perform):

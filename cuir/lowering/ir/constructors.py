@@ -92,7 +92,7 @@ def make_or(x: SSAValue, y: SSAValue, t: Attribute) -> Apply:
 
 
 def dual(op: Apply, operands: Sequence[SSAValue], t: Attribute, exact: bool = False) -> Apply:
-    """Make or in place of and, and in place of or: of opposites it gives the opposite (De Morgan)."""
+    """Make the dual of `and` or `or`: on negated operands it gives the negated result (De Morgan)."""
     return _of(entries.DUALS[op.op], t, exact, *operands)
 
 

@@ -123,7 +123,7 @@ class Queue(IRDLOperation):
 
     @property
     def drawn_for_others(self) -> bool:
-        """The first CTA of a cluster sends indices to the others; static ones are known to all."""
+        """True if the first CTA of a cluster draws dynamic work items and sends them to the other CTAs."""
         return self.dynamic is not None and self.ctas.data > 1
 
     @property
