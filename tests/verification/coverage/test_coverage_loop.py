@@ -36,7 +36,7 @@ def test_a_fault_that_needs_one_number_is_found(body: str) -> None:
 @pytest.mark.parametrize("body", [body.replace("3.0", "2.0") for body in FAULTS if "3.0" in body])
 def test_the_same_condition_in_a_right_kernel_is_driven_both_ways(body: str) -> None:
     report = cuir.verify(cuir.parse(text_of(body)), doubled, seeded=0)
-    assert report.ok and report.coverage.count == report.coverage.sides > 0 and not report.coverage.one_sided
+    assert report.ok and report.coverage.sides_seen == report.coverage.sides > 0 and not report.coverage.one_sided
     assert f"onditions: {report.coverage.sides} of {report.coverage.sides} sides seen" in report.as_markdown()
     assert report.as_json()["coverage"]["seen"] == report.coverage.sides
 
@@ -50,7 +50,7 @@ def test_an_integer_that_is_given_is_driven_too() -> None:
 @pytest.mark.usefixtures("no_schedules")
 def test_a_side_that_nothing_takes_is_said() -> None:
     report = cuir.verify(cuir.parse(text_of("f = 3.0 if m * 16 >= M else 2.0")), doubled, seeded=0)
-    assert report.ok and report.coverage.count == report.coverage.sides - 1
+    assert report.ok and report.coverage.sides_seen == report.coverage.sides - 1
     (item,) = report.coverage.one_sided
     assert item.condition == "m * 16 >= M" and "is true" in item.side and f"line {item.line}" in report.left_open
 
