@@ -80,6 +80,7 @@ def stage_of(target: str, text: str, start: str = "flash_fwd") -> tuple[str, lis
     return verdict.stage, [d.code for d in verdict.diagnostics]
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_definitions_that_read_a_captured_value_are_a_right_answer() -> None:
     """The kernel gets `window`, which they read, so that what is judged is the whole program that the rules give."""
     changed = [i for i in parse(WINDOW).items if i not in origin().items and not isinstance(i, Kernel)]
@@ -88,6 +89,7 @@ def test_definitions_that_read_a_captured_value_are_a_right_answer() -> None:
     assert sorted(parse(verdict.text).items, key=repr) == sorted(parse(WINDOW).items, key=repr)
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_right_kernel_passes() -> None:
     """The one that prompts show: a change of the kernel's text, for a function."""
     text = (files("llm") / "examples" / "second_keys.cuir").read_text(encoding="utf-8")
@@ -133,6 +135,7 @@ def alter(text: str, name: str, body: str) -> str:
     return show(merge(parse(text), "flash_fwd", parse(f"@func\ndef {name}{body}")))
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_blocks_visited_in_vain_and_masked_in_vain() -> None:
     all_items = alter(
         alter(WINDOW, "kv_count", "(b, h, m):\n    return cdiv(N, BN), cdiv(N, BN)"), "kv_block", "(b, h, m, i):\n    return i"
