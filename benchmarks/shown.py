@@ -2,8 +2,8 @@
 
 A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
 `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
-`benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures` or of `benchmarks.rules`. The plot
-needs matplotlib.
+`benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers` or of
+`benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import float32, head_dims, lifted, of_structures, transformers
+from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, transformers
 from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -50,6 +50,8 @@ def markdown(rows: Sequence[Row]) -> str:
                 of_structures.table(rows[1:]),
             ]
         )
+    if rows[0].get("suite") == "newest_peers":
+        return newest_peers.markdown(rows)
     if "device" in rows[0]:
         return _settings(rows)
     if "program" in rows[0]:
@@ -82,8 +84,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "program": _plot_lifted,
         "rule": _quotients,
     }
-    if rows[0].get("suite") == "structures":
-        _structures(rows[1:], path)
+    of_suites = {"structures": _structures, "newest_peers": _peer_ratios}
+    if draw_suite := of_suites.get(rows[0].get("suite", "")):
+        draw_suite(rows[1:], path)
         return
     next((draw_rows for key, draw_rows in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
 
@@ -188,6 +191,24 @@ def _structures(rows: Sequence[Row], path: Path) -> None:
     save_figure(figure, path)
 
 
+def _peer_ratios(rows: Sequence[Row], path: Path) -> None:
+    """Plot the peers' milliseconds over ours, a point for each row, peer and protocol."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
+    points: dict[tuple[str, str], dict[int, float]] = {}
+    for x, row in enumerate(rows):
+        for key, ratio in newest_peers.list_ratios(row).items():
+            points.setdefault(key, {})[x] = ratio
+    for i, ((peer, protocol), ratios) in enumerate(sorted(points.items())):
+        marker = "o" if protocol == "bursts" else "x"
+        panel.plot(list(ratios), list(ratios.values()), marker, markersize=3, label=f"{peer}, {protocol}", color=f"C{i // 2}")
+    panel.axhline(1.0, linewidth=0.6, color="black")
+    names = [newest_peers.describe(row).replace(", heads", "\nheads") for row in rows]
+    panel.set_xticks(range(len(rows)), names, fontsize=4, rotation=90)
+    panel.set_ylabel("peer's time / ours", fontsize=8)
+    figure.legend(fontsize=6, loc="outside upper right", ncols=4, frameon=False)
+    save_figure(figure, path)
+
+
 def _quotients(rows: Sequence[Row], path: Path) -> None:
     """Plot FlexAttention's milliseconds over ours, a point for each rule and head dim."""
     figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.6), layout="constrained")
@@ -253,7 +274,7 @@ def draw(path: Path, folder: Path) -> None:
         head, samples = evaluate.read(path)
         page.write_text(scores.markdown(head, samples), encoding="utf-8")
         figures.plot(scores.scores(samples), picture)
-    elif "suite" in rows[0] and rows[0]["suite"] != "structures":
+    elif rows[0].get("suite", "structures") not in ("structures", "newest_peers"):
         head, cells = results.read(path)
         page.write_text(results.markdown(head, cells), encoding="utf-8")
         plot_suite(head, cells, picture)

@@ -57,7 +57,7 @@ def measure_backward(
     }
     forwards |= {name: (call, False) for name, call in peer_calls.items()}
     rows = contest(
-        {name: _prepare_gradients(forward, inputs, do, fixed) for name, (forward, fixed) in forwards.items()},
+        {name: prepare_gradients(forward, inputs, do, fixed) for name, (forward, fixed) in forwards.items()},
         lambda grads: (max(expected.errors(grads)), expected.judge(grads)),
         lambda ms: {"tflops": round(flops / ms / 1e9, 2)},
         timing,
@@ -73,7 +73,7 @@ def measure_backward(
     }
 
 
-def _prepare_gradients(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
+def prepare_gradients(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: torch.Tensor, fixed: bool) -> GradientCall:
     """Return `gradients_of`, whose forward pass runs in the first call."""
     cached: list[GradientCall] = []
 
@@ -119,4 +119,4 @@ def gradients_of(forward: AttentionCall, inputs: tuple[torch.Tensor, ...], do: t
     return call
 
 
-__all__ = ["DETERMINISTIC", "gradients_of", "measure_backward", "ours"]
+__all__ = ["DETERMINISTIC", "gradients_of", "measure_backward", "ours", "prepare_gradients"]

@@ -193,7 +193,7 @@ def measure_decode(
     problem = Problem(cell, dtype, device)
     judge = problem.make_judge()
     entries = contest(
-        {**_ours(problem, peers), **_peers(problem, peers)},
+        {**our_calls(problem, peers), **_peers(problem, peers)},
         judge,
         lambda ms: {"gbs": round(problem.nbytes / ms / 1e6, 1)},
         replace(timing, measure=timing.measure or partial(median_ms, milliseconds=TURN)),
@@ -203,7 +203,7 @@ def measure_decode(
     return {**cell.as_json(), "dtype": dtype, "bytes": problem.nbytes, "contenders": entries}
 
 
-def _ours(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
+def our_calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     """Return our calls.
 
     These are the call over a cache, and with "16_bits" the same over a 16-bit cache; over contiguous keys the decode
@@ -279,4 +279,4 @@ def _fa3(p: Problem) -> AttentionCall:
     return call
 
 
-__all__ = ["KINDS", "cells", "measure_decode", "settings"]
+__all__ = ["KINDS", "Problem", "cells", "measure_decode", "our_calls", "settings"]

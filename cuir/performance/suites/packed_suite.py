@@ -71,8 +71,9 @@ class Problem:
     `counts` are the documents' lengths. In pages also `caches`, [NP, page, HK, D], and `table`, int32 [B, pages].
     """
 
-    def __init__(self, cell: Cell, dtype: str, device: str):
-        self.kind = KINDS[cell.variant]
+    def __init__(self, cell: Cell, dtype: str, device: str, kind: Kind | None = None):
+        """Draw the tensors of a cell; kind: None is that of the cell's variant."""
+        self.kind = kind or KINDS[cell.variant]
         shape, g = cell.shape, torch.Generator(device).manual_seed(0)
         self.counts = lengths(self.kind.documents, shape.N)
         self.cu = torch.tensor([0, *self.counts]).cumsum(0).to(device, torch.int32)
@@ -80,6 +81,7 @@ class Problem:
             torch.randn(shape.N, h, shape.D, device=device, generator=g).to(TORCH[DTYPES[dtype]]) for h in (shape.H, shape.HK, shape.HK)
         )
         self.most, self.scale = max(self.counts), shape.D**-0.5
+        self.spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
         if self.kind.page:
             self._in_pages(device)
 
@@ -110,22 +112,24 @@ class Problem:
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
-    def make_judge(self) -> Judge:
-        """Return the judge of O [TQ, H, D], by the first, the longest and the last document."""
-        spec = Specification("causal", _causal) if self.kind.causal else Specification("full")
+    def checked_documents(self) -> list[slice]:
+        """Return the rows of the first, the longest and the last document."""
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
+        return [slice(sum(self.counts[:i]), sum(self.counts[: i + 1])) for i in places]
+
+    def make_judge(self) -> Judge:
+        """Return the judge of O [TQ, H, D], by the documents to check."""
         parts: list[tuple[slice, Expectation]] = []
-        for i in places:
-            rows = slice(sum(self.counts[:i]), sum(self.counts[: i + 1]))
-            q, k, v = (_alone(x, rows) for x in (self.q, self.k, self.v))
-            parts.append((rows, compute_expectation(spec, q, k, v, self.scale)))
+        for rows in self.checked_documents():
+            q, k, v = (select_document(x, rows) for x in (self.q, self.k, self.v))
+            parts.append((rows, compute_expectation(self.spec, q, k, v, self.scale)))
         return judge_of(
-            lambda o: max(e.error(_alone(o, rows)) for rows, e in parts),
-            lambda o: next((why for rows, e in parts if (why := e.judge(_alone(o, rows)))), ""),
+            lambda o: max(e.error(select_document(o, rows)) for rows, e in parts),
+            lambda o: next((why for rows, e in parts if (why := e.judge(select_document(o, rows)))), ""),
         )
 
 
-def _alone(x: torch.Tensor, rows: slice) -> torch.Tensor:
+def select_document(x: torch.Tensor, rows: slice) -> torch.Tensor:
     """Return a document of packed ones, [1, H, N, D]."""
     return x[rows].transpose(0, 1)[None]
 
@@ -146,7 +150,7 @@ def measure_varlen(
     timing.tell("", BUILD_SECONDS)
     problem = Problem(cell, dtype, device)
     entries = contest(
-        _calls(problem, peers),
+        make_calls(problem, peers),
         problem.make_judge(),
         lambda ms: {"tflops": round(problem.flops / ms / 1e9, 2)},
         timing,
@@ -155,7 +159,7 @@ def measure_varlen(
     return {**cell.as_json(), "dtype": dtype, "flops": problem.flops, "contenders": entries}
 
 
-def _calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
+def make_calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     """Return our call and the peers'."""
     from ...attn.serving.cached import attention_with_kv_cache
     from ...attn.serving.varlen import varlen_attention
@@ -224,4 +228,4 @@ def _calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     return {OURS: ours, **{name: peer_calls[name] for name in names}}
 
 
-__all__ = ["KINDS", "cells", "lengths", "measure_varlen"]
+__all__ = ["KINDS", "Kind", "Problem", "cells", "lengths", "make_calls", "measure_varlen", "select_document"]
