@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from ...caching import Memo
+from ...runtime.garbage_collection import without_full_collections
 from ...spec.specification import Specification, lengths_of
 from ...syntax.printer import show
 from ...text.diagnostics import CuirError
@@ -154,6 +155,7 @@ def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> H
     )
 
 
+@without_full_collections()
 def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     """Prepare a call whose tensors are checked: look up its attention and its captured values.
 

@@ -17,6 +17,7 @@ import torch
 
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...checking.checked import Checked
+from ...runtime.garbage_collection import without_full_collections
 from ...spec.gradients import pad_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
@@ -307,6 +308,7 @@ class Gradients:
         grads = torch.autograd.grad(sinks, tuple(leaves.values()), by_head.sum_to_size(sinks.shape))
         return dict(zip(leaves, grads, strict=True))
 
+    @without_full_collections()
     def compile_kernels(self, device: torch.device) -> Mapping[str, Kernel]:
         from ...runtime.compiled import compile
 

@@ -27,23 +27,34 @@ class Candidates:
     As a context manager, it stops the compilers that still run at its end.
     """
 
-    def __init__(self, settings: Sequence[Mapping[str, Const]], allowed: int, compile: Compile, spills: bool):
+    def __init__(
+        self,
+        first: Mapping[str, Const],
+        others: Callable[[], Sequence[Mapping[str, Const]]],
+        allowed: int,
+        compile: Compile,
+        spills: bool,
+    ):
         """Create the candidates; nothing is compiled yet.
 
         Args:
+            others: returns the settings after the first one; called if they are needed.
             allowed: bytes that a setting may spill.
             spills: the first setting is expected to spill more, so the second one is compiled beside it.
         """
-        self.settings, self.allowed, self.compile, self.spills = settings, allowed, compile, spills and len(settings) > 1
-        # plain lists, which a forked process may read whichever thread held a lock
-        self.kernels: list[CompiledKernel | None] = [None] * len(settings)
-        self.errors: list[BaseException | None] = [None] * len(settings)
+        self.settings, self.others, self.allowed, self.compile, self.spills = [first], others, allowed, compile, spills
+        # plain containers, which a forked process may read whichever thread held a lock
+        self.kernels: dict[int, CompiledKernel] = {}
+        self.errors: dict[int, BaseException] = {}
         self.compilers: dict[int, Nvcc] = {}
-        self.changed = threading.Condition()
-        self.ended = False
+        self.changed, self.listing = threading.Condition(), threading.Lock()
+        self.listed = self.ended = False
 
     def __enter__(self) -> Candidates:
         self._start(0)
+        if self.spills:
+            self._list_others()
+            self.spills = len(self.settings) > 1
         if self.spills:
             self._start(1)
         return self
@@ -57,14 +68,14 @@ class Candidates:
 
     def expected(self) -> tuple[int, bool]:
         """Return the setting that is expected to run, by its index, and whether this is certain."""
-        best = self.kernels[0]
+        best = self.kernels.get(0)
         if best is None:
-            return int(self.spills and not self.errors[0]), False
+            return int(self.spills and 0 not in self.errors), False
         index = 0
         for number in range(1, len(self.settings)):
             if best.spilled <= self.allowed:
                 break
-            candidate = self.kernels[number]
+            candidate = self.kernels.get(number)
             if candidate is None:
                 return number, False
             if candidate.spilled <= best.spilled // 2:
@@ -76,12 +87,11 @@ class Candidates:
         with self.changed:
             while True:
                 index, certain = self.expected()
-                kernel = self.kernels[index]
-                if certain and kernel is not None:
-                    return index, kernel
+                if certain:
+                    return index, self.kernels[index]
                 for number in (0, index):
-                    if (error := self.errors[number]) is not None:
-                        raise error
+                    if number in self.errors:
+                        raise self.errors[number]
                 self.changed.wait()
 
     def verify(self, prove: Callable[[Mapping[str, Const], Progress], object], name: str) -> int:
@@ -109,17 +119,25 @@ class Candidates:
         threading.Thread(target=self._run, args=(number, nvcc), name="cuir-nvcc", daemon=True).start()
         nvcc.begun.wait()
 
+    def _list_others(self) -> None:
+        with self.listing:
+            if not self.listed:
+                self.settings += self.others()
+                self.listed = True
+
     def _run(self, number: int, nvcc: Nvcc) -> None:
         try:
-            kernel, error = self.compile(self.settings[number], nvcc), None
-        except BaseException as raised:
-            kernel, error = None, raised
+            kernel = self.compile(self.settings[number], nvcc)
+            if kernel.spilled > self.allowed:
+                self._list_others()  # before others see that they are needed
+            self.kernels[number] = kernel
+        except BaseException as error:
+            self.errors[number] = error
         nvcc.note_end()
         with self.changed:
-            self.kernels[number], self.errors[number] = kernel, error
             following, certain = self.expected()
             self.changed.notify_all()
-        if not certain:
+        if not certain and number not in self.errors:
             self._start(following)
 
 

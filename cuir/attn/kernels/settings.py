@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ...checking.checked import Checked, Const
 from ...checking.checker import pick_kernel
 from ...checking.const_defaults import with_defaults
+from ...runtime.garbage_collection import without_full_collections
 from ...spec.specification import Lengths
 from ...syntax.nodes import Expr, Program
 from ..capture.call_inputs import need_warm
@@ -157,6 +158,7 @@ class Settings:
         if not fits(self.program, None, consts):
             self.check_program(consts)
 
+    @without_full_collections()
     def compile_for(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
     ) -> tuple[dict[str, Const], CompiledKernel]:
@@ -175,9 +177,8 @@ class Settings:
         from .concurrent_compilation import Candidates
 
         choice = self.choice(at, numbers)
-        settings = [dict(choice.consts)]
-        if choice.source not in ("given", "tuned"):
-            settings += self.roomier(settings[0])
+        first = dict(choice.consts)
+        is_free = choice.source not in ("given", "tuned")
         progress = Progress(name)
 
         def key_of(consts: Mapping[str, Const]) -> str:
@@ -187,8 +188,8 @@ class Settings:
         def compile_setting(consts: Mapping[str, Const], nvcc: Nvcc) -> CompiledKernel:
             key = key_of(consts)
             if key not in self.kernels:
-                spilling = f"{label(consts)}: the registers of {label(settings[0])} may not hold what it works with"
-                progress.tell(str(choice) if consts is settings[0] else spilling)
+                spilling = f"{label(consts)}: the registers of {label(first)} may not hold what it works with"
+                progress.tell(str(choice) if consts is first else spilling)
                 with progress.step("compiling"):
                     self.kernels[key] = compile(self.program, consts=consts, run=nvcc)
             return self.kernels[key]
@@ -198,13 +199,18 @@ class Settings:
                 prove(consts, progress)
                 self.proven.add(key_of(consts))
 
-        with Candidates(settings, max(SPILLED, choice.spilled), compile_setting, self.will_spill(settings[0])) as candidates:
+        def list_others() -> list[dict[str, Const]]:
+            return self.roomier(first) if is_free else []
+
+        allowed, spills = max(SPILLED, choice.spilled), is_free and self.will_spill(first)
+        with Candidates(first, list_others, allowed, compile_setting, spills) as candidates:
             candidates.verify(prove_once, name)
             index, best = candidates.decided()
-            prove_once(settings[index], progress)
+            consts = dict(candidates.settings[index])
+            prove_once(consts, progress)
         if len(self.by_problem) >= KNOWN_LENGTHS:
             self.by_problem.clear()
-        self.by_problem[at, numbers] = settings[index], best
+        self.by_problem[at, numbers] = consts, best
         return self.by_problem[at, numbers]
 
     def will_spill(self, consts: Mapping[str, Const]) -> bool:

@@ -39,7 +39,12 @@ class Compilers:
         return SimpleNamespace(number=number, spilled=outcome)
 
     def candidates(self, spills: bool) -> Candidates:
-        return Candidates([{"n": n} for n in range(len(self.outcomes))], ALLOWED, self, spills)
+        def others() -> list[dict[str, int]]:
+            self.listings += 1
+            return [{"n": n} for n in range(1, len(self.outcomes))]
+
+        self.listings = 0
+        return Candidates({"n": 0}, others, ALLOWED, self, spills)
 
 
 def choose_in_turn(spilled: Sequence[int]) -> tuple[int, int]:
@@ -63,6 +68,7 @@ def test_the_setting_that_runs_is_that_of_compiling_in_turn(spilled: list[int], 
     best, compiled = choose_in_turn(spilled)
     assert index == kernel.number == best  # type: ignore[attr-defined]
     assert proven == [verified]
+    assert compilers.listings == int(spilled[0] > ALLOWED or spills)
     assert sorted(compilers.begun) == list(range(max(compiled, 2 if spills and len(spilled) > 1 else 1)))
 
 
