@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
+from typing import NoReturn
+
+from ..text.diagnostics import CuirError
 
 
 def configure_process() -> None:
@@ -18,9 +21,27 @@ def configure_process() -> None:
     import torch
 
     from ..spec import user_calls
-    from .stuck_calls import give_up
 
     user_calls.on_stuck = give_up
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     gc.set_threshold(50_000, 20, 100)
+
+
+def give_up(error: CuirError | None) -> NoReturn:
+    """Print why a command ends whose process is in a user's function that swallows every exception, and end it.
+
+    error: None for Ctrl-C.
+    """
+    from ..spec.user_calls import end_at_once
+    from .interruption import report_interruption
+    from .output import exit_code, print_errors
+    from .standard_output import flush, is_json_only
+
+    if error is None:
+        code = report_interruption(as_json=is_json_only())
+    else:
+        print_errors(error.diagnostics, is_json_only())
+        code = exit_code(error.diagnostics)
+    flush()
+    end_at_once(code)
