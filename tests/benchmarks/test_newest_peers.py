@@ -63,6 +63,24 @@ def test_peers_outside_of_events_have_no_bursts(monkeypatch: pytest.MonkeyPatch)
     assert "bursts" in entries["cuir"] and "bursts" not in entries["fa3"] and "sustained" in entries["fa3"]
 
 
+def test_calls_in_flight_end_with_the_arrays_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Array:
+        def block_until_ready(self) -> None:
+            waits.append(len(calls))
+
+    calls: list[Array] = []
+    waits: list[int] = []
+
+    def call() -> tuple[Array, ...]:
+        calls.append(Array())
+        return calls[-1], torch.zeros(1)  # type: ignore[return-value]
+
+    monkeypatch.setattr(newest_peers, "MILLISECONDS", 1e-9)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert newest_peers.in_flight_ms(call) > 0
+    assert waits == [1, 4, 7]  # of one call, of three, and of as many as take the time, at least three
+
+
 def test_rows_of_all_groups() -> None:
     rows = list(list_rows())
     assert {row.group for row in rows} == set(GROUPS) and len(set(rows)) == len(rows)
