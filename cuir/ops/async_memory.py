@@ -74,8 +74,9 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     traits=Traits(one_lane=True, joins_worker=True),
     doc="The copy engine copies a box to shared memory, at any time from now. Landing subtracts the bytes of the full "
     "box from what the barrier's phase expects; elements outside of the tensor read 0. cluster=True: the copy "
-    'lands at the same place of every CTA of the cluster ("x", "y": of those in line with this CTA), on each CTA\'s '
-    'barrier. hint: "evict_first", "evict_last" or "evict_normal" for the L2 cache. Ordinary stores to the box '
+    'lands at the same place of every CTA of the cluster ("x": with the same y; "y": the same x), on '
+    "each CTA's barrier. "
+    'hint: "evict_first", "evict_last" or "evict_normal" for the L2 cache. Ordinary stores to the box '
     "need fence_async(tensors=True) before the copy.",
 )
 def _copy_bulk(cx: CallContext) -> Type:

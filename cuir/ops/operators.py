@@ -316,7 +316,7 @@ def _view(cx: CallContext) -> Type:
     operator=True,
     spelling="x.T",
     traits=Traits(place=True),
-    doc="The transpose of a shared view, for products and load: nothing moves. For a register tile: store it, and load the view's .T.",
+    doc="The transpose of a shared view, for products and load: nothing moves. For a register tile: store it to a shared view s, then load(s.T).",
 )
 def _transpose(cx: CallContext) -> Type:
     t = cx.type("x")

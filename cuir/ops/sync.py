@@ -92,9 +92,9 @@ def _expect(cx: CallContext) -> Type:
     effects=Effects(arrives="bar"),
     traits=Traits(one_lane=True),
     spelling="bar.arrive",
-    doc="Arrives once (mbarrier.arrive by each warp): all that the worker did before happens before what waiters of "
-    'this phase do after. cluster=True: at this barrier of every CTA of the cluster ("x", "y": of those in line '
-    "with this CTA).",
+    doc="Arrives once (mbarrier.arrive by each warp): all earlier work of the worker happens before what follows "
+    'a wait for this phase. cluster=True: at this barrier of every CTA of the cluster ("x": with the same y; '
+    '"y": the same x).',
 )
 def _arrive(cx: CallContext) -> Type:
     _require_single(cx)
