@@ -234,9 +234,9 @@ def measure_settings(cell: Cell, settings: Sequence[Setting], rounds: int = ROUN
             call = partial(kernel, **problem, O=o, LSE=lse, scale=shape.D**-0.5, **transferred.arguments(lengths, device, consts))
             o.fill_(float("nan"))
             call()
-            got = o[-1, -1].float()
-            off = 0.0 if first is None else float((got - first).norm() / first.norm())
-            first = got if first is None else first
+            first_value = o[-1, -1].float()
+            off = 0.0 if first is None else float((first_value - first).norm() / first.norm())
+            first = first_value if first is None else first
             if not off < OFF:
                 wrong[name] = f"off by {off:.3g}"
                 continue

@@ -72,13 +72,13 @@ def measure_rows(dims: Sequence[int], lengths: Sequence[int], rounds: int) -> It
                     cuir.check(cuir.parse(variant.text), variant.kernel, setting(variant.program, dim, parts))
                 )
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = dict(zip(lowered, pool.map(compile_cuda, lowered.values()), strict=True))
+        compiled_kernels = dict(zip(lowered, pool.map(compile_cuda, lowered.values()), strict=True))
     for precision, (_, name) in PRECISIONS.items():
         torch.set_float32_matmul_precision(name)
         torch._dynamo.reset()
         for dim in dims:
             for mask in MASKS:
-                flex, kernel = torch.compile(flex_attention, dynamic=True), CompiledKernel(built[precision, dim, mask])
+                flex, kernel = torch.compile(flex_attention, dynamic=True), CompiledKernel(compiled_kernels[precision, dim, mask])
                 for length in lengths:
                     g = torch.Generator("cuda").manual_seed(1)
                     q, k, v = (torch.randn(TOKENS // length, HEADS, length, dim, device="cuda", generator=g) for _ in range(3))

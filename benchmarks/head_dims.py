@@ -100,7 +100,7 @@ def measure_rows(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_
                 name = " ".join(f"{n}={v}" for n, v in consts.items() if n not in ("T", "D", "DV"))
                 kernels[d, mask, name] = cuir.lower(cuir.check(cuir.parse(program.text), program.kernel, consts))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = dict(zip(kernels, pool.map(compile_cuda, kernels.values()), strict=True))
+        compiled_kernels = dict(zip(kernels, pool.map(compile_cuda, kernels.values()), strict=True))
     for d in dims:
         for length in lengths:
             for mask in ("full", "causal"):
@@ -108,7 +108,7 @@ def measure_rows(dims: Sequence[Dims], lengths: Sequence[int], rounds: int, all_
                 g = torch.Generator("cuda").manual_seed(1)
                 q, k, v = (torch.randn(batch, heads, length, e, device="cuda", dtype=torch.bfloat16, generator=g) for e in (d[0], *d))
                 calls = peers(q, k, v, causal)
-                for (dd, m, name), compiled in built.items():
+                for (dd, m, name), compiled in compiled_kernels.items():
                     if (dd, m) == (d, mask):
                         o = torch.empty(batch, heads, length, d[1], device="cuda", dtype=torch.bfloat16)
                         calls[f"ours {name}"] = partial(CompiledKernel(compiled), Q=q, K=k, V=v, O=o, scale=d[0] ** -0.5)

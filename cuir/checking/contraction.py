@@ -34,7 +34,10 @@ from .views import root_name
 
 @keep_with_kernel
 def collect_exempt_sums(checked: Checked) -> frozenset[IdentityKey]:
-    """Return the sums and differences of a product and a value that derives from the maximum of equal products."""
+    """Return the sums of a product and a value that derives from the maximum of equal products.
+
+    Differences count as sums.
+    """
     numbering, exempt = _Numbering(checked), set[IdentityKey]()
     for i, e in _list_sums(checked):
         for x, y in ((e.left, e.right), (e.right, e.left)):
@@ -148,14 +151,17 @@ def _collect_carried_maxima(checked: Checked) -> frozenset[IdentityKey]:
 
 
 class _Numbering:
-    """Numbers of values: equal ones for values that are computed alike, of reads of the same tensors at any place."""
+    """Numbers of values, equal for values that are computed alike.
+
+    Reads of the same tensor are alike at any place.
+    """
 
     def __init__(self, checked: Checked):
         self.checked = checked
         self.bound, self.stores, self.copies = bind_names(checked), collect_stored_floats(checked), collect_copies(checked)
         self.arrays = {t.name for t in checked.tensors} | set(checked.shared)
         self.numbers: dict[Hashable, int] = {}
-        self.known: dict[Hashable, int] = {}  # of names and arrays; -1 inside of their own definition
+        self.numbers_by_name: dict[Hashable, int] = {}  # of names and arrays; -1 inside of their own definition
 
     def number(self, value: Placed) -> int:
         """Return the number of a value; places of reads are left out."""
@@ -187,11 +193,11 @@ class _Numbering:
         return self._number_any(name, values, [self._intern(("array", n)) for n in originals])
 
     def _number_any(self, key: Hashable, values: list[Placed], originals: Sequence[int] = ()) -> int:
-        if key not in self.known:
-            self.known[key] = -1
+        if key not in self.numbers_by_name:
+            self.numbers_by_name[key] = -1
             numbers = {*originals, *(self.number(v) for v in values)} - {-1}
-            self.known[key] = numbers.pop() if len(numbers) == 1 else self._intern(frozenset(numbers))
-        return self.known[key]
+            self.numbers_by_name[key] = numbers.pop() if len(numbers) == 1 else self._intern(frozenset(numbers))
+        return self.numbers_by_name[key]
 
     def _intern(self, key: Hashable) -> int:
         return self.numbers.setdefault(key, len(self.numbers))

@@ -195,7 +195,7 @@ def _compiler(jobs: int | None, optional: bool) -> Callable[[str, str, Mapping[s
 
     def compile_program(text: str, kernel: str, consts: Mapping[str, Const]) -> BuildResult:
         """Compile a program."""
-        return next(built for _, built in compile_all([(text, kernel, consts)], jobs))
+        return next(result for _, result in compile_all([(text, kernel, consts)], jobs))
 
     return compile_program
 
@@ -350,8 +350,8 @@ def _row(name: str, entry: Entry, start: Entry) -> tuple[str, ...]:
 
     from ..performance.search.space import label
 
-    built, consts = entry.contender.built, entry.contender.consts
+    build, consts = entry.contender.built, entry.contender.consts
     times = [f"{median(t):.4f}" if t else "" for t in (entry.milliseconds, entry.best)]
     changed = label({n: v for n, v in consts.items() if start.contender.consts.get(n) != v}) if entry is not start else label(consts)
-    resources = (str(built.registers), str(built.spills)) if built is not None and not built.refused else ("", "")
+    resources = (str(build.registers), str(build.spills)) if build is not None and not build.refused else ("", "")
     return (name, *times, *resources, changed)

@@ -32,7 +32,7 @@ def compile(
     driver API through cuda-bindings) or "pycuda" (a `PyCudaKernel`). Warns of registers that spill to memory. Raises
     CuirError with every error of the program, U503 without nvcc, or U510 without PyCUDA.
     """
-    built = compiled.compile(program, kernel=kernel, consts=consts, loader=loader)
-    if spilled := describe_spills(built.compiled.cuda, built.compiled.resources):
+    compiled_kernel = compiled.compile(program, kernel=kernel, consts=consts, loader=loader)
+    if spilled := describe_spills(compiled_kernel.compiled.cuda, compiled_kernel.compiled.resources):
         warnings.warn(spilled, stacklevel=2)
-    return built
+    return compiled_kernel

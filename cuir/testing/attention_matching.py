@@ -126,7 +126,7 @@ class _Rule:
         return self._compute(lambda q, k, v: forward(self.specification, q, k, v, self.scale), inputs, [], 1, order)[0]
 
     def iterate_pytorch(self, inputs: Sequence[torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
-        """Compute results by PyTorch's operators, first of the inputs, then of `REORDERED` orders of the head dims.
+        """Compute results by PyTorch's operators, of the inputs and of `REORDERED` orders of the head dims.
 
         The exact results do not depend on that order, and rounding does: one evaluation may have a small error by chance.
         """

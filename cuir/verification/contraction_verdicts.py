@@ -1,4 +1,6 @@
-"""Verdict with every product contracted with its sum: a GPU may round both once, and the result must stay right.
+"""Verdict with every product contracted with its sum.
+
+A GPU may round both once, and the result must stay right.
 
 Which sums lowering may contract, and which it computes as written, says checking/contraction.py.
 """
@@ -32,19 +34,21 @@ def choose_contraction_cases(checked: Checked, cases: Iterable[C], level: str) -
     return sorted(wide, key=compute_volume)[: FEW if level == "quick" else MANY]
 
 
-def check_contraction(checked: Checked, judged: Callable[[], Sequence[Mapping[str, object]]]) -> None:
-    """Judge a problem with all products contracted. Raises CuirError V301 for a sum that changes the verdict.
+def check_contraction(checked: Checked, judge: Callable[[], Sequence[Mapping[str, object]]]) -> None:
+    """Judge a problem with all products contracted.
 
-    judged: runs the kernel on fresh arguments, and returns rows of numbers, or raises CuirError for a bad verdict. It
+    Raises CuirError V301 for a sum that changes the verdict.
+
+    judge: runs the kernel on fresh arguments, and returns rows of numbers, or raises CuirError for a bad verdict. It
     passed without contraction.
     """
     sums = list_contractable_sums(checked)
-    error = judge_with(judged, contract_sums(sums))
+    error = judge_with(judge, contract_sums(sums))
     if error is None or not error.diagnostics[0].code.startswith("V3"):
         return
-    alone = ((e, judge_with(judged, contract_sums([e]))) for e in sums)
-    e, error = next(((e, found) for e, found in alone if found is not None), (sums[0], error))
-    before = max((float(r["error / allowed"]) for r in judged() if "error / allowed" in r), default=0.0)  # type: ignore[arg-type]
+    alone = ((e, judge_with(judge, contract_sums([e]))) for e in sums)
+    e, error = next(((e, alone_error) for e, alone_error in alone if alone_error is not None), (sums[0], error))
+    before = max((float(r["error / allowed"]) for r in judge() if "error / allowed" in r), default=0.0)  # type: ignore[arg-type]
     raise _make_error(e, error, before)
 
 

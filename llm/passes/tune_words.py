@@ -17,15 +17,15 @@ FASTEST, REASONS, REASON = 5, 5, 160  # settings of an earlier search that are t
 
 def resources(contender: Contender) -> str:
     """Describe shared memory, registers, spills, and the places of exponentials in the machine code."""
-    shared, built = f"{contender.shared_bytes:,} bytes of shared memory", contender.built
-    if built is None:
+    shared, build = f"{contender.shared_bytes:,} bytes of shared memory", contender.built
+    if build is None:
         return shared
-    parts = [shared, f"{built.registers} registers a thread at launch", f"{built.spills} bytes of spills" if built.spills else "no spills"]
-    if built.serialised:
-        parts.append(f"ptxas of its products: {'; '.join(built.warnings)}")
-    if built.exponentials:
+    parts = [shared, f"{build.registers} registers a thread at launch", f"{build.spills} bytes of spills" if build.spills else "no spills"]
+    if build.serialised:
+        parts.append(f"ptxas of its products: {'; '.join(build.warnings)}")
+    if build.exponentials:
         parts.append(
-            f"exponentials in the machine code before, between and after its waits for products: {', '.join(map(str, built.exponentials))}"
+            f"exponentials in the machine code before, between and after its waits for products: {', '.join(map(str, build.exponentials))}"
         )
     return ", ".join(parts)
 

@@ -46,8 +46,8 @@ def test_eviction_leaves_the_most_recently_used(sizes: list[tuple[int, int]], li
         remaining = [f for f in files if f[1].exists()]
         assert (len(remaining) == len(files)) == (before <= limit)
         assert sum(size for *_, size in remaining) <= limit
-        gone = [f for f in files if not f[1].exists()]
-        assert not gone or min(age for age, *_ in gone) >= max((age for age, *_ in remaining), default=0)
+        missing = [f for f in files if not f[1].exists()]
+        assert not missing or min(age for age, *_ in missing) >= max((age for age, *_ in remaining), default=0)
 
 
 def test_writing_evicts_what_is_old_but_neither_tuning_nor_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,11 +62,11 @@ def test_groups_are_alike_and_fit(name: str, B: int, HK: int, share: int, M: int
     N = N if name in QUERIES else max(1, N % 1500)
     M = M if name in QUERIES else M * 40
     D, DV = dims
-    got = order(name, B, HK * share, HK, M, N, D, DV, 64, 64)
+    actual = order(name, B, HK * share, HK, M, N, D, DV, 64, 64)
     heads = HK * share if name in QUERIES else HK
-    tiles = len(got) // (B * heads)
-    assert len(np.unique(got, axis=0)) == len(got) and got.min() >= 0 and (got.max(0) <= (B - 1, heads - 1, tiles - 1)).all()
-    result = groups(got[:, 0] * heads + got[:, 1])
+    tiles = len(actual) // (B * heads)
+    assert len(np.unique(actual, axis=0)) == len(actual) and actual.min() >= 0 and (actual.max(0) <= (B - 1, heads - 1, tiles - 1)).all()
+    result = groups(actual[:, 0] * heads + actual[:, 1])
     if tiles == 1 and len(result) > 1:  # one unit a head: where a group ends cannot be seen
         return
     contents = BYTES[name] * (D + DV) * N if name in QUERIES else (4 * (D + DV) if "f32" in name else 8 * D) * M * share
@@ -82,8 +82,8 @@ def test_groups_are_alike_and_fit(name: str, B: int, HK: int, share: int, M: int
 def test_causal_tiles_end_together(name: str, dims: tuple[int, int], length: int) -> None:
     """132 CTAs that take the next unit when they are done with one: the last ends at most 4 % after the mean (10 % with a small last group, 12 % at 16k)."""
     heads, BM = 16 if dims[0] > 96 else 32, 192
-    got = order(name, 16384 // length, heads, heads, length, length, *dims, BM, 80)
+    actual = order(name, 16384 // length, heads, heads, length, length, *dims, BM, 80)
     ends = [0.0] * 132
-    for m in got[:, 2]:
+    for m in actual[:, 2]:
         heapq.heapreplace(ends, ends[0] + min(length, (int(m) + 1) * BM) / 80 + 1.5)
     assert max(ends) <= 1.04 * sum(ends) / len(ends)

@@ -116,8 +116,8 @@ def block_masks_of_pytorch() -> None:
     for mask, batches in ((causal, None), (documents(1, 640), 2)):  # blocks of one batch would be obeyed in the other
         check(q, k, v, None, mask, torch_flex.create_block_mask(mask, batches, None, 640, 640, device="cuda"))
     count, first = torch.full((1, 1, 5), 2, dtype=torch.int32, device="cuda"), torch.arange(5, device="cuda").int().expand(1, 1, 5, 5)
-    built = torch_flex.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
-    check(q, k, v, None, lambda b, h, i, j: (i >= j) & (j < 256), built)
+    block_mask = torch_flex.BlockMask.from_kv_blocks(count, first.contiguous(), mask_mod=causal)
+    check(q, k, v, None, lambda b, h, i, j: (i >= j) & (j < 256), block_mask)
 
 
 def one_kernel() -> None:

@@ -109,15 +109,16 @@ def compare(launch: Callable[..., None], spec: Specification, case: Case, dtype:
     error, ours, lse_error, dead_ok = 0.0, 0.0, 0.0, True
     for heads in portions(q, k):
         reference, wanted_lse, half = compute_expected(spec, q, k, v, scale, heads)
-        got, got_lse = o[:, heads].double(), lse[:, heads].double()
+        actual, got_lse = o[:, heads].double(), lse[:, heads].double()
         size = max(reference.norm().item(), 1e-30)
         error = max(
-            error, (got - reference).norm().item() / size if reference.norm() > 0 else got.abs().max().item() if got.numel() else 0.0
+            error,
+            (actual - reference).norm().item() / size if reference.norm() > 0 else actual.abs().max().item() if actual.numel() else 0.0,
         )
         ours = max(ours, (half.double() - reference).nan_to_num().norm().item() / size)
         live = torch.isfinite(wanted_lse)
         lse_error = max(lse_error, (got_lse - wanted_lse)[live].abs().max().item() if live.any() else 0.0)
-        dead_ok &= bool((got_lse[~live] == -math.inf).all()) and bool((got[~live] == 0).all())
+        dead_ok &= bool((got_lse[~live] == -math.inf).all()) and bool((actual[~live] == 0).all())
     ok = error <= FACTOR * ours + SLACK and lse_error < LSE_BOUND and same and dead_ok and math.isfinite(error)
     figures = f"error {error:.2e} (PyTorch {ours:.2e}) lse {lse_error:.1e} repeatable {same} dead rows {dead_ok}"
     return ok, f"{figures}  B{B} H{H}/{HK} M{M} N{N} {note}"

@@ -115,14 +115,14 @@ def wrong(inputs: Mapping[str, torch.Tensor], actual: torch.Tensor) -> list[str]
     """Each case that gave other bits than PyTorch, with the first such element. Zeros are equal."""
     values = {**inputs, **{n: torch.tensor(x) for n, x in SCALARS.items()}}
     messages = []
-    for case, got in zip(CASES, actual, strict=True):
+    for case, result in zip(CASES, actual, strict=True):
         expected = case.expected(values)
-        bad = (got != expected) & ~(got.isnan() & expected.isnan())
+        bad = (result != expected) & ~(result.isnan() & expected.isnan())
         if bad.any():
             at = tuple(torch.nonzero(bad)[0].tolist())
             operands = {n: inputs[n][at].item() for n in ("X", "Z")}
             messages.append(
-                f"{case.text!r}: {int(bad.sum())} of {bad.numel()}; {got[at].item()!r} instead of {expected[at].item()!r}, of {operands}"
+                f"{case.text!r}: {int(bad.sum())} of {bad.numel()}; {result[at].item()!r} instead of {expected[at].item()!r}, of {operands}"
             )
     return messages
 

@@ -327,20 +327,20 @@ def wrong(inputs: dict[str, np.ndarray], actual: dict[str, np.ndarray]) -> list[
         (c, actual["SI"][i], flat) for i, c in enumerate(SCALAR_INTS)
     ]
     messages = []
-    for case, got, values in parts:
+    for case, result, values in parts:
         with np.errstate(all="ignore"):
-            bad = _differs(case, np.asarray(got), np.broadcast_to(case.expected(values), got.shape))
+            bad = _differs(case, np.asarray(result), np.broadcast_to(case.expected(values), result.shape))
         if bad.any():
             at = tuple(int(i) for i in np.argwhere(bad)[0])
             with np.errstate(all="ignore"):
-                expected = np.broadcast_to(case.expected(values), got.shape)[at]
+                expected = np.broadcast_to(case.expected(values), result.shape)[at]
             operands = {
                 k: x[at]
                 for k, x in values.items()
-                if k.lower() in case.text.lower().replace("max", "").replace("abs", "") and x.shape == got.shape
+                if k.lower() in case.text.lower().replace("max", "").replace("abs", "") and x.shape == result.shape
             }
             messages.append(
-                f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {got[at]!r} ({_hex(got[at])}) instead of {expected!r}, of {operands}"
+                f"{case.text}: {int(bad.sum())} of {bad.size}; at {at} {result[at]!r} ({_hex(result[at])}) instead of {expected!r}, of {operands}"
             )
     return messages
 
@@ -349,20 +349,22 @@ def _hex(x: Any) -> str:
     return struct.pack(">f", x).hex() if isinstance(x, np.float32) else hex(int(x))
 
 
-def _differs(case: Case, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    if got.dtype != np.float32:
-        return got != expected
+def _differs(case: Case, actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    if actual.dtype != np.float32:
+        return actual != expected
     exact, nearest = expected.astype(np.float64), expected.astype(np.float32)
-    same = (got == nearest) & ((np.signbit(got) == np.signbit(nearest)) | bool(EITHER_ZERO.match(case.text))) | (
-        np.isnan(got) & np.isnan(nearest)
+    same = (actual == nearest) & ((np.signbit(actual) == np.signbit(nearest)) | bool(EITHER_ZERO.match(case.text))) | (
+        np.isnan(actual) & np.isnan(nearest)
     )
     if not case.ulps:
         return ~same
     unit = np.spacing(np.maximum(np.abs(nearest), np.float32(2.0**-126))).astype(np.float64)
     unit = np.where(np.isinf(nearest), 2.0**104, unit)
-    error = np.abs(np.where(np.isinf(got), np.copysign(2.0**128, got), got).astype(np.float64) - np.clip(exact, -(2.0**128), 2.0**128))
+    error = np.abs(
+        np.where(np.isinf(actual), np.copysign(2.0**128, actual), actual).astype(np.float64) - np.clip(exact, -(2.0**128), 2.0**128)
+    )
     close = np.isfinite(exact) & (error <= case.ulps * unit)
-    flushed = (np.abs(exact) < case.smallest * (1 + 2.0**-21)) & (got == 0)
+    flushed = (np.abs(exact) < case.smallest * (1 + 2.0**-21)) & (actual == 0)
     return ~(same | close | flushed)
 
 

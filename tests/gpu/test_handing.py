@@ -49,8 +49,8 @@ def agree(number: int, count: int) -> int:
     """
     kernels = [program(body) for body in (DIFFER, NEXT, TURN, ANEW)] + draw(number, count)
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))
-    for checked, kernel in zip(kernels, built, strict=True):
+        binaries = list(pool.map(lambda checked: CompiledKernel(compile_cuda(lower(checked))), kernels))
+    for checked, kernel in zip(kernels, binaries, strict=True):
         for n in TRIPS:
             expected, z = results(checked, n), torch.full((4, 64, 8), 0.25).cuda()
             kernel(Z=z, n=n)

@@ -68,9 +68,9 @@ def agree(number: int, count: int) -> int:
     """Count the kernels of a seed that agree. Raises AssertionError with the texts of others."""
     drawn = lower_cases(number, count)
     with ThreadPoolExecutor(4) as pool:
-        built = list(pool.map(lambda entry: CompiledKernel(compile_cuda(entry[1])), drawn))
+        binaries = list(pool.map(lambda entry: CompiledKernel(compile_cuda(entry[1])), drawn))
     agreed, wrong = 0, []
-    for (case, _), kernel in zip(drawn, built, strict=True):
+    for (case, _), kernel in zip(drawn, binaries, strict=True):
         lengths = dict.fromkeys(kernel.checked.dims, case.M)
         inputs: dict[str, Any] = arguments(kernel.checked, lengths, seed=number)
         remote = {n: v.cuda() if isinstance(v, torch.Tensor) else v for n, v in inputs.items()}

@@ -255,8 +255,8 @@ def test_hostile_sources_end_soon(text: str) -> None:
 )
 def test_no_change_of_a_source_makes_the_annotator_fail(changes: list[tuple[int, int, str]]) -> None:
     text = corpus.cuda()["flash_fwd_sm90"].read_text(encoding="utf-8")
-    for place, gone, put in changes:
-        text = text[: place % len(text)] + put + text[place % len(text) + gone :]
+    for place, deletion, put in changes:
+        text = text[: place % len(text)] + put + text[place % len(text) + deletion :]
     try:
         explain(annotate(text, "x.cu"))
     except CuirError as error:

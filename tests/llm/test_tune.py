@@ -113,8 +113,8 @@ def test_rounds_go_on_from_the_best_until_one_brings_nothing(unverified: list) -
 
 def test_what_is_slower_is_told_with_its_times(unverified: list) -> None:
     script = Script([EARLY_TILE, STAGES])
-    built = BuildResult(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
-    result = tune(tuning(Device(), compile=lambda *of: built), script, Budget(attempts=2), attempts=2)
+    build = BuildResult(registers=168, spills=16, serialised=1, exponentials=(0, 64, 8), warnings=("(C7514) a loss",))
+    result = tune(tuning(Device(), compile=lambda *of: build), script, Budget(attempts=2), attempts=2)
     feedback = script.requests[1][-1].text
     assert (
         "V502" in feedback

@@ -141,8 +141,8 @@ def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
     results = {m.description: m for m in mutants(program)}
     job = replace(JOB, kernel="flash_fwd")
     for description in ("without `turn[wg].sync()`", "turn: `2` and one more", "`q_empty[y].arrive()` twice"):
-        got = judge(results[description].text, show(program), causal(), job)
-        assert got[0] == ("killed" if "q_empty" in description else "equivalent"), (description, got)
+        verdict = judge(results[description].text, show(program), causal(), job)
+        assert verdict[0] == ("killed" if "q_empty" in description else "equivalent"), (description, verdict)
     item = next(m for m in results.values() if m.operator == "own CTA alone")
     assert judge(item.text, show(program), causal(), job)[0] == "equivalent"
     pair = replace(job, consts={**job.consts, "CLUSTER": 2, "BM": 128})

@@ -185,7 +185,7 @@ def run(
                 if worker.ready and worker.name is None and remaining:
                     worker.give(remaining.popleft().name)
             wait([worker.pipe for worker in crew], timeout=0.5)
-            gone: list[Worker] = []
+            ended_workers: list[Worker] = []
             for worker in crew:
                 ended, alive = _look(worker, limit, start_limit)
                 if ended is not None:
@@ -193,8 +193,8 @@ def run(
                     yield replace(ended, file=case.file, theme=case.theme, gradients=case.gradients, part=setting.part)
                 if not alive:
                     worker.end()
-                    gone.append(worker)
-            crew = [worker for worker in crew if worker not in gone]
+                    ended_workers.append(worker)
+            crew = [worker for worker in crew if worker not in ended_workers]
             crew += [Worker(load, setting) for _ in range(min(workers - len(crew), len(remaining)))]
     finally:
         for worker in crew:

@@ -170,10 +170,10 @@ def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: s
     message = f'echo "ptxas info    : {word}" >&2\n'
     pretend("".join(message if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
     text = HEAD + "        store(Y[rows(64)], zeros(f32, [64, 1]))\n"
-    r, built = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
-    assert r.warnings == built.warnings == (word,) and r.serialised == (r.warnings if costs else ())
+    r, result = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
+    assert r.warnings == result.warnings == (word,) and r.serialised == (r.warnings if costs else ())
     assert ("1 warnings" in r.summary()) == costs and f"{'warning' if costs else 'note'}: {word}" in r.as_text()
-    assert built.serialised == costs and built.clean == (not costs) and bool(built.describe_flaw()) == costs
+    assert result.serialised == costs and result.clean == (not costs) and bool(result.describe_flaw()) == costs
 
 
 def test_exponentials_are_counted_between_waits() -> None:

@@ -61,10 +61,10 @@ def test_one_evaluation_by_pytorch_that_is_exact_by_chance_is_no_yardstick(monke
     real = module._Rule.iterate_pytorch
 
     def lucky(rule: module._Rule, inputs: Any) -> Any:
-        first, *others = real(rule, inputs)
+        first, *rest = real(rule, inputs)
         exact = rule.compute_pytorch([x.double() for x in inputs])
         yield {name: exact[name].to(x.dtype) for name, x in first.items()}
-        yield from others
+        yield from rest
 
     monkeypatch.setattr(module._Rule, "iterate_pytorch", lucky)
     assert_attention_matches(lambda s, b, h, q, k: s * 0.7, M=40, N=40, D=16, H=1, dtype=torch.float32)

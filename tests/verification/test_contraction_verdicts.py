@@ -72,12 +72,12 @@ def refusal(text: str) -> CuirError | None:
     checked = check(program)
     (case,) = choose_contraction_cases(checked, [WIDE], "quick")
 
-    def judged() -> list[dict[str, object]]:
+    def judge() -> list[dict[str, object]]:
         return check_case(program, checked, SPEC, case)
 
-    judged()
+    judge()
     try:
-        check_contraction(checked, judged)
+        check_contraction(checked, judge)
     except CuirError as error:
         return error
     return None

@@ -147,12 +147,12 @@ def sums(X: Global[f32, 32, 64], R: Global[f32, 32], C: Global[f32, 64]):
 def test_sums_of_rows_and_columns_are_varied_in_their_order_alone(seed: int) -> None:
     x = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
     whole = x.round() * 8  # any order gives the same bits
-    got = {n: torch.full((n,), torch.nan) for n in (32, 64)}
+    results_by_size = {n: torch.full((n,), torch.nan) for n in (32, 64)}
     for values in (x, whole):
-        run(parse(SUMS), {"X": values, "R": got[32], "C": got[64]}, perturb=seed)
-        torch.testing.assert_close(got[32], values.sum(1))
-        torch.testing.assert_close(got[64], values.sum(0))
-    assert torch.equal(got[64], whole.sum(0)) and torch.equal(got[32], whole.sum(1))
+        run(parse(SUMS), {"X": values, "R": results_by_size[32], "C": results_by_size[64]}, perturb=seed)
+        torch.testing.assert_close(results_by_size[32], values.sum(1))
+        torch.testing.assert_close(results_by_size[64], values.sum(0))
+    assert torch.equal(results_by_size[64], whole.sum(0)) and torch.equal(results_by_size[32], whole.sum(1))
 
 
 COLUMNS = """\

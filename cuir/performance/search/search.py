@@ -282,9 +282,9 @@ class _Search:
             return
         self.report(f"compile {len(outcomes)}")
         results = self.compile([{**self.fixed, **o.consts} for o in outcomes])
-        for number, (index, built) in enumerate(results, 1):
-            outcomes[index].built = built
-            self.set_status(outcomes[index], "refused" if built.refused else "compiled", built.refused)
+        for number, (index, build) in enumerate(results, 1):
+            outcomes[index].built = build
+            self.set_status(outcomes[index], "refused" if build.refused else "compiled", build.refused)
             self.report(f"compile {number} of {len(outcomes)}")
             if not self.is_in_time():
                 break

@@ -84,15 +84,15 @@ class Entry:
 
     def as_json(self) -> dict[str, object]:
         """Return the entry as JSON data."""
-        built = self.contender.built
+        build = self.contender.built
         return {
             "status": self.status,
             "why": self.why,
             "consts": plain(self.contender.consts),
             "milliseconds": [round(t, 5) for t in self.milliseconds],
             "best": [round(t, 5) for t in self.best],
-            "registers": built.registers if built else None,
-            "spills": built.spills if built else None,
+            "registers": build.registers if build else None,
+            "spills": build.spills if build else None,
             "shared_bytes": self.contender.shared_bytes,
         }
 

@@ -96,10 +96,10 @@ def run_cells(
         planned = [plan(c) for c in missing]
         for p in planned:
             work += [(p.text, p.kernel, s) for s in p.settings if (p.text, p.kernel, s) not in work]
-        for finished, (index, built) in enumerate(compile(work), 1):
+        for finished, (index, build) in enumerate(compile(work), 1):
             tell(ProgressCount(f"compile {finished} of {len(work)}"))
-            if built.refused:
-                refused.append((work[index], built.refused))
+            if build.refused:
+                refused.append((work[index], build.refused))
         for finished, _ in enumerate(as_completed(primed), 1):
             tell(ProgressCount(f"compile the other contenders, {finished} of {len(primed)}"))
     tell(

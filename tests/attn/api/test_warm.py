@@ -251,11 +251,11 @@ def test_other_weights_and_sinks_are_warm_too(launches: Launches, walks: list[An
     sink.add_(1)
     call(mask, sink=sink)
     assert len(walks) == 6 and torch.equal(next(v for n, v in launches.arguments[-1].items() if n.rstrip("_") == "sink"), sink)
-    gone, _ = weakref.ref(sink), launches.arguments.clear()
+    reference, _ = weakref.ref(sink), launches.arguments.clear()
     for expected_values in prepared_calls._TRACED.values():
         expected_values._checked.entries.clear()
         expected_values.transferred._cache.entries.clear()
-    assert gone() is sink and len(prepared_calls._WARM) == 2
+    assert reference() is sink and len(prepared_calls._WARM) == 2
 
 
 def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
@@ -274,7 +274,7 @@ def test_a_tensor_that_begins_to_learn(launches: Launches) -> None:
 def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int]) -> None:
     call(make_mask(documents(torch.arange(N))))  # the first of its kind is kept, with the program that it traced to
     ids = torch.arange(N) // 2
-    gone, mask = weakref.ref(ids), make_mask(documents(ids))
+    reference, mask = weakref.ref(ids), make_mask(documents(ids))
     call(mask)
     assert len(prepared_calls._WARM) == 2
     launches.arguments.clear()
@@ -283,7 +283,7 @@ def test_nothing_outlives_the_mods(launches: Launches, collect: Callable[[], int
         expected_values.transferred._cache.entries.clear()
     del mask, ids
     collect()
-    assert gone() is None and len(prepared_calls._WARM) == 1
+    assert reference() is None and len(prepared_calls._WARM) == 1
 
 
 def test_mods_that_no_one_can_hold(launches: Launches, walks: list[Any]) -> None:

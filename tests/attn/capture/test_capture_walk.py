@@ -391,15 +391,15 @@ class Calling(torch.nn.Module):
 
 def test_the_walk_does_not_go_through_this_package() -> None:
     """Which a module's forward reads."""
-    module, gone = Calling(), []
+    module, visits = Calling(), []
     walked = Walk.visit_function
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Walk, "visit_function", lambda self, value, path: (gone.append(value.__module__), walked(self, value, path))[1])
+        patch.setattr(Walk, "visit_function", lambda self, value, path: (visits.append(value.__module__), walked(self, value, path))[1])
         for _ in range(3):
             module.bias.data.add_(torch.randn(N))
             expected = torch_flex(Q.double(), K.double(), V.double(), score_mod=lambda s, b, h, i, j: s + module.bias[j])
             torch.testing.assert_close(module(Q, K, V).double(), expected, rtol=6e-3, atol=6e-3)
-    assert gone and set(gone) == {__name__}
+    assert visits and set(visits) == {__name__}
     assert make_capture_key(lambda s, b, h, i, j: s + module.bias[j]).comparable
 
 

@@ -185,8 +185,8 @@ def test_numbers_and_scales_of_new_tokens() -> None:
     assert result.table is not None and result.scales[0] is not None
     for b, n in enumerate((20, 3)):
         at, row = int(result.table[b, n // 16]), n % 16
-        got = result.caches[0][at, row].double() * result.scales[0][at, :, row, None].double()
-        torch.testing.assert_close(got, result.exact[0][b][n], atol=0, rtol=1e-6)
+        stored_rows = result.caches[0][at, row].double() * result.scales[0][at, :, row, None].double()
+        torch.testing.assert_close(stored_rows, result.exact[0][b][n], atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_a_step_over_a_cache_is_one_graph() -> None:
             make_bias(torch.tensor([0.1, -0.2, 0.3, turn])),
             torch.tensor([0.5, turn, -1.0, 2.0]),
         )
-        got, expected = call(q, k, v, *caches, *of), step(q, k, v, *rest, *of)
-        for x, y in (*zip(got, expected), *zip(caches, rest)):
+        actual, expected = call(q, k, v, *caches, *of), step(q, k, v, *rest, *of)
+        for x, y in (*zip(actual, expected), *zip(caches, rest)):
             torch.testing.assert_close(x, y, rtol=0, atol=0)
     assert counter.frame_count == 1
 

@@ -33,10 +33,10 @@ def off(x: torch.Tensor, exact: torch.Tensor) -> float:
     return float((x.detach().double() - exact.detach()).norm() / (exact.detach().norm() or 1.0))
 
 
-def exact_to_single(got: Outputs, expected: Outputs) -> None:
-    assert got[0].dtype == got[1].dtype == SINGLE
-    assert off(got[0], expected[0]) < 1e-6
-    torch.testing.assert_close(got[1].double(), expected[1], rtol=1e-5, atol=1e-5)
+def exact_to_single(actual: Outputs, expected: Outputs) -> None:
+    assert actual[0].dtype == actual[1].dtype == SINGLE
+    assert off(actual[0], expected[0]) < 1e-6
+    torch.testing.assert_close(actual[1].double(), expected[1], rtol=1e-5, atol=1e-5)
 
 
 ODD_DIMS = (([30, 90], [100, 90], (2, 2), (35, 21)), None, from_start, False)

@@ -89,9 +89,9 @@ class Packed:
         return torch.cat(rows), torch.cat(sums, 1)
 
 
-def close(got: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tensor, torch.Tensor]) -> None:
-    torch.testing.assert_close(got[0].double(), expected[0], atol=3e-3, rtol=1e-2)
-    torch.testing.assert_close(got[1].double(), expected[1], atol=1e-3, rtol=1e-4)
+def close(actual: tuple[torch.Tensor, torch.Tensor], expected: tuple[torch.Tensor, torch.Tensor]) -> None:
+    torch.testing.assert_close(actual[0].double(), expected[0], atol=3e-3, rtol=1e-2)
+    torch.testing.assert_close(actual[1].double(), expected[1], atol=1e-3, rtol=1e-4)
 
 
 PACKED_ARGUMENTS = ("problem", "score", "mask", "causal")

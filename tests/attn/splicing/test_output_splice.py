@@ -75,8 +75,8 @@ def test_only_what_asks_for_it_has_it(name: str) -> None:
     plain, requests = transfer(str(KERNELS["flash_fwd_sm90"]), SPECS[name]), make_program(name)[0]
     assert "MAX_SCORES" not in plain.text
     lines, signature = set(show(requests).splitlines()), plain.text.partition("def flash_fwd(")[2].partition("):")[0]
-    gone = [line for line in plain.text.splitlines() if line not in lines]
-    assert all("def softmax_" in line or "def flash_fwd(" in line or line in signature for line in gone), gone
+    missing_lines = [line for line in plain.text.splitlines() if line not in lines]
+    assert all("def softmax_" in line or "def flash_fwd(" in line or line in signature for line in missing_lines), missing_lines
     before, after = (cuir.check(p, consts=CONSTS) for p in (plain.program, requests))
     assert [t.name for t in after.tensors if t.written] == [*(t.name for t in before.tensors if t.written), "MAX_SCORES"]
 

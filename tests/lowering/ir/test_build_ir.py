@@ -23,20 +23,20 @@ def body(text: str) -> list[str]:
 
 
 def test_declarations() -> None:
-    built = build(kernel("store(Y[0], scale)"))
-    assert [d.name for d in built.body.block.ops][:7] == ["tile.tensor"] * 4 + ["tile.parameter"] * 3
-    (role,) = built.roles
+    ir = build(kernel("store(Y[0], scale)"))
+    assert [d.name for d in ir.body.block.ops][:7] == ["tile.tensor"] * 4 + ["tile.parameter"] * 3
+    (role,) = ir.roles
     assert (role.symbol.data, role.workers.data, role.threads.data) == ("all", 1, 128)
-    x, m, s, full = (built.declaration(name) for name in ("X", "M", "s", "full"))
+    x, m, s, full = (ir.declaration(name) for name in ("X", "M", "s", "full"))
     assert isinstance(x, ops.Tensor) and x.written is None and isinstance(m, ops.Parameter) and m.dim is not None
     assert isinstance(s, ops.Shared) and s.offset.data == 0 and isinstance(full, ops.Barrier) and full.count.data == 1
-    y = built.declaration("Y")
+    y = ir.declaration("Y")
     assert isinstance(y, ops.Tensor) and y.written is not None
 
 
 def test_operations_have_the_place_of_their_statement() -> None:
-    built = build(kernel("x = 1.0\n\nstore(Y[0], scale * x)"))
-    apply = next(op for op in built.roles[0].body.block.ops if isinstance(op, ops.Apply))
+    ir = build(kernel("x = 1.0\n\nstore(Y[0], scale * x)"))
+    apply = next(op for op in ir.roles[0].body.block.ops if isinstance(op, ops.Apply))
     assert isinstance(apply.location, FileLineColLoc) and (apply.location.filename.data, apply.location.line.data) == ("k.cuir", 10)
 
 

@@ -157,13 +157,13 @@ class Whole(IRDLOperation):
 
 def test_operations_of_the_machine_and_summands_of_rows() -> None:
     """total * 0.5 + row_sum(x), with a summand in each of the four threads that share a row."""
-    built = build(
+    ir = build(
         kernel(
             "x = cast(load(X[0 : 64, :]), f32)\ntotal = zeros(f32, [64, 1])\ntotal = total * 0.5 + row_sum(x)\nstore(Y[rows(64)], total)"
         )
     )
     summed = types.tile(F32, 64, 1, "partial")
-    for op in list(built.roles[0].body.block.ops):
+    for op in list(ir.roles[0].body.block.ops):
         if isinstance(op, ops.Apply) and op.op in ("zeros", "*", "+"):
             op.result._type = summed  # type: ignore[misc]
         if isinstance(op, ops.Apply) and op.op == "row_sum":
@@ -177,7 +177,7 @@ def test_operations_of_the_machine_and_summands_of_rows() -> None:
             op.parent.insert_op_before(whole, op)
             op.operands[1] = whole.result
     inputs = arguments(kernel("store(Y[0], 0.0)"), {"M": 64})
-    evaluate(built, inputs)
+    evaluate(ir, inputs)
     assert (inputs["Y"] - inputs["X"].float().sum(-1)).abs().max() < 1e-4
 
 
@@ -185,12 +185,12 @@ def test_operations_of_the_machine_and_summands_of_rows() -> None:
 
 
 def test_a_deadlock_names_the_waits() -> None:
-    built = build(kernel("full[0].expect(64)\nfull[0].wait(0)"))
+    ir = build(kernel("full[0].expect(64)\nfull[0].wait(0)"))
     with pytest.raises(
         Fault,
         match=r"deadlock: all\[0\] of cluster 0 waits for parity 0 of `full\[0\] of cluster 0`, which is in phase 0 with 1 of 1 arrival, 64 bytes missing; all\[0\] of cluster 1",
     ):
-        evaluate(built, arguments(kernel("full[0].expect(64)\nfull[0].wait(0)"), {"M": 64}))
+        evaluate(ir, arguments(kernel("full[0].expect(64)\nfull[0].wait(0)"), {"M": 64}))
     head = 'k(X: Global[f16, M, 64]):\n    turn = named_barrier(2)\n    with role("all", warps=1):\n        turn.sync()\n'
     checked = check(parse(f'@kernel(arch="sm_90a")\ndef {head}'))
     with pytest.raises(Fault, match=r"all\[0\] waits for `turn`, where 1 of 2 have arrived"):
@@ -218,10 +218,10 @@ def test_faults_name_the_operation(body: str, message: str) -> None:
 
 def test_arguments_that_the_kernel_does_not_take() -> None:
     checked = kernel("store(Y[0], scale)")
-    built, inputs = build(checked), arguments(checked, {"M": 64})
+    ir, inputs = build(checked), arguments(checked, {"M": 64})
     with pytest.raises(ValueError, match="no parameters Q"):
-        evaluate(built, {**inputs, "Q": 1})
+        evaluate(ir, {**inputs, "Q": 1})
     with pytest.raises(ValueError, match="`X` is a f16 tensor of 2 dims on the CPU"):
-        evaluate(built, {**inputs, "X": inputs["X"].float()})
+        evaluate(ir, {**inputs, "X": inputs["X"].float()})
     with pytest.raises(ValueError, match="a dim of `Y`, M, has the length 63"):
-        evaluate(built, {**inputs, "Y": inputs["Y"][1:]})
+        evaluate(ir, {**inputs, "Y": inputs["Y"][1:]})

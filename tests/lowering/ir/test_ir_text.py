@@ -50,11 +50,11 @@ def test_text_round_trip(name: str) -> None:
     ],
 )
 def test_constants(value: float, dtype: types.DType) -> None:
-    built = build(kernel("store(Y[0], scale)"))
-    block = built.roles[0].body.block
+    ir = build(kernel("store(Y[0], scale)"))
+    block = ir.roles[0].body.block
     assert block.first_op is not None
     block.insert_op_before(ops.constant(value, dtype), block.first_op)
-    read = parse(show(built)).roles[0].body.block.first_op
+    read = parse(show(ir)).roles[0].body.block.first_op
     assert isinstance(read, ops.Constant) and repr(read.value) == repr(value)
 
 
