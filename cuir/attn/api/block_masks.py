@@ -16,7 +16,7 @@ from ...text.notebook import render_in_notebook
 from ..capture.attention_request import Mod
 from ..capture.call_inputs import plain_integer, wrong
 from ..capture.capture_keys import make_capture_key
-from ..capture.graph_errors import at_tracing
+from ..capture.graph_errors import at_tracing, has_tried_tracer
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..splicing.captured_arguments import State, memory_of, state_of
 from .steady_tensors import mark_steady
@@ -94,8 +94,11 @@ class LazyBlockMask(torch_flex.BlockMask):
 
     def __getattr__(self, name: str) -> Any:
         """Make a field when it is first read."""
-        if name in ASKED_FOR and _make_blocks_for(self, name):
-            return getattr(self, name)
+        if name in ASKED_FOR:
+            if torch.compiler.is_dynamo_compiling() and not has_tried_tracer():
+                torch._dynamo.graph_break()
+            if _make_blocks_for(self, name):
+                return getattr(self, name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _repr_html_(self) -> str:

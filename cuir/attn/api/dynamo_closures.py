@@ -19,11 +19,12 @@ from torch._subclasses import FakeTensor
 from ...spec.specification import LENGTHS, Normalize
 from ...text.diagnostics import CuirError
 from ...text.source import Span
+from ..capture import graph_errors
 from ..capture.attention_request import Mod, Weighting
 from ..capture.call_inputs import check_wrapped
 from ..capture.capture_keys import make_capture_key
 from ..capture.dispatcher_calls import has_no_numbers, is_traced
-from ..capture.graph_errors import at_tracing
+from ..capture.graph_errors import at_tracing, has_tried_tracer
 from ..capture.graph_places import name_in_code, remember_places, span_of_error
 from .operator import UNKNOWN, GraphMods, ReadMod, collect_captured, handle_of, register_mods
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
 _NAME = "cuir_flex_attention_mods"
-TRIED = (2, 13)  # and later
 
 
 class _Reader(HigherOrderOperator):
@@ -115,14 +115,6 @@ def enter_tracer() -> bool:
     return True
 
 
-def readable() -> bool:
-    """Return True if torch.compile can read mods.
-
-    Its tracer has no public interface for this, so the answer depends on the versions with which it was tried.
-    """
-    return tuple(map(int, torch.__version__.split(".")[:2])) >= TRIED
-
-
 def _variable(base: Any) -> type[VariableTracker]:
     from torch._dynamo import exc
     from torch._dynamo.variables import functions as dynamo_functions
@@ -191,7 +183,7 @@ def _variable(base: Any) -> type[VariableTracker]:
             query, mask_mod, score_mod, *rest = args
             if not inside(tx, mask_mod) and not inside(tx, score_mod):
                 return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)
-            if not readable():
+            if not has_tried_tracer():
                 unread = next((n for n, mod in (("mask_mod", mask_mod), ("score_mod", score_mod)) if not is_known(mod)), None)
                 if unread is None:  # made of constants
                     return functions.UserFunctionVariable(_from_outside).call_function(tx, args, kwargs)
@@ -283,7 +275,7 @@ def refuse_unread(kind: str, reason: str, span: Span | None) -> NoReturn:
 @at_tracing
 def refuse_old_version(mod: str) -> NoReturn:
     """Raise CuirError X122 for a mod made inside of a graph that this version of PyTorch cannot expose."""
-    needed = ".".join(map(str, TRIED))
+    needed = ".".join(map(str, graph_errors.TRACER_TRIED))
     raise CuirError.of(
         "X122",
         f"a {mod} that is made inside of a compiled function can be read from PyTorch {needed} on, and this is {torch.__version__}",

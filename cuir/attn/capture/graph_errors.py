@@ -19,6 +19,7 @@ from ...text.diagnostics import CuirError, Diagnostic
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TRACER_TRIED = (2, 13)  # PyTorch's version, this or a later one
 _PACKAGES = tuple(str(Path(module.__file__).parent) for module in (torch, sys.modules["cuir"]) if module.__file__)
 
 
@@ -31,6 +32,14 @@ def at_tracing(function: Callable[P, R]) -> Callable[P, R]:
     passing = _passing(function, _of_tracing)
     passing._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return passing
+
+
+def has_tried_tracer() -> bool:
+    """Return True if torch.compile can read mods, and take objects as constants of a graph.
+
+    Its tracer has no public interface for this, so the answer depends on the versions with which it was tried.
+    """
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= TRACER_TRIED
 
 
 def of_operator(shapes: Callable[P, R]) -> Callable[P, R]:

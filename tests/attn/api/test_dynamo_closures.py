@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex
 
 from cuir import CuirError, create_block_mask, flex_attention
-from cuir.attn.api import dynamo_closures
+from cuir.attn.capture import graph_errors
 from cuir.flex import and_masks
 
 B, H, S, D = 1, 2, 40, 64
@@ -439,10 +439,23 @@ def test_numbers_that_data_decide_are_refused() -> None:
         torch.compile(attend, backend="eager", fullgraph=True)(torch.ones(7, dtype=torch.int64))
 
 
+def test_blocks_are_read_outside_of_a_graph_by_a_tracer_that_takes_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_errors, "TRACER_TRIED", (99, 0))
+    mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, S, S, "cpu", BLOCK_SIZE=16)
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        return x + mask.kv_num_blocks.sum()
+
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="graph_break"):
+        torch.compile(count, backend="eager", fullgraph=True)(torch.zeros(1))
+    assert torch.compile(count, backend="eager")(torch.zeros(1)) == mask.kv_num_blocks.sum()
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_version_of_pytorch_whose_tracer_is_not_ours_to_ask(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call leaves the graph, with gradients and without a graph a call; where it may not, the message names the versions."""
-    monkeypatch.setattr(dynamo_closures, "TRIED", (99, 0))
+    monkeypatch.setattr(graph_errors, "TRACER_TRIED", (99, 0))
     torch._dynamo.reset()
     table, graphs = torch.randn(S, S, generator=torch.Generator().manual_seed(5), requires_grad=True), []
 
