@@ -41,7 +41,7 @@ def make_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tenso
     arrays = [jax.dlpack.from_dlpack(x.detach().transpose(1, 2).contiguous()) for x in (q, k, v, do)]
     torch.cuda.synchronize()
     (B, M, H, _), N = arrays[0].shape, arrays[1].shape[1]
-    no_ints, none, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), arrays[0].dtype), jax.numpy.zeros((0,), "float32")
+    no_ints, empty, f32 = jax.numpy.zeros((0,), "int32"), jax.numpy.zeros((0,), arrays[0].dtype), jax.numpy.zeros((0,), "float32")
     options = {
         "softmax_scale_val": scale,
         "softmax_scale_has_value": True,
@@ -54,7 +54,7 @@ def make_call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, do: torch.Tenso
 
     def forward(q: Any, k: Any, v: Any) -> Any:
         outs = [shape(q.shape, q.dtype), shape((B, H, M), "float32"), shape((1, 1, 1, 1), "float32"), shape((1, 1, 1), "float32")]
-        more = (none, none, none, *[no_ints] * 8, none, none, no_ints, f32, f32, f32, no_ints)
+        more = (empty, empty, empty, *[no_ints] * 8, empty, empty, no_ints, f32, f32, f32, no_ints)
         return jax.ffi.ffi_call("flash_mha_fwd", outs)(
             q,
             k,

@@ -176,7 +176,7 @@ def make_packed(row: Row, peers: Sequence[str], device: str) -> Problem:
     inputs = tuple(x.requires_grad_() for x in (problem.q, problem.k, problem.v))
     do = torch.randn(problem.q.shape, device=device, generator=torch.Generator(device).manual_seed(1)).to(problem.q.dtype)
     expected = []
-    for rows in problem.checked_documents():
+    for rows in problem.list_checked_documents():
         q, k, v, g = (packed_suite.select_document(x, rows) for x in (*inputs, do))
         expected.append((rows, compute_expected_gradients(problem.spec, q, k, v, g, problem.scale)))
 

@@ -29,7 +29,9 @@ def configure_process() -> None:
 
 
 def give_up(error: CuirError | None) -> NoReturn:
-    """Print why a command ends whose process is in a user's function that swallows every exception, and end it.
+    """Print why a command ends, and end its process.
+
+    A user's function in which the process runs may swallow every exception.
 
     error: None for Ctrl-C.
     """

@@ -1,4 +1,4 @@
-"""Delay of the garbage collector's full passes, which walk through every object of PyTorch and of this package."""
+"""Delay of full garbage collections, which walk through every object of PyTorch and this package."""
 
 from __future__ import annotations
 

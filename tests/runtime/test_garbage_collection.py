@@ -28,11 +28,11 @@ def make_cycles(count: int) -> list[int]:
             generations.append(info["generation"])
 
     gc.callbacks.append(note)
-    kept = []
+    cycles = []
     for _ in range(count):
         cycle: list[object] = []
         cycle.append(cycle)
-        kept.append([cycle, []])
+        cycles.append([cycle, []])
     gc.callbacks.remove(note)
     return generations
 
@@ -46,13 +46,13 @@ def test_only_young_objects_are_collected() -> None:
 def test_the_callers_thresholds_return_after_the_last_block(thresholds: tuple[int, int, int]) -> None:
     inner, outer_ended = threading.Event(), threading.Event()
 
-    def other() -> None:
+    def run_beside() -> None:
         with without_full_collections():
             inner.set()
             assert outer_ended.wait(20)
 
     with without_full_collections():
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=run_beside)
         thread.start()
         assert inner.wait(20)
     assert gc.get_threshold() != thresholds

@@ -13,8 +13,8 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import Diagnostic
 from cuir.verification import verify
+from tests.verification.mask_diagnostics import read_diagnostic
 from tests.verification.test_mask_readout import AT
-from tests.verification.told import read_diagnostic
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}

@@ -1,4 +1,4 @@
-"""Compilation of the settings of a program, beside the verification of the one that is expected to run."""
+"""Compilation of a program's settings beside the verification of the one that is expected to run."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Candidates:
                 self.changed.wait()
 
     def verify(self, prove: Callable[[Mapping[str, Const], Progress], object], name: str) -> int:
-        """Verify the setting that is expected to run, from the beginning where another one is expected meanwhile.
+        """Verify the setting that is expected to run; return its index.
 
-        Returns its index. Raises the CuirError of `prove`.
+        Verification begins again where another setting is expected meanwhile. Raises the CuirError of `prove`.
         """
         while True:
             index, _ = self.expected()

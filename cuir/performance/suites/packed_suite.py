@@ -112,7 +112,7 @@ class Problem:
         pairs = sum(n * (n + 1) // 2 if self.kind.causal else n * n for n in self.counts)
         return 4.0 * self.q.shape[2] * self.q.shape[1] * pairs
 
-    def checked_documents(self) -> list[slice]:
+    def list_checked_documents(self) -> list[slice]:
         """Return the rows of the first, the longest and the last document."""
         places = dict.fromkeys((0, self.counts.index(self.most), len(self.counts) - 1))
         return [slice(sum(self.counts[:i]), sum(self.counts[: i + 1])) for i in places]
@@ -120,7 +120,7 @@ class Problem:
     def make_judge(self) -> Judge:
         """Return the judge of O [TQ, H, D], by the documents to check."""
         parts: list[tuple[slice, Expectation]] = []
-        for rows in self.checked_documents():
+        for rows in self.list_checked_documents():
             q, k, v = (select_document(x, rows) for x in (self.q, self.k, self.v))
             parts.append((rows, compute_expectation(self.spec, q, k, v, self.scale)))
         return judge_of(

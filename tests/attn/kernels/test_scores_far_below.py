@@ -22,12 +22,12 @@ def in_part(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s + torch.where(k < 70, 4 * BELOW, torch.where(k < 130, BELOW, 2 * BELOW))
 
 
-@pytest.mark.parametrize(("score", "kept"), [(far_below, slice(None)), (in_part, slice(70, 130))])
+@pytest.mark.parametrize(("score", "keys_that_count"), [(far_below, slice(None)), (in_part, slice(70, 130))])
 @pytest.mark.parametrize(("dtype", "queries", "keys"), [(torch.float16, 70, 200), (torch.float32, 70, 200), (torch.bfloat16, 2, 600)])
-def test_equal_scores_share_the_weight(score: Any, kept: slice, dtype: torch.dtype, queries: int, keys: int) -> None:
+def test_equal_scores_share_the_weight(score: Any, keys_that_count: slice, dtype: torch.dtype, queries: int, keys: int) -> None:
     q, k, v = (torch.randn(1, 2, n, 64).to(dtype) for n in (queries, keys, keys))
     o, lse = flex_attention(q, k, v, score, return_lse=True, backend="interpret")
-    torch.testing.assert_close(o, v[:, :, kept].float().mean(2, keepdim=True).expand(o.shape).to(dtype), atol=2e-3, rtol=1e-2)
+    torch.testing.assert_close(o, v[:, :, keys_that_count].float().mean(2, keepdim=True).expand(o.shape).to(dtype), atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(lse, torch.full_like(lse, BELOW))
 
 
