@@ -40,7 +40,7 @@ _WHOLE, _SOME, _EMPTY = (
 def table() -> str:
     """Return a row for each variant: definition, visited blocks, captured values."""
     origin = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
-    lines = ["| variant | definition | blocks | parameters |", "|---|---|---|---|"]
+    lines = ["| variant | definition | blocks | parameters=defaults |", "|---|---|---|---|"]
     for name, place in corpus.variants().items():
         factory = corpus.variant(name)
         spec = as_specification(factory, name)

@@ -1,7 +1,7 @@
 """Turn tiles of column indices, numbers per row and scalars into lines, one operation an element.
 
-An affine tile is rows[r] + slope * column, such as a bias that is linear in the distance. In f32, the result differs
-from the original tile by two roundings of the largest term.
+An affine tile has rows[r] + slope * column in row r, such as a bias that is linear in the distance. In f32, the result
+differs by two roundings of the largest term.
 
 Affine tiles of i32 stay exact. Operations marked `exact` are left alone; an f32 line is made only of i32 tiles that do
 not wrap.

@@ -1,7 +1,7 @@
 """Choose values to rematerialise or inline in their readers, which get no registers of their own.
 
-An operation with a single reader of the same layout is computed inside the reader's loop. Values that are cheap to
-recompute are computed again in every reader.
+An operation with a single reader of the same layout is computed inside the reader's loop. Cheap values are
+computed again in every reader.
 
 The reader must be elementwise, in the same block, with no operation that has an effect between: values that the program
 computes before a wait stay there. A scalar is inlined unless its reader is a tile.

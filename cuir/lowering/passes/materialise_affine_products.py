@@ -1,7 +1,7 @@
 """Choose where the products slope * column of lines are computed: early, in registers, or in the sum.
 
-The products slope * column are the same for all rows of a tile, and stay in registers if the role has enough free
-registers.
+In an affine tile rows[r] + slope * column, the products slope * column are the same for all rows, and stay in registers
+if the role has enough free registers.
 
 Otherwise they are computed where they are used. They are also the same for all turns of a loop with the same slope.
 They are materialised if a role has `ROOM` registers beside its live full tiles. Elsewhere the slope is hidden from nvcc

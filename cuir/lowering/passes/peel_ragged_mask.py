@@ -1,7 +1,7 @@
 """Peel the ragged mask: test a limit on columns only in the block of columns that reaches it.
 
-Only the last block of keys of a sequence may be partial, so all other blocks skip the comparison of keys with the
-sequence's length.
+Only the last block of keys of a sequence may be partial, so all other blocks skip the comparison with the sequence's
+length.
 
 `where(mask & (column < n), x, y)` is split for it; a select by the limit alone is peeled if it stands before or after
 one by a mask. Other limits stay. Exact.

@@ -1,7 +1,7 @@
 """Keep columns of sums in the order in which lanes load the right operand, if no reader needs another.
 
-mma.sync expects a lane to hold single 8-bit floats of a row, but a lane loads two neighbours. The product is therefore
-computed with permuted columns, whose order is restored after the loop.
+mma.sync takes one column of the 8-bit operand from a lane, but a load gives the lane two neighbouring columns. The
+product is therefore computed with permuted columns, whose order is restored after the loop.
 
 In each 16 columns those of even numbers come first. Exchanges cost more than the products. A sum that a loop carries is
 in this *dealt order* if all values that flow into it are such products, constants, or elementwise functions of the sum
