@@ -149,8 +149,8 @@ def _check_remaining(cx: CallContext) -> Type:
     ),
     traits=Traits(one_lane=True, joins_worker=True),
     doc="The copy engine stores a shared view to a box, and nothing outside of the tensor. add=True adds atomically "
-    "(f32, f16, bf16, i32). Before the call, the worker that did ordinary stores to the view calls fence_async; "
-    "for stores to the box, with tensors=True.",
+    "(f32, f16, bf16, i32). A worker that did ordinary stores to the view calls fence_async() first; "
+    "after stores to the box, fence_async(tensors=True).",
 )
 def _store_async(cx: CallContext) -> Type:
     adds = cx.has("add") and require_known(cx, "add", bool)

@@ -1,7 +1,7 @@
 """Turn divisions by numbers of a known range into products with reciprocals that neighbours share.
 
-The reciprocal of the product of four divisors gives all four quotients. A quotient differs by up to 5 units in the last
-place.
+The reciprocal of the product of four divisors gives all four quotients, within 5 units in the last place of the exact
+quotients.
 
 The pass treats tanh in the same way. The divisors are numbers from 1 to 2^31 + 1 whose product is a float. tanh differs
 by as much as the table of primitives permits. Where a NaN spoils its whole row anyway (`spoils_row`), it need not be
