@@ -85,6 +85,9 @@ class SingleError:
         self._ordered: dict[str, torch.Tensor] | None = None
         self._tensor_core: dict[str, torch.Tensor] | None = None
         self._tf32: list[dict[str, torch.Tensor]] | None = None
+        self._tf32_between: list[dict[str, torch.Tensor]] | None = None
+        self._turned: dict[str, torch.Tensor] | None = None
+        self._rounded: dict[torch.dtype, list[dict[str, torch.Tensor]]] = {}
 
     def tensor_core(self) -> dict[str, torch.Tensor]:
         """Return the outputs with operands of products rounded to TF32 as the tensor core rounds them."""
@@ -106,7 +109,9 @@ class SingleError:
         """Return `tf32`, but keep the results of step functions as they are in `plain`."""
         if not self.jumped:
             return self.tf32()
-        return [self._round_factors(self.decided, g, self.jumped) for g in (None, *_make_generators())]
+        if self._tf32_between is None:
+            self._tf32_between = [self._round_factors(self.decided, g, self.jumped) for g in (None, *_make_generators())]
+        return self._tf32_between
 
     def _round_factors(
         self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = ()
@@ -119,6 +124,11 @@ class SingleError:
 
         As bool tensors; inputs are exact.
         """
+        if self._turned is None:
+            self._turned = self._compare_decisions()
+        return self._turned
+
+    def _compare_decisions(self) -> dict[str, torch.Tensor]:
         changed: dict[str, torch.Tensor] = {}
         for seed in range(TURNS):
             same_decisions, free_decisions = self._evaluate(seed, self.decided, self.jumped), self._evaluate(seed, _DecisionLog(False), ())
@@ -162,11 +172,13 @@ class SingleError:
 
         Other roundings than those that happened to PyTorch.
         """
-        evaluations = []
-        for seed in range(TURNS):
-            with _PerturbOperations(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
-                evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
-        return evaluations
+        if dtype not in self._rounded:
+            evaluations = []
+            for seed in range(TURNS):
+                with _PerturbOperations(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
+                    evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
+            self._rounded[dtype] = evaluations
+        return self._rounded[dtype]
 
     def _evaluate_once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)

@@ -138,3 +138,28 @@ def test_what_is_endless_in_any_order_is_asked_for() -> None:
     assert not single.find_ordered()["Y"].any()
     decided = SingleError(FunctionSpecification("f", lambda x: torch.where(x.sum(-1) > 1e38, 1.0, 2.0)), {"x": x * 0 + 1e38}, ["Y"])
     assert not decided.find_ordered()["Y"].any(), "comparisons stay as they were"
+
+
+def test_each_kind_of_evaluation_is_made_once() -> None:
+    calls: list[torch.dtype] = []
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        calls.append(x.dtype)
+        return (x @ y).round() + x.sum()
+
+    spec = FunctionSpecification("f", f)
+    single = SingleError(spec, {"x": torch.randn(4, 4), "y": torch.randn(4, 4)}, ["Z"])
+    for evaluate in (
+        single.tf32,
+        single.tf32_between_steps,
+        single.off,
+        single.off_between_steps,
+        single.find_turned,
+        single.find_ordered,
+        lambda: single.evaluate_rounded(torch.float16),
+        lambda: single.evaluate_rounded(torch.bfloat16),
+    ):
+        before = len(calls)
+        first = evaluate()
+        made = len(calls)
+        assert evaluate() is first and made > before and len(calls) == made
