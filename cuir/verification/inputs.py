@@ -38,7 +38,7 @@ from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numb
 from .values.spread_nan import KIND as NAN
 from .values.spread_nan import find_spread
 from .values.step_inputs import KIND as STEPS
-from .values.step_inputs import make_decisive_inputs
+from .values.step_inputs import make_decisive_inputs, move_to_steps
 from .values.underflowing_sums import KIND as UNDERFLOW
 from .values.underflowing_sums import make_underflowing
 
@@ -463,6 +463,10 @@ def _make_launch(
     }
     inputs: dict[str, Value] = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
+    if draw.kind == STEPS and from_inputs:
+        readable = collect_readable(checked, FunctionLaunch(inputs, before, from_inputs=from_inputs, redraw=redraw))
+        own = {t.name: x for t in floats if t.name not in from_inputs and isinstance(x := inputs.get(t.name), torch.Tensor)}
+        inputs |= move_to_steps(lambda: spec.exact(readable, list(before)), own, draw.seed)
     padded = pad_arguments(checked, inputs)
     initial = cast(dict[str, torch.Tensor], pad_arguments(checked, before))
     launch = FunctionLaunch(padded, initial, from_inputs=from_inputs, redraw=redraw)

@@ -110,6 +110,32 @@ def make_decisive_inputs(
     return values
 
 
+def move_to_steps(evaluate: Callable[[], object], tensors: Mapping[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """Scale elements so that an operand of a step function of the specification becomes whole, or halfway.
+
+    Draws cannot know the numbers that the specification's `inputs` gives, such as a random scale for each column. An
+    element that is proportional to the operand lands on the step where the product is exact.
+
+    Args:
+        evaluate: evaluates the function in float64, on the drawn inputs.
+        tensors: drawn floats, by name; those with the shape of an operand are moved, every second element.
+    """
+    mode = _Jumps()
+    with contextlib.suppress(CuirError), mode:  # reported by the evaluation of its numbers
+        evaluate()
+    generator = torch.Generator().manual_seed(seed)
+    moved: dict[str, torch.Tensor] = {}
+    for operand in mode.operands:
+        magnitude = operand.abs()
+        usable = magnitude.isfinite() & (magnitude > 0) & (magnitude < _FAR)
+        for name, x in tensors.items():
+            if x.shape == operand.shape and name not in moved:
+                choice = torch.randint(0, 4, x.shape, generator=generator)
+                step = torch.where(choice == 0, magnitude.floor() + 0.5, torch.where(choice == 1, magnitude.ceil(), magnitude))
+                moved[name] = torch.where(usable, x.double() * (step / torch.where(usable, magnitude, 1.0)), x.double()).to(x.dtype)
+    return moved
+
+
 def _draw_at_steps(
     shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[float], generator: torch.Generator, signed: bool
 ) -> torch.Tensor:
@@ -208,11 +234,11 @@ def jumps_in_torch(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 class _Jumps(TorchDispatchMode):
-    """Recorder of operations that jump, and of Python numbers that floats meet."""
+    """Recorder of operations that jump, their operands, and Python numbers that floats meet."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_found, self.numbers = False, list[float]()
+        self.is_found, self.numbers, self.operands = False, list[float](), list[torch.Tensor]()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -221,7 +247,9 @@ class _Jumps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        self.is_found = self.is_found or jumps_in_torch(name, args, kwargs or {}, result)
+        if jumps_in_torch(name, args, kwargs or {}, result):
+            self.is_found = True
+            self.operands += [a for a in args[:1] if isinstance(a, torch.Tensor) and a.dim() and a.dtype == torch.float64]
         if name.rstrip("_") in _ARITHMETIC:
             for a in args[:2]:
                 if isinstance(a, torch.Tensor) and not a.dim() and a.is_floating_point():
@@ -250,4 +278,4 @@ def describe_steps(checked: Checked) -> list[Note]:
     ]
 
 
-__all__ = ["KIND", "describe_steps", "find_undecided", "jumps_in_torch", "make_decisive_draws", "make_decisive_inputs"]
+__all__ = ["KIND", "describe_steps", "find_undecided", "jumps_in_torch", "make_decisive_draws", "make_decisive_inputs", "move_to_steps"]

@@ -17,7 +17,7 @@ from cuir.verification import verify
 from cuir.verification.inputs import ask_small
 from cuir.verification.report import VerifyReport
 from cuir.verification.values.cases import Draw
-from cuir.verification.values.step_inputs import KIND, _draw_at_steps, find_undecided, jumps_in_torch, make_decisive_draws
+from cuir.verification.values.step_inputs import KIND, _draw_at_steps, find_undecided, jumps_in_torch, make_decisive_draws, move_to_steps
 
 TEXT = """\
 @kernel(arch="sm_90a")
@@ -223,3 +223,38 @@ def test_what_jumps_in_pytorch(call: Any, expected: bool) -> None:
 def test_what_float32_and_float64_disagree_on_is_not_asked() -> None:
     exact, single = torch.tensor([1.0, 2.0, 0.0, 1e-9, torch.nan]).double(), torch.tensor([1.0000001, 3.0, 0.0, 1.0, 1.0])
     assert find_undecided(single, exact).tolist() == [False, True, False, True, True]
+
+
+SCALED = """\
+@kernel(arch="sm_90a")
+def quantize(X: Global[f32, M, N], S: Global[f32, N], Y: Global[f32, M, N]):
+    work = tiles(cdiv(M, 64) * cdiv(N, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            i, c = t // cdiv(N, 64) * 64 + rows(64), t % cdiv(N, 64) * 64 + cols(64)
+            q = X[i, c] / where(c < N, S[c], 1.0)
+            store(Y[i, c], ROUND)
+"""
+
+
+@pytest.mark.usefixtures("no_schedules")
+@pytest.mark.parametrize(
+    ("rounding", "right"), [("round(q)", True), ("floor(q + 0.5)", False), ("where(q < 0.0, -floor(0.5 - q), floor(q + 0.5))", False)]
+)
+def test_operands_are_halfway_where_inputs_of_the_specification_draw_the_scale(rounding: str, right: bool) -> None:
+    def reference(X: torch.Tensor, S: torch.Tensor) -> torch.Tensor:
+        return torch.round(X / S)
+
+    def inputs(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torch.Tensor]:
+        return {"S": torch.rand(sizes["N"], generator=generator) * 2 + 0.05}
+
+    program = parse(SCALED.replace("ROUND", rounding), "quantize.cuir")
+    report = verify(program, FunctionSpecification("quantize", reference, inputs=inputs), shrink=False, seeded=0)
+    assert report.ok == right, [str(d) for d in report.diagnostics]
+
+
+def test_elements_move_to_steps_by_a_factor() -> None:
+    x, scale = torch.arange(1.0, 65).reshape(8, 8), torch.rand(8, generator=torch.Generator().manual_seed(1)) + 0.1
+    moved = move_to_steps(lambda: torch.round(x.double() / scale.double()), {"X": x, "other": torch.zeros(3)}, 0)
+    quotient = moved["X"] / scale
+    assert moved.keys() == {"X"} and ((quotient - quotient.floor()) == 0.5).sum() >= 8
