@@ -11,7 +11,8 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from cuir import CuirError, draw_dropout_seed, dropout_mask
-from cuir.attn.api import dense_calls, dynamo_closures
+from cuir.attn.api import dense_calls
+from cuir.attn.capture import graph_errors
 from cuir.integrations.transformers import mask_for, register
 
 transformers = pytest.importorskip("transformers")
@@ -219,7 +220,7 @@ def test_a_second_layer_finds_the_call_prepared(monkeypatch: pytest.MonkeyPatch)
 def test_a_soft_cap_in_a_compiled_model(read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of PyTorch's versions whose torch.compile cannot be asked to read mods that are made inside."""
     if not read:
-        monkeypatch.setattr(dynamo_closures, "TRIED", (99, 0))
+        monkeypatch.setattr(graph_errors, "TRACER_TRIED", (99, 0))
     q, k, v = heads(4, 4)
     torch.compiler.reset()
     tokens = torch.tensor([[True] * 4, [False, True, True, True]])  # the mask is made outside, and captures tensors
