@@ -464,7 +464,7 @@ def _make_launch(
     inputs: dict[str, Value] = {n: drawn[n] for n in (*(t.name for t in needed), *(s.name for s in checked.scalars))}
     undefined = {t.name for t in outputs if t.name in reads and t.name not in initialised | from_inputs}
     if draw.kind == STEPS and from_inputs:
-        readable = collect_readable(checked, FunctionLaunch(inputs, before, from_inputs=from_inputs, redraw=redraw))
+        readable = collect_readable(checked, FunctionLaunch(inputs, cast(dict[str, torch.Tensor], before)))
         own = {t.name: x for t in floats if t.name not in from_inputs and isinstance(x := inputs.get(t.name), torch.Tensor)}
         inputs |= move_to_steps(lambda: spec.exact(readable, list(before)), own, draw.seed)
     padded = pad_arguments(checked, inputs)
