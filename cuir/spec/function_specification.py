@@ -417,7 +417,11 @@ def _is(value: object, dtype: torch.dtype) -> bool:
 
 
 def _convert(value: Value, dtype: torch.dtype) -> Value:
-    """Copy a value in another dtype, never the caller's own tensor: a function may write to its arguments."""
+    """Copy a value in another dtype, never the caller's own tensor: a function may write to its arguments.
+
+    The copy is contiguous, since a function may call `view` and strides do not change what it computes.
+    """
     if not isinstance(value, torch.Tensor):
         return value
-    return value.to(dtype, copy=True) if value.dtype.is_floating_point else value.clone()
+    dtype = dtype if value.dtype.is_floating_point else value.dtype
+    return value.to(dtype, copy=True, memory_format=torch.contiguous_format)

@@ -17,7 +17,7 @@ import torch
 
 from ..arguments.binding import TORCH
 from ..arguments.requirements import copy_of, pad_arguments
-from ..attn.verification.problems import KINDS, SCALED, Case, draw_attention_inputs, get_head_dims, is_attention
+from ..attn.verification.problems import KINDS, SCALED, Case, draw_attention_inputs, is_attention
 from ..attn.verification.sizes import Problem
 from ..checking.checked import Checked, ScalarParam, TensorParam
 from ..checking.kernel_results import ResultKey, SameObject
@@ -413,9 +413,9 @@ def _make_launch(
         drawn[t.name] = draw_tensor(t.dtype, compute_shape(t, lengths), draw.kind, generator, t is chosen, least, form, top)
     if attention:
         case = Case(draw.name, Lengths(*(lengths[n] for n in LENGTHS)), draw.kind, draw.seed)  # type: ignore[arg-type]
-        q, k, v = draw_attention_inputs(
-            case, get_head_dims(lengths), lengths.get("BN", 128), scale_of(lengths["D"]), TORCH[choose_half_dtype(checked)]
-        )
+        shapes = {t.name: compute_shape(t, lengths) for t in floats if t.name in ("Q", "V")}
+        dims = shapes["Q"][-1], shapes["V"][-1]
+        q, k, v = draw_attention_inputs(case, dims, lengths.get("BN", 128), scale_of(dims[0]), TORCH[choose_half_dtype(checked)])
         drawn |= {n: x.to(TORCH[choose_half_dtype(checked)]) for n, x in (("Q", q), ("K", k), ("V", v))}
     elif draw.kind == STEPS:
         inputs_at_steps = make_decisive_inputs(checked, spec, drawn, floats, small, draw.seed, lambda: ask_small(checked, spec))

@@ -56,7 +56,7 @@ def check_mask(program: Program, checked: Checked, spec: Specification, lengths:
     It has a batch entry for each DV keys. Raises CuirError V305 with the first pair that differs from the
     specification's mask, or a fault of the program.
     """
-    dtype, dims = TORCH[get_dtype(checked.consts)], get_head_dims(checked.consts)
+    dtype, dims = TORCH[get_dtype(checked)], get_head_dims(checked)
     dim = dims[1]  # a column of V for each key
     passes = max(1, -(-lengths.N // dim))
     lengths_of_launch = Lengths(passes, lengths.H, lengths.HK, lengths.M, lengths.N)
@@ -86,7 +86,7 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     None where the output is not linear in V, judged in float64, so that the probe does not apply. Raises CuirError
     V305, a fault of the program or of the specification.
     """
-    dims = get_head_dims(checked.consts)
+    dims = get_head_dims(checked)
     dim = dims[1]
     case = convert_case(checked, spec, Case("mask", lengths))
     launch = make_function_launch(checked, spec, case)
@@ -96,7 +96,7 @@ def check_function_mask(program: Program, checked: Checked, spec: FunctionSpecif
     read, weights = [], []
     for p in range(max(1, -(-admitted.N // dim))):
         probed = launch.fresh()
-        probe = _make_probe(admitted, [p] * admitted.B, TORCH[get_dtype(checked.consts)], dims, 1.0)
+        probe = _make_probe(admitted, [p] * admitted.B, TORCH[get_dtype(checked)], dims, 1.0)
         probed.inputs = {**launch.inputs, **pad_arguments(checked, probe), "scale": 1.0}
         try:
             run(checked, probed.arguments())

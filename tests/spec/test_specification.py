@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cuir.attn.splicing.splice import transfer
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
@@ -140,3 +141,9 @@ def test_wrong_specifications_are_refused(arguments: dict[str, Any], code: str, 
     with pytest.raises(CuirError) as caught:
         Specification("wrong", **arguments)
     assert caught.value.diagnostics[0].code == code and says in caught.value.diagnostics[0].message
+
+
+def test_a_reference_may_view_what_a_call_passes_with_strides() -> None:
+    spec = FunctionSpecification("view", lambda x: x.view(-1))
+    x = torch.arange(12.0).reshape(3, 4).T
+    assert torch.equal(spec.exact({"X": x}, ["Y"])["Y"], x.reshape(-1).double())

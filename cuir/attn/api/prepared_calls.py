@@ -155,7 +155,6 @@ def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> H
     )
 
 
-@without_full_collections()
 def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     """Prepare a call whose tensors are checked: look up its attention and its captured values.
 
@@ -273,7 +272,7 @@ def lookup_attention(variant: Variant, capture_key: CaptureKey, form: Form, leve
         return entry
     if capture_key.comparable:
         need_warm("tracing a mod")
-    with _LOCK:
+    with _LOCK, without_full_collections():
         spec = _specification(variant)
         traced = trace_by_key(spec, capture_key) if traced is None else traced
         attention = _attention(spec, traced, capture_key, form, level)

@@ -158,7 +158,6 @@ class Settings:
         if not fits(self.program, None, consts):
             self.check_program(consts)
 
-    @without_full_collections()
     def compile_for(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
     ) -> tuple[dict[str, Const], CompiledKernel]:
@@ -172,6 +171,13 @@ class Settings:
         if entry is not None:
             return entry
         need_warm("compiling a kernel")
+        return self._compile_candidates(at, numbers, prove, name)
+
+    @without_full_collections()
+    def _compile_candidates(
+        self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
+    ) -> tuple[dict[str, Const], CompiledKernel]:
+        """Compile and verify the settings for a problem until it is known which one runs; remember that one."""
         from ...performance.search.space import label
         from ...runtime.compiled import compile
         from .concurrent_compilation import Candidates
@@ -216,7 +222,7 @@ class Settings:
     def will_spill(self, consts: Mapping[str, Const]) -> bool:
         """Return whether a setting is expected to spill registers.
 
-        A score that reads a tensor for each pair spilled 150 to 830 bytes in 9 of 12 settings on an H200; the other three
+        For a score that reads a tensor for each pair, nvcc 13.0 spills 150 to 830 bytes in 9 of 12 settings; the other three
         have one warpgroup and narrow heads. A wrong guess costs time alone.
         """
         if self.work is None or not self.work.reads_pairs:

@@ -12,7 +12,7 @@ import torch
 
 from ...arguments.binding import TORCH
 from ...arguments.requirements import copy_of, pad_arguments
-from ...checking.checked import Checked, Const
+from ...checking.checked import Checked
 from ...ops.expressions import traits
 from ...spec.function_specification import AnySpecification
 from ...spec.specification import Lengths, Specification
@@ -56,6 +56,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # near 8, below which kernels keep a row's maximum; query m has GROWTHS[m % 6]
 GROWTHS = (9.5, 8.4, 7.7, 0.0, 16.5, 3.0)
+FREE_HEAD_DIM = 64  # drawn for a kernel whose head dim is a runtime dim
 SCALED = 24  # times the usual scale
 _MANY = 8  # blocks of `growing`
 _RANKS = {"Q": 4, "K": 4, "V": 4, "O": 4, "LSE": 3}
@@ -168,7 +169,7 @@ def require_inputs_kept(checked: Checked) -> None:
 
 def make_attention_launch(program: Program, checked: Checked, spec: Specification, case: Case) -> Launch:
     """Make the arguments of an attention kernel for a case."""
-    dtype, dims = TORCH[get_dtype(checked.consts)], get_head_dims(checked.consts)
+    dtype, dims = TORCH[get_dtype(checked)], get_head_dims(checked)
     lengths, scale = case.lengths, dims[0] ** -0.5 * (SCALED if case.kind == "scaled" else 1)
     q, k, v = (x.to(dtype) for x in draw_attention_inputs(case, dims, int(checked.consts.get("BN", 128)), scale, dtype))  # type: ignore[arg-type]
     if case.fixed is not None:
@@ -192,7 +193,7 @@ def get_parts(checked: Checked) -> int:
 def make_outputs(checked: Checked, q: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return O, LSE and further outputs that the kernel computes, full of NaN to show unwritten elements."""
     rows = ["LSE", *(n for n in OUTPUT_NAMES if any(t.name == n for t in checked.tensors))]
-    o = torch.full((*q.shape[:-1], get_head_dims(checked.consts)[1]), math.nan, dtype=q.dtype)
+    o = torch.full((*q.shape[:-1], get_head_dims(checked)[1]), math.nan, dtype=q.dtype)
     return pad_arguments(checked, {"O": o, **{n: torch.full(q.shape[:-1], math.nan) for n in rows}})
 
 
@@ -268,17 +269,16 @@ def _make_growing(
     return q, k, v * 2.0 ** (5 * (2 - levels))[..., None]
 
 
-def get_head_dims(consts: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the dims of queries and keys (D), and of values (DV, where a kernel has it)."""
-    return int(consts["D"]), int(consts.get("DV", consts["D"]))
+def get_head_dims(checked: Checked) -> tuple[int, int]:
+    """Return the head dims of queries and keys, and of values, which the signature of an attention kernel gives."""
+    widths = {t.name: t.dims[-1] for t in checked.tensors if t.dims}
+    query, value = (int(w) if isinstance(w := widths[name], int) else FREE_HEAD_DIM for name in ("Q", "V"))
+    return query, value
 
 
-def get_dtype(consts: Mapping[str, Const]) -> DType:
-    """Return the dtype of Q, K and V. Raises CuirError V300 if there is none."""
-    dtype = next((v for v in consts.values() if isinstance(v, DType)), None)
-    if dtype is None:
-        raise CuirError.of("V300", "verification needs the dtype of Q, K and V as a const parameter")
-    return dtype
+def get_dtype(checked: Checked) -> DType:
+    """Return the dtype of Q, K and V."""
+    return next(t.dtype for t in checked.tensors if t.name == "Q")
 
 
 def make_cases(spec: AnySpecification, BM: int, BN: int, marks: list[int], level: str) -> list[Case]:

@@ -67,7 +67,7 @@ class ScoreInputs:
 
 def make_forward_case(spec: Specification, traced: Traced, checked: Checked) -> tuple[str, Case] | None:
     """Return a description and a problem of an attention kernel with scores at corners, or None."""
-    D = get_head_dims(checked.consts)[0]
+    D = get_head_dims(checked)[0]
     lengths = Lengths(1, 2, 2, _count_queries(D), KEYS)
     score_inputs = make_score_inputs(spec, traced, lengths, D, _dtype(checked))
     return (

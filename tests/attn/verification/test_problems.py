@@ -15,15 +15,28 @@ from hypothesis import strategies as st
 
 import corpus
 from cuir.attn.splicing.splice import transfer
-from cuir.attn.verification.problems import GROWTHS, Kind, Launch, draw, list_simpler_cases, make_attention_launch, make_cases
+from cuir.attn.verification.problems import (
+    GROWTHS,
+    Kind,
+    Launch,
+    draw,
+    get_dtype,
+    get_head_dims,
+    list_simpler_cases,
+    make_attention_launch,
+    make_cases,
+)
 from cuir.checking.checker import check
+from cuir.spec.function_specification import FunctionSpecification
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import BF16, F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import Case, check_numbers, verify
+from cuir.verification.inputs import make_function_launch
 from cuir.verification.spec_dispatch import shrink_error
+from cuir.verification.values.cases import Draw
 from cuir.verification.values.special_plan import SPECIAL
 
 CONSTS = {"T": F16, "D": 64}
@@ -152,3 +165,27 @@ def test_verification_shows_the_smallest_case_on_demand(monkeypatch: pytest.Monk
     for report, expected in ((output, True), (plain, False)):
         assert report.diagnostics[0].code == "V304"
         assert any("first seen in the case" in n.message for n in report.diagnostics[0].notes) == expected
+
+
+LITERAL = """\
+@kernel(arch="sm_90a")
+def attend(
+    Q: Global[bf16, B, H, M, 64], K: Global[bf16, B, HK, N, 64], V: Global[bf16, B, HK, N, 32],
+    O: Global[bf16, B, H, M, 32], LSE: Global[f32, B, H, M], scale: f32
+):
+    work = tiles(B * H * cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            r = t % cdiv(M, 64) * 64 + rows(64)
+            b, h = t // cdiv(M, 64) // H, t // cdiv(M, 64) % H
+            store(LSE[b, h, r], row_sum(cast(Q[b, h, r, cols(64)] * K[b, h * HK // H, r, cols(64)], f32)) * scale)
+            store(O[b, h, r, cols(32)], V[b, h * HK // H, r, cols(32)])
+"""
+
+
+def test_dtype_and_head_dims_are_those_of_the_signature() -> None:
+    checked = check(parse(LITERAL, "attend.cuir"))
+    assert get_head_dims(checked) == (64, 32) and get_dtype(checked) == BF16
+    spec = FunctionSpecification("attend", lambda q, k, v, scale: {"O": v, "LSE": (q * k).sum(-1) * scale})
+    launch = make_function_launch(checked, spec, Draw("small", {"B": 1, "H": 2, "HK": 2, "M": 5, "N": 5}))
+    assert [launch.inputs[n].shape[-1] for n in ("Q", "K", "V")] == [64, 64, 32]
