@@ -17,6 +17,8 @@ from typing import Any
 from ..attn.verification.problems import Case, is_attention, list_smaller_lengths, make_cases
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
+from ..syntax.nodes import Binary, Call, Literal, Name
+from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from .loop_trip_counts import count_ring_uses
 from .tile_steps import align_heads, find_steps
@@ -24,6 +26,7 @@ from .values.cases import MOST_ELEMENTS, Draw, count_elements, get_integer_const
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")
 _SHORT = (1, 2, 3)  # lengths of dims without tiles
+_DIVISORS, _MOST_DIVIDED = 4, 1024  # pairs of a dim and its divisor that get problems, and the largest divisor
 _LONG = 2051  # the largest length of a dim that grows until a loop turns
 
 
@@ -37,7 +40,11 @@ def make_all_draws(checked: Checked, spec: FunctionSpecification, level: str) ->
         draws = [convert_case(checked, spec, c) for c in make_cases(spec, BM, BN, [], level)]
     else:
         steps = find_steps(checked, spec)
-        draws = [*_make_tile_draws(checked, steps, level), *_make_long_draws(checked, spec, steps, level)]
+        draws = [
+            *_make_tile_draws(checked, steps, level),
+            *_make_divisor_draws(checked, steps),
+            *_make_long_draws(checked, spec, steps, level),
+        ]
     return _require_admitted(checked, spec, draws)
 
 
@@ -155,6 +162,34 @@ def _make_tile_draws(checked: Checked, tiles: Mapping[str, int], level: str) -> 
         d = make(f"drawn {i}", lambda n: max(1, rng.choice([rng.randint(1, 3 * n), rng.randint(1, 3) * n + rng.randint(-2, 2)])))
         draws.append(replace(d, kind=rng.choice(KINDS), seed=rng.randrange(1, 2**31)))
     return draws
+
+
+def _make_divisor_draws(checked: Checked, steps: Mapping[str, int]) -> Iterator[Draw]:
+    """Yield problems in which a dim is one or three times a number by which the kernel divides it.
+
+    The whole tiles of other problems are an even number of them.
+    """
+    for dim, divisor in _list_divisors(checked):
+        for length in (divisor, 3 * divisor):
+            sizes = {d: length if d == dim else min(n, divisor) + 1 for d, n in steps.items()}
+            yield Draw(f"{length} of {dim}", _pair_heads(sizes))
+
+
+def _list_divisors(checked: Checked) -> list[tuple[str, int]]:
+    """Return pairs of a run-time dim and an integer by which a statement divides it."""
+    bodies = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
+    pairs = dict[tuple[str, int], None]()
+    for node in (n for statement in bodies for n in walk(statement)):
+        if isinstance(node, Binary) and node.op in ("//", "%"):
+            dividend, divisor = node.left, node.right
+        elif isinstance(node, Call) and isinstance(node.func, Name) and node.func.id == "cdiv" and len(node.args) == 2:
+            dividend, divisor = node.args
+        else:
+            continue
+        number = divisor.value if isinstance(divisor, Literal) else checked.consts.get(divisor.id) if isinstance(divisor, Name) else None
+        if isinstance(dividend, Name) and dividend.id in checked.dims and isinstance(number, int) and 1 < number <= _MOST_DIVIDED:
+            pairs[dividend.id, int(number)] = None
+    return list(pairs)[:_DIVISORS]
 
 
 def _make_long_draws(checked: Checked, spec: FunctionSpecification, steps: Mapping[str, int], level: str) -> Iterator[Draw]:

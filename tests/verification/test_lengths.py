@@ -224,3 +224,25 @@ def test_steps_of_the_corpus() -> None:
     gemm = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"), "gemm.cuir")
     checked = check(gemm, "gemm", {"T": F16})
     assert find_steps(checked, as_any(corpus.specification("gelu_gemm"), "gelu_gemm")) == {"M": 128, "K": 64, "N": 256}
+
+
+PAIRS = """\
+@kernel(arch="sm_90a")
+def sums(X: Global[f32, M, N], Y: Global[f32, M]):
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            i, z, n = t * 64 + rows(64), zeros(f32, [64, 1]), cdiv(N, 64)
+            for j in range(n // 2):
+                z = z + row_sum(X[i, j * 128 + cols(64)]) + row_sum(X[i, j * 128 + 64 + cols(64)])
+            if n % 2 == 1:
+                z = z + row_sum(X[i, LAST + cols(64)])
+            store(Y[i], z)
+"""
+
+
+@pytest.mark.usefixtures("no_schedules")
+@pytest.mark.parametrize(("last", "right"), [("(n - 1) * 64", True), ("N // 64 * 64", False)])
+def test_a_dim_is_an_odd_multiple_of_its_divisors(last: str, right: bool) -> None:
+    """Both names of the last block agree but for whole blocks, and whole tiles are an even number of blocks."""
+    assert verify_text(PAIRS.replace("LAST", last)).ok == right
