@@ -29,8 +29,12 @@ C = TypeVar("C", bound="Draw | Case")
 
 
 def choose_contraction_cases(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
-    """Return the smallest problems of wide inputs; none if the kernel has nothing to contract."""
-    wide = [c for c in cases if c.kind == KIND and compute_volume(c)] if list_contractable_sums(checked) else []
+    """Return the smallest problems of wide inputs; none if the kernel has nothing to contract.
+
+    Nor those of a mask or score: expert kernels contract a score and its row's maximum, whose error is a factor of all
+    weights of the row, and cancels. Scores beyond 2^31 would overflow, which only such inputs of a steep score reach.
+    """
+    wide = [c for c in cases if isinstance(c, Draw) and c.kind == KIND and compute_volume(c)] if list_contractable_sums(checked) else []
     return sorted(wide, key=compute_volume)[: FEW if level == "quick" else MANY]
 
 
