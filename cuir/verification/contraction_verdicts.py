@@ -8,7 +8,6 @@ Which sums lowering may contract, and which it computes as written, says checkin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from ..attn.verification.problems import Case
 from ..checking.checked import Checked
@@ -25,10 +24,8 @@ _HINT = (
     "the maximum of such products itself, row_max(c * x), which is computed as written"
 )
 
-C = TypeVar("C", bound="Draw | Case")
 
-
-def choose_contraction_cases(checked: Checked, cases: Iterable[C], level: str) -> list[C]:
+def choose_contraction_cases(checked: Checked, cases: Iterable[Draw | Case], level: str) -> list[Draw]:
     """Return the smallest problems of wide inputs; none if the kernel has nothing to contract.
 
     Nor those of a mask or score: expert kernels contract a score and its row's maximum, whose error is a factor of all

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..attn.verification.problems import Case, is_attention, list_smaller_lengths, make_cases
 from ..checking.checked import Checked
+from ..checking.decisions import entry
 from ..spec.function_specification import FunctionSpecification
 from ..syntax.nodes import Binary, Call, Literal, Name
 from ..syntax.walk import walk
@@ -179,13 +180,11 @@ def _list_divisors(checked: Checked) -> list[tuple[str, int]]:
     """Return pairs of a run-time dim and an integer by which a statement divides it."""
     bodies = [*checked.declarations, *(s for role in checked.roles for s in role.body)]
     pairs = dict[tuple[str, int], None]()
-    for node in (n for statement in bodies for n in walk(statement)):
-        if isinstance(node, Binary) and node.op in ("//", "%"):
-            dividend, divisor = node.left, node.right
-        elif isinstance(node, Call) and isinstance(node.func, Name) and node.func.id == "cdiv" and len(node.args) == 2:
-            dividend, divisor = node.args
-        else:
+    for node in (n for statement in bodies for n in walk(statement) if isinstance(n, (Binary, Call))):
+        operation = entry(checked, node)
+        if operation is None or not operation[0].traits.divides_integers:
             continue
+        dividend, divisor = operation[1][:2]
         number = divisor.value if isinstance(divisor, Literal) else checked.consts.get(divisor.id) if isinstance(divisor, Name) else None
         if isinstance(dividend, Name) and dividend.id in checked.dims and isinstance(number, int) and 1 < number <= _MOST_DIVIDED:
             pairs[dividend.id, int(number)] = None
