@@ -21,7 +21,7 @@ import torch
 import cuir
 from cuir.checking.checked import Checked
 from cuir.interp import Trace
-from cuir.lowering.ir.layouts import Fragment
+from cuir.lowering.layouts.tile_layouts import Fragment
 from cuir.pages.bench_page import render_bench_page
 from cuir.pages.code_map import map_code
 from cuir.pages.fragment_picture import render_fragment_layout

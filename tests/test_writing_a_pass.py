@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cuir.lowering.ir.ir_text import dialect
-from cuir.lowering.ir.ir_types import LAYOUTS
+from cuir.lowering.layouts.tile_layouts import LAYOUTS
 from tests.page_blocks import ROOT, read_blocks
 
 PAGE = (ROOT / "docs/lowering.md").read_text(encoding="utf-8")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import colorsys
 from html import escape
 
-from ..lowering.ir.layouts import LANES, Fragment
+from ..lowering.layouts.layouts import LANES
+from ..lowering.layouts.tile_layouts import Fragment
 from ..text.plurals import count_noun
 
 _CELL = 22

@@ -9,7 +9,7 @@ import pytest
 
 import cuir
 from cuir.explore import Exploration
-from cuir.lowering.ir.layouts import Fragment
+from cuir.lowering.layouts.tile_layouts import Fragment
 from cuir.mutation import MutateReport
 from cuir.pages.fragment_picture import render_fragment_layout
 from cuir.runtime.nvcc import Compiled, Resources

@@ -10,13 +10,12 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT
 from ..ir.ir_walk import every, operations
-from ..ir.layouts import registers
 from .liveness import Liveness, is_stored
 
 
 def count_registers(values: Iterable[SSAValue], threads: int) -> int:
     """Return the registers of a thread that values take; a scalar, which may be uniform, takes none."""
-    return sum(registers(v.type, threads) for v in values if isinstance(v.type, TileT))
+    return sum(v.type.registers(threads) for v in values if isinstance(v.type, TileT))
 
 
 def fits_unrolled(loop: ops.For, turns: int, liveness: Liveness, threads: int, available: int) -> bool:

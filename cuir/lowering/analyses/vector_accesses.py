@@ -26,7 +26,7 @@ def find_first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
 
 def varies_by_column(value: SSAValue) -> bool:
     """Return whether an index differs from column to column."""
-    return isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")
+    return isinstance(value.type, TileT) and not value.type.layout.is_constant_along_rows
 
 
 def reads_pairs(op: ops.Perform) -> bool:
@@ -35,7 +35,7 @@ def reads_pairs(op: ops.Perform) -> bool:
     It does at even columns of scratch tensors, which are contiguous and aligned.
     """
     t = op.outputs[0].type if op.gathers else None
-    if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize != 4:
+    if not isinstance(t, TileT) or not t.layout.is_accumulator or t.shape[1] % GROUP or t.element.itemsize != 4:
         return False
     place = op.arg("place")
     at = place.owner

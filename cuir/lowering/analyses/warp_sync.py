@@ -19,6 +19,7 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, is_scalar
 from ..ir.ir_walk import every
+from ..layouts.tile_layouts import CHUNKS
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .multiples import is_multiple
 from .stores import arrays_by_warp, find_warp_rows
@@ -216,7 +217,7 @@ def _find_chunk_dims(t: TileT, place: ops.At, array: ops.Shared) -> Dims | None:
     """
     (start, _), cols = place.parts[-1], t.shape[1]
     steady = start is None or (cols & (cols - 1) == 0 and is_multiple(start, cols))
-    return (array, *t.shape) if t.layout.data == "chunks" and steady else None
+    return (array, *t.shape) if t.layout == CHUNKS and steady else None
 
 
 def is_scalar_store(op: ops.Perform) -> bool:

@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.indices import LimitOf
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar
-from ..ir.layouts import Fragment
+from ..layouts.tile_layouts import Fragment
 from . import operator_text as operators
 from .address_sums import Places
 from .loops import LOOP, Position, index_of
@@ -61,7 +61,7 @@ class Elements:
         if emit is None:
             raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.scope.span(op))
         t, facts = op.result.type, self.scope.kernel.facts
-        few = isinstance(t, ScalarT) or (isinstance(t, TileT) and t.layout.data in ("rows", "one", "partial"))
+        few = isinstance(t, ScalarT) or (isinstance(t, TileT) and not t.layout.varies_by_column)
         cx = operators.Operation(
             dtype_of(op.arguments[1 if op.kind.chooses else 0]) if op.arguments else dtype_of(op.result),
             dtype_of(op.result),
@@ -113,10 +113,10 @@ class Elements:
         """
         a, b = op.arguments
         columns, bound = (a, b) if _is_column(a) else (b, a)
-        if not _is_column(columns) or (isinstance(bound.type, TileT) and bound.type.layout.data not in ("rows", "one")):
+        if not _is_column(columns) or (isinstance(bound.type, TileT) and not bound.type.layout.is_constant_along_rows):
             return None
         t, places = bound.type, [LOOP]
-        if isinstance(t, TileT) and t.layout.data == "rows":
+        if isinstance(t, TileT) and t.layout.is_per_row:
             places = [Position("", str(r), "", "") for r in range(self.scope.fragment(t).row_values)]
         texts = [f"cuir::fixed({strip(self._subtract_column(bound, p))})" for p in places]
         limit = self.hoist("int", texts, at)

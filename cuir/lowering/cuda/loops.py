@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.ir_types import TileT
-from ..ir.layouts import Fragment
+from ..layouts.tile_layouts import Fragment
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ LOOP = Position("i_", "r_", "c_", "k_")
 
 def index_of(t: TileT, at: Position) -> str:
     """Return the index of a position in the array of a tile, by its layout."""
-    return {"full": at.i, "rows": at.r, "partial": at.r, "columns": at.c, "lanes": at.c, "one": "0"}[t.layout.data]
+    if t.layout.varies_by_row:
+        return at.i if t.layout.varies_by_column else at.r
+    return at.c if t.layout.varies_by_column else "0"
 
 
 def positions(frag: Fragment) -> list[tuple[str, str]]:

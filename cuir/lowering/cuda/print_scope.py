@@ -8,7 +8,7 @@ from xdsl.ir import SSAValue
 
 from ...text.source import Span
 from ..ir.ir_types import TileT
-from ..ir.layouts import Fragment, fragment
+from ..layouts.tile_layouts import Fragment
 from .context import KernelContext
 from .variable_storage import Storage
 
@@ -36,4 +36,4 @@ class Scope(ABC):
 
     def fragment(self, t: TileT) -> Fragment:
         """Return the fragment layout of a tile over the worker's threads."""
-        return fragment(t, self.threads)
+        return Fragment(*t.shape, self.threads)

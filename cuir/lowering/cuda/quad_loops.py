@@ -15,8 +15,8 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, dtype_of
-from ..ir.layouts import Fragment
 from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
+from ..layouts.tile_layouts import Fragment
 from .elements import Elements
 from .loops import LOOP, Position, positions
 from .operator_text import strip
@@ -34,7 +34,7 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
     `value` may be an operation, whose result is stored in target.
     """
     root = value.owner if isinstance(value, SSAValue) and is_inlined(value) else value
-    if not isinstance(root, Operation) or t.layout.data != "full":
+    if not isinstance(root, Operation) or not t.layout.is_accumulator:
         return False
     sites = list(dict.fromkeys(_find_sites(root)))
     if not sites:
@@ -57,7 +57,7 @@ def _find_sites(op: Operation) -> Iterator[Site]:
     """Yield the divisions and functions of angles that are computed with an operation, operands first."""
     for operand in op.operands:
         t = operand.type
-        if isinstance(t, TileT) and t.layout.data == "full" and is_inlined(operand) and isinstance(operand.owner, Operation):
+        if isinstance(t, TileT) and t.layout.is_accumulator and is_inlined(operand) and isinstance(operand.owner, Operation):
             yield from _find_sites(operand.owner)
     if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
         yield op

@@ -11,7 +11,6 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, dtype_of
-from ..ir.layouts import count_of
 from . import quad_loops
 from .elements import Elements
 from .loops import LOOP, Position, index_of, positions
@@ -27,20 +26,19 @@ class TileEmitter(Elements):
 
         `body` returns the text, and may emit what must precede the loop.
         """
-        layout, frag = t.layout.data, self.scope.fragment(t)
-        if layout == "one":
+        frag, by_row, by_column = self.scope.fragment(t), t.layout.varies_by_row, t.layout.varies_by_column
+        if not by_row and not by_column:
             self.out.line(body(Position("0", "0", "0", "0")))
             return
         text = body(LOOP)
         lines = []
-        if layout == "full":
+        if by_row and by_column:
             lines = positions(frag)
             head = f"for (int i_ = 0; i_ < {frag.count}; ++i_)"
-        elif layout == "columns":
-            head = f"for (int c_ = 0; c_ < {2 * frag.groups}; ++c_)"
-            lines = [("k_", "const int k_ = 8 * (c_ / 2) + c_ % 2;")]
-        elif layout == "lanes":
-            head = f"for (int c_ = 0; c_ < {count_of(t, self.scope.threads)}; ++c_)"
+        elif by_column:
+            head = f"for (int c_ = 0; c_ < {t.layout.count(t.shape, self.scope.threads)}; ++c_)"
+            if t.layout.has_accumulator_columns:
+                lines = [("k_", "const int k_ = 8 * (c_ / 2) + c_ % 2;")]
         else:
             head = f"for (int r_ = 0; r_ < {frag.row_values}; ++r_)"
         needed = [line for name, line in lines if re.search(rf"\b{name}\b", text)]

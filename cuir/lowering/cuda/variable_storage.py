@@ -13,7 +13,6 @@ from ..analyses.liveness import iterate_leaves
 from ..analyses.variables import Variable, Variables
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
-from ..ir.layouts import is_packed, registers
 from .dtypes import CTYPE
 from .writer import identifier
 
@@ -36,7 +35,7 @@ def make_storage(t: ScalarT | TileT, threads: int, name: str, constant: bool = F
     """Return a variable for values of a type."""
     if isinstance(t, ScalarT):
         return Storage(name, CTYPE[t.element], 0, constant=constant)
-    return Storage(name, "uint32_t" if is_packed(t) else CTYPE[t.element], registers(t, threads), is_packed(t), constant)
+    return Storage(name, "uint32_t" if t.is_packed else CTYPE[t.element], t.registers(threads), t.is_packed, constant)
 
 
 class Storages:

@@ -17,7 +17,6 @@ from ..analyses.multiples import is_multiple
 from ..analyses.vector_accesses import GROUP, find_first_column, varies_by_column
 from ..ir import ops
 from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
-from ..ir.layouts import is_packed
 from .address_sums import stride
 from .loops import Position
 from .operator_text import wrapping
@@ -40,7 +39,7 @@ class WidePlace:
 
 def width(t: TileT) -> int:
     """Return the elements that a thread stores at once."""
-    return 8 if is_packed(t) else 2
+    return 8 if t.is_packed else 2
 
 
 def find_wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> WidePlace | None:
@@ -52,7 +51,7 @@ def find_wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) ->
     at = place.owner
     if adds and not (t.dtype.data == "f32" and role.target.limits.has("wide_atomics")):
         return None
-    if t.layout.data != "full" or t.shape[1] % GROUP or t.element.itemsize not in (2, 4):
+    if not t.layout.is_accumulator or t.shape[1] % GROUP or t.element.itemsize not in (2, 4):
         return None
     assert isinstance(at, (ops.At, ops.Tensor))
     if isinstance(place.type, TensorT):
@@ -88,7 +87,7 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
     frag, kernel, out, name = role.fragment(t), role.kernel, role.out, identifier(to.tensor)
     inside = kernel.make_bounds_test(to.tensor, to.indices)
     location = f"{name}[{kernel.make_offset(to.tensor, to.indices, to.uniform)}]"
-    halves, x = is_packed(t), out.temp("x")
+    halves, x = t.is_packed, out.temp("x")
     steps, column = (-(-frag.groups // 4), f"{4 * GROUP} * g_ + {GROUP} * (lane % 4)") if halves else (frag.groups, f"{GROUP} * g_ + col")
     piece = f"cuir::eight<{frag.groups}>({value}, r_, g_, lane)" if halves else f"cuir::pair<{frag.groups}>({value}, r_, g_)"
     if halves and frag.groups % 4:  # the last group of four is not whole

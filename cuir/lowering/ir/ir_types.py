@@ -1,9 +1,6 @@
 """Types of the tile IR: dtypes, shapes, and the layout of register tiles over threads.
 
-A register tile has a layout: `full`, an accumulator fragment over a worker's threads; `rows`, a number per row, the
-same in the four threads that share it; `columns`, a number per column, in all threads that need it; `lanes`, a number
-per column, of which each lane of a warp holds every 32nd; `one`, a single number; `partial`, a number per row of which
-each of those four threads holds a summand; `chunks`, of a full tile 16 neighbours of a row at a time.
+The layouts of register tiles are those of `layouts/tile_layouts.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +9,13 @@ import functools
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr
-from xdsl.ir import Attribute, ParametrizedAttribute, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Data, ParametrizedAttribute, SSAValue, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 
 from ...syntax.types import DTYPES, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Type
-
-LAYOUTS = ("full", "rows", "columns", "one", "partial", "lanes", "chunks")
+from ..layouts.tile_layouts import LAYOUTS, TileLayout, natural_layout
 
 
 class _OfDType(ParametrizedAttribute, TypeAttribute):
@@ -50,6 +46,23 @@ class ScalarT(_OfDType):
 
 
 @irdl_attr_definition
+class LayoutAttr(Data[TileLayout]):
+    """The layout of a register tile."""
+
+    name = "tile.layout"
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string(self.data.name)
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> TileLayout:
+        name = parser.parse_identifier("a layout")
+        if name not in LAYOUTS:
+            parser.raise_error(f"expected a layout ({', '.join(LAYOUTS)}), found {name}")
+        return LAYOUTS[name]
+
+
+@irdl_attr_definition
 class TileT(_OfDType):
     """A register tile of rows x cols elements."""
 
@@ -57,15 +70,29 @@ class TileT(_OfDType):
     dtype: StringAttr
     rows: IntAttr
     cols: IntAttr
-    layout: StringAttr
+    layout_attr: LayoutAttr
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
         return self.rows.data, self.cols.data
 
+    @property
+    def layout(self) -> TileLayout:
+        """Which register of which lane holds an element."""
+        return self.layout_attr.data
+
+    @property
+    def is_packed(self) -> bool:
+        """Registers hold two elements each."""
+        return self.layout.packs(self.element)
+
+    def registers(self, threads: int) -> int:
+        """Return the number of 32-bit registers that the tile takes in each of a worker's threads."""
+        return self.layout.count(self.shape, threads) // (2 if self.is_packed else 1)
+
     def print_parameters(self, printer: Printer) -> None:
-        extra = "" if self.layout.data == natural_layout(*self.shape) else f", {self.layout.data}"
+        extra = "" if self.layout == natural_layout(*self.shape) else f", {self.layout.name}"
         printer.print_string(f"<{self.dtype.data}, {self.rows.data}, {self.cols.data}{extra}>")
 
     @classmethod
@@ -73,12 +100,9 @@ class TileT(_OfDType):
         with parser.in_angle_brackets():
             dtype = _parse_dtype(parser)
             rows, cols = (_parse_next(parser) for _ in range(2))
-            layout = natural_layout(rows, cols)
-            if parser.parse_optional_punctuation(","):
-                layout = parser.parse_identifier("a layout")
-                if layout not in LAYOUTS:
-                    parser.raise_error(f"expected a layout ({', '.join(LAYOUTS)}), found {layout}")
-            return [dtype, IntAttr(rows), IntAttr(cols), StringAttr(layout)]
+            given = parser.parse_optional_punctuation(",")
+            layout = LayoutAttr.parse_parameter(parser) if given else natural_layout(rows, cols)
+            return [dtype, IntAttr(rows), IntAttr(cols), LayoutAttr(layout)]
 
 
 class _Dims(_OfDType):
@@ -198,13 +222,6 @@ def _parse_next(parser: AttrParser) -> int:
 
 
 # ---- to and from the types of the language
-def natural_layout(rows: int, cols: int) -> str:
-    """Return the layout of a tile of the language."""
-    if cols == 1:
-        return "one" if rows == 1 else "rows"
-    return "columns" if rows == 1 else "full"
-
-
 @functools.cache
 def scalar(dtype: DType) -> ScalarT:
     """Return the type of a scalar."""
@@ -212,9 +229,9 @@ def scalar(dtype: DType) -> ScalarT:
 
 
 @functools.cache
-def tile(dtype: DType, rows: int, cols: int, layout: str | None = None) -> TileT:
+def tile(dtype: DType, rows: int, cols: int, layout: TileLayout | None = None) -> TileT:
     """Return the type of a register tile, by default in the layout of its shape."""
-    return TileT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols), StringAttr(layout or natural_layout(rows, cols)))
+    return TileT(StringAttr(dtype.name), IntAttr(rows), IntAttr(cols), LayoutAttr(layout or natural_layout(rows, cols)))
 
 
 def dims(sizes: Sequence[int | str]) -> ArrayAttr:

@@ -28,6 +28,7 @@ from ...ops import entries
 from ...ops.base import Op
 from ...ops.meaning import Value
 from ...syntax.types import F32, I32
+from ..layouts.tile_layouts import BY_LANE
 from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
 from .machine_functions import Function
 from .operand_access import parse_operand
@@ -56,7 +57,7 @@ class ByRows(Function):
         return [_evaluate(entries.LOG2, x) if self.function.data == LOGARITHM else _evaluate(entries.DIVIDE, 1.0, x)]
 
     def verify_(self) -> None:
-        if self.function.data not in FUNCTIONS or self.x.type != self.result.type or self.result.type.layout.data != "rows":
+        if self.function.data not in FUNCTIONS or self.x.type != self.result.type or not self.result.type.layout.is_per_row:
             raise VerifyException(f"tile.by_rows has the functions {', '.join(FUNCTIONS)} of a number a row")
 
     def print(self, printer: Printer) -> None:
@@ -107,7 +108,7 @@ class Line(Function):
 
     def verify_(self) -> None:
         t, rows = self.result.type, self.rows
-        if t.element not in (F32, I32) or t.layout.data not in ("full", "columns") or self.slope.type != ScalarT(t.dtype):
+        if t.element not in (F32, I32) or not t.layout.has_accumulator_columns or self.slope.type != ScalarT(t.dtype):
             raise VerifyException("a line is an f32 or i32 tile with columns, its slope a number of that dtype")
         if rows is not None and (dtype_of(rows) != t.element or not is_constant_along_rows(rows)):
             raise VerifyException("a line starts at a number, or at a number a row")
@@ -138,7 +139,7 @@ def line(slope: SSAValue, rows: SSAValue | None, result: Attribute, near: bool =
 
 def is_constant_along_rows(value: SSAValue) -> bool:
     """Return whether a value is one number, or one per row."""
-    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
+    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.is_constant_along_rows)
 
 
 # ---- placement of values
@@ -319,7 +320,7 @@ def shared_tanh(x: SSAValue, factor: SSAValue | None) -> SharedTanh:
 
 def can_share(t: Attribute) -> bool:
     """Return whether a thread's elements of a row come in fours."""
-    return isinstance(t, TileT) and t.element == F32 and t.layout.data == "full" and t.shape[1] % 16 == 0
+    return isinstance(t, TileT) and t.element == F32 and t.layout.is_accumulator and t.shape[1] % 16 == 0
 
 
 # ---- by lanes
@@ -338,14 +339,14 @@ class ReadColumns(Function):
         return [operands[0].read()]
 
     def verify_(self) -> None:
-        if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout.data != "lanes":  # type: ignore[attr-defined]
+        if self.box.type.sizes != self.result.type.shape[1:] or self.result.type.layout != BY_LANE:  # type: ignore[attr-defined]
             raise VerifyException("tile.read_columns gives the elements of a box of one dim, a column each, to lanes")
 
 
 def read_columns(box: SSAValue) -> ReadColumns:
     """Make a read of the elements of a box by lanes."""
     (cols,) = box.type.sizes  # type: ignore[attr-defined]
-    return ReadColumns(operands=[box], result_types=[tile(dtype_of(box), 1, int(cols), "lanes")])
+    return ReadColumns(operands=[box], result_types=[tile(dtype_of(box), 1, int(cols), BY_LANE)])
 
 
 @irdl_op_definition
@@ -362,7 +363,7 @@ class Exchange(Function):
     def verify_(self) -> None:
         x, t = self.x.type, self.result.type
         assert isinstance(x, TileT)
-        if x.layout.data != "lanes" or t != tile(x.element, *x.shape):
+        if x.layout != BY_LANE or t != tile(x.element, *x.shape):
             raise VerifyException("tile.exchange gives what lanes hold, as numbers a column")
 
 

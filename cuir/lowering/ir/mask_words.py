@@ -46,10 +46,10 @@ class Bits(Function):
 
     def verify_(self) -> None:
         t = self.result.type
-        if t.element != BOOL or t.layout.data != "full" or len(self.words) != -(-t.shape[1] // WORD):
+        if t.element != BOOL or not t.layout.is_accumulator or len(self.words) != -(-t.shape[1] // WORD):
             raise VerifyException("tile.bits gives a full tile of truth values, of a word for each 32 columns")
         for value in (*self.words, *([] if self.limit is None else [self.limit])):
-            if dtype_of(value) != I32 or (isinstance(value.type, TileT) and value.type.layout.data not in ("rows", "one")):
+            if dtype_of(value) != I32 or (isinstance(value.type, TileT) and not value.type.layout.is_constant_along_rows):
                 raise VerifyException("tile.bits is of i32 numbers a row")
 
     def print(self, printer: Printer) -> None:

@@ -10,6 +10,7 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 
 from ...ops.meaning import Value
+from ..layouts.tile_layouts import PARTIAL
 from .ir_types import TileT, tile
 from .machine_functions import Function
 
@@ -76,7 +77,7 @@ def row_part(x: SSAValue) -> RowPart:
     """Make the partial row sums of a tile: each thread sums its own elements of a row, without shuffles."""
     t = x.type
     assert isinstance(t, TileT)
-    return RowPart(operands=[x], result_types=[tile(t.element, t.shape[0], 1, "partial")])
+    return RowPart(operands=[x], result_types=[tile(t.element, t.shape[0], 1, PARTIAL)])
 
 
 def quad_sum(x: SSAValue) -> QuadSum:

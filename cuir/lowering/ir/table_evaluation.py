@@ -41,7 +41,7 @@ class Step:
 # ---- pure operations
 def compute_held_shape(t: types.TileT) -> tuple[int, int]:
     """Return the shape of the tensor that holds a tile."""
-    return (t.shape[0], PARTS) if t.layout.data == "partial" else t.shape
+    return (t.shape[0], PARTS) if t.layout.holds_parts else t.shape
 
 
 def _zeros(op: Apply) -> Function:

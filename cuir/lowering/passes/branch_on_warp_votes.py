@@ -247,7 +247,7 @@ def _is_maximum(value: SSAValue) -> bool:
     if not isinstance(op, ops.Apply) or op.kind.reduction != "max":
         return False
     t = op.arguments[0].type
-    return isinstance(t, TileT) and t.layout.data == "full"
+    return isinstance(t, TileT) and t.layout.is_accumulator
 
 
 class _Monotone:

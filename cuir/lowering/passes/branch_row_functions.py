@@ -26,7 +26,7 @@ def run(kernel: ops.Kernel) -> None:
 
 def _match_function(op: ops.Apply) -> str | None:
     t = op.result.type
-    if not isinstance(t, TileT) or t.element != F32 or t.layout.data != "rows":
+    if not isinstance(t, TileT) or t.element != F32 or not t.layout.is_per_row:
         return None
     if op.kind.logarithm == 2:
         return LOGARITHM

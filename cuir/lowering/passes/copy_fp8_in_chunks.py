@@ -16,7 +16,8 @@ from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, tile
 from ..ir.ir_walk import every
-from ..ir.layouts import HALVES, LANES
+from ..layouts.layouts import LANES
+from ..layouts.tile_layouts import CHUNKS, HALVES
 from .load_fp8_as_f16 import find_narrow_load
 from .rewriting import insert, replace
 
@@ -46,7 +47,7 @@ def _move(store: ops.Perform, warps: int) -> None:
         return
     if not all(_is_in_panels(a, rows) for a in (*iterate_accesses(load), *iterate_accesses(store))):
         return
-    chunk_type = tile(t.element, rows, columns, "chunks")
+    chunk_type = tile(t.element, rows, columns, CHUNKS)
     replace(
         cast, [insert(load, ops.Perform(operands=[list(load.operands)], properties=dict(load.properties), result_types=[[chunk_type]]))]
     )

@@ -69,7 +69,7 @@ def _iterate_tiles(kernel: ops.Kernel, dtype: DType) -> Iterator[ops.Apply]:
     for op in every(kernel):
         if not isinstance(op, ops.Apply) or op.exact is not None or not isinstance(op.result.type, TileT):
             continue
-        if op.result.type.layout.data in ("full", "columns") and dtype_of(op.result) == dtype:
+        if op.result.type.layout.has_accumulator_columns and dtype_of(op.result) == dtype:
             yield op
 
 

@@ -16,6 +16,7 @@ from ..analyses.value_flow import find_targets
 from ..ir import constructors, ops, row_parts
 from ..ir.ir_types import TileT, dtype_of, tile
 from ..ir.ir_walk import every
+from ..layouts.tile_layouts import PARTIAL
 from .rewriting import insert, replace
 from .simplify import number
 from .webs import iterate_joins
@@ -50,7 +51,7 @@ def _rewrite_role(role: ops.Role) -> None:
 
 def _is_per_row(value: SSAValue) -> bool:
     t = value.type
-    return isinstance(t, TileT) and t.layout.data == "rows" and dtype_of(value) == F32
+    return isinstance(t, TileT) and t.layout.is_per_row and dtype_of(value) == F32
 
 
 def _is_row_sum(value: SSAValue) -> bool:
@@ -92,7 +93,7 @@ def _is_linear(value: SSAValue, parts: set[SSAValue], flows: dict[SSAValue, list
     assert isinstance(op, ops.Apply)
     if _is_row_sum(value):
         t = op.arguments[0].type
-        return isinstance(t, TileT) and t.layout.data == "full"
+        return isinstance(t, TileT) and t.layout.is_accumulator
     if op.exact is not None:
         return False
     kind = op.kind
@@ -136,7 +137,7 @@ def _convert_to_parts(value: SSAValue, members: set[SSAValue]) -> None:
     """Give a value the type of parts, and parts of zero where it is defined as zeros."""
     t = value.type
     assert isinstance(t, TileT)
-    parts = tile(t.element, t.shape[0], 1, "partial")
+    parts = tile(t.element, t.shape[0], 1, PARTIAL)
     for use in tuple(value.uses):
         _convert_zeros(use.operation, parts, members)
     if _is_row_sum(value):
@@ -179,7 +180,7 @@ def _convert_zeros(op: object, parts: TileT, members: set[SSAValue]) -> None:
 
 def _convert_zero_operands(op: ops.Apply, parts: TileT) -> None:
     for i, a in enumerate(op.arguments):
-        if isinstance(a.type, TileT) and a.type.layout.data == "rows" and number(a) == 0:
+        if isinstance(a.type, TileT) and a.type.layout.is_per_row and number(a) == 0:
             op.operands[i] = _insert_zero_parts(op, parts)
 
 

@@ -48,7 +48,7 @@ def _list_passed(value: SSAValue) -> list[SSAValue]:
 
 def _is_zero(value: SSAValue) -> bool:
     t = value.type
-    return isinstance(t, TileT) and t.layout.data == "full" and dtype_of(value) == F32 and number(value) == 0
+    return isinstance(t, TileT) and t.layout.is_accumulator and dtype_of(value) == F32 and number(value) == 0
 
 
 def _rewrite_web(role: ops.Role, web: Web) -> None:

@@ -19,6 +19,7 @@ from ..ir import constructors, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Exchange, exchange, read_columns
+from ..layouts.tile_layouts import BY_LANE
 from . import limit_columns as affine_columns
 from .rewriting import insert, replace
 from .simplify import number
@@ -48,7 +49,7 @@ def _rewrite_gather(op: ops.Perform) -> None:
     """Rewrite one gather, if its indices are consecutive along the columns."""
     result, place = op.results[0], op.arg("place").owner
     assert isinstance(place, ops.At)
-    if not isinstance(result.type, TileT) or result.type.layout.data != "columns":
+    if not isinstance(result.type, TileT) or not result.type.layout.is_per_column:
         return
     parts: list[tuple[SSAValue | None, int]] = []
     for start, _ in place.parts:
@@ -77,7 +78,7 @@ def _is_lane_function(op: ops.Apply, functions: Collection[Operation]) -> bool:
     `functions`: earlier operations that are.
     """
     t = op.result.type
-    if not isinstance(t, TileT) or t.layout.data != "columns" or t.element not in (F32, I32) or op.entry.reduces:
+    if not isinstance(t, TileT) or not t.layout.is_per_column or t.element not in (F32, I32) or op.entry.reduces:
         return False
     tiles = [a.owner for a in op.arguments if not is_scalar(a)]
     return bool(tiles) and all(isinstance(x, Exchange) or x in functions for x in tiles)
@@ -98,7 +99,7 @@ def _is_profitable(op: ops.Apply, functions: Collection[Operation], profitable: 
 def _compute_by_lanes(op: ops.Apply) -> None:
     """Compute an operation by lanes, and exchange its result."""
     operands = [a.owner.x if isinstance(a.owner, Exchange) else a for a in op.arguments]
-    by_lane = insert(op, constructors.of_kind(op, operands, tile(dtype_of(op.result), *op.result.type.shape, "lanes")))  # type: ignore[attr-defined]
+    by_lane = insert(op, constructors.of_kind(op, operands, tile(dtype_of(op.result), *op.result.type.shape, BY_LANE)))  # type: ignore[attr-defined]
     by_lane.name_hint = op.result.name_hint
     replace(op, [insert(op, exchange(by_lane))])
 

@@ -73,7 +73,7 @@ def _is_movable_read(op: Operation) -> bool:
 
 def _is_small(value: SSAValue) -> bool:
     """Return whether a thread holds few elements of a value."""
-    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
+    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.is_constant_along_rows)
 
 
 def _collect_chain(op: Operation, late: Collection[Operation]) -> list[Operation] | None:

@@ -127,7 +127,7 @@ def _is_per_column(op: Operation, reader: TileT) -> bool:
     registers for those of all columns.
     """
     t = op.results[0].type
-    return isinstance(t, TileT) and t.layout.data == "columns" and reader.layout.data == "full" and not _reads_memory(op)
+    return isinstance(t, TileT) and t.layout.is_per_column and reader.layout.is_accumulator and not _reads_memory(op)
 
 
 def _reads_memory(op: Operation) -> bool:
@@ -178,7 +178,7 @@ def _compares_column(op: ops.Apply) -> bool:
 
 def has_columns(value: SSAValue) -> bool:
     """Return whether a value differs from column to column."""
-    return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
+    return isinstance(value.type, TileT) and value.type.layout.has_accumulator_columns
 
 
 __all__ = ["has_columns", "is_column_limit", "is_elementwise", "run"]

@@ -64,7 +64,7 @@ def decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | Non
 
 def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | None]) -> Affine | None:
     t = value.type
-    if not isinstance(t, TileT) or t.layout.data in ("rows", "one"):
+    if not isinstance(t, TileT) or t.layout.is_constant_along_rows:
         return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
     op = value.owner
     if isinstance(op, Line):
@@ -166,7 +166,7 @@ def is_limit(op: ops.Apply) -> bool:
 
 
 def _varies_by_column(value: SSAValue) -> bool:
-    return isinstance(value.type, TileT) and value.type.layout.data in ("columns", "full")
+    return isinstance(value.type, TileT) and value.type.layout.has_accumulator_columns
 
 
 def _merge_limits(op: ops.Apply) -> None:

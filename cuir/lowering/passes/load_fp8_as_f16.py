@@ -29,7 +29,7 @@ def run(kernel: ops.Kernel) -> None:
 def find_narrow_load(cast: ops.Apply) -> ops.Perform | None:
     """Return the load of 8-bit floats, without other readers, whose elements this cast converts."""
     load, t = cast.arguments[0].owner, cast.arguments[0].type
-    if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or t.layout.data != "full" or not t.element.narrow:
+    if not isinstance(load, ops.Perform) or not isinstance(t, TileT) or not t.layout.is_accumulator or not t.element.narrow:
         return None
     reads = list(iterate_accesses(load))
     is_shared_read = len(reads) == 1 and not reads[0].writes and isinstance(reads[0].place.type, SharedT)

@@ -37,7 +37,7 @@ def _replace_test(op: ops.Apply) -> None:
     """Replace one bit test, if its words lie along the row."""
     word, number = op.arguments
     gather, t = word.owner, op.result.type
-    if not isinstance(t, TileT) or t.layout.data != "full" or t.shape[1] > WORD * MOST or not _is_bit_of_column(number):
+    if not isinstance(t, TileT) or not t.layout.is_accumulator or t.shape[1] > WORD * MOST or not _is_bit_of_column(number):
         return
     if not isinstance(gather, ops.Perform) or not gather.gathers or not reads_constant(gather):
         return
@@ -81,7 +81,7 @@ def _unwrap_scalar(value: SSAValue) -> SSAValue:
 
 
 def _is_constant_along_rows(value: SSAValue) -> bool:
-    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
+    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.is_constant_along_rows)
 
 
 def _is_bit_of_column(value: SSAValue) -> bool:

@@ -24,9 +24,9 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, dtype_of
 from ..ir.ir_walk import every
-from ..ir.layouts import HALVES, registers
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
+from ..layouts.tile_layouts import HALVES
 from . import inline_elementwise as fusion
 from .rewriting import before, insert
 from .simplify import number
@@ -68,7 +68,7 @@ class _Role:
         lines = [op for op in every(self.role) if isinstance(op, Line) and dtype_of(op.result) == F32]
         products: dict[object, _Products] = {}
         for op in lines:
-            if op.rows is None and op.result.type.layout.data == "columns":
+            if op.rows is None and op.result.type.layout.is_per_column:
                 available = self._find_available(op.slope)
                 entry = products.setdefault(
                     (self.numbers.of(op.slope), available, op.result.type), _Products(op.slope, op.result.type, available)
@@ -78,7 +78,7 @@ class _Role:
                     entry.in_loop |= any(isinstance(a, ops.Loop) for a in _iterate_parents_within(use.operation, available[0]))
         used = 0
         for entry in products.values():
-            count = registers(entry.type, self.role.threads.data)
+            count = entry.type.registers(self.role.threads.data)
             if entry.in_loop and all(self._count_free_registers(op) - used - count >= ROOM for op, _ in entry.readers):
                 used += count
                 self._materialise(entry)
@@ -97,7 +97,7 @@ class _Role:
         turn before.
         """
         results = {r for r in op.results if isinstance(r.type, TileT)}
-        alive = {v for v in self.liveness.after[op] | results if isinstance(v.type, TileT) and v.type.layout.data == "full"}
+        alive = {v for v in self.liveness.after[op] | results if isinstance(v.type, TileT) and v.type.layout.is_accumulator}
         alive = {v for v in alive if number(v) is None}  # a tile of one number is rematerialised
         half_registers = sum(self._count_registers(v) for v in alive if dtype_of(v) in HALVES)
         full_registers = sum(self._count_registers(v) for v in alive if dtype_of(v) not in HALVES)
@@ -105,7 +105,7 @@ class _Role:
 
     def _count_registers(self, value: SSAValue) -> int:
         assert isinstance(value.type, TileT)
-        return registers(value.type, self.role.threads.data)
+        return value.type.registers(self.role.threads.data)
 
     def _find_available(self, slope: SSAValue) -> tuple[Block, Operation | None]:
         """Return block and operation after which all operands of a slope are defined; None: the block's start."""
@@ -151,7 +151,7 @@ def _iterate_tiles(value: SSAValue) -> Iterator[SSAValue]:
     if not isinstance(t, TileT):
         return
     if not is_inlined(value):
-        if t.layout.data == "full" and t.element == F32:
+        if t.layout.is_accumulator and t.element == F32:
             yield value
     elif isinstance(value.owner, Operation):
         for operand in value.owner.operands:

@@ -34,7 +34,7 @@ def _peel(op: ops.Apply) -> None:
     limits = [p for p in parts if _is_ragged_limit(p)]
     masks = [p for p in parts if p not in limits]
     has_mask = any(map(_is_elementwise_mask, masks)) if masks else x.type == t and (_is_masked(x) or _is_read_by_mask_alone(op.result))
-    if not isinstance(t, TileT) or t.layout.data != "full" or len(limits) != 1 or not has_mask:
+    if not isinstance(t, TileT) or not t.layout.is_accumulator or len(limits) != 1 or not has_mask:
         return
     (limit,) = limits
     assert isinstance(limit.owner, ops.Apply)
@@ -84,7 +84,7 @@ def _is_ragged_limit(part: SSAValue) -> bool:
 def _is_elementwise_mask(part: SSAValue) -> bool:
     """Return whether a condition differs from element to element and is no limit."""
     op = part.owner
-    return isinstance(part.type, TileT) and part.type.layout.data == "full" and not (isinstance(op, ops.Apply) and is_limit(op))
+    return isinstance(part.type, TileT) and part.type.layout.is_accumulator and not (isinstance(op, ops.Apply) and is_limit(op))
 
 
 __all__ = ["run"]

@@ -21,8 +21,8 @@ from ..analyses.value_flow import find_targets
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar
 from ..ir.ir_walk import every
-from ..ir.layouts import LANES
 from ..ir.machine_tiles import DEALT, in_order
+from ..layouts.layouts import LANES
 from .rewriting import before, insert, replace
 from .simplify import number
 from .webs import Web, find_webs
@@ -99,7 +99,7 @@ def _widens_rows(op: object) -> TypeGuard[ops.Perform]:
 
 def _is_full(value: SSAValue) -> bool:
     t = value.type
-    return isinstance(t, TileT) and t.layout.data == "full" and dtype_of(value) == F32 and t.shape[1] % 16 == 0
+    return isinstance(t, TileT) and t.layout.is_accumulator and dtype_of(value) == F32 and t.shape[1] % 16 == 0
 
 
 def _find_summands(value: SSAValue) -> list[SSAValue]:
@@ -124,7 +124,7 @@ def _is_dealt_result(value: SSAValue) -> bool:
 
 
 def _is_constant_along_rows(value: SSAValue) -> bool:
-    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.data in ("rows", "one"))
+    return is_scalar(value) or (isinstance(value.type, TileT) and value.type.layout.is_constant_along_rows)
 
 
 def _leaves_web(use: Use, web: Web) -> bool:

@@ -100,7 +100,7 @@ def _is_product_carried(wait: ops.Perform) -> bool:
 
 
 def _is_full(value: SSAValue) -> bool:
-    return isinstance(value.type, TileT) and value.type.layout.data == "full"
+    return isinstance(value.type, TileT) and value.type.layout.is_accumulator
 
 
 def _collect_since_issue(wait: ops.Perform) -> list[Operation]:
@@ -129,7 +129,7 @@ def _list_special_results(op: Operation) -> list[SSAValue]:
 
 def _is_float_per_row(value: SSAValue) -> bool:
     t = value.type
-    return isinstance(t, TileT) and t.layout.data in ("rows", "partial") and t.element.is_float
+    return isinstance(t, TileT) and t.layout.varies_by_row and not t.layout.varies_by_column and t.element.is_float
 
 
 def _find_guard(wait: ops.Perform) -> ops.If | None:

@@ -42,7 +42,7 @@ def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils
             replace(op, [insert(op, shared_tanh(*_split_argument(op.arguments[0])))])
         elif op.kind.divides_floats and op.exact is None and is_in_range(op.arguments[1]):
             x, y = op.arguments
-            shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.data == "full"
+            shared = can_share(op.result.type) and isinstance(y.type, TileT) and y.type.layout.is_accumulator
             spreads = shared and spoils_row(op.result)
             if shared:
                 before(op, note(SHARED))

@@ -39,7 +39,7 @@ def _rewrite_sum(op: ops.Apply) -> None:
     """Rewrite one sum or difference, if it is such."""
     t = op.result.type
     i = next((i for i, a in enumerate(op.arguments) if isinstance(a.owner, Line)), None)
-    if i is None or not isinstance(t, TileT) or t.element != F32 or t.layout.data != "full" or op.arguments[1 - i].type != t:
+    if i is None or not isinstance(t, TileT) or t.element != F32 or not t.layout.is_accumulator or op.arguments[1 - i].type != t:
         return
     bias, readers = op.arguments[i].owner, _ShiftReaders(op.result)
     assert isinstance(bias, Line)

@@ -21,6 +21,7 @@ from cuir.lowering.ir.evaluate_workers import Fault
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_text import parse as parse_ir
 from cuir.lowering.ir.ir_text import show
+from cuir.lowering.layouts.tile_layouts import PARTIAL
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from tests.lowering.conftest import kernel
@@ -162,7 +163,7 @@ def test_operations_of_the_machine_and_summands_of_rows() -> None:
             "x = cast(load(X[0 : 64, :]), f32)\ntotal = zeros(f32, [64, 1])\ntotal = total * 0.5 + row_sum(x)\nstore(Y[rows(64)], total)"
         )
     )
-    summed = types.tile(F32, 64, 1, "partial")
+    summed = types.tile(F32, 64, 1, PARTIAL)
     for op in list(ir.roles[0].body.block.ops):
         if isinstance(op, ops.Apply) and op.op in ("zeros", "*", "+"):
             op.result._type = summed  # type: ignore[misc]

@@ -10,6 +10,7 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_text import parse, show
+from cuir.lowering.layouts.tile_layouts import PARTIAL
 from cuir.syntax.types import BOOL, F32, I32
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
@@ -66,7 +67,7 @@ def test_types() -> None:
         "!tile.reg<f32, 1, 8>",
         "!tile.reg<f32, 1, 1>",
     ]
-    assert str(types.tile(F32, 64, 1, "partial")) == "!tile.reg<f32, 64, 1, partial>"
+    assert str(types.tile(F32, 64, 1, PARTIAL)) == "!tile.reg<f32, 64, 1, partial>"
 
 
 WHOLE = """\

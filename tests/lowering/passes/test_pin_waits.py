@@ -66,7 +66,7 @@ def list_pinned_in(text: str) -> list[str]:
     branch_on_warp_votes.run(ir)
     pin_waits.run(ir)
     ir.verify()
-    return [value.type.layout.data for op in every(ir) if isinstance(op, Pinned) for value in op.values]  # type: ignore[attr-defined]
+    return [value.type.layout.name for op in every(ir) if isinstance(op, Pinned) for value in op.values]  # type: ignore[attr-defined]
 
 
 def test_exponentials_are_pinned() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ....syntax.types import F32
 from ...ir import ops
 from ...ir.ir_types import TileT, dtype_of
-from ...ir.layouts import LANES
 from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, InOrder, Line, Pin, ReadColumns, SharedTanh
+from ...layouts.layouts import LANES
 from .. import quad_loops
 from ..loops import Position
 from ..operator_text import strip, summand, wrapping
@@ -97,7 +97,7 @@ def line(elements: Elements, op: Line, at: Position) -> str:
     bases: tuple[str, ...] = (times("col"),)
     if op.rows is not None:
         places, t = [at], op.rows.type
-        if isinstance(t, TileT) and t.layout.data == "rows":
+        if isinstance(t, TileT) and t.layout.is_per_row:
             places = [Position("", str(r), "", "") for r in range(elements.scope.fragment(t).row_values)]
         texts = [elements.element(op.rows, p) for p in places]
         bases = tuple(f"{summand(x)} + {times('col')}" if floats or near else wrapping("+", x, times("col")) for x in texts)

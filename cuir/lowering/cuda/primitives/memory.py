@@ -12,8 +12,8 @@ from ....syntax.types import F32
 from ...analyses.vector_accesses import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ...ir.layouts import is_packed
 from ...ir.machine_tiles import DEALT
+from ...layouts.tile_layouts import CHUNKS
 from ..address_sums import SharedRef
 from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
@@ -96,7 +96,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
         _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, col, row))
         return
     cols = t.shape[1]
-    chunks = role.target.choice("load chunks") if t.layout.data == "chunks" else None
+    chunks = role.target.choice("load chunks") if t.layout == CHUNKS else None
     if chunks is not None:
         chunks(role, ref, base, target.name, t)
         return
@@ -118,7 +118,7 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     if _moves_pairs(role, ref, t):
         role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({target.name}, {base}, row, lane);")
         return
-    if t.element == F32 and t.layout.data == "columns" and not ref.alloc.panelled and cols % 8 == 0:
+    if t.element == F32 and t.layout.is_per_column and not ref.alloc.panelled and cols % 8 == 0:
         role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
         return
     _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
@@ -129,7 +129,7 @@ def _moves_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
 
     They do for an accumulator in whole panels.
     """
-    return t.element == F32 and t.layout.data == "full" and ref.alloc.panelled and t.shape[1] % 32 == 0
+    return t.element == F32 and t.layout.is_accumulator and ref.alloc.panelled and t.shape[1] % 32 == 0
 
 
 def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
@@ -171,9 +171,8 @@ def _emit_pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None
 
 def _make_place_texts(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
     """Return the texts of row and column of a position."""
-    layout = t.layout.data
-    row = role.elements.row(role.fragment(t), at.r) if layout in ("rows", "full") else "0"
-    return row, f"(col + {at.k})" if layout in ("columns", "full") else "0"
+    row = role.elements.row(role.fragment(t), at.r) if t.layout.varies_by_row else "0"
+    return row, f"(col + {at.k})" if t.layout.varies_by_column else "0"
 
 
 # ---- store
@@ -193,7 +192,7 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
 def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
     t, out = tile.type, role.out
     assert isinstance(t, TileT)
-    half = is_packed(t)
+    half = t.is_packed
     whole = half and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
     blocks = role.target.choice("store blocks") if whole else None
     value = role.elements.array(tile)
@@ -201,7 +200,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         role.emit_join()
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {ref.address};")
-    chunks = role.target.choice("store chunks") if t.layout.data == "chunks" else None
+    chunks = role.target.choice("store chunks") if t.layout == CHUNKS else None
     if chunks is not None:
         chunks(role, ref, base, value, t)
         return
@@ -230,10 +229,10 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
 
 def _make_owner_test(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Position) -> str:
     """Return the `if` that selects a single lane of those that hold the same value, and applies the mask."""
-    tests, layout = [], t.layout.data
-    if layout in ("rows", "one"):
+    tests = []
+    if not t.layout.varies_by_column:
         tests.append("lane % 4 == 0")
-    if layout in ("columns", "one"):
+    if not t.layout.varies_by_row:
         tests.append("lane < 4")
         if role.threads == 128:
             tests.append("warp == 0")
@@ -266,7 +265,7 @@ def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSA
     dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
     if op in role.joins_inside:
         role.emit_join()
-    half = is_packed(t)
+    half = t.is_packed
     wide = find_wide_place(role, place, t, adds) if mask is None else None
     if wide is not None:
         condition = make_alignment_test(role, wide, t)

@@ -21,7 +21,7 @@ def warp_any(role: RolePrinter, op: ops.Apply) -> None:
     """Emit a vote over the 16 rows that a warp holds of each slab."""
     x, t, target = op.arguments[0], op.result.type, role.storage(op.result).name
     assert isinstance(t, TileT)
-    if not isinstance(x.type, TileT) or x.type.layout.data in ("one", "columns"):
+    if not isinstance(x.type, TileT) or not x.type.layout.varies_by_row:
         role.out.line(f"bool {(vote := role.out.temp('vote'))} = false;")
         if isinstance(x.type, TileT):
             role.elements.emit_loop(x.type, lambda at: f"{vote} |= {strip(role.elements.element(x, at))};")
@@ -72,6 +72,6 @@ def _make_unlikely_test(role: RolePrinter, value: SSAValue) -> str:
     """Return a condition on a value that is hardly ever true."""
     t, name = value.type, role.elements.array(value)
     assert isinstance(t, TileT)
-    if t.layout.data == "full":
+    if t.layout.is_accumulator:
         return f"cuir::any_bits({name}) == 0x7f7f7f7f"
     return " + ".join(f"{name}[{r}]" for r in range(role.fragment(t).row_values)) + " > 3e38f"

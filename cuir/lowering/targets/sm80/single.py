@@ -35,7 +35,7 @@ def is_in_operand_order(tile: SSAValue) -> bool:
     if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(tile.type, TileT) or tile.type.element != F32:
         return False
     view = load.arg("view")
-    if not isinstance(view.type, SharedT) or view.type.transposed.data or tile.type.shape[1] % PANEL or tile.type.layout.data != "full":
+    if not isinstance(view.type, SharedT) or view.type.transposed.data or tile.type.shape[1] % PANEL or not tile.type.layout.is_accumulator:
         return False
     return all(is_left_operand_only(u.operation, tile) for u in tile.uses)
 

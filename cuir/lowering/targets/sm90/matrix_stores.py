@@ -34,7 +34,7 @@ def store_blocks(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, 
 @PRINTERS.choice("load pairs")
 def load_pairs(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> bool:
     """Emit loads of an accumulator's 8-bit columns in pairs, and return whether the tile is one."""
-    if t.dtype.data not in ("f8e4m3", "f8e5m2") or t.layout.data != "full" or not ref.alloc.panelled or role.fragment(t).slabs != 1:
+    if t.dtype.data not in ("f8e4m3", "f8e5m2") or not t.layout.is_accumulator or not ref.alloc.panelled or role.fragment(t).slabs != 1:
         return False
     role.out.line(f"cuir::load_pairs_{t.dtype.data}<{ref.alloc.rows}, {t.shape[1]}>({target.name}, {base}, row, col);")
     return True

@@ -19,8 +19,8 @@ from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from ...ir.layouts import HALVES
 from ...ir.machine_tiles import DEALT
+from ...layouts.tile_layouts import HALVES
 from ..sm80 import single
 
 if TYPE_CHECKING:
@@ -40,7 +40,13 @@ def is_in_operand_order(tile: SSAValue) -> bool:
     if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(t, TileT) or t.element not in HALVES:
         return False
     view = load.arg("view").type
-    if not isinstance(view, SharedT) or view.transposed.data or view.element != t.element or t.layout.data != "full" or t.shape[1] % STEP:
+    if (
+        not isinstance(view, SharedT)
+        or view.transposed.data
+        or view.element != t.element
+        or not t.layout.is_accumulator
+        or t.shape[1] % STEP
+    ):
         return False
     return all(single.is_left_operand_only(u.operation, tile) and _widens(u.operation) for u in tile.uses)
 

@@ -1,0 +1,1 @@
+"""Layouts: which register of which lane, or which cell of memory, holds an element of a tile."""
