@@ -160,7 +160,7 @@ def identity(dims: Dims) -> LinearMap:
 def read_map(text: str) -> LinearMap:
     """Read a map: `register: c0 r3 | lane: c1 c2 r0 r1 r2` says which bit of row or column each input bit is.
 
-    `-` is no bit, and `r0+r2` several. Outputs: r row, c column, p part of a sum, m cell of memory.
+    `.` is no bit, and `r0+r2` several. Outputs: r row, c column, p part of a sum, m cell of memory.
     """
     inputs, images = list[tuple[str, int]](), list[dict[str, int]]()
     for part in text.split("|"):
@@ -168,7 +168,7 @@ def read_map(text: str) -> LinearMap:
         inputs.append((name.strip(), len(words.split())))
         for word in words.split():
             image = dict[str, int]()
-            for bit in [] if word == "-" else word.split("+"):
+            for bit in [] if word == "." else word.split("+"):
                 output = OUTPUTS[bit[0]]
                 image[output] = image.get(output, 0) ^ 1 << int(bit[1:])
             images.append(image)
@@ -185,7 +185,7 @@ def show_map(linear: LinearMap) -> str:
         for column in linear.columns[first : first + bits]:
             coordinates = split(linear.outputs, column)
             spelled = [f"{letters[n]}{i}" for n, value in coordinates.items() for i in range(value.bit_length()) if value >> i & 1]
-            words.append("+".join(spelled) or "-")
+            words.append("+".join(spelled) or ".")
         parts.append(f"{name}: {' '.join(words)}".rstrip())
         first += bits
     return " | ".join(parts)

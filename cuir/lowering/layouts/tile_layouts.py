@@ -110,9 +110,9 @@ def _columns_of_a_thread(atom: LinearMap) -> tuple[list[int], list[int]]:
 
 
 FULL = TileLayout("full", ACCUMULATOR, "a thread's fragment of the accumulator of wgmma or mma.sync")
-ROWS = TileLayout("rows", "register: r3 | lane: - - r0 r1 r2", "one number for each row of the thread's fragment")
-COLUMNS = TileLayout("columns", "register: c0 | lane: c1 c2 - - -", "one number for each column of the thread's fragment")
-ONE = TileLayout("one", "register: | lane: - - - - -", "the number")
+ROWS = TileLayout("rows", "register: r3 | lane: . . r0 r1 r2", "one number for each row of the thread's fragment")
+COLUMNS = TileLayout("columns", "register: c0 | lane: c1 c2 . . .", "one number for each column of the thread's fragment")
+ONE = TileLayout("one", "register: | lane: . . . . .", "the number")
 PARTIAL = TileLayout("partial", "register: r3 | lane: p0 p1 r0 r1 r2", "the thread's share of the sum of each row of its fragment")
 BY_LANE = TileLayout("lanes", "register: | lane: c0 c1 c2 c3 c4", "every 32nd number")
 CHUNKS = TileLayout(

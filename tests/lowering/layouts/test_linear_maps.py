@@ -57,7 +57,7 @@ def test_the_text_of_a_map_is_read_back(a: LinearMap) -> None:
 
 
 def test_a_text_names_bits_of_outputs() -> None:
-    a = read_map("register: c0 r3 | lane: - r0+c1")
+    a = read_map("register: c0 r3 | lane: . r0+c1")
     assert a.inputs == (("register", 2), ("lane", 2)) and a.outputs == (("row", 4), ("column", 2))
     assert [split(a.outputs, c) for c in a.columns] == [{"row": r, "column": c} for r, c in ((0, 1), (8, 0), (0, 0), (1, 2))]
     assert a.at(register=3, lane=2) == {"row": 9, "column": 3} and join(a.outputs, {"column": 3}) == 48
