@@ -1,17 +1,23 @@
-"""Command `show`: a program in canonical form, or its difference to another."""
+"""Command `show`: a program in canonical form, its difference to another, or the layouts of its tiles."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..completion import complete_program
-from ..options import File, Json
+from ..option_conflicts import not_beside, only_with
+from ..options import Consts, File, Json, KernelName
 from ..output import print_json, stdout
+
+if TYPE_CHECKING:
+    from ...lowering.ir.ops import Kernel
 
 
 def show(
+    context: typer.Context,
     file: File,
     diff: Annotated[
         str | None,
@@ -19,18 +25,29 @@ def show(
             "--diff", metavar="FILE", help="another program: show what differs", autocompletion=complete_program, show_default=False
         ),
     ] = None,
+    layouts: Annotated[
+        bool, typer.Option("--layouts", help="show the compiled kernel's tiles and arrays: who holds an element, who meets in banks")
+    ] = False,
+    kernel: KernelName = None,
+    const: Consts = None,
     as_json: Json = False,
 ) -> None:
-    """Print a program in canonical form, or its difference to another.
+    """Print a program in canonical form, its difference to another, or the layouts of its tiles.
 
     Examples:
         cuir show flash_fwd_sm90
         cuir show mine.cuir --diff gemm
+        cuir show gemm --layouts -c BM=128
     """
     from ...syntax.printer import show as print_program
     from ..command_inputs import read_program
     from ..tables import compute_unified_diff, print_code, print_diff
 
+    not_beside(context, "layouts", "shows a kernel's layouts", "diff")
+    only_with(context, "layouts", "kernel", "const")
+    if layouts:
+        _show_layouts(_lower(file, kernel, const or ()), as_json)
+        return
     text = print_program(read_program(file))
     if diff is None:
         if as_json:
@@ -45,3 +62,89 @@ def show(
         print_diff(lines)
     else:
         stdout().print("the programs are equal")
+
+
+# ---- layouts
+def _lower(file: str, kernel: str | None, const: Iterable[str]) -> Kernel:
+    """Return the IR of a kernel after all passes."""
+    from ...checking.checker import check
+    from ...lowering.ir.build_ir import build
+    from ...lowering.passes.pipeline import optimise
+    from ..command_inputs import read_program, read_program_consts
+
+    program = read_program(file)
+    picked, consts = read_program_consts(program, file, kernel, const)
+    result = build(check(program, picked.name, consts))
+    optimise(result)
+    return result
+
+
+def _show_layouts(kernel: Kernel, as_json: bool) -> None:
+    """Print tables of tiles and of moves to shared memory, and a picture of each layout."""
+    from ...lowering.layouts.kernel_layouts import (
+        collect_moves,
+        collect_tiles,
+        count_copies,
+        describe_layout,
+        draw_banks,
+        draw_layout,
+    )
+    from ..tables import print_table
+
+    tiles, moves = collect_tiles(kernel), collect_moves(kernel)
+    if as_json:
+        rows = [
+            {
+                "role": use.role,
+                "layout": use.layout.name,
+                "dtype": use.type.dtype.data,
+                "shape": list(use.type.shape),
+                "registers": use.registers,
+                "bits": describe_layout(use.layout.of(use.type.shape, use.threads)),
+                "tiles": list(use.names),
+            }
+            for use in tiles
+        ]
+        accesses = [
+            {
+                "role": m.role,
+                "array": m.array,
+                "layout": m.tile.name,
+                "swizzle": m.swizzle,
+                "way": m.way,
+                "bytes": m.access.bytes,
+                "instructions": m.access.instructions,
+                "wavefronts": m.access.wavefronts,
+                "least": m.access.ideal,
+                "banks": list(m.access.banks),
+            }
+            for m in moves
+        ]
+        print_json({"ok": True, "diagnostics": [], "layouts": rows, "moves": accesses})
+        return
+    print_table(
+        "tiles in registers",
+        ("role", "layout", "tile", "registers", "values"),
+        [
+            (u.role, u.layout.name, f"{u.type.dtype.data} {u.type.shape[0]} x {u.type.shape[1]}", u.registers, ", ".join(u.names))
+            for u in tiles
+        ],
+    )
+    if moves:
+        print_table(
+            "moves between registers and shared memory, of a warp; the words that the first lanes want of each bank",
+            ("role", "array", "swizzle", "layout", "moved as", "bytes", "wavefronts", "least", "banks"),
+            [
+                (m.role, m.array, m.swizzle, m.tile.name, m.way, m.access.bytes, m.access.wavefronts, m.access.ideal, draw_banks(m.access))
+                for m in moves
+            ],
+        )
+    for use in {(u.layout.name, u.threads): u for u in reversed(tiles)}.values():
+        layout, console = use.layout.of(use.type.shape, use.threads), stdout()
+        console.print(f"{use.layout.name}: {use.layout.meaning}", style="bold", soft_wrap=True, highlight=False)
+        copies = count_copies(layout)
+        held = f"; {copies} lanes hold each" if copies > 1 else ""
+        head = f"{use.type.shape[0]} x {use.type.shape[1]} over {use.threads} threads: {describe_layout(layout)}{held}"
+        for line in (head, "cells: lane.register", *draw_layout(layout)):
+            console.print(line.rstrip(), soft_wrap=True, highlight=False, markup=False)
+        console.print()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from .layouts import Layout, repeat
-from .linear_maps import LinearMap
+from ...syntax.types import F32, PANEL_BYTES, DType
+from .layouts import LANES, Layout, fragment_map, repeat
+from .linear_maps import LinearMap, join
+from .tile_layouts import TileLayout
 
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row within which chunks are permuted
 CHUNK = 16  # bytes
@@ -53,13 +56,15 @@ def _map_panel(width: int, itemsize: int, swizzle: int) -> LinearMap:
 class Access:
     """How a warp reads or writes its part of an array: instructions of a thread, the bytes of one, its wavefronts.
 
-    A wavefront moves at most a word of each bank; `ideal` would do if no lanes met in a bank.
+    A wavefront moves at most a word of each bank; `ideal` would do if no lanes met in a bank. banks: the words of each
+    bank that the first lanes move together.
     """
 
     instructions: int
     bytes: int
     wavefronts: int
     ideal: int
+    banks: tuple[int, ...] = ()
 
     @property
     def conflicts(self) -> int:
@@ -67,20 +72,24 @@ class Access:
         return self.wavefronts - self.ideal
 
 
-def count_wavefronts(addresses: Sequence[int], size: int) -> tuple[int, int]:
-    """Return the wavefronts of an access of `size` bytes by each lane, and those that its different words need at least.
+def count_bank_words(addresses: Sequence[int], size: int) -> list[list[int]]:
+    """Return the different words of each bank that lanes access which go together.
 
-    Lanes go together as far as 128 bytes do: all 32 of 4 bytes, 16 of 8, 8 of 16.
+    Lanes that access `size` bytes each go together as far as 128 bytes do: all 32 of 4 bytes, 16 of 8, 8 of 16.
     """
-    group = min(len(addresses), BANKS * BANK_BYTES // max(size, BANK_BYTES))
-    taken, ideal = 0, 0
-    for first in range(0, len(addresses), group):
-        words = {a // BANK_BYTES + i for a in addresses[first : first + group] for i in range(-(-size // BANK_BYTES))}
+    together, groups = BANKS * BANK_BYTES // max(size, BANK_BYTES), list[list[int]]()
+    for first in range(0, len(addresses), together):
         banks = [0] * BANKS
-        for word in words:
+        for word in {a // BANK_BYTES + i for a in addresses[first : first + together] for i in range(-(-size // BANK_BYTES))}:
             banks[word % BANKS] += 1
-        taken, ideal = taken + max(banks), ideal + -(-len(words) // BANKS)
-    return taken, ideal
+        groups.append(banks)
+    return groups
+
+
+def count_wavefronts(addresses: Sequence[int], size: int) -> tuple[int, int]:
+    """Return the wavefronts of an access of `size` bytes by each lane, and those that its different words need at least."""
+    groups = count_bank_words(addresses, size)
+    return sum(map(max, groups)), sum(-(-sum(banks) // BANKS) for banks in groups)
 
 
 def find_access(registers: Layout, array: Layout, itemsize: int, warp: int = 0) -> Access:
@@ -105,9 +114,51 @@ def find_access(registers: Layout, array: Layout, itemsize: int, warp: int = 0) 
         ):
             break
         together.append(following)
-    size, taken, ideal = itemsize << len(together), 0, 0
     firsts = [first for first in range(registers.count) if not first & sum(together)]
-    for first in firsts:
-        a, b = count_wavefronts([cell(first, lane) * itemsize for lane in range(32)], size)
-        taken, ideal = taken + a, ideal + b
-    return Access(len(firsts), size, taken, ideal)
+    return _count_access([[cell(first, lane) * itemsize for lane in range(LANES)] for first in firsts], itemsize << len(together))
+
+
+def find_block_access(registers: Layout, array: Layout) -> Access:
+    """Return how a warp moves an accumulator's halves by ldmatrix or stmatrix, four blocks of 8 x 8 at a time.
+
+    Lanes give the addresses of the 16 bytes of a row of a block, and eight go together.
+    """
+    block, step = Layout(fragment_map("ldmatrix x4")), Layout(fragment_map("ldmatrix x4 rows"))
+    addresses = list[list[int]]()
+    for first in range(0, registers.count, block.count):
+        of_instruction = list[int]()
+        for lane in range(LANES):
+            row = step.place(0, lane)
+            held, of_lane, _ = block.find(**row, column=0)
+            place = registers.place(first + held, of_lane)
+            of_instruction.append(2 * array.find(row=place["row"], column=place["column"])[0])
+        addresses.append(of_instruction)
+    return _count_access(addresses, CHUNK)
+
+
+def _count_access(instructions: Sequence[Sequence[int]], size: int) -> Access:
+    taken, ideal = (sum(x) for x in zip(*(count_wavefronts(addresses, size) for addresses in instructions), strict=True))
+    return Access(len(instructions), size, taken, ideal, tuple(count_bank_words(instructions[0], size)[0]))
+
+
+Way = Literal["blocks", "pairs", "elements"]
+
+
+def choose_way(layout: TileLayout, element: DType, columns: int, in_panels: bool) -> Way:
+    """Return how an array's rows and a tile are moved: by ldmatrix and stmatrix, in pairs that meet in no bank, or neither."""
+    if in_panels and layout.packs(element) and columns % 16 == 0:
+        return "blocks"
+    if in_panels and layout.is_accumulator and element == F32 and columns % (PANEL_BYTES // F32.itemsize) == 0:
+        return "pairs"
+    return "elements"
+
+
+def swap_odd_rows(layout: Layout) -> Layout:
+    """Return an accumulator's layout whose odd rows have their panels' halves exchanged: the order of moves in pairs.
+
+    So lanes of four rows meet in no bank (`accumulator_pairs` of `include/accumulators.cuh`).
+    """
+    first_row = layout.atom.columns.index(join(layout.atom.outputs, {"row": 1}))
+    half = join(layout.atom.outputs, {"column": 16})
+    columns = tuple(c ^ half if i == first_row else c for i, c in enumerate(layout.atom.columns))
+    return Layout(LinearMap(layout.atom.inputs, layout.atom.outputs, columns), layout.repeats, layout.turns)

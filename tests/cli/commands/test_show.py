@@ -24,3 +24,19 @@ def test_show_diff(cuir: Callable, good: Path, tmp_path: Path) -> None:
     ]
     assert "equal" in cuir("show", good, "--diff", good).out
     assert cuir("show", good, "--diff", good, "--json").json["equal"] is True
+
+
+def test_show_layouts(cuir: Callable, good: Path) -> None:
+    text = cuir("show", good, "--layouts").out
+    assert "tiles in registers" in text and "cells: lane.register" in text
+    found = cuir("show", good, "--layouts", "--json").json
+    assert found["ok"] and {"role", "layout", "dtype", "shape", "registers", "bits", "tiles"} == found["layouts"][0].keys()
+    assert any(row["bits"].startswith("register: c0 r3") for row in found["layouts"] if row["layout"] == "full")
+    moves = cuir("show", "flash_fwd_sm90", "--layouts", "--json").json["moves"]
+    assert moves and all(m["wavefronts"] >= m["least"] and len(m["banks"]) == 32 for m in moves)
+    for argv, problem in (
+        (("--layouts", "--diff", good), "--diff says nothing beside --layouts"),
+        (("-k", "f"), "--kernel is for --layouts"),
+    ):
+        refused = cuir("show", good, *argv)
+        assert refused.code == 2 and problem in refused.err

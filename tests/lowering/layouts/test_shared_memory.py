@@ -15,14 +15,24 @@ from cuir.checking.checked import SharedAlloc
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.cuda.prelude import COMMON, read_parts
-from cuir.lowering.layouts.layouts import ACCUMULATOR, Layout, fragment_map, repeat
+from cuir.lowering.layouts.layouts import Layout, fragment_map, repeat
 from cuir.lowering.layouts.linear_maps import read_map
-from cuir.lowering.layouts.shared_memory import SWIZZLES, Access, count_wavefronts, find_access, lay_out_array, swizzle_address
-from cuir.lowering.layouts.tile_layouts import CHUNKS, FULL
+from cuir.lowering.layouts.shared_memory import (
+    SWIZZLES,
+    Access,
+    choose_way,
+    count_wavefronts,
+    find_access,
+    find_block_access,
+    lay_out_array,
+    swap_odd_rows,
+    swizzle_address,
+)
+from cuir.lowering.layouts.tile_layouts import CHUNKS, FULL, ROWS
 from cuir.lowering.targets import sm80, sm90
 from cuir.lowering.targets.sm90.operands import SBO, Operand
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, F16
+from cuir.syntax.types import BF16, F16, F32
 from tests.lowering.host import GXX
 
 
@@ -165,13 +175,24 @@ def test_wavefronts_are_counted_by_words_of_a_bank() -> None:
 
 def test_who_meets_in_banks() -> None:
     """An accumulator of f32 meets twice in pairs, but not if odd rows begin with the other half; chunks of 8-bit numbers do not."""
-    floats = lay_out_array(64, 64, 4)
-    assert find_access(FULL.of((64, 64), 128), floats, 4) == Access(16, 8, 64, 32)
-    twisted = repeat(read_map("register: c0 r3 c3 c4 | lane: c1 c2 r0+c4 r1 r2 | warp: r4 r5"), ("column", 2))
-    assert find_access(twisted, floats, 4) == Access(16, 8, 32, 32)
+    floats, tile = lay_out_array(64, 64, 4), FULL.of((64, 64), 128)
+    half, all_once = (2,) * 16 + (0,) * 16, (1,) * 32
+    assert find_access(tile, floats, 4) == Access(16, 8, 64, 32, half)
+    assert find_access(swap_odd_rows(tile), floats, 4) == Access(16, 8, 32, 32, all_once)
+    assert swap_odd_rows(tile) == repeat(read_map("register: c0 r3 c3 c4 | lane: c1 c2 r0+c4 r1 r2 | warp: r4 r5"), ("column", 2))
     eights = repeat(read_map("register: c0 r3 c1 c2 | lane: c3 c4 r0 r1 r2 | warp: r4 r5"), ("column", 2))
-    assert find_access(eights, floats, 4) == Access(8, 16, 32, 32)
+    assert find_access(eights, floats, 4) == Access(8, 16, 32, 32, all_once)
     chunks = CHUNKS.of((64, 128), 128)
     assert find_access(chunks, lay_out_array(64, 128, 1), 1).conflicts == find_access(chunks, lay_out_array(64, 128, 2), 2).conflicts == 0
-    assert find_access(FULL.of((64, 64), 128), lay_out_array(64, 64, 4, 0), 4).conflicts > 0
-    assert find_access(repeat(read_map(ACCUMULATOR), ("column", 4)), lay_out_array(16, 32, 4), 4, warp=0).bytes == 8
+    assert find_access(tile, lay_out_array(64, 64, 4, 0), 4).conflicts > 0
+    assert find_block_access(tile, lay_out_array(64, 64, 2)) == Access(4, 16, 16, 16, all_once)
+    assert find_block_access(tile, lay_out_array(64, 64, 2, 0)).conflicts == 7 * 16  # rows of 128 bytes, in the same banks
+
+
+def test_the_way_of_a_move_follows_from_layout_and_array() -> None:
+    ways = {
+        (layout.name, dtype.name, columns, panels): choose_way(layout, dtype, columns, panels)
+        for layout, dtype, columns, panels in product((FULL, ROWS), (F16, F32), (8, 64), (True, False))
+    }
+    assert {key for key, way in ways.items() if way == "blocks"} == {("full", "f16", 64, True)}
+    assert {key for key, way in ways.items() if way == "pairs"} == {("full", "f32", 64, True)}

@@ -13,6 +13,7 @@ from ...analyses.vector_accesses import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
 from ...ir.machine_tiles import DEALT
+from ...layouts.shared_memory import choose_way
 from ...layouts.tile_layouts import CHUNKS
 from ..address_sums import SharedRef
 from ..dtypes import MEMORY, from_memory, to_memory
@@ -108,28 +109,21 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
     operand = role.target.choice("load operand")
     if operand is not None and operand(role, op, ref, base, target.name):
         return
-    blocks = role.target.choice("load blocks") if target.packed and ref.alloc.panelled and cols % 16 == 0 else None
+    way = choose_way(t.layout, t.element, cols, ref.alloc.panelled)
+    blocks = role.target.choice("load blocks") if way == "blocks" else None
     if blocks is not None:
         blocks(role, ref, base, target, t)
         return
     pairs = role.target.choice("load pairs")
     if pairs is not None and pairs(role, ref, base, target, t):
         return
-    if _moves_pairs(role, ref, t):
+    if way == "pairs":
         role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({target.name}, {base}, row, lane);")
         return
     if t.element == F32 and t.layout.is_per_column and not ref.alloc.panelled and cols % 8 == 0:
         role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
         return
     _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
-
-
-def _moves_pairs(role: RolePrinter, ref: SharedRef, t: TileT) -> bool:
-    """Return whether lanes move a tile in pairs of columns without bank conflicts.
-
-    They do for an accumulator in whole panels.
-    """
-    return t.element == F32 and t.layout.is_accumulator and ref.alloc.panelled and t.shape[1] % 32 == 0
 
 
 def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
@@ -192,9 +186,8 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
 def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
     t, out = tile.type, role.out
     assert isinstance(t, TileT)
-    half = t.is_packed
-    whole = half and ref.alloc.panelled and t.shape[1] % 16 == 0 and mask is None
-    blocks = role.target.choice("store blocks") if whole else None
+    half, way = t.is_packed, choose_way(t.layout, t.element, t.shape[1], ref.alloc.panelled)
+    blocks = role.target.choice("store blocks") if way == "blocks" and mask is None else None
     value = role.elements.array(tile)
     if op in role.joins_inside:
         role.emit_join()
@@ -208,7 +201,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
         blocks(role, op, ref, base, value, t)
         return
     dealt = bool(op.const(DEALT, False))
-    if mask is None and _moves_pairs(role, ref, t):
+    if mask is None and way == "pairs":
         out.line(
             f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({value}, {base}, row, lane);"
         )
