@@ -1,4 +1,4 @@
-"""Walks over IR: the operations of a block, all operations inside one, the end of a region."""
+"""Walks over IR: the operations of a block, all inside one, the end of a region, the loop around an operation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from xdsl.ir import Block, Operation, Region
 
-from .control import Yield
+from .control import Loop, Yield
 
 
 def operations(block: Block) -> list[Operation]:
@@ -49,3 +49,11 @@ def last(region: Region) -> Yield:
     end = region.block.last_op
     assert isinstance(end, Yield)
     return end
+
+
+def find_innermost_loop(op: Operation) -> Loop | None:
+    """Return the innermost loop around an operation."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, Loop):
+        parent = parent.parent_op()
+    return parent

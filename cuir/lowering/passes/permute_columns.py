@@ -20,7 +20,7 @@ from ..analyses.stores import is_panelled
 from ..analyses.value_flow import find_targets
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, find_innermost_loop
 from ..ir.machine_tiles import DEALT, in_order
 from ..layouts.layouts import LANES
 from .rewriting import before, insert, replace
@@ -44,7 +44,7 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
     """Deal a web, unless a loop around its products contains a reader that needs order."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
     outer_uses = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
-    loops = {loop for p in products if (loop := _find_innermost_loop(p)) is not None}
+    loops = {loop for p in products if (loop := find_innermost_loop(p)) is not None}
     if any(_is_within(use.operation, loops) for _, use in outer_uses):
         return
     for value, use in outer_uses:
@@ -138,15 +138,7 @@ def _leaves_web(use: Use, web: Web) -> bool:
 
 
 def _is_within(op: Operation, loops: set[ops.Loop]) -> bool:
-    loop = _find_innermost_loop(op)
+    loop = find_innermost_loop(op)
     while loop is not None and loop not in loops:
-        loop = _find_innermost_loop(loop)
+        loop = find_innermost_loop(loop)
     return loop is not None
-
-
-def _find_innermost_loop(op: Operation) -> ops.Loop | None:
-    """Return the innermost loop around an operation."""
-    parent = op.parent_op()
-    while parent is not None and not isinstance(parent, ops.Loop):
-        parent = parent.parent_op()
-    return parent

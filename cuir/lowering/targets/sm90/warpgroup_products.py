@@ -13,6 +13,7 @@ from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT, is_scalar
+from ...ir.ir_walk import find_innermost_loop
 from .operands import Operand
 
 if TYPE_CHECKING:
@@ -57,13 +58,21 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
                 role.elements.assign(target, c)
             if c not in results:
                 out.line(f"cuir::fence_regs({target.name});")
-        if isinstance(op.arg("a").type, TileT):
-            out.line(f"cuir::fence_regs({role.elements.array(op.arg('a'))});")
+        a = op.arg("a")
+        if isinstance(a.type, TileT):
+            fence = "renew_regs" if _is_loop_invariant(a, op) else "fence_regs"
+            out.line(f"cuir::{fence}({role.elements.array(a)});")
         results.add(op.results[0])
     out.line("cute::warpgroup_arrive();")
     for op in products:
         out.mark(role.span(op))
         _issue_product(role, op)
+
+
+def _is_loop_invariant(value: SSAValue, op: Operation) -> bool:
+    """Return whether a value is defined outside of the innermost loop around an operation."""
+    loop = find_innermost_loop(op)
+    return loop is not None and not loop.is_ancestor(value.owner)
 
 
 def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
