@@ -20,6 +20,7 @@ from ..text.diagnostics import CuirError, Sink
 from ..text.source import Source, Span
 from .build import Builder
 from .hints import explain
+from .lalr import PLUGINS
 from .nodes import Program
 
 LONGEST, ERRORS = 2**20, 50  # most characters of a text; most syntax errors reported: each takes another parse
@@ -55,6 +56,7 @@ class _Machine:
             transformer=self.builder,
             keep_all_tokens=True,
             maybe_placeholders=False,
+            _plugins=PLUGINS,
         )
 
 

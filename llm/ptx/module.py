@@ -15,6 +15,7 @@ from typing import Any, cast
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import LarkError
 
+from cuir.syntax.lalr import PLUGINS
 from cuir.text.diagnostics import CuirError
 
 ENTRY = re.compile(r"^(?:\.visible\s+|\.weak\s+)*\.entry\s+([\w$]+)", re.M)
@@ -135,7 +136,7 @@ def _closing(ptx: str, opening: int) -> int:
 def _parser() -> Lark:
     """Return the parser of bodies."""
     text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
-    return Lark(text, parser="lalr", transformer=_Build())
+    return Lark(text, parser="lalr", transformer=_Build(), _plugins=PLUGINS)
 
 
 @v_args(inline=True)
