@@ -7,6 +7,7 @@ parameters), or absent (no thread gets there with it).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def extent(numbers: Sequence[Number]) -> int:
     """Return the number of elements of a result of these numbers."""
     sizes = {a: s for n in numbers for a, s in zip(n.axes, n.data.shape)}
     threads = max((n.data.shape[-1] for n in numbers), default=1)
-    return int(np.prod([threads, *sizes.values()]))
+    return math.prod(sizes.values(), start=threads)
 
 
 def apply(function: Callable[..., Ints], *numbers: Number) -> Number:

@@ -69,6 +69,9 @@ class Threads:
         self.turns: dict[int, int] = dict.fromkeys((header for header, _, _, _ in self.counters.values()), 1)
         self.reach: Mask = np.zeros((len(self.flow.blocks), self.count), bool)
         self.reach[0] = True
+        self.growths = [0] * len(self.flow.blocks)  # how often threads were added to a block
+        self.sent: dict[tuple[int, int], tuple[int, Mask | None]] = {}  # what an edge has passed on: growths of its block, its condition
+        self.allowed: dict[tuple[str, bool], tuple[Number, Mask]] = {}  # results of `may`, each for a number
 
     def _symbols(self) -> dict[str, Number]:
         """Return the addresses of shared arrays, static ones first, and of parameters, far from them."""
@@ -417,18 +420,30 @@ class Threads:
         """Propagate threads from block to block; return whether any got further."""
         grown = False
         for b in self.flow.order:
-            for to, guard in self.flow.blocks[b].out:
-                threads = self.reach[b] if guard is None else self.reach[b] & self.may(*guard)
-                if (threads & ~self.reach[to]).any():
+            for edge, (to, guard) in enumerate(self.flow.blocks[b].out):
+                mask = None if guard is None else self.may(*guard)
+                growths, previous = self.sent.get((b, edge), (-1, None))
+                if growths == self.growths[b] and mask is previous:
+                    continue
+                self.sent[b, edge] = self.growths[b], mask
+                threads = self.reach[b] if mask is None else self.reach[b] & mask
+                if (threads > self.reach[to]).any():
                     self.reach[to] |= threads
+                    self.growths[to] += 1
                     grown = True
         return grown
 
     def may(self, name: str, holds: bool) -> Mask:
         """Return the threads in which a predicate may hold (or not)."""
-        data, state = self.value(name).rows
+        number = self.value(name)
+        known = self.allowed.get((name, holds))
+        if known is not None and known[0] is number:
+            return known[1]
+        data, state = number.rows
         mask: Mask = (((state == CERTAIN) & ((data != 0) == holds)) | (state == UNKNOWN)).any(0)
-        return np.broadcast_to(mask, (self.count,))
+        mask = np.broadcast_to(mask, (self.count,))
+        self.allowed[name, holds] = number, mask
+        return mask
 
     def at(self, i: int) -> Mask:
         """Return the threads that may execute an instruction."""
@@ -444,13 +459,13 @@ class Threads:
         number = self.possible(i, self.value(operand))
         data, state = number.rows
         threads = self.at(i)
-        masks: dict[int, Mask] = {}
         state = np.broadcast_to(state, (len(state), self.count))
         data = np.broadcast_to(data, (len(data), self.count))
-        is_known = (state == CERTAIN) & threads
-        for value in np.unique(data[is_known]):
-            masks[int(value)] = (is_known & (data == value)).any(0)
-        return [(np.int64(v), m) for v, m in masks.items()], bool(((state == UNKNOWN) & threads).any())  # type: ignore[misc]
+        rows, columns = np.nonzero((state == CERTAIN) & threads)
+        values, places = np.unique(data[rows, columns], return_inverse=True)
+        masks: Mask = np.zeros((len(values), self.count), bool)
+        masks[places, columns] = True
+        return list(zip(values, masks)), bool(((state == UNKNOWN) & threads).any())
 
 
 def _add_samples(samples: dict[bytes, tuple[Ints, NDArray[np.int8]]], number: Number, threads: Mask) -> bool:
