@@ -39,7 +39,7 @@ _EXACT = frozenset([
 ])  # fmt: skip
 # Operations whose result may have that absolute error near 0.
 _ABSOLUTE = frozenset([
-    "log", "log_", "log2", "log10", "log1p", "tanh", "tanh_", "erf", "erfc", "gelu", "logsumexp", "logaddexp",
+    "log", "log_", "log2", "log10", "tanh", "tanh_", "erf", "erfc", "gelu", "logsumexp", "logaddexp",
     "_log_softmax", "softplus", "sin", "cos", "log_sigmoid_forward", "mish", "atan", "asin", "acos",
 ])  # fmt: skip
 # Operations of the language; others use logarithms and powers, whose errors grow with the exponent.
@@ -51,6 +51,9 @@ _LANGUAGE_OPERATIONS = frozenset([
 
 # Operations that sum any number of terms: a kernel may use another order, of blocks and within them.
 _SUMS = frozenset(["sum", "mean", "cumsum", "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "matmul", "convolution"])
+
+# Statistics that are sums of any number of terms, all of one sign: their error is relative to the result.
+_STATISTICS = frozenset(["var", "std", "linalg_vector_norm"])
 
 # Products, and the position of their factors among the arguments.
 _FACTORS = dict.fromkeys(("mm", "bmm", "mv", "dot", "matmul", "convolution"), 0) | dict.fromkeys(("addmm", "baddbmm", "addmv"), 1)
@@ -64,6 +67,8 @@ _STEPS = {
     "copysign": 1,
 }
 _TF32 = 0.7 * 2.0**-10  # relative error of an operand rounded to TF32
+# of an operand taken as two TF32 numbers: the end of the second, and of a subnormal number the bits that neither has
+_TWO_PARTS, _TWO_PARTS_SUBNORMAL = 2.0**-21, 2.0**-136
 
 
 class SingleError:
@@ -88,6 +93,7 @@ class SingleError:
         self._tf32_between: list[dict[str, torch.Tensor]] | None = None
         self._turned: dict[str, torch.Tensor] | None = None
         self._rounded: dict[torch.dtype, list[dict[str, torch.Tensor]]] = {}
+        self._two_parts: list[dict[str, torch.Tensor]] | None = None
 
     def tensor_core(self) -> dict[str, torch.Tensor]:
         """Return the outputs with operands of products rounded to TF32 as the tensor core rounds them."""
@@ -113,10 +119,16 @@ class SingleError:
             self._tf32_between = [self._round_factors(self.decided, g, self.jumped) for g in (None, *_make_generators())]
         return self._tf32_between
 
+    def two_parts(self) -> list[dict[str, torch.Tensor]]:
+        """Return the outputs with factors of products as two TF32 numbers; results of step functions stay."""
+        if self._two_parts is None:
+            self._two_parts = [self._round_factors(self.decided, g, self.jumped, 2) for g in _make_generators()]
+        return self._two_parts
+
     def _round_factors(
-        self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = ()
+        self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = (), parts: int = 1
     ) -> dict[str, torch.Tensor]:
-        with force_exact_products(), _RoundFactors(decided, generator, jumped):
+        with force_exact_products(), _RoundFactors(decided, generator, jumped, parts):
             return self.spec.single(dict(self.inputs), self.outputs)
 
     def find_turned(self) -> dict[str, torch.Tensor]:
@@ -387,6 +399,8 @@ class _PerturbOperations(_ReplayDecisions):
         if name in _SUMS:
             most = func(*map(_compute_magnitude, args), **(kwargs or {}))
             return self._change(func, args, result, lambda x: _perturb_by(x, self.generator, most * _compute_order_error(name, args, x)))
+        if name in _STATISTICS:
+            return self._change(func, args, result, lambda x: _perturb_by(x, self.generator, x.abs() * _compute_order_error(name, args, x)))
         exact = name in _EXACT or func.is_view
         return self._change(func, args, result, None if exact else lambda x: _perturb(x, self.generator, name))
 
@@ -394,12 +408,12 @@ class _PerturbOperations(_ReplayDecisions):
 class _RoundFactors(_ReplayDecisions):
     """Mode that replays recorded decisions and rounds the factors of products to TF32.
 
-    generator: of roundings other than the tensor core's.
+    generator: of roundings other than the tensor core's. parts: TF32 numbers of each factor, 2 only with a generator.
     """
 
-    def __init__(self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = ()):
+    def __init__(self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = (), parts: int = 1):
         super().__init__(decided, jumped)
-        self.generator = generator
+        self.generator, self.parts = generator, parts
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -418,7 +432,10 @@ class _RoundFactors(_ReplayDecisions):
             return a, b
         if self.generator is None:
             return split_operands(a, b, 1)
-        return _perturb_evenly(a, self.generator, _TF32), _perturb_evenly(b, self.generator, _TF32)
+        if self.parts == 1:
+            return _perturb_evenly(a, self.generator, _TF32), _perturb_evenly(b, self.generator, _TF32)
+        x, y = (_perturb_by(f, self.generator, f.abs() * _TWO_PARTS + _TWO_PARTS_SUBNORMAL * (f != 0)) for f in (a, b))
+        return x, y
 
 
 def _compute_order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> float:
@@ -427,7 +444,7 @@ def _compute_order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> flo
     n roundings, one by one and in either direction, add up to about sqrt(n) / 6 units in the last place of the sum.
     """
     operand = next((a for a in args if isinstance(a, torch.Tensor)), x)
-    terms = operand.numel() / max(1, x.numel()) if name in ("sum", "mean") else operand.shape[-1] if operand.dim() else 1
+    terms = operand.numel() / max(1, x.numel()) if name in ("sum", "mean") or name in _STATISTICS else operand.shape[-1] if operand.dim() else 1
     return _RELATIVE_ERROR + _ULP * math.sqrt(max(1.0, terms)) / 2
 
 

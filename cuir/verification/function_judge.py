@@ -200,7 +200,8 @@ class _Measure:
                 self.get_single()
             except CuirError:
                 self.coarse = True
-        self.tf32 = not self.coarse and get_parts(checked) == 1
+        parts = 0 if self.coarse else get_parts(checked)
+        self.tf32, self.two_parts = parts == 1, parts == 2
         if self.coarse:
             self.first = spec.yardstick(inputs, names, exact, self.dtype)  # type: ignore[arg-type]
         else:
@@ -248,10 +249,16 @@ class _Measure:
         try:
             single = self.get_single()
             if decided:
-                coarser = single.tf32_between_steps() if self.tf32 else []
+                coarser = single.tf32_between_steps() if self.tf32 else single.two_parts() if self.two_parts else []
                 return [single.plain[name], *(x[name] for x in (*single.off_between_steps(), *coarser))]
             coarser = (
-                single.tf32() if self.tf32 else single.evaluate_rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+                single.tf32()
+                if self.tf32
+                else single.two_parts()
+                if self.two_parts
+                else single.evaluate_rounded(self.dtype)
+                if self.coarse and self.dtype != torch.float32
+                else []
             )
             return [single.plain[name], *(x[name] for x in (*single.off(), *coarser))]
         except CuirError:
