@@ -444,7 +444,9 @@ def _compute_order_error(name: str, args: Sequence[Any], x: torch.Tensor) -> flo
     n roundings, one by one and in either direction, add up to about sqrt(n) / 6 units in the last place of the sum.
     """
     operand = next((a for a in args if isinstance(a, torch.Tensor)), x)
-    terms = operand.numel() / max(1, x.numel()) if name in ("sum", "mean") or name in _STATISTICS else operand.shape[-1] if operand.dim() else 1
+    terms = (
+        operand.numel() / max(1, x.numel()) if name in ("sum", "mean") or name in _STATISTICS else operand.shape[-1] if operand.dim() else 1
+    )
     return _RELATIVE_ERROR + _ULP * math.sqrt(max(1.0, terms)) / 2
 
 

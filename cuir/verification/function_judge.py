@@ -33,6 +33,9 @@ _CANCELLED = 2.0**-20
 _MASK = 1e30  # larger numbers absorb what is added to them
 # of the largest number of a dtype: near it rounding decides between numbers about as large and infinities
 _EDGE = 0.99
+_GROSS = 1 / 16  # relative error of an element that is wrong beside larger ones
+_STEADY = 2.0**-10  # relative error of an element whose size float32 determines
+_LEAST = 2.0**-100  # smaller elements are not compared beside larger ones: exponentials below 2^-126 are 0
 # relative error of a row in PyTorch's float32 above which the row is not compared, if intermediate values overflow
 _BROKEN = 1 / 8
 
@@ -415,7 +418,30 @@ class _Judgement:
             verdict = self.compare(torch.stack([own_errors, *errors]).amax(0), None, beyond)
         if not verdict.share <= 1:
             raise self.make_refusal(verdict)
+        self.require_elements()
         return verdict
+
+    def require_elements(self) -> None:
+        """Raise CuirError V301 for an element that is off by a sixteenth of itself, beside larger ones of its row.
+
+        Only elements that float32 gives to a thousandth, also with the errors of operations: sums that cancel, and what
+        lies near a decision, are not.
+        """
+        x, w = self.x, self.w
+        least = max(_LEAST, torch.finfo(self.output.dtype).smallest_normal)
+        off = (w.abs() >= least) & w.isfinite() & ((x - w).abs() > _GROSS * w.abs()) & ~self.free
+        if self.measure.coarse or self.output.dtype.itemsize < 2 or not off.any():
+            return
+        for values in (self.measure.first[self.name], *self.measure.off(self.name)):
+            off = off & ((values.double() - w).abs() <= _STEADY * w.abs())
+        if off.any():
+            index = torch.nonzero(off)[0].tolist()
+            actual, expected = show_different(x[tuple(index)].item(), w[tuple(index)].item())
+            raise self.make_error(
+                "V301",
+                f"{self.name}{index} is {actual}, the specification gives {expected}: PyTorch's {self.measure.words} gives such a small element as exactly as large ones; {int(off.sum())} such elements",
+                "a floor or an addend beside small numbers, or a sum that rounds them away, makes a small result wrong",
+            )
 
     def judge_integers(self) -> OutputNumbers:
         differs = self.output != self.expected

@@ -34,9 +34,9 @@ from .values.cases import Draw, compute_shape, count_elements, get_integer_const
 from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .values.joint_extremes import find_steep_sums
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
-from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .values.special_plan import SPECIAL, Operations, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .values.spread_nan import KIND as NAN
-from .values.spread_nan import find_spread
+from .values.spread_nan import find_spread, list_others
 from .values.step_inputs import KIND as STEPS
 from .values.step_inputs import make_decisive_inputs, move_to_steps
 from .values.underflowing_sums import KIND as UNDERFLOW
@@ -241,7 +241,7 @@ def _find_spread(
 
     x = drawn[name]
     assert isinstance(x, torch.Tensor)
-    return find_spread(x, turn + draw.seed // get_special_plan(checked, spec).count(NAN), evaluate(x), evaluate)
+    return find_spread(x, turn + draw.seed // get_special_plan(checked, spec).count(NAN), evaluate(x), evaluate, list_others(drawn, name))
 
 
 _SPECIAL_PLAN = ResultKey[SpecialPlan]("special values")
@@ -299,7 +299,9 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     mentioned = collect_from_source(spec.reference) | comparisons.mentioned | collect_from_kernel(checked)
     exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
     reduces = any(c.op.traits.reduction or c.op.traits.column_reduction for c in checked.calls())
-    plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, exponential, reduces)
+    products = any(c.op.traits.product for c in checked.calls())
+    has = Operations(reduces, products, exponential)
+    plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, has)
     if attention:
         return SpecialPlan(hidden=plan.hidden, reduced=plan.reduced, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
     floats = {n: x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}

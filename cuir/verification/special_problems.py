@@ -18,7 +18,7 @@ _QUICK = {
     "infinite": 4,
     "nan": 1,
     "steep": 2,
-    "vast": 2,
+    "vast": 6,
     "near": 3,
     "both": 3,
     "edges": 6,

@@ -11,7 +11,7 @@ import textwrap
 import tokenize
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,21 @@ _BOUNDED = frozenset(
         "fmax",
     ]
 )
+# operations that PyTorch computes in double precision, where a sum in f32 overflows
+_WIDE = frozenset(
+    [
+        "native_layer_norm",
+        "native_group_norm",
+        "native_batch_norm",
+        "_fused_rms_norm",
+        "var",
+        "var_mean",
+        "std",
+        "std_mean",
+        "linalg_vector_norm",
+        "norm",
+    ]
+)
 _OPEN = frozenset(["isnan", "isinf", "isfinite", "nan_to_num", "nan_to_num_", "isposinf", "isneginf"])
 
 
@@ -52,18 +67,19 @@ _OPEN = frozenset(["isnan", "isinf", "isfinite", "nan_to_num", "nan_to_num_", "i
 class Mentioned:
     """Numbers that floats, and integers, are compared with.
 
-    open: the reference handles NaN and infinities explicitly.
+    open: the reference handles NaN and infinities explicitly. wide: it adds in double precision whatever its dtype.
     """
 
     floats: tuple[float, ...] = ()
     integers: tuple[int, ...] = ()
     open: bool = False
+    wide: bool = False
 
     def __or__(self, other: Mentioned) -> Mentioned:
         floats, integers = (
             tuple(dict.fromkeys((*a, *b)))[:MOST] for a, b in ((self.floats, other.floats), (self.integers, other.integers))
         )
-        return Mentioned(floats, integers, self.open or other.open)
+        return Mentioned(floats, integers, self.open or other.open, self.wide or other.wide)
 
 
 def collect_from_kernel(checked: Checked) -> Mentioned:
@@ -216,7 +232,7 @@ class Comparisons(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.floats, self.integers, self.open = list[float](), list[int](), False
+        self.floats, self.integers, self.open, self.wide = list[float](), list[int](), False, False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -225,6 +241,7 @@ class Comparisons(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         self.open |= name in _OPEN
+        self.wide |= name in _WIDE
         if name in _COMPARISONS and args and isinstance(args[0], torch.Tensor):
             operands = [*args[1:], *(kwargs or {}).values()]
             numbers = [x for x in operands if isinstance(x, (int, float)) and not isinstance(x, bool)]
@@ -237,7 +254,7 @@ class Comparisons(TorchDispatchMode):
     @property
     def mentioned(self) -> Mentioned:
         """The numbers recorded so far."""
-        return _filter(self.floats, self.integers, self.open)
+        return replace(_filter(self.floats, self.integers, self.open), wide=self.wide)
 
 
 def _filter(floats: Sequence[float], integers: Sequence[int], open_: bool) -> Mentioned:

@@ -11,9 +11,23 @@ import torch
 from ...spec.function_specification import Value
 from .joint_extremes import Meeting, find_meetings, find_steep, make_steep, meet
 from .mentioned_numbers import Mentioned
-from .special_values import hide, list_neighbours, make_close, make_large, make_near, make_vast, scatter, scatter_few
+from .special_values import (
+    ALONE,
+    END,
+    OPPOSED,
+    SMALL,
+    hide,
+    list_neighbours,
+    list_vast_factors,
+    make_close,
+    make_large,
+    make_near,
+    make_vast,
+    scatter,
+    scatter_few,
+)
 from .spread_nan import KIND as NAN
-from .spread_nan import find_spread, put_few
+from .spread_nan import find_spread, list_others, put_few
 
 SPECIAL = ("hidden", "bounds", "infinite", "nan", "steep", "vast", "near", "both", "edges")  # kinds of inputs
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -21,6 +35,9 @@ _USUAL = (0.0, -0.0, 1.0, -1.0)
 _SCALARS = (0.0, 1.0, -1.0, -0.7)
 _BLOCKS = (16, 32, 64, 128)
 _TURNS = 3  # forms of problems with hidden values; in the last one all other tensors have rows alike
+_LEAST_FLOOR, _LARGEST_FLOOR = 1e-30, 1e-2  # of numbers that keep a root, a logarithm or a quotient away from 0
+_SCALED = 2.0**8  # an exact factor, in all dtypes
+_ROUNDED = 1e-12  # relative difference of results in float64 that are the same
 _SHARE = 1 / 4  # share of the changed elements that must be finite
 _VIEWS = (
     "Expand", "Unsqueeze", "Squeeze", "View", "Reshape", "Slice", "Select", "ToCopy", "Clone", "Permute", "Transpose",
@@ -59,6 +76,15 @@ class Uses:
 
 
 @dataclass(frozen=True)
+class Operations:
+    """Kinds of operations that a kernel has: reductions of rows or columns, matrix products, exponentials."""
+
+    reductions: bool
+    products: bool
+    exponentials: bool
+
+
+@dataclass(frozen=True)
 class SpecialPlan:
     """Special values by the names of inputs.
 
@@ -66,9 +92,10 @@ class SpecialPlan:
     are also in `reduced`, with the answer to whether whole rows may be -inf. infinite, bounds: values that
     elements may have; meetings: infinities that occur together, with scalars at 0 and 1. steep: tensors whose rows may
     fall or rise by more than exponentials admit, with their factors. tensors: those that may be vast or near one
-    another; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
+    another; floors: small numbers that values are compared with, below which rows lie; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
     numbers that they are compared with. derived: the specification gives floats that follow from others, such as the
-    LSE of a forward pass: they are rounded separately, which vast numbers would show. selected: tensors of whose
+    LSE of a forward pass: they are rounded separately, which vast numbers would show. free: tensors on whose scale
+    outputs do not depend: only of these may sums not leave f32. selected: tensors of whose
     elements outputs are extremes, NaN if one of these is.
     """
 
@@ -78,11 +105,13 @@ class SpecialPlan:
     steep: tuple[tuple[str, str], ...] = ()
     bounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     tensors: tuple[str, ...] = ()
+    floors: tuple[float, ...] = ()
     alike: tuple[tuple[str, str], ...] = ()
     scalars: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     integers: tuple[str, ...] = ()
     mentioned: tuple[int, ...] = ()
     derived: bool = False
+    free: tuple[str, ...] = ()
     reduced: Mapping[str, bool] = field(default_factory=dict)
     selected: tuple[str, ...] = ()
 
@@ -91,19 +120,24 @@ class SpecialPlan:
         """All pairs of tensors."""
         return [(a, b) for i, a in enumerate(self.tensors) for b in self.tensors[i + 1 :]]
 
+    @property
+    def vast_forms(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The forms of problems with vast and tiny rows, each with the tensors that have them."""
+        alone = [(form, (n,)) for n in self.tensors for form in (ALONE, SMALL, *((END,) if n in self.free else ()))]
+        return [*([(OPPOSED, self.tensors)] if len(self.tensors) > 1 and not self.derived else []), *alone]
+
     def count(self, kind: str) -> int:
         """Count the distinct problems of a kind; 0 if it does not apply."""
         if kind == "edges":
             longest = max((len(values) for values in self.scalars.values()), default=0)
             return max(longest, 12 if self.integers else 0)
-        several = len(self.tensors) > 1 and not self.derived
         return {
             "hidden": len(self.hidden),
             "infinite": len(self.meetings) + len(self.infinite),
             "nan": len(self.selected),
             "steep": len(self.steep),
             "bounds": 2 * bool(self.bounds),
-            "vast": len(self.tensors) + several,
+            "vast": len(self.vast_forms),
             "near": len(self.tensors) + len(self.alike),
             "both": len(self.pairs) * (1 if self.derived else 2),
         }[kind]
@@ -146,8 +180,12 @@ class SpecialPlan:
             name, form = self.steep[index]
             return {name: make_steep(tensors[name], form, turn)}
         if kind == "vast":
-            selected = self.tensors[index : index + 1]
-            return {n: make_vast(tensors[n], turn, not self.derived, bool(selected)) for n in selected or self.tensors}
+            form, names = self.vast_forms[index]
+            return {
+                n: make_vast(x, turn, list_vast_factors(form, x.dtype, i, not self.derived, self.floors))
+                for i, n in enumerate(names)
+                for x in [tensors[n]]
+            }
         if kind == "near":
             if index < len(self.tensors):
                 return {(n := self.tensors[index]): make_near(tensors[n], turn)}
@@ -188,14 +226,12 @@ def make_plan(
     mentioned: Mentioned,
     uses: Callable[[str], Uses],
     dims: Mapping[str, Sequence[str | int]],
-    exponential: bool = False,
-    reduces: bool = False,
+    has: Operations,
 ) -> SpecialPlan:
     """Try special values of each tensor and scalar.
 
     evaluate: returns the specification's results with these values in place of normal ones, None if it fails. uses: how
-    a tensor enters the outputs. dims: of each tensor, as the kernel declares them. exponential: the kernel has an
-    exponential. reduces: it reduces rows or columns.
+    a tensor enters the outputs. dims: of each tensor, as the kernel declares them. has: operations of the kernel.
     """
     plain = evaluate({})
     if plain is None or not all(x.numel() for x in plain.values()):
@@ -209,19 +245,30 @@ def make_plan(
         return _is_arbitrary(plain, evaluate({n: scatter_few(x, (math.nan,), 0, torch.Generator().manual_seed(0))}))
 
     generator = torch.Generator().manual_seed(0)
-    selected = tuple(n for n, x in drawn.items() if find_spread(x, 0, plain, lambda y, n=n: evaluate({n: y})))  # type: ignore[misc]
+    selected = tuple(
+        n
+        for n, x in drawn.items()
+        if find_spread(x, 0, plain, lambda y, n=n: evaluate({n: y}), list_others(drawn, n))  # type: ignore[misc]
+    )
     hidden, reduced, infinite, bounds = list[str](), dict[str, bool](), dict[str, tuple[float, ...]](), dict[str, tuple[float, ...]]()
     for n, x in drawn.items():
         use = uses(n)
         fills = not use.multiplied and (
-            use.added or (reduces and _leaves_out(plain, evaluate({n: scatter_few(x, (-math.inf,), 0, generator)})))
+            use.added or (has.reductions and _leaves_out(plain, evaluate({n: scatter_few(x, (-math.inf,), 0, generator)})))
         )
         if fills and is_finite({n: hide(x, 0, max(1, x.shape[-1] // 4), generator)}):
             hidden.append(n)
             if not use.added:
                 reduced[n] = _stays_finite(plain, evaluate({n: torch.full_like(x, -math.inf)}))
         values = (math.inf, -math.inf, *((math.nan,) if mentioned.open and not decides_integers(n, x) else ()))
-        if admitted := () if use.multiplied else tuple(v for v in values if is_finite({n: scatter_few(x, (v,), 0, generator)})):
+
+        def is_admitted(v: float, n: str = n, x: torch.Tensor = x) -> bool:
+            changed = scatter_few(x, (v,), 0, generator)
+            outputs = evaluate({n: changed})
+            reaches = not has.products and math.isinf(v) and _reaches_part(changed, plain, outputs)
+            return reaches or is_defined(plain, outputs, _SHARE)
+
+        if admitted := () if use.multiplied else tuple(v for v in values if is_admitted(v)):
             infinite[n] = admitted
         near = dict.fromkeys(v for number in mentioned.floats for v in list_neighbours(number, x.dtype))
         for choice in ((*_USUAL, *near), _USUAL, (1.0, -1.0, *(v for v in near if v)), (1.0, *(v for v in near if v > 0)), (1.0,)):
@@ -239,7 +286,7 @@ def make_plan(
     integers = tuple(n for n, v in scalars.items() if type(v) is int)
     unspoiled = {n: x for n, x in drawn.items() if not uses(n).multiplied}
     meetings = find_meetings(unspoiled, infinite, edges, evaluate, is_defined)
-    steep = find_steep(unspoiled, evaluate, plain) if exponential else ()
+    steep = find_steep(unspoiled, evaluate, plain) if has.exponentials else ()
     return SpecialPlan(
         tuple(hidden),
         infinite,
@@ -247,10 +294,12 @@ def make_plan(
         steep,
         bounds,
         tuple(names),
-        alike,
-        edges,
-        integers,
-        mentioned.integers,
+        alike=alike,
+        scalars=edges,
+        integers=integers,
+        mentioned=mentioned.integers,
+        free=() if mentioned.wide else tuple(n for n, x in drawn.items() if _is_same(plain, evaluate({n: x * _SCALED}))),
+        floors=tuple(dict.fromkeys(abs(v) for v in mentioned.floats if _LEAST_FLOOR < abs(v) < _LARGEST_FLOOR)),
         reduced=reduced,
         selected=selected,
     )
@@ -277,6 +326,29 @@ def _leaves_out(plain: Outputs, outputs: Outputs | None) -> bool:
     """
     return outputs is not None and all(
         x.shape == plain[n].shape and not (~x.isfinite() & plain[n].isfinite()).any() for n, x in outputs.items()
+    )
+
+
+def _reaches_part(changed: torch.Tensor, plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether infinities of an input reach other elements, but not all of a row, as in a running sum.
+
+    The others stay as they were, so that a kernel may not multiply the infinity by 0 for them.
+    """
+    if outputs is None or not has_numbers(outputs):
+        return False
+    for n, x in outputs.items():
+        if x.shape == plain[n].shape == changed.shape and x.dim() > 1 and x.is_floating_point():
+            stays, reached = (x == plain[n]) & x.isfinite(), x.isinf() & changed.isfinite()
+            if bool((reached.any(-1) & stays.any(-1)).any()):
+                return True
+    return False
+
+
+def _is_same(plain: Outputs, outputs: Outputs | None) -> bool:
+    """Return whether outputs differ by roundings alone."""
+    return outputs is not None and all(
+        x.shape == plain[n].shape and torch.allclose(x.double(), plain[n].double(), rtol=_ROUNDED, atol=0.0, equal_nan=True)
+        for n, x in outputs.items()
     )
 
 

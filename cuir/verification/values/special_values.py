@@ -12,8 +12,18 @@ import torch
 
 HIDDEN_COLUMNS = 64  # columns of the longest run at the start of a row, besides the first block
 _NEAR = ((30.0, 1e-3), (1e6, 1.0), (-30.0, 1e-3), (1000.0, 0.5))  # a number, and the difference of others from it
-_VAST = (1e25, 1e-25, 1.0, 1e-40)  # factors of N(0, 1), for rows in turn
+ALONE, SMALL, END, OPPOSED = "alone", "small", "end", "opposed"  # forms of problems
+
+# factors of N(0, 1), for rows in turn
+_VAST = (1e25, 1e-25, 1.0, 1e-40)
 _VAST_F16 = (2.0**13, 2.0**-14, 1.0, 2.0**-22)
+_SMALL = (1e-8, 1e-13, 1.0, 1e-18)  # the squares of most are normal numbers of f32
+_SMALL_F16 = (2.0**-10, 2.0**-14, 1.0, 2.0**-18)
+_END, _END_F16 = 2.0**125, 2.0**14  # products with log2(e), and sums of two, are finite
+_OPPOSED = (1e20, 1e-20, 1.0)  # quotients of two leave f32
+_OPPOSED_F16 = (2.0**13, 2.0**-14, 1.0)
+_WIDEST = 2.0  # deviations from 0, of rows at the end of a dtype
+_BELOW = 1 / 64  # of a floor: rows of a hundred such numbers have a norm below it
 _LARGE = 40  # a power of 2: products of two such numbers, and their sums, do not overflow f32
 _LARGE_F16 = 12
 _LEAST = 1e-30  # the neighbour of 0
@@ -101,14 +111,27 @@ def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Gen
     return torch.where((torch.rand(x.shape, generator=generator) < 1 / 16) & odd, chosen.to(x.dtype), x)
 
 
-def make_vast(x: torch.Tensor, turn: int, vast: bool, subnormal: bool) -> torch.Tensor:
-    """Return rows of tiny, usual and, if admitted, vast and subnormal numbers in turn.
+def list_vast_factors(form: str, dtype: torch.dtype, place: int, vast: bool, floors: Sequence[float]) -> tuple[float, ...]:
+    """List the factors of a tensor's rows, in turn.
 
-    In f32 and bf16 they are beyond f16's range.
+    place: of the tensor among those of the problem; the first two, and each two after, meet in all combinations.
+    vast: numbers beyond f16 occur. floors: small numbers that values are compared with.
     """
-    usual = _VAST_F16 if x.dtype == torch.float16 else _VAST
-    factors = torch.tensor(usual[0 if vast else 1 : 4 if subnormal else 3], dtype=torch.float64)
-    return _clamp(x.double() * factors[(number_rows(x) + turn) % len(factors)], x.dtype)
+    half = dtype == torch.float16
+    if form == SMALL:
+        return (*(_SMALL_F16 if half else _SMALL), *(f * _BELOW for f in floors))
+    if form == END:
+        return (_END_F16 if half else _END, 1.0)
+    if form == OPPOSED:
+        factors = _OPPOSED_F16 if half else _OPPOSED
+        return tuple(f for f in factors for _ in factors) if place % 2 == 0 else factors * len(factors)
+    return (_VAST_F16 if half else _VAST)[not vast :]
+
+
+def make_vast(x: torch.Tensor, turn: int, factors: Sequence[float]) -> torch.Tensor:
+    """Return rows of numbers multiplied by the factors in turn, as far as the dtype holds them."""
+    factor = torch.tensor(factors, dtype=torch.float64)[(number_rows(x) + turn) % len(factors)]
+    return _clamp(torch.where(factor >= _END_F16 * 1e9, x.double().clamp(-_WIDEST, _WIDEST), x.double()) * factor, x.dtype)
 
 
 def make_near(x: torch.Tensor, turn: int) -> torch.Tensor:
@@ -167,4 +190,18 @@ def list_neighbours(number: float, dtype: torch.dtype) -> list[float]:
     return [v for v in (rounded.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
 
 
-__all__ = ["hide", "list_neighbours", "make_close", "make_large", "make_near", "make_vast", "scatter", "scatter_few"]
+__all__ = [
+    "ALONE",
+    "END",
+    "OPPOSED",
+    "SMALL",
+    "hide",
+    "list_neighbours",
+    "list_vast_factors",
+    "make_close",
+    "make_large",
+    "make_near",
+    "make_vast",
+    "scatter",
+    "scatter_few",
+]

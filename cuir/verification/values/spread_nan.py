@@ -6,7 +6,7 @@ A kernel that selects by comparisons drops it, since a NaN is greater than nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -23,19 +23,30 @@ def put_few(x: torch.Tensor, value: float, turn: int) -> torch.Tensor:
     return scatter_few(x, (value,), turn, torch.Generator().manual_seed(0))
 
 
+def list_others(inputs: Mapping[str, object], name: str) -> list[torch.Tensor]:
+    """Return the float tensors among inputs but the named one."""
+    return [x for n, x in inputs.items() if n != name and isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()]
+
+
 def find_spread(
-    x: torch.Tensor, turn: int, plain: Outputs | None, evaluate: Callable[[torch.Tensor], Outputs | None]
+    x: torch.Tensor,
+    turn: int,
+    plain: Outputs | None,
+    evaluate: Callable[[torch.Tensor], Outputs | None],
+    others: Sequence[torch.Tensor] = (),
 ) -> dict[str, torch.Tensor]:
     """Return the elements of outputs that NaN in some elements of x makes NaN, by name.
 
     The result is {} if the function does not say so.
 
-    Only of outputs whose numbers are elements of x or their magnitudes, and that are a large number where x holds it:
-    a NaN times 0 is of no extreme. Results that NaN moves to another place, as a sort does, are left out.
+    Only of outputs whose numbers are elements of inputs or their magnitudes, and that are a large number where x holds
+    it, or x's element itself: a NaN times 0 is of no extreme. Results that NaN moves to another place, as a sort does,
+    are left out.
 
-    plain: the function's results for x. evaluate: returns those for another x, None if it fails.
+    plain: the function's results for x. evaluate: returns those for another x, None if it fails. others: other inputs
+    of which outputs may have elements, such as bounds.
     """
-    selections = [n for n, y in (plain or {}).items() if y.is_floating_point() and _is_selection(y, x)]
+    selections = [n for n, y in (plain or {}).items() if y.is_floating_point() and _is_selection(y, [x, *others])]
     if plain is None or not selections:
         return {}
     spread, above, below = (evaluate(put_few(x, v, turn)) for v in (math.nan, _FAR, -_FAR))
@@ -48,20 +59,22 @@ def find_spread(
         if y.shape != before.shape or not _is_equal(y[~new], before[~new]):
             return {}
         reads = (above[n].double() == _FAR) | (below[n].double().abs() == _FAR)
+        if others and y.shape == x.shape:  # a bound hides the large number
+            reads |= before.double() == x.double()
         if n in selections and bool((new & reads).any()):
             places[n] = new & reads
     return places
 
 
-def _is_selection(output: torch.Tensor, x: torch.Tensor) -> bool:
-    """Return whether all numbers of an output are elements of x, or their magnitudes."""
-    numbers, elements = output.double(), x.double()
+def _is_selection(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Return whether all numbers of an output are elements of inputs, or their magnitudes."""
+    numbers, elements = output.double(), torch.cat([x.double().flatten() for x in inputs])
     numbers = numbers[numbers.isfinite()]
-    return numbers.numel() > 0 and bool(torch.isin(numbers, torch.cat([elements.flatten(), elements.abs().flatten()])).all())
+    return numbers.numel() > 0 and bool(torch.isin(numbers, torch.cat([elements, elements.abs()])).all())
 
 
 def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-__all__ = ["KIND", "find_spread", "put_few"]
+__all__ = ["KIND", "find_spread", "list_others", "put_few"]

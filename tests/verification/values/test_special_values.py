@@ -15,7 +15,19 @@ from cuir import FunctionSpecification, parse, verify
 from cuir.checking.checked import Const
 from cuir.syntax.types import F16, F32
 from cuir.verification.report import VerifyReport
-from cuir.verification.values.special_values import hide, list_neighbours, make_close, make_near, make_vast, scatter
+from cuir.verification.values.special_values import (
+    ALONE,
+    END,
+    OPPOSED,
+    SMALL,
+    hide,
+    list_neighbours,
+    list_vast_factors,
+    make_close,
+    make_near,
+    make_vast,
+    scatter,
+)
 from tests.verification.small_kernels import rows
 
 
@@ -207,7 +219,8 @@ def test_values_stay_in_the_dtype(drawn: tuple[int, int, torch.dtype, int]) -> N
     count, columns, dtype, turn = drawn
     generator = torch.Generator().manual_seed(turn)
     x, y = (torch.randn(count, columns, generator=generator).to(dtype) for _ in range(2))
-    for result in (make_vast(x, turn, True, True), make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, 16, generator)):
+    vast = [make_vast(x, turn, list_vast_factors(form, dtype, turn, True, (1e-6,))) for form in (ALONE, END, OPPOSED, SMALL)]
+    for result in (*vast, make_near(x, turn), make_close(x, y, turn), scatter(x, (0.0, 1.0), turn, 16, generator)):
         assert result.dtype == dtype and result.shape == x.shape and bool(result.isfinite().all())
 
 
