@@ -32,7 +32,7 @@ from .unread_inputs import find_unread
 from .values.arbitrary_inputs import find_arbitrary, without_fillers
 from .values.cases import Draw, compute_shape, count_elements, get_integer_consts
 from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
-from .values.joint_extremes import find_steep_sums
+from .values.joint_extremes import find_apart, find_steep_sums
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .values.special_plan import SPECIAL, Operations, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
 from .values.spread_nan import KIND as NAN
@@ -307,6 +307,9 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     floats = {n: x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
     if exponential and len(floats) == 1:  # with several, some may follow from others
         plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))
+    elif exponential and floats:
+        independent = {n: floats[n] for n in find_arbitrary(floats, launch.redraw)}
+        plan = replace(plan, steep=plan.steep + find_apart(independent, evaluate))
     return replace(plan, derived=bool(floats))
 
 

@@ -23,6 +23,7 @@ from .coverage.observed_sides import Observed
 from .coverage.one_sided_conditions import report_coverage
 from .inputs import FunctionLaunch, choose_half_dtype, find_accumulated
 from .large_problems import describe_left, is_too_large
+from .narrow_counts import make_narrow_count_cases
 from .noise_verdicts import check_perturbed, choose_perturbed
 from .report import Stage
 from .request import Request
@@ -125,7 +126,7 @@ class NumbersStage:
         """List the problems of the kernel, and of the kernel with other consts."""
         level, checked = self.request.level, self.checked
         self.cases = [*make_number_cases(checked, self.spec, self.marks, level), *more, *make_user_cases(checked, self.spec, level)]
-        self.cases += make_rounded_size_cases(checked, self.spec, level)
+        self.cases += [*make_rounded_size_cases(checked, self.spec, level), *make_narrow_count_cases(checked, self.spec)]
         if level == "full" and isinstance(self.spec, FunctionSpecification) and (sums := find_accumulated(checked)):
             self.cases += make_underflow_draws(checked, self.spec, sums)
         todo = [(checked, c) for c in self.cases]

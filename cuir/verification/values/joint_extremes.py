@@ -18,7 +18,7 @@ _MEETING = (0.0, 1.0)  # values of scalars that make an infinity NaN, or remove 
 _SHARE = 1 / 4  # share of the elements changed by whole rows of -inf that must be finite
 _GROWN = 1e3  # the largest output, relative to the plain outputs: steeper rows with larger outputs are dropped
 _RANGES = (100.0, 200.0)  # the range of rows within a block; exp overflows at 88
-_FALLING, _RISING, _SUMS = "falling", "rising", "sums"
+_FALLING, _RISING, _SUMS, _APART = "falling", "rising", "sums", "apart"
 
 Outputs = Mapping[str, torch.Tensor]
 Evaluate = Callable[[Mapping[str, Value]], Outputs | None]
@@ -134,9 +134,12 @@ def _match_value(values: Sequence[Value], v: float) -> Value:
 def make_steep(x: torch.Tensor, form: str, turn: int) -> torch.Tensor:
     """Return rows that fall or rise by 100 or by 200 within a block; every third row stays.
 
-    sums: rows that fall or rise already are scaled to that range.
+    sums: rows that fall or rise already are scaled to that range. apart: elements in turn lie above and below others.
     """
     columns = x.shape[-1]
+    if form == _APART:
+        side = (torch.arange(x.numel()).view(x.shape) + turn) % 3 - 1
+        return torch.where(x.isfinite(), _clamp(x.double() + side * _RANGES[1], x.dtype), x)
     number = (number_rows(x) + turn) % 3
     range_of_row = torch.tensor([*_RANGES, 0.0], dtype=torch.float64)[number]
     if form == _SUMS:
@@ -170,6 +173,19 @@ def find_steep_sums(tensors: Mapping[str, torch.Tensor], evaluate: Evaluate) -> 
     return tuple((n, _SUMS) for n in steady if _stays(plain, evaluate({n: make_steep(tensors[n], _SUMS, 0)})))
 
 
+def find_apart(tensors: Mapping[str, torch.Tensor], evaluate: Evaluate) -> tuple[tuple[str, str], ...]:
+    """Find tensors of the specification, of one shape with another, from whose elements theirs may be far apart.
+
+    Logarithms of parts that are merged are such. The smallest tensors come first.
+    """
+    shapes = [x.shape for x in tensors.values()]
+    several = sorted((n for n, x in tensors.items() if x.dim() and shapes.count(x.shape) > 1), key=lambda n: (tensors[n].numel(), n))
+    plain = evaluate({}) if several else None
+    if plain is None:
+        return ()
+    return tuple((n, _APART) for n in several if _stays(plain, evaluate({n: make_steep(tensors[n], _APART, 0)})))
+
+
 def _is_monotone(x: torch.Tensor) -> bool:
     steps = x.double().diff(dim=-1)
     return bool((steps <= 0).all() or (steps >= 0).all()) and bool((steps != 0).any())
@@ -188,4 +204,4 @@ def _stays(plain: Outputs, outputs: Outputs | None) -> bool:
     return True
 
 
-__all__ = ["Meeting", "find_meetings", "find_steep", "find_steep_sums", "make_steep", "meet", "put_empty_rows"]
+__all__ = ["Meeting", "find_apart", "find_meetings", "find_steep", "find_steep_sums", "make_steep", "meet", "put_empty_rows"]
