@@ -68,7 +68,7 @@ _STEPS = {
 }
 _TF32 = 0.7 * 2.0**-10  # relative error of an operand rounded to TF32
 # of an operand taken as two TF32 numbers: the end of the second, and of a subnormal number the bits that neither has
-_TWO_PARTS, _TWO_PARTS_SUBNORMAL = 2.0**-21, 2.0**-136
+_TWO_PARTS, _TWO_PARTS_SUBNORMAL = 2.0**-21, 2.0**-137
 
 
 class SingleError:

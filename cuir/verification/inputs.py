@@ -304,7 +304,7 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, has)
     if attention:
         return SpecialPlan(hidden=plan.hidden, reduced=plan.reduced, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
-    floats = {n: x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
+    floats = {n: x for n in sorted(launch.from_inputs) if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
     if exponential and len(floats) == 1:  # with several, some may follow from others
         plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))
     elif exponential and floats:

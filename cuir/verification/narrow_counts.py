@@ -35,7 +35,7 @@ NAME = "beyond a format"  # names of these problems begin with it
 _PAST = 2.2  # lengths relative to the first integer that a format lacks: half of the places lie behind it
 _OTHER = 24  # elements of the other dims: several places of a maximum
 _SUMMED = 70_001  # terms of 1 whose sum leaves f16
-_SEEDS = 24  # seeds among which the one with the largest integers is chosen
+_SEEDS = 24  # seeds among which the one with most integers beyond the format is chosen
 _MOST = 400_000  # elements of all tensors of a problem
 _CALLS = 40_000  # calls of a long dim's steps
 
@@ -50,7 +50,7 @@ def make_narrow_count_cases(checked: Checked, spec: AnySpecification) -> list[Dr
     draws: list[Draw] = []
     if (exact := find_exact_limit(checked)) is not None:
         for d in checked.dims:
-            draws += [_choose_seed(checked, spec, x) for x in _admit(checked, spec, d, int(_PAST * exact), exact, "normal")]
+            draws += [_choose_seed(checked, spec, x, exact) for x in _admit(checked, spec, d, int(_PAST * exact), exact, "normal")]
     if takes_sum_through_f16(checked):
         kinds = [k for k in ("zero", "ties") if k in list_applicable_kinds(checked, spec)]
         for d in checked.dims:
@@ -132,29 +132,35 @@ def _count_elements(checked: Checked, sizes: Mapping[str, int]) -> int:
     return sum(count_elements(t, all_sizes) for t in checked.tensors)
 
 
-def _choose_seed(checked: Checked, spec: FunctionSpecification, draw: Draw) -> Draw:
-    """Return the problem with the seed for which the specification's integers, within it too, are largest."""
-    best, best_draw = -1.0, draw
+def _choose_seed(checked: Checked, spec: FunctionSpecification, draw: Draw, limit: int) -> Draw:
+    """Return the problem with the seed for which most of the specification's integers exceed the limit, within it too."""
+    best, best_draw = (-1, -1.0), draw
     for seed in range(_SEEDS if spec.inputs is not None else 0):
-        candidate, integers = replace(draw, seed=seed), _Integers()
+        candidate, integers = replace(draw, seed=seed), _Integers(limit)
         try:
             launch = make_function_launch(checked, spec, candidate)
             with integers:
                 spec.exact(collect_readable(checked, launch), list(launch.before))
         except CuirError:
             continue
-        scalars = sum(math.log2(1 + abs(v)) for v in launch.inputs.values() if type(v) is int)
-        if integers.bits + scalars > best:
-            best, best_draw = integers.bits + scalars, candidate
+        for value in launch.inputs.values():
+            if type(value) is int:
+                integers.record(value)
+        if integers.score > best:
+            best, best_draw = integers.score, candidate
     return best_draw
 
 
 class _Integers(Undisturbed):
-    """Mode that adds up the bits of the largest integer of each result."""
+    """Mode that counts the results with an integer beyond a limit; of equally many the larger integers score higher."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
-        self.bits = 0.0
+        self.limit, self.score = limit, (0, 0.0)
+
+    def record(self, largest: int) -> None:
+        beyond, bits = self.score
+        self.score = beyond + (largest > self.limit), bits + math.log2(1 + abs(largest))
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -162,7 +168,7 @@ class _Integers(Undisturbed):
         result = func(*args, **(kwargs or {}))
         for x in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(x, torch.Tensor) and not x.is_floating_point() and x.dtype != torch.bool and x.numel():
-                self.bits += math.log2(1 + abs(int(x.max())))
+                self.record(int(x.max()))
         return result
 
 

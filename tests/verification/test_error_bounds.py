@@ -55,6 +55,37 @@ def test_step_functions_behind_products_of_tf32() -> None:
     assert all(1e-4 < (y["Z"].double() - exact["Z"]).norm() / exact["Z"].norm() < 8e-4 for y in retained) and len(retained) == len(free)
 
 
+def test_products_of_two_tf32_numbers_lose_the_ends_of_factors() -> None:
+    """The tensor core's own error is within the largest of the evaluations, of subnormal factors too; one TF32 number's is not."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(64, 64, generator=g), torch.randn(64, 64, generator=g)
+    for factor in (1.0, 1e-40):
+        inputs = {"x": x * factor, "y": y}
+        spec = FunctionSpecification("f", lambda x, y: x @ y)
+        exact = spec.exact(inputs, ["Z"])["Z"]
+        rows = torch.stack([(z["Z"].double() - exact).norm(dim=-1) for z in SingleError(spec, inputs, ["Z"]).two_parts()]).amax(0)
+
+        def compute_error(parts: int, exact: torch.Tensor = exact, inputs: dict[str, torch.Tensor] = inputs) -> torch.Tensor:
+            a, b = split_operands(inputs["x"], inputs["y"], parts)
+            return (a.double() @ b.double() - exact).norm(dim=-1)
+
+        assert bool((compute_error(2) < 2 * rows).all()) and bool((rows < 0.1 * exact.norm(dim=-1)).all())
+        assert factor < 1 or bool((compute_error(1) > 20 * rows).all())
+
+
+def test_a_statistic_of_many_rows_has_the_error_of_their_sum() -> None:
+    """f32 adds 70,000 squares in some order; PyTorch adds them in float64."""
+    x = torch.randn(70_000, 2, generator=torch.Generator().manual_seed(0))
+    for function in (lambda x: x.var(0), lambda x: x.std(0), lambda x: torch.linalg.vector_norm(x, dim=0)):
+        errors, _ = off(function, x)
+        assert errors.min() > 1e-6 and errors.max() < 1e-4 and off(function, x[:100])[0].max() < 4e-6
+
+
+def test_a_logarithm_of_1_and_a_small_number_is_exact() -> None:
+    x = torch.tensor([1e-8, 1e-3, 1.0, 1e5])
+    assert off(lambda x: x.log1p(), x)[0].max() < 1e-5 and off(lambda x: (1 + x).log(), x)[0].max() > 0.1
+
+
 X = torch.rand(1000, generator=torch.Generator().manual_seed(0)) + 1
 
 

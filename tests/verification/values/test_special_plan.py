@@ -14,6 +14,7 @@ from cuir.verification.inputs import get_special_plan, list_applicable_kinds, ma
 from cuir.verification.special_problems import make_special_draws
 from cuir.verification.values.cases import Draw
 from cuir.verification.values.special_plan import SPECIAL, SpecialPlan, list_integer_edges
+from cuir.verification.values.special_values import OPPOSED, SMALL, list_vast_factors
 from tests.verification.small_kernels import KERNELS, rows
 
 CONSTS = {"T": F16, "D": 64}
@@ -41,6 +42,36 @@ def test_infinities_enter_where_numbers_come_out() -> None:
     assert "X" not in plan(lambda x, bias: x * 2).infinite
     assert "X" not in plan(lambda x, bias: ((x * 2) @ x.mT).softmax(-1) @ x).infinite, "a tensor core has no product with an infinity"
     assert any(v != v for v in plan(lambda x, bias: x.nan_to_num(0.0, 1.0, -1.0)).infinite["X"])
+
+
+def test_infinities_enter_what_reaches_a_part_of_a_row() -> None:
+    assert set(plan(lambda x: x.cumsum(-1)).infinite["X"]) == {torch.inf, -torch.inf}
+    assert "X" not in plan(lambda x: x - x.mean(-1, keepdim=True)).infinite
+    product = rows("Y: Global[f32, M, D]", "store(Y[q, cols(D)], mma(x, where(rows(64) <= cols(64), 1.0, 0.0), parts=2))")
+    assert "X" not in plan(lambda x: x.cumsum(-1), product).infinite, "a tensor core multiplies an infinity by 0"
+
+
+def test_rows_are_vast_and_tiny_in_several_forms() -> None:
+    """Only where the scale of a tensor does not matter may rows lie at the end of f32."""
+
+    def forms(reference: Callable[..., Any]) -> set[tuple[str, tuple[str, ...]]]:
+        return set(plan(reference, TEXT.replace("T]", "f32]")).vast_forms)
+
+    each = {("opposed", ("X", "Bias")), *((form, (n,)) for form in ("alone", "small") for n in ("X", "Bias"))}
+    assert forms(lambda x, bias: x + bias) == each
+    assert forms(lambda x, bias: x / x.abs().amax(-1, keepdim=True) + bias) == each | {("end", ("X",))}
+    assert forms(lambda x, bias: x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) + bias) == each, "PyTorch adds its squares in f64"
+
+
+def test_rows_lie_below_floors() -> None:
+    floors = plan(lambda x: x.abs().clamp(min=1e-24)).floors
+    assert floors == (1e-24,) and min(list_vast_factors(SMALL, torch.float32, 0, True, floors)) < 1e-24 / 16
+    assert plan(lambda x: x.abs().clamp(min=0.5)).floors == ()
+
+
+def test_two_tensors_meet_in_all_sizes() -> None:
+    a, b = (list_vast_factors(OPPOSED, torch.float32, place, True, ()) for place in (0, 1))
+    assert len(set(zip(a, b, strict=True))) == 9 and (1e20, 1e-20) in zip(a, b, strict=True)
 
 
 def test_scalars_have_values_that_the_function_admits() -> None:

@@ -79,6 +79,32 @@ def test_a_single_extreme_may_be_nan_alone() -> None:
         assert results == codes
 
 
+CLAMP = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 16], LO: Global[f32, 16], HI: Global[f32, 16], Y: Global[f32, M, 16]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            r = t * 16 + rows(16)
+            x, lo, hi = X[r, cols(16)], LO[cols(16)], HI[cols(16)]
+            store(Y[r, cols(16)], min(UPDATE, hi))
+"""
+
+
+@pytest.mark.parametrize(("update", "codes"), [("max(x, lo)", []), ("where(x > lo, x, lo)", ["V301"]), ("where(x < lo, lo, x)", [])])
+def test_a_clamp_between_bounds_keeps_nan(update: str, codes: list[str]) -> None:
+    program = parse(CLAMP.replace("UPDATE", update))
+    checked = check(program, "k", {})
+    spec = FunctionSpecification("clamp", lambda x, lo, hi: torch.minimum(torch.maximum(x, lo), hi))
+    seed = get_special_plan(checked, spec).selected.index("X")
+    results = []
+    try:
+        check_case(program, checked, spec, Draw("one", {"M": 20}, "nan", seed))
+    except CuirError as error:
+        results = [d.code for d in error.diagnostics]
+    assert results == codes
+
+
 @pytest.mark.parametrize(
     "reference",
     [
