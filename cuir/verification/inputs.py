@@ -34,7 +34,7 @@ from .values.cases import Draw, compute_shape, count_elements, get_integer_const
 from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
 from .values.joint_extremes import find_apart, find_steep_sums
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
-from .values.special_plan import SPECIAL, Operations, SpecialPlan, Uses, find_uses, has_numbers, make_plan, widen
+from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, list_operations, make_plan, widen
 from .values.spread_nan import KIND as NAN
 from .values.spread_nan import find_spread, list_others
 from .values.step_inputs import KIND as STEPS
@@ -297,19 +297,15 @@ def _make_plan(checked: Checked, spec: FunctionSpecification) -> SpecialPlan:
     tensors = {n: v for n, v in drawn.items() if isinstance(v, torch.Tensor) and v.is_floating_point()}
     scalars = {n: v for n, v in drawn.items() if not isinstance(v, torch.Tensor) and spec.asks(n)}
     mentioned = collect_from_source(spec.reference) | comparisons.mentioned | collect_from_kernel(checked)
-    exponential = any(c.op.traits.exponential or c.op.traits.logistic for c in checked.calls())
-    reduces = any(c.op.traits.reduction or c.op.traits.column_reduction for c in checked.calls())
-    products = any(c.op.traits.product for c in checked.calls())
-    has = Operations(reduces, products, exponential)
+    has = list_operations(checked)
     plan = make_plan(tensors, scalars, evaluate, mentioned, uses, {t.name: t.dims for t in checked.tensors}, has)
     if attention:
         return SpecialPlan(hidden=plan.hidden, reduced=plan.reduced, scalars=plan.scalars, integers=plan.integers, mentioned=plan.mentioned)
     floats = {n: x for n in sorted(launch.from_inputs) if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.is_floating_point()}
-    if exponential and len(floats) == 1:  # with several, some may follow from others
+    if has.exponentials and len(floats) == 1:  # with several, some may follow from others
         plan = replace(plan, steep=plan.steep + find_steep_sums(floats, evaluate))
-    elif exponential and floats:
-        independent = {n: floats[n] for n in find_arbitrary(floats, launch.redraw)}
-        plan = replace(plan, steep=plan.steep + find_apart(independent, evaluate))
+    elif has.exponentials:
+        plan = replace(plan, steep=plan.steep + find_apart({n: floats[n] for n in find_arbitrary(floats, launch.redraw)}, evaluate))
     return replace(plan, derived=bool(floats))
 
 

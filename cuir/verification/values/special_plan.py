@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ...checking.checked import Checked
 from ...spec.function_specification import Value
 from .joint_extremes import Meeting, find_meetings, find_steep, make_steep, meet
 from .mentioned_numbers import Mentioned
@@ -82,6 +83,16 @@ class Operations:
     reductions: bool
     products: bool
     exponentials: bool
+
+
+def list_operations(checked: Checked) -> Operations:
+    """List the kinds of operations that a kernel calls."""
+    traits = [c.op.traits for c in checked.calls()]
+    return Operations(
+        any(t.reduction or t.column_reduction for t in traits),
+        any(t.product for t in traits),
+        any(t.exponential or t.logistic for t in traits),
+    )
 
 
 @dataclass(frozen=True)
@@ -440,4 +451,4 @@ def _collect_operations(above: Mapping[object, Sequence[object]], entry: object,
     return names
 
 
-__all__ = ["SPECIAL", "SpecialPlan", "Uses", "find_uses", "has_numbers", "is_defined", "list_integer_edges", "make_plan"]
+__all__ = ["SPECIAL", "SpecialPlan", "Uses", "find_uses", "has_numbers", "is_defined", "list_integer_edges", "list_operations", "make_plan"]
