@@ -13,6 +13,7 @@ from ..options import Consts, File, Json, KernelName
 from ..output import print_json, stdout
 
 if TYPE_CHECKING:
+    from ...lowering.ir.ir_types import TileT
     from ...lowering.ir.ops import Kernel
 
 
@@ -82,6 +83,7 @@ def _lower(file: str, kernel: str | None, const: Iterable[str]) -> Kernel:
 def _show_layouts(kernel: Kernel, as_json: bool) -> None:
     """Print tables of tiles and of moves to shared memory, and a picture of each layout."""
     from ...lowering.layouts.kernel_layouts import (
+        collect_conversions,
         collect_moves,
         collect_tiles,
         count_copies,
@@ -91,7 +93,7 @@ def _show_layouts(kernel: Kernel, as_json: bool) -> None:
     )
     from ..tables import print_table
 
-    tiles, moves = collect_tiles(kernel), collect_moves(kernel)
+    tiles, moves, conversions = collect_tiles(kernel), collect_moves(kernel), collect_conversions(kernel)
     if as_json:
         rows = [
             {
@@ -120,15 +122,24 @@ def _show_layouts(kernel: Kernel, as_json: bool) -> None:
             }
             for m in moves
         ]
-        print_json({"ok": True, "diagnostics": [], "layouts": rows, "moves": accesses})
+        converted = [
+            {
+                "role": c.role,
+                "dtype": c.type.dtype.data,
+                "shape": list(c.type.shape),
+                "from": c.source.name,
+                "to": c.type.layout.name,
+                "way": c.plan.way,
+                "instructions": c.plan.instructions,
+            }
+            for c in conversions
+        ]
+        print_json({"ok": True, "diagnostics": [], "layouts": rows, "moves": accesses, "conversions": converted})
         return
     print_table(
         "tiles in registers",
         ("role", "layout", "tile", "registers", "values"),
-        [
-            (u.role, u.layout.name, f"{u.type.dtype.data} {u.type.shape[0]} x {u.type.shape[1]}", u.registers, ", ".join(u.names))
-            for u in tiles
-        ],
+        [(u.role, u.layout.name, _describe(u.type), u.registers, ", ".join(u.names)) for u in tiles],
     )
     if moves:
         print_table(
@@ -137,6 +148,15 @@ def _show_layouts(kernel: Kernel, as_json: bool) -> None:
             [
                 (m.role, m.array, m.swizzle, m.tile.name, m.way, m.access.bytes, m.access.wavefronts, m.access.ideal, draw_banks(m.access))
                 for m in moves
+            ],
+        )
+    if conversions:
+        print_table(
+            "conversions, and instructions of a thread",
+            ("role", "tile", "from", "to", "way", "shuffles", "selects"),
+            [
+                (c.role, _describe(c.type), c.source.name, c.type.layout.name, c.plan.way, c.plan.shuffles, c.plan.selects)
+                for c in conversions
             ],
         )
     for use in {(u.layout.name, u.threads): u for u in reversed(tiles)}.values():
@@ -148,3 +168,7 @@ def _show_layouts(kernel: Kernel, as_json: bool) -> None:
         for line in (head, "cells: lane.register", *draw_layout(layout)):
             console.print(line.rstrip(), soft_wrap=True, highlight=False, markup=False)
         console.print()
+
+
+def _describe(t: TileT) -> str:
+    return f"{t.dtype.data} {t.shape[0]} x {t.shape[1]}"

@@ -145,7 +145,7 @@ def _stores_accumulator(op: ops.Perform) -> bool:
     tile = op.args.get("tile")
     if tile is None or not isinstance(tile.type, TileT) or "mask" in op.args:
         return False
-    return tile.type.element in (F16, BF16, F32) and tile.type.layout.is_accumulator and tile.type.shape[1] % 16 == 0
+    return tile.type.element in (F16, BF16, F32) and tile.type.layout.is_fragment and tile.type.shape[1] % 16 == 0
 
 
 def _is_same(a: SSAValue, b: SSAValue) -> bool:

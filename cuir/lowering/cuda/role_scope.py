@@ -72,7 +72,7 @@ class RoleScope(Scope):
         op = wait.prev_op
         while op is not None and not any(r in sources for r in op.results):
             for r in op.results:
-                full = isinstance(r.type, TileT) and r.type.layout.is_accumulator
+                full = isinstance(r.type, TileT) and r.type.layout.is_fragment
                 if full and not is_inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
                     tiles.append(r)
             op = op.prev_op

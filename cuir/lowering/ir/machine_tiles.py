@@ -28,7 +28,8 @@ from ...ops import entries
 from ...ops.base import Op
 from ...ops.meaning import Value
 from ...syntax.types import F32, I32
-from ..layouts.tile_layouts import BY_LANE
+from ..layouts.conversions import Conversion, plan_conversion
+from ..layouts.tile_layouts import BY_LANE, CONVERSIONS, TileLayout
 from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
 from .machine_functions import Function
 from .operand_access import parse_operand
@@ -160,39 +161,6 @@ class Pin(Function):
 def pin(x: SSAValue) -> Pin:
     """Make a tile that is computed here and kept in registers."""
     return Pin(operands=[x], result_types=[x.type])
-
-
-# ---- orders of columns
-# a const of products, and of stores of their sums: in dealt order each 16 columns have those of even numbers first
-DEALT = "dealt"
-
-
-@irdl_op_definition
-class InOrder(Function):
-    """A tile with permuted columns, put back into order."""
-
-    name = "tile.in_order"
-    x = operand_def(TileT)
-    result = result_def(TileT)
-
-    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
-        import torch
-
-        (x,) = operands
-        return [x[:, torch.argsort(deal_columns(x.shape[1]))]]
-
-
-def in_order(x: SSAValue) -> InOrder:
-    """Make a tile with columns in order from a tile with permuted columns."""
-    return InOrder(operands=[x], result_types=[x.type])
-
-
-def deal_columns(columns: int) -> torch.Tensor:
-    """Return the original column at each position of a tile with permuted columns."""
-    import torch
-
-    at = torch.arange(columns)
-    return at // 16 * 16 + at % 8 * 2 + at % 16 // 8
 
 
 @irdl_op_definition
@@ -350,28 +318,34 @@ def read_columns(box: SSAValue) -> ReadColumns:
 
 
 @irdl_op_definition
-class Exchange(Function):
-    """Numbers per column, from the lanes that hold one of every 32 each to all that need them."""
+class ConvertLayout(Function):
+    """The tile itself in another layout, for which lanes exchange elements."""
 
-    name = "tile.exchange"
+    name = "tile.convert_layout"
     x = operand_def(TileT)
     result = result_def(TileT)
 
     def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
-        return [operands[0]]
+        return list(operands)
+
+    def plan(self, threads: int) -> Conversion:
+        """Return the way of the conversion in a worker, and the instructions that it takes of a thread."""
+        x, t = self.x.type, self.result.type
+        assert isinstance(x, TileT)
+        return plan_conversion(x.layout.of(x.shape, threads), t.layout.of(t.shape, threads), t.element.itemsize)
 
     def verify_(self) -> None:
         x, t = self.x.type, self.result.type
         assert isinstance(x, TileT)
-        if x.layout != BY_LANE or t != tile(x.element, *x.shape):
-            raise VerifyException("tile.exchange gives what lanes hold, as numbers a column")
+        if (x.layout, t.layout) not in CONVERSIONS or t != tile(x.element, *x.shape, t.layout):
+            raise VerifyException(f"no conversion of a tile is from the layout {x.layout.name} to {t.layout.name}")
 
 
-def exchange(x: SSAValue) -> Exchange:
-    """Make the exchange of a tile that lanes hold."""
+def convert_layout(x: SSAValue, layout: TileLayout | None = None) -> ConvertLayout:
+    """Make the conversion of a tile to a layout, by default that of its shape."""
     t = x.type
     assert isinstance(t, TileT)
-    return Exchange(operands=[x], result_types=[tile(t.element, *t.shape)])
+    return ConvertLayout(operands=[x], result_types=[tile(t.element, *t.shape, layout)])
 
 
 def _evaluate(entry: Op, *operands: Value) -> Value:
@@ -381,4 +355,4 @@ def _evaluate(entry: Op, *operands: Value) -> Value:
     return meaning(*operands)
 
 
-OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, InOrder, After, ByReciprocal, SharedTanh, ReadColumns, Exchange]
+OPERATIONS: list[type[Operation]] = [ByRows, Line, Pin, After, ByReciprocal, SharedTanh, ReadColumns, ConvertLayout]

@@ -24,7 +24,7 @@ from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
 from .control import Branch, For, ForUnits, If, Kernel, Loop, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
 from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
-from .ir_types import ScalarT, is_tile, scalar
+from .ir_types import ScalarT, TileT, is_tile, scalar
 from .operand_access import all_operands, one_result, parse_operand, parse_operands, parse_optional_operand, print_operands
 
 Const = int | str | bool
@@ -129,6 +129,14 @@ class Apply(Primitive):
     exact = opt_prop_def(UnitAttr)
     arguments = var_operand_def()
     result = result_def()
+
+    def verify_(self) -> None:
+        super().verify_()
+        t = self.result.type
+        if self.kind.elementwise and isinstance(t, TileT):
+            for a in self.arguments:
+                if isinstance(a.type, TileT) and not a.type.layout.agrees_with(t.layout):
+                    raise VerifyException(f"a thread holds other elements of {a.type} than of {t}: tile.convert_layout is missing")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f' "{self.op}"')

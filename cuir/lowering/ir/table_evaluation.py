@@ -22,7 +22,6 @@ from . import ir_types as types
 from .control import Kernel
 from .evaluate_memory import SharedPlace
 from .evaluate_workers import Fault, Frame, Meeting, NamedBarrier, PhaseWait, Waiting, Worker
-from .machine_tiles import DEALT, deal_columns
 from .ops import Apply, Perform
 
 Function = Callable[..., Value]  # of the values of operands: a number, truth value or tile
@@ -266,13 +265,9 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
 
 def _store(site: Effect, place: int) -> Callable[[Frame], None]:
     value, mask, add = site.args["tile"], site.args.get("mask"), site.op.const("add", False)
-    in_dealt_order = bool(site.op.const(DEALT, False))
 
     def run(r: Frame) -> None:
-        x = r[value]
-        if in_dealt_order:
-            x = x[:, torch.argsort(deal_columns(x.shape[1]))]
-        r[place].write(x, None if mask is None else r[mask], add)
+        r[place].write(r[value], None if mask is None else r[mask], add)
 
     return run
 
@@ -280,14 +275,12 @@ def _store(site: Effect, place: int) -> Callable[[Frame], None]:
 def _product(site: Effect) -> Callable[[Frame], None]:
     a, b, c, (result,) = site.args["a"], site.args["b"], site.args.get("c"), site.results
     holds = site.args.get("holds")  # whether the accumulator holds a sum, or nothing yet
-    parts, in_dealt_order = int(site.op.const("parts", 0)), bool(site.op.const(DEALT, False))
+    parts = int(site.op.const("parts", 0))
 
     def run(r: Frame) -> None:
         x, y = (v.values if v.__class__ is SharedPlace else v for v in (r[a], r[b]))
         if parts:
             x, y = tiles.split_operands(x, y, parts)
-        if in_dealt_order:
-            y = y[:, deal_columns(y.shape[1])]
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
 
     return run

@@ -12,6 +12,8 @@ from ..ir import ops
 from ..ir.inlining import is_inlined
 from ..ir.ir_types import SharedT, TileT
 from ..ir.ir_walk import every
+from ..ir.machine_tiles import ConvertLayout
+from .conversions import Conversion
 from .layouts import LANES, Layout
 from .linear_maps import Span, show_map, split
 from .shared_memory import Access, choose_way, find_access, find_block_access, lay_out_array, swap_odd_rows
@@ -93,6 +95,26 @@ def _find_move(role: ops.Role, op: object) -> ArrayUse | None:
         access = find_access(swap_odd_rows(registers) if way == "pairs" else registers, cells, element.itemsize)
     name = array.symbol.data
     return ArrayUse(role.symbol.data, name, rows, columns, element, PANEL_BYTES if panelled else 0, tile.layout, way, access)
+
+
+@dataclass(frozen=True)
+class ConversionUse:
+    """A conversion of a tile in a role, and what it takes of a thread."""
+
+    role: str
+    type: TileT
+    source: TileLayout
+    plan: Conversion
+
+
+def collect_conversions(kernel: ops.Kernel) -> list[ConversionUse]:
+    """Collect the conversions of tiles to other layouts."""
+    return [
+        ConversionUse(role.symbol.data, op.result.type, op.x.type.layout, op.plan(role.threads.data))
+        for role in kernel.roles
+        for op in every(role)
+        if isinstance(op, ConvertLayout) and isinstance(op.x.type, TileT) and isinstance(op.result.type, TileT)
+    ]
 
 
 # ---- text

@@ -9,7 +9,7 @@ from typing import Literal
 from ...syntax.types import F32, PANEL_BYTES, DType
 from .layouts import LANES, Layout, fragment_map, repeat
 from .linear_maps import LinearMap, join
-from .tile_layouts import TileLayout
+from .tile_layouts import DEALT, FULL, TileLayout
 
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row within which chunks are permuted
 CHUNK = 16  # bytes
@@ -148,7 +148,7 @@ def choose_way(layout: TileLayout, element: DType, columns: int, in_panels: bool
     """Return how an array's rows and a tile are moved: by ldmatrix and stmatrix, in pairs that meet in no bank, or neither."""
     if in_panels and layout.packs(element) and columns % 16 == 0:
         return "blocks"
-    if in_panels and layout.is_accumulator and element == F32 and columns % (PANEL_BYTES // F32.itemsize) == 0:
+    if in_panels and layout in (FULL, DEALT) and element == F32 and columns % (PANEL_BYTES // F32.itemsize) == 0:
         return "pairs"
     return "elements"
 

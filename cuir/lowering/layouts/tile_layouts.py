@@ -57,6 +57,11 @@ class TileLayout:
         return self.text == ACCUMULATOR
 
     @functools.cached_property
+    def is_fragment(self) -> bool:
+        """A thread holds some columns of each row that it has of an accumulator."""
+        return self.varies_by_column and _places_of_a_thread(self.atom, "row") == _places_of_a_thread(read_map(ACCUMULATOR), "row")
+
+    @functools.cached_property
     def is_constant_along_rows(self) -> bool:
         """A thread holds the whole number of each of its rows, the same for all columns."""
         return not self.varies_by_column and not self.holds_parts
@@ -74,7 +79,14 @@ class TileLayout:
     @functools.cached_property
     def has_accumulator_columns(self) -> bool:
         """A thread holds the columns that it has of an accumulator."""
-        return self.varies_by_column and _columns_of_a_thread(self.atom) == _columns_of_a_thread(read_map(ACCUMULATOR))
+        return self.varies_by_column and _places_of_a_thread(self.atom, "column") == _places_of_a_thread(read_map(ACCUMULATOR), "column")
+
+    def agrees_with(self, other: TileLayout) -> bool:
+        """Return whether a thread holds the same rows and columns of both, as far as both tell them apart."""
+        return self == other or all(
+            name not in dict(other.atom.outputs) or _places_of_a_thread(self.atom, name) == _places_of_a_thread(other.atom, name)
+            for name, _ in self.atom.outputs
+        )
 
     def of(self, shape: tuple[int, int], threads: int) -> Layout:
         """Return the layout of a tile [rows, columns] over a worker's threads.
@@ -103,9 +115,12 @@ def _lay_out(layout: TileLayout, shape: tuple[int, int], threads: int) -> Layout
     return repeat(atom, *repeats, turns=warps if layout.in_turn else 1)
 
 
-def _columns_of_a_thread(atom: LinearMap) -> tuple[list[int], list[int]]:
-    """Return the columns that the bits of lanes and of registers stand for."""
-    of_lanes, of_registers = ([split(atom.outputs, c)["column"] for c in atom.columns_of(name)] for name in ("lane", "register"))
+@functools.cache
+def _places_of_a_thread(atom: LinearMap, output: str) -> tuple[list[int], list[int]]:
+    """Return the rows (or columns) that the bits of lanes and of registers stand for."""
+    if output not in dict(atom.outputs):
+        return [], []
+    of_lanes, of_registers = ([split(atom.outputs, c)[output] for c in atom.columns_of(name)] for name in ("lane", "register"))
     return of_lanes, [c for c in of_registers if c]
 
 
@@ -118,7 +133,14 @@ BY_LANE = TileLayout("lanes", "register: | lane: c0 c1 c2 c3 c4", "every 32nd nu
 CHUNKS = TileLayout(
     "chunks", "register: c0 c1 c2 c3 | lane: c4 c5 r0+r2 r0 r1", "pieces of a row, each of 16 neighbouring elements", in_turn=True
 )
-LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS)}
+DEALT = TileLayout(
+    "dealt",
+    "register: c1 r3 c0 | lane: c2 c3 r0 r1 r2",
+    "four neighbours of each 16 columns of the fragment's rows, those of even numbers first",
+)
+LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS, DEALT)}
+# conversions that have code, from one layout to another
+CONVERSIONS = ((BY_LANE, COLUMNS), (DEALT, FULL))
 
 
 def natural_layout(rows: int, columns: int) -> TileLayout:

@@ -18,7 +18,7 @@ from ..analyses.uniformity import reads_constant
 from ..ir import constructors, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
-from ..ir.machine_tiles import Exchange, exchange, read_columns
+from ..ir.machine_tiles import ConvertLayout, convert_layout, read_columns
 from ..layouts.tile_layouts import BY_LANE
 from . import limit_columns as affine_columns
 from .rewriting import insert, replace
@@ -69,7 +69,7 @@ def _rewrite_gather(op: ops.Perform) -> None:
         return
     dtype, cols = result.type.dtype, result.type.cols
     box = insert(op, ops.at(place.array, _with_indices(op, parts), TensorT(dtype, ops.ArrayAttr([cols]))))
-    replace(op, [insert(op, exchange(insert(op, read_columns(box))))])
+    replace(op, [insert(op, convert_layout(insert(op, read_columns(box))))])
 
 
 def _is_lane_function(op: ops.Apply, functions: Collection[Operation]) -> bool:
@@ -81,7 +81,7 @@ def _is_lane_function(op: ops.Apply, functions: Collection[Operation]) -> bool:
     if not isinstance(t, TileT) or not t.layout.is_per_column or t.element not in (F32, I32) or op.entry.reduces:
         return False
     tiles = [a.owner for a in op.arguments if not is_scalar(a)]
-    return bool(tiles) and all(isinstance(x, Exchange) or x in functions for x in tiles)
+    return bool(tiles) and all(isinstance(x, ConvertLayout) or x in functions for x in tiles)
 
 
 def _is_profitable(op: ops.Apply, functions: Collection[Operation], profitable: Collection[Operation]) -> bool:
@@ -98,10 +98,10 @@ def _is_profitable(op: ops.Apply, functions: Collection[Operation], profitable: 
 
 def _compute_by_lanes(op: ops.Apply) -> None:
     """Compute an operation by lanes, and exchange its result."""
-    operands = [a.owner.x if isinstance(a.owner, Exchange) else a for a in op.arguments]
+    operands = [a.owner.x if isinstance(a.owner, ConvertLayout) else a for a in op.arguments]
     by_lane = insert(op, constructors.of_kind(op, operands, tile(dtype_of(op.result), *op.result.type.shape, BY_LANE)))  # type: ignore[attr-defined]
     by_lane.name_hint = op.result.name_hint
-    replace(op, [insert(op, exchange(by_lane))])
+    replace(op, [insert(op, convert_layout(by_lane))])
 
 
 def _with_indices(op: ops.Perform, parts: list[tuple[SSAValue | None, int]]) -> list[tuple[SSAValue | None, int]]:

@@ -178,7 +178,7 @@ def _compares_column(op: ops.Apply) -> bool:
 
 def has_columns(value: SSAValue) -> bool:
     """Return whether a value differs from column to column."""
-    return isinstance(value.type, TileT) and value.type.layout.has_accumulator_columns
+    return isinstance(value.type, TileT) and (value.type.layout.has_accumulator_columns or value.type.layout.is_fragment)
 
 
 __all__ = ["has_columns", "is_column_limit", "is_elementwise", "run"]

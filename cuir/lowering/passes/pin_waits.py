@@ -100,7 +100,7 @@ def _is_product_carried(wait: ops.Perform) -> bool:
 
 
 def _is_full(value: SSAValue) -> bool:
-    return isinstance(value.type, TileT) and value.type.layout.is_accumulator
+    return isinstance(value.type, TileT) and value.type.layout.is_fragment
 
 
 def _collect_since_issue(wait: ops.Perform) -> list[Operation]:

@@ -46,7 +46,7 @@ def test_the_text_is_read_back() -> None:
 %u = tile.shared_tanh(%S) : !tile.reg<f32, 64, 64>
 %box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>
 %k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>
-%v = tile.exchange(%k) : !tile.reg<f32, 1, 64>"""
+%v = tile.convert_layout(%k) : !tile.reg<f32, 1, 64>"""
     )
     output = show(parse(text))
     assert show(parse(output)) == output
@@ -59,7 +59,7 @@ def test_the_text_is_read_back() -> None:
         "shared spreads",
         "shared_tanh(%S, %f)",
         "read_columns",
-        "exchange(%k)",
+        "convert_layout(%k)",
     ):
         assert f"tile.{name}" in output or name in output
 
@@ -78,7 +78,7 @@ def test_the_text_is_read_back() -> None:
         "%t = tile.shared_tanh(%x) : !tile.reg<f32, 64, 1>",
         "%box = tile.at %X[%n, %n : 32] : !tile.tensor<f32, 32>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
         "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>\n%k = tile.read_columns(%box) : !tile.reg<f32, 1, 64>",
-        "%l = tile.line %f : !tile.reg<f32, 1, 64>\n%v = tile.exchange(%l) : !tile.reg<f32, 1, 64>",
+        "%l = tile.line %f : !tile.reg<f32, 1, 64>\n%v = tile.convert_layout(%l) : !tile.reg<f32, 1, 64>",
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: str) -> None:

@@ -10,9 +10,8 @@ from cuir.lowering.cuda.prelude import COMMON
 from cuir.lowering.layouts.conversions import Conversion, plan_conversion
 from cuir.lowering.layouts.layouts import ACCUMULATOR, Layout, repeat
 from cuir.lowering.layouts.linear_maps import read_map
-from cuir.lowering.layouts.tile_layouts import BY_LANE, CHUNKS, COLUMNS, FULL, ONE, ROWS, natural_layout
+from cuir.lowering.layouts.tile_layouts import BY_LANE, CHUNKS, COLUMNS, DEALT, FULL, ONE, ROWS, natural_layout
 
-DEALT = "register: c1 r3 c0 | lane: c2 c3 r0 r1 r2"
 TWISTED = "register: c0 r3 c3 c4 | lane: c1 c2 r0+c4 r1 r2"
 
 
@@ -22,7 +21,7 @@ def lay_out(text: str, rows: int, columns: int) -> Layout:
     return repeat(atom, ("column", columns >> sizes["column"]), ("row", rows >> sizes["row"]))
 
 
-@given(st.sampled_from([ACCUMULATOR, DEALT, TWISTED]), st.sampled_from([16, 48, 64]), st.sampled_from([32, 96, 128]))
+@given(st.sampled_from([ACCUMULATOR, DEALT.text, TWISTED]), st.sampled_from([16, 48, 64]), st.sampled_from([32, 96, 128]))
 def test_a_layout_needs_no_conversion_to_itself(text: str, rows: int, columns: int) -> None:
     layout = lay_out(text, rows, columns)
     assert plan_conversion(layout, layout) == plan_conversion(layout, layout, 2) == Conversion("none")
@@ -33,7 +32,7 @@ def test_dealt_columns_take_the_shuffles_of_the_device_function(columns: int) ->
     """For 8 numbers `in_order` shuffles twice each, and selects once."""
     text, count = COMMON["in_order"].text, columns // 2
     assert text.count("__shfl_sync(") == 2 and text.count("second ?") == 1
-    assert plan_conversion(lay_out(DEALT, 16, columns), lay_out(ACCUMULATOR, 16, columns)) == Conversion("shuffles", 2 * count, count)
+    assert plan_conversion(lay_out(DEALT.text, 16, columns), lay_out(ACCUMULATOR, 16, columns)) == Conversion("shuffles", 2 * count, count)
 
 
 def test_pairs_of_rows_that_meet_in_no_bank_take_selects_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cuir.lowering.cuda.prelude import read_parts
 from cuir.lowering.layouts.layouts import LANES
-from cuir.lowering.layouts.tile_layouts import CHUNKS, COLUMNS, FULL, LAYOUTS, ONE, PARTIAL, ROWS, Fragment, natural_layout
+from cuir.lowering.layouts.tile_layouts import BY_LANE, CHUNKS, COLUMNS, DEALT, FULL, LAYOUTS, ONE, PARTIAL, ROWS, Fragment, natural_layout
 from cuir.lowering.targets.sm90 import INCLUDE
 from cuir.syntax.types import F16, F32
 from tests.lowering.host import GXX
@@ -63,6 +63,7 @@ def test_what_a_thread_holds_follows_from_the_layout() -> None:
         "varies_by_row",
         "varies_by_column",
         "is_accumulator",
+        "is_fragment",
         "is_constant_along_rows",
         "is_per_row",
         "is_per_column",
@@ -70,16 +71,36 @@ def test_what_a_thread_holds_follows_from_the_layout() -> None:
     )
     held = {layout.name: {n for n in names if getattr(layout, n)} for layout in LAYOUTS.values()}
     assert held == {
-        "full": {"varies_by_row", "varies_by_column", "is_accumulator", "has_accumulator_columns"},
+        "full": {"varies_by_row", "varies_by_column", "is_accumulator", "is_fragment", "has_accumulator_columns"},
         "rows": {"varies_by_row", "is_constant_along_rows", "is_per_row"},
         "columns": {"varies_by_column", "is_per_column", "has_accumulator_columns"},
         "one": {"is_constant_along_rows"},
         "partial": {"varies_by_row"},
         "lanes": {"varies_by_column"},
         "chunks": {"varies_by_row", "varies_by_column"},
+        "dealt": {"varies_by_row", "varies_by_column", "is_fragment"},
     }
     assert [natural_layout(r, c) for r, c in ((1, 1), (64, 1), (1, 64), (64, 64))] == [ONE, ROWS, COLUMNS, FULL]
     assert FULL.packs(F16) and CHUNKS.packs(F16) and not COLUMNS.packs(F16) and not FULL.packs(F32)
+
+
+def test_layouts_agree_whose_threads_hold_the_same_rows_and_columns() -> None:
+    apart = {(a.name, b.name) for a in LAYOUTS.values() for b in LAYOUTS.values() if not a.agrees_with(b)}
+    assert all((b, a) in apart for a, b in apart)  # full with rows, columns and one; dealt with rows
+    assert {b for a, b in apart if a == "full"} == {"lanes", "chunks", "dealt"}
+    assert {b for a, b in apart if a == "dealt"} == {"full", "columns", "lanes", "chunks"}
+    assert not {b for a, b in apart if a == "one"}
+    assert not BY_LANE.agrees_with(COLUMNS) and not CHUNKS.agrees_with(ROWS)
+
+
+@pytest.mark.parametrize(("rows", "columns", "threads"), [(16, 32, 32), (64, 96, 128)])
+def test_dealt_columns_are_those_that_lanes_load_for_a_product(rows: int, columns: int, threads: int) -> None:
+    """Where an accumulator has column p, there is column p / 16 * 16 + p % 8 * 2 + p % 16 / 8, as `store_dealt` reads them."""
+    full, dealt = FULL.of((rows, columns), threads), DEALT.of((rows, columns), threads)
+    for at in full.iterate(threads // LANES):
+        place = full.place(*at)
+        p = place["column"]
+        assert dealt.place(*at) == {"row": place["row"], "column": p // 16 * 16 + p % 8 * 2 + p % 16 // 8}
 
 
 CHUNK_PLACES = """

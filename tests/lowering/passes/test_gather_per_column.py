@@ -73,7 +73,7 @@ def test_lanes_work_out_what_follows_from_what_they_read(body: str, by_lanes: in
         [limit_columns.run, gather_per_column.run, *(p.run for p in CLEAN)],
     )
     assert len(re.findall(r"tile\.apply .*, lanes>", result)) == by_lanes
-    assert result.count("tile.exchange") == exchanges
+    assert result.count("tile.convert_layout") == exchanges
 
 
 def test_lanes_and_columns_meet() -> None:

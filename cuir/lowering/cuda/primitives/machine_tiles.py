@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ....syntax.types import F32
 from ...ir import ops
 from ...ir.ir_types import TileT, dtype_of
-from ...ir.machine_tiles import After, ByReciprocal, ByRows, Exchange, InOrder, Line, Pin, ReadColumns, SharedTanh
+from ...ir.machine_tiles import After, ByReciprocal, ByRows, ConvertLayout, Line, Pin, ReadColumns, SharedTanh
 from ...layouts.layouts import LANES
 from .. import quad_loops
 from ..loops import Position
@@ -41,12 +41,6 @@ def pin(role: RolePrinter, op: Pin) -> None:
     role.out.line(f"cuir::pin({target.name});")
 
 
-@prints("tile.in_order")
-def in_order(role: RolePrinter, op: InOrder) -> None:
-    """Emit the exchange between lanes that brings permuted columns of a tile back into order."""
-    role.out.line(f"cuir::in_order({role.elements.array(op.x)}, {role.storage(op.result).name}, lane);")
-
-
 @prints("tile.after")
 def after(role: RolePrinter, op: After) -> None:
     """Emit a scalar that the compiler does not know before a tile is computed."""
@@ -70,14 +64,17 @@ def read_columns(role: RolePrinter, op: ReadColumns) -> None:
     role.elements.emit_loop(t, lambda at: f"{target.name}[c_] = {kernel.make_bounds_test(tensor, texts)} ? {strip(read)} : 0;")
 
 
-@prints("tile.exchange")
-def exchange(role: RolePrinter, op: Exchange) -> None:
-    """Emit shuffles that give each thread its columns of a tile spread over the lanes.
+@prints("tile.convert_layout")
+def convert_layout(role: RolePrinter, op: ConvertLayout) -> None:
+    """Emit shuffles that give each thread its columns: of a tile spread over the lanes, or of one with dealt columns.
 
     All lanes of the warp are here: only tiles differ between them.
     """
     source, target, t = role.elements.array(op.x), role.storage(op.result).name, op.result.type
     assert isinstance(t, TileT)
+    if t.layout.is_accumulator:
+        role.out.line(f"cuir::in_order({source}, {target}, lane);")
+        return
     role.elements.emit_loop(t, lambda at: f"{target}[c_] = __shfl_sync(~0u, {source}[k_ / {LANES}], k_ % {LANES} + col);")
 
 

@@ -12,9 +12,8 @@ from ....syntax.types import F32
 from ...analyses.vector_accesses import GROUP, find_first_column, reads_pairs
 from ...ir import ops
 from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ...ir.machine_tiles import DEALT
 from ...layouts.shared_memory import choose_way
-from ...layouts.tile_layouts import CHUNKS
+from ...layouts.tile_layouts import CHUNKS, DEALT
 from ..address_sums import SharedRef
 from ..dtypes import MEMORY, from_memory, to_memory
 from ..loops import Position, index_of
@@ -200,7 +199,7 @@ def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAV
     if blocks is not None:
         blocks(role, op, ref, base, value, t)
         return
-    dealt = bool(op.const(DEALT, False))
+    dealt = t.layout == DEALT
     if mask is None and way == "pairs":
         out.line(
             f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({value}, {base}, row, lane);"

@@ -72,6 +72,6 @@ def _make_unlikely_test(role: RolePrinter, value: SSAValue) -> str:
     """Return a condition on a value that is hardly ever true."""
     t, name = value.type, role.elements.array(value)
     assert isinstance(t, TileT)
-    if t.layout.is_accumulator:
+    if t.layout.is_fragment:
         return f"cuir::any_bits({name}) == 0x7f7f7f7f"
     return " + ".join(f"{name}[{r}]" for r in range(role.fragment(t).row_values)) + " > 3e38f"

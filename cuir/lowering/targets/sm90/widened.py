@@ -19,8 +19,7 @@ from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from ...ir.machine_tiles import DEALT
-from ...layouts.tile_layouts import HALVES
+from ...layouts.tile_layouts import DEALT, HALVES
 from ..sm80 import single
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
             out.line(f"const uint32_t {at} = cuir::at<{left_view.alloc.rows}>({base_a}, {first}, 16 * (lane >> 4));")
             read = f"cuir::load_matrix(cuir::beyond<{left_view.alloc.rows}>({at}, {frag.slab} * s_, 32 * k_), {parts});"
     function = f"multiply_{'columns' if right_view.transposed else 'rows'}_{b.type.element.name}"
-    switches = [a.type.element == BF16, ordered if right_view.transposed else bool(op.const(DEALT, False))]
+    switches = [a.type.element == BF16, ordered if right_view.transposed else t.layout == DEALT]
     sizes = f"{right_view.alloc.rows}, {frag.slabs}, {frag.groups}, {inner // STEP}"
     out.line(f"cuir::{function}<{', '.join('true' if s else 'false' for s in switches)}, {sizes}>({target}, {base}, lane,")
     # names that no value of a program has in C++: x would hide a tile of that name

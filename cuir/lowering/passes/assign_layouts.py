@@ -19,11 +19,12 @@ from ..analyses.memory import array_of
 from ..analyses.stores import is_panelled
 from ..analyses.value_flow import find_targets
 from ..ir import ops
-from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar
+from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every, find_innermost_loop
-from ..ir.machine_tiles import DEALT, in_order
+from ..ir.machine_tiles import convert_layout
 from ..layouts.layouts import LANES
-from .rewriting import before, insert, replace
+from ..layouts.tile_layouts import DEALT
+from .rewriting import insert
 from .simplify import number
 from .webs import Web, find_webs
 
@@ -43,25 +44,31 @@ def run(kernel: ops.Kernel) -> None:
 def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
     """Deal a web, unless a loop around its products contains a reader that needs order."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
-    outer_uses = [(v, use) for v in values if number(v) is None for use in v.uses if _leaves_web(use, web)]
+    outer_uses = [(v, use) for v in values for use in v.uses if _leaves_web(use, web)]
     loops = {loop for p in products if (loop := find_innermost_loop(p)) is not None}
-    if any(_is_within(use.operation, loops) for _, use in outer_uses):
+    if any(_is_within(use.operation, loops) for v, use in outer_uses if number(v) is None):
         return
     for value, use in outer_uses:
-        if _restores_order(use.operation, role.threads.data // LANES):
-            _mark_dealt(use.operation)
-        else:
-            use.operation.operands[use.index] = insert(use.operation, in_order(value))
-    for op in products:
-        _mark_dealt(op)
+        if number(value) is not None:
+            use.operation.operands[use.index] = _copy_number(value)
+        elif not _restores_order(use.operation, role.threads.data // LANES):
+            use.operation.operands[use.index] = insert(use.operation, convert_layout(value))
+    for value in values:
+        value._type = tile(dtype_of(value), *_shape(value), DEALT)
 
 
-def _mark_dealt(op: Operation) -> None:
-    """Mark an operation as one in dealt order."""
-    assert isinstance(op, ops.Perform)
-    new = ops.perform(op.op, op.args, [r.type for r in op.results], {**{k: op.const(k) for k in op.consts.data}, DEALT: True})
-    before(op, new)
-    replace(op, new.results)
+def _copy_number(value: SSAValue) -> SSAValue:
+    """Make a tile of one number again, for readers outside of the web."""
+    op = value.owner
+    assert isinstance(op, Operation)
+    copy = insert(op, op.clone())
+    copy.name_hint = value.name_hint
+    return copy
+
+
+def _shape(value: SSAValue) -> tuple[int, int]:
+    assert isinstance(value.type, TileT)
+    return value.type.shape
 
 
 def _restores_order(op: Operation, warps: int) -> bool:

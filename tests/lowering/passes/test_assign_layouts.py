@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from xdsl.ir import SSAValue
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_types import TileT
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.machine_tiles import DEALT, InOrder
+from cuir.lowering.ir.machine_tiles import ConvertLayout
 from cuir.lowering.ir.ops import Kernel, Perform
-from cuir.lowering.passes import branch_on_warp_votes, permute_columns
+from cuir.lowering.layouts.tile_layouts import DEALT
+from cuir.lowering.passes import assign_layouts, branch_on_warp_votes
 from cuir.lowering.validate import validate
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
@@ -49,9 +52,19 @@ def kernel(body: str, rows: int = 32, columns: int = 128) -> Checked:
 
 def count_dealt(ir: Kernel) -> tuple[int, int, int]:
     """Products whose sums are dealt, how many sums are put in order, and how many stores do that as they go."""
-    messages = [op for op in every(ir) if isinstance(op, Perform) and op.const(DEALT, False)]
-    stores = sum("tile" in op.args for op in messages)
-    return len(messages) - stores, sum(isinstance(op, InOrder) for op in every(ir)), stores
+    messages = [op for op in every(ir) if isinstance(op, Perform)]
+    products, stores = (
+        [v for op in messages if (v := get(op)) is not None and is_dealt(v)] for get in (get_sum, lambda op: op.args.get("tile"))
+    )
+    return len(products), sum(isinstance(op, ConvertLayout) for op in every(ir)), len(stores)
+
+
+def get_sum(op: Perform) -> SSAValue | None:
+    return op.results[0] if op.entry.traits.product else None
+
+
+def is_dealt(value: SSAValue) -> bool:
+    return isinstance(value.type, TileT) and value.type.layout == DEALT
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
@@ -80,7 +93,7 @@ def test_sums_that_nobody_asks_for_a_column_are_dealt(body: str, result: tuple[i
     clean(ir)
     branch_on_warp_votes.run(ir)
     inputs = arguments(checked, {}) | {"n": n, "scale": 0.5}
-    assert validate(ir, [permute_columns], inputs) is None
+    assert validate(ir, [assign_layouts], inputs) is None
     assert count_dealt(ir) == (*result, 0)
 
 
@@ -100,7 +113,7 @@ def test_a_store_to_panels_puts_them_in_order_as_it_goes(body: str, columns: int
     checked = kernel(f"store(sZ[1], acc)\n{body}", rows, columns)
     ir = build(checked)
     clean(ir)
-    assert validate(ir, [permute_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
+    assert validate(ir, [assign_layouts], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
     assert count_dealt(ir) == result
     assert lower(checked).source.count("cuir::store_dealt<") == result[2]
 
@@ -137,7 +150,7 @@ def test_whatever_is_made_of_the_sums_stays_the_same(inside: list[str], behind: 
     ir = build(checked)
     clean(ir)
     branch_on_warp_votes.run(ir)
-    assert validate(ir, [permute_columns], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
+    assert validate(ir, [assign_layouts], arguments(checked, {}) | {"n": n, "scale": 0.5}) is None
 
 
 def test_the_text_says_the_order_once() -> None:
