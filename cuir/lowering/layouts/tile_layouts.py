@@ -36,6 +36,11 @@ class TileLayout:
         """The layout of the first elements in a warp."""
         return read_map(self.text)
 
+    @property
+    def width(self) -> int:
+        """Number of columns of the atom."""
+        return 1 << dict(self.atom.outputs).get("column", 0)
+
     @functools.cached_property
     def varies_by_row(self) -> bool:
         """Rows have numbers of their own."""
@@ -138,7 +143,9 @@ DEALT = TileLayout(
     "register: c1 r3 c0 | lane: c2 c3 r0 r1 r2",
     "four neighbours of each 16 columns of the fragment's rows, those of even numbers first",
 )
-LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS, DEALT)}
+FOURS = TileLayout("fours", "register: c0 r3 c1 | lane: c2 c3 r0 r1 r2", "four neighbours of each 16 columns of the fragment's rows")
+EIGHTS = TileLayout("eights", "register: c0 r3 c1 c2 | lane: c3 c4 r0 r1 r2", "eight neighbours of each 32 columns of the fragment's rows")
+LAYOUTS = {layout.name: layout for layout in (FULL, ROWS, COLUMNS, ONE, PARTIAL, BY_LANE, CHUNKS, DEALT, FOURS, EIGHTS)}
 # conversions that have code, from one layout to another
 CONVERSIONS = ((BY_LANE, COLUMNS), (DEALT, FULL))
 

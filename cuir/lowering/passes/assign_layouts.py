@@ -1,21 +1,24 @@
-"""Keep columns of sums in the order in which lanes load the right operand, if no reader needs another.
+"""Give operands and sums of products the layouts in which lanes load operands from shared memory.
 
-mma.sync takes one column of the 8-bit operand from a lane, but a load gives the lane two neighbouring columns. The
-product is therefore computed with permuted columns, whose order is restored after the loop.
+Lanes load left operands many bytes at a time. mma.sync takes one column of an 8-bit right operand from a lane, but a
+load gives two: sums keep permuted columns until after the loop.
 
-In each 16 columns those of even numbers come first. Exchanges cost more than the products. A sum that a loop carries is
-in this *dealt order* if all values that flow into it are such products, constants, or elementwise functions of the sum
-and numbers per row.
+The columns of the inner dim may be dealt to lanes in any order that both operands of a product have: a left operand
+whose right operands lie column by column has the layout `eights`, or of halves by 8-bit floats `fours`.
+
+The layout `dealt` has columns of even numbers first. Exchanges cost more than the products. A sum that a loop carries
+has it if all values that flow into it are such products, constants, or elementwise functions of the sum and numbers
+per row.
 """
 
 from __future__ import annotations
 
 from typing import TypeGuard
 
-from xdsl.ir import Operation, SSAValue, Use
+from xdsl.ir import Attribute, Operation, SSAValue, Use
 
 from ...syntax.types import F32, PANEL_BYTES
-from ..analyses.memory import array_of
+from ..analyses.memory import array_of, iterate_accesses
 from ..analyses.stores import is_panelled
 from ..analyses.value_flow import find_targets
 from ..ir import ops
@@ -23,7 +26,7 @@ from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every, find_innermost_loop
 from ..ir.machine_tiles import convert_layout
 from ..layouts.layouts import LANES
-from ..layouts.tile_layouts import DEALT
+from ..layouts.tile_layouts import DEALT, EIGHTS, FOURS, HALVES, TileLayout
 from .rewriting import insert
 from .simplify import number
 from .webs import Web, find_webs
@@ -32,8 +35,11 @@ ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold
 
 
 def run(kernel: ops.Kernel) -> None:
-    """Deal the webs of sums that allow it."""
+    """Assign layouts to left operands, and to the webs of sums that allow it."""
     for role in kernel.roles:
+        for op in every(role):
+            if (layout := _find_operand_layout(op)) is not None:
+                _assign(op.results[0], layout)
         products = [op for op in every(role) if _widens_rows(op)]
         for web in find_webs(role, _find_summands) if products else ():
             dealt = [op for op in products if op.results[0] in web]
@@ -54,7 +60,7 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
         elif not _restores_order(use.operation, role.threads.data // LANES):
             use.operation.operands[use.index] = insert(use.operation, convert_layout(value))
     for value in values:
-        value._type = tile(dtype_of(value), *_shape(value), DEALT)
+        _assign(value, DEALT)
 
 
 def _copy_number(value: SSAValue) -> SSAValue:
@@ -66,11 +72,43 @@ def _copy_number(value: SSAValue) -> SSAValue:
     return copy
 
 
-def _shape(value: SSAValue) -> tuple[int, int]:
+def _assign(value: SSAValue, layout: TileLayout) -> None:
+    """Give a tile a layout."""
     assert isinstance(value.type, TileT)
-    return value.type.shape
+    value._type = tile(value.type.element, *value.type.shape, layout)
 
 
+# ---- left operands
+def _find_operand_layout(load: Operation) -> TileLayout | None:
+    """Return the layout of a tile that is loaded from panels to be the left operand of products only.
+
+    Their right operands must lie column by column.
+    """
+    reads = list(iterate_accesses(load)) if len(load.results) == 1 else []
+    t = load.results[0].type if reads else None
+    if len(reads) != 1 or reads[0].writes or not isinstance(t, TileT) or not t.layout.is_accumulator:
+        return None
+    view, array = reads[0].place.type, reads[0].array
+    if not isinstance(view, SharedT) or view.transposed.data or view.element != t.element:
+        return None
+    if not isinstance(array, ops.Shared) or not is_panelled(array):
+        return None
+    right = [_find_right_operand(u.operation, load.results[0]) for u in load.results[0].uses]
+    if not right or not all(isinstance(b, SharedT) and b.transposed.data for b in right):
+        return None
+    of_bytes = all(isinstance(b, SharedT) and b.element.itemsize == 1 for b in right)
+    layout = EIGHTS if t.element == F32 else FOURS if t.element in HALVES and of_bytes else None
+    return layout if layout is not None and t.shape[1] % layout.width == 0 else None
+
+
+def _find_right_operand(user: Operation, tile: SSAValue) -> Attribute | None:
+    """Return the type of the right operand of a product that reads a tile as its left operand only."""
+    if not isinstance(user, ops.Perform) or not user.entry.traits.product:
+        return None
+    return user.arg("b").type if user.arg("a") is tile and user.args.get("c") is not tile else None
+
+
+# ---- sums
 def _restores_order(op: Operation, warps: int) -> bool:
     """Return whether an operation stores a tile to panels of shared memory, and so restores the order.
 

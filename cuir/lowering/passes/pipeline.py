@@ -98,7 +98,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(branch_row_functions, "compute 1/x and log2 of row values by short code, with a branch to long code for rare values"),
     *CLEAN,
     Pass(materialise_affine_products, "compute slope times column once if registers allow, else at each use"),
-    Pass(assign_layouts, "give tiles the layouts in which lanes load operands of products, and convert tiles where readers need others"),
+    Pass(assign_layouts, "give tiles the layouts in which lanes load operands of products"),
     Pass(copy_fp8_in_chunks, "copy and widen 8-bit floats between shared arrays in chunks of 16 bytes"),
     Pass(load_fp8_as_f16, "load 8-bit floats as f16 if the program widens these to f16"),
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),

@@ -66,5 +66,16 @@ def test_descriptions_say_bits_and_repeats() -> None:
     assert describe_layout(FULL.of((16, 16), 32)) == "register: c0 r3 c3 | lane: c1 c2 r0 r1 r2"
     shapes = {"rows": (64, 1), "columns": (1, 64), "one": (1, 1), "partial": (64, 1), "lanes": (1, 64)}
     copies = {name: count_copies(layout.of(shapes.get(name, (64, 64)), 128)) for name, layout in LAYOUTS.items()}
-    assert copies == {"full": 1, "rows": 4, "columns": 8, "one": 32, "partial": 4, "lanes": 1, "chunks": 1, "dealt": 1}
+    assert copies == {
+        "full": 1,
+        "rows": 4,
+        "columns": 8,
+        "one": 32,
+        "partial": 4,
+        "lanes": 1,
+        "chunks": 1,
+        "dealt": 1,
+        "fours": 1,
+        "eights": 1,
+    }
     assert [line.split()[1] for line in draw_layout(COLUMNS.of((1, 8), 32))] == ["c1", "0.0"]

@@ -28,11 +28,11 @@ from cuir.lowering.layouts.shared_memory import (
     swap_odd_rows,
     swizzle_address,
 )
-from cuir.lowering.layouts.tile_layouts import CHUNKS, FULL, ROWS
+from cuir.lowering.layouts.tile_layouts import CHUNKS, EIGHTS, FOURS, FULL, ROWS, TileLayout
 from cuir.lowering.targets import sm80, sm90
 from cuir.lowering.targets.sm90.operands import SBO, Operand
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, F16, F32
+from cuir.syntax.types import BF16, DTYPES, F16, F32
 from tests.lowering.host import GXX
 
 
@@ -162,6 +162,73 @@ def test_printed_addresses_of_ldmatrix_and_stmatrix_are_those_of_the_layouts(row
 def _parts(*names: str) -> list[str]:
     parts = read_parts(sm90.INCLUDE, "matrix_stores")
     return [parts[name].text for name in names]
+
+
+# ---- left operands of products
+OPERAND = """
+@kernel(arch="sm_90a")
+def k(Y: Global[f32, 128, 64]):
+    s, b = shared({dtype}, [128, {columns}]), shared({right}, [64, {width}])
+    with role("all", {workers}=1):
+        store(Y[0:128, :], mma(load(s), b[:, 0:{columns}].T{parts}))
+"""
+OPERAND_HARNESS = """
+#include <cstdint>
+#include <cstdio>
+#define DEV static inline
+namespace cuir {
+%s
+static void load_pairs(uint32_t from, float& a, float& b, float& c, float& d) { a = from, b = from + 4, c = from + 8, d = from + 12; }
+static uint32_t load_word(uint32_t from) { return from; }
+%s
+}
+int main() {
+  for (int warp = 0; warp < %d; ++warp) for (int lane = 0; lane < 32; ++lane) {
+    const uint32_t smem_address = 0;
+    const int row = 16 * warp + lane / 4;
+    %s x[%d];
+    %s
+    for (auto y : x) std::printf("%%d %%d %%d\\n", warp, lane, int(y));
+  }
+}
+"""
+
+
+@pytest.mark.skipif(GXX is None, reason="needs g++")
+@pytest.mark.parametrize("workers", ["warps", "warpgroups"])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "right", "columns"), [(EIGHTS, "f32", "f32", 64), (FOURS, "f16", "f8e4m3", 192), (FOURS, "bf16", "f8e5m2", 64)]
+)
+def test_printed_loads_of_left_operands_are_those_of_the_layouts(
+    layout: TileLayout, dtype: str, right: str, columns: int, workers: str, tmp_path: Path
+) -> None:
+    """Each register gets the number (or the two halves) that the layout gives it, of the address that is printed."""
+    width = -(-columns // 128) * 128 if right != "f32" else columns
+    parts = ", parts=2" if right == "f32" else ""
+    text = lower(check(parse(OPERAND.format(dtype=dtype, right=right, columns=columns, width=width, workers=workers, parts=parts)))).source
+    body = text[text.index("  const uint32_t from", text.index("---- role")) :]
+    body = body[: body.index("float v")]
+    threads, size = (128, 32)[workers == "warps"], DTYPES[dtype].itemsize
+    loads = re.search(r"\b(\w+)\[(?:4 \* )?i_ \+ 0\]", body)
+    assert loads
+    registers = layout.count((128, columns), threads) * size // 4
+    functions = [COMMON["at"].text, read_parts(sm80.INCLUDE, "matrices")["beyond"].text]
+    places = [read_parts(sm80.INCLUDE, "products_f32")["places"].text, read_parts(sm90.INCLUDE, "products_8bit")["load_left"].text]
+    source, program = tmp_path / "host.cpp", tmp_path / "host"
+    written = (re.sub(r"asm\(\"\" : .*?;", "", "\n".join(t)) for t in (functions, places))
+    ctype = "float" if size == 4 else "uint32_t"
+    body = re.sub(rf"\b{loads[1]}\[", "x[", body)
+    source.write_text(OPERAND_HARNESS % (*written, threads // 32, ctype, registers, body))
+    subprocess.run([str(GXX), "-std=c++17", "-O1", "-w", "-o", program, source], check=True)
+    lines = [
+        tuple(map(int, line.split())) for line in subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    ]
+    tile, array = layout.of((128, columns), threads), lay_out_array(128, columns, size)
+    assert len(lines) == threads * registers
+    for at, (warp, lane, address) in enumerate(lines):
+        for e in range(4 // size):
+            place = tile.place(at % registers * (4 // size) + e, lane, warp)
+            assert byte_of(array, place["row"], place["column"], size) == address + e * size
 
 
 # ---- banks

@@ -78,7 +78,7 @@ def test_what_a_thread_holds_follows_from_the_layout() -> None:
         "partial": {"varies_by_row"},
         "lanes": {"varies_by_column"},
         "chunks": {"varies_by_row", "varies_by_column"},
-        "dealt": {"varies_by_row", "varies_by_column", "is_fragment"},
+        **{name: {"varies_by_row", "varies_by_column", "is_fragment"} for name in ("dealt", "fours", "eights")},
     }
     assert [natural_layout(r, c) for r, c in ((1, 1), (64, 1), (1, 64), (64, 64))] == [ONE, ROWS, COLUMNS, FULL]
     assert FULL.packs(F16) and CHUNKS.packs(F16) and not COLUMNS.packs(F16) and not FULL.packs(F32)
@@ -87,8 +87,8 @@ def test_what_a_thread_holds_follows_from_the_layout() -> None:
 def test_layouts_agree_whose_threads_hold_the_same_rows_and_columns() -> None:
     apart = {(a.name, b.name) for a in LAYOUTS.values() for b in LAYOUTS.values() if not a.agrees_with(b)}
     assert all((b, a) in apart for a, b in apart)  # full with rows, columns and one; dealt with rows
-    assert {b for a, b in apart if a == "full"} == {"lanes", "chunks", "dealt"}
-    assert {b for a, b in apart if a == "dealt"} == {"full", "columns", "lanes", "chunks"}
+    assert {b for a, b in apart if a == "full"} == {"lanes", "chunks", "dealt", "fours", "eights"}
+    assert {b for a, b in apart if a == "dealt"} == {"full", "columns", "lanes", "chunks", "fours", "eights"}
     assert not {b for a, b in apart if a == "one"}
     assert not BY_LANE.agrees_with(COLUMNS) and not CHUNKS.agrees_with(ROWS)
 

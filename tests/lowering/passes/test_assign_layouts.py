@@ -156,3 +156,59 @@ def test_whatever_is_made_of_the_sums_stays_the_same(inside: list[str], behind: 
 def test_the_text_says_the_order_once() -> None:
     source = lower(kernel(f"{LOOP}\n{END}")).source
     assert "multiply_rows_f8e4m3<false, true, " in source and source.count("cuir::in_order(") == 1
+
+
+# ---- left operands
+PRODUCT = """
+@kernel(arch="sm_90a")
+def k(X: Global[{dtype}, 64, 64], Y: Global[f32, 64, 64]):
+    s, b = shared({dtype}, [64, {columns}]), shared({right}, [64, {width}])
+    with role("all", warpgroups=1):
+        store(s[:, 0:64], load(X[0:64, :]))
+        store(b[:, 0:64], cast(load(X[0:64, :]), {right}))
+        sync()
+        a = load(s[:, 0:64])
+        {body}
+"""
+BY_COLUMNS = "store(Y[0:64, :], mma(a, b[:, 0:64].T{parts}))"
+
+
+def assigned(body: str = BY_COLUMNS, dtype: str = "f32", right: str = "f32", columns: int = 64) -> str:
+    """The layout of the tile that is loaded, behind the pass, which keeps what the kernel computes."""
+    parts = ", parts=1" if right == "f32" else ""
+    text = PRODUCT.format(dtype=dtype, right=right, columns=columns, width=128, body=body.format(parts=parts))
+    checked = check(parse(text, "k.cuir"))
+    ir = build(checked)
+    clean(ir)
+    assert validate(ir, [assign_layouts], arguments(checked, {})) is None
+    (a,) = (op.results[0] for op in every(ir) if op.results and op.results[0].name_hint == "a")
+    assert isinstance(a.type, TileT)
+    return a.type.layout.name
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype", "right", "columns", "layout"),
+    [
+        (BY_COLUMNS, "f32", "f32", 64, "eights"),
+        (BY_COLUMNS, "f16", "f8e4m3", 64, "fours"),
+        (BY_COLUMNS, "f16", "f16", 64, "full"),  # ldmatrix
+        (BY_COLUMNS.replace(".T", ""), "f32", "f32", 64, "full"),  # the right operand lies row by row
+        (BY_COLUMNS + "\n        store(X[0:64, :], a)", "f32", "f32", 64, "full"),  # another reader
+        ("store(Y[0:64, :], mma(a, b[:, 0:64].T, a{parts}))", "f32", "f32", 64, "full"),  # it begins the sum, too
+        (BY_COLUMNS, "f32", "f32", 72, "full"),  # the array has no panels
+        (BY_COLUMNS, "f16", "f8e4m3", 72, "full"),
+    ],
+)
+def test_left_operands_lie_as_lanes_load_them(body: str, dtype: str, right: str, columns: int, layout: str) -> None:
+    assert assigned(body, dtype, right, columns) == layout
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "ordered"), [("f32", "f32", "cuir::operand_places<64>"), ("f16", "f8e4m3", "multiply_columns_f8e4m3<false, true")]
+)
+@pytest.mark.parametrize("columns", [64, 72])
+def test_load_and_product_agree_on_the_order(dtype: str, right: str, ordered: str, columns: int) -> None:
+    """Of an array without panels a tile was loaded as an accumulator lies, and multiplied as if it were in operand order."""
+    parts = ", parts=1" if right == "f32" else ""
+    text = PRODUCT.format(dtype=dtype, right=right, columns=columns, width=128, body=BY_COLUMNS.format(parts=parts))
+    assert (ordered in lower(check(parse(text, "k.cuir"))).source) == (columns == 64)

@@ -1,8 +1,8 @@
 """Products of f32 operands by mma.sync in TF32: reads of swizzled panels without bank conflicts.
 
 The eight columns of a step of the inner dim may be dealt to lanes in any order, if both operands have the same. In
-*tile order* a lane has those of a tile in registers: 8 k + 2 c + {0, 1} in step k, where c = lane % 4. In *operand
-order* it has 8 c .. 8 c + 7 of a panel's 32 columns in four steps, read 16 bytes at a time, where lanes of
+*tile order* a lane has those of an accumulator: 8 k + 2 c + {0, 1} in step k, where c = lane % 4. In *operand order*,
+the layout `eights`, it has 8 c .. 8 c + 7 of a panel's 32 columns in four steps, read 16 bytes at a time, where lanes of
 neighbouring rows have no bank conflicts.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
-from ....syntax.types import F32, PANEL_BYTES
+from ....syntax.types import PANEL_BYTES
 from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
+from ...layouts.tile_layouts import EIGHTS
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -26,30 +27,9 @@ STEP = 8  # columns of the inner dim that an instruction takes
 PANEL = PANEL_BYTES // 4
 
 
-def is_in_operand_order(tile: SSAValue) -> bool:
-    """Return whether registers hold a tile in operand order.
-
-    Such a tile was loaded to be the left operand of products only, whose right operands lie column by column.
-    """
-    load = tile.owner
-    if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(tile.type, TileT) or tile.type.element != F32:
-        return False
-    view = load.arg("view")
-    if not isinstance(view.type, SharedT) or view.type.transposed.data or tile.type.shape[1] % PANEL or not tile.type.layout.is_accumulator:
-        return False
-    return all(is_left_operand_only(u.operation, tile) for u in tile.uses)
-
-
-def is_left_operand_only(user: Operation, tile: SSAValue) -> bool:
-    """Return whether an operation is a product that reads the tile as its left operand only.
-
-    Its right operand must lie column by column.
-    """
-    if not isinstance(user, ops.Perform) or not user.entry.traits.product:
-        return False
-    b = user.arg("b").type
-    by_columns = isinstance(b, SharedT) and bool(b.transposed.data)
-    return by_columns and user.arg("a") is tile and user.args.get("c") is not tile
+def is_in_eights(tile: SSAValue) -> bool:
+    """Return whether registers hold a tile in operand order, which `assign_layouts` gives to left operands."""
+    return isinstance(tile.type, TileT) and tile.type.layout == EIGHTS
 
 
 def _holds_tf32(tile: SSAValue) -> bool:
@@ -57,16 +37,14 @@ def _holds_tf32(tile: SSAValue) -> bool:
 
     They do if all products of the tile take one TF32 part.
     """
-    return is_in_operand_order(tile) and all(
-        isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses
-    )
+    return is_in_eights(tile) and all(isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses)
 
 
 @PRINTERS.choice("load operand")
 def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, name: str) -> bool:
     """Emit the load of a tile in operand order, and return whether its products read it so."""
     t = op.results[0].type
-    if not ref.alloc.panelled or not is_in_operand_order(op.results[0]):
+    if not is_in_eights(op.results[0]):
         return False
     assert isinstance(t, TileT)
     frag, out = role.fragment(t), role.out
@@ -111,7 +89,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     if left_view is not None and left_view.transposed:
         raise make_unsupported_error("a transposed left operand of mma", role.span(op))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    ordered = right_view.transposed and (is_in_operand_order(a) if left_view is None else inner % PANEL == 0)
+    ordered = right_view.transposed and (is_in_eights(a) if left_view is None else inner % PANEL == 0)
     steps = 2 if ordered else 1  # read at a time
     base_b, size_b = out.temp("base"), right_view.alloc.rows * PANEL_BYTES
     out.line(f"const uint32_t {base_b} = {right_view.address};")

@@ -2,8 +2,8 @@
 
 ldmatrix moves blocks of 16-bit words, so that a lane gets two neighbours of a row where mma.sync takes one number. If
 the right operand lies column by column, these are neighbours along the inner dim, whose 16 numbers of a step may be
-dealt to lanes in any order that both operands have: in *operand order* lane c of the four that share a row has
-4 c .. 4 c + 3. A tile that was loaded to be the left operand of such products only lies so in registers; for any other
+dealt to lanes in any order that both operands have: in *operand order*, the layout `fours`, lane c of the four that
+share a row has 4 c .. 4 c + 3. A tile that was loaded to be the left operand of such products only lies so in registers; for any other
 left operand the words are exchanged among the four lanes. If the right operand lies row by row, they are neighbours
 along its columns, and eight lanes exchange them.
 """
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ....syntax.types import BF16
 from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from ...layouts.tile_layouts import DEALT, HALVES
+from ...layouts.tile_layouts import DEALT, FOURS
 from ..sm80 import single
 
 if TYPE_CHECKING:
@@ -29,39 +29,16 @@ PRINTERS = Printers()
 STEP = 16  # numbers of the inner dim that an instruction takes
 
 
-def is_in_operand_order(tile: SSAValue) -> bool:
-    """Return whether registers hold a tile in operand order.
-
-    Such a tile was loaded to be the left operand of products only, whose right operands are widened and lie column by
-    column.
-    """
-    load, t = tile.owner, tile.type
-    if not isinstance(load, ops.Perform) or load.op != "load" or not isinstance(t, TileT) or t.element not in HALVES:
-        return False
-    view = load.arg("view").type
-    if (
-        not isinstance(view, SharedT)
-        or view.transposed.data
-        or view.element != t.element
-        or not t.layout.is_accumulator
-        or t.shape[1] % STEP
-    ):
-        return False
-    return all(single.is_left_operand_only(u.operation, tile) and _widens(u.operation) for u in tile.uses)
-
-
-def _widens(product: Operation) -> bool:
-    """Return whether the right operand of a product has 8-bit floats."""
-    assert isinstance(product, ops.Perform)
-    b = product.arg("b").type
-    return isinstance(b, SharedT) and b.element.itemsize == 1
+def _is_in_fours(tile: SSAValue) -> bool:
+    """Return whether registers hold a tile in operand order, which `assign_layouts` gives to left operands."""
+    return isinstance(tile.type, TileT) and tile.type.layout == FOURS
 
 
 @PRINTERS.choice("load operand")
 def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, name: str) -> bool:
     """Emit the load of a tile in operand order, and return whether its products read it so."""
     tile = op.results[0]
-    if not ref.alloc.panelled or not is_in_operand_order(tile):
+    if not _is_in_fours(tile):
         return single.load_operand(role, op, ref, base, name)
     assert isinstance(tile.type, TileT)
     frag, out = role.fragment(tile.type), role.out
@@ -98,7 +75,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     if left_view is not None and left_view.transposed:
         raise make_unsupported_error("a transposed left operand of mma", span)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    ordered = right_view.transposed and (left_view is not None or is_in_operand_order(a))
+    ordered = right_view.transposed and (left_view is not None or _is_in_fours(a))
     base = out.temp("base")
     out.line(f"const uint32_t {base} = {right_view.address};")
     if left_view is None:
