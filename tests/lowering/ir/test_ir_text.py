@@ -123,7 +123,7 @@ def test_broken_ir_is_refused(body: str, message: str) -> None:
         ('%y = tile.apply "+"(%x, %z) : !tile.scalar<f32>', "SSA value used before assignment"),
         (
             '%y = tile.apply "zeros"() : !tile.reg<f32, 64, 64, diagonal>',
-            "expected a layout (full, rows, columns, one, partial, lanes, chunks), found diagonal",
+            "expected a layout (full, rows, columns, one, partial, lanes, chunks, dealt, fours, eights), found diagonal",
         ),
         ("%x = tile.constant 2.0 : !tile.scalar<f32>", "SSA value %x is already defined"),
     ],
