@@ -9,7 +9,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
-from ..attn.api.dense_calls import run_cold, run_dispatched
+from ..attn.api.dense_calls import run_new
 from ..attn.api.prepared_calls import run_warm
 from ..attn.capture.attention_request import SOFTMAX, AttentionRequest, Level, Weighting
 from ..attn.capture.call_inputs import Seeded, make_scale_positive, prepare_dropout, wrong
@@ -116,16 +116,18 @@ def flex_attention(
     if sink is not None or aux_names or normalize != "softmax" or dropout_p != 0.0 or dropout_seed is not None:
         dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
         weighting = Weighting(normalize, plain_number(sink), aux_names, dropout is not None)
-    request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
-    if is_compiling() or is_dispatched(query, key, value):
-        if isinstance(query, torch.Tensor) and query.is_nested:
+    outputs: tuple[torch.Tensor, ...] | None = None
+    if not (is_compiling() or is_dispatched(query)):
+        options = type(scale), scale, enable_gqa, backend, verify
+        outputs = run_warm(query, key, value, score_mod, block_mask, options, weighting, dropout)
+    if outputs is None:
+        request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
+        if isinstance(query, torch.Tensor) and query.is_nested and query.layout == torch.jagged:
             if aux_names:
                 wrong("U413", f"{describe_outputs(aux_names)} of nested tensors are not there", "AuxRequest(lse=True)")
-            outputs: tuple[torch.Tensor, ...] = attend_nested(request)
+            outputs = attend_nested(request)
         else:
-            outputs = run_dispatched(request) or run_warm(request) or run_cold(request)
-    else:
-        outputs = run_warm(request) or run_cold(request)
+            outputs = run_new(request)
     if return_aux is None:
         return outputs[:2] if return_lse else outputs[0]
     fields = [outputs[1] if return_aux.lse else None]

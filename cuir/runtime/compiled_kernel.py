@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,17 @@ class CallRecord:
     @functools.cached_property
     def allocated(self) -> Allocator:
         return Allocator([s for s in self.sources if not isinstance(s, int)], self.device)
+
+    @functools.cached_property
+    def positions(self) -> tuple[int, ...]:
+        """For each tensor its index among the arguments followed by the allocations, which count from the end."""
+        ends = itertools.count(-len(self.allocated.allocations))
+        return tuple([s if isinstance(s, int) else next(ends) for s in self.sources])
+
+    def collect_tensors(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return the tensors of a call with these arguments, in order of the signature; missing ones are allocated."""
+        every = values + self.allocated.allocate()
+        return [every[i] for i in self.positions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +169,7 @@ class CompiledKernel:
         values: tuple[Any, ...] = (*args, *named.values(), *outs)
         form: Form = (len(args), *named, len(outs))
         record = self._find_repeat(form, values) or self._look_up(args, named, outs, form)
-        allocations = iter(record.allocated.allocate())
-        tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
+        tensors = record.collect_tensors(values)
         record.launcher.launch(record.plan, tuple([t.data_ptr() for t in tensors]))
         results = record.results
         return tensors[results[0]] if len(results) == 1 else tuple([tensors[i] for i in results])

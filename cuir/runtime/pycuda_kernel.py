@@ -153,8 +153,7 @@ class PyCudaKernel(CompiledKernel):
         if any(map(_is_array, values)):
             return self._prepare_arrays(dict(zip(self._names(args, named, outs), values, strict=True)), private)
         record = self._look_up(args, named, outs, (len(args), *named, len(outs)))
-        allocations = iter(record.allocated.allocate())
-        tensors = [values[s] if isinstance(s, int) else next(allocations) for s in record.sources]
+        tensors = record.collect_tensors(values)
         return self._bind_launch(record.launcher, record.plan, tensors, [tensors[i] for i in record.results], record.device, private)
 
     def _prepare_arrays(self, named_values: Mapping[str, object], private: bool) -> PyCudaLaunch:

@@ -18,9 +18,16 @@ from .prepared_calls import prepare, run_warm
 
 def run(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     """Return O, LSE and the requested further outputs of a call."""
-    if is_compiling() or is_dispatched(request.query, request.key, request.value):
-        return run_dispatched(request) or run_warm(request) or run_cold(request)
-    return run_warm(request) or run_cold(request)
+    if is_compiling() or is_dispatched(request.query):
+        return run_new(request)
+    return run_warm(*request[:5], request.key_of_options, request.weighting, request.dropout) or run_new(request)
+
+
+def run_new(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
+    """Run a call that is not cached, or that is traced or dispatched."""
+    if is_compiling() or any(map(is_dispatched, request[:3])):
+        return run_dispatched(request) or run_cold(request)
+    return run_cold(request)
 
 
 def run_cold(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
@@ -72,4 +79,4 @@ def run_dispatched(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     return (*outputs[:2], *[x.detach() for x in outputs[2:]]) if weighting.outputs else outputs
 
 
-__all__ = ["run", "run_cold", "run_dispatched"]
+__all__ = ["run", "run_new"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,7 +15,7 @@ from ...spec.specification import Specification, lengths_of
 from ...syntax.printer import show
 from ...text.diagnostics import CuirError
 from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
-from ..capture.call_inputs import check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
+from ..capture.call_inputs import Seeded, check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
 from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
 from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, trace_by_key
@@ -25,6 +26,9 @@ from ..splicing.splice import TransferResult
 from ..tracing.read_ranges import trace_without_clashes
 from ..tracing.traced_result import Traced
 from .materialised_block_masks import is_materialised, mask_mod_from_blocks, warm
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 KNOWN_MODS = 256
 KNOWN_CALLS = 256  # signatures of one pair of mods
@@ -92,10 +96,21 @@ _EMPTY = torch.empty(0)
 _FLOAT32, _is_grad_enabled = torch.float32, torch.is_grad_enabled  # found once: warm calls run them
 
 
-def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
-    """Return the outputs of a call if its signature is cached with the same mod objects, else None."""
-    query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout = request
-    sink = None if weighting is SOFTMAX else weighting.sink_tensor
+def run_warm(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Mod | None,
+    block_mask: BlockMask | None,
+    options: Hashable,
+    weighting: Weighting,
+    dropout: Seeded | None,
+) -> tuple[torch.Tensor, ...] | None:
+    """Return the outputs of a call if its signature is cached with the same mod objects, else None.
+
+    Arguments are those of an `AttentionRequest`, which no warm call makes; `options` is its `key_of_options`.
+    """
+    sink, numbers = (None, ()) if weighting is SOFTMAX else (weighting.sink_tensor, _numbers(weighting))
     try:
         result = warm(block_mask, query, key)
         if result is None:
@@ -105,8 +120,7 @@ def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
         if cache is None or not cache.guard.holds(mask_mod, score_mod, sink):
             return None
         parts = parts_for(query.dtype) if query.dtype is _FLOAT32 else 0
-        numbers = () if weighting is SOFTMAX else _numbers(weighting)
-        options = parts, mask, _is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
+        options = options, mask, numbers, _is_grad_enabled(), parts
     except (AttributeError, RuntimeError, TypeError):
         return None  # no dense tensors: the checks say so
     last = cache.last
@@ -115,12 +129,14 @@ def run_warm(request: AttentionRequest) -> tuple[torch.Tensor, ...] | None:
         if outputs is not None:
             return outputs
     try:
-        ready = cache.calls.get((_signature(query, key, value), options))
+        signature = _signature(query, key, value)
+        ready = cache.calls.get((signature, options))
     except (AttributeError, RuntimeError, TypeError):
         return None
     if ready is None:
         return None
-    cache.last = options, ready
+    if not signature[-1]:  # one with gradients cannot be replayed
+        cache.last = options, ready
     ready = ready.pin_if_capturing()
     return (ready if dropout is None else ready.with_dropout(dropout))(query, key, value)
 
@@ -130,12 +146,10 @@ def _options(request: AttentionRequest, mask: Hashable) -> Hashable:
 
     `mask` is the one that `standing.warm` returns.
     """
-    query, _, _, _, _, scale, enable_gqa, backend, verify, weighting, _ = request
-    parts, numbers = parts_for(query.dtype), _numbers(weighting)
-    return parts, mask, torch.is_grad_enabled(), type(scale), scale, enable_gqa, backend, verify, numbers
+    return request.key_of_options, mask, _numbers(request.weighting), torch.is_grad_enabled(), parts_for(request.query.dtype)
 
 
-def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Hashable:
+def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[Hashable, ...]:
     """Return the properties of a call's tensors that its checks and its kernel depend on."""
     gradient = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return (
@@ -143,10 +157,12 @@ def _signature(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> H
         query.stride(),
         query.dtype,
         query.device,
+        type(key),
         key.shape,
         key.stride(),
         key.dtype,
         key.device,
+        type(value),
         value.shape,
         value.stride(),
         value.dtype,

@@ -5,7 +5,7 @@ All are named tuples, which torch.compile traces, and which cost a call a fracti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -111,6 +111,11 @@ class AttentionRequest(NamedTuple):
     @property
     def options(self) -> Options:
         return Options(*self[5:9])
+
+    @property
+    def key_of_options(self) -> Hashable:
+        """The options as part of a cache key, which tells apart 1, 1.0 and True."""
+        return type(self.scale), *self[5:9]
 
 
 __all__ = ["SOFTMAX", "AttentionRequest", "Level", "Mod", "Options", "Variant", "Weighting", "weighting_of"]

@@ -120,7 +120,7 @@ def _plain(part: Hashable) -> Hashable:
 
 
 # a walk links all of them; compared without a call for each
-_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__dict__")
 
 
 _OF_CODE = (
@@ -170,7 +170,7 @@ class MutationGuard:
             else:
                 links_of_mods.append((get, place, name, value))
         self.links, self.links_of_mods = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
-        self.functions = tuple([(place, of["__code__"], of["__defaults__"], of["__kwdefaults__"]) for place, of in functions.items()])
+        self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
         self.sizes = tuple([size for size in capture_key.sizes if id(size[0]) not in place_of])
         self.lengths = tuple([(place_of[id(container)], size) for container, size in capture_key.sizes if id(container) in place_of])
         tensors = [t for t in capture_key.tensors if id(t) not in place_of]
@@ -199,9 +199,11 @@ class MutationGuard:
             for i, state, _, learned in self.states:
                 if state_of(mods[i]) != state or mods[i].requires_grad != learned:
                     return False
-            for i, code, defaults, named in self.functions:
+            for i, code, defaults, named, attributes in self.functions:
                 mod = mods[i]
                 if mod.__code__ is not code or mod.__defaults__ is not defaults or mod.__kwdefaults__ is not named:
+                    return False
+                if mod.__dict__ is not attributes:
                     return False
             for i, size in self.lengths:
                 if len(mods[i]) != size:

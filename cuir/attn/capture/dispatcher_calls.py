@@ -14,26 +14,19 @@ from torch.autograd import forward_ad
 from .call_inputs import IN_TRANSFORM, wrong
 from .graph_errors import at_tracing
 
-_TENSOR = torch.Tensor
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _MODES = torch._C._len_torch_dispatch_stack
 _TRANSFORM = torch._C._functorch.maybe_current_level
 
 
-def is_dispatched(query: object, key: object, value: object) -> bool:
-    """Return True if a call of these tensors goes to the dispatcher.
+def is_dispatched(x: object) -> bool:
+    """Return True if a call with this tensor goes to the dispatcher.
 
     Warm calls run this.
     """
     if _MODES() or _TRANSFORM() is not None or forward_ad._current_level >= 0:
         return True
-    if type(query) is type(key) is type(value) is _TENSOR:
-        return False
-    return any(type(x) not in _PLAIN and _wraps_tensors(x) for x in (query, key, value))
-
-
-def _wraps_tensors(x: object) -> bool:
-    return isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return type(x) not in _PLAIN and isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def check_local(*tensors: object) -> None:

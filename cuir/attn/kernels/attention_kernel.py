@@ -91,6 +91,7 @@ class Ready:
     replays: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
     seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
     dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
+    differentiable: set[tuple[int, ...]] = field(default_factory=set)  # requests for gradients that passed the checks
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return O, LSE and the further outputs of the kernel, for checked tensors.
@@ -185,7 +186,7 @@ class Ready:
             self.pin_if_capturing()
         if self.device_arguments is not None:
             self.device_arguments.join()
-        return self.replays[0].of((query, key, value, *self.seed), captured)
+        return self.replays[0].of((query, key, value) + self.seed, captured)
 
     def launch(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, o: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Launch the kernel with O in `o`; return the outputs."""
@@ -361,11 +362,9 @@ class Attention:
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for a missing device or tool (U5xx), and for a
         program that verification finds wrong.
         """
-        scale = plain_number(scale)
-        by_operator = torch.compiler.is_compiling() or is_dispatched(query, key, value) or has_no_numbers(query)
-        if by_operator and not torch.compiler.is_compiling():
-            self.check(query, key, value, scale, backend)
-        called = self.in_graph if by_operator else self.call_outside_graph
+        if scale is not None:
+            scale = plain_number(scale)
+        called = self.in_graph if torch.compiler.is_compiling() else self.call_outside_graph
         outputs = called(query, key, value, scale, backend)
         return outputs if return_lse else outputs[0]
 
@@ -395,11 +394,13 @@ class Attention:
     def call_outside_graph(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None, backend: str
     ) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of a call outside of a graph."""
-        signature, cached = None, None
-        if self._steady:
+        """Return the outputs of a call outside of a graph, as an operator where PyTorch dispatches it."""
+        signature, cached, dispatched = None, None, is_dispatched(query)
+        if self._steady and not dispatched:
             try:
                 signature = (
+                    type(key),
+                    type(value),
                     query.shape,
                     key.shape,
                     value.shape,
@@ -424,14 +425,20 @@ class Attention:
             except (AttributeError, RuntimeError, TypeError):
                 signature = None  # no dense tensors: the checks say so
         if cached is not None and are_unchanged(cached.states):
-            return cached.ready.pin_if_capturing().with_dropout(self._draw_seed(query))(query, key, value)
+            return cached.ready.replay(query, key, value) or self._run(cached.ready.pin_if_capturing(), query, key, value)
         self.check(query, key, value, scale, backend)
+        if dispatched or is_dispatched(key) or is_dispatched(value) or has_no_numbers(query):
+            return self.in_graph(query, key, value, scale, backend)
         ready = self.ready(query, key, value, scale, backend)
         if signature is not None:
             if len(self._warm) >= KNOWN_LENGTHS:
                 self._warm.clear()
             captured = [p.value for p in self.transferred.captured if isinstance(p.value, torch.Tensor)]
             self._warm[signature] = WarmLaunch(ready, tuple((t, state_of(t)) for t in captured), tuple(map(memory_of, captured)))
+        return self._run(ready, query, key, value)
+
+    def _run(self, ready: Ready, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the outputs of a prepared call with new dropout, if there is any."""
         return ready.with_dropout(self._draw_seed(query))(query, key, value)
 
     def _draw_seed(self, query: torch.Tensor) -> Seeded | None:

@@ -101,6 +101,8 @@ class Ready(Protocol):
     @property
     def seed(self) -> tuple[torch.Tensor, ...]: ...
     @property
+    def differentiable(self) -> set[tuple[int, ...]]: ...
+    @property
     def learnable(self) -> Learnable: ...
     @property
     def read(self) -> tuple[tuple[torch.Tensor, str], ...]: ...
@@ -528,10 +530,10 @@ def run_differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, val
     """
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
-    requires_grad = [x.requires_grad for x in (query, key, value)]
-    _ = choose_gradients(
-        ready.attention, requires_grad, (i for _, at in learned for i in at), lengths_of(query, key)
-    )  # raises here for what has no gradients
+    requested = (query.requires_grad, key.requires_grad, value.requires_grad, *[i for _, at in learned for i in at])
+    if requested not in ready.differentiable or torch.are_deterministic_algorithms_enabled():
+        choose_gradients(ready.attention, requested[:3], requested[3:], lengths_of(query, key))  # raises for what has no gradients
+        ready.differentiable.add(requested)
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
     return outputs
 

@@ -252,7 +252,7 @@ def register_in_graph(
         plain_q, plain_keys = tensors
         if isinstance(q, NestedTensor) and isinstance(keys, NestedTensor):
             plain_q, plain_keys = q._values, keys._values
-        if not is_dispatched(plain_q, plain_keys, plain_keys) and not has_no_numbers(plain_q):
+        if not (is_dispatched(plain_q) or is_dispatched(plain_keys)) and not has_no_numbers(plain_q):
             return None
     check_local(q, keys)
     mods = read_mods(q, mask_mod, score_mod, weighting)

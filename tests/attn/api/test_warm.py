@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.attention import flex_attention as torch_flex
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import cuir
 from cuir import CuirError, attention, create_block_mask, flex_attention
@@ -224,6 +226,32 @@ def test_other_calls_with_the_same_mods(launches: Launches, walks: list[Any]) ->
         flex_attention(Q, K, "v", None, mask, verify="off")  # type: ignore[arg-type]
     q = Q.transpose(1, 2).contiguous().transpose(1, 2)
     assert flex_attention(q, K, V, None, mask, verify="off").stride() == q.stride()  # type: ignore[union-attr]
+
+
+class Operators(TorchDispatchMode):
+    """Collects the operators of attention that a mode meets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names += [str(func)] if str(func).startswith("cuir") else []
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_warm_call_is_dispatched_where_pytorch_looks_on(launches: Launches) -> None:
+    """In a mode, and with one tensor that wraps others, be it key or value alone."""
+    mask, explicit = make_mask(documents(torch.arange(N))), attention(documents(torch.arange(N)), head_dim=64, verify="off")
+    for once in (lambda *x: flex_attention(*x, None, mask, verify="off"), explicit):
+        for _ in range(2):
+            once(Q, K, V)
+        for place in range(3):
+            tensors = [TwoTensor(x, x) if i == place else x for i, x in enumerate((Q, K, V))]
+            assert isinstance(once(*tensors), TwoTensor)
+        with Operators() as mode:
+            once(Q, K, V)
+        assert mode.names == ["cuir.flex_attention.default"]
 
 
 def test_masks_of_pytorch_are_warm_too(launches: Launches, walks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
