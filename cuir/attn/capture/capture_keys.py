@@ -170,7 +170,9 @@ class MutationGuard:
             else:
                 links_of_mods.append((get, place, name, value))
         self.links, self.links_of_mods = tuple(links), tuple(links_of_mods)  # these must not keep the mods alive
-        self.functions = tuple([(place, *[of[name] for name in _OF_FUNCTIONS]) for place, of in functions.items()])
+        self.functions = tuple(
+            [(place, of["__code__"], of["__defaults__"], of["__kwdefaults__"], of["__dict__"]) for place, of in functions.items()]
+        )
         self.sizes = tuple([size for size in capture_key.sizes if id(size[0]) not in place_of])
         self.lengths = tuple([(place_of[id(container)], size) for container, size in capture_key.sizes if id(container) in place_of])
         tensors = [t for t in capture_key.tensors if id(t) not in place_of]

@@ -91,7 +91,7 @@ class Ready:
     replays: list[ReplayableCall] = field(default_factory=list)  # the replay of a call whose tensors the kernel read in place
     seed: tuple[torch.Tensor, ...] = ()  # of dropout: another tensor in each call
     dropped: dict[float, list[ReplayableCall]] = field(default_factory=dict)  # the replays by probability of dropout
-    differentiable: set[tuple[int, ...]] = field(default_factory=set)  # requests for gradients that passed the checks
+    differentiable: set[Hashable] = field(default_factory=set)  # requests for gradients that passed the checks
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return O, LSE and the further outputs of the kernel, for checked tensors.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -101,7 +101,7 @@ class Ready(Protocol):
     @property
     def seed(self) -> tuple[torch.Tensor, ...]: ...
     @property
-    def differentiable(self) -> set[tuple[int, ...]]: ...
+    def differentiable(self) -> set[Hashable]: ...
     @property
     def learnable(self) -> Learnable: ...
     @property
@@ -530,10 +530,10 @@ def run_differentiable(ready: Ready, query: torch.Tensor, key: torch.Tensor, val
     """
     assert ready.attention is not None
     learned = [(t, at) for t, at in ready.learnable if t.requires_grad]
-    requested = (query.requires_grad, key.requires_grad, value.requires_grad, *[i for _, at in learned for i in at])
-    if requested not in ready.differentiable or torch.are_deterministic_algorithms_enabled():
-        choose_gradients(ready.attention, requested[:3], requested[3:], lengths_of(query, key))  # raises for what has no gradients
-        ready.differentiable.add(requested)
+    needed, places = (query.requires_grad, key.requires_grad, value.requires_grad), tuple([i for _, at in learned for i in at])
+    if (needed, places) not in ready.differentiable or torch.are_deterministic_algorithms_enabled():
+        choose_gradients(ready.attention, needed, places, lengths_of(query, key))  # raises for what has no gradients
+        ready.differentiable.add((needed, places))
     outputs: tuple[torch.Tensor, ...] = _Differentiable.apply(query, key, value, ready, *(t for t, _ in learned))
     return outputs
 
