@@ -66,3 +66,36 @@ def test_halves_that_change_their_register_are_permuted() -> None:
     assert plan_conversion(a, b, 4).way == "registers" and plan_conversion(a, b, 4).instructions == 0
     c = lay_out("register: c0 c3 r3 | lane: c1 c2 r0 r1 r2", 16, 16)
     assert plan_conversion(a, c, 2) == Conversion("registers")
+
+
+@st.composite
+def any_layouts(draw: st.DrawFn) -> Layout:
+    """A layout of 8 x 8 elements over 8 lanes of 2 warps, whose bits stand in any order; lanes may hold what others hold."""
+    bits = draw(st.permutations(["r0", "r1", "r2", "c0", "c1", "c2"]))
+    lane = [*bits[2:5]] if draw(st.booleans()) else [bits[2], bits[3], "."]
+    register = [*bits[:2], *([] if len(set(lane)) == 3 and "." not in lane else [bits[4]])]
+    return Layout(read_map(f"register: {' '.join(register)} | lane: {' '.join(lane)} | warp: {bits[5]}"))
+
+
+@given(any_layouts(), any_layouts())
+def test_the_way_is_the_nearest_place_that_holds_each_element(source: Layout, target: Layout) -> None:
+    """Against every element: whether the thread itself, or a lane of the warp, holds it already."""
+    held = dict[tuple[int, int], set[tuple[int, int, int]]]()
+    for first in range(source.count):
+        for lane in range(8):
+            for warp in range(2):
+                place = source.place(first, lane, warp)
+                held.setdefault((place["row"], place["column"]), set()).add((first, lane, warp))
+    needed = {
+        (first, lane, warp): (place["row"], place["column"])
+        for first in range(target.count)
+        for lane in range(8)
+        for warp in range(2)
+        for place in [target.place(first, lane, warp)]
+    }
+    by_thread = all(any(at[1:] == holder[1:] for holder in held[element]) for at, element in needed.items())
+    by_warp = all(any(at[2] == holder[2] for holder in held[element]) for at, element in needed.items())
+    plan = plan_conversion(source, target)
+    assert plan.way in (("none", "registers") if by_thread else ("shuffles",) if by_warp else ("shared memory",))
+    assert (plan.way == "none") == all(at in held[element] for at, element in needed.items())
+    assert plan.shuffles >= target.count if plan.way == "shuffles" else plan.shuffles == 0
