@@ -18,11 +18,15 @@ from cuir.lowering.targets import target_of
 GXX = shutil.which("g++")
 
 # Each of the 128 threads is a coroutine, which runs until it waits for the others of its warp or of its warpgroup.
-# Few headers: to read <functional> and <algorithm> takes the compiler as long as all the rest.
+# Few headers, and C's: to read those of C++ takes the compiler as long as all the rest.
 FRAME = """
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+#if __has_include("/usr/include/math.h")
+#include "/usr/include/math.h"   // and not <math.h>, which is <cmath>
+#else
+#include <math.h>
+#endif
+#include <stdint.h>
+#include <string.h>
 #include <ucontext.h>
 template <typename T> static inline T max(T x, T y) { return x < y ? y : x; }
 template <typename T> static inline T min(T x, T y) { return y < x ? y : x; }
@@ -74,8 +78,8 @@ template <typename F> static void run_threads(F body) {
   }
 }
 static size_t __cvta_shared_to_generic(uint32_t at) { return size_t(shared_memory + at); }
-static int __float_as_int(float x) { int y; std::memcpy(&y, &x, 4); return y; }
-static float __int_as_float(int x) { float y; std::memcpy(&y, &x, 4); return y; }
+static int __float_as_int(float x) { int y; memcpy(&y, &x, 4); return y; }
+static float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
 // of one operation each, whatever the compiler fuses
 __attribute__((noinline)) static float __fmul_rn(float x, float y) { return x * y; }
 __attribute__((noinline)) static float __fadd_rn(float x, float y) { return x + y; }
@@ -83,11 +87,13 @@ __attribute__((noinline)) static float __fsub_rn(float x, float y) { return x - 
 static float __fadd_rz(float x, float y) {
   const double sum = double(x) + y;
   const float z = float(sum);
-  return std::isfinite(sum) && std::fabs(z) > std::fabs(sum) ? std::nextafter(z, 0.f) : z;
+  return __builtin_isfinite(sum) && fabs(z) > fabs(sum) ? nextafterf(z, 0.f) : z;
 }
 static unsigned __umulhi(unsigned x, unsigned y) { return unsigned((uint64_t(x) * y) >> 32); }
+static float next(float x, float to) { return nextafterf(x, to); }
+static double next(double x, double to) { return nextafter(x, to); }
 template <class T> static T after_noise(T x, int ulps) {   // so many units in the last place away, one way or the other
-  for (; NOISE && ulps > 0 && std::isfinite(x); --ulps) x = std::nextafter(x, T(calls %% 2 ? INFINITY : -INFINITY));
+  for (; NOISE && ulps > 0 && __builtin_isfinite(x); --ulps) x = next(x, T(calls %% 2 ? INFINITY : -INFINITY));
   return x;
 }
 struct __half { _Float16 x; __half() = default; __half(float y) : x(y) {} };
@@ -136,20 +142,20 @@ static bool __any_sync(unsigned, bool x) {
 %s
 namespace cuir {
 // what the instructions of a GPU may give
-DEV float flushed(float x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.f, x) : x; }
-DEV float ex2(float x) { return flushed(after_noise(float(std::exp2(double(flushed(x)))), 1)); }
+DEV float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.f, x) : x; }
+DEV float ex2(float x) { return flushed(after_noise(float(exp2(double(flushed(x)))), 1)); }
 DEV float after(float x, float) { return x; }
 DEV float select(bool first, float x, float y) { return first ? x : y; }
-DEV float rsqrt(float x) { return after_noise(float(1. / std::sqrt(double(x))), 1); }
+DEV float rsqrt(float x) { return after_noise(float(1. / sqrt(double(x))), 1); }
 DEV float reciprocal(float x) { return flushed(after_noise(float(1. / flushed(x)), 1)); }
 DEV float lg2(float x) {   // from 0.5 to 2 an absolute error
-  const float y = float(std::log2(double(flushed(x))));
+  const float y = float(log2(double(flushed(x))));
   return x > 0.5f && x < 2.f ? y + (NOISE ? calls %% 2 ? 2.4e-7f : -2.4e-7f : 0.f) : after_noise(y, 1);
 }
 DEV double rcp64(double x) { return 1. / x * (1. + (NOISE ? calls %% 2 ? 5e-7 : -5e-7 : 0.)); }
-DEV float divide(float x, float y) { float q = float(double(x) / y); return std::isfinite(q) && q != 0 ? after_noise(q, 1) : q; }
-DEV float min_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : min(x, y); }
-DEV float max_nan(float x, float y) { return std::isnan(x) || std::isnan(y) ? std::nanf("") : max(x, y); }
+DEV float divide(float x, float y) { float q = float(double(x) / y); return __builtin_isfinite(q) && q != 0 ? after_noise(q, 1) : q; }
+DEV float min_nan(float x, float y) { return __builtin_isnan(x) || __builtin_isnan(y) ? nanf("") : min(x, y); }
+DEV float max_nan(float x, float y) { return __builtin_isnan(x) || __builtin_isnan(y) ? nanf("") : max(x, y); }
 template <typename T> DEV T read_if(bool inside, const T *p) { return inside ? *p : T(0); }
 template <typename T> DEV T read_if_now(bool inside, const T *p) { return inside ? *p : T(0); }
 template <int GROUPS, typename T, int N> DEV void read_pair(T (&x)[N], int r, int g, bool inside, const T *from) {
