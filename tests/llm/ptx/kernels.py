@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
+from cuir.runtime.nvcc import include_dir
+from cuir.runtime.slim_headers import write_slim_headers
 from llm.orchestration import Orchestration, compare
 from llm.orchestration_of_program import of_program
 from llm.orchestration_of_source import of_source
@@ -18,12 +21,18 @@ from llm.ptx.ptx_reading import Compiled
 needs_nvcc = pytest.mark.nvcc
 
 
+def slim_flags(source: str) -> tuple[str, ...]:
+    """Flags for CuTe's headers without what a source does not name: most of nvcc's time goes into the rest of them."""
+    folder = Path(mkdtemp())  # not beside the source, whose folder is taken for the user's
+    return ("-I", str(folder)) if write_slim_headers(source, include_dir(), folder) else ()
+
+
 def read_lowered(checked: Checked, folder: Path, cluster: tuple[int, int, int] | None = None) -> Compiled:
     """The reading of what nvcc makes of a program's CUDA."""
     cuda = lower(checked)
     place = folder / f"{cuda.name}.cu"
     place.write_text(cuda.source, encoding="utf-8")
-    return read_compiled(place, Build(cuda.arch, cluster=cluster))
+    return read_compiled(place, Build(cuda.arch, cluster=cluster, flags=slim_flags(cuda.source)))
 
 
 def differences(reading: Compiled, checked: Checked) -> list[str]:

@@ -17,7 +17,7 @@ from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.syntax.types import DTYPES
 from llm.ptx.compile_source import Build, read_compiled
-from tests.llm.ptx.kernels import differences, needs_nvcc, read_lowered
+from tests.llm.ptx.kernels import differences, needs_nvcc, read_lowered, slim_flags
 from tests.lowering.conftest import one_file
 from tests.strategies.effort import examples
 from tests.strategies.typed import Case, kernels
@@ -47,15 +47,20 @@ def of_the_corpus(name: str, kernel: str) -> Checked:
 
 
 @functools.cache
-def neighbours(group: tuple[tuple[str, str], ...], folder: Path) -> dict[tuple[str, str], tuple[Path, str, str]]:
-    """A group of kernels, lowered: the file that each is in, one for an architecture, its architecture, and a part of its name there."""
-    results: dict[tuple[str, str], tuple[Path, str, str]] = {}
+def neighbours(group: tuple[tuple[str, str], ...], folder: Path) -> dict[tuple[str, str], tuple[Path, Build]]:
+    """A group of kernels, lowered: the file that each is in, one for an architecture, and how to compile and to find it there."""
+    results: dict[tuple[str, str], tuple[Path, Build]] = {}
     lowered = {key: lower(of_the_corpus(*key)) for key in group}
     for arch in dict.fromkeys(cuda.arch for cuda in lowered.values()):
         place = folder / f"{'_'.join(group[0])}_{arch}.cu"
-        place.write_text(one_file([cuda.source for cuda in lowered.values() if cuda.arch == arch]), encoding="utf-8")
+        text = one_file([cuda.source for cuda in lowered.values() if cuda.arch == arch])
+        place.write_text(text, encoding="utf-8")
+        flags = slim_flags(text)
         counted = zip(itertools.count(), (key for key, cuda in lowered.items() if cuda.arch == arch))
-        results |= {key: (place, arch, f"program_{i}::") for i, key in counted}
+        results |= {
+            key: (place, Build(arch, kernel=f"program_{i}::", cluster=(of_the_corpus(*key).cluster, 1, 1), flags=flags))
+            for i, key in counted
+        }
     return results
 
 
@@ -76,8 +81,7 @@ def test_the_ptx_of_a_program_says_its_orchestration(
 ) -> None:
     """Roles, registers, barriers with counts, stages and users, arrays with bytes and stages, groups in flight; and what is left unknown is named above."""
     program = of_the_corpus(name, kernel)
-    place, arch, part = neighbours(group, tmp_path_factory.getbasetemp())[name, kernel]
-    reading = read_compiled(place, Build(arch, kernel=part, cluster=(program.cluster, 1, 1)))
+    reading = read_compiled(*neighbours(group, tmp_path_factory.getbasetemp())[name, kernel])
     assert differences(reading, program) == []
     assert all(name in UNKNOWN and description.startswith(UNKNOWN[name]) for description in reading.unknown)
 
