@@ -17,7 +17,10 @@ REPORT_TO = "this is a fault of cuir, not of your input; please report it with t
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    from .process_setup import collect_rarely
+
     words = sys.argv[1:] if argv is None else argv
+    collect_rarely()  # before PyTorch is imported, which makes a million objects that stay
     try:
         code = run(words)
     except KeyboardInterrupt:  # while modules were still loading

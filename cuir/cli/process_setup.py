@@ -25,6 +25,11 @@ def configure_process() -> None:
     user_calls.on_stuck = give_up
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+    collect_rarely()
+
+
+def collect_rarely() -> None:
+    """Collect garbage rarely: what the interpreter drops is mostly freed at once."""
     gc.set_threshold(50_000, 20, 100)
 
 

@@ -6,6 +6,7 @@ not end.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -77,7 +78,23 @@ def end_process(code: int) -> NoReturn:
     if any(t is not threading.main_thread() and not t.daemon for t in threading.enumerate()):
         flush()
         os._exit(code)
+    if _frees_needlessly():
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):  # else Python reports what cannot be written
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
     sys.exit(code)
+
+
+def _frees_needlessly() -> bool:
+    """Return whether Python would free PyTorch's objects one by one, which takes half a second, for no one.
+
+    A debugger, a profiler and a GPU's driver act when Python ends.
+    """
+    torch = sys.modules.get("torch")
+    watched = sys.gettrace() is not None or sys.getprofile() is not None
+    return torch is not None and not watched and not torch.cuda.is_initialized()
 
 
 def flush() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,3 +120,28 @@ def test_a_process_prints_one_object_and_ends(tmp_path: Path, text: str, code: i
         assert "X125" in ended.stdout
     else:
         assert all(f"by {description}" in ended.stderr for description in ("print", "descriptor", "the first stdout", "a child"))
+
+
+ENDING = """
+import atexit, torch
+from cuir.cli.standard_output import end_process
+
+class Kept:
+    def __del__(self):
+        print("freed")
+
+kept = Kept()
+atexit.register(print, "at exit")
+print("before")
+end_process(3)
+"""
+
+
+def test_a_process_ends_without_freeing_what_pytorch_made() -> None:
+    """Exit functions run, and what is printed is written; where that is impossible, Python says so."""
+    command, buffered = [sys.executable, "-c", ENDING], {**os.environ, "PYTHONUNBUFFERED": ""}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=buffered)
+    assert (ended.returncode, ended.stdout) == (3, "before\nat exit\n"), ended.stderr
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=buffered)
+    assert ended.returncode == 120 and "No space left" in ended.stderr
