@@ -213,15 +213,17 @@ class Compiler:
                 k, work = w.frame[key], [w.m.launch.work[c] for c in w.m.clusters]
                 if perf_counter() > w.m.launch.budget.look_at:
                     w.m.launch.budget.turn(k, max(map(len, work)), w.frame[begun], stmt.iter.span)
-                has = np.array([k < len(units) for units in work])
-                if not has.all():
-                    if has.any():
-                        raise Diverge([np.flatnonzero(has), np.flatnonzero(~has)])
+                has = [k < len(units) for units in work]
+                if False in has:
+                    if True in has:
+                        raise Diverge([np.flatnonzero(has), np.flatnonzero(np.logical_not(has))])
                     w.pc = exit_at
                     w.unit = -1
                 else:
                     w.unit = k
-                    w.frame[stmt.target] = collapse(np.array([units[k] for units in work], dtype=np.int64))
+                    chosen = [units[k] for units in work]
+                    same = chosen.count(chosen[0]) == len(chosen)
+                    w.frame[stmt.target] = int(chosen[0]) if same else np.array(chosen, dtype=np.int64)
                     w.frame[key] = k + 1
                 if handout is None:
                     return None
@@ -336,13 +338,12 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
 
     Raises CuirError M405 (in flight), M408 (taken over).
     """
-    spelling = spell_name(name, span)
     by = v.by if isinstance(v, ReclaimedRegisters) else v.successor
     if by is not None and w.m.launch.detect:
         raise make_fault(
             w.m,
             "M408",
-            f"`{spelling}` is read after {by.actor.label} took its registers over",
+            f"`{spell_name(name, span)}` is read after {by.actor.label} took its registers over",
             span,
             "read it before the product, or use the product's result",
             [("taken over here", by.actor.span)],
@@ -351,6 +352,7 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
         if v.over and v.value is not None:
             return v.value
         if w.m.launch.detect:
+            spelling = spell_name(name, span)
             hint, notes = blame_late_wait(w, span, "read", v.actor.span, f"mma_wait({spelling}) before the read")
             message = f"`{spelling}` is read while {v.actor.label} is in flight"
             raise make_fault(w.m, "M405", message, span, hint, [("issued here", v.actor.span), *notes])

@@ -43,8 +43,8 @@ def _enter_box(m: Machine, actor: Actor, box: BoxRef, mode: str, proxy: str, com
     access = shadow.enter(m.clusters, actor, mode, proxy, completion, awaited)
     entry = _Entry(m, shadow, actor, access)
     for lanes, part, offsets in box.pieces(shadow.strides):
-        chosen = np.arange(len(m.clusters))[lanes]
-        for lane, offset in zip(chosen.tolist(), np.broadcast_to(offsets, len(chosen)).tolist()):
+        chosen = range(len(m.clusters))[lanes]
+        for lane, offset in zip(chosen, offsets.tolist() if isinstance(offsets, np.ndarray) else [int(offsets)] * len(chosen)):
             entry.enter_region(lane, get_region(shadow.flat, shadow.strides, part, offset))
     return access
 

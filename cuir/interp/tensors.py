@@ -54,7 +54,7 @@ class TensorArg:
         for chosen, part, offsets in box.pieces(self.strides):
             chunk = source[(chosen, *part)]
             if add or not isinstance(offsets, np.ndarray):
-                for lane, offset in enumerate(np.broadcast_to(offsets, chunk.shape[0])):
+                for lane, offset in enumerate(offsets if isinstance(offsets, np.ndarray) else [offsets] * chunk.shape[0]):
                     region = get_region(self.flat, self.strides, part, int(offset))
                     if add:
                         region.copy_(add(region.to(self.storage_dtype), chunk[lane], region.dtype))  # one rounding, as by engines
@@ -123,17 +123,24 @@ class BoxRef(State):
 
     def columns_inside(self) -> int:
         """Count the columns, from the box's first, before the end of the tensor; of the lane that has most."""
-        return max(0, min(self.sizes[-1], int(np.max(self.tensor.shape[-1] - np.asarray(self.starts[-1])))))
+        start = self.starts[-1]
+        first = int(start.min()) if isinstance(start, np.ndarray) else int(start)
+        return max(0, min(self.sizes[-1], self.tensor.shape[-1] - first))
 
     def pieces(self, strides: tuple[int, ...]) -> Iterator[tuple[slice, tuple[slice, ...], Any]]:
         """Yield the parts inside of the tensor.
 
         Each is the lanes that are clipped alike, the slice of each dim of the box, and the flat offset of each lane.
         """
-        low, high = [], []
+        low, high, strided = [], [], False
         for s, n, dim in zip(self.starts, self.sizes, self.tensor.shape):
+            strided |= isinstance(s, np.ndarray)
             low.append(np.maximum(0, -s) if isinstance(s, np.ndarray) else max(0, -s))
             high.append(np.minimum(n, dim - s) if isinstance(s, np.ndarray) else min(n, dim - s))
+        if not strided:  # the common case, of one lane
+            if all(a < b for a, b in zip(low, high)):
+                yield slice(None), tuple(map(slice, low, high)), sum((s + a) * stride for s, a, stride in zip(self.starts, low, strides))
+            return
         alike = all(not isinstance(x, np.ndarray) or (x == x[0]).all() for x in (*low, *high))
         lanes = max((len(s) for s in self.starts if isinstance(s, np.ndarray)), default=1)
         for lane in [None] if alike else range(lanes):
@@ -149,6 +156,9 @@ class BoxRef(State):
         """Return whether the boxes of two lanes share an element of the tensor."""
         if lanes == 1:
             return False
+        for s, n in zip(self.starts, self.sizes):
+            if isinstance(s, np.ndarray) and n and (gaps := np.diff(s)).size and ((gaps >= n).all() or (gaps <= -n).all()):
+                return False  # the common case: in one dim, the boxes follow each other
         shared = ~np.eye(lanes, dtype=bool)
         for s, n, dim in zip(self.starts, self.sizes, self.tensor.shape):
             low = np.broadcast_to(np.clip(s, 0, dim), lanes)

@@ -213,12 +213,10 @@ class _Measure:
         floats = [
             x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
         ]  # PyTorch has no isfinite for 8-bit floats
-        counted = [x[x.abs() < (_MASK if special else torch.inf)] for x in floats]
-        largest = max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
         self.endless = any(bool(x.isinf().any()) for x in floats)
         # then -inf is a mask, or the logarithm of 0, and is compared
         self.below = not any(bool((x == torch.inf).any()) for x in floats)
-        self.floor = _CANCELLED * largest if self.coarse else 0.0
+        self.floor = _CANCELLED * _find_largest_input(floats, _MASK if special else torch.inf) if self.coarse else 0.0
 
     @property
     def open(self) -> bool:
@@ -308,6 +306,12 @@ class _Measure:
             return self.get_single().find_ordered()[name]
         except CuirError:
             return None
+
+
+def _find_largest_input(floats: Sequence[torch.Tensor], bound: float) -> float:
+    """Return the largest magnitude below the bound; 1 if there is none."""
+    counted = [x[x.abs() < bound] for x in floats]
+    return max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
 
 
 class _Judgement:

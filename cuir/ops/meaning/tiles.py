@@ -213,6 +213,9 @@ WARP_ROWS = 16  # consecutive rows of a tile that a warp holds
 
 def _warp_any(x: torch.Tensor) -> torch.Tensor:
     rows = x.any(-1, keepdim=True)
+    if rows.shape[-2] % WARP_ROWS == 0:  # the common case, by views
+        warps = rows.reshape(*rows.shape[:-2], -1, WARP_ROWS, 1)
+        return warps.any(-2, keepdim=True).expand(warps.shape).reshape(rows.shape).contiguous()
     padded = torch.nn.functional.pad(rows, (0, 0, 0, -rows.shape[-2] % WARP_ROWS))
     groups = padded.unflatten(-2, (-1, WARP_ROWS)).any(-2, keepdim=True)
     return groups.expand(*groups.shape[:-2], WARP_ROWS, 1).flatten(-3, -2)[..., : rows.shape[-2], :].contiguous()
