@@ -22,16 +22,17 @@ def run(m: Machine) -> None:
     Raises Diverge when lanes take different branches (see Machine.split), CuirError on a fault.
     """
     picker, trace = m.picker, m.launch.trace
-    everyone = [w.number for w in m.workers]
+    replays = m.launch.schedule.kind == "replay"
     while True:
-        alive = [n for n in everyone if not m.workers[n].finished]
-        if not alive and not m.pending:
-            break
-        runnable = [n for n in alive if m.workers[n].block is None or m.workers[n].blocked_at != m.version]
+        version = m.version
+        runnable = [w.number for w in m.workers if not w.finished and (w.block is None or w.blocked_at != version)]
         if not runnable and not m.pending:
+            if all(w.finished for w in m.workers):
+                break
             record_deadlock(m)
             raise make_deadlock_error(m)
-        kind, n = _pick_replayed(m, runnable) or picker.pick(runnable, len(m.pending))
+        replayed = _pick_replayed(m, runnable) if replays else None
+        kind, n = replayed or picker.pick(runnable, len(m.pending))
         if kind == "worker":
             _advance(m, m.workers[n], picker.until_blocked)
         else:
@@ -45,8 +46,6 @@ def run(m: Machine) -> None:
 
 def _pick_replayed(m: Machine, runnable: list[int]) -> tuple[str, int] | None:
     """Return the next step of a recorded schedule, or None."""
-    if m.launch.schedule.kind != "replay":
-        return None
     step = m.picker.replay_step([m.workers[n].label for n in runnable], [a.name for a in m.pending])
     return step if step is None or step[0] == "engine" else ("worker", runnable[step[1]])
 

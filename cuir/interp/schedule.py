@@ -137,7 +137,7 @@ class Picker(State):
             demoted = self.rng.choice(list(self.rank))  # a change point, as in probabilistic concurrency testing
             self.rank[demoted] = max(self.rank.values()) + 1
         if workers:
-            best = min(workers, key=self._key)
+            best = min(workers, key=self.rank.__getitem__)
             if not actions or self.rank[best] <= self.engine_rank:
                 return "worker", best
         late = self.schedule.kind == "adversarial" and self.schedule.policy != "engines_first"
@@ -162,9 +162,6 @@ class Picker(State):
             None,
             f"replay it on the program, consts and dims that it was made from; at this point act: {', '.join((*workers, *actions)) or 'none'}",
         )
-
-    def _key(self, worker: int) -> int:
-        return self.rank[worker]
 
 
 def partition_work(schedule: Schedule, count: int, groups: int, dynamic: bool) -> list[Any]:
