@@ -164,6 +164,7 @@ def _emit_pack(role: RolePrinter, target: Storage, array: str, t: TileT) -> None
 
 def _make_place_texts(role: RolePrinter, t: TileT, at: Position) -> tuple[str, str]:
     """Return the texts of row and column of a position."""
+    assert t.layout.has_accumulator_columns or not t.layout.varies_by_column, f"no place of an element of {t} is known"
     row = role.elements.row(role.fragment(t), at.r) if t.layout.varies_by_row else "0"
     return row, f"(col + {at.k})" if t.layout.varies_by_column else "0"
 
