@@ -20,7 +20,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from cuir.caching.disk import RESULTS
@@ -28,7 +27,6 @@ from cuir.runtime import result_cache
 from tests.strategies.memory import hold_freed_memory, read_resident
 from tests.strategies.selection import BUDGET, OVERRUN, PROPERTY, find_left_out, get_left_out_reason, is_named, is_thinned, measure_cpu
 
-torch.set_num_threads(1)
 hold_freed_memory()
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # garbage is collected behind a test
 with mock.patch.object(sys, "addaudithook"), contextlib.suppress(ImportError):
@@ -43,6 +41,14 @@ settings.register_profile("thorough", max_examples=1000, deadline=None, suppress
 settings.load_profile("cuir")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Use one thread a worker. The process that only hands tests out to workers does not import PyTorch: they wait for it to start."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        import torch
+
+        torch.set_num_threads(1)
+
+
 _NUMBERS = itertools.count()
 
 
@@ -55,6 +61,8 @@ def own_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @functools.cache
 def _no_gpu() -> str:
+    import torch
+
     if not torch.cuda.is_available():
         return "no CUDA device: torch.cuda.is_available() is False"
     major, minor = torch.cuda.get_device_capability()
