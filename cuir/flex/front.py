@@ -117,17 +117,18 @@ def flex_attention(
         dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
         weighting = Weighting(normalize, plain_number(sink), aux_names, dropout is not None)
     outputs: tuple[torch.Tensor, ...] | None = None
-    if not (is_compiling() or is_dispatched(query)):
+    dispatched = is_compiling() or is_dispatched(query)
+    if not dispatched:
         options = type(scale), scale, enable_gqa, backend, verify
         outputs = run_warm(query, key, value, score_mod, block_mask, options, weighting, dropout)
     if outputs is None:
         request = AttentionRequest(query, key, value, score_mod, block_mask, scale, enable_gqa, backend, verify, weighting, dropout)
-        if isinstance(query, torch.Tensor) and query.is_nested and query.layout == torch.jagged:
+        if dispatched and isinstance(query, torch.Tensor) and query.is_nested:
             if aux_names:
                 wrong("U413", f"{describe_outputs(aux_names)} of nested tensors are not there", "AuxRequest(lse=True)")
             outputs = attend_nested(request)
         else:
-            outputs = run_new(request)
+            outputs = run_new(request, dispatched)
     if return_aux is None:
         return outputs[:2] if return_lse else outputs[0]
     fields = [outputs[1] if return_aux.lse else None]

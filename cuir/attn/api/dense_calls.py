@@ -8,7 +8,7 @@ from torch.compiler import is_compiling
 from ...spec.specification import lengths_of
 from ..capture.attention_request import AttentionRequest
 from ..capture.call_inputs import check_differentiable, check_options, check_ranks, check_tensors
-from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatched
+from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatched, wraps_tensors
 from .block_masks import LazyBlockMask, check_mask, get_mask_mod
 from .dynamo_closures import read_mods
 from .materialised_block_masks import MASKS_ARE_CONSTANTS, mark_graph_inputs
@@ -19,13 +19,16 @@ from .prepared_calls import prepare, run_warm
 def run(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
     """Return O, LSE and the requested further outputs of a call."""
     if is_compiling() or is_dispatched(request.query):
-        return run_new(request)
-    return run_warm(*request[:5], request.key_of_options, request.weighting, request.dropout) or run_new(request)
+        return run_new(request, dispatched=True)
+    return run_warm(*request[:5], request.key_of_options, request.weighting, request.dropout) or run_new(request, dispatched=False)
 
 
-def run_new(request: AttentionRequest) -> tuple[torch.Tensor, ...]:
-    """Run a call that is not cached, or that is traced or dispatched."""
-    if is_compiling() or any(map(is_dispatched, request[:3])):
+def run_new(request: AttentionRequest, dispatched: bool) -> tuple[torch.Tensor, ...]:
+    """Run a call that is not cached.
+
+    `dispatched`: it is traced, or goes to the dispatcher because of a mode or of its query.
+    """
+    if dispatched or wraps_tensors(request.key) or wraps_tensors(request.value):
         return run_dispatched(request) or run_cold(request)
     return run_cold(request)
 

@@ -26,7 +26,12 @@ def is_dispatched(x: object) -> bool:
     """
     if _MODES() or _TRANSFORM() is not None or forward_ad._current_level >= 0:
         return True
-    return type(x) not in _PLAIN and isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return type(x) not in _PLAIN and wraps_tensors(x)
+
+
+def wraps_tensors(x: object) -> bool:
+    """Return True for a tensor of a subclass that PyTorch's dispatcher asks."""
+    return isinstance(x, torch.Tensor) and type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def check_local(*tensors: object) -> None:
@@ -59,4 +64,4 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or (module is not None and module.get_proxy_mode() is not None)
 
 
-__all__ = ["check_local", "has_no_numbers", "is_dispatched", "is_traced"]
+__all__ = ["check_local", "has_no_numbers", "is_dispatched", "is_traced", "wraps_tensors"]
