@@ -94,11 +94,11 @@ class Recorder(Trace):
         return land
 
     def _wait(self, original: Any) -> Any:
-        def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Any) -> bool:
-            returned: bool = original(m, bar, w, parity, span)
-            if returned:
+        def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Any) -> int | None:
+            phase: int | None = original(m, bar, w, parity, span)
+            if phase is None:
                 self.steps.append(Step("wait", w.label, bar.text, span.line, max(w.time, bar.seen_time), bar.phase - 1))
-            return returned
+            return phase
 
         return wait
 

@@ -24,6 +24,7 @@ ROOMS = (
     "ops",
     "checking",
     "arguments",
+    "sync",
     "interp",
     "explore",
     "attn/outputs",
@@ -60,6 +61,7 @@ COMPUTED_IMPORTS = {
     "cuir/lowering/cuda/registry.py",
     "cuir/lowering/lowered.py",  # `lowered.pycuda()`, a door to the runtime
     "cuir/lowering/targets/__init__.py",
+    "cuir/sync/race_rules/__init__.py",
     "cuir/verification/__init__.py",
     "cuir/text/notebook.py",
     "corpus/__init__.py",
@@ -190,6 +192,12 @@ def test_rooms_of_the_lowering_import_only_what_is_above_them() -> None:
         for m in imports(p)
         if m.startswith("cuir.lowering.") and place.get(m.split(".")[2], -1) > place[room]
     }
+    assert not wrong
+
+
+def test_rules_of_synchronisation_know_no_program() -> None:
+    """They judge events with places, so that programs of another language may use them."""
+    wrong = {name_of(p): m for p in sources("cuir/sync") for m in imports(p) if within(m, "cuir") and room_of(m) not in ("text", "sync")}
     assert not wrong
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..sync.accesses import commutes
 from ..text.diagnostics import Diagnostic, Note
 from .skeleton import Skeleton, Touch
 
@@ -28,7 +29,7 @@ def find_cluster_conflict(skeletons: Sequence[Skeleton]) -> Diagnostic | None:
         for now in touches:
             open_ = [a for a in open_ if a[1] > now[0]]
             for old in open_:
-                if old[2] != now[2] and not (old[3].mode == now[3].mode and now[3].mode in ("read", "add")):
+                if old[2] != now[2] and not commutes(old[3].mode, now[3].mode):
                     return Diagnostic(
                         "R402",
                         f"the {now[3].mode} of `{now[3].text}` and the {old[3].mode} of `{old[3].text}` reach the same elements of `{tensor}` in different CTAs",

@@ -1,20 +1,23 @@
 """One execution of a skeleton, step by step: barriers, happens-before, and the faults that follow.
 
 Sets of events are integers, a bit for each event. Two orders are kept. *Happened before* is that of docs/semantics.md:
-races, fences and laps are judged by it, so they are found whichever of the two comes first. *Dependence* is happened
-before and, in addition, each arrival at a barrier after those of the phase before: executions that agree in which
-arrival counts in which phase have the same dependence, and are indistinguishable.
-Laps use one more fact, which orders no access: a copy that lands was issued, so what its worker had done by then is
-over.
+races, fences and laps are judged by it (cuir/sync), so they are found whichever of the two comes first. *Dependence* is
+happened before and, in addition, each arrival at a barrier after those of the phase before: executions that agree in
+which arrival counts in which phase have the same dependence, and are indistinguishable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
+from ..sync import meetings, phases
+from ..sync.accesses import Finding, describe_access, drop_replaced_reads, find_races
+from ..sync.orders import Party, can_be_ordered
 from ..text.plurals import count_noun
 from ..text.source import Span
-from .skeleton import NOW, Fence, Landing, Retire, Skeleton, Step, Touch
+from .bit_orders import BitOrder, TensorBits, WorkerBits
+from .skeleton import NOW, Bar, Fence, Landing, Retire, Skeleton, Step, Touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,49 @@ class Fault:
 
 @dataclass(slots=True)
 class _Record:
+    """An access; `completion` is the event at which it is over."""
+
+    seen: ClassVar[bool] = False
+    description: ClassVar[str] = ""
+
     touch: Touch
+    mode: str
+    proxy: str
+    memory: str
     worker: int
-    bit: int
+    owner: str
+    completion: int
     step: int
+
+    @property
+    def label(self) -> str:
+        return self.owner if self.touch.engine == NOW else f"{self.touch.operation} of {self.owner}"
+
+    @property
+    def text(self) -> str:
+        return self.touch.text
+
+    @property
+    def span(self) -> Span:
+        return self.touch.span
+
+    @property
+    def awaited(self) -> str:
+        return "" if self.touch.engine == NOW else self.touch.awaited
 
 
 def _list_late_workers(*records: _Record) -> tuple[int, ...]:
     """Return the workers whose accesses follow their last step."""
     return tuple(dict.fromkeys(r.worker for r in records if not r.touch.point))
+
+
+class _Wait(NamedTuple):
+    """The last wait of a worker at a barrier; step: its number."""
+
+    phase: int
+    event: int
+    span: Span
+    step: int
 
 
 class _Bar:
@@ -53,37 +90,39 @@ class _Bar:
     """
 
     __slots__ = (
+        "arrivals",
         "before",
         "bytes",
-        "clock",
         "complete",
+        "count",
         "dependencies",
-        "fenced",
         "landed",
         "now",
+        "order",
         "over",
         "pending",
         "phase",
-        "phase_clock",
-        "progress",
-        "seen_fenced",
-        "seen_progress",
+        "phase_order",
+        "span",
+        "text",
         "used",
         "waits",
         "warps",
+        "warps_here",
     )
 
-    def __init__(self, count: int):
-        self.phase, self.pending, self.bytes, self.warps = 0, count, 0, 0
-        self.clock = self.fenced = self.progress = self.phase_clock = self.seen_fenced = self.seen_progress = self.landed = 0
+    def __init__(self, about: Bar):
+        self.text, self.count, self.warps, self.span = about.text, about.count, about.warps, about.span
+        self.phase, self.pending, self.bytes, self.warps_here, self.landed = 0, about.count, 0, 0, 0
+        self.order, self.phase_order = BitOrder(), BitOrder()
         self.complete: list[int] = []  # the event of each completed phase
-        self.waits: dict[int, tuple[int, int, Span, int]] = {}  # worker -> phase, event, place, step of its last wait
+        self.waits: dict[int, _Wait] = {}  # of each worker
         self.now: list[int] = []  # steps that arrived in this phase
         self.before: list[int] = []  # and in the one before
+        self.arrivals: list[str] = []  # named: the workers that arrived in this phase
         self.dependencies = 0  # all steps that completed phases depend on
         self.used = -1  # the last phase that a copy landed in
-        # named: clock, fenced, progress and dependences of each generation
-        self.over: list[tuple[int, int, int, int]] = []
+        self.over: list[tuple[BitOrder, int]] = []  # named: what each generation knew, and its dependences
 
 
 class Execution:
@@ -98,18 +137,11 @@ class Execution:
         self.workers = n
         self.position = [0] * n
         self.next_bit = n
-        self.event = [1 << w for w in range(n)]  # the current event of each worker
-        self.local_events = list(self.event)
-        self.happened_before = list(self.event)  # what happened before, for each worker
-        self.fenced = [0] * n
-        self.progress = [0] * n  # completed events of other workers, without those that happened before
-        self.issue_progress: dict[int, int] = {}  # agents of copies -> events completed when they were issued
-        self.tensor_fences: list[list[tuple[int, int]]] = [
-            [] for _ in range(n)
-        ]  # the event behind each fence for tensors, and what it covers
+        self.orders = [WorkerBits(1 << w) for w in range(n)]  # what each worker knows
+        self.issue_orders: dict[int, BitOrder] = {}  # agents of copies -> what their workers knew at the issue
         self.engines: dict[tuple[int, int], int] = {}
         self.records: list[list[_Record]] = [[] for _ in skeleton.regions]
-        self.bars = [_Bar(b.count) for b in skeleton.bars]
+        self.bars = [_Bar(b) for b in skeleton.bars]
         # bytes of each array of a CTA whose last write was through it
         self.defined: dict[tuple[int | str, str], int] = {}
         self.flying: dict[int, int] = {}  # agents of copies in flight -> what their landing depends on
@@ -145,7 +177,7 @@ class Execution:
             return False
         if step.kind == "wait":
             bar = self.bars[step.bars[0]]
-            return bar.phase > self._find_awaited_phase(agent, bar, step.value)
+            return bar.phase > phases.find_awaited_phase(self._find_last_known(agent, bar), step.value)
         if step.kind == "pass":
             return len(self.bars[step.bars[0]].over) > self.tickets[agent]
         if step.kind == "take":
@@ -187,15 +219,15 @@ class Execution:
     def _would_complete(self, number: int, by: tuple[int, int]) -> bool:
         bar = self.bars[number]
         if self.skeleton.bars[number].named:
-            return len(bar.now) + 1 == self.skeleton.bars[number].count
+            return len(bar.arrivals) + 1 == bar.count
         return bar.pending == by[0] and bar.bytes + by[1] == 0
 
-    def _find_awaited_phase(self, worker: int, bar: _Bar, parity: int) -> int:
-        """Return the phase that a wait for `parity` is for: the first from the worker's last complete one on."""
-        phase = bar.phase - 1
-        while phase >= 0 and not bar.complete[phase] & self.happened_before[worker]:
-            phase -= 1
-        return phase if phase % 2 == parity else phase + 1
+    def _find_last_known(self, worker: int, bar: _Bar) -> int:
+        """Return the last phase that a worker knows to have ended, or -1."""
+        last_known, order = bar.phase - 1, self.orders[worker]
+        while last_known >= 0 and not order.is_before(bar.complete[last_known]):
+            last_known -= 1
+        return last_known
 
     # ---- steps
     def step(self, agent: int) -> None:
@@ -207,7 +239,7 @@ class Execution:
             landing = self.skeleton.landings[agent - self.workers]
             pre = self.flying.pop(agent)
             self._add_dependences(pre, landing.bar)
-            self._land(landing, self.issue_progress[agent])
+            self._land(landing, self.issue_orders[agent])
             return
         step, number = self.next_step(agent), len(self.past)
         assert step is not None
@@ -225,10 +257,8 @@ class Execution:
         elif kind == "wait":
             past = self._wait(agent, step, pre)
         elif kind == "pass":
-            happened, fenced, progress, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
-            self.happened_before[agent] |= happened
-            self.progress[agent] |= progress
-            self.fenced[agent] |= fenced
+            order, depends = self.bars[step.bars[0]].over[self.tickets[agent]]
+            self.orders[agent].join(order)
             past = self._add_dependences(pre | depends)
         elif kind == "take":
             unit = self.units_taken[agent]
@@ -243,7 +273,7 @@ class Execution:
         for landing in step.landings:
             self._get_engine_event(agent, landing.engine)
             self.flying[self.workers + landing.number] = self.behind[agent]
-            self.issue_progress[self.workers + landing.number] = self.happened_before[agent] | self.progress[agent]
+            self.issue_orders[self.workers + landing.number] = self.orders[agent].copy()
         if step.landings:
             self._begin_event(agent)  # a wait behind the issue is not over when the copy lands
         for effect in step.locals:
@@ -264,74 +294,39 @@ class Execution:
         self.past.append(past)
         return past
 
-    def _land(self, landing: Landing, progress: int) -> None:
-        bar, about = self.bars[landing.bar], self.skeleton.bars[landing.bar]
+    def _land(self, landing: Landing, order: BitOrder) -> None:
+        bar = self.bars[landing.bar]
         bar.used = bar.phase
-        bar.progress |= progress
-        bar.bytes -= landing.nbytes
+        phases.count_landing(bar, order, landing.nbytes)
         bar.landed |= self.engines[landing.worker, landing.engine]
         bar.now.append(len(self.past) - 1)
-        if bar.pending == 0 and bar.bytes < 0:
-            self._stop(
-                Fault(
-                    "S403",
-                    f"phase {bar.phase} of `{about.text}` gets {-bar.bytes} bytes more than it expects with {landing.name}",
-                    landing.span,
-                    (),
-                    "expect(nbytes(view)) for each view that is copied on this barrier",
-                    self._compute_closure(*bar.now),
-                )
-            )
+        if (excess := phases.find_excess_bytes(bar, landing.span, landing.name)) is not None:
+            self._stop(excess, self._compute_closure(*bar.now))
             return
-        self._complete(landing.bar)
+        self._complete(bar)
 
     def _arrive(self, worker: int, number: int, step: Step) -> None:
-        bar, about, label = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker].label
+        bar, label = self.bars[number], self.skeleton.workers[worker].label
         bar.now.append(len(self.past) - 1)
-        if bar.pending == 0:
-            self._stop(
-                Fault(
-                    "S402",
-                    f"`{about.text}` takes {count_noun(about.count, 'arrival')} a phase; one more can come from {label} while phase {bar.phase} still misses {bar.bytes} bytes",
-                    step.span,
-                    (),
-                    "arrive for the next phase only after a wait that knows this one over; or the count is too small",
-                    self._compute_closure(*bar.now),
-                )
-            )
+        excess = phases.find_excess_arrival(bar, label, step.span, seen=False)
+        if excess is None:
+            phases.count_arrival(bar, self.orders[worker], step.value)
+            excess = phases.find_excess_bytes(bar, step.span)
+        if excess is not None:
+            self._stop(excess, self._compute_closure(*bar.now))
             return
-        bar.clock |= self.happened_before[worker]
-        bar.fenced |= self.fenced[worker]
-        bar.progress |= self.progress[worker]
-        bar.pending -= 1
-        bar.bytes += step.value
-        if bar.pending == 0 and bar.bytes < 0:
-            self._stop(
-                Fault(
-                    "S403",
-                    f"phase {bar.phase} of `{about.text}` got {-bar.bytes} bytes more than it expects",
-                    step.span,
-                    (),
-                    "expect(nbytes(view)) for each view that is copied on this barrier",
-                    self._compute_closure(*bar.now),
-                )
-            )
-            return
-        self._complete(number)
+        self._complete(bar)
 
-    def _complete(self, number: int) -> None:
-        bar = self.bars[number]
-        if bar.pending or bar.bytes:
+    def _complete(self, bar: _Bar) -> None:
+        if not phases.is_complete(bar):
             return
-        over, event = bar.phase, self._make_event()
+        event = self._make_event()
         bar.complete.append(event)
-        bar.clock |= event | bar.landed
-        bar.phase_clock, bar.seen_fenced, bar.seen_progress, bar.landed = bar.clock, bar.fenced, bar.progress, 0
-        bar.phase, bar.pending = over + 1, self.skeleton.bars[number].count
+        phases.end_phase(bar, event | bar.landed)
+        bar.landed = 0
         finished = self._begin_phase(bar)
-        for worker, (phase, waited, span, step) in bar.waits.items():
-            if phase == over - 1 and not (bar.phase_clock | bar.seen_progress) & waited:
-                self._report_lap(worker, number, phase, span, self._compute_closure(step, *finished))
+        for worker, wait in phases.find_lapped(bar, bar.waits):
+            self._report_lap(worker, bar, wait.phase, wait.span, self._compute_closure(wait.step, *finished))
 
     def _begin_phase(self, bar: _Bar) -> list[int]:
         for s in bar.now:
@@ -341,58 +336,34 @@ class Execution:
 
     def _arrive_named(self, worker: int, number: int, step: Step) -> None:
         """Arrive at a named barrier, or at the join of a CTA."""
-        bar, about, trace = self.bars[number], self.skeleton.bars[number], self.skeleton.workers[worker]
+        bar, trace = self.bars[number], self.skeleton.workers[worker]
         bar.now.append(len(self.past) - 1)
-        bar.warps += trace.warps
-        if (bar.warps < about.warps) != (len(bar.now) < about.count) or bar.warps > about.warps:
-            self._stop(
-                Fault(
-                    "S406",
-                    f"`{about.text}` opens at {count_noun(about.count, 'arrival')} of {count_noun(about.warps, 'warp')} in all; here {len(bar.now)} of {count_noun(bar.warps, 'warp')} can come, the last from {trace.label}",
-                    step.span,
-                    (),
-                    "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup",
-                    self._compute_closure(*bar.now),
-                )
-            )
+        bar.arrivals.append(trace.label)
+        bar.warps_here += trace.warps
+        if (wrong := meetings.find_wrong_warps(bar, step.span, seen=False)) is not None:
+            self._stop(wrong, self._compute_closure(*bar.now))
             return
-        bar.clock |= self.happened_before[worker]
-        bar.fenced |= self.fenced[worker]
-        bar.progress |= self.progress[worker]
+        bar.order.join(self.orders[worker])
         if step.kind == "join":
             self.tickets[worker] = bar.phase
-        if len(bar.now) == self.skeleton.bars[number].count:
+        if meetings.is_full(bar):
             self._begin_phase(bar)
-            bar.over.append((bar.clock, bar.fenced, bar.progress, bar.dependencies))
-            bar.phase, bar.clock, bar.fenced, bar.progress, bar.warps = bar.phase + 1, 0, 0, 0, 0
+            bar.over.append((bar.order, bar.dependencies))
+            bar.phase, bar.order, bar.arrivals, bar.warps_here = bar.phase + 1, BitOrder(), [], 0
 
     def _wait(self, worker: int, step: Step, pre: int) -> int:
         bar = self.bars[step.bars[0]]
-        phase = self._find_awaited_phase(worker, bar, step.value)
+        phase, ended = phases.try_wait(bar, self.orders[worker], self._find_last_known(worker, bar), step.value)
         past = self._add_dependences(pre | (bar.dependencies if phase >= 0 else 0))
-        if bar.phase > phase + 1:
+        if ended >= phases.LAPPED:
             self.stopped = True
-            self._report_lap(worker, step.bars[0], phase, step.span, self._compute_closure(len(self.past) - 1, *bar.before))
+            self._report_lap(worker, bar, phase, step.span, self._compute_closure(len(self.past) - 1, *bar.before))
             return past
-        if phase >= 0:
-            self.happened_before[worker] |= bar.phase_clock
-            self.fenced[worker] |= bar.seen_fenced
-            self.progress[worker] |= bar.seen_progress
-        bar.waits[worker] = (phase, self.event[worker], step.span, len(self.past) - 1)
+        bar.waits[worker] = _Wait(phase, self.orders[worker].event, step.span, len(self.past) - 1)
         return past
 
-    def _report_lap(self, worker: int, number: int, phase: int, span: Span, steps: int) -> None:
-        about, label = self.skeleton.bars[number], self.skeleton.workers[worker].label
-        self.faults.append(
-            Fault(
-                "S401",
-                f"{label} waits for phase {phase} of `{about.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart",
-                span,
-                ((f"`{about.text}` is declared here", about.span),),
-                "whoever lets the barrier advance must first wait for something that the waiter does after this wait",
-                steps,
-            )
-        )
+    def _report_lap(self, worker: int, bar: _Bar, phase: int, span: Span, steps: int) -> None:
+        self._report(phases.make_lap_finding(bar, self.skeleton.workers[worker].label, phase, span), steps)
 
     # ---- local effects
     def _apply_local(self, worker: int, effect: Touch | Fence | Retire, step: int) -> None:
@@ -400,35 +371,26 @@ class Execution:
             self._touch(worker, effect, step)
         elif isinstance(effect, Retire):
             for engine in effect.engines:
-                bit = self.engines[worker, engine]
-                self.happened_before[worker] |= bit
-                self.local_events[worker] |= bit
+                self.orders[worker].retire(self.engines[worker, engine])
         else:
-            covers = self.local_events[worker]
-            self.fenced[worker] |= covers
-            self._begin_event(worker)
-            if effect.tensors:
-                self.tensor_fences[worker].append((self.event[worker], covers))
+            self.orders[worker].fence(effect.tensors, self._make_event())
 
     def _touch(self, worker: int, new: Touch, step: int) -> None:
-        happened, fenced = self.happened_before[worker], self.fenced[worker]
-        record = _Record(new, worker, self.event[worker] if new.engine == NOW else self._get_engine_event(worker, new.engine), step)
+        order = self.orders[worker]
+        memory = "shared" if isinstance(self.skeleton.regions[new.region].space, int) else "tensor"
+        completion = order.event if new.engine == NOW else self._get_engine_event(worker, new.engine)
+        owner = self.skeleton.workers[worker].label
+        record = _Record(new, new.mode, new.proxy, memory, worker, owner, completion, step)
+        known = order if memory == "shared" else TensorBits(order, self.orders)
+        unorderable = None if memory == "shared" else lambda old: not self._can_be_ordered(record, old)
         for region, covered in self.skeleton.near[new.region]:
-            for old in self.records[region]:
-                earlier = old.touch
-                if new.mode == earlier.mode and new.mode != "write":
-                    continue
-                if not (old.bit & happened and (new.array or self._can_be_ordered(record, old))):
-                    self._report_race(record, old)
-                elif new.proxy == "async" and earlier.proxy == "generic" and earlier.mode != "read":
-                    is_visible = any(event & happened and covers & old.bit for event, covers in self.tensor_fences[old.worker])
-                    if not (old.bit & fenced if new.array else is_visible):
-                        self._report_missing_fence(record, old)
+            for old, finding in find_races(record, self.records[region], known, unorderable):
+                self._report(finding, self._compute_closure(old.step, step), _list_late_workers(old, record))
             if covered and new.mode == "write":
                 self.records[region].clear()
         home = self.records[new.region]
-        if new.mode == "read":  # a later read of the same worker stands for those before it
-            home[:] = [r for r in home if not (r.touch.mode == "read" and r.worker == worker and r.bit & happened)]
+        if new.mode == "read":
+            home[:] = drop_replaced_reads(home, record, order)
         home.append(record)
         if new.array:
             self._check_defined(record)
@@ -438,8 +400,9 @@ class Execution:
 
         Those of different CTAs only where the kernel accesses it in more than one way.
         """
-        workers = self.skeleton.workers
-        return workers[new.worker].cta == workers[old.worker].cta or self.skeleton.regions[new.touch.region].space in self.skeleton.handed
+        a, b = (Party(self.skeleton.cluster, self.skeleton.workers[r.worker].cta) for r in (new, old))
+        exchanged = self.skeleton.regions[new.touch.region].space in self.skeleton.handed
+        return can_be_ordered(a, b, "cluster" if exchanged else "cta")
 
     def _check_defined(self, record: _Record) -> None:
         """Require that bytes read were written, and not overwritten through another array since."""
@@ -451,7 +414,7 @@ class Execution:
                 self.defined[cta, alias] = self.defined.get((cta, alias), 0) & ~mask
         elif mask & ~self.defined.get((cta, touch.array), 0):
             over = self.skeleton.aliases[touch.array]
-            message = f"{self._describe_access(record)} reads what was never written" + (
+            message = f"{describe_access(record)} reads what was never written" + (
                 f", or was overwritten through {' or '.join(f'`{o}`' for o in over)}" if over else ""
             )
             self.faults.append(
@@ -466,42 +429,6 @@ class Execution:
                 )
             )
 
-    def _describe_access(self, r: _Record) -> str:
-        label = self.skeleton.workers[r.worker].label
-        return (
-            f"the {r.touch.mode} of `{r.touch.text}` by {r.touch.operation} of {label}"
-            if r.touch.engine != NOW
-            else f"the {r.touch.mode} of `{r.touch.text}` by {label}"
-        )
-
-    def _report_race(self, new: _Record, old: _Record) -> None:
-        shared = isinstance(self.skeleton.regions[new.touch.region].space, int)
-        hint = f"it is over after {old.touch.awaited}" if old.touch.engine != NOW else "a barrier must lie between the two"
-        self.faults.append(
-            Fault(
-                "R401" if shared else "R402",
-                f"{self._describe_access(new)} is not ordered after {self._describe_access(old)}",
-                new.touch.span,
-                ((f"this must be over before the {new.touch.mode} in line {new.touch.span.line}", old.touch.span),),
-                hint,
-                self._compute_closure(old.step, new.step),
-                _list_late_workers(old, new),
-            )
-        )
-
-    def _report_missing_fence(self, new: _Record, old: _Record) -> None:
-        self.faults.append(
-            Fault(
-                "R403",
-                f"{self._describe_access(new)} may miss {self._describe_access(old)}: an ordinary write reaches the async proxy after a fence",
-                new.touch.span,
-                (("written here", old.touch.span),),
-                f"{self.skeleton.workers[old.worker].label} calls fence_async({'' if new.touch.array else 'tensors=True'}) after its {old.touch.mode}, before the barrier that orders the two",
-                self._compute_closure(old.step, new.step),
-                _list_late_workers(old, new),
-            )
-        )
-
     # ---- events
     def _make_event(self) -> int:
         self.next_bit += 1
@@ -509,10 +436,7 @@ class Execution:
 
     def _begin_event(self, worker: int) -> None:
         """Begin a new event of a worker, which no release has covered yet."""
-        event = self._make_event()
-        self.event[worker] = event
-        self.local_events[worker] |= event
-        self.happened_before[worker] |= event
+        self.orders[worker].begin_event(self._make_event())
 
     def _get_engine_event(self, worker: int, engine: int) -> int:
         """Return the event at which an engine completes."""
@@ -520,8 +444,11 @@ class Execution:
             self.engines[worker, engine] = self._make_event()
         return self.engines[worker, engine]
 
-    def _stop(self, fault: Fault) -> None:
-        self.faults.append(fault)
+    def _report(self, finding: Finding, steps: int, after: tuple[int, ...] = ()) -> None:
+        self.faults.append(Fault(finding.code, finding.message, finding.span, finding.notes, finding.hint, steps, after))
+
+    def _stop(self, finding: Finding, steps: int) -> None:
+        self._report(finding, steps)
         self.stopped = True
 
     def _compute_closure(self, *steps: int) -> int:
@@ -555,25 +482,20 @@ class Execution:
                     )
             return
         for bar, about in zip(self.bars, self.skeleton.bars):
-            if bar.used >= 0 and (bar.used >= len(bar.complete) or not any(bar.complete[bar.used] & k for k in self.happened_before)):
-                landing = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
-                self.faults.append(
-                    Fault(
-                        "M403",
-                        f"nobody waits for the copy that lands in phase {bar.used} of `{about.text}`: it may be in flight when the kernel ends",
-                        landing.span,
-                        (),
-                        "every copy is waited for before the end",
-                        all_steps,
-                    )
-                )
+            if bar.used < 0:
+                continue
+            end = bar.complete[bar.used] if bar.used < len(bar.complete) else None
+            landing = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
+            unawaited = phases.find_unawaited_copy(bar, bar.used, end, self.orders, landing.span)
+            if unawaited is not None:
+                self._report(unawaited, all_steps)
 
     def _describe_block(self, step: Step) -> str:
         if step.kind == "take":
             return "waits for its next unit of work, which is handed out when all workers have taken the one before"
         bar, about = self.bars[step.bars[0]], self.skeleton.bars[step.bars[0]]
         if about.named:
-            return f"waits at `{about.text}`, where {len(bar.now)} of {about.count} have arrived"
+            return f"waits at `{about.text}`, where {len(bar.arrivals)} of {about.count} have arrived"
         missing = f"{about.count - bar.pending} of {count_noun(about.count, 'arrival')}" + (
             f", {bar.bytes} bytes missing" if bar.bytes > 0 else ""
         )

@@ -25,10 +25,12 @@ from ..interp.code import Compiler, Site
 from ..interp.element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..interp.interpreted_launch import LaunchOptions, prepare
 from ..interp.machine import Evaluate, Launch, Machine, Worker
-from ..interp.memory import Intervals, SharedRef
+from ..interp.memory import SharedRef
 from ..interp.ops.async_memory import copy_name
 from ..interp.tensors import TensorArg
 from ..interp.values import require_uniform
+from ..sync.byte_ranges import Intervals
+from ..sync.waits import split_at_most, split_through
 from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Name, Slice, Stmt, Subscript
 from ..syntax.types import GlobalView, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
@@ -417,11 +419,10 @@ class _Extractor:
         def run(worker: _Worker) -> None:
             self.point(worker, Step("point", span))
             if group == "cp_async":
-                over = [e for g in worker.closed[: max(0, len(worker.closed) - keep)] for e in g]
-                worker.closed = worker.closed[max(0, len(worker.closed) - keep) :]
+                groups, worker.closed = split_at_most(worker.closed, keep)
+                over = [engine for engines in groups for engine in engines]
             else:
-                count = max(0, len(worker.stores) - keep)
-                over, worker.stores = worker.stores[:count], worker.stores[count:]
+                over, worker.stores = split_at_most(worker.stores, keep)
             worker.trace.add_local(Retire(tuple(over)))
 
         return run
@@ -430,9 +431,8 @@ class _Extractor:
         for name in names:
             product = worker.product_names.get(name)
             if product in worker.products:
-                n = worker.products.index(product) + 1
-                worker.trace.add_local(Retire(tuple(worker.products[:n])))
-                del worker.products[:n]
+                over, worker.products = split_through(worker.products, product)
+                worker.trace.add_local(Retire(tuple(over)))
 
     def accesses(self, site: Site, span: Span) -> Handler:
         """Return the handler of loads, stores, products, bulk stores and cp.async.

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ..interp.memory import Intervals, covers, is_overlapping
+from ..sync.byte_ranges import Intervals, covers, is_overlapping
 from ..text.source import Span
 
 Kind = Literal["wait", "arrive", "copy", "join", "pass", "named arrive", "take", "point"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..interp.memory import Intervals
+from ..sync.byte_ranges import Intervals
 
 
 def compute_box_intervals(shape: Sequence[int], starts: Sequence[Any], sizes: Sequence[int]) -> Intervals:

@@ -6,6 +6,7 @@ another product took them over, read.
 
 from __future__ import annotations
 
+from ..sync.waits import split_at_most, split_through
 from ..text.source import Span, spell_name
 from .actions import Action, Product, ReclaimedRegisters
 from .engines import retire
@@ -20,9 +21,8 @@ def retire_products(w: Worker, last: Product) -> list[Product]:
     if last.over:
         return []
     groups = w.groups
-    n = groups.products.index(last) + 1
-    event = w.event()
-    over = groups.products[:n]
+    event = w.clock.event()
+    over, groups.products = split_through(groups.products, last)
     for p in over:
         retire(w.m, p, event)
         p.over = True
@@ -30,7 +30,6 @@ def retire_products(w: Worker, last: Product) -> list[Product]:
         for name in p.names:
             if groups.operands.get(name) is p:
                 del groups.operands[name]
-    del groups.products[:n]
     return over
 
 
@@ -65,25 +64,22 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
 # ---- copies and stores
 def drain_copies(w: Worker, keep: int) -> list[Action]:
     """Retire all closed groups of cp.async copies but the last `keep`; return the copies."""
-    over = []
-    while len(w.groups.closed) > keep:
-        over += w.groups.closed.pop(0)
+    groups, w.groups.closed = split_at_most(w.groups.closed, keep)
+    over = [copy for group in groups for copy in group]
     _drain(w, over)
     return over
 
 
 def drain_stores(w: Worker, keep: int) -> list[Action]:
     """Retire all bulk stores but the last `keep`; return them."""
-    n = max(0, len(w.groups.stores) - keep)
-    over = w.groups.stores[:n]
-    del w.groups.stores[:n]
+    over, w.groups.stores = split_at_most(w.groups.stores, keep)
     _drain(w, over)
     return over
 
 
 def _drain(w: Worker, actions: list[Action]) -> None:
     for action in actions:
-        retire(w.m, action, w.event())
+        retire(w.m, action, w.clock.event())
         w.time = max(w.time, action.time)
 
 

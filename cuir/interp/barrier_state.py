@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..text.plurals import count_noun
 from ..text.source import Span
+from . import clocks
 from .clocks import Clock
 from .state import State
 
@@ -40,6 +41,11 @@ class Event:
     knowledge: int = 0
 
     @property
+    def event(self) -> clocks.Event:
+        """The worker's epoch when this wait had returned."""
+        return self.worker, self.epoch
+
+    @property
     def at_once(self) -> bool:
         """True if the worker of this wait knew before that the phase was complete."""
         return self.knowledge >= self.phase
@@ -59,8 +65,8 @@ class Mbarrier(State):
         self.expected, self.landed = 0, 0  # bytes of the current phase, for reports
         self.had_bytes = False  # of the phase before: a copy landed in it
         # joined over all arrivals: an arrival continues the release of those before it
-        self.clock = Clock(workers, entries)
-        self.phase_clock = self.clock.copy()  # the clock when the last phase ended, which its waiters join
+        self.order = Clock(workers, entries)
+        self.phase_order = self.order.copy()
         self.waits: dict[int, Event] = {}  # worker -> its last wait
         self.came: dict[int, int] = {}  # worker -> number of its arrivals
         self.log: Event | None = None  # the last event, linked to those before it
@@ -69,14 +75,6 @@ class Mbarrier(State):
         self.used_phase = -1  # the last phase that a copy landed in, and the copy
         self.user: Event | None = None
         self.time, self.seen_time = 0.0, 0.0
-
-    def phase_meant(self, last_known: int, parity: int) -> int:
-        """Return the phase that a wait for `parity` is for: the first one from `last_known` on.
-
-        Args:
-            last_known: the last phase that the waiter knows to be complete.
-        """
-        return last_known if last_known % 2 == parity else last_known + 1
 
     def events(self) -> list[Event]:
         """Return the events of the log, the last first."""
@@ -119,8 +117,8 @@ class Handout(State):
 class Generation(State):
     """A completed phase of a named barrier, kept until every worker that waits in it has gone on."""
 
-    def __init__(self, clock: Clock, waiting: int, time: float):
-        self.clock, self.waiting, self.time = clock, waiting, time
+    def __init__(self, order: Clock, waiting: int, time: float):
+        self.order, self.waiting, self.time = order, waiting, time
 
 
 class NamedBarrier(State):
@@ -134,8 +132,8 @@ class NamedBarrier(State):
         self.warps_here = 0
         self.size = (workers, entries)
         self.generation, self.waiting = 0, 0
-        self.clock = Clock(*self.size)
-        self.arrivals: list[Arrival] = []
+        self.order = Clock(*self.size)
+        self.arrivals: list[str] = []  # labels of the workers that have arrived in this phase
         self.came: dict[int, int] = {}  # worker -> number of its arrivals
         self.last: Arrival | None = None
         self.over: dict[int, Generation] = {}

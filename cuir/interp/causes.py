@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..text.plurals import count_noun
+from ..sync.accesses import Finding
 from ..text.source import Span
 from .access_records import Actor, Record
 from .arrival_counts import find_crowded_barrier, find_return_ring, find_short_phase, find_wrong_count
@@ -37,7 +37,7 @@ from .cause_chains import (
     list_mbarriers,
     list_waits,
 )
-from .faults import make_fault
+from .faults import make_fault, make_finding_fault
 from .late_waits import LateWait, find_late_barrier_wait, find_late_group_wait, find_lax_group_wait
 from .machine import Machine, Worker
 from .memory import SharedRef
@@ -479,10 +479,9 @@ def make_unwritten_fault(m: Machine, actor: Actor, ref: SharedRef) -> Exception:
     )
 
 
-def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
+def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, excess: Finding) -> Exception:
     """Make S402: an arrival for a phase that has all of its arrivals, and not its bytes."""
     arrived = list_arrivals(bar, bar.phase)
-    message = f"`{bar.text}` takes {count_noun(bar.count, 'arrival')} a phase; one more came from {w.label} while phase {bar.phase} still misses {count_noun(bar.bytes, 'byte')}"
     mine = next((e for e in arrived if e.worker == w.number), None)
     cause = find_second_arrival(bar, bar.phase)
     if cause is None and (mine is None or len({e.worker for e in arrived} | {w.number}) > bar.count):
@@ -504,7 +503,7 @@ def make_excess_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) 
             [(f"{e.label} arrived here", e.span) for e in reversed(arrived)][:2],
             "arrive for the next phase only after a wait that knows this one over; the count is the number of workers that arrive in a phase",
         )
-    return make_fault(m, "S402", message, span, cause.hint, cause.notes)
+    return make_finding_fault(m, excess, cause.hint, cause.notes)
 
 
 def _hint_return(m: Machine, bar: Mbarrier, w: Worker) -> str:
@@ -517,10 +516,8 @@ def _hint_return(m: Machine, bar: Mbarrier, w: Worker) -> str:
     return f": here a wait on `{back}` {stage}before it, on which `{'`, `'.join(roles)}` arrives when it has read"
 
 
-def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -> Exception:
+def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, early: Finding) -> Exception:
     """Make S402: an arrival that could come while the phase before has its arrivals, and not its bytes."""
-    before = bar.phase - 1
-    message = f"{w.label} arrives for phase {bar.phase} of `{bar.text}`, and phase {before} can still miss its bytes: then this is an arrival too many"
     mine = next(iter(list_arrivals(bar, worker=w.number)), None)
     since = mine.tick if mine is not None else -1
     cause = find_idle_wait(m, w.number, since, 1 << 60) or find_short_phase(m, w.number, since, 1 << 60)
@@ -528,15 +525,14 @@ def make_early_arrival_fault(m: Machine, bar: Mbarrier, w: Worker, span: Span) -
         arrival_notes = [(f"{w.label} arrived for phase {mine.phase} here", mine.span)] if mine is not None else []
         back = next((n for n, p in get_barrier_uses(m.launch.checked).pairs.items() if p == find_place(m, bar).ring), None)
         on = f", or on `{back}`, by which the buffer is given back" if back is not None else ""
-        cause = Cause(arrival_notes, f"the arrival, or expect, stands behind a wait for phase {before} of `{bar.text}`{on}", 1)
-    return make_fault(m, "S402", message, span, cause.hint, cause.notes)
+        cause = Cause(arrival_notes, f"{early.hint}{on}", 1)
+    return make_finding_fault(m, early, cause.hint, cause.notes)
 
 
-def make_excess_bytes_fault(m: Machine, bar: Mbarrier, label: str, span: Span) -> Exception:
+def make_excess_bytes_fault(m: Machine, bar: Mbarrier, excess: Finding) -> Exception:
     """Make S403: a copy lands in a phase that has all of its arrivals, and expects less."""
-    message = f"phase {bar.phase} of `{bar.text}` expected {count_noun(bar.expected, 'byte')}, and {bar.landed:,} landed with {label}"
     expects = list(reversed(list_arrivals(bar, bar.phase)))
-    other_copies = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != span))
+    other_copies = list(dict.fromkeys(e.span for e in bar.events() if e.kind == "land" and e.phase == bar.phase and e.span != excess.span))
     announcement = (
         "this announces the bytes of the phase: {}" if expects and expects[0].value else "this arrival announces no bytes of the phase: {}"
     ).format(f"{bar.expected:,}")
@@ -546,6 +542,4 @@ def make_excess_bytes_fault(m: Machine, bar: Mbarrier, label: str, span: Span) -
         if before is not None:
             notes = before.notes
     notes = [*notes, *(("this copy landed in the same phase", s) for s in other_copies[:1])]
-    return make_fault(
-        m, "S403", message, span, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes
-    )
+    return make_finding_fault(m, excess, "expect(nbytes(view)), summed over the views that are copied on the barrier in one phase", notes)

@@ -268,7 +268,7 @@ def _explain_meeting(m: Machine, bar: NamedBarrier) -> Cause:
                 "the count of a named barrier is the number of workers that come to it, those that only arrive() too",
                 4 if possible_arrivals < bar.count else 0,
             )
-    present = {a.label for a in bar.arrivals}
+    present = set(bar.arrivals)
     missing_workers = [x for x in visitors if x.label not in present]
     if missing_workers:
         x = missing_workers[0]

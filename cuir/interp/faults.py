@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..sync.accesses import Finding
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 from .machine import Machine
@@ -16,6 +17,15 @@ def make_fault(
 ) -> CuirError:
     """Make the error to raise for one fault of a batch."""
     return CuirError([make_diagnostic(m, code, message, span, hint, notes)])
+
+
+def make_finding_fault(
+    m: Machine, finding: Finding, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] | None = None
+) -> CuirError:
+    """Make the error of a broken rule; hint, notes: what the run tells of its cause, instead of the rule's."""
+    return make_fault(
+        m, finding.code, finding.message, finding.span, finding.hint if hint is None else hint, finding.notes if notes is None else notes
+    )
 
 
 def make_diagnostic(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..sync.phases import make_lap_finding
 from ..text.source import Span
 from .arrival_counts import find_skipped_phase, find_wrong_count
 from .barrier_state import Event, Mbarrier
@@ -17,15 +18,15 @@ from .cause_chains import (
     list_all_waits,
     list_arrivals,
 )
-from .faults import make_fault
+from .faults import make_finding_fault
 from .machine import Machine, Worker
 
 
 def make_lap_fault(m: Machine, bar: Mbarrier, w: Worker, phase: int, span: Span, wait: Event | None) -> Exception:
     """Make S401: `w` waits for a phase (`wait`, if it has returned) while the next one can be complete."""
-    message = f"{w.label} waits for phase {phase} of `{bar.text}`, and phase {phase + 1} can be over by then: a parity tells only two phases apart"
+    finding = make_lap_finding(bar, w.label, phase, span)
     cause = _explain_lap(m, bar, w, phase, wait)
-    return make_fault(m, "S401", message, span, cause.hint, [*cause.notes, (f"`{bar.text}` is declared here", bar.span)][:3])
+    return make_finding_fault(m, finding, cause.hint, [*cause.notes, *finding.notes][:3])
 
 
 def _explain_lap(m: Machine, bar: Mbarrier, w: Worker, phase: int, wait: Event | None) -> Cause:

@@ -7,7 +7,6 @@ that a batch can be copied and split at any statement.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from ..text.source import Span
 from .access_records import Actor, Tracker
 from .actions import Action, Groups
 from .barrier_state import Handout, Mbarrier, NamedBarrier
-from .clocks import Clock, Event
+from .clocks import WorkerClock
 from .event_trace import Trace
 from .memory import Shared
 from .noise import Noise
@@ -81,9 +80,8 @@ class Block(State):
 
 
 class Worker(State):
-    def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: Clock):
+    def __init__(self, m: Machine, number: int, cta: int, program: Program, index: int, clock: WorkerClock):
         self.m, self.number, self.cta, self.program, self.index, self.clock = m, number, cta, program, index, clock
-        self.start_epoch()  # epoch 0 is known to all: nothing happens in it
         self.code = program.code
         self.label = f"{program.name}[{index}]" + (f" of CTA {cta}" if m.launch.checked.cluster > 1 else "")
         self.frame: dict[str, Any] = dict(m.launch.values)
@@ -95,46 +93,24 @@ class Worker(State):
         self.blocked_at = -1  # the machine's version when it last blocked
         self.ticket: int | None = None  # the generation of a named barrier that it waits in
         self.groups = Groups()
-        self.tensor_fences: list[int] = []  # its epochs that ended with a fence for tensors too
         self.copies = 0  # bulk copies issued
         self.unit = -1  # which of the cluster's units of work it does, counted from 0; -1 outside of the loop over them
         self.time = 0.0
         self.started = 0.0  # when it came to the named barrier it waits at
 
-    def event(self) -> Event:
-        """Return the worker's current epoch as an event; other workers learn of it through its next release."""
-        return self.number, self.clock.times[self.number]
-
-    def start_epoch(self) -> None:
-        """Start a new epoch: accesses from here on are not released to anyone yet."""
-        self.clock.times[self.number] += 1
-        self.clock.progress[self.number] = self.clock.times[self.number]
-
     def fence(self, tensors: bool) -> None:
-        """Execute a proxy fence: asynchronous engines see the worker's earlier stores to shared memory.
-
-        tensors: they see its stores to tensors in device memory, too.
-        """
-        now = self.clock.times[self.number]
-        self.clock.fenced[self.number] = now
-        if tensors:
-            self.tensor_fences.append(now)
-        self.start_epoch()
-
-    def has_fenced(self, event: Event, clock: Clock) -> bool:
-        """Return whether the clock knows of a tensor fence that the worker passed after its event."""
-        n = bisect.bisect_left(self.tensor_fences, event[1])
-        return n < len(self.tensor_fences) and clock.times[self.number] > self.tensor_fences[n]
+        """Execute a proxy fence; tensors: for stores to tensors in device memory, too."""
+        self.clock.fence(tensors)
 
     def actor(self, span: Span, access: str) -> Actor:
-        return Actor(self.number, self.cta, self.label, self.clock, span, access)
+        return Actor(self.number, self.cta, self.label, self.label, self.clock, span, access)
 
     def engine(self, kind: str, span: Span, access: str) -> Actor:
         """Make an engine that acts for this worker, with the clock that it has now."""
         self.m.engines += 1
         clock = self.clock.copy()
-        self.start_epoch()  # a wait behind the issue is not over when the engine is done
-        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", clock, span, access)
+        self.clock.start_epoch()  # a wait behind the issue is not over when the engine is done
+        return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", self.label, clock, span, access)
 
 
 class Machine(State):

@@ -6,11 +6,12 @@ is a deadlock.
 
 from __future__ import annotations
 
+from ..sync.phases import find_unawaited_copy
 from .async_groups import drain_stores, finish
 from .barrier_state import Mbarrier
 from .deadlocks import make_deadlock_error
 from .engines import act
-from .faults import make_fault
+from .faults import make_finding_fault
 from .machine import BLOCK, Machine, Worker
 from .trace_times import record_deadlock, record_steps
 from .values import Diverge
@@ -89,12 +90,10 @@ def _finish(m: Machine) -> None:
         return
     for ring in m.barriers.values():
         for bar in ring:
-            if isinstance(bar, Mbarrier) and bar.used_phase >= 0 and not any(w.clock.times[bar.entry] >= bar.used_phase for w in m.workers):
-                assert bar.user is not None
-                raise make_fault(
-                    m,
-                    "M403",
-                    f"nobody waited for {bar.user.label}, which landed in phase {bar.used_phase} of `{bar.text}`: it may be in flight when the kernel ends",
-                    bar.user.span,
-                    "every copy is waited for before the end",
-                )
+            if not isinstance(bar, Mbarrier) or bar.user is None:
+                continue
+            end = (bar.entry, bar.used_phase)
+            orders = (w.clock for w in m.workers)
+            finding = find_unawaited_copy(bar, bar.used_phase, end, orders, bar.user.span, bar.user.label)
+            if finding is not None:
+                raise make_finding_fault(m, finding)

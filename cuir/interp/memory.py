@@ -1,7 +1,7 @@
 """Shared memory of a CTA: arrays as values, the bytes that views cover, the bytes that are defined.
 
-The addresses of the panelled layout are computed here. Invariant: the byte ranges of a view are increasing, disjoint,
-and merged where they touch. f16 and bf16 arrays are held as float32 (values rounded to the dtype), so that a product
+The addresses of the panelled layout are computed here; bytes count from the start of the CTA's shared memory. f16 and
+bf16 arrays are held as float32 (values rounded to the dtype), so that a product
 needs no conversion.
 """
 
@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..checking.checked import SharedAlloc
+from ..sync.byte_ranges import Intervals
 from ..syntax.types import PANEL_BYTES
 from .state import State
 from .values import HELD_DTYPES, POISON
-
-Intervals = tuple[tuple[int, int], ...]  # byte ranges from the start of the CTA's shared memory
 
 
 @dataclass(frozen=True)
@@ -121,26 +120,3 @@ def compute_view_intervals(alloc: SharedAlloc, index: tuple[int | slice, ...]) -
 
 def _get_range(i: int | slice) -> range:
     return range(i.start, i.stop) if isinstance(i, slice) else range(i, i + 1)
-
-
-def is_overlapping(a: Intervals, b: Intervals) -> bool:
-    if a[0][0] >= b[-1][1] or b[0][0] >= a[-1][1]:  # the common case: different arrays
-        return False
-    i = j = 0
-    while i < len(a) and j < len(b):
-        (x, y), (u, v) = a[i], b[j]
-        if x < v and u < y:
-            return True
-        if y <= u:
-            i += 1
-        else:
-            j += 1
-    return False
-
-
-def covers(a: Intervals, b: Intervals) -> bool:
-    """Return whether `a` contains all bytes of `b`.
-
-    Intervals of one region are disjoint and merged, so each of `b` lies in one of `a`.
-    """
-    return all(any(x <= u and v <= y for x, y in a) for u, v in b)

@@ -6,6 +6,7 @@ orders the two is an arrival of the other CTA's workers there.
 
 from __future__ import annotations
 
+from ..sync.accesses import describe_access
 from .access_records import Record
 from .arrival_counts import find_wrong_count
 from .cause_chains import (
@@ -67,7 +68,7 @@ def explain_multicast(m: Machine, new: Record, old: Record, cta: int) -> Cause:
     last = next((e for bar in ring for x in readers for e in list_arrivals(bar, worker=x.number)), None)
     return Cause(
         [(f"{last.label} arrives on `{name}` of CTA {w.cta} here", last.span)] if last is not None else [],
-        f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({spelling}) once a phase, after {old.words()} is over",
+        f"the workers of CTA {cta} arrive on `{name}` of CTA {w.cta} by arrive({spelling}) once a phase, after {describe_access(old)} is over",
         1,
     )
 

@@ -1,19 +1,18 @@
-"""The protocol of barriers: effects of arrivals, copies that land and waits, and the clocks they join.
+"""The protocol of barriers: arrivals, copies that land and waits, by the rules of cuir/sync.
 
-The rules are in docs/semantics.md. Invariant: any change that a blocked worker may wait for is announced to the
-machine (`changed`). The main loop decides who blocks.
+Invariant: any change that a blocked worker may wait for is announced to the machine (`changed`). The main loop decides
+who blocks.
 """
 
 from __future__ import annotations
 
-from ..text.diagnostics import CuirError
-from ..text.plurals import count_noun
+from ..sync import meetings, phases
 from ..text.source import Span
 from . import causes, laps
 from .access_records import Actor
 from .barrier_state import LOG_LENGTH, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
-from .faults import make_fault
+from .faults import make_finding_fault
 from .machine import Machine, Worker
 
 
@@ -24,16 +23,16 @@ def arrive(m: Machine, bar: Mbarrier, w: Worker, span: Span, expect: int = 0) ->
     Raises CuirError S402 (too many arrivals, in this order or in another one).
     """
     n = w.number
-    if bar.pending == 0:
-        raise causes.make_excess_arrival_fault(m, bar, w, span)
-    if bar.had_bytes and w.clock.progress[bar.entry] < bar.phase - 1 and m.launch.detect:
-        raise causes.make_early_arrival_fault(m, bar, w, span)
+    if (excess := phases.find_excess_arrival(bar, w.label, span, seen=True)) is not None:
+        raise causes.make_excess_arrival_fault(m, bar, w, excess)
+    if bar.had_bytes and m.launch.detect:
+        early = phases.find_early_arrival(bar, w.clock, (bar.entry, bar.phase - 1), w.label, span)
+        if early is not None:
+            raise causes.make_early_arrival_fault(m, bar, w, early)
     m.tick += 1
     bar.last = bar.log = Event(bar.log, m.tick, "arrive", bar.phase, n, w.label, span, expect, w.clock.times[n])
     bar.came[n] = bar.came.get(n, 0) + 1
-    bar.clock.join(w.clock)
-    bar.pending -= 1
-    bar.bytes += expect
+    phases.count_arrival(bar, w.clock, expect)
     bar.expected += expect
     bar.time = max(bar.time, w.time)
     _complete_phase(m, bar)
@@ -54,12 +53,11 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
     m.tick += 1
     bar.user = bar.log = Event(bar.log, m.tick, "land", bar.phase, actor.worker, actor.label, actor.span, nbytes, 0)
     bar.used_phase = bar.phase
-    bar.bytes -= nbytes
+    phases.count_landing(bar, actor.clock, nbytes)
     bar.landed += nbytes
-    bar.clock.join_progress(actor.clock)
     bar.time = max(bar.time, time)
-    if bar.pending == 0 and bar.bytes < 0:
-        raise causes.make_excess_bytes_fault(m, bar, actor.label, actor.span)
+    if (excess := phases.find_excess_bytes(bar, actor.span, actor.label, bar.expected)) is not None:
+        raise causes.make_excess_bytes_fault(m, bar, excess)
     _complete_phase(m, bar)
     return event
 
@@ -69,41 +67,37 @@ def _complete_phase(m: Machine, bar: Mbarrier) -> None:
 
     Raises CuirError S401 for a waiter that is a lap behind by that.
     """
-    if bar.pending or bar.bytes:
+    if not phases.is_complete(bar):
         return
-    over = bar.phase
-    bar.clock.times[bar.entry] = bar.clock.fenced[bar.entry] = bar.clock.progress[bar.entry] = over
+    phases.end_phase(bar, (bar.entry, bar.phase))
     bar.had_bytes = bar.landed > 0
-    bar.phase, bar.pending = over + 1, bar.count
     bar.expected = bar.landed = 0
     bar.marks.append(bar.log)
     if len(bar.marks) > LOG_LENGTH and (end := bar.marks.pop(0)) is not None:
         end.before = None
-    bar.phase_clock = bar.clock.copy()
     bar.seen_time = bar.time
     m.mark_change()
-    for worker, wait in bar.waits.items():
-        if wait.phase == over - 1 and bar.phase_clock.progress[worker] < wait.epoch and m.launch.detect:
+    if m.launch.detect:
+        for worker, wait in phases.find_lapped(bar, bar.waits):
             raise laps.make_lap_fault(m, bar, m.workers[worker], wait.phase, wait.span, wait)
 
 
-def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> bool:
-    """Return True if the phase is complete, after the worker's clock has joined it.
+def wait(m: Machine, bar: Mbarrier, w: Worker, parity: int, span: Span) -> int | None:
+    """Return the phase to wait for, or None if it is complete, after the worker's clock has joined it.
 
     Raises CuirError S401 (a lap behind).
     """
     last_known = w.clock.times[bar.entry]
-    phase = last_known if last_known % 2 == parity else last_known + 1
-    if bar.phase <= phase:
-        return False
-    if bar.phase > phase + 1 and m.launch.detect:
+    detect = m.launch.detect
+    phase, ended = phases.try_wait(bar, w.clock, last_known, parity, not detect)
+    if ended <= 0:
+        return phase
+    if ended >= phases.LAPPED and detect:
         raise laps.make_lap_fault(m, bar, w, phase, span, None)
-    if phase >= 0:
-        w.clock.join(bar.phase_clock)
     n = w.number
     m.tick += 1
     bar.waits[n] = bar.log = Event(bar.log, m.tick, "wait", phase, n, w.label, span, parity, w.clock.times[n], last_known)
-    return True
+    return None
 
 
 # ---- named barriers
@@ -113,37 +107,22 @@ def meet(m: Machine, bar: NamedBarrier, w: Worker, span: Span, waits: bool) -> i
     Raises CuirError S406.
     """
     bar.last = Arrival(w.label, span)
-    bar.arrivals.append(bar.last)
+    bar.arrivals.append(w.label)
     bar.warps_here += w.program.threads // 32
-    if (bar.warps_here < bar.warps) != (len(bar.arrivals) < bar.count) or bar.warps_here > bar.warps:
-        raise make_warps_fault(m, bar, span)
+    if (wrong := meetings.find_wrong_warps(bar, span, seen=True)) is not None:
+        raise make_finding_fault(m, wrong, notes=[("declared here", bar.span)])
     bar.came[w.number] = bar.came.get(w.number, 0) + 1
-    bar.clock.join(w.clock)
+    bar.order.join(w.clock)
     bar.time = max(bar.time, w.time)
     bar.waiting += waits
     generation = bar.generation
-    if len(bar.arrivals) == bar.count:
+    if meetings.is_full(bar):
         if bar.waiting:
-            bar.over[generation] = Generation(bar.clock, bar.waiting, bar.time)
+            bar.over[generation] = Generation(bar.order, bar.waiting, bar.time)
         bar.generation, bar.waiting, bar.arrivals, bar.warps_here = generation + 1, 0, [], 0
-        bar.clock = Clock(*bar.size)
+        bar.order = Clock(*bar.size)
         m.mark_change()
     return generation
-
-
-def make_warps_fault(m: Machine, bar: NamedBarrier, span: Span) -> CuirError:
-    """Make S406: the hardware would open the barrier for other arrivals than its count requires."""
-    arrivals = (
-        f"{count_noun(len(bar.arrivals), 'arrival')} of {count_noun(bar.warps_here, 'warp')} ({', '.join(a.label for a in bar.arrivals)})"
-    )
-    return make_fault(
-        m,
-        "S406",
-        f"`{bar.text}` opens at {count_noun(bar.count, 'arrival')} of {count_noun(bar.warps, 'warp')} in all, found {arrivals}",
-        span,
-        "each worker comes once a phase; warps= is the sum over those that come, four for a warpgroup",
-        [("declared here", bar.span)],
-    )
 
 
 def has_passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
@@ -151,7 +130,7 @@ def has_passed(bar: NamedBarrier, w: Worker, generation: int) -> bool:
     completed = bar.over.get(generation)
     if completed is None:
         return False
-    w.clock.join(completed.clock)
+    w.clock.join(completed.order)
     w.time = max(w.time, completed.time)
     completed.waiting -= 1
     if completed.waiting == 0:

@@ -6,14 +6,13 @@ that it conflicts with, unless detection is off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..ops.base import Op
+from ..sync.accesses import Finding, drop_replaced_reads, find_races
 from .access_records import Actor, Record
 from .cause_chains import CauseNote
 from .causes import explain_conflict, make_unwritten_fault
 from .clocks import Event
-from .faults import make_fault
+from .faults import make_finding_fault
 from .machine import Machine, Worker
 from .memory import SharedRef
 from .trace_times import record_earlier_access
@@ -57,39 +56,33 @@ def access(m: Machine, actor: Actor, ref: SharedRef, mode: str, proxy: str, comp
     record = Record(actor, mode, proxy, completion, ref.text, awaited)
     w = m.workers[actor.worker]
     record.tick, record.time, record.unit = m.tick, w.time, w.unit
-    reads = mode == "read"
-    clock = actor.clock
+    reads, detect = mode == "read", m.launch.detect
     for region, covered in tracker.overlapping(ref.intervals):
-        for old in region.records:
-            if reads and old.mode == "read":
-                continue
-            if (old.completion is None or not clock.has(old.completion)) and m.launch.detect:
-                raise make_race_fault(m, record, old, [r for near, _ in tracker.overlapping(ref.intervals) for r in near.records], ref.cta)
-            if proxy == "async" and old.proxy == "generic" and old.mode != "read" and m.launch.detect:
-                assert old.completion is not None
-                if not clock.has_fenced(old.completion):
-                    raise make_unfenced_fault(m, record, old)
+        if detect and region.records:
+            for old, finding in find_races(record, region.records, actor.clock):
+                raise _make_fault(m, record, old, finding, ref)
         if covered and not reads:
             region.records.clear()
     home = tracker.regions[ref.intervals]
-    if reads:  # a later read of the same worker stands for those before it
-        home.records = [r for r in home.records if not (r.mode == "read" and r.worker == actor.worker and r.completion is not None)]
+    if reads:
+        home.records = drop_replaced_reads(home.records, record, actor.clock)
     home.records.append(record)
     return record
 
 
-def make_race_fault(m: Machine, new: Record, old: Record, records: Sequence[Record], cta: int) -> Exception:
-    kind = "write" if old.mode == "write" and new.mode == "write" else "read" if new.mode == "read" else "overwrite"
-    verb = {"write": "write", "overwrite": "write", "read": "read"}[kind]
-    message = f"the {verb} of `{new.text}` by {new.label} is not ordered after {old.words()}"
+def _make_fault(m: Machine, new: Record, old: Record, finding: Finding, ref: SharedRef) -> Exception:
+    """Make the error of a broken rule; of a race with its cause, as the log of the run shows it."""
+    if finding.code != "R401":
+        return make_finding_fault(m, finding)
+    records = (r for near, _ in m.trackers[ref.cta].overlapping(ref.intervals) for r in near.records)
     former = max((r.tick for r in records if r.worker == new.worker and r.mode == new.mode), default=-1)
-    cause = explain_conflict(m, new, old, former, cta)
+    cause = explain_conflict(m, new, old, former, ref.cta)
     place = f" in line {new.span.line}" if new.span.line != old.span.line else ""
     notes: list[CauseNote] = [*cause.notes, (f"{old.description} here must be over before the {new.mode}{place}", old.span)]
     if -1 < old.unit != new.unit > -1:
         notes.append((describe_units(m, old.unit, new.unit), None))
     record_earlier_access(m, old)
-    return make_fault(m, "R401", message, new.span, cause.hint, notes)
+    return make_finding_fault(m, finding, cause.hint, notes)
 
 
 def describe_units(m: Machine, earlier: int, later: int) -> str:
@@ -101,14 +94,4 @@ def describe_units(m: Machine, earlier: int, later: int) -> str:
     return (
         f"the two accesses are of two units of work of one {owner}, its units {earlier + 1} and {later + 1}: "
         f"this pair needs more units of work than {owner}s"
-    )
-
-
-def make_unfenced_fault(m: Machine, new: Record, old: Record) -> Exception:
-    message = (
-        f"the {new.mode} of `{new.text}` by {new.label} may miss {old.words()}: an ordinary write reaches the async proxy after a fence"
-    )
-    rest = "" if old.worker == new.worker else " and before the barrier that orders the two"
-    return make_fault(
-        m, "R403", message, new.span, f"{old.label} calls fence_async() after its write{rest}", [(f"{old.description} here", old.span)]
     )

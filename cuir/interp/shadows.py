@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,25 +22,30 @@ from .clocks import Event
 class Access:
     """One access of a batch to a tensor; in histories the number of its lane l is `first + l`.
 
-    event: at which it is complete in all lanes; None for an engine's, which completes in each cluster at a separate
-    event, if ever.
+    completion: the event at which it is over in all lanes; None for an engine's, which is over in each cluster at a
+    separate event, if ever. text: the tensor's name in a report.
     """
+
+    memory: ClassVar[str] = "tensor"
+    seen: ClassVar[bool] = True
 
     first: int
     clusters: np.ndarray
     worker: int
     cta: int
     label: str
+    owner: str
     description: str
     span: Any
     mode: str
     proxy: str
-    event: Event | None
+    completion: Event | None
     awaited: str  # the wait that completes an engine's access, for reports
     over: dict[int, Event] = field(default_factory=dict)
+    text: str = ""
 
     def get_completion(self, cluster: int) -> Event | None:
-        return self.event if self.event is not None else self.over.get(cluster)
+        return self.completion if self.completion is not None else self.over.get(cluster)
 
     def retire(self, clusters: np.ndarray, event: Event) -> None:
         """Complete the access at an event in the clusters of a batch."""
@@ -68,9 +73,20 @@ class Shadow:
         self.longer: dict[int, tuple[int, ...]] = {}
         self.numbers: dict[tuple[int, ...], int] = {}
 
-    def enter(self, clusters: np.ndarray, actor: Actor, mode: str, proxy: str, event: Event | None, awaited: str = "") -> Access:
+    def enter(self, clusters: np.ndarray, actor: Actor, mode: str, proxy: str, completion: Event | None, awaited: str = "") -> Access:
         access = Access(
-            self.next, clusters, actor.worker, actor.cta, actor.label, actor.description, actor.span, mode, proxy, event, awaited
+            self.next,
+            clusters,
+            actor.worker,
+            actor.cta,
+            actor.label,
+            actor.owner,
+            actor.description,
+            actor.span,
+            mode,
+            proxy,
+            completion,
+            awaited,
         )
         self.log.append(access)
         self.firsts.append(self.next)

@@ -6,15 +6,18 @@ Invariant: each access to a tensor that has a shadow is entered in it, a box's w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..checking.tensor_modes import write_spans
+from ..sync.accesses import commutes, get_rules, judge_pair
+from ..sync.orders import Party, Scope, can_be_ordered
 from .access_records import Actor
-from .clocks import Event
-from .faults import make_fault
+from .clocks import Event, TensorClock
+from .faults import make_fault, make_finding_fault
 from .machine import Machine
 from .shadows import Access, Shadow
 from .tensors import BoxRef, TensorArg, get_region
@@ -87,6 +90,7 @@ class _Entry:
 
     def __init__(self, m: Machine, shadow: Shadow, actor: Actor, access: Access):
         self.m, self.shadow, self.actor, self.access = m, shadow, actor, access
+        self.scope: Scope = "cluster" if shadow.between else "cta"
         self.needs_value = shadow.undefined and access.mode != "write"
 
     def enter_region(self, lane: int, region: torch.Tensor) -> None:
@@ -138,7 +142,7 @@ class _Entry:
 
         Raises CuirError R402 (no order), R403 (no fence).
         """
-        m, shadow, actor, access = self.m, self.shadow, self.actor, self.access
+        shadow, actor, access = self.shadow, self.actor, self.access
         number, cluster, mode = access.first + lane, int(access.clusters[lane]), access.mode
         if history == 0:
             return number
@@ -146,23 +150,16 @@ class _Entry:
         for n in shadow.longer.get(history, (history,)):
             old, owner = shadow.find(n)
             completion = old.get_completion(owner)
-            commute = mode == old.mode and mode != "write"
+            commute = commutes(mode, old.mode)
             ordered = (
-                owner == cluster and completion is not None and actor.clock.has(completion) and (shadow.between or old.cta == actor.cta)
+                completion is not None
+                and actor.clock.is_before(completion)
+                and can_be_ordered(Party(cluster, actor.cta), Party(owner, old.cta), self.scope)
             )
             if not commute:
-                if not ordered:
-                    raise self._make_race_fault(old, cluster, owner, completion)
-                assert completion is not None
-                if (
-                    access.proxy == "async"
-                    and old.proxy == "generic"
-                    and old.mode != "read"
-                    and not m.workers[old.worker].has_fenced(completion, actor.clock)
-                ):
-                    raise self._make_unfenced_fault(old)
+                self._judge(old, cluster, owner, completion, ordered)
             if ordered and (mode == "write" or commute):
-                if mode == old.mode and completion == access.event and old.proxy == access.proxy:
+                if mode == old.mode and completion == access.completion and old.proxy == access.proxy:
                     replaces_own = True  # an access of this worker in this epoch, not released since: it stands for both
                 else:
                     continue  # an access that conflicts with it, unordered, also conflicts with this one
@@ -174,17 +171,42 @@ class _Entry:
             members.append(number)
         return shadow.history(members)
 
-    # ---- reports
-    def _make_race_fault(self, old: Access, cluster: int, owner: int, completion: Event | None) -> Exception:
-        m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
+    def _judge(self, old: Access, cluster: int, owner: int, completion: Event | None, ordered: bool) -> None:
+        """Require that a conflicting pair breaks no rule.
+
+        Raises CuirError R402 (no order), R403 (no fence).
+
+        Args:
+            old: the earlier access.
+            cluster: of the new access.
+            owner: the cluster of the earlier one.
+            completion: at which the earlier one is over in its cluster.
+            ordered: whether it happened before.
+        """
+        if not get_rules(self.access, old, ordered):
+            return
+        m = self.m
         owner_text = "" if owner == cluster else f" of another {'cluster' if m.launch.checked.cluster > 1 else 'CTA'} ({owner})"
+        earlier = replace(old, label=old.label + owner_text, completion=completion)
+        order = TensorClock(self.actor.clock, [w.clock for w in m.workers])
+        finding = judge_pair(replace(self.access, text=self.shadow.name), earlier, order, ordered)
+        if finding is None:
+            return
+        if finding.code != "R402":
+            raise make_finding_fault(m, finding)
+        raise make_finding_fault(m, finding, self._explain_race(old, cluster, owner, completion), [(f"{old.description} here", old.span)])
+
+    # ---- reports
+    def _explain_race(self, old: Access, cluster: int, owner: int, completion: Event | None) -> str:
+        """Return what would order two accesses."""
+        name, actor, access = self.shadow.name, self.actor, self.access
         if owner != cluster:
             hint = "nothing orders CTAs of a launch: each element belongs to one of them, or all add=True"
         elif completion is None and old.mode != "read":
             hint = "a bulk store is over when the kernel ends"
         elif completion is None:
             hint = f"{old.label} is over after {old.awaited}"
-        elif actor.clock.has(completion):
+        elif actor.clock.is_before(completion):
             hint = f"the kernel only writes `{name}`: barriers order CTAs of a cluster in tensors that it accesses in more than one way; here each element belongs to one CTA"
         elif old.awaited:
             hint = f"{old.label} is over after {old.awaited}, and that wait must happen before this {access.mode}"
@@ -192,14 +214,7 @@ class _Entry:
             hint = "a barrier must lie between the two"
             if old.cta != actor.cta:
                 hint += ": of CTAs of a cluster one whose arrivals are arrive(cluster=True)"
-        return make_fault(
-            m,
-            "R402",
-            f"the {access.mode} of `{name}` by {actor.label} is not ordered after the {old.mode} by {old.label}{owner_text}",
-            actor.span,
-            hint,
-            [(f"{old.description} here", old.span)],
-        )
+        return hint
 
     def _make_unwritten_fault(self, lane: int, offset: int) -> Exception:
         m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
@@ -215,19 +230,6 @@ class _Entry:
             hint = f"store to the element first, with a barrier between the two if another worker does; or ask for `{name}` by name in the reference, which makes what it holds before the launch an input"
         return make_fault(
             m, "M415", f"{actor.label} {does} `{element}`, which this launch has not written{unit_text}", actor.span, hint, notes
-        )
-
-    def _make_unfenced_fault(self, old: Access) -> Exception:
-        m, name, actor, access = self.m, self.shadow.name, self.actor, self.access
-        rest = "" if old.worker == actor.worker else " and before the barrier that orders the two"
-        message = f"the {access.mode} of `{name}` by {actor.label} may miss the {old.mode} by {old.label}: what is stored to a tensor the ordinary way reaches the copy engine after a fence"
-        return make_fault(
-            m,
-            "R403",
-            message,
-            actor.span,
-            f"{old.label} calls fence_async(tensors=True) after its {old.mode}{rest}; fence_async() alone is for shared memory",
-            [(f"{old.description} here", old.span)],
         )
 
 

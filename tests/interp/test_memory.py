@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checked import SharedAlloc
-from cuir.interp.memory import compute_view_intervals, covers, is_overlapping
+from cuir.interp.memory import compute_view_intervals
+from cuir.sync.byte_ranges import covers, is_overlapping
 from cuir.syntax.nodes import NOWHERE
 from cuir.syntax.types import BF16, F16, F32, I32
 

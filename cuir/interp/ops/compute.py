@@ -110,7 +110,7 @@ def mma(site: Site) -> Evaluate:
     def run(w: Worker) -> torch.Tensor:
         operands = {"a": a(w), "b": b(w)}
         acc = c(w) if c is not None else None
-        touch(op, w, w.actor(span, "the product"), _select_shared(operands), w.event())
+        touch(op, w, w.actor(span, "the product"), _select_shared(operands), w.clock.event())
         w.m.count("products")
         if not values:
             return make_blank(t, site.device)

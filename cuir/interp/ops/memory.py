@@ -75,7 +75,7 @@ def load(site: Site) -> Evaluate:
 
         def load_shared(w: Worker) -> torch.Tensor:
             ref = place(w)
-            touch(op, w, w.actor(span, "the load"), {"view": ref}, w.event())
+            touch(op, w, w.actor(span, "the load"), {"view": ref}, w.clock.event())
             return ref.values(w.m.shared).clone(memory_format=torch.contiguous_format) if values else make_blank(t, site.device)
 
         return load_shared
@@ -88,7 +88,7 @@ def load(site: Site) -> Evaluate:
             else make_blank(t, site.device)
         )
         ref = box(w)
-        enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.event())
+        enter_read(w.m, w.actor(span, "the load"), ref, proxy, w.clock.event())
         if values:
             ref.tensor.fetch(ref, out)
         return out
@@ -107,7 +107,7 @@ def store(site: Site) -> Evaluate:
 
         def store_shared(w: Worker) -> int:
             ref, v, keep = at(w), tile_operand(value(w), site.device), mask(w) if mask and values else None
-            touch(op, w, w.actor(span, "the store"), {"place": ref}, w.event())
+            touch(op, w, w.actor(span, "the store"), {"place": ref}, w.clock.event())
             if not values:
                 w.m.shared[ref.cta].wrote(ref)
                 return GO
@@ -128,7 +128,7 @@ def store(site: Site) -> Evaluate:
         def store_box(w: Worker) -> int:
             ref, v = box(w), value(w)
             if mask is None:
-                enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.event())
+                enter_write(w.m, w.actor(span, "the store"), ref, add, proxy, w.clock.event())
                 if values:
                     ref.tensor.deliver(ref, v, w.m.lanes, add_atomically if add else None)
             elif values or ref.tensor.shadow is not None:

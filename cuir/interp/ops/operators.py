@@ -159,7 +159,7 @@ def element(site: Site) -> Evaluate:
 
         def read_shared(w: Worker) -> Value:
             ref = place(w)
-            touch(op, w, w.actor(span, "the read"), {"place": ref}, w.event())
+            touch(op, w, w.actor(span, "the read"), {"place": ref}, w.clock.event())
             if not values:
                 return 0
             loaded = ref.values(w.m.shared).cpu().numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..clocks import Clock
+from ..clocks import WorkerClock
 from ..code import Site
 from ..machine import Evaluate, Machine, Program, Worker
 from ..ops_registry import runs
@@ -14,7 +14,7 @@ runs("tiles")(partition_work)
 @runs("role")
 def role(m: Machine, program: Program, cta: int, first: int, workers: int, entries: int) -> list[Worker]:
     """Make the workers of a role in one CTA, numbered from `first` within the cluster."""
-    return [Worker(m, first + i, cta, program, i, Clock(workers, entries)) for i in range(program.workers)]
+    return [Worker(m, first + i, cta, program, i, WorkerClock(first + i, workers, entries)) for i in range(program.workers)]
 
 
 @runs("cta_rank")

@@ -35,7 +35,7 @@ def expect(site: Site) -> Evaluate:
                 w.m, "S404", f"{w.label} expects {n} bytes on `{b.text}`", span, "bytes are nbytes(view) of the views to be copied"
             )
         protocol.arrive(w.m, b, w, span, n)
-        w.start_epoch()
+        w.clock.start_epoch()
         w.m.count("arrivals")
         return POINT
 
@@ -50,7 +50,7 @@ def arrive(site: Site) -> Evaluate:
         b = bar(w)
         for peer in list_peers(w.m, w, b, site, along):
             protocol.arrive(w.m, peer, w, span)
-        w.start_epoch()
+        w.clock.start_epoch()
         w.m.count("arrivals")
         return POINT
 
@@ -65,8 +65,9 @@ def wait(site: Site) -> Evaluate:
         b, p = bar(w), require_uniform(parity(w))
         if p not in (0, 1):
             raise make_fault(w.m, "S405", f"a parity is 0 or 1, {w.label} waits for {p}", span, "the parity of a phase is phase % 2")
-        if not protocol.wait(w.m, b, w, p, span):
-            w.block = Block(b, b.phase_meant(w.clock.times[b.entry], p), span)
+        phase = protocol.wait(w.m, b, w, p, span)
+        if phase is not None:
+            w.block = Block(b, phase, span)
             return BLOCK
         start, w.time = w.time, max(w.time, b.seen_time)
         w.m.count("waits")
@@ -88,7 +89,7 @@ def named_arrive(site: Site) -> Evaluate:
 
     def run(w: Worker) -> int:
         protocol.meet(w.m, bar(w), w, span, False)
-        w.start_epoch()
+        w.clock.start_epoch()
         w.m.count("arrivals")
         return POINT
 
@@ -105,7 +106,7 @@ def join(w: Worker, bar: NamedBarrier, span: Span) -> int:
     """Arrive once, then wait for the other workers: the instruction is run again until they have come."""
     if w.ticket is None:
         w.ticket = protocol.meet(w.m, bar, w, span, True)
-        w.start_epoch()
+        w.clock.start_epoch()
         w.started = w.time
     if not protocol.has_passed(bar, w, w.ticket):
         w.block = Block(bar, w.ticket, span)
