@@ -73,7 +73,7 @@ docs: $(STAMP)   ## write what is generated again: docs/reference.md, docs/error
 	@$(BIN)/cuir ops --markdown > docs/.page && mv docs/.page docs/reference.md
 	@$(BIN)/cuir explain --markdown > docs/.page && mv docs/.page docs/errors.md
 	@$(BIN)/cuir lower --passes --markdown > docs/.page && mv docs/.page docs/passes.md
-	@$(BIN)/python -c 'import json; from cuir.integrations.textmate import make_grammar; print(json.dumps(make_grammar(), indent=2))' > docs/.page && mv docs/.page editors/vscode/syntaxes/cuir.tmLanguage.json
+	@$(BIN)/python -c 'import json; from cuir.integrations.highlighting import make_grammar; print(json.dumps(make_grammar(), indent=2))' > docs/.page && mv docs/.page editors/vscode/syntaxes/cuir.tmLanguage.json
 	@$(BIN)/python -m benchmarks.variants docs/variants.md docs/img/variants.png
 	@$(BIN)/python -m benchmarks.transcripts docs/models.md
 

@@ -32,15 +32,13 @@ import torch
 from benchmarks.recorded import as_row, command, record
 from cuir.attn.kernels.attention_kernel import attention
 from cuir.attn.kernels.autograd import BackwardInputs, Gradients, choose_gradients
-from cuir.attn.kernels.backward_heuristics import has_few_keys
-from cuir.attn.kernels.backward_kernels import RequestedGradients
+from cuir.attn.kernels.backward_kernels import RequestedGradients, has_few_keys
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.contest import contest
 from cuir.performance.suites.result_rows import Entry
 from cuir.performance.suites.suites import MODELS, cell
-from cuir.performance.timing.gradient_problem import compute_expected_gradients
-from cuir.performance.timing.problem import count_kept_pairs, make_tensors
+from cuir.performance.timing.problem import compute_expected_gradients, count_kept_pairs, make_tensors
 from cuir.performance.timing.timing_protocol import Call
 from cuir.text.diagnostics import CuirError
 

@@ -37,8 +37,7 @@ from cuir.performance.suites.cell_benchmark import OURS, Cell, Timing
 from cuir.performance.suites.contest import contest, judge_of
 from cuir.performance.suites.peers import contenders, not_installed
 from cuir.performance.timing.gpu import versions
-from cuir.performance.timing.gradient_problem import compute_expected_gradients
-from cuir.performance.timing.problem import Shape, compute_expectation, count_kept_pairs, make_tensors
+from cuir.performance.timing.problem import Shape, compute_expectation, compute_expected_gradients, count_kept_pairs, make_tensors
 from cuir.performance.timing.timing_protocol import Call, capture_graph, median_ms
 from cuir.spec.specification import Mod, Specification
 from cuir.text.markdown import table

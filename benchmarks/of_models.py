@@ -24,8 +24,7 @@ from typing import Any
 import torch
 
 import cuir
-from benchmarks.archives import open_transcripts
-from benchmarks.recorded import as_row, command, record
+from benchmarks.recorded import as_row, command, open_transcripts, record
 from cuir.attn.kernels.attention_kernel import attention
 from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.checking.checked import Const

@@ -29,9 +29,8 @@ import torch
 
 import cuir
 from benchmarks import of_models
-from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, DIM, compile_ahead, read_accepted
-from benchmarks.recorded import as_row, command, record
+from benchmarks.recorded import as_row, command, open_transcripts, record
 from cuir.arguments.binding import TORCH
 from cuir.attn.kernels.attention_kernel import attention
 from cuir.checking.checked import Checked

@@ -23,9 +23,8 @@ from cuir.checking.checked import Checked
 from cuir.interp import Trace
 from cuir.lowering.layouts.tile_layouts import Fragment
 from cuir.pages.bench_page import render_bench_page
-from cuir.pages.code_map import map_code
 from cuir.pages.fragment_picture import render_fragment_layout
-from cuir.pages.listing_html import render_map
+from cuir.pages.listing_html import map_code, render_map
 from cuir.pages.mask_picture import render_block_mask
 from cuir.pages.page import Section, render_page
 from cuir.pages.run_section import render_trace

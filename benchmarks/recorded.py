@@ -1,10 +1,16 @@
-"""Files of recorded results: rows as `cuir bench SUITE --show` reads them, and the reader of JSON lines, compressed or not."""
+"""Files of recorded results: rows as `cuir bench SUITE --show` reads them, and the reader of JSON lines, compressed or not.
+
+Archives of recorded answers: the transcripts of one `cuir eval --record` run in benchmarks/results/NAME.tar.xz.
+"""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
+import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -50,3 +56,23 @@ def command(module: str, arguments: Sequence[str]) -> str:
 def as_row(cell: Cell, flops: float, own_error: float, bound: float, contenders: Mapping[str, Any]) -> dict[str, Any]:
     """Return a cell's row. own_error, bound: of PyTorch in half precision, and the allowed error."""
     return {**cell.as_json(), "dtype": "f16", "flops": flops, "own_error": own_error, "bound": bound, "contenders": contenders}
+
+
+@functools.cache
+def _make_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make the folder of unpacked archives; it is removed at the end of the process."""
+    return tempfile.TemporaryDirectory(prefix="transcripts-")
+
+
+@functools.cache
+def open_transcripts(path: Path) -> Path:
+    """Return a folder of transcripts: that of an archive NAME.tar.xz, or path itself if it is a folder.
+
+    The archive holds the folder NAME.
+    """
+    if path.is_dir():
+        return path
+    target = Path(_make_folder().name)
+    with tarfile.open(path) as archive:
+        archive.extractall(target, filter="data")
+    return target / path.name.removesuffix(".tar.xz")

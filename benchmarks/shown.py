@@ -20,11 +20,11 @@ from benchmarks.handwritten.judge import CLASSES, summary
 from benchmarks.recorded import read_rows
 from benchmarks.rules import rules_table
 from cuir.performance.suites import results
-from cuir.performance.suites.plot import plot as plot_suite
+from cuir.performance.suites.results import plot as plot_suite
 from cuir.text.figures import load_pyplot, save_figure
 from cuir.text.markdown import table
 from llm import evaluate, scores
-from llm import score_figures as figures
+from llm import scores as figures
 
 Row = Mapping[str, Any]
 COMMAND = "python -m benchmarks.shown"

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from .spec.dropout_hash import Dropout, draw_dropout_seed, dropout_mask
     from .spec.function_specification import FunctionSpecification
     from .spec.specification import Lengths, Specification
-    from .syntax.annotations import Global, Scratch, Shared, Tile, bf16, const, f16, f32, i32
-    from .syntax.frontend import func, kernel, load
+    from .syntax.frontend import Global, Scratch, Shared, Tile, bf16, const, f16, f32, func, i32, kernel, load
     from .syntax.nodes import Program
     from .syntax.parser import parse
     from .syntax.printer import show
@@ -48,8 +47,7 @@ _HOME = {
     "spec.dropout_hash": ("Dropout", "draw_dropout_seed", "dropout_mask"),
     "spec.function_specification": ("FunctionSpecification",),
     "spec.specification": ("Lengths", "Specification"),
-    "syntax.annotations": ("Global", "Scratch", "Shared", "Tile", "bf16", "const", "f16", "f32", "i32"),
-    "syntax.frontend": ("func", "kernel", "load"),
+    "syntax.frontend": ("Global", "Scratch", "Shared", "Tile", "bf16", "const", "f16", "f32", "func", "i32", "kernel", "load"),
     "syntax.nodes": ("Program",),
     "syntax.parser": ("parse",),
     "syntax.printer": ("show",),

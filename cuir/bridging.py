@@ -17,8 +17,8 @@ from .attn.capture.call_inputs import check_head_dims
 from .checking.checked import Checked, Const
 from .checking.checker import pick_kernel
 from .checking.const_defaults import consts_as_json, describe_consts, fill_consts
+from .syntax.caller_values import program_of
 from .syntax.nodes import Program
-from .syntax.program_argument import program_of
 from .syntax.types import DTYPES
 from .text.diagnostics import CuirError, Diagnostic
 from .text.jsontext import to_json
@@ -266,7 +266,7 @@ class _Job:
     def choose(self, transferred: TransferResult) -> None:
         """Choose the setting that a call of the timed problem would get; the caller's consts take precedence."""
         from .performance.selection import choose
-        from .performance.suites.compare import BATCH, HEADS, LENGTH
+        from .performance.suites.contest import BATCH, HEADS, LENGTH
         from .spec.specification import Lengths
 
         at = Lengths(BATCH, HEADS, HEADS, LENGTH, LENGTH)
@@ -352,7 +352,7 @@ class _Job:
 
     def time(self, checked: Checked, transferred: TransferResult, demand: Demand) -> None:
         """Time the kernel on a GPU, if demanded or possible."""
-        from .performance.suites.compare import compare
+        from .performance.suites.contest import compare
         from .performance.timing.gpu import explain_missing_gpu
 
         reason = explain_missing_gpu()

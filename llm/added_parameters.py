@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 
 from cuir.attn.splicing.splice import declare_parameter, reachable, with_parameters
-from cuir.attn.tracing.captured_parameter import Parameter, Value
 from cuir.attn.tracing.splice_names import list_reserved, names_of
 from cuir.attn.tracing.trace import SAMPLE, trace
+from cuir.attn.tracing.traced_result import Parameter, Value
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.syntax.nodes import Kernel, Param, Program
 from cuir.syntax.parser import parse
-from cuir.syntax.rewrite import with_children
 from cuir.syntax.types import F32, I32
+from cuir.syntax.walk import with_children
 from cuir.text.diagnostics import CuirError
 
 

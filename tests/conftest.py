@@ -36,7 +36,7 @@ gc.disable()  # until all tests are collected: imports and parametrised cases ma
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "cuir", max_examples=20, deadline=None, suppress_health_check=SLOW
-)  # for minutes; `--hypothesis-profile=thorough` for hours. See tests/strategies/effort.py
+)  # for minutes; `--hypothesis-profile=thorough` for hours. See tests/strategies/selection.py
 settings.register_profile("thorough", max_examples=1000, deadline=None, suppress_health_check=SLOW)
 settings.load_profile("cuir")
 
@@ -191,7 +191,7 @@ _GROWTH = 300  # MB above what stays then, until the next time: it walks through
 def pytest_runtest_logfinish() -> None:
     _collect_garbage()
     if read_resident() > _RESIDENT[0]:
-        from cuir.verification.freed_memory import release_freed_memory
+        from cuir.verification.resource_limits import release_freed_memory
 
         release_freed_memory()
         _RESIDENT[0] = max(_RESIDENT[0], read_resident() + _GROWTH)

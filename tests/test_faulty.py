@@ -16,7 +16,7 @@ from cuir.interp import Schedule, run
 from cuir.syntax.parser import parse
 from cuir.text.codes import CODES
 from cuir.text.diagnostics import CuirError
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 TEXTS = corpus.faulty()
 RUN = re.compile(r"^# run: (.*)$", re.MULTILINE)

@@ -21,7 +21,7 @@ from cuir.runtime.launchable import require_launchable
 from cuir.syntax.nodes import ConstType, Literal
 from cuir.syntax.walk import walk
 from cuir.text.diagnostics import CuirError
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 TEXTS = [p.read_text(encoding="utf-8") for p in sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])]

@@ -14,7 +14,7 @@ import corpus
 import cuir
 from cuir.cli.command_inputs import read_consts
 from cuir.lowering.ir.ir_text import parse, show
-from cuir.lowering.stage_files import Lowering
+from cuir.lowering.validate import Lowering
 from cuir.performance.search import Space
 from cuir.runtime.nvcc import compile_cuda, find_nvcc
 from llm import settled_differences

@@ -35,7 +35,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from cuir.text.jsontext import append_line, read_lines
-from cuir.verification.sanitizer import make_diagnostics, read_reports
+from cuir.verification.on_gpu import make_diagnostics, read_reports
 
 from .launches import ENDED, ERROR, HANGS
 from .planted_faults import FILE, Fault, origin, read_faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cuir.attn.verification.cached_attention import make_cached_specification
+from cuir.attn.verification.serving_specifications import make_cached_specification
 from cuir.spec import FunctionSpecification, Specification
 
 

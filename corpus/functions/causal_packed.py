@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cuir.attn.verification.packed_attention import make_packed_specification
+from cuir.attn.verification.serving_specifications import make_packed_specification
 from cuir.spec import FunctionSpecification, Specification
 
 

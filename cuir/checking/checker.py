@@ -18,6 +18,7 @@ from ..ops import TABLE
 from ..ops.base import Effects
 from ..ops.expressions import get_called_op
 from ..ops.limits import TARGETS, Target
+from ..syntax.caller_values import plain_number, program_of
 from ..syntax.nodes import (
     Assign,
     Call,
@@ -36,8 +37,6 @@ from ..syntax.nodes import (
     Tuple,
     With,
 )
-from ..syntax.plain_numbers import plain_number
-from ..syntax.program_argument import program_of
 from ..syntax.types import BOOL, DTYPES, F32, I32, BarrierType, DType, Scalar, SharedView, Type
 from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
@@ -45,9 +44,8 @@ from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, Ti
 from .const_defaults import fill_consts, get_default
 from .decisions import mark_decisions
 from .flatten import FlatKernel, flatten
-from .fold import fold, specialise
+from .fold import check_literals, fold, shorten, specialise
 from .infer import Scope, Typer
-from .literals import check_literals, shorten
 from .resources import (
     check_counts,
     check_fragments,

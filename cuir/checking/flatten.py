@@ -40,14 +40,12 @@ from ..syntax.nodes import (
     Unary,
     With,
 )
-from ..syntax.rewrite import copy_tree
 from ..syntax.types import DTYPES, DType
-from ..syntax.walk import count_assignments, names_read
+from ..syntax.walk import copy_tree, count_assignments, names_read
 from ..text.diagnostics import Sink
 from ..text.source import Span
 from .checked import Const
 from .fold import fold
-from .growth import Growth
 from .prelude_functions import prelude
 from .rewrite_hints import find_hint
 from .scope import (
@@ -55,6 +53,7 @@ from .scope import (
     UNKNOWN,
     Frame,
     FreshNames,
+    Growth,
     TupleValue,
     Value,
     copy_value,

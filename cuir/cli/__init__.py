@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         code = run(words)
     except KeyboardInterrupt:  # while modules were still loading
-        from .interruption import report_interruption
+        from .process_setup import report_interruption
 
         code = report_interruption(as_json="--json" in words)
     from .standard_output import end_process, redirect_stdout
@@ -55,8 +55,8 @@ def _run(argv: Sequence[str]) -> int:
     import typer
 
     from ..text.diagnostics import CuirError
-    from .interruption import INTERRUPTED, Interrupted, report_interruption
     from .output import exit_code, print_errors
+    from .process_setup import INTERRUPTED, Interrupted, report_interruption
 
     as_json = "--json" in argv
     if os.environ.get("_CUIR_COMPLETE") == "complete_bash":
@@ -101,7 +101,7 @@ def _run(argv: Sequence[str]) -> int:
             print_errors(unwritten.diagnostics, False)
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes stdout once more at exit
             return exit_code(unwritten.diagnostics)
-        from ..verification.memory_limits import convert_memory_error
+        from ..verification.resource_limits import convert_memory_error
 
         if full := convert_memory_error(error):
             print_errors(full.diagnostics, as_json)

@@ -1,6 +1,8 @@
 """Progress of conversations with a model on stderr.
 
 It is a table on a terminal, and elsewhere a line for each answer that was judged.
+
+Outcome of conversations with a model, for `--json` and for people.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .live_view import LiveView
-from .output import stderr
+from .output import stderr, stdout
 
 if TYPE_CHECKING:
-    from llm.loop import Event
+    from llm.loop import Event, Outcome
+    from llm.messages import Asks
 
 BUSY = ("asking", "judging")  # kinds of events that another one follows
 
@@ -88,3 +91,45 @@ def _line(event: Event) -> str:
     result = "passed" if verdict.ok else f"{verdict.stage}: {first.code}: {first.message}" if first is not None else verdict.stage
     more = f" (and {len(verdict.diagnostics) - 1} more)" if len(verdict.diagnostics) > 1 else ""
     return f"{result}{more}  [{answer.tokens:,} tokens{', cached' if answer.cached else f', {answer.seconds:.0f} s'}]"
+
+
+def drift(asks: Asks) -> str:
+    """Describe a replay whose requests are not those on record; "" if they are, or a model was asked."""
+    from llm.transcript import Replayed
+
+    return asks.drift() if isinstance(asks, Replayed) else ""
+
+
+def print_drift(asks: Asks) -> None:
+    """Print a note on the drift of a replay, if there is any."""
+    if note := drift(asks):
+        stdout().print(f"note: {note}", soft_wrap=True)
+
+
+def as_data(outcome: Outcome, asks: Asks) -> dict[str, Any]:
+    """Return the outcome of a loop for --json."""
+    verdict = outcome.verdict
+    return {
+        "ok": outcome.ok,
+        "diagnostics": [d.as_json() for d in verdict.diagnostics] if verdict else [],
+        "why": outcome.why,
+        "stage": verdict.stage if verdict else None,
+        "attempts": [
+            {
+                "sample": a.sample,
+                "attempt": a.number,
+                "stage": a.verdict.stage,
+                "codes": [d.code for d in a.verdict.diagnostics],
+                "tokens": a.answer.tokens,
+                "cost_usd": a.answer.cost_usd,
+                "seconds": round(a.answer.seconds, 3),
+                "cached": a.answer.cached,
+            }
+            for s in outcome.samples
+            for a in s.attempts
+        ],
+        "spent": outcome.spent,
+        "requests_that_drifted": getattr(asks, "drifted", 0),
+        "drift": drift(asks) or None,
+        "extra": verdict.extra if verdict else {},
+    }

@@ -27,8 +27,8 @@ from ..spec.function_specification import AnySpecification
 from ..spec.specification import Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..verification.on_gpu import TOOLS, make_diagnostics
 from ..verification.report import Stage
-from ..verification.sanitizer import TOOLS, make_diagnostics
 from .command_inputs import (
     KernelWords,
     find_computed,
@@ -249,8 +249,8 @@ def _reports(log: Path, verified: Verified) -> tuple[Diagnostic, ...]:
     The kernel is lowered again: the same program gives the same text.
     """
     from ..lowering import lower
+    from ..runtime.machine_code import read_lines_of_cubin
     from ..runtime.nvcc import compile_cuda
-    from ..runtime.sass import read_lines_of_cubin
 
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if not text.strip():

@@ -20,9 +20,9 @@ from ..checking.fold import literal, specialise
 from ..syntax.nodes import Expr, Literal, Program
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError, Note
-from ..text.plurals import count_noun, make_singular
+from ..text.phrases import count_noun, make_singular
 from ..verification.inputs import find_overwritten
-from ..verification.memory_limits import require_memory
+from ..verification.resource_limits import require_memory
 
 if TYPE_CHECKING:
     from ..interp import RunReport, Schedule

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..text.progress_message import get_share
-from .interruption import Interrupted
+from ..text.phrases import get_share
 from .output import stderr
+from .process_setup import Interrupted
 
 EARLIEST, LEAST = 2.0, 0.02  # seconds, and share of the work, before which no estimate is worth showing
 BAR = 24  # columns of a bar

@@ -132,8 +132,7 @@ def finish_bench(
     It is 1 if one of our kernels failed or is wrong. `rows_shown`: the rows were shown already. `anew`: an existing
     table and plot are overwritten.
     """
-    from ..performance.suites.plot import plot
-    from ..performance.suites.results import OURS, describe_row_consts, family, markdown, means, names_of_peers, summary
+    from ..performance.suites.results import OURS, describe_row_consts, family, markdown, means, names_of_peers, plot, summary
 
     table, picture, missing = path.with_suffix(".md"), path.with_suffix(".svg"), ""
     try:

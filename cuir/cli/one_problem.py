@@ -19,14 +19,14 @@ from ..spec.function_specification import FunctionSpecification
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BOOL, F32, I32
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..verification.contraction_verdicts import check_contraction, choose_contraction_cases
 from ..verification.failing_run import CASE, CONSTS
 from ..verification.inputs import list_applicable_kinds
+from ..verification.noise_verdicts import check_contraction, choose_contraction_cases
 from ..verification.spec_dispatch import AnyCase, check_case, list_made_positive, require_compared, require_judgeable
 from ..verification.values.cases import Draw
 from ..verification.values.special_plan import SPECIAL
+from ..verification.values.special_values import UNDERFLOW
 from ..verification.values.step_inputs import KIND as STEPS
-from ..verification.values.underflowing_sums import KIND as UNDERFLOW
 from .command_defaults import EXPERT
 from .command_inputs import expert_for, read_numbers, suggestion
 from .gpu_stage import Verified

@@ -267,7 +267,7 @@ def _data(
     tuned: Tuned, search: ProgramSearch, considered: Sequence[Considered], asking: Asking | None, files: Mapping[str, str]
 ) -> dict[str, object]:
     """Return the results as JSON data."""
-    from .model_outcome import as_data, drift
+    from .conversations_view import as_data, drift
 
     return {
         "diagnostics": [],
@@ -293,7 +293,7 @@ def _print(
     tuned: Tuned, considered: Sequence[Considered], asking: Asking | None, missing: str, folder: Path, files: Mapping[str, str]
 ) -> None:
     """Print the programs that were verified, refused answers, and the best."""
-    from .model_outcome import print_drift
+    from .conversations_view import print_drift
     from .tables import print_diff, print_table
 
     console = stdout()

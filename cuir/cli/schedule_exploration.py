@@ -81,7 +81,7 @@ def explore_variant(
     from ..bridging import Step
     from ..verification.exhaustive import Explored, check_exhaustively
     from ..verification.spec_dispatch import prepare_launch, require_judgeable
-    from .steps_view import Steps
+    from .job_views import Steps
 
     require_judgeable(checked, spec)
     as_json = options.as_json

@@ -115,7 +115,7 @@ def _launch() -> str:
     from ..runtime.driver_api import driver
     from ..runtime.nvcc import find_nvcc
     from ..syntax.parser import parse
-    from ..testing.gpu_runs import check_on_gpu
+    from ..testing.matching import check_on_gpu
     from ..verification.spec_dispatch import prepare_specification
     from ..verification.values.cases import Draw
 

@@ -214,7 +214,7 @@ def prime(request: PrimingJob) -> dict[str, str]:
     """Prepare the peers for a cell."""
     import torch
 
-    from ..performance.suites.parallel_compilation import prime_peers
+    from ..performance.suites.suite_run import prime_peers
 
     bench_cell = Cell.from_json(request)
     spec = read_variant(bench_cell.variant, bench_cell.arguments)

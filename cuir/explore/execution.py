@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 from ..sync import meetings, phases
 from ..sync.accesses import Finding, describe_access, drop_replaced_reads, find_races
 from ..sync.orders import Party, can_be_ordered
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from ..text.source import Span
 from .bit_orders import BitOrder, TensorBits, WorkerBits
 from .skeleton import NOW, Bar, Fence, Landing, Retire, Skeleton, Step, Touch

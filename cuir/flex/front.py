@@ -18,7 +18,7 @@ from ..attn.capture.kernel_operands import autocast, autocasts
 from ..attn.outputs.output_table import REQUEST_FIELDS, describe_outputs
 from ..attn.serving.varlen import attend_nested
 from ..spec.specification import Normalize
-from ..syntax.plain_numbers import plain_number
+from ..syntax.caller_values import plain_number
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from .barrier_state import Event, Mbarrier, NamedBarrier
 from .cause_chains import (
     Cause,

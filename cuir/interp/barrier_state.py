@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from ..text.source import Span
 from . import clocks
 from .clocks import Clock

@@ -15,7 +15,7 @@ from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..syntax.nodes import Call, For, If, Stmt
 from ..syntax.walk import walk
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from ..text.source import Span
 from .barrier_state import LOG_LENGTH, Event, Mbarrier, NamedBarrier
 from .machine import Machine

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..checking.checked import Barrier
 from ..text.diagnostics import CuirError
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from .arrival_counts import find_missing_users, wait_in_turn
 from .barrier_state import Handout, Mbarrier, NamedBarrier
 from .cause_chains import (

@@ -22,10 +22,9 @@ from ..checking.kernel_results import ResultKey
 from ..checking.tensor_modes import find_exchanged, find_tensor_modes
 from ..ops.expressions import get_declaration
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
+from ..syntax.caller_values import plain_number, program_of
 from ..syntax.nodes import For, Name, Stmt
 from ..syntax.nodes import Program as CuirProgram
-from ..syntax.plain_numbers import plain_number
-from ..syntax.program_argument import program_of
 from ..syntax.types import F32
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError

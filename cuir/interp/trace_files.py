@@ -12,8 +12,7 @@ from typing import Any
 
 from ..text.diagnostics import CuirError
 from ..text.figures import load_pyplot, save_figure
-from .event_trace import Trace
-from .flights import find_flights, is_named
+from .event_trace import Trace, find_flights, is_named
 
 FORMATS = {".json": "for Perfetto and Chrome", ".png": "a picture", ".svg": "a picture", ".html": "a page that zooms and steps"}
 ENGINES = ("tensor core", "copy engine")

@@ -12,7 +12,7 @@ from .lowered import Cuda, TensorMap
 
 if TYPE_CHECKING:
     from .compiler import lower
-    from .stage_files import Lowering, Stage
+    from .validate import Lowering, Stage
 
 
 def __getattr__(name: str) -> Any:
@@ -21,9 +21,9 @@ def __getattr__(name: str) -> Any:
 
         return lower
     if name in ("Lowering", "Stage"):
-        from . import stage_files
+        from . import validate
 
-        return getattr(stage_files, name)
+        return getattr(validate, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

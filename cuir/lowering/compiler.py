@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 
 from ..checking.checked import Checked
 from ..checking.checker import check
+from ..syntax.caller_values import program_of
 from ..syntax.nodes import For, If, Program, Stmt
-from ..syntax.program_argument import program_of
 from ..text.source import Span
 from .analyses import Facts
-from .analyses.single_lane_roles import runs_on_one_lane
+from .analyses.uniformity import runs_on_one_lane
 from .cuda.frame import KernelPrinter
 from .ir.build_ir import build
 from .ir.ops import Kernel

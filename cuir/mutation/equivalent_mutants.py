@@ -41,16 +41,12 @@ from ..syntax.nodes import (
     With,
 )
 from ..syntax.printer import show
-from ..syntax.rewrite import replace_node, rewrite_block
-from ..syntax.walk import count_assignments, names_read, walk
+from ..syntax.walk import count_assignments, names_read, replace_node, rewrite_block, walk
 from ..text.diagnostics import CuirError
 from ..verification import Problem, check_contracts
+from .equivalence_arguments import argue_for_unused_part, make_smaller_tiles, needless_choice, other_setting, same_units
 from .mutant_comparison import Trial
 from .mutation_sites import Places, Site, get_root
-from .needless_choices import needless_choice
-from .other_settings import make_smaller_tiles, other_setting
-from .unit_order import same_units
-from .unused_parts import argue_for_unused_part
 
 _PURE = {*SPLICE_POINTS, *OPTIONAL} - {"score"}  # splice points that the contracts specify completely
 _NAN = Binary("-", Name("inf"), Name("inf"))

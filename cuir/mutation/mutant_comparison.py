@@ -19,7 +19,7 @@ from ..spec.function_specification import AnySpecification, FunctionSpecificatio
 from ..spec.specification import Lengths
 from ..syntax.nodes import Expr, Node, Program
 from ..syntax.printer import show
-from ..syntax.rewrite import Path
+from ..syntax.walk import Path
 from ..text.diagnostics import CuirError, Diagnostic
 from ..verification import Case
 from ..verification.inputs import find_accumulated

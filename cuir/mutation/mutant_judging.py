@@ -28,8 +28,7 @@ from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Assign, Binary, For, Keyword, Literal, Name, Node, Program, Stmt
 from ..syntax.parser import parse
 from ..syntax.printer import show
-from ..syntax.rewrite import rewrite
-from ..syntax.walk import names_read, walk
+from ..syntax.walk import names_read, rewrite, walk
 from ..text.diagnostics import CuirError
 from ..text.jsontext import append_line, has_content
 from ..verification import verify

@@ -9,8 +9,7 @@ from ..checking.checker import pick_kernel
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from . import resource_faults, synchronisation_faults, value_faults  # noqa: F401 - they enter their operators
-from .mutation_operators import OPERATORS, Mutant
-from .mutation_sites import Places
+from .mutation_sites import OPERATORS, Mutant, Places
 
 
 def mutants(program: Program, kernel: str | None = None) -> list[Mutant]:

@@ -12,8 +12,7 @@ from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Binary, Call, Keyword, List, Literal, Name, Program, Slice, Subscript, Tuple
 from ..syntax.printer import show
 from ..syntax.walk import names_read
-from .mutation_operators import Mutant, make_mutant, operator
-from .mutation_sites import Places, Site, get_root
+from .mutation_sites import Mutant, Places, Site, get_root, make_mutant, operator
 
 
 @operator

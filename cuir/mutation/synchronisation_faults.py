@@ -15,8 +15,7 @@ from ..ops.expressions import traits
 from ..syntax.nodes import Assign, Attribute, AugAssign, Binary, Call, Expr, ExprStmt, For, If, Literal, Name, Return, Str, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import walk
-from .mutation_operators import Mutant, make_mutant, operator
-from .mutation_sites import Places, get_root
+from .mutation_sites import Mutant, Places, get_root, make_mutant, operator
 
 UNSEEN = "the statements that it passes compute in registers alone: no other worker and no engine can tell"
 ONCE_MORE = "{} again at once: nothing is left to wait for, and in between the worker did nothing that others see"

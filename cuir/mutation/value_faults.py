@@ -14,8 +14,7 @@ from ..ops.expressions import is_where, traits
 from ..syntax.nodes import Assign, Binary, Call, Constant, Expr, For, Func, Literal, Name, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.walk import count_assignments, names_read, walk
-from .mutation_operators import Mutant, make_mutant, operator
-from .mutation_sites import Places, Site, get_root
+from .mutation_sites import Mutant, Places, Site, get_root, make_mutant, operator
 
 
 def _computes(places: Places, site: Site) -> bool:

@@ -16,11 +16,10 @@ from ..syntax.nodes import Program
 from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
-from .diff_html import render_diff
 from .html_table import Html, render_table
 from .page import Section, render_page, write_page
-from .report_html import render_diagnostics, render_verification
-from .verification_page import make_kernel_sections
+from .program_html import render_diff
+from .verification_page import make_kernel_sections, render_diagnostics, render_verification
 
 if TYPE_CHECKING:
     from ..bridging import BridgeReport

@@ -12,8 +12,8 @@ from ..verification.exhaustive import Explored
 from .html_table import render_table
 from .listing_html import render_listing
 from .page import Section, render_page
-from .report_html import render_diagnostics
 from .run_section import render_run
+from .verification_page import render_diagnostics
 
 
 def render_exploration_page(

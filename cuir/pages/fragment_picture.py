@@ -7,7 +7,7 @@ from html import escape
 
 from ..lowering.layouts.layouts import LANES
 from ..lowering.layouts.tile_layouts import Fragment
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 
 _CELL = 22
 _COLUMNS = 32  # drawn; groups of 8 columns repeat

@@ -1,24 +1,33 @@
 """Picture of a mask: its blocks, and the order in which a tile visits them.
 
 A block keeps no pair, some, or all.
+
+Section of a variant: its description, the code of its mods, the picture of its mask.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import textwrap
 from dataclasses import asdict, dataclass
 from html import escape
 
 import numpy as np
 import torch
+from pygments import highlight
+from pygments.lexers import PythonLexer
 from torch.nn.attention.flex_attention import BlockMask
 
 from ..attn.splicing.captured_arguments import compute_captured_arguments
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checked import Checked
+from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..syntax.nodes import Program
 from ..text.diagnostics import CuirError
+from ..verification.spec_dispatch import get_tile_sizes
+from .program_html import FORMATTER
 
 COLORS = {"none": "#f1efe9", "some": "#e0a458", "all": "#5b8fb9"}
 _CELL, _LABEL = 18, 60
@@ -139,3 +148,34 @@ def render_blocks(blocks: BlockMap, title: str = "") -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size} font-family="sans-serif">'
         f"<title>{escape(title)}</title>{''.join(cells)}{legend}</svg>"
     ) + more * (blocks.shares.shape != (tiles, columns))
+
+
+_TILES = 8  # tiles of queries in the picture of a mask
+
+
+def render_variant(spec: AnySpecification) -> str:
+    """Render the description of a specification and the code of its functions, where that is at hand."""
+    doc = f"<p>{escape(spec.doc)}</p>" if spec.doc else ""
+    functions = [spec.reference] if isinstance(spec, FunctionSpecification) else [spec.mask_mod, spec.score_mod]
+    texts = [text for f in functions if (text := _find_code(f))]
+    return doc + "".join(f"<pre>{highlight(text, PythonLexer(), FORMATTER)}</pre>" for text in dict.fromkeys(texts))
+
+
+def render_mask(program: Program, checked: Checked, spec: Specification) -> str:
+    """Render the blocks of a mask for some tiles, with the order in which the kernel visits them."""
+    BM, BN = get_tile_sizes(checked)
+    lengths = Lengths(1, 1, 1, _TILES * BM, _TILES * BM)
+    mask = spec.compute_kept(lengths)[0, 0]
+    picture = render_blocks(find_visits(program, checked, spec, lengths, count_blocks(mask, BM, BN)), f"mask of {spec.name}")
+    text = f"{lengths.M} queries in tiles of {BM}, as many keys in blocks of {BN}; a number is a block's place in the order of visits; units of work are handed out in their order."
+    return f"<p>{text}</p>{picture}"
+
+
+def _find_code(function: object) -> str:
+    """Return the source of a function; "" where Python has none."""
+    if function is None:
+        return ""
+    try:
+        return textwrap.dedent(inspect.getsource(inspect.unwrap(function)))  # type: ignore[arg-type]  # TypeError for others
+    except (OSError, TypeError):
+        return ""

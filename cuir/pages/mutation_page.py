@@ -10,9 +10,9 @@ from html import escape
 
 from ..mutation import FAULTS, Judged, MutateReport
 from ..mutation.mutation_report import HEAD, NO_FAULT
-from .diff_html import render_unified_diff
 from .html_table import Html, render_fields, render_table
 from .page import Section, render_page
+from .program_html import render_unified_diff
 
 _OPEN = ("survived", "crashed", "out of time")  # verdicts that a reader looks into, in this order
 

@@ -11,15 +11,12 @@ from ..interp.event_trace import Trace
 from ..lowering import Cuda
 from ..runtime.nvcc import Compiled
 from ..spec.specification import Lengths, Specification
-from .code_map import map_code
-from .diff_html import render_unified_diff
-from .listing_html import render_listing, render_map
-from .mask_picture import count_blocks, render_blocks
-from .program_html import render_program
-from .report_html import render_diagnostics
+from .listing_html import map_code, render_listing, render_map
+from .mask_picture import count_blocks, render_blocks, render_variant
+from .program_html import render_program, render_unified_diff
 from .resources_section import render_compiled_kernel
 from .run_section import render_trace
-from .variant_section import render_variant
+from .verification_page import render_diagnostics
 
 _BLOCK, _BLOCKS = 128, 8  # of the picture of a mask
 

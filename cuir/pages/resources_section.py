@@ -7,12 +7,11 @@ from html import escape
 from ..checking.checked import Checked
 from ..lowering import Cuda, lower
 from ..runtime.launchable import describe_spills, find_lowered
+from ..runtime.machine_code import find_disassembler, list_instructions
 from ..runtime.nvcc import Compiled, compile_cuda
-from ..runtime.sass import find_disassembler, list_instructions
 from ..text.diagnostics import CuirError
-from .code_map import map_code
 from .html_table import render_fields
-from .listing_html import render_map
+from .listing_html import map_code, render_map
 from .page import Section
 
 _NO_DISASSEMBLER = "nvdisasm is not here; a CUDA toolkit has it, or pip install nvidia-cuda-nvdisasm"

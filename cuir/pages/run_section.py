@@ -22,8 +22,7 @@ from ..text.diagnostics import CuirError, Diagnostic
 from ..verification.failing_run import find_failing_run
 from ..verification.spec_dispatch import make_schedule_cases, prepare_launch
 from .listing_html import render_listing
-from .schedule_player import render_player
-from .schedule_steps import describe_steps
+from .schedule_steps import describe_steps, render_player
 from .timeline_picture import render_timeline
 
 _BUDGET = 20.0  # seconds of processor time

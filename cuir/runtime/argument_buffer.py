@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..lowering import Cuda
-from ..lowering.cuda.parameter_space import MAP_BYTES
+from ..lowering.lowered import MAP_BYTES
 
 MAP_ALIGNMENT = 64  # of a tensor map
 POINTER, STRIDE, DIM = "Q", "q", "i"  # codes of `struct`, as those of scalars

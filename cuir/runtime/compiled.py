@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from ..checking.checked import Checked, Const
 from ..lowering import Cuda
+from ..syntax.caller_values import program_of
 from ..syntax.nodes import Program
-from ..syntax.program_argument import program_of
 from .compiled_kernel import CompiledKernel
 from .loader import DRIVER, PYCUDA, require_loader
 from .nvcc import Compiled, Run, compile_cuda

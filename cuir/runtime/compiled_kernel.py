@@ -14,7 +14,7 @@ from ..arguments.binding import TORCH, Argument
 from ..arguments.guards import Allocation, Allocator, CallGuard, make_call_guard, make_number_key
 from ..arguments.requirements import require_layout
 from ..checking.checked import Checked
-from ..syntax.plain_numbers import plain_number
+from ..syntax.caller_values import plain_number
 from ..text.diagnostics import CuirError
 from .nvcc import Compiled
 

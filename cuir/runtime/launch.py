@@ -25,8 +25,7 @@ from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from .argument_buffer import MAP_BYTES, ArgumentLayout, Arguments, round_parameter
 from .driver_api import INVALID_CONTEXT, allocate_zeros, direct, driver, require_success
-from .driver_loader import DriverKernel
-from .loader import LoadedKernel
+from .loader import DriverKernel, LoadedKernel
 from .nvcc import Compiled
 
 PACKED_LIMIT = 4096  # most launches in the cache of packed arguments

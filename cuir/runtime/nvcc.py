@@ -23,7 +23,7 @@ from ..lowering import Cuda
 from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from ..text.notebook import ShownInNotebooks
-from .sass import count_exponentials_around_waits
+from .machine_code import count_exponentials_around_waits
 from .slim_headers import write_slim_headers
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")

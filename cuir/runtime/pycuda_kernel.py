@@ -17,7 +17,7 @@ from ..arguments.binding import TORCH
 from ..arguments.foreign_arrays import INTERFACE, ArrayView, make_view, numpy_dtype, view_array
 from ..arguments.requirements import require_layout
 from ..checking.checked import Checked
-from ..syntax.plain_numbers import plain_number
+from ..syntax.caller_values import plain_number
 from ..text.diagnostics import CuirError
 from .argument_buffer import ArgumentLayout, Arguments
 from .compiled_kernel import CallRecord, CompiledKernel

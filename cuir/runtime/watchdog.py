@@ -92,8 +92,8 @@ def find_hang(cuda: Cuda, arguments: Mapping[str, Argument], seconds: float = 2.
     """
     from .compiled_kernel import CompiledKernel
     from .driver_api import require_success
-    from .driver_loader import DriverKernel
     from .launch import Launcher
+    from .loader import DriverKernel
 
     kernel = CompiledKernel(compile_cuda(add_watchdog(cuda, seconds)))
     device = next(v.device for v in arguments.values() if isinstance(v, torch.Tensor))

@@ -18,7 +18,7 @@ import torch
 
 from ..syntax.nodes import Kernel
 from ..text.diagnostics import CuirError
-from ..text.user_code import function_span, user_span
+from ..text.source import function_span, user_span
 from .function_specification import AnySpecification, FunctionSpecification
 from .neighbour_modules import describe_missing_module, find_neighbours
 from .specification import Captured, Specification, signature_of

@@ -17,10 +17,10 @@ import torch
 
 from ..attn.outputs.output_table import OUTPUT_NAMES, OUTPUTS, find_outputs
 from ..ops.meaning.tiles import split_operands
-from ..syntax.plain_numbers import plain_number
+from ..syntax.caller_values import plain_number
 from ..text.diagnostics import CuirError
 from ..text.notebook import ShownInNotebooks
-from ..text.user_code import function_span
+from ..text.source import function_span
 from .dropout_hash import Dropout
 from .function_results import equal_bits
 from .global_state import seed_generators

@@ -2,6 +2,8 @@
 
 Prints go to stderr, and global state is restored. Ctrl-C passes. Functions that swallow every exception are given up by
 `on_stuck`, which the command line sets.
+
+Standard streams during calls of users' functions: their prints go to stderr, in their thread alone.
 """
 
 from __future__ import annotations
@@ -18,15 +20,53 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import torch
 
 from ..text.diagnostics import CuirError
-from ..text.source import Span
-from ..text.user_code import function_span, line_span, user_span
+from ..text.source import Span, function_span, line_span, user_span
 from .global_state import GlobalState
-from .user_streams import redirect_prints
+
+_streams_lock = threading.Lock()
+_callers: set[int] = set()  # threads within a user's function
+_saved: list[TextIO] = []  # stdout, stderr and stdin of before, while some thread is within one
+
+
+class ThreadStdout:
+    """Stand-in for stdout: stderr for threads within a user's function.
+
+    For all other threads it is the stream of before.
+
+    `contextlib.redirect_stdout` is of the process: where two threads overlap, the last to leave restores stderr.
+    """
+
+    def __init__(self, stdout: TextIO):
+        self._stdout = stdout
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(sys.stderr if threading.get_ident() in _callers else self._stdout, name)
+
+
+@contextlib.contextmanager
+def redirect_prints() -> Iterator[None]:
+    """Send what this thread prints to stderr within the block.
+
+    Restore the streams that the block replaces.
+    """
+    with _streams_lock:
+        if not _callers:
+            _saved[:] = sys.stdout, sys.stderr, sys.stdin
+            sys.stdout = ThreadStdout(sys.stdout)
+        _callers.add(threading.get_ident())
+        entered = sys.stdout, sys.stderr, sys.stdin
+    try:
+        yield
+    finally:
+        with _streams_lock:
+            _callers.discard(threading.get_ident())
+            sys.stdout, sys.stderr, sys.stdin = entered if _callers else _saved
+
 
 SECONDS = 60.0  # of processor time of one call, unless its caller says otherwise
 _WALL = 4.0  # wall-clock seconds for each of these: a function that sleeps or reads a terminal takes no processor time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from ..text.source import Span
 from .accesses import Finding
 

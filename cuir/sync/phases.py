@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
-from ..text.plurals import count_noun
+from ..text.phrases import count_noun
 from ..text.source import Span
 from .accesses import Finding
 from .orders import E, E_co, Joinable, Order, is_known

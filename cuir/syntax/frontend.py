@@ -2,6 +2,10 @@
 
 A decorated function is read as text by the same parser as a file; Python never runs its body, and a file is never
 imported.
+
+Names for annotations in decorated Python functions, for editors and linters.
+
+The parser reads text and never looks here.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Source, Span
 from .nodes import Constant, Expr, Func, GlobalType, Kernel, Literal, Name, Program, Unary
 from .parser import parse, parse_source
+from .types import BF16, F16, F32, I32
 from .walk import count_assignments, walk
 
 LONGEST, SILENCE = 2**20, 5  # most bytes of a file; most seconds that a pipe may stay silent
@@ -325,3 +330,36 @@ def _make_literal(name: Name, value: int | float) -> Expr:
     negative = not isinstance(plain, bool) and math.copysign(1, plain) < 0
     literal = Literal(-plain if negative else plain, span=name.span)
     return Unary("-", literal, span=name.span) if negative else literal
+
+
+f16, bf16, f32, i32 = F16, BF16, F32, I32
+
+
+class _Shaped:
+    """Base of annotations such as `Global[f16, B, H, M, D]`.
+
+    Kept as text by `from __future__ import annotations`, harmless if evaluated.
+    """
+
+    def __class_getitem__(cls, item: object) -> type:
+        return cls
+
+
+class Global(_Shaped):
+    """A tensor in device memory."""
+
+
+class Scratch(_Shaped):
+    """A tensor in device memory that a launch allocates."""
+
+
+class Shared(_Shaped):
+    """A view of shared memory."""
+
+
+class Tile(_Shaped):
+    """A tile in registers."""
+
+
+class const:  # noqa: N801 - a word of the language
+    """A parameter known when the kernel is specialised."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 
 from ..caching import memoize
+from .caller_values import program_of
 from .nodes import (
     BINDS,
     Assign,
@@ -45,7 +46,6 @@ from .nodes import (
     Unary,
     With,
 )
-from .program_argument import program_of
 from .walk import IdentityKey
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets

@@ -1,13 +1,20 @@
-"""The generic traversal of the AST, and trees as keys by identity."""
+"""The generic traversal of the AST, and trees as keys by identity.
+
+Rewriting of trees.
+
+A node whose children stay is itself in the new tree; a new one keeps the old one's place in the text, and the marks
+that the checker wrote on it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
-from .nodes import Assign, AugAssign, For, If, Name, Node, Stmt, With
+from .nodes import Assign, AugAssign, Call, Expr, For, If, Name, Node, Stmt, Typed, With
 
 _WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of these alone holds no node
 
@@ -111,3 +118,122 @@ def count_assignments(body: tuple[Stmt, ...]) -> Counter[str]:
                 counts[stmt.name] += 1
             counts.update(count_assignments(stmt.body))
     return counts
+
+
+N = TypeVar("N", bound=Node)
+T = TypeVar("T", bound=Typed)
+Put = Node | tuple[Node, ...]  # a tuple replaces one of many nodes by several, or none
+Path = tuple[tuple[str, int | None], ...]  # from a node to one below it: fields, and indices in those that hold many
+
+
+def with_children(node: N, function: Callable[[Any], Put]) -> N:
+    """Replace each child by the result of `function`; return the node itself if they all stay."""
+    changed: dict[str, Any] = {}
+    for name in CHILD_FIELDS[node.__class__]:
+        previous = getattr(node, name)
+        if isinstance(previous, tuple):
+            new: Any = _map_tuple(previous, function)
+        else:
+            new = previous if previous is None else function(previous)
+        if new is not previous:
+            changed[name] = new
+    return _replace_fields(node, changed) if changed else node
+
+
+def _replace_fields(node: N, changed: Mapping[str, Any]) -> N:
+    new = replace(node, **changed)
+    return copy_marks(node, new) if isinstance(node, Typed) and isinstance(new, Typed) else new
+
+
+def _map_tuple(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[Node, ...]:
+    new: list[Node] = []
+    same = True
+    for item in old:
+        put = function(item)
+        same = same and put is item
+        new.extend(put if isinstance(put, tuple) else (put,))
+    return old if same else tuple(new)
+
+
+def copy_marks(old: Typed, new: T) -> T:
+    """Copy the checker's marks to the new node from the one that it replaces."""
+    for name in ("type", "place", "decides"):
+        if name in vars(old):
+            object.__setattr__(new, name, getattr(old, name))
+    if isinstance(old, Call) and isinstance(new, Call) and old.bound is not None:
+        object.__setattr__(new, "bound", old.bound.onto(old, new))
+    return new
+
+
+def rewrite(node: Any, function: Callable[[Any], Put]) -> Any:
+    """Replace each node by the result of `function`, bottom up: a node's children are rewritten before it."""
+
+    def child(inner: Any) -> Any:
+        return rewrite(inner, function)
+
+    return function(with_children(node, child))
+
+
+def rewrite_block(body: tuple[Stmt, ...], function: Callable[[Stmt], Stmt | tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """Replace each statement by the result of `function`, after the blocks inside it; expressions stay."""
+
+    def statement(stmt: Stmt) -> Put:
+        if isinstance(stmt, (For, With)):
+            body = rewrite_block(stmt.body, function)
+            stmt = stmt if body is stmt.body else replace(stmt, body=body)
+        elif isinstance(stmt, If):
+            body, orelse = rewrite_block(stmt.body, function), rewrite_block(stmt.orelse, function)
+            stmt = stmt if body is stmt.body and orelse is stmt.orelse else replace(stmt, body=body, orelse=orelse)
+        return function(stmt)
+
+    return _map_tuple(body, statement)  # type: ignore[return-value]
+
+
+def rename_names(node: Any, names: Mapping[str, str], memo: dict[int, Any] | None = None) -> Any:
+    """Rename names in a tree, all exchanged at once; shared subtrees stay shared.
+
+    memo: results by subtree, for several trees that share some.
+    """
+    memo = {} if memo is None else memo
+    if id(node) not in memo:
+        new = with_children(node, lambda inner: rename_names(inner, names, memo))
+        memo[id(node)] = replace(new, id=names[new.id]) if isinstance(new, Name) and new.id in names else new
+    return memo[id(node)]
+
+
+def substitute(node: Any, names: Mapping[str, Expr]) -> Any:
+    """Replace names by expressions in a tree, except names of functions that are called.
+
+    If the expression is a name, it keeps the replaced name's place in the text.
+    """
+    if isinstance(node, Name):
+        put: Any = names.get(node.id, node)
+        return copy_marks(node, Name(put.id, span=node.span)) if isinstance(put, Name) and put is not node else put
+    called = node.func if isinstance(node, Call) and isinstance(node.func, Name) else None
+
+    def child(inner: Any) -> Any:
+        return inner if inner is called else substitute(inner, names)
+
+    return with_children(node, child)
+
+
+def replace_node(node: Any, path: Path, put: Put) -> Any:
+    """Replace the node at a path."""
+    if not path:
+        return put
+    (name, index), rest = path[0], path[1:]
+    value = getattr(node, name)
+    if index is None:
+        return _replace_fields(node, {name: replace_node(value, rest, put)})
+    items = (replace_node(value[index], rest, put),) if rest else put if isinstance(put, tuple) else (put,)
+    return _replace_fields(node, {name: value[:index] + items + value[index + 1 :]})
+
+
+def copy_tree(node: N) -> N:
+    """Copy a tree into new nodes for another place, since the checker's marks belong to a place."""
+    parts: dict[str, Any] = {}
+    for name in CHILD_FIELDS[node.__class__]:
+        value = getattr(node, name)
+        if value is not None:
+            parts[name] = tuple(map(copy_tree, value)) if isinstance(value, tuple) else copy_tree(value)
+    return replace(node, **parts)

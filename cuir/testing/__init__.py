@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import strategies
     from .attention_matching import assert_attention_matches
-    from .failure import MismatchError
     from .matching import assert_matches
+    from .session_settings import MismatchError
 
 __all__ = ["MismatchError", "assert_attention_matches", "assert_matches", "strategies"]
 
@@ -25,8 +25,8 @@ def __getattr__(name: str) -> Any:
 
         return module
     from .attention_matching import assert_attention_matches
-    from .failure import MismatchError
     from .matching import assert_matches
+    from .session_settings import MismatchError
 
     named = {"MismatchError": MismatchError, "assert_attention_matches": assert_attention_matches, "assert_matches": assert_matches}
     return named[name]

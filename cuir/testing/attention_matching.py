@@ -15,8 +15,7 @@ from ..spec.gradients import Arithmetic, forward
 from ..spec.specification import Lengths, Specification
 from ..text.diagnostics import CuirError, Diagnostic
 from .captured_gradients import DRAWS, SubstituteTensors, list_learned, measure_gradient
-from .failure import MismatchError, make_failure
-from .session_settings import identify, run_once, session
+from .session_settings import MismatchError, identify, make_failure, run_once, session
 
 Mod = Callable[..., torch.Tensor]
 _INPUTS = ("query", "key", "value")

@@ -1,4 +1,7 @@
-"""assert_matches: a kernel against a PyTorch function on one problem, under several schedules."""
+"""assert_matches: a kernel against a PyTorch function on one problem, under several schedules.
+
+One problem of a kernel on the GPU, judged as a run in the interpreter is.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,28 @@ from typing import Any
 import torch
 
 from ..arguments.binding import TORCH
+from ..attn.verification.numeric import judge
 from ..attn.verification.problems import Case
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.const_defaults import fill_consts
 from ..interp import Schedule
+from ..runtime.compiled import compile
 from ..spec.function_specification import FunctionSpecification, Value
 from ..spec.specification import LENGTHS, Lengths, Specification
+from ..syntax.caller_values import program_of
 from ..syntax.nodes import Program
 from ..syntax.printer import show
-from ..syntax.program_argument import program_of
 from ..text.diagnostics import CuirError
 from ..verification import verify
 from ..verification.blame import blame
-from ..verification.inputs import list_applicable_kinds
+from ..verification.function_judge import check_function
+from ..verification.inputs import FunctionLaunch, list_applicable_kinds
+from ..verification.on_gpu import make_fault, move_to_device
 from ..verification.schedules import NUMBER_GRIDS
 from ..verification.spec_dispatch import (
     AnyCase,
+    AnyLaunch,
     check_case,
     prepare_launch,
     prepare_specification,
@@ -36,8 +44,36 @@ from ..verification.spec_dispatch import (
     shrink_error,
 )
 from ..verification.values.cases import Draw
-from .failure import MismatchError, make_failure
-from .session_settings import identify, is_within_hypothesis, run_once, session
+from .session_settings import MismatchError, identify, is_within_hypothesis, make_failure, run_once, session
+
+
+def check_on_gpu(
+    program: Program, checked: Checked, spec: FunctionSpecification | Specification, case: AnyCase, device: str = "cuda"
+) -> None:
+    """Compile the kernel, launch it on a problem and judge its outputs.
+
+    Raises CuirError as `check_case`, U5xx without a GPU or nvcc, and V403 for a fault that the driver reports.
+    """
+    compiled, problem = compile(checked), prepare_launch(program, checked, spec, case, poison=True)
+
+    def execute(launch: AnyLaunch) -> None:
+        arguments = move_to_device(launch.arguments(), device)
+        try:
+            compiled.launch(arguments)
+            results = {name: arguments[name].cpu() for name in launch.outputs}
+        except RuntimeError as error:
+            raise make_fault(checked, error, str(case)) from error
+        for name, x in results.items():
+            launch.outputs[name].copy_(x)
+
+    if isinstance(problem, FunctionLaunch):
+        assert isinstance(spec, FunctionSpecification) and isinstance(case, Draw)
+        check_function(checked, spec, problem, case, execute)
+        return
+    execute(problem)
+    assert isinstance(spec, Specification) and isinstance(case, Case)
+    judge(problem, spec, case, checked.origin.span)
+
 
 Kernel = Program | Checked | str | os.PathLike[str]
 Function = Callable[..., Any] | FunctionSpecification | Specification | str
@@ -232,8 +268,6 @@ def _run_schedule(problem: _Problem, name: str, number: int) -> MismatchError | 
 
 def _run_on_gpu(problem: _Problem) -> MismatchError | None:
     """Compile the kernel, run the problem on the GPU, and judge its numbers; return a failure."""
-    from .gpu_runs import check_on_gpu
-
     try:
         check_on_gpu(problem.program, problem.checked, problem.spec, problem.case)
     except CuirError as error:

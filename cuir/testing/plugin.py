@@ -76,7 +76,7 @@ def _make_representation(exception: pytest.ExceptionInfo[BaseException], text: s
 def _is_ours(exception: pytest.ExceptionInfo[BaseException]) -> bool:
     """Return whether an exception is a failure or an error of an assertion of `cuir.testing`."""
     from ..text.diagnostics import CuirError
-    from .failure import MismatchError
+    from .session_settings import MismatchError
 
     if isinstance(exception.value, MismatchError):
         return True

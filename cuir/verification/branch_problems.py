@@ -21,8 +21,7 @@ from .coverage.conditions import Condition, collect_conditions, map_parents
 from .coverage.observed_sides import Observed
 from .coverage.origins import NUMBERS
 from .coverage.scalar_program import ScalarProgram, Unknown
-from .coverage.size_search import Search, choose, solve
-from .coverage.size_space import Space
+from .coverage.size_search import Search, Space, choose, solve
 from .coverage.targets import Target
 from .function_problems import make_value_draws, restrict_kinds
 from .inputs import get_special_plan

@@ -12,7 +12,7 @@ from ..checking.checked import Checked
 from ..explore import Exploration, explore
 from ..spec.function_specification import AnySpecification
 from ..syntax.nodes import Program
-from ..text.progress_message import ProgressMessage
+from ..text.phrases import ProgressMessage
 from .spec_dispatch import AnyCase, make_small_launches, prepare_launch
 
 

@@ -14,12 +14,19 @@ from ..attn.verification.problems import Case, get_parts
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError, Diagnostic, Note
-from ..text.user_code import function_span
+from ..text.source import function_span
 from .error_bounds import SingleError
 from .inputs import FunctionLaunch, choose_half_dtype, collect_readable
-from .integer_outputs import collect_right_integers, find_out_of_range
-from .intermediate_rounding import rounds_between, rounds_for_products
-from .output_rounding import half_steps, round_to, saturate, saturates
+from .rounding import (
+    collect_right_integers,
+    find_out_of_range,
+    half_steps,
+    round_to,
+    rounds_between,
+    rounds_for_products,
+    saturate,
+    saturates,
+)
 from .values.cases import Draw
 from .values.number_text import describe_overflow, show_different
 from .values.step_inputs import KIND as STEPS

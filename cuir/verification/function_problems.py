@@ -1,4 +1,7 @@
-"""Problems for the numbers of a function specification: lengths with the kinds of inputs that matter."""
+"""Problems for the numbers of a function specification: lengths with the kinds of inputs that matter.
+
+Floats that a specification's `inputs` computes, such as the LSE of a forward pass.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
-from .derived_inputs import keeps_units
 from .inputs import (
     ask_small,
     collect_readable,
@@ -27,6 +29,20 @@ from .lengths import make_all_draws
 from .special_problems import make_special_draws
 from .values.cases import Draw, compute_shape, get_integer_consts
 from .values.step_inputs import make_decisive_draws
+
+
+def keeps_units(checked: Checked, spec: FunctionSpecification, draw: Draw) -> bool:
+    """Return whether f32 tensors that `inputs` computes are rounded by less than one unit.
+
+    A logarithm of 1e12 has lost thousands of units, and no kernel can recover them: its exponentials are meaningless.
+    The reference does not read such a tensor, so PyTorch's error does not show it.
+    """
+    if spec.inputs is None:
+        return True
+    launch = make_function_launch(checked, spec, draw)
+    tensors = [x for n in launch.from_inputs if isinstance(x := launch.inputs.get(n), torch.Tensor) and x.dtype == torch.float32]
+    return not any(bool((x.isfinite() & (x.abs() * torch.finfo(x.dtype).eps >= 1)).any()) for x in tensors)
+
 
 _SMALL = ("tiny", "zero")  # kinds for which a threshold of the specification may drop everything
 _PLAIN = 3_000_000  # elements of all tensors of a problem that is repeated with other values
@@ -118,3 +134,6 @@ def says_something(checked: Checked, spec: FunctionSpecification, draw: Draw) ->
         if error.diagnostics[0].code != "X113":
             raise
         return False
+
+
+__all__ = ["keeps_units", "make_draws", "make_value_draws", "restrict_kinds", "says_something"]

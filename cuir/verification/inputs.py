@@ -27,20 +27,17 @@ from ..spec.function_specification import FunctionSpecification, Value, scale_of
 from ..spec.specification import LENGTHS, Lengths
 from ..syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ..text.diagnostics import CuirError
-from .time_limits import TRIED_VALUES
+from .resource_limits import TRIED_VALUES
 from .unread_inputs import find_unread
-from .values.arbitrary_inputs import find_arbitrary, without_fillers
 from .values.cases import Draw, compute_shape, count_elements, get_integer_consts
-from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, is_deep_enough
+from .values.input_kinds import LARGEST, SHAPED, SQUARED, draw_small_value, draw_tensor, find_arbitrary, is_deep_enough, without_fillers
 from .values.joint_extremes import find_apart, find_steep_sums
 from .values.mentioned_numbers import Comparisons, collect_from_kernel, collect_from_source
 from .values.special_plan import SPECIAL, SpecialPlan, Uses, find_uses, has_numbers, list_operations, make_plan, widen
-from .values.spread_nan import KIND as NAN
-from .values.spread_nan import find_spread, list_others
+from .values.special_values import SPREAD_NAN as NAN
+from .values.special_values import UNDERFLOW, find_spread, list_others, make_underflowing
 from .values.step_inputs import KIND as STEPS
 from .values.step_inputs import make_decisive_inputs, move_to_steps
-from .values.underflowing_sums import KIND as UNDERFLOW
-from .values.underflowing_sums import make_underflowing
 
 _EPSILON = ("eps", "epsilon")
 _MOST_TRIED = 200_000  # elements of a tensor in the problem on which special values are tried

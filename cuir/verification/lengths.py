@@ -21,8 +21,7 @@ from ..spec.function_specification import FunctionSpecification
 from ..syntax.nodes import Binary, Call, Literal, Name
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
-from .loop_trip_counts import count_ring_uses
-from .tile_steps import align_heads, find_steps
+from .tile_steps import align_heads, count_ring_uses, find_steps
 from .values.cases import MOST_ELEMENTS, Draw, count_elements, get_integer_consts, select_fitting
 
 KINDS = ("normal", "strided", "large", "tiny", "spikes", "constant", "wide")

@@ -25,9 +25,9 @@ from ..syntax.types import BOOL, I32, DType, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import CuirError
 from .error_bounds import Undisturbed
+from .far_counts import find_seed
 from .inputs import collect_readable, list_applicable_kinds, make_function_launch
-from .intermediate_rounding import rounds_between
-from .long_values import find_seed
+from .rounding import rounds_between
 from .tile_steps import align_heads, find_steps
 from .values.cases import Draw, count_elements, get_integer_consts, select_fitting
 

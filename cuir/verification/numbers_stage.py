@@ -15,16 +15,14 @@ from ..checking.const_defaults import describe_consts
 from ..interp.interpreted_launch import Grid, run
 from ..spec.function_specification import FunctionSpecification
 from ..text.diagnostics import CuirError
-from ..text.progress_message import ProgressMessage
+from ..text.phrases import ProgressMessage
 from .branch_problems import make_branch_draws
-from .contraction_verdicts import check_contraction, choose_contraction_cases
-from .coverage.coverage_runs import Cover
+from .coverage.coverage_loop import Cover
 from .coverage.observed_sides import Observed
 from .coverage.one_sided_conditions import report_coverage
 from .inputs import FunctionLaunch, choose_half_dtype, find_accumulated
-from .large_problems import describe_left, is_too_large
 from .narrow_counts import make_narrow_count_cases
-from .noise_verdicts import check_perturbed, choose_perturbed
+from .noise_verdicts import check_contraction, check_perturbed, choose_contraction_cases, choose_perturbed
 from .report import Stage
 from .request import Request
 from .rounded_sizes import make_rounded_size_cases
@@ -44,8 +42,9 @@ from .spec_dispatch import (
     require_compared,
     shrink_error,
 )
+from .special_problems import make_underflow_draws
 from .step_counts import choose_grid, is_counted
-from .underflow_problems import make_underflow_draws
+from .synchronisation import describe_left, is_too_large
 from .user_sizes import LEFT_OUT, is_user_case, make_user_cases
 
 WATCHED_ANEW = (6, 16)  # numbers of problems after which fewer conditions are watched

@@ -2,15 +2,20 @@
 
 The arithmetic is evaluated over many sizes at once, as written and in float64 with decimals as written. Few sizes
 differ, so a random problem meets none of them.
+
+Problems in which a table of integers holds a number that f32 arithmetic rounds to another integer.
+
+A specification's `inputs` draws the table, so lengths are chosen that admit such numbers, and a seed that gives one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..attn.verification.problems import is_attention
 from ..checking.checked import Checked
@@ -18,13 +23,63 @@ from ..checking.decisions import definitions, entry, list_placed_deciders
 from ..ops.base import Op
 from ..ops.meaning import cast
 from ..spec.function_specification import AnySpecification, FunctionSpecification
-from ..syntax.nodes import Call, Expr, For, Name
+from ..syntax.nodes import Call, Expr, For, Name, Subscript
 from ..syntax.nodes import Literal as Number
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import walk
-from .rounded_tables import find_table, make_table_draws
+from ..text.diagnostics import CuirError
+from .inputs import make_function_launch
 from .tile_steps import align_heads, find_unit_dims
 from .values.cases import Draw, count_elements, get_integer_consts, select_fitting
+
+TABLE_NAME = "rounded integers"  # names of these problems begin with it
+_ENTRIES = 8  # length of each dim of the table
+_ADMITTED = 4  # the least numbers that the lengths admit
+_SEEDS = 96
+_DIMS = 3  # dims that may bound the numbers
+_ELEMENTS = 3_000_000  # the largest number of elements of a problem
+
+
+def find_table(checked: Checked, bound: dict[str, list[Expr]], e: Expr) -> str | None:
+    """Return the input of integers of which an expression, or the value of its name, is an element."""
+    if isinstance(e, Name) and len(values := bound.get(e.id, [])) == 1:
+        e = values[0]
+    if not isinstance(e, Subscript) or not isinstance(e.value, Name):
+        return None
+    name = e.value.id
+    return next((t.name for t in checked.tensors if t.name == name and t.dtype == I32 and not t.written and not t.scratch), None)
+
+
+def make_table_draws(checked: Checked, spec: FunctionSpecification, table: str, numbers: Sequence[int], most: int) -> list[Draw]:
+    """Return problems whose table holds one of the numbers, one for each dim that bounds them."""
+    if spec.inputs is None or not numbers:
+        return []
+    least = sorted(set(numbers))[:_ADMITTED]
+    dims = {d for t in checked.tensors if t.name == table for d in t.dims if isinstance(d, str)}
+    draws: list[Draw] = []
+    for d in [d for d in checked.dims if d not in dims][:_DIMS]:
+        sizes = {**dict.fromkeys(checked.dims, 1), **dict.fromkeys((x for x in dims if x in checked.dims), _ENTRIES), d: least[-1] + 1}
+        name = f"{TABLE_NAME}: {table} of {least[0]}, {d}={sizes[d]}"
+        for fit in select_fitting(checked, spec, [Draw(name, align_heads(sizes))])[0]:
+            all_sizes = {**get_integer_consts(checked), **fit.sizes}
+            if sum(count_elements(t, all_sizes) for t in checked.tensors) <= _ELEMENTS:
+                draws += _find_seed(checked, spec, fit, table, torch.tensor(least))
+        if len(draws) >= most:
+            break
+    return draws
+
+
+def _find_seed(checked: Checked, spec: FunctionSpecification, draw: Draw, table: str, numbers: torch.Tensor) -> list[Draw]:
+    """Return the problem with the first seed whose table holds one of the numbers; none if no seed does."""
+    for seed in range(_SEEDS):
+        try:
+            values = make_function_launch(checked, spec, replace(draw, seed=seed)).inputs.get(table)
+        except CuirError:
+            return []
+        if isinstance(values, torch.Tensor) and bool(torch.isin(values, numbers).any()):
+            return [replace(draw, seed=seed)]
+    return []
+
 
 NAME = "rounded sizes"  # names of these problems begin with it
 _PLACES = 1_000_000  # number of evaluated combinations of sizes and indices
@@ -35,7 +90,6 @@ _PROBLEMS = {"quick": 2, "full": 6}  # problems of an expression and the dim tha
 _TRIED = 30  # sizes tried, since the specification may refuse some
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)  # of a dim that makes units and is no part of the expression
 _NEAR = 1e-9  # relative: errors of float64 are smaller where the exact value is an integer, or two are equal
-_ELEMENTS = 3_000_000  # the largest number of elements of a problem
 
 Values = Mapping[str, np.ndarray]
 
@@ -342,4 +396,4 @@ def _dtype(e: Expr) -> DType | None:
     return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
 
 
-__all__ = ["NAME", "make_rounded_size_cases"]
+__all__ = ["NAME", "TABLE_NAME", "find_table", "make_rounded_size_cases", "make_table_draws"]

@@ -12,18 +12,18 @@ from ..attn.verification.problems import is_attention
 from ..attn.verification.tile_orders import Order, make_orders
 from ..checking.checked import Checked
 from ..text.diagnostics import CuirError
-from ..text.progress_message import ProgressMessage, get_share
+from ..text.phrases import ProgressMessage, get_share
 from .coverage.observed_sides import Observed
 from .exhaustive import check_exhaustively
-from .large_problems import describe_left, is_too_large
 from .line_coverage import forget_entered
 from .report import Stage
 from .request import Request
+from .resource_limits import EXPLORATION
 from .schedules import ScheduleOptions, check_schedules
 from .side_processes import Job
 from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
 from .step_counts import make_counted_cases, make_counted_jobs
-from .time_limits import EXPLORATION
+from .synchronisation import describe_left, is_too_large
 
 # shares of the stage that are done when problems have run, and when every count of steps has; then schedules are enumerated
 SHARES_DONE = {"quick": (1.0, 1.0), "full": (0.15, 0.85)}

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, Protocol
 
 from ..runtime.nvcc import SPAWNING
 from ..spec.user_calls import end_at_once
-from . import time_limits
+from . import resource_limits
 
 MOST = 10  # the largest number of processes
 _INDEX = struct.Struct("<i")
@@ -136,14 +136,14 @@ class SideProcesses:
 
     def _wait(self, phase: int) -> None:
         """Read reports until each process has reported the phase, or has ended."""
-        until = time.monotonic() + time_limits.SILENCE
+        until = time.monotonic() + resource_limits.SILENCE
         while waiting := [s for s in self.sides if not s.ended and phase not in s.phases]:
             ready, _, _ = select.select([s.reports for s in waiting], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 for side in waiting:
                     self._end(side)
                 return
-            until = time.monotonic() + time_limits.SILENCE
+            until = time.monotonic() + resource_limits.SILENCE
             for side in waiting:
                 if side.reports in ready:
                     self._read(side)

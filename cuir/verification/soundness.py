@@ -20,7 +20,7 @@ from ..spec.global_state import GlobalState, seed_generators
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, refuse_function
 from ..text.diagnostics import CuirError
-from ..text.user_code import function_span
+from ..text.source import function_span
 from .function_judge import require_defined
 from .inputs import FunctionLaunch, collect_readable, make_function_launch
 from .values.cases import Draw, count_elements, get_integer_consts

@@ -46,10 +46,8 @@ from .function_problems import make_draws, restrict_kinds
 from .inputs import FunctionLaunch, make_function_launch
 from .lengths import convert_case, find_wider_draws, list_simpler_draws, make_ring_draws, make_schedule_draws
 from .line_coverage import ENOUGH, find_short_loops, find_unentered_loops
-from .loop_trip_counts import count_ring_uses
-from .memory_limits import require_memory
-from .tile_steps import find_steps, find_tiles
-from .time_limits import SEARCHED_RUN, SHRINKING
+from .resource_limits import SEARCHED_RUN, SHRINKING, require_memory
+from .tile_steps import count_ring_uses, find_steps, find_tiles
 from .values.cases import Draw
 
 AnyCase = Case | Draw

@@ -1,12 +1,16 @@
-"""verify(): the questions about a kernel in their order, each answered with a reason and a place."""
+"""verify(): the questions about a kernel in their order, each answered with a reason and a place.
+
+Observations of runs in another process: sides of conditions, blocks entered, turns of loops.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from ..arguments.requirements import describe_row_requirements
 from ..attn.tracing.read_ranges import negative_read
@@ -22,43 +26,66 @@ from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.const_defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
 from ..interp.expression_watches import watch_runs
-from ..interp.interpreted_launch import prepare_code
+from ..interp.interpreted_launch import export_entered_blocks, forget_entered, merge_entered, prepare_code
 from ..interp.step_budget import limit_seconds
 from ..ops.meaning.tiles import force_exact_products, force_one_thread
 from ..runtime.launchable import find_spills, require_launchable
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths, Specification
 from ..spec.user_calls import Refusals, limit_calls
+from ..syntax.caller_values import program_of
 from ..syntax.nodes import Program
-from ..syntax.program_argument import program_of
 from ..syntax.types import BF16, F16, I32
 from ..text.diagnostics import CuirError
-from ..text.progress_message import ProgressMessage
+from ..text.phrases import ProgressMessage
 from .coverage.observed_sides import Observed, observe
 from .coverage.one_sided_conditions import report_coverage, require_both_sides
-from .freed_memory import release_freed_memory
 from .inputs import make_contract_problems
-from .line_coverage import find_short_loops, find_unreached, forget_entered
+from .line_coverage import find_short_loops, find_unreached
 from .mask_readout import Readout, check_function_mask, check_mask, choose_readout_lengths
 from .narrow_products import find_narrow_sums
 from .noise_verdicts import check_perturbed, choose_perturbed
 from .numbers_stage import NumbersStage
-from .progress_shares import StageShares
 from .report import Stage, VerifyReport
-from .request import Level, Progress, Request
-from .run_recorder import RunRecorder
+from .request import Level, Progress, Request, StageShares
+from .resource_limits import RUN, release_freed_memory
 from .schedules_stage import SchedulesStage
 from .side_processes import SideProcesses
 from .soundness import Soundness
-from .spec_dispatch import (
-    AnyCase,
-    get_mods,
-    get_tile_sizes,
-    is_backward,
-    prepare_specification,
-    require_judgeable,
-)
-from .time_limits import RUN
+from .spec_dispatch import AnyCase, get_mods, get_tile_sizes, is_backward, prepare_specification, require_judgeable
+
+
+class RunRecorder:
+    """Recorder of the runs of some kernels.
+
+    If the specification answers differently afterwards, or refuses to, the observations are discarded. soundness: None
+    for a specification that the runs do not evaluate. refused: functions that were refused, see `limit_calls`.
+    """
+
+    def __init__(self, observed: Observed, kernels: Sequence[Checked], soundness: Soundness | None, refused: Refusals):
+        self.observed, self.kernels, self.soundness, self.refused = observed, kernels, soundness, refused
+
+    def forget(self) -> None:
+        """Discard all observations."""
+        for kernel in self.kernels:
+            forget_entered(kernel)
+        self.observed.forget()
+
+    def export(self) -> Any:
+        """Return sides seen, and blocks entered of each kernel; None if the specification is unsound."""
+        try:
+            if self.soundness is not None:
+                self.soundness.end(self.refused)
+        except CuirError:
+            return None
+        return list(self.observed.sides), [export_entered_blocks(kernel) for kernel in self.kernels]
+
+    def merge(self, state: Any) -> None:
+        """Add the observations of another process."""
+        sides, entered = state
+        self.observed.mark(sides)
+        for kernel, blocks in zip(self.kernels, entered, strict=True):
+            merge_entered(kernel, blocks)
 
 
 def verify(
@@ -369,3 +396,6 @@ class _Verification:
             if self.level == "full":
                 require_both_sides(checked, stage_of_numbers.cover.coverage)
             self.warnings = self.soundness.warnings(stage_of_numbers.cases)
+
+
+__all__ = ["RunRecorder", "verify"]

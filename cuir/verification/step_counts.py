@@ -14,10 +14,19 @@ from ..interp.interpreted_launch import Grid
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
-from ..text.progress_message import ProgressMessage
-from . import time_limits
-from .far_counts import NAME, compute_length, lengthens_units, make_far_cases, make_sizes, run_far_case, run_unless_too_large
-from .long_values import choose_usual_scale, make_even_scores
+from ..text.phrases import ProgressMessage
+from . import resource_limits
+from .far_counts import (
+    NAME,
+    choose_usual_scale,
+    compute_length,
+    lengthens_units,
+    make_even_scores,
+    make_far_cases,
+    make_sizes,
+    run_far_case,
+    run_unless_too_large,
+)
 from .request import Progress
 from .side_processes import Job
 from .spec_dispatch import AnyCase, convert_case, get_tile_sizes, is_backward
@@ -129,9 +138,9 @@ def _check_in_every_way(checked: Checked, spec: AnySpecification, cases: Sequenc
     for turn in range(len(ways)):
         for number, case in enumerate(cases):
             spent = time.process_time() - begin
-            if turn and spent > time_limits.FURTHER_WAYS:
+            if turn and spent > resource_limits.FURTHER_WAYS:
                 return runs
-            share = max((turn * len(cases) + number) / (len(ways) * len(cases)), spent / time_limits.FURTHER_WAYS if turn else 0.0)
+            share = max((turn * len(cases) + number) / (len(ways) * len(cases)), spent / resource_limits.FURTHER_WAYS if turn else 0.0)
             progress(ProgressMessage(f"counts of steps, round {turn + 1} of at most {len(ways)}, problem {number + 1}", share))
             runs += run_unless_too_large(checked, spec, case, *ways[(turn * _STRIDE + number) % len(ways)])
     return runs

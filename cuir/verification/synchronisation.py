@@ -1,4 +1,7 @@
-"""Runs of the synchronisation of a problem alone, for launches that would be slow with data."""
+"""Runs of the synchronisation of a problem alone, for launches that would be slow with data.
+
+Problems that are too large for the time of a run; they do not count in the verdict.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from ..syntax.types import I32
 from ..text.diagnostics import CuirError
 from .inputs import _draw_scalar, convert_value
 from .lengths import convert_case
-from .memory_limits import convert_memory_error, require_memory
+from .resource_limits import convert_memory_error, require_memory
 from .spec_dispatch import AnyCase, prepare_launch
 from .values.cases import MOST_ELEMENTS, compute_shape, count_elements, get_integer_consts
 from .values.input_kinds import draw_tensor
@@ -180,4 +183,29 @@ def _make_empty(checked: Checked, t: TensorParam, sizes: Mapping[str, int]) -> t
     return torch.empty([*shape[:-1], -(-shape[-1] // multiple) * multiple], dtype=TORCH[t.dtype])[..., : shape[-1]]
 
 
-__all__ = ["SynchronisationRun", "collect_sizes", "make_arguments", "needs_data", "run_synchronisation"]
+SMALL = 50_000  # elements of all tensors: a slow run of a smaller problem is a fault
+
+
+def is_too_large(checked: Checked, case: AnyCase, error: CuirError) -> bool:
+    """Return whether a run took too long on a problem that is not small."""
+    if any(d.code != "D402" for d in error.diagnostics):
+        return False
+    sizes = collect_sizes(checked, case)
+    return sum(count_elements(t, sizes) for t in checked.tensors) > SMALL
+
+
+def describe_left(skipped: list[AnyCase]) -> str:
+    """Describe the problems that were not run; "" if there are none."""
+    return f"{len(skipped)} not asked, where the function fails or the run takes too long, the first {skipped[0]}" if skipped else ""
+
+
+__all__ = [
+    "SMALL",
+    "SynchronisationRun",
+    "collect_sizes",
+    "describe_left",
+    "is_too_large",
+    "make_arguments",
+    "needs_data",
+    "run_synchronisation",
+]

@@ -1,6 +1,8 @@
 """Search for elements of inputs that a function does not read.
 
 Such are pages that no table names, positions beyond a length, padding. A kernel finds NaN there.
+
+Sizes of the results within a function, by which the cost of its evaluation is estimated.
 """
 
 from __future__ import annotations
@@ -18,7 +20,25 @@ from ..checking.kernel_results import ResultKey, SameObject
 from ..spec.function_specification import FunctionSpecification, Value
 from ..syntax.types import I32
 from ..text.diagnostics import CuirError
-from .result_sizes import ResultSizes
+from .error_bounds import Undisturbed
+
+
+class ResultSizes(Undisturbed):
+    """Mode that remembers the number of elements of the largest result of PyTorch's operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(x, torch.Tensor):
+                self.largest = max(self.largest, x.numel())
+        return result
+
 
 _SCALED = ("addmm", "baddbmm", "addmv", "addbmm")
 _TRIES = 12  # the largest number of evaluations of the reference

@@ -14,11 +14,11 @@ from ..checking.checked import Checked
 from ..spec.function_specification import AnySpecification, FunctionSpecification
 from ..spec.specification import Lengths
 from ..text.diagnostics import CuirError
+from .far_counts import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
 from .inputs import collect_readable, list_applicable_kinds, make_function_launch
-from .long_values import LONGEST, choose_largest_integers, choose_usual_scale, find_seed, has_long_rows, list_other_lengths, make_exact_sums
-from .result_sizes import ResultSizes
 from .spec_dispatch import AnyCase, convert_case
 from .tile_steps import adds_work, align_heads, find_steps, find_unit_dims
+from .unread_inputs import ResultSizes
 from .values.cases import Draw, select_fitting
 
 NAME = "as users have"  # names of these problems begin with it

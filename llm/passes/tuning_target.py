@@ -10,9 +10,9 @@ from cuir.spec.function_specification import AnySpecification
 from cuir.spec.user_calls import limit_calls
 from cuir.syntax.nodes import Program
 from cuir.text.diagnostics import CuirError
+from cuir.verification.resource_limits import RUN
 from cuir.verification.soundness import require_usable
 from cuir.verification.spec_dispatch import make_number_cases, prepare_specification
-from cuir.verification.time_limits import RUN
 
 from ..added_parameters import supply_parameters
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cuir.arguments import guards as repeats
 from cuir.arguments.guards import Allocator, CallGuard, make_call_guard
 from cuir.runtime.compiled_kernel import CallRecord, CompiledKernel, _signature
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 FORM = (0, "X", "Y", "factor", 0)
 CHANGES = {

@@ -6,8 +6,7 @@ import pytest
 
 from benchmarks.backward_defaults import Problem
 from cuir.performance.suites.cell_benchmark import Cell
-from cuir.performance.timing.gradient_problem import compute_expected_gradients
-from cuir.performance.timing.problem import Shape
+from cuir.performance.timing.problem import Shape, compute_expected_gradients
 
 
 @pytest.mark.parametrize(

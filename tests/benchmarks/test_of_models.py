@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cuir
-from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, read_accepted
+from benchmarks.recorded import open_transcripts
 from cuir.attn.splicing.captured_arguments import compute_captured_arguments
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_variant

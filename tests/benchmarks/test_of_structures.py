@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import cuir
-from benchmarks.archives import open_transcripts
 from benchmarks.of_models import CONSTS, read_accepted
 from benchmarks.of_structures import Problem, table
+from benchmarks.recorded import open_transcripts
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.cli.command_inputs import read_specification

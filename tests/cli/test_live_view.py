@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.cli.live_view import Estimate, LiveView, ProgressLine, format_seconds
-from cuir.text.progress_message import ProgressMessage, get_share
+from cuir.text.phrases import ProgressMessage, get_share
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -85,11 +85,6 @@ def subclasses(kind: type) -> set[type]:
 
 def test_every_view_is_of_one_implementation() -> None:
     """Only live_view.py opens a live display."""
-    import cuir.cli.commands.eval
-    import cuir.cli.commands.mutate
-    import cuir.cli.conversations_view
-    import cuir.cli.measurement_views
-    import cuir.cli.steps_view  # noqa: F401 - views register as subclasses
 
     assert {"Steps", "Conversations", "TuneView", "BenchView", "_EvalView", "_MutantsView"} <= {c.__name__ for c in subclasses(LiveView)}
     sources = {p: p.read_text(encoding="utf-8") for p in (ROOT / "cuir").rglob("*.py")}
@@ -117,7 +112,7 @@ def test_nothing_is_shown_in_a_pipe(cuir: Callable, argv: tuple[str, ...]) -> No
 
 
 def test_an_interruption_names_the_work_in_a_pipe_too(capsys: pytest.CaptureFixture[str]) -> None:
-    from cuir.cli.interruption import Interrupted
+    from cuir.cli.process_setup import Interrupted
 
     with pytest.raises(Interrupted) as stop, ProgressLine("title") as view:
         view.update("candidate 3", 0.5)

@@ -12,7 +12,7 @@ import pytest
 from cuir.cli.gpu_stage import Verified
 from cuir.cli.one_problem import add_commands
 from cuir.text.diagnostics import Diagnostic, Note
-from tests.verification.test_contraction_verdicts import UNMARKED
+from tests.verification.test_noise_verdicts import UNMARKED
 
 GEMM = (files("corpus") / "programs" / "gemm.cuir").read_text(encoding="utf-8")
 SMALL = ("-c", "BM=64,BN=64")

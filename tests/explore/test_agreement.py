@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.explore.programs import check_text, explore_program, fault, replay
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 HEAD = """\
 @kernel(arch="sm_90a")

@@ -13,7 +13,7 @@ from cuir.explore.execution import Execution
 from cuir.explore.schedule_reduction import find_shortest, find_smallest
 from cuir.explore.skeleton import Skeleton
 from tests.explore.skeletons import CALM, SKELETONS, interleavings, skeleton
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 
 def explore_skeleton(k: Skeleton) -> tuple[module.SearchResult, Counter[frozenset]]:

@@ -24,7 +24,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import tensors
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 from tests.test_faulty import DYNAMIC, RUN, TEXTS
 
 ATTENTION = {"B": 1, "H": 2, "HK": 1, "M": 128, "N": 512}

@@ -1,4 +1,4 @@
-"""Properties of the backward pass on a device, one function each: `test_backward.py` runs them on a GPU in processes of their own, `tests/attn/api/test_backward_cases.py` in the interpreter."""
+"""Properties of the backward pass on a device, one function each: `test_backward.py` runs them on a GPU in processes of their own, `tests/attn/api/test_gpu_cases.py` in the interpreter."""
 
 from __future__ import annotations
 

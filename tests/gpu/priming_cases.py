@@ -8,8 +8,8 @@ import torch
 
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.suites.cell_benchmark import Cell
-from cuir.performance.suites.parallel_compilation import prime_peers
 from cuir.performance.suites.peers import contenders
+from cuir.performance.suites.suite_run import prime_peers
 from cuir.performance.timing.problem import Shape, make_tensors
 
 CELL = Cell("causal_document", {"length": 128, "stagger": 0}, "small", Shape(2, 4, 2, 512, 512, 64))

@@ -16,7 +16,7 @@ from cuir.runtime.watchdog import find_hang
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from tests.gpu.isolation import run_isolated
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 FAULTY = ("D401_bytes_never_come", "D401_count_of_arrivals", "D401_never_released", "D401_one_block_too_many")
 

@@ -1,20 +1,26 @@
-"""Tuning and benchmarks on a GPU: a small search from the command line to the kept setting, a candidate that is wrong, one cell of a suite."""
+"""Tuning and benchmarks on a GPU: a small search from the command line to the kept setting, a candidate that is wrong, one cell of a suite.
+
+The main job's last step on a GPU: numbers checked against float64, times beside PyTorch's kernels.
+"""
 
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import corpus
-from cuir import Program, parse, transfer, tuned
+from cuir import Program, check, parse, transfer, tuned
 from cuir.attn.splicing.splice import TransferResult
 from cuir.cli import run as command
 from cuir.cli.command_inputs import read_variant
 from cuir.performance.search.candidate_runs import LocalDevice
+from cuir.performance.suites import contest as module
 from cuir.performance.suites.cell_benchmark import Cell, Contenders, Timing, measure_cell
 from cuir.performance.timing.problem import Shape
+from cuir.spec.loading import as_specification
 from cuir.syntax.types import F16
 from tests.gpu import priming_cases
 from tests.gpu.isolation import run_isolated
@@ -83,3 +89,23 @@ def test_a_cell(variant: str) -> None:
 def test_what_one_process_compiles_the_next_finds(tmp_path: Path) -> None:
     assert run_isolated(priming_cases.prime, str(tmp_path)) == ""
     assert run_isolated(priming_cases.hits_and_misses, str(tmp_path)) == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("variant", "peers"),
+    [
+        ("full", {"cudnn", "fa2", "flex"}),
+        ("causal", {"cudnn", "fa2", "dense", "flex"}),
+        ("prefix_lm", {"dense", "flex"}),
+        ("softcap", {"flex"}),
+    ],
+)
+def test_compare(monkeypatch: pytest.MonkeyPatch, variant: str, peers: set[str]) -> None:
+    monkeypatch.setattr(module, "LENGTH", 1024)
+    monkeypatch.setattr(module, "HEADS", 4)
+    origin = parse((files("corpus") / "kernels" / "flash_fwd_sm90.cuir").read_text(encoding="utf-8"))
+    transferred = transfer(origin, as_specification(corpus.variant(variant), variant))
+    result = module.compare(check(transferred.program, consts={"T": F16, "D": 128}), transferred)
+    assert {r["what"] for r in result["rows"]} == {"this kernel"} | peers
+    assert all(r["milliseconds"] > 0 and r["tflops"] > 0 for r in result["rows"])
+    assert result["error"] <= 1.5 * result["yardstick"] + 2e-5

@@ -17,8 +17,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from tests.gpu.isolation import run_isolated
-from tests.strategies.arguments import arguments
-from tests.strategies.typed import Case, kernels
+from tests.strategies.typed import Case, arguments, kernels
 
 SHARE = 0.005  # of a tensor's elements that may differ: a rounding may turn a comparison, and a row sum with it
 CLOSE = 2e-3  # relative: f16 weights, exp2 and tanh of the hardware, sums in another order

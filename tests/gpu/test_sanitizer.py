@@ -21,7 +21,7 @@ from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.source import Span
-from cuir.verification.sanitizer import make_diagnostics
+from cuir.verification.on_gpu import make_diagnostics
 
 
 def damage() -> tuple[Cuda, Span]:

@@ -1,8 +1,13 @@
-"""The examples of FlexAttention's tutorial, with the import changed, on a GPU."""
+"""The examples of FlexAttention's tutorial, with the import changed, on a GPU.
+
+The files of the tutorial on training and serving, on a GPU: compiled steps in CUDA graphs, too.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +16,7 @@ from cuir import create_block_mask, flex_attention
 from tests.attn.api.test_tutorial import EXAMPLES, B, D, H, S
 from tests.gpu.flex_cases import Mod, check
 from tests.gpu.isolation import run_isolated
+from tests.page_blocks import find_block, reader_folder, run_python
 
 pytestmark = pytest.mark.gpu
 
@@ -61,3 +67,16 @@ def test_examples(part: int) -> None:
 @pytest.mark.parametrize("case", [run_grouped_queries, run_compiled])
 def test_calls_of_the_tutorial(case: Callable[[], None]) -> None:
     run_isolated(case, seconds=300)
+
+
+def right_of_serve_and_train(name: str) -> str:
+    """Run a file, and what holds behind it."""
+    block = find_block("docs/tutorials/serve_and_train.md", "file", name)
+    with tempfile.TemporaryDirectory() as folder, reader_folder(block.page, Path(folder)):
+        run_python(block)
+    return name
+
+
+@pytest.mark.parametrize("name", ["fit.py", "pack.py", "generate.py", "replay.py"])
+def test_files_run(name: str) -> None:
+    assert run_isolated(right_of_serve_and_train, name, seconds=400) == name

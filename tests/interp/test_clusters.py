@@ -18,7 +18,7 @@ from cuir.interp import Schedule, run
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from tests.interp.conftest import causal
-from tests.interp.test_mutants import mutate, outcomes
+from tests.interp.test_never_crashes import mutate, outcomes
 
 FLAGSHIP = "corpus/kernels/flash_fwd_sm90.cuir"
 SMALL: dict[str, Any] = {"CLUSTER": 2, "BM": 128, "BN": 64}

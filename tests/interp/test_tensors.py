@@ -14,7 +14,7 @@ import cuir
 from cuir.arguments.aliasing import Place
 from cuir.arguments.binding import TORCH
 from tests.explore.programs import check_text, explore_program, fault, tensors
-from tests.gpu.test_additions import LEAST, sum_addends
+from tests.gpu.test_exchange import LEAST, sum_addends
 from tests.interp.conftest import Runner
 
 KINDS = ("read", "write", "add", "bulk read", "bulk write", "bulk add")

@@ -23,8 +23,8 @@ from cuir.interp.without_data import run_without_data
 from cuir.syntax.types import F16, I32
 from tests.explore.test_agreement import CONSUMER, LINES, PRODUCER, program
 from tests.interp.line_faults import line_faults
-from tests.strategies.arguments import arguments
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
+from tests.strategies.typed import arguments
 
 RUN = re.compile(r"^# run: (.*)$", re.MULTILINE)
 SCHEDULES = ["in_order", "random:1", "adversarial:2", "adversarial:engines_first", "adversarial:reverse", "adversarial:starve:1"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.archives import open_transcripts
+from benchmarks.recorded import open_transcripts
 from cuir import CuirError
 from cuir.text.diagnostics import Diagnostic
 from llm.budget import Budget
@@ -237,7 +237,7 @@ def test_the_page_has_the_published_figures_beside_the_models(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("error")  # what does not fit into the picture is told by a warning
 def test_the_plot(tmp_path: Path) -> None:
-    from llm.score_figures import plot
+    from llm.scores import plot
 
     right = [{**r, "right_at": 1, "attempts": [{"stage": "passed", "codes": []}]} for r in run(tmp_path).rows]
     plot(scores(right), tmp_path / "right.svg")

@@ -22,7 +22,7 @@ from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
 from tests.lowering.conftest import HEAD, kernel, text
 from tests.lowering.kernels import FILES, NAMES, ROOT, corpus_kernel
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 from tests.strategies.typed import kernels
 
 

@@ -17,7 +17,7 @@ from cuir.lowering.validate import random_arguments, validate
 from cuir.syntax.types import F32
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 BODY = "x = cast(load(X[0 : 64, :]), f32)\nstore(Z[0 : 64, :], x * 0.5 + scale)"
 

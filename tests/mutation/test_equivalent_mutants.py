@@ -11,9 +11,9 @@ from cuir import show
 from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
+from cuir.mutation.equivalence_arguments import other_setting
 from cuir.mutation.equivalent_mutants import ARGUMENTS, free_number, never_equal, why
 from cuir.mutation.mutant_comparison import Trial
-from cuir.mutation.other_settings import other_setting
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse

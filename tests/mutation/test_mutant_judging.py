@@ -1,4 +1,7 @@
-"""Judging mutants: each by the stages of verification, within a limit, in parallel, and going on where an interrupted run ended."""
+"""Judging mutants: each by the stages of verification, within a limit, in parallel, and going on where an interrupted run ended.
+
+Mutants of programs whose specification is a function: refused by schedules and numbers, and arguments without splice points.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from cuir import CuirError, show
+import corpus
+from corpus.computes import COMPUTES
+from cuir import CuirError, parse, show
 from cuir.bridging import attention_consts
+from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, choose_mutants, judge, mutants, run
+from cuir.mutation.mutant_comparison import Trial, _is_same
 from cuir.mutation.mutant_judging import _block_interrupts
 from cuir.mutation.mutation_report import HEAD
+from cuir.spec.loading import as_any
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Program
+from cuir.syntax.types import F16
 from cuir.verification import verify
 from cuir.verification.report import Stage, VerifyReport
 
@@ -41,7 +51,7 @@ def verify_program() -> VerifyReport:
     return verify(PROGRAM, causal(), JOB.kernel, JOB.consts, JOB.level)  # type: ignore[arg-type]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The program from which mutants are made is verified once for all tests."""
 
@@ -80,6 +90,7 @@ KILLED = {
 }
 
 
+@pytest.mark.usefixtures("verified_once")
 @pytest.mark.parametrize("fault", KILLED)
 def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
     operator, description, stage = KILLED[fault]
@@ -89,6 +100,7 @@ def test_known_faults_are_refused_where_they_belong(fault: int) -> None:
     assert result[:2] == ("killed", stage) and result[2] and result[3], m.diff(show(PROGRAM))
 
 
+@pytest.mark.usefixtures("verified_once")
 @pytest.mark.parametrize(
     ("faults", "least"),
     [
@@ -110,6 +122,7 @@ def test_no_mutant_of_any_class_survives(faults: list[int], least: int) -> None:
     assert data["killed"] == killed and sum(c["all"] for c in data["classes"].values()) == total == data["all"]
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_survivors_are_in_the_report_with_their_difference() -> None:
     item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "survived", "", "", "", 1.0, "--- original")
     same = replace(item, id="2", verdict="same result", reason="nobody waits", what="`z` twice")
@@ -119,6 +132,7 @@ def test_survivors_are_in_the_report_with_their_difference() -> None:
     assert "`x` before `y` (survived)" in text and "`z` twice" not in text.split("refused")[1].split("(survived)")[0]
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_class_without_a_fault_has_no_score() -> None:
     item = Judged("1", 3, "early arrive", (7, 1), "`x` before `y`", "equivalent", "", "", "nobody waits", 1.0, "")
     rows = MutateReport([item, replace(item, id="2", fault=4, verdict="killed")]).rows()
@@ -127,6 +141,7 @@ def test_a_class_without_a_fault_has_no_score() -> None:
     assert "%" not in MutateReport([item]).summary()
 
 
+@pytest.mark.usefixtures("verified_once")
 @pytest.mark.usefixtures("few_problems")
 @pytest.mark.sweep
 @pytest.mark.parametrize("argument", ["nothing is left", "registers alone", "retires all products", "may land before"])
@@ -136,6 +151,7 @@ def test_harmless_mutants_are_verified(argument: str) -> None:
     assert verify(m.program, causal(), "flash_fwd", JOB.consts, seeded=0).ok, m.diff(show(PROGRAM))
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
     program = read_program("flash_fwd_sm90")
     results = {m.description: m for m in mutants(program)}
@@ -150,6 +166,7 @@ def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
 
 
 # ---- what can go wrong
+@pytest.mark.usefixtures("verified_once")
 def test_a_quotient_by_one_is_the_product_with_one() -> None:
     """Sigmoid attention rescales nothing: its factor is 1.0, and x / 1.0 is x * 1.0 to the bit."""
     program = read_program("sigmoid")
@@ -159,6 +176,7 @@ def test_a_quotient_by_one_is_the_product_with_one() -> None:
     assert verdict(find_mutant("rescaled by the inverse"))[0] == "killed"
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(*arguments: object, **named: object) -> None:
         while True:
@@ -169,6 +187,7 @@ def test_a_mutant_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result == ("out of time", "", "", "no verdict within 0.1 s")
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **named: object) -> None:
         raise RuntimeError("lost")
@@ -177,12 +196,14 @@ def test_a_fault_of_ours_is_a_verdict_of_its_own(monkeypatch: pytest.MonkeyPatch
     assert verdict(find_mutant("drop fence_async")) == ("crashed", "", "", "RuntimeError: lost")
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_program_that_is_wrong_is_not_mutated() -> None:
     with pytest.raises(CuirError) as caught:
         run(find_mutant("comparison", "`k <= q").program, ALL[:1], JOB)
     assert caught.value.diagnostics[0].code == "V107"
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, some = tmp_path / "new" / "mutants.jsonl", choose_mutants(ALL, [4, 14], 6, seed=1)
     description: list[tuple[int, int]] = []
@@ -229,6 +250,7 @@ def other_json(path: Path) -> Job:
     return JOB
 
 
+@pytest.mark.usefixtures("verified_once")
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -249,6 +271,7 @@ def test_results_of_something_else_are_refused(change: Callable[[Path], Job], wo
     assert result.code == "U122" and word in result.message and "--out" in (result.hint or "") and out.read_bytes() == before
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (out := tmp_path / "mutants.jsonl").touch()
     requests: list[object] = []
@@ -259,6 +282,7 @@ def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert requests and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     some = [m for m in ALL if m.fault == 14][:3]
     alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
@@ -267,6 +291,7 @@ def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     assert not [t for t in threading.enumerate() if type(t).__name__ == "_ExecutorManagerThread"]  # it would leak semaphores
 
 
+@pytest.mark.usefixtures("verified_once")
 def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
     script = "from cuir.mutation.mutant_judging import Job, _begin; _begin(Job(dict, None, {}), ''); print('alive')"
     with _block_interrupts():
@@ -274,3 +299,57 @@ def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
         child.send_signal(signal.SIGINT)
     assert (*child.communicate(timeout=60), child.returncode) == (b"", b"", 130)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def make_mutants(program: str, kernel: str, consts: dict[str, Const]) -> tuple[Program, list[Mutant], Job]:
+    parsed, computed = parse(corpus.programs()[program].read_text(encoding="utf-8"), program), COMPUTES[program][kernel]
+    spec = as_any(corpus.specification(computed.specification), computed.specification)
+    return parsed, mutants(parsed, kernel), Job(lambda: spec, kernel, {"T": F16, **computed.tested, **consts})
+
+
+@pytest.mark.parametrize(
+    ("operator", "verdict", "stage"),
+    [
+        ("drop mma_wait", "killed", "schedules"),
+        ("drop fence_async", "killed", "schedules"),
+        ("number", "killed", "numbers"),
+        ("store_wait at the end", "same result", ""),
+    ],
+)
+def test_mutants_of_a_matrix_product(operator: str, verdict: str, stage: str) -> None:
+    program, result, job = make_mutants("gemm", "gemm", {"BM": 64, "BN": 64})
+    chosen = [m for m in result if m.operator == operator and not m.equivalent]
+    verdicts = [judge(m.text, show(program), job.load(), job) for m in chosen[:1]]
+    assert [v[:2] for v in verdicts] == [(verdict, stage)], (verdicts, sorted({m.operator for m in result}))
+
+
+def test_trips_that_leave_out_a_part() -> None:
+    """Only parts far above the others tell: exp2 of the difference overflows."""
+    program, result, job = make_mutants("decode_paged", "combine", {"D": 64})
+    less = [m for m in result if "SP - 1" in m.description]
+    assert len(less) >= 2
+    for m in less:
+        assert judge(m.text, show(program), job.load(), job)[:2] == ("killed", "numbers"), m.description
+
+
+def test_launches_are_those_of_the_signature() -> None:
+    program, result, job = make_mutants("gemm", "gemm", {"BM": 64, "BN": 64})
+    trial = Trial(program, result[0].program, job.load(), "gemm", job.consts, "quick")
+    assert {grid for _, grid in trial.launches} == {1, 2} and "long K" in trial.extent
+    assert len(trial.problems) > 8 and trial.has_same_bits(program)
+
+
+def test_sums_in_any_order_are_compared_as_numbers() -> None:
+    x = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    y = x * (1 + 2.0**-22)
+    assert not _is_same((x, True), (y, True)) and _is_same((x, False), (y, False)) and not _is_same((x, False), (x * 1.001, False))
+    assert not _is_same((x, False), (torch.full_like(x, torch.nan), False))
+
+
+def test_a_mutant_is_compared_on_the_inputs_of_the_original() -> None:
+    """Decisive inputs are made from a kernel's text; the number of a row that has kept no key decides nothing."""
+    program, result, job = make_mutants("decode_paged", "decode", {"D": 64})
+    (mutant,) = (m for m in result if m.operator == "number" and m.place == (22, 30))
+    trial = Trial(program, mutant.program, job.load(), "decode", job.consts, "quick")
+    trial.problems = [(case, grid) for case, grid in trial.problems if "decisive 0" in str(case)]
+    assert len(trial.problems) == 1 and trial.has_same_bits(mutant.program)

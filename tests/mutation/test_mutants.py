@@ -1,4 +1,7 @@
-"""Mutants: other programs than the original that parse and print, of every class, with arguments for the harmless ones that hold."""
+"""Mutants: other programs than the original that parse and print, of every class, with arguments for the harmless ones that hold.
+
+A fence for tensors that becomes one for shared memory alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from cuir.mutation import FAULTS, Mutant, choose_mutants, mutants
 from cuir.mutation.mutation_sites import Places, list_sites, replace_node
 from cuir.syntax.nodes import ExprStmt, Func, Name, Program, Return
 from cuir.syntax.walk import walk
-from tests.strategies.effort import examples
+from tests.explore.programs import check_text, fault
+from tests.gpu.test_exchange import EXCHANGE, arguments
+from tests.strategies.selection import examples
 
 EXPERT = "flash_fwd_sm90"
 
@@ -134,3 +139,11 @@ def test_harmless_mutants_carry_their_argument() -> None:
     places = Places(program, program.kernels()["flash_fwd"])
     assert {"k_full", "v_full", "q_full"} == places.filled and places.parities == {"ring"}
     assert not any(m.equivalent for m in result if m.operator.startswith(("drop", "parity", "wrong bytes", "one arrival")))
+
+
+def test_a_fence_of_shared_memory_alone() -> None:
+    results = [m for m in mutants(parse(EXCHANGE, "k.cuir"), "exchange") if m.operator == "fence of shared memory alone"]
+    assert [m.fault for m in results] == [5] and "fence_async()" in results[0].text and not results[0].equivalent
+    dims = dict(zip("U", arguments(1, "cpu")["X"].shape))
+    assert fault(check_text(results[0].text), "in_order", dims) == "R403"
+    assert fault(check_text(EXCHANGE), "in_order", dims) == ""

@@ -18,7 +18,7 @@ HOMES = (
     "cuir/lowering/cuda/operator_text.py",
     "cuir/lowering/cuda/primitives/",
     "cuir/lowering/targets/",
-    "cuir/lowering/ir/table_evaluation.py",
+    "cuir/lowering/ir/evaluate_operations.py",
 )
 MAKERS = (
     "cuir/lowering/ir/constructors.py",

@@ -12,13 +12,12 @@ from cuir.bridging import BridgeReport, Step
 from cuir.mutation import MutateReport
 from cuir.pages.bench_page import render_bench_page
 from cuir.pages.bridge_page import render_bridge_page
-from cuir.pages.code_map import map_code
 from cuir.pages.evaluation_page import Exchange, SampleOutcome, render_evaluation_page
-from cuir.pages.listing_html import render_map
+from cuir.pages.listing_html import map_code, render_map
 from cuir.pages.mutation_page import render_mutation_page
 from cuir.pages.page import Section, render_page
 from cuir.performance.suites.results import read
-from cuir.runtime.sass import Instruction
+from cuir.runtime.machine_code import Instruction
 from tests.pages.chromium import Visit, find_reason_to_skip, visit
 from tests.pages.ring_programs import HANG, TEXT, record
 from tests.pages.test_mutation_page import judge

@@ -13,12 +13,11 @@ import torch
 
 import cuir
 from cuir.interp.event_trace import Event, Trace
-from cuir.pages.diff_html import render_diff
 from cuir.pages.mask_picture import BlockMap, count_blocks, render_blocks
 from cuir.pages.page import Section, render_page, write_page
-from cuir.pages.program_html import render_program
-from cuir.pages.report_html import render_verification
+from cuir.pages.program_html import render_diff, render_program
 from cuir.pages.timeline_picture import FINDING, render_timeline
+from cuir.pages.verification_page import render_verification
 from cuir.text.diagnostics import CuirError
 from cuir.verification.report import Stage, VerifyReport
 from tests.pages.html_text import OUTSIDE, read_text

@@ -7,8 +7,8 @@ import pytest
 import cuir
 from cuir.pages import resources_section
 from cuir.pages.resources_section import make_compiled_sections
+from cuir.runtime.machine_code import Instruction
 from cuir.runtime.nvcc import Compiled, Resources
-from cuir.runtime.sass import Instruction
 from cuir.text.diagnostics import CuirError
 from tests.pages.html_text import read_text
 from tests.testing.programs import SCALE

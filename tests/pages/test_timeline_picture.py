@@ -1,7 +1,11 @@
-"""The timeline of a race: what its bars mean, frames around both accesses, and what is in flight until it is waited for."""
+"""The timeline of a race: what its bars mean, frames around both accesses, and what is in flight until it is waited for.
+
+Rows of barriers: phases follow each other without gaps, and each arrival has its tick.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +15,10 @@ import torch
 import cuir
 from cuir.interp import Trace
 from cuir.pages.schedule_steps import describe_steps, list_pending
-from cuir.pages.timeline_picture import FINDING, render_timeline
+from cuir.pages.timeline_picture import FINDING, make_barrier_rows, render_timeline
 from cuir.text.diagnostics import CuirError
 from tests.pages.html_text import assert_well_formed, read_text
+from tests.pages.ring_programs import HANG, TEXT, record
 
 STORES = """
 @kernel(arch="sm_90a")
@@ -85,3 +90,21 @@ def test_pages_have_the_whole_replay_command(cuir: Callable, tmp_path: Path) -> 
     assert f"replay: cuir verify {file} --against" in page.read_text(encoding="utf-8")
     assert cuir("run", file, "-d", "M=128", "--grid", "1", "--trace", trace).code == 1
     assert f"replay: cuir run {file} -d M=128 --data-seed 0 --schedule in_order --grid 1" in trace.read_text(encoding="utf-8")
+
+
+def test_phases_follow_each_other() -> None:
+    _, trace, _ = record(TEXT)
+    end = max(e.start + e.length for e in trace.events)
+    rows = make_barrier_rows(trace.sync_steps, end)
+    assert [row.name for row in rows] == ["empty[0]", "empty[1]", "full[0]", "full[1]"]
+    assert [len(row.phases) for row in rows] == [4, 3, 4, 3]
+    for row in rows:
+        assert row.phases[0][0] == 0 and row.phases[-1][1] >= end
+        assert all(a[1] == b[0] and a[0] <= a[1] for a, b in itertools.pairwise(row.phases))
+    assert sum(len(row.ticks) for row in rows) == sum(s.kind in ("arrive", "land") for s in trace.sync_steps) == 15
+
+
+def test_a_phase_that_never_ends_stays_open() -> None:
+    _, trace, _ = record(HANG)
+    rows = {row.name: row for row in make_barrier_rows(trace.sync_steps, 10_000.0)}
+    assert rows["empty[0]"].phases == [(0.0, 10_000.0)] and len(rows["empty[0]"].ticks) == 1 and len(rows["full[0]"].phases) == 2

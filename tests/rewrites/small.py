@@ -10,7 +10,7 @@ from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.syntax.nodes import Program
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 TEXT = """\
 LIMIT = 0.5

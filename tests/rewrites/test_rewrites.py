@@ -25,9 +25,8 @@ from cuir.spec.function_specification import AnySpecification
 from cuir.syntax.nodes import Program
 from cuir.verification.spec_dispatch import AnyCase, make_number_cases, make_schedule_cases, prepare_launch
 from tests.rewrites.small import TEXT, Bits, bits, same
-from tests.strategies.arguments import arguments
-from tests.strategies.effort import examples
-from tests.strategies.typed import Case, kernels
+from tests.strategies.selection import examples
+from tests.strategies.typed import Case, arguments, kernels
 
 LENGTHS = {"M": 150}
 SMALL = parse(TEXT)

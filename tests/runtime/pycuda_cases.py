@@ -16,8 +16,8 @@ import cuir
 from cuir.arguments.foreign_arrays import make_view
 from cuir.lowering import Cuda
 from cuir.runtime.driver_api import driver, relax_capture
-from cuir.runtime.driver_loader import DriverKernel
 from cuir.runtime.launch import Launcher, bind_arguments
+from cuir.runtime.loader import DriverKernel
 from cuir.runtime.nvcc import compile_cuda
 from cuir.runtime.pycuda_kernel import PyCudaKernel
 from cuir.runtime.pycuda_loader import import_pycuda

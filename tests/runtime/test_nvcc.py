@@ -21,8 +21,8 @@ from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
 from cuir.performance.search.compiling import _build as build
 from cuir.runtime import nvcc as compiling
+from cuir.runtime.machine_code import count_exponentials
 from cuir.runtime.nvcc import compile_cuda, include_dir, target
-from cuir.runtime.sass import count_exponentials
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError

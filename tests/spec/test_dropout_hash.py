@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cuir import CuirError, Dropout, Lengths, draw_dropout_seed, dropout_mask
 from cuir.spec.dropout_hash import factor_of, threshold_of
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 SEEDS = ((0, 0), (1, 0), (-1, 2**31 - 1), (-(2**31), 7), (12345, 678910))
 SIGMAS = 6.5  # of 8 million correlations the largest is about 5.5

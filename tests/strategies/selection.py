@@ -1,6 +1,8 @@
 """Selection of tests: all but `thorough` ones, a seeded share of each sweep; and the CPU seconds that each may take.
 
 `--thorough=all` runs everything, `--thorough=rest` what a plain run leaves out. A test that is named by its id always runs.
+
+The number of examples of a property: `--hypothesis-profile=thorough` tries more of all.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import zlib
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import settings
 
 SHARE = 4  # one case in so many of a sweep is run
 BUDGET = 5.0  # CPU seconds of one test with its set-up, children included
@@ -63,3 +66,8 @@ def measure_cpu() -> float:
     """User and system seconds of this process and of its finished children."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def examples(factor: float) -> settings:
+    """Settings for a property that tries `factor` times the examples of others, because they are cheap or each takes long."""
+    return settings(max_examples=max(1, round(factor * settings.default.max_examples)))  # type: ignore[attr-defined]

@@ -3,20 +3,24 @@
 A kernel is a loader role, which feeds a ring of stages through mbarriers, and a compute role of one or two warpgroups, which reads the
 stages, multiplies them on the tensor core, and stores what it made of them. What is random: the number of stages and blocks, which
 buffers there are, and all arithmetic, branches and loops in between.
+
+Tensors for the kernels of `typed.py` and of `corpus/faulty`, from their checked signatures.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 
+from cuir.arguments.binding import TORCH
+from cuir.checking.checked import Checked
 from cuir.syntax.nodes import Binary, Call, For, Func, If, Kernel, Literal, Name, Node, Program, Stmt, With
-from cuir.syntax.rewrite import rewrite
-from cuir.syntax.walk import walk
+from cuir.syntax.walk import rewrite, walk
 
 ROWS, COLS = 64, 64
 SHAPES = [(ROWS, COLS), (ROWS, 1), (1, COLS), (ROWS, 8), (1, 1)]
@@ -299,3 +303,18 @@ def _change_block(program: Program, draw: st.DrawFn, kind: str) -> Program:
         body[i], body[i + 1] = body[i + 1], body[i]
     new = replace(chosen, body=tuple(body))
     return rewrite(program, lambda node: new if node is chosen else node)  # type: ignore[no-any-return]
+
+
+def arguments(checked: Checked, dims: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
+    """By name: normal floats, small integers, NaN where the kernel writes; `n` is 2 and `scale` 0.75."""
+    g = torch.Generator().manual_seed(seed)
+    result: dict[str, Any] = {s.name: 2 if s.dtype.name == "i32" else 0.75 for s in checked.scalars}
+    for t in checked.tensors:
+        shape = [dims[d] if isinstance(d, str) else d for d in t.dims]
+        if t.dtype.name == "i32":
+            result[t.name] = torch.randint(-3, 4, shape, generator=g, dtype=torch.int32)
+        elif t.written:
+            result[t.name] = torch.full(shape, float("nan"), dtype=TORCH[t.dtype])
+        else:
+            result[t.name] = torch.randn(shape, generator=g).to(TORCH[t.dtype])
+    return result

@@ -15,7 +15,7 @@ from cuir.syntax import parser
 from cuir.syntax.lalr import PLUGINS
 from cuir.text.diagnostics import CuirError
 from cuir.text.source import Source
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 TEXTS = {name: path.read_text(encoding="utf-8") for name, path in {**corpus.programs(), **corpus.kernels()}.items()}
 SHORT = min(TEXTS.values(), key=len)

@@ -40,7 +40,7 @@ from cuir.syntax.nodes import (
 from cuir.syntax.parser import parse
 from cuir.syntax.walk import walk
 from cuir.text.diagnostics import CuirError
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 from tests.timing import idle_seconds
 
 CORPUS = Path(__file__).parents[2] / "corpus"

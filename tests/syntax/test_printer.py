@@ -11,8 +11,8 @@ from hypothesis import given
 from cuir.syntax.nodes import Binary, Call, Literal, Name, Slice, Subscript, Unary
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import WIDTH, show
-from tests.strategies.effort import examples
 from tests.strategies.programs import expressions, programs
+from tests.strategies.selection import examples
 
 PROGRAMS = sorted((Path(__file__).parents[2] / "corpus").glob("*/*.cuir"))
 PROGRAMS = [p for p in PROGRAMS if p.parent.name != "faulty"]

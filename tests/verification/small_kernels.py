@@ -1,4 +1,7 @@
-"""Right kernels that are no attention, each with its function, and with faults: text and its replacement."""
+"""Right kernels that are no attention, each with its function, and with faults: text and its replacement.
+
+Report of verification on a wrong program: the first report of the first question answered with no.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from cuir.checking.checked import Const
+from cuir.checking.checker import check
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.nodes import Program
 from cuir.syntax.types import BF16, F16, F32
+from cuir.text.diagnostics import CuirError, Diagnostic
+from cuir.verification import Case, check_mask, check_numbers
 
 _ROWS = """
 @kernel(arch="sm_80")
@@ -231,3 +240,14 @@ def kernel(X: Global[T, M, D], G: Global[f32, D], Y: Global[T, M, D], eps: f32, 
         ({"T": F16, "D": 64}, {"T": BF16, "D": 128}),
     ),
 }
+
+
+def read_diagnostic(
+    program: Program, spec: Specification, consts: Mapping[str, Const], mask: Lengths, numbers: Case | None = None
+) -> Diagnostic:
+    checked = check(program, None, consts)
+    with pytest.raises(CuirError) as caught:
+        check_mask(program, checked, spec, mask)
+        if numbers is not None:
+            check_numbers(program, checked, spec, numbers)
+    return caught.value.diagnostics[0]

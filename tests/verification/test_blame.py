@@ -13,7 +13,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.text.diagnostics import Diagnostic
 from cuir.verification import verify
-from tests.verification.mask_diagnostics import read_diagnostic
+from tests.verification.small_kernels import read_diagnostic
 from tests.verification.test_mask_readout import AT
 
 FLASH = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")

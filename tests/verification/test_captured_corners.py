@@ -11,7 +11,7 @@ import torch
 
 import corpus
 from cuir.attn.splicing.backward import KERNEL, transfer_backward
-from cuir.attn.tracing import norms
+from cuir.attn.tracing import distributions
 from cuir.attn.tracing import traced_functions as functions
 from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.checking.checked import Checked
@@ -90,7 +90,7 @@ def test_right_derivatives_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["asinh", "clamp", "norm", "divided"])
 def test_the_chain_rule_of_a_formula_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (functions, norms):
+    for module in (functions, distributions):
         monkeypatch.setattr(module, "attach_partials", lambda value, partials, *operands: value)
     with pytest.raises(CuirError, match=r"V30[12]|X124"):
         judge(name)

@@ -28,7 +28,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import F16
 from cuir.verification import check_mask
-from tests.verification.mask_diagnostics import read_diagnostic
+from tests.verification.small_kernels import read_diagnostic
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
 AT = Lengths(1, 1, 1, 90, 110)

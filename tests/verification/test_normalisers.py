@@ -12,7 +12,7 @@ from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from cuir.verification import Case, Problem, check_contracts, check_mask, check_numbers
-from tests.verification.mask_diagnostics import read_diagnostic
+from tests.verification.small_kernels import read_diagnostic
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 32}
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ import corpus
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.parser import parse
-from cuir.verification import VerifyReport, numbers_stage, schedules_stage, side_processes, stages, time_limits, verify
+from cuir.verification import VerifyReport, numbers_stage, resource_limits, schedules_stage, side_processes, stages, verify
 from cuir.verification.side_processes import SideProcesses, count_usable_processes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -101,7 +101,7 @@ def test_results_that_cannot_be_sent_are_left_to_the_caller() -> None:
 
 
 def test_processes_that_fall_silent_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "SILENCE", 0.3)
+    monkeypatch.setattr(resource_limits, "SILENCE", 0.3)
     observed = Observation()
     with SideProcesses([[lambda: time.sleep(60), lambda: time.sleep(60)]], observed, 2) as shared:
         assert shared.results(0) == [None, None]

@@ -12,7 +12,7 @@ from cuir.checking.checked import Checked
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import F16
-from cuir.verification import step_counts, time_limits
+from cuir.verification import resource_limits, step_counts
 from cuir.verification.step_counts import COUNTS, make_counted_cases, make_far_cases
 from cuir.verification.tile_steps import find_steps, find_unit_dims
 from cuir.verification.values.cases import Draw
@@ -137,7 +137,7 @@ def test_further_ways_end_with_the_time(seconds: float, ways: int, monkeypatch: 
     checked = check(product(ONE_BY_ONE))
     cases = [Draw(f"steps: {i}", {"M": 64, "K": 64}) for i in range(5)]
     monkeypatch.setattr(step_counts, "run_unless_too_large", note)
-    monkeypatch.setattr(time_limits, "FURTHER_WAYS", seconds)
+    monkeypatch.setattr(resource_limits, "FURTHER_WAYS", seconds)
     monkeypatch.setattr(step_counts, "make_far_cases", lambda *_: [])
     assert (
         sum(job() for job in step_counts.make_counted_jobs(checked, SPEC, cases, "full")) == len(observed) == len(set(observed)) == 5 * ways

@@ -1,6 +1,8 @@
 """Block masks: ours, with a mask_mod and lengths, and those of torch.nn.attention.flex_attention.
 
 Masks that were edited, sliced or built from blocks are in materialised_block_masks.py.
+
+Tensors that mods and masks hold, whose memory no graph reuses.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention import flex_attention as torch_flex
 
+from ...caching import WeakValueMemo
 from ...spec.specification import Lengths, Specification, list_requested_lengths
 from ...text.notebook import render_in_notebook
 from ..capture.attention_request import Mod
@@ -19,7 +22,23 @@ from ..capture.capture_keys import make_capture_key
 from ..capture.graph_errors import at_tracing, has_tried_tracer
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..splicing.captured_arguments import State, memory_of, state_of
-from .steady_tensors import mark_steady
+
+_STEADY: WeakValueMemo[int, torch.Tensor] = WeakValueMemo("flex.steady_tensors", key="id of the tensor", invalidation="the tensor died")
+
+
+def mark_steady(tensors: tuple[torch.Tensor, ...]) -> None:
+    """Register tensors that mods hold.
+
+    Other tensors that reach the operator are results of the graph, which may reuse their memory.
+    """
+    for t in tensors:
+        _STEADY[id(t)] = t
+
+
+def is_steady(t: torch.Tensor) -> bool:
+    """Return True if a call may be cached with a tensor that a graph passes."""
+    return (_STEADY.get(id(t)) is t or isinstance(t, torch.nn.Parameter)) and not t.is_inference()
+
 
 INITIAL_FIELDS = frozenset(("mask_mod", "seq_lengths", "BLOCK_SIZE"))  # fields that a LazyBlockMask has from the start
 FIELDS = 5  # attributes of a LazyBlockMask without blocks
@@ -328,4 +347,4 @@ def check_mask(block_mask: torch_flex.BlockMask | None, at: Lengths) -> None:
             wrong("U412", f"the block mask is for a {name} of {expected}, found {actual}", hint="None if the mask does not depend on it")
 
 
-__all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "get_mask_mod"]
+__all__ = ["LazyBlockMask", "check_mask", "create_block_mask", "create_nested_block_mask", "get_mask_mod", "is_steady", "mark_steady"]

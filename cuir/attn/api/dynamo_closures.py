@@ -24,8 +24,7 @@ from ..capture.attention_request import Mod, Weighting
 from ..capture.call_inputs import check_wrapped
 from ..capture.capture_keys import make_capture_key
 from ..capture.dispatcher_calls import has_no_numbers, is_traced
-from ..capture.graph_errors import at_tracing, has_tried_tracer
-from ..capture.graph_places import name_in_code, remember_places, span_of_error
+from ..capture.graph_errors import at_tracing, has_tried_tracer, name_in_code, remember_places, span_of_error
 from .operator import UNKNOWN, GraphMods, ReadMod, collect_captured, handle_of, register_mods
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from ..capture.graph_errors import at_tracing
 from ..masks.block_lists import PAIRS, count_kept_pairs
 from ..splicing.captured_arguments import Snapshot, State, are_unchanged, memory_of, state_of, take_snapshot
 from ..tracing.traced_result import Traced
-from .block_masks import LazyBlockMask
-from .steady_tensors import mark_steady
+from .block_masks import LazyBlockMask, mark_steady
 
 MASKS_ARE_CONSTANTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (
     2,

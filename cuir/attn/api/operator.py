@@ -27,8 +27,7 @@ from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, O
 from ..capture.call_inputs import Seeded, check_options, check_tensors, parts_for
 from ..capture.capture_keys import Path, follow, make_capture_key
 from ..capture.double_backward import differentiate_once
-from ..capture.graph_errors import at_tracing, of_operator
-from ..capture.graph_places import at_users_places
+from ..capture.graph_errors import at_tracing, at_users_places, of_operator
 from ..capture.kernel_operands import empty_as, output_for, without_room
 from ..kernels.attention_kernel import ATTENTIONS, Ready, name_of
 from ..kernels.autograd import BackwardInputs, backward
@@ -36,10 +35,10 @@ from ..outputs.max_scores import MAX_SCORES
 from ..outputs.output_table import OUTPUT_SETS, name_operator
 from ..splicing.captured_arguments import Snapshot, state_of, take_snapshot
 from ..splicing.specification_copies import rebuild_mods
-from ..tracing.captured_parameter import Parameter
-from ..tracing.pair_text import Translate, translate_pairs
+from ..tracing.refusal import Translate, translate_pairs
+from ..tracing.traced_result import Parameter
+from .block_masks import is_steady, mark_steady
 from .prepared_calls import prepare
-from .steady_tensors import is_steady, mark_steady
 
 SCHEMA = "(Tensor query, Tensor key, Tensor value, Tensor[] captured, str handle, float scale, bool enable_gqa, str backend, str verify, SymInt[] block_size=[])"
 BACKWARD_SCHEMA = SCHEMA.replace(

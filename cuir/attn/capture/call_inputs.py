@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from ...arguments.binding import TORCH
 from ...ops.limits import runs
 from ...spec.dropout_hash import WORDS, draw_dropout_seed
-from ...syntax.plain_numbers import plain_number
+from ...syntax.caller_values import plain_number
 from ...syntax.types import BF16, F16, F32, DType
 from ...syntax.types import DTYPES as NAMED
 from ...text.diagnostics import CuirError

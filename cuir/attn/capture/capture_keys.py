@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ...text.user_code import function_span
+from ...text.source import function_span
 from ..splicing.captured_arguments import are_unchanged, memory_of, state_of
 from .capture_walk import FUNCTIONS, CapturedPlace, Link, Path, TooMuchError, Walk
 

@@ -27,11 +27,10 @@ import numpy as np
 import torch
 
 from ...caching import memoize
-from ..tracing.attributes import EMPTY as _UNBOUND
-from ..tracing.attributes import attributes_of, slot_names, slot_of
 from ..tracing.proxy import Proxy, Rows
 from ..tracing.trace import foreign, foreign_file
-from ..tracing.traced_methods import globals_read
+from ..tracing.user_objects import EMPTY as _UNBOUND
+from ..tracing.user_objects import attributes_of, globals_read, slot_names, slot_of
 
 FUNCTIONS = 1000  # of which a mod is compared with another one
 Path = tuple[tuple[str, str], ...]

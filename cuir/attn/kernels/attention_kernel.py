@@ -17,8 +17,8 @@ from ...caching import Memo, WeakValueMemo
 from ...checking.checked import Checked, Const
 from ...spec.loading import as_specification
 from ...spec.specification import Lengths, Specification, lengths_of
+from ...syntax.caller_values import plain_number
 from ...syntax.nodes import Program
-from ...syntax.plain_numbers import plain_number
 from ...syntax.types import F32, DType
 from ...text.diagnostics import CuirError
 from ..capture.attention_request import Level
@@ -37,7 +37,7 @@ from ..capture.call_inputs import (
     prepare_dropout,
 )
 from ..capture.capture_keys import CaptureKey, make_capture_key
-from ..capture.captured_tensors import DeviceArguments
+from ..capture.device_tensors import DeviceArguments
 from ..capture.dispatcher_calls import has_no_numbers, is_dispatched
 from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import output_for, pack_rows, strides_fit, without_room
@@ -46,10 +46,9 @@ from ..outputs.output_table import OUTPUT_NAMES, name_operator
 from ..splicing.captured_arguments import Cache, State, are_unchanged, memory_of, sources_of, state_of
 from ..splicing.dropout_splice import arguments_of
 from ..splicing.splice import TransferResult, transfer
-from ..tracing.captured_parameter import Parameter
 from ..tracing.read_ranges import Reads, trace_without_clashes
 from ..tracing.splice_names import DROPOUT
-from ..tracing.traced_result import Traced
+from ..tracing.traced_result import Parameter, Traced
 from . import decoding
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
@@ -330,7 +329,7 @@ class Attention:
 
         Raises CuirError if the program is wrong.
         """
-        from .verification_verdicts import verify_or_recall
+        from .transfers import verify_or_recall
 
         if self.level == "off":
             return None

@@ -22,7 +22,7 @@ from ...spec.gradients import pad_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
 from ..capture.call_inputs import need_gradients, need_hopper, need_warm, wrong
-from ..capture.captured_tensors import DeviceArguments
+from ..capture.device_tensors import DeviceArguments
 from ..capture.double_backward import GradientError, differentiate_once
 from ..capture.first_call_progress import Progress
 from ..capture.kernel_operands import (
@@ -37,12 +37,11 @@ from ..capture.kernel_operands import (
 )
 from ..splicing.captured_arguments import Snapshot, take_snapshot
 from ..splicing.splice import TransferResult
-from ..tracing.captured_parameter import Parameter
 from ..tracing.mod_evaluator import evaluate
 from ..tracing.splice_names import DROPOUT
+from ..tracing.traced_result import Parameter
 from . import backward_kernels
-from .backward_heuristics import has_few_keys
-from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_heads, plan_gradients
+from .backward_kernels import BY_QUERIES, KERNEL, RequestedGradients, deals_heads, has_few_keys, plan_gradients
 from .settings import Settings
 
 KNOWN_SHAPES = 64  # size limit of the cache of replayable passes
@@ -459,7 +458,7 @@ def _make_zeros(attention: Attention, places: Iterable[int], like: torch.Tensor)
 
     PyTorch gives the same.
     """
-    from ..splicing.gradient_paths import collect_gradient_paths
+    from ..splicing.captured_gradients import collect_gradient_paths
 
     traced = attention.traced
     names = collect_gradient_paths(traced.differentiated[0])

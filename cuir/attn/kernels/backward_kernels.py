@@ -10,6 +10,14 @@ the other
 kernel, and no f32 tensor. For f32 inputs the kernels are `flash_bwd_f32` and `flash_bwd_dq_f32`, and dQ always comes
 from the
 latter: only gradients of captured tensors are added up in no fixed order.
+
+Heuristic for a separate kernel for dQ, which pays where queries have few keys.
+
+Adding dQ up in f32 moves it five times (zeros, the reads and writes of the additions, `finish`), whatever the mask. A
+separate
+kernel reads Q, K, V and dO once more, and computes scores and dP twice. So it is the faster way for few keys a query,
+and the
+slower one for many; the more a score costs, the sooner it is slower.
 """
 
 from __future__ import annotations
@@ -22,22 +30,25 @@ from typing import Literal, Protocol
 import torch
 
 from ...checking.checked import Checked, Const
+from ...performance.selection.device import bandwidth
 from ...spec.specification import Lengths, Specification
 from ...syntax import nodes
 from ...syntax.nodes import Program
 from ...syntax.types import F32
 from ...syntax.walk import names_read
-from ..capture.call_inputs import need_warm
+from ..capture.call_inputs import capturing, need_warm
 from ..capture.capture_keys import CaptureKey
-from ..capture.captured_tensors import DeviceArguments
+from ..capture.device_tensors import Counting, DeviceArguments
 from ..capture.first_call_progress import Progress
+from ..masks.block_lists import Lists
 from ..splicing.backward import KERNEL, has_uneven_work
+from ..splicing.backward import QUERY_KERNEL as BY_QUERIES
 from ..splicing.captured_arguments import Cache, sources_of
 from ..splicing.derivative import dscore
-from ..splicing.query_gradients import KERNEL as BY_QUERIES
 from ..splicing.splice import TransferResult
 from ..tracing.traced_result import Traced
 from .experts import origin_of
+from .settings import KNOWN_LENGTHS, Settings
 from .transfers import places_read_by_gradients, transfer_backward_to_expert, transfer_queries_to_expert
 
 NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
@@ -73,7 +84,7 @@ class RequestedGradients:
         learned: gradients of these captured tensors, by their index among the captured parameters.
         in_order: deterministic, bit for bit.
         spread: dK and dV of a key head are added up from a CTA for each of its query heads (`deals_heads`).
-        separate_queries: dQ comes from a kernel of its own (backward_heuristics.py).
+        separate_queries: dQ comes from a kernel of its own (backward_kernels.py).
         of_lse: LSE has a gradient as well, which a kernel of dQ alone does not take.
     """
 
@@ -162,7 +173,7 @@ class Part:
 
         Raises CuirError if it is wrong.
         """
-        from .verification_verdicts import verify_or_recall
+        from .transfers import verify_or_recall
 
         attention, step = self.attention, self.step
         if attention.level != "off":
@@ -306,4 +317,85 @@ def _around(kernel: str, attention: Attention, **consts: Const) -> Step:
     return Step(program, kernel, {n: v for n, v in {**attention.fixed, **consts}.items() if n in parameters})
 
 
-__all__ = ["BY_QUERIES", "KERNEL", "Attention", "Part", "Plan", "RequestedGradients", "Step", "deals_heads", "plan_gradients"]
+# Keys that a query visits, in blocks of 128, as a multiple of the head dim. On an H200 (where it is 3.1) 2.5 is a gain
+# of 5 % (head dim
+# 128), 3.3 a loss of 6 % (96), 2.3 a gain of 2 % (256).
+FEW = 4.5
+# Factor where the heads of a group would be dealt to separate CTAs, whose dK and dV are added up, too: on an H200 4.5
+# is a gain of 6 %
+# (128), 5.0 one of 27 % (64).
+SHARED_OUT = 1.7
+BANDWIDTH = 3.35e12  # bytes a second, of the device that FEW is for
+PRODUCTS, PLAIN = 4096, 128  # operations in a clock of a multiprocessor: of the tensor core, and others
+# instructions of a pair without its score: an exponential, which takes as long as eight others, and eight others
+OWN_ROWS = 16
+
+
+def has_few_keys(
+    settings: Settings,
+    data: TransferResult,
+    device_arguments: DeviceArguments | None,
+    at: Lengths,
+    device: torch.device,
+    spread: bool = False,
+) -> bool:
+    """Decide whether the queries of a call have so few keys that a separate kernel computes dQ faster.
+
+    The first call of these lengths waits for the device; later ones use the count of earlier data until their own
+    arrives. In the interpreter this is False.
+
+    Args:
+        data: the captured values of the forward call's mods.
+        device_arguments: the arguments that its kernel took for them.
+        spread: the heads of a group would otherwise be dealt to separate CTAs.
+    """
+    dim, score = max(int(settings.fixed[n]) for n in ("D", "DV")), settings.score  # type: ignore[arg-type]
+    if device.type != "cuda" or score is None:
+        return False
+    if score.special:  # computing it twice was slower when measured (a soft cap, 1024 keys, head dim 128)
+        return False
+    keys, cost = mean_visited_keys(settings, data, device_arguments, at), 4 * dim / PRODUCTS + OWN_ROWS / PLAIN
+    if keys is None:
+        return False
+    return keys <= FEW * (SHARED_OUT if spread else 1) * dim * cost / (cost + score.plain / PLAIN) * BANDWIDTH / (
+        bandwidth(device.index or 0) or BANDWIDTH
+    )
+
+
+def mean_visited_keys(settings: Settings, data: TransferResult, device_arguments: DeviceArguments | None, at: Lengths) -> float | None:
+    """Return the keys that a query visits on average, in whole blocks; None if they are unknown.
+
+    While the device has not counted those of this data, the last count for these lengths is returned.
+    """
+    if not isinstance(data.lists, Lists) or device_arguments is None:
+        return settings.count_visited_keys(at, settings.numbers(data.captured))
+    if device_arguments.visited is not None:
+        return device_arguments.visited
+    previous = settings.counted.get(at)
+    if previous is not None and capturing():  # an event must not be queried during a capture
+        return previous
+    if device_arguments.counting is None:
+        need_warm("counting the blocks of a mask")
+        count, blocks = device_arguments.tensor(data.lists.count), device_arguments.tensor(data.lists.list).shape[-1]
+        device_arguments.counting = Counting(count[..., 1].float().mean() * (at.N / blocks))
+    if previous is not None and not device_arguments.counting.has_arrived():
+        return previous
+    if len(settings.counted) >= KNOWN_LENGTHS:
+        settings.counted.clear()
+    device_arguments.visited = settings.counted[at] = device_arguments.counting.value()
+    return device_arguments.visited
+
+
+__all__ = [
+    "BY_QUERIES",
+    "KERNEL",
+    "Attention",
+    "Part",
+    "Plan",
+    "RequestedGradients",
+    "Step",
+    "deals_heads",
+    "has_few_keys",
+    "mean_visited_keys",
+    "plan_gradients",
+]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...checking.checked import Const
 from ...spec.specification import Lengths
 from ...syntax.nodes import Name, Program, ScalarType, Subscript
-from ...syntax.rewrite import rewrite
 from ...syntax.types import F32
+from ...syntax.walk import rewrite
 from ..splicing.splice import TransferResult
 from . import decoding
 from .settings import Numbers, Settings
@@ -102,7 +102,7 @@ class CacheSettings(DecodeSettings):
         return Work.of(rewrite(self.program, whole))
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.cached_attention import make_cached_specification
+        from ..verification.serving_specifications import make_cached_specification
 
         return make_cached_specification(transferred.spec, _make_captured_arguments(self.program, transferred), "TOKENS" in self.fixed)
 
@@ -118,7 +118,7 @@ class VarlenSettings(Settings):
     @functools.cached_property
     def tall(self) -> dict[str, Const]:
         """The setting for long sequences; `start` if none with taller tiles is known."""
-        from ...performance.search.verdicts import fits
+        from ...performance.search.space import fits
 
         settings = ({**start, **self.fixed} for start in self.starts if start.get("BM") == TALL)
         return next((consts for consts in settings if fits(self.program, None, consts)), self.start)
@@ -138,7 +138,7 @@ class VarlenSettings(Settings):
         return Choice(self.choose_untuned(at), "start", "by the longest sequence: the device alone knows the others")
 
     def specification(self, transferred: TransferResult) -> AnySpecification:
-        from ..verification.packed_attention import make_packed_specification
+        from ..verification.serving_specifications import make_packed_specification
 
         return make_packed_specification(transferred.spec, _make_captured_arguments(self.program, transferred))
 

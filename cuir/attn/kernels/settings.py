@@ -17,7 +17,7 @@ from ...spec.specification import Lengths
 from ...syntax.nodes import Expr, Program
 from ..capture.call_inputs import need_warm
 from ..capture.first_call_progress import Progress
-from ..tracing.captured_parameter import Parameter
+from ..tracing.traced_result import Parameter
 
 if TYPE_CHECKING:
     from ...performance.selection import Choice
@@ -74,7 +74,7 @@ class Settings:
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         """The setting for the interpreter, and for reports that are of no problem."""
-        from ...performance.search.verdicts import fits
+        from ...performance.search.space import fits
 
         settings = ({**start, **self.fixed} for start in self.starts)
         return next((consts for consts in settings if fits(self.program, None, consts)), self.fixed)
@@ -153,7 +153,7 @@ class Settings:
 
     def require_fit(self, consts: Mapping[str, Const]) -> None:
         """Raise the checker's CuirError for a setting that it refuses."""
-        from ...performance.search.verdicts import fits
+        from ...performance.search.space import fits
 
         if not fits(self.program, None, consts):
             self.check_program(consts)
@@ -234,7 +234,7 @@ class Settings:
 
         Consts that the user chose are unchanged.
         """
-        from ...performance.search.verdicts import fits
+        from ...performance.search.space import fits
 
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ...ops.expressions import traits
 from ...syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
 from ...syntax.printer import show
-from ...syntax.rewrite import substitute
-from ...syntax.walk import names_read, walk
+from ...syntax.walk import names_read, substitute, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
 from .tile_splice import Work
 

@@ -15,8 +15,7 @@ import torch
 
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.nodes import Expr, GlobalType, Param
-from ...syntax.rewrite import rename_names
-from ...syntax.walk import names_read, walk
+from ...syntax.walk import names_read, rename_names, walk
 from ..tracing.mod_evaluator import Value, evaluate
 from ..tracing.splice_names import BITS, LISTS
 from .block_bounds import ALL_ROWS_ALIKE

@@ -15,12 +15,11 @@ import torch
 from ...ops.expressions import traits
 from ...spec.specification import LENGTHS, Lengths
 from ...syntax.nodes import Binary, Expr, GlobalType, Literal, Name, Param, Subscript
-from ...syntax.rewrite import with_children
 from ...syntax.types import F32
-from ...syntax.walk import IdentityKey, children, names_read
-from ..tracing.captured_parameter import Parameter
+from ...syntax.walk import IdentityKey, children, names_read, with_children
 from ..tracing.mod_evaluator import Value, evaluate
 from ..tracing.splice_names import DISTANCES
+from ..tracing.traced_result import Parameter
 from .block_lists import TooLarge
 from .pair_costs import DISTANCE_READ
 from .predicate import linear

@@ -11,7 +11,7 @@ import torch
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...checking.checked import Const
 from ...spec.specification import Lengths, Normalize
-from ...syntax.plain_numbers import plain_number
+from ...syntax.caller_values import plain_number
 from ..api.operator import GraphMods, define, restore_variant
 from ..capture.attention_request import Level, Mod, Variant, weighting_of
 from ..capture.call_inputs import (

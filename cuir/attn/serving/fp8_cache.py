@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from ..capture.call_inputs import check_gradient, wrong
-from ..capture.constant_tensors import constant
+from ..capture.device_tensors import constant
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = 448.0  # finite number of the dtype

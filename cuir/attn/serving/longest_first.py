@@ -21,7 +21,7 @@ from ...checking.checked import Checked
 from ...checking.checker import check
 from ...runtime.launch import get_capture_id
 from ...syntax.nodes import Program
-from ..capture.constant_tensors import constant
+from ..capture.device_tensors import constant
 from ..kernels.experts import parse_shipped
 from ..splicing.captured_arguments import state_of
 

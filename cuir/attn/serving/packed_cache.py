@@ -14,7 +14,7 @@ from ...arguments.requirements import COPY_ALIGNMENT
 from ...spec.specification import Lengths
 from ..capture.attention_request import Variant
 from ..capture.call_inputs import precision
-from ..capture.constant_tensors import constant
+from ..capture.device_tensors import constant
 from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class

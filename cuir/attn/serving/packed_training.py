@@ -17,11 +17,11 @@ from ..api.dense_calls import run
 from ..api.operator import OPERATOR, UNKNOWN, GraphMods, Handled, get_handled, handle_for
 from ..capture.attention_request import AttentionRequest, Mod, Options, Variant, Weighting
 from ..capture.call_inputs import Seeded, capturing, check_differentiable
-from ..capture.captured_tensors import Counting
+from ..capture.device_tensors import Counting
 from ..capture.graph_errors import at_tracing
 from ..capture.symbolic_sizes import is_known
 from ..splicing.captured_arguments import memory_of, state_of
-from ..tracing.pair_text import Translate, translate_pairs
+from ..tracing.refusal import Translate, translate_pairs
 from .per_sequence import is_causal, rule
 from .serving_requests import Bounds, PackedTensors
 

@@ -11,7 +11,7 @@ from torch.nested._internal.nested_tensor import NestedTensor, nested_view_from_
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...caching import Memo
 from ...spec.specification import Lengths, Normalize
-from ...syntax.plain_numbers import plain_number
+from ...syntax.caller_values import plain_number
 from ...text.diagnostics import CuirError
 from ..api.operator import GraphMods, define, restore_variant
 from ..capture.attention_request import AttentionRequest, Level, Mod, Options, Variant, weighting_of
@@ -31,7 +31,7 @@ from ..capture.call_inputs import (
     word,
     wrong,
 )
-from ..capture.constant_tensors import constant
+from ..capture.device_tensors import constant
 from ..capture.kernel_operands import autocast, autocasts, pack_rows, strides_fit
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
 from ..kernels.experts import Form

@@ -3,6 +3,10 @@
 The splice points mirror the forward pass's: `score` and `keep` are the same, `dscore` is the score's derivative, and a
 block of keys visits blocks of queries. block_bounds.py and block_lists.py find these for the mask with queries and keys exchanged.
 `captured_begin`, `captured_step` and `captured_end` compute the gradients of captured tensors (captured_gradients.py).
+
+Transfer of the kernel of dQ alone.
+
+Its splice points are the forward pass's, and `dscore`, the score's derivative.
 """
 
 from __future__ import annotations
@@ -17,8 +21,7 @@ from ...spec.specification import Specification
 from ...syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
 from ...syntax.parser import parse
 from ...syntax.printer import show
-from ...syntax.rewrite import rename_names
-from ...syntax.walk import names_read
+from ...syntax.walk import names_read, rename_names
 from ..masks.block_bounds import blocks
 from ..masks.block_lists import column_lists_for, exchange_sides
 from ..masks.tile_splice import Work
@@ -29,7 +32,7 @@ from .captured_gradients import PREFIX, gradient_of, local_names, make_gradient_
 from .derivative import dscore
 from .dropout_splice import with_dropout_gradients
 from .quotient_bounds import bound_columns
-from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, without_functions
+from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, transfer, without_functions
 
 KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`
 _NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
@@ -163,4 +166,41 @@ def _order_items(tile: Func, work: Work) -> Func:
     return replace(tile, body=(*tile.body[:-1], replace(last, value=replace(last.value, items=(*head, from_end)))))
 
 
-__all__ = ["KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward"]
+QUERY_KERNEL = "flash_bwd_dq"
+
+
+def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Traced | None = None) -> TransferResult:
+    """Replace the splice points of the forward pass, and `dscore`.
+
+    `traced` is the trace of the specification. Raises CuirError: X120-X123 for what cannot be traced, X109 for weights
+    other than a softmax's, or a score whose derivative is unknown, X130, X131 for a program that is no such kernel.
+    """
+    require_softmax(spec)
+    require_points(origin, origin.kernels()[QUERY_KERNEL], {"dscore": 5})
+    traced = trace_without_clashes(spec) if traced is None else traced
+    used = read_by_gradients(traced)
+    # LSE holds a sink
+    traced = replace(traced, sink=None, parameters=tuple(p for p in traced.parameters if p.name in used))
+    traced = replace(traced, user_names=tuple(a for a in traced.user_names if a[1] in used)).rename_reserved(
+        names_of(origin) | list_reserved()
+    )
+    result = transfer(
+        origin, replace(spec, sink=None, max_scores=False, outputs=(), dropout=None), QUERY_KERNEL, traced=traced, bits=False, tables=False
+    )
+    names = {mine.name: parameter.name for mine, parameter in zip(traced.parameters, result.captured, strict=True)}
+    old = origin.funcs()["dscore"]
+    value = rename_names(dscore(*traced.differentiated), names)
+    new = replace(old, body=(Return(value),))
+    items = tuple(new if isinstance(i, Func) and i.name == "dscore" else i for i in result.program.items)
+    changed = replace(result.program, items=items)
+    if spec.dropout is not None:
+        changed = with_dropout_gradients(changed, changed.kernels()[QUERY_KERNEL])
+    before, after = show(origin), show(changed)
+    program = parse(after, f"{spec.name}_dq.cuir")
+    replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
+    return replace(
+        result, program=program, text=after, diff=diff_texts(before, after, QUERY_KERNEL, spec.name), replaced=replaced, spec=spec
+    )
+
+
+__all__ = ["KERNEL", "QUERY_KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward", "transfer_query_gradients"]

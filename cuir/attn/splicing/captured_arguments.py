@@ -21,11 +21,10 @@ from ...text.diagnostics import CuirError
 from ..masks.block_lists import ColumnLists, Lists, column_lists_for, lists_for
 from ..masks.distance_tables import by_distance
 from ..outputs.output_table import OUTPUT_NAMES
-from ..tracing.captured_parameter import Parameter, Value
 from ..tracing.mod_evaluator import evaluate
 from ..tracing.splice_names import BACKWARD_POINTS, BITS, DISTANCES, DROPOUT, GRADIENTS, LISTS, STANDARD, list_reserved, names_of
 from ..tracing.trace import trace
-from ..tracing.traced_result import Traced
+from ..tracing.traced_result import Parameter, Traced, Value
 from .captured_gradients import gradients_of
 from .dropout_splice import arguments_of
 

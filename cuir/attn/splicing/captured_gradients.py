@@ -3,6 +3,11 @@
 A tile of the backward kernel has keys as rows. Gradients of a read that all queries of a key share are summed along the
 row in registers, over all blocks, and added to memory once; gradients of one pair, or of a query, are added to memory
 for each pair.
+
+Captured tensors on which a score depends as PyTorch's autograd sees it.
+
+A score also depends on those for which the derivative is 0 everywhere: `0.0 * bias[h]` and `torch.round(bias[h])` have
+gradients of zeros, where `bias[h] > 0` and `bias[h].detach()` have none.
 """
 
 from __future__ import annotations
@@ -11,10 +16,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
+from ...ops.expressions import operation
 from ...syntax.nodes import Binary, Expr, Func, GlobalType, Kernel, Literal, Name, Param, Subscript
 from ...syntax.parser import parse
 from ...syntax.printer import show
-from ...syntax.walk import NamesRead, names_read, walk
+from ...syntax.types import DTYPES
+from ...syntax.walk import IdentityKey, NamesRead, names_read, walk
+from ..tracing.derivative_marks import extremes_of, is_detached, partials_of
 from ..tracing.traced_result import Traced
 from .derivative import of_read
 
@@ -152,4 +160,41 @@ def _lines(lines: list[str]) -> str:
     return "\n    ".join(lines)
 
 
-__all__ = ["gradient_of", "gradients_of", "local_names", "make_gradient_functions"]
+def collect_gradient_paths(score: Expr) -> set[str]:
+    """Return names of tensors with a differentiable path from their elements to a score with marks.
+
+    A path is differentiable if all its operations are.
+    """
+    names: set[str] = set()
+    visited: set[IdentityKey] = set()  # tracing shares subexpressions
+    pending = [score]
+    while pending:
+        e = pending.pop()
+        if (key := IdentityKey(e)) in visited:
+            continue
+        visited.add(key)
+        if isinstance(e, Subscript):
+            names |= {e.value.id} if isinstance(e.value, Name) else set()
+        elif not is_detached(e):
+            pending += _differentiable_operands(e)
+    return names
+
+
+def _differentiable_operands(e: Expr) -> list[Expr]:
+    """Return the operands by which PyTorch differentiates an operation."""
+    if (pairs := partials_of(e)) is not None:
+        return [operand for operand, _ in pairs]
+    if (operands := extremes_of(e)) is not None:
+        return list(operands)
+    op_args = operation(e)
+    if op_args is None:
+        return []
+    op, args = op_args
+    if op.traits.chooses:
+        return list(args[1:])
+    if op.traits.converts:
+        return list(args[:1]) if isinstance(args[1], Name) and DTYPES[args[1].id].is_float else []
+    return [] if op.traits.compares else list(args)
+
+
+__all__ = ["collect_gradient_paths", "gradient_of", "gradients_of", "local_names", "make_gradient_functions"]

@@ -36,11 +36,10 @@ from ...syntax.nodes import (
     Unary,
 )
 from ...syntax.parser import parse
-from ...syntax.rewrite import rewrite, rewrite_block, with_children
-from ...syntax.walk import names_read, walk
+from ...syntax.walk import names_read, rewrite, rewrite_block, walk, with_children
 from ...text.diagnostics import CuirError
-from ..tracing.captured_parameter import with_parameters
 from ..tracing.splice_names import DROPOUT, names_of
+from ..tracing.traced_result import with_parameters
 from .normalisers import is_parted
 
 SEED, THRESHOLD, FACTOR = DROPOUT

@@ -30,8 +30,7 @@ from ...syntax.nodes import (
     Subscript,
 )
 from ...syntax.parser import parse
-from ...syntax.rewrite import rewrite, rewrite_block, substitute
-from ...syntax.walk import names_read, walk
+from ...syntax.walk import names_read, rewrite, rewrite_block, substitute, walk
 from ...text.diagnostics import CuirError
 from ..outputs.attention_output import AttentionOutput, RowState
 from ..outputs.output_table import can_merge, describe_outputs, find_outputs

@@ -12,8 +12,7 @@ from functools import reduce
 
 from ...ops.expressions import comparison, traits
 from ...syntax.nodes import Binary, Expr
-from ...syntax.rewrite import with_children
-from ...syntax.walk import names_read
+from ...syntax.walk import names_read, with_children
 from ..masks.pair_costs import divides
 from ..masks.predicate import positive
 

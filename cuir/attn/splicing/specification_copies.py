@@ -13,13 +13,13 @@ import torch
 
 from ...spec.specification import LENGTHS, SINK, Captured, Lengths, Mod, Specification, indices
 from ...text.diagnostics import CuirError
-from ...text.user_code import function_span
+from ...text.source import function_span
 from ..tracing.mod_evaluator import CONSTANTS, evaluate
+from ..tracing.outside_reads import Standin, attribute_read
 from ..tracing.proxy import ELEMENTWISE
 from ..tracing.read_ranges import trace_without_clashes
 from ..tracing.trace import _Tracer
 from ..tracing.traced_result import Traced
-from ..tracing.untracked_tensors import Standin, attribute_read
 from .captured_arguments import sources_of
 
 _SHAPE = ("shape", "ndim", "size", "dim", "numel", "__len__")

@@ -1,7 +1,7 @@
 """Transfer: the kernel of a variant from an expert kernel and a specification.
 
 Only splice points are replaced. Tracing is in trace.py, the blocks of a mask in block_bounds.py and block_lists.py, the order of
-tiles in tiles.py, the values of parameters in arguments.py.
+tiles in tiles.py, the values of parameters in typed.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...caching import memoize
 from ...checking.checked import Const
 from ...spec.loading import as_specification
 from ...spec.specification import Lengths, Normalize, Specification
+from ...syntax.caller_values import program_of
 from ...syntax.nodes import (
     Call,
     Comments,
@@ -36,9 +37,7 @@ from ...syntax.nodes import (
 )
 from ...syntax.parser import parse
 from ...syntax.printer import show
-from ...syntax.program_argument import program_of
-from ...syntax.rewrite import substitute
-from ...syntax.walk import IdentityKey, count_assignments, names_read
+from ...syntax.walk import IdentityKey, count_assignments, names_read, substitute
 from ...text.diagnostics import CuirError
 from ...text.notebook import ShownInNotebooks
 from ..masks.block_bounds import ALL_MASKED, Blocks, blocks
@@ -46,11 +45,10 @@ from ..masks.block_lists import ColumnLists, Lists, lists_for
 from ..masks.distance_tables import Table, by_distance
 from ..masks.pair_costs import per_pair
 from ..masks.tile_splice import Work, tile_for
-from ..tracing.captured_parameter import Parameter, Value, with_parameters
 from ..tracing.mod_evaluator import CONSTANTS
 from ..tracing.read_ranges import trace_without_clashes
 from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_POINTS, STANDARD, list_reserved, names_of
-from ..tracing.traced_result import Traced, dim_name
+from ..tracing.traced_result import Parameter, Traced, Value, dim_name, with_parameters
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
 from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, normaliser, score_comment

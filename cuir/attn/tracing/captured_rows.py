@@ -17,9 +17,8 @@ import torch
 
 from ...syntax.types import BOOL, I32
 from ...text.source import Span
-from .argument_spelling import of_function, of_method
 from .element_indices import Index, along, always, minus, plus, quotient, remainder, times, whole
-from .operation_table import FUNCTIONS, function
+from .operation_table import FUNCTIONS, function, of_function, of_method
 from .proxy import (
     OPERATORS,
     Operands,

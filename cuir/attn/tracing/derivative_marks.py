@@ -12,8 +12,7 @@ from typing import cast
 
 from ...ops.expressions import traits
 from ...syntax.nodes import Call, Expr, Name
-from ...syntax.rewrite import with_children
-from ...syntax.walk import IdentityKey
+from ...syntax.walk import IdentityKey, with_children
 
 _DETACHED, _PARTIALS, _SHARED = Name("detached"), Name("partials"), Name("shared_evenly")
 _MARKS = (_DETACHED, _PARTIALS, _SHARED)

@@ -11,11 +11,10 @@ from typing import NoReturn
 
 import torch
 
-from .argument_spelling import by_position, in_table
 from .captured_rows import Array, array, elementwise, has_dims
 from .concrete_answers import TRACE, Tracing
 from .half_rounding import promote_operands, round_like
-from .operation_table import FUNCTIONS, HANDLERS, words
+from .operation_table import FUNCTIONS, HANDLERS, by_position, in_table, words
 from .proxy import Operands, Options, Proxy, Scalar, as_constants, without_gradient
 from .refusal import refuse
 

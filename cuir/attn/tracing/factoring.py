@@ -17,14 +17,13 @@ from ...ops import build_calls as build
 from ...ops.expressions import get_called_op, traits
 from ...ops.meaning.scalars import LEAST_NORMAL
 from ...syntax.nodes import Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
-from ...syntax.rewrite import with_children
 from ...syntax.types import F32
-from ...syntax.walk import IdentityKey, NamesRead
+from ...syntax.walk import IdentityKey, NamesRead, with_children
 from ...text.diagnostics import CuirError
-from .captured_parameter import Parameter
 from .derivative_marks import is_detached, read_marked_value
 from .mod_evaluator import CONSTANTS, evaluate
 from .number_literals import literal_of
+from .traced_result import Parameter
 
 VARYING = {"S", "q", "k"}  # within a block
 _SCALE = Name("scale")

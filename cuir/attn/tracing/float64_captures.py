@@ -18,7 +18,7 @@ from ...syntax.types import F32
 from ...syntax.walk import names_read, walk
 from ...text.diagnostics import CuirError
 from .mod_evaluator import Value, evaluate
-from .pair_text import describe_pair
+from .refusal import describe_pair
 from .traced_result import Traced
 
 LARGEST = torch.finfo(torch.float32).max

@@ -22,11 +22,11 @@ from ...syntax.nodes import NOWHERE, Expr, Literal, Name, Subscript
 from ...syntax.types import BF16, BOOL, F16, F32, I32, DType
 from ...text.diagnostics import CuirError
 from ...text.source import Span
-from .argument_spelling import of_function, of_method
 from .concrete_answers import KINDS, TRACE, Answers, Constant, Tracing
 from .derivative_marks import is_detached, mark_detached, remove_marks
 from .mod_evaluator import Value, evaluate
 from .number_literals import literal_of
+from .operation_table import of_function, of_method
 from .refusal import refuse, user_place
 
 Operands = tuple[object, ...]  # what a mod gives an operation: `lift` and `array` refuse all but numbers and tensors

@@ -19,13 +19,12 @@ from ...syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, S
 from ...syntax.types import I32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
-from .captured_parameter import Parameter
 from .float64_captures import Doubles
 from .mod_evaluator import Value, evaluate
-from .pair_text import describe_pair
+from .refusal import describe_pair
 from .splice_names import list_reserved_in_expressions
 from .trace import trace
-from .traced_result import Traced
+from .traced_result import Parameter, Traced
 
 WIDE = (torch.int64, torch.uint32, torch.uint64)  # may hold integers that do not fit 32 bits
 PAIRS = 2**24  # evaluated at a time

@@ -1,9 +1,15 @@
-"""Refusals of mods that no kernel can have, with the place in the user's file."""
+"""Refusals of mods that no kernel can have, with the place in the user's file.
+
+Pairs of a query and a key, formatted for messages.
+"""
 
 from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -51,4 +57,28 @@ def refuse(message: str, hint: str | None = None, code: str = "X120", at: Span |
     raise error
 
 
-__all__ = ["refuse", "user_frame", "user_place"]
+Translate = Callable[[Mapping[str, int]], Mapping[str, int]]
+_INDICES_OF_USER: ContextVar[Translate | None] = ContextVar("_INDICES_OF_USER", default=None)
+
+
+@contextmanager
+def translate_pairs(translate: Translate | None) -> Iterator[None]:
+    """Name pairs within this context by other indices.
+
+    This is for mods that stand for a user's, whose b, h, q and k `translate` returns.
+    """
+    entered = _INDICES_OF_USER.set(translate)
+    try:
+        yield
+    finally:
+        _INDICES_OF_USER.reset(entered)
+
+
+def describe_pair(pair: Mapping[str, int]) -> str:
+    """Return b, h, q and k of a pair as text, as the user's mods see them."""
+    translate = _INDICES_OF_USER.get()
+    indices = pair if translate is None else translate(pair)
+    return f"(b={indices['b']}, h={indices['h']}, q_idx={indices['q']}, kv_idx={indices['k']})"
+
+
+__all__ = ["Translate", "describe_pair", "refuse", "translate_pairs", "user_frame", "user_place"]

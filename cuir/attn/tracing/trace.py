@@ -2,7 +2,7 @@
 
 The capturing of numbers and tensors (closures, keyword parameters, objects, `captured`) and their names are here.
 Operations are in proxy.py, the blocks of a mask in block_bounds.py, tensors that no function or object on the way holds in
-untracked_tensors.py.
+outside_reads.py.
 """
 
 from __future__ import annotations
@@ -32,34 +32,27 @@ from ...syntax.nodes import Binary, Call, Expr, Literal, Name, Unary
 from ...syntax.types import BOOL, F32, I32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
-from ...text.source import Span
-from ...text.user_code import function_span, user_span
+from ...text.source import Span, function_span, user_span
 from . import captured_rows as captured_rows
 from . import concatenations as concatenations  # likewise
-from . import contractions as contractions  # enters the table of operations
 from . import distributions as distributions  # likewise
 from . import lookups as lookups  # likewise
-from . import norms as norms  # likewise
 from . import rearrangements as rearrangements  # likewise
 from . import reductions as reductions  # likewise
 from . import traced_functions as traced_functions  # likewise
-from .argument_spelling import of_function
-from .attributes import attributes_of, has_attributes, slots_of
-from .captured_parameter import Parameter
 from .captured_rows import CONSTANT, Array, array
 from .concrete_answers import TRACE, Constant
 from .derivative_marks import remove_marks
 from .dispatch import tracing
 from .factoring import factor_uniform
 from .number_literals import INF, holds
+from .operation_table import of_function
+from .outside_reads import Operation, Outside, Standin, attribute_read, find_name_under, refuse_drawn, refuse_random, seeds_now
 from .proxy import STANDING, Proxy, Rows, Scalar, TensorProxy, call, compute, lift, to
-from .random_draws import refuse_drawn, refuse_random, seeds_now
 from .refusal import refuse, user_frame
 from .splice_names import list_reserved_in_expressions
-from .traced_methods import globals_read, with_traced_methods
-from .traced_result import Traced, fresh
-from .untracked_tensors import Operation, Outside, Standin, attribute_read, find_name_under
-from .value_kinds import BUILTINS
+from .traced_result import Parameter, Traced, fresh
+from .user_objects import BUILTINS, attributes_of, globals_read, has_attributes, slots_of, with_traced_methods
 
 K = TypeVar("K")
 T = TypeVar("T")

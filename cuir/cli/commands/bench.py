@@ -62,9 +62,9 @@ def bench(
     from ...performance.timing.gpu import require_gpu, versions
     from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, expert_for, read_consts, results_file
-    from ..interruption import goes_on_from
     from ..measurement_views import BenchView, finish_bench
-    from ..option_conflicts import not_beside
+    from ..options import not_beside
+    from ..process_setup import goes_on_from
     from ..worker_process import COMMAND
 
     chosen = find_suite(suite)
@@ -155,8 +155,7 @@ def _bench_cells(
     from ...performance.search import compile_all
     from ...performance.search.compiling import default_jobs
     from ...performance.selection import Evidence, choose
-    from ...performance.suites.parallel_compilation import answer_ahead, requests
-    from ...performance.suites.suite_run import Planned, run_cells
+    from ...performance.suites.suite_run import Planned, answer_ahead, requests, run_cells
     from ...performance.timing.worker import Worker as Process
     from ..worker_process import COMMAND, transfer_variant
 

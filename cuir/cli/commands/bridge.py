@@ -49,8 +49,7 @@ def bridge(
     from ...bridging import bridge as run_bridge
     from ...checking.const_defaults import parenthesise_consts, select_main_consts
     from ..command_inputs import KernelWords, output_folder, read_origin, read_variant
-    from ..report_view import print_bridge
-    from ..steps_view import Steps
+    from ..job_views import Steps, print_bridge
 
     configure_process()
     effort = read_level(level)

@@ -28,7 +28,7 @@ def check(
         cuir check gemm
         cuir check mine.cuir --watch
     """
-    from ..option_conflicts import not_beside
+    from ..options import not_beside
 
     if not watch:
         _check(file, kernel, const, as_json)

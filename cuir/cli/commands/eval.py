@@ -134,9 +134,9 @@ def evaluate(
     from llm.limited_processes import LimitedProcesses
 
     from ..command_inputs import results_file
-    from ..evaluation_html import write_evaluation_page
-    from ..interruption import goes_on_from
-    from ..option_conflicts import not_beside
+    from ..conversation_pages import write_evaluation_page
+    from ..options import not_beside
+    from ..process_setup import goes_on_from
 
     if show:
         if out is None:
@@ -421,8 +421,7 @@ def _finish(head: Mapping[str, Any], rows: Sequence[Row], path: Path, complete: 
 
     `anew`: existing ones are overwritten.
     """
-    from llm.score_figures import plot
-    from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, drift, entries, markdown, scores, why_failed
+    from llm.scores import HEAD, KS, REASONS, SOURCE, by_variant, drift, entries, markdown, plot, scores, why_failed
 
     from ..tables import print_table
 

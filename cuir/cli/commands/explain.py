@@ -27,7 +27,7 @@ def explain(
     from ...text import codes
     from ...text.diagnostics import CuirError
     from ..command_inputs import suggest_codes
-    from ..option_conflicts import not_beside
+    from ..options import not_beside
     from ..tables import print_table
 
     not_beside(context, "markdown", "prints every code as markdown", "code", "as_json")

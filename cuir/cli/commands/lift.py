@@ -14,6 +14,7 @@ import typer
 from ...ops.limits import list_architectures
 from ...text.diagnostics import CuirError
 from ..completion import complete_cuda, complete_words
+from ..conversations_view import as_data, print_drift
 from ..model_options import (
     ASKING,
     Asking,
@@ -30,7 +31,6 @@ from ..model_options import (
     Tokens,
     open_model,
 )
-from ..model_outcome import as_data, print_drift
 from ..options import Consts, GivenDtype, HeadDim, Json, Level, Parameters, read_level
 from ..output import print_errors, print_json, stderr, stdout
 from ..process_setup import configure_process

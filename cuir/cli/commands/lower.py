@@ -12,8 +12,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_program
 from ..live_view import ProgressLine
-from ..option_conflicts import list_given_options, not_beside, only_with
-from ..options import Consts, Json, KernelName
+from ..options import Consts, Json, KernelName, list_given_options, not_beside, only_with
 from ..output import print_errors, print_json, stderr, stdout
 
 if TYPE_CHECKING:
@@ -266,7 +265,7 @@ def _stages(
     kernel's CUDA.
     """
     from ...lowering import Lowering
-    from ...lowering.ir.evaluate_workers import Fault
+    from ...lowering.ir.evaluator_state import Fault
     from ...lowering.passes.pipeline import select_passes
 
     if folder is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...text.diagnostics import CuirError
-from ...text.plurals import count_noun
+from ...text.phrases import count_noun
 from ..completion import complete_program, complete_specification
 from ..live_view import ProgressLine
 from ..options import KERNEL, Consts, GivenDtype, HtmlReport, Json, KernelName, Level, Parameters, read_level
@@ -89,7 +89,7 @@ def mutate(
         read_program,
         read_specification,
     )
-    from ..interruption import goes_on_from
+    from ..process_setup import goes_on_from
 
     configure_process()
     wrong = [f for f in fault or () if f not in FAULTS]

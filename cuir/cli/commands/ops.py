@@ -28,7 +28,7 @@ def ops(
     from ...checking.rewrite_hints import describe_composition
     from ...text.diagnostics import CuirError
     from ..command_inputs import suggestion
-    from ..option_conflicts import not_beside
+    from ..options import not_beside
     from ..reference_pages import as_json as describe_entry
     from ..reference_pages import entries, families, in_short, places
     from ..reference_pages import markdown as make_page

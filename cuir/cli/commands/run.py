@@ -10,8 +10,20 @@ import typer
 
 from ...text.diagnostics import CuirError
 from ..completion import complete_program, complete_words
-from ..option_conflicts import list_given_options, not_beside, one_of, only_with
-from ..options import EXPLORATION, Budget, Consts, Json, KernelName, Replay, Seconds, Written
+from ..options import (
+    EXPLORATION,
+    Budget,
+    Consts,
+    Json,
+    KernelName,
+    Replay,
+    Seconds,
+    Written,
+    list_given_options,
+    not_beside,
+    one_of,
+    only_with,
+)
 from ..output import print_json
 from ..process_setup import configure_process
 
@@ -133,7 +145,7 @@ def run(
     if as_json:
         print_json({"ok": True, "diagnostics": [], **result})
         return 0
-    from ..report_view import print_run
+    from ..job_views import print_run
 
     print_run(result)
     return 0

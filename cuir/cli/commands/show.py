@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..completion import complete_program
-from ..option_conflicts import not_beside, only_with
-from ..options import Consts, File, Json, KernelName
+from ..options import Consts, File, Json, KernelName, not_beside, only_with
 from ..output import print_json, stdout
 
 if TYPE_CHECKING:

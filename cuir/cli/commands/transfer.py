@@ -16,6 +16,7 @@ import typer
 
 from ...text.diagnostics import CuirError, Diagnostic
 from ..completion import complete_kernel, complete_program, complete_specification
+from ..conversations_view import as_data, print_drift
 from ..model_options import (
     ASKING,
     MODEL,
@@ -34,7 +35,6 @@ from ..model_options import (
     find_model_name,
     open_model,
 )
-from ..model_outcome import as_data, print_drift
 from ..options import KERNEL, Consts, Effort, GivenDtype, HeadDim, HtmlPage, Json, Level, Parameters, read_level
 from ..output import exit_code, print_errors, print_json, stderr, stdout
 from ..process_setup import configure_process
@@ -202,8 +202,7 @@ def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -
     from ...attn.splicing.splice import transfer as by_rules
     from ...bridging import Step, bridge
     from ...spec.specification import Specification
-    from ..report_view import print_bridge
-    from ..steps_view import Steps
+    from ..job_views import Steps, print_bridge
 
     if not isinstance(target, Specification):
         raise _NoRule(
@@ -268,7 +267,7 @@ def _by_model(
             outcome = improve(adaptation, asking.asks, asking.budget, dialogue.samples, dialogue.attempts, view, asking.recorder)
     files = _write_files(outcome.verdict, task.program, task.kernel, name, task.folder)
     if task.page is not None:
-        from ..transfer_html import write_transfer_page
+        from ..conversation_pages import write_transfer_page
 
         write_transfer_page(task.page, f"{title} to {name}", outcome, task.program, adaptation.target, task.kernel, task.consts)
     if as_json:

@@ -187,8 +187,8 @@ def _tune_one(run: _SettingsSearch, shape: Shape, as_json: bool) -> dict[str, ob
     from ...performance.search.tuning_records import Journal, Key, device, store_best
     from ...performance.timing.worker import Worker
     from ..command_inputs import agreeing, read_consts, read_program
-    from ..interruption import goes_on_from
     from ..measurement_views import TuneView, print_tuned
+    from ..process_setup import goes_on_from
     from ..worker_process import COMMAND
 
     variant, source, space = run.target

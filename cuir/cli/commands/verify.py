@@ -11,7 +11,6 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import complete_specification, complete_target, complete_words
-from ..option_conflicts import list_given_options, not_beside, one_of, only_with
 from ..options import (
     EXPLORATION,
     Budget,
@@ -27,6 +26,10 @@ from ..options import (
     Replay,
     Seconds,
     Written,
+    list_given_options,
+    not_beside,
+    one_of,
+    only_with,
     read_level,
 )
 from ..output import exit_code, print_errors, print_json
@@ -148,9 +151,8 @@ def verify(
     from ...verification import verify as run_verify
     from ..command_inputs import KernelWords, check_output_path, programs, read_consts, read_program
     from ..gpu_stage import gpu_stage, read_verified
+    from ..job_views import Steps, print_verification
     from ..one_problem import add_commands, run_problem
-    from ..report_view import print_verification
-    from ..steps_view import Steps
 
     configure_process()
     only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")

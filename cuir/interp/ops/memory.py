@@ -8,8 +8,7 @@ from ...ops.meaning.scalars import Value
 from ...ops.meaning.tiles import add_atomically, round_to
 from ...syntax.types import GlobalView, Scalar, SharedView, TileType
 from ..code import Site
-from ..element_places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared
-from ..element_sets import scatter, set_element
+from ..element_places import compile_box_place, compile_indices, compile_shared_place, find_tensor, is_shared, scatter, set_element
 from ..machine import GO, Evaluate, Worker
 from ..memory import Shared, count_bytes
 from ..ops_registry import runs

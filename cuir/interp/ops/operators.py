@@ -11,7 +11,7 @@ from ...ops.meaning.tiles import require_nonzero, round_to
 from ...syntax.nodes import Binary, Call, Expr, Name, Node, Subscript
 from ...syntax.types import BOOL, DType, TileType
 from ...syntax.walk import walk
-from .. import element_sets as elements
+from .. import element_places as elements
 from ..code import Site
 from ..element_places import compile_indices, compile_shared_place, find_tensor, is_shared
 from ..faults import make_fault

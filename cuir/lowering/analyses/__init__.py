@@ -7,7 +7,7 @@ import functools
 from xdsl.ir import SSAValue
 
 from ..ir import ops
-from .nans import Nans
+from .float_ranges import Nans
 from .ranges import Ranges
 
 

@@ -1,21 +1,32 @@
 """Bounds of floats, from constants, exponentials, sums and limits; and floats that are integral.
 
 Bounds hold for results as they are rounded. A NaN lies within no bounds: callers handle it.
+
+NaNs in f32 tiles: those that may have their sign bit set, and those that make a whole row NaN.
+
+The integer maximum of a row would lose a NaN whose sign bit is set. Results of arithmetic and of products are NaNs with
+a clear sign bit, or no NaNs. Memory may hold any NaN, and so may its negative; the compiler leaves out arithmetic that
+changes no number, such as x * 1 and x + -0.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, Operation, SSAValue, Use
 
-from ...ops.traits import Traits
+from ...ops.traits import NEGATIVE, Traits
 from ...syntax.types import I32
 from ..ir import ops
-from ..ir.ir_types import dtype_of
-from ..ir.machine_tiles import Line
-from .value_flow import find_sources, is_tile_wait
+from ..ir.ir_types import ScalarT, TensorT, TileT, dtype_of, is_tile
+from ..ir.ir_walk import every
+from ..ir.machine_ops import Pinned, RowBound
+from ..ir.machine_tiles import After, Line, ReadColumns
+from ..ir.operand_access import Function
+from ..ir.row_parts import RowPart
+from .value_flow import find_sources, find_targets, is_tile_wait
 
 Range = tuple[float, float]
 UNBOUNDED: Range = (-math.inf, math.inf)
@@ -85,9 +96,6 @@ def _apply(of: Traits, operands: list[Range]) -> Range:
     return x if of.repeats else (-1.0, 1.0)
 
 
-__all__ = ["UNBOUNDED", "Range", "compute_float_range"]
-
-
 def is_integral(value: SSAValue) -> bool:
     """Return whether an f32 scalar, or every element of a tile, is integral, infinite or NaN.
 
@@ -108,4 +116,138 @@ def is_integral(value: SSAValue) -> bool:
     return False
 
 
-__all__ = ["is_integral"]
+def _chooses(kind: Traits) -> bool:
+    """Return whether the result is one of the operands."""
+    return bool(kind.chooses or kind.extremum)
+
+
+def _keeps_sign(kind: Traits) -> bool:
+    """Return whether a NaN of the operand may come through with its sign."""
+    return bool(kind.converts or kind.magnitude or kind.logistic or "max" in (kind.reduction, kind.column_reduction) or kind.repeats)
+
+
+def _spreads(kind: Traits) -> bool:
+    """Return whether a NaN in an operand gives one."""
+    arithmetic = kind.linear or kind.multiplies or kind.divides_floats or kind.extremum or kind.magnitude
+    return bool(arithmetic or kind.exponential or kind.logarithm or kind.logistic)
+
+
+class Nans:
+    """Values of a kernel that may hold a NaN with its sign bit set, valid until the kernel changes."""
+
+    def __init__(self, kernel: ops.Kernel):
+        self._constant: set[SSAValue] = set()  # may be a number that the compiler knows, or a choice of such
+        self._negative: set[SSAValue] = set()
+        values = [v for op in every(kernel) for v in (*op.results, *(a for r in op.regions for a in r.block.args)) if _is_number(v)]
+        self._grow(self._constant, values, self._may_be_constant)
+        self._grow(self._negative, [v for v in values if dtype_of(v).is_float], self._may_be_negative)
+
+    def negative(self, value: SSAValue) -> bool:
+        """Return whether a value may hold a NaN with its sign bit set."""
+        return value in self._negative
+
+    def _grow(self, members: set[SSAValue], values: Sequence[SSAValue], holds: object) -> None:
+        """Grow `members` to the least set that is closed under `holds`.
+
+        A loop's value is in it because of its initial value, or because of the value of a turn.
+        """
+        more = True
+        while more:
+            before = len(members)
+            members.update(v for v in values if v not in members and holds(v))  # type: ignore[operator]
+            more = len(members) > before
+
+    def _may_be_constant(self, value: SSAValue) -> bool:
+        """Return whether a value may be a number that the compiler knows, or a choice of such."""
+        if (inputs := find_sources(value)) is not None:
+            return any(v in self._constant for v in inputs)
+        op = value.owner
+        if not isinstance(op, ops.Apply):
+            # reads outside of the tensor are 0
+            is_read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
+            return is_read or isinstance(op, ops.Constant)
+        if op.kind.constant is not None:
+            return True
+        choice = _chooses(op.kind)
+        candidates = [a in self._constant for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
+        return bool(candidates) and (any(candidates) if choice else all(candidates))
+
+    def _may_be_negative(self, value: SSAValue) -> bool:
+        """Return whether a value may hold a NaN with its sign bit set, given the present members."""
+        if (inputs := find_sources(value)) is not None:
+            return any(v in self._negative for v in inputs)
+        op = value.owner
+        if not isinstance(op, ops.Apply):
+            return self._may_load_negative(op)
+        kind = op.kind
+        if kind.linear == NEGATIVE:
+            return ops.constant_value(op.arguments[0]) is None
+        if _chooses(kind) or _keeps_sign(kind) or not _spreads(kind):  # the last: a function of which nothing is known
+            return any(a in self._negative for a in op.arguments)
+        return bool(kind.linear or kind.multiplies) and any(self._may_be_unchanged(op, i) for i in range(2))
+
+    def _may_load_negative(self, op: Operation | Block) -> bool:
+        """Return whether a load or machine operation may give a NaN with its sign bit set."""
+        if isinstance(op, ops.Parameter):
+            return True
+        if isinstance(op, ops.Perform):
+            return not op.entry.sums  # read from memory; products make their NaNs
+        # operations of the machine alone: reads of a tensor, arithmetic without known traits
+        return isinstance(op, Operation) and any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
+
+    def _may_be_unchanged(self, op: ops.Apply, i: int) -> bool:
+        """Return whether x + c or x * c may become operand `i` or its negative, a NaN with its sign bit set.
+
+        The compiler may leave out arithmetic with a known number c.
+        """
+        value, factor = op.arguments[i], op.arguments[1 - i]
+        if factor not in self._constant:
+            return False
+        negates = ops.constant_value(factor) in (None, -1) if op.kind.multiplies else op.kind.linear[i] < 0
+        return negates or value in self._negative
+
+
+def _is_number(value: SSAValue) -> bool:
+    return isinstance(value.type, (ScalarT, TileT))
+
+
+def spoils_row(value: SSAValue) -> bool:
+    """Return whether a NaN in a full tile makes all results of its row NaN.
+
+    It does if the tile is summed, maximised or multiplied by rows, with arithmetic before.
+    """
+    worklist, visited = [value], {value}
+    while worklist:
+        for use in worklist.pop().uses:
+            results = _spread_nan(use)
+            if results is None:
+                return False
+            worklist += [v for v in results if v not in visited]
+            visited.update(results)
+    return True
+
+
+def _spread_nan(use: Use) -> Sequence[SSAValue] | None:
+    """Return the values into which a reader spreads a NaN of its operand element by element.
+
+    None are returned if it goes into whole rows; None if the reader may lose it.
+    """
+    op = use.operation
+    if (values := find_targets(use)) or isinstance(op, ops.Yield):
+        return values
+    if isinstance(op, ops.Apply):
+        if op.entry.reduces:
+            return []
+        converts = op.kind.converts and dtype_of(op.result).is_float
+        return [op.result] if is_tile(op.result) and (converts or _spreads(op.kind)) else None
+    if isinstance(op, Function) and op.ELEMENTWISE:
+        return list(op.results)  # arithmetic
+    if isinstance(op, (RowPart, RowBound, Pinned, After)):
+        return []  # whole rows, votes that only save time, and values pinned before a wait
+    if isinstance(op, ops.Perform) and op.entry.sums:  # a product spreads "a" over rows, the accumulator by elements
+        name = op.params.data[use.index].data
+        return {"a": [], "c": list(op.outputs)}.get(name)
+    return None
+
+
+__all__ = ["UNBOUNDED", "Nans", "Range", "compute_float_range", "is_integral", "spoils_row"]

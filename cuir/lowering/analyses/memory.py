@@ -9,9 +9,8 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.base import Access
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import ElementT, SharedT, TensorT
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, is_inlined
 
 Array = ops.Tensor | ops.Shared
 

@@ -13,8 +13,8 @@ from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TileT
 from ..ir.ir_walk import every
+from .alignment import is_multiple
 from .memory import Accessed, Array, Memory, array_of, collect_modes, iterate_accesses
-from .multiples import is_multiple
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
 

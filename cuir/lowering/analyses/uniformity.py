@@ -2,6 +2,8 @@
 
 A value that depends on no more than the launch is the same in all workers and for all work items, so that it can be
 computed once.
+
+Roles that run on one lane of their warp, since one lane can do all their operations for the worker.
 """
 
 from __future__ import annotations
@@ -14,9 +16,13 @@ from operator import or_
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import Pure
 
+from ...ops.limits import TARGETS
 from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.ir_types import is_tile
+from ..ir.ir_walk import every
+from ..ir.operand_access import Function
 
 
 class Uniformity(Flag):
@@ -117,4 +123,19 @@ def _is_never_written(place: SSAValue) -> bool:
     return isinstance(place.owner, ops.Tensor) and place.owner.written is None and isinstance(place.type, types.TensorT)
 
 
-__all__ = ["Uniformity", "UniformityAnalysis", "analyse_uniformity", "reads_constant"]
+def runs_on_one_lane(role: ops.Role) -> bool:
+    """Return whether a role runs on one lane of its warp; only on targets that are asynchronous enough."""
+    kernel = role.parent_op()
+    assert isinstance(kernel, ops.Kernel)
+    return role.threads.data == 32 and TARGETS[kernel.arch.data].has("one_lane_roles") and all(map(_is_single_lane, every(role)))
+
+
+def _is_single_lane(op: Operation) -> bool:
+    if any(map(is_tile, op.results)) or any(is_tile(a) for region in op.regions for block in region.blocks for a in block.args):
+        return False
+    if isinstance(op, (ops.Apply, ops.Perform)):
+        return op.entry.traits.one_lane
+    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
+
+
+__all__ = ["Uniformity", "UniformityAnalysis", "analyse_uniformity", "reads_constant", "runs_on_one_lane"]

@@ -16,12 +16,11 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.traits import SUM
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, is_scalar
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, is_inlined
 from ..layouts.tile_layouts import CHUNKS
+from .alignment import is_multiple
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
-from .multiples import is_multiple
 from .stores import arrays_by_warp, find_warp_rows
 from .value_flow import find_sources
 

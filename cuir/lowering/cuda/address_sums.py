@@ -13,8 +13,7 @@ from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TensorT, dtype_of, is_scalar
-from .dtypes import MEMORY
-from .operator_text import strip, summand
+from .operator_text import MEMORY, strip, summand
 from .print_scope import Scope
 from .writer import identifier
 

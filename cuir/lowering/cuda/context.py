@@ -19,8 +19,7 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
 from ..targets import target_of
-from .dtypes import from_memory
-from .operator_text import strip, summand
+from .operator_text import from_memory, strip, summand
 from .writer import Writer, identifier
 
 WARPS = 4  # of a warpgroup

@@ -11,15 +11,14 @@ from ...ops.traits import BELOW, exchange_operands
 from ...text.diagnostics import CuirError
 from ..analyses.float_ranges import is_integral
 from ..ir import ops
-from ..ir.indices import LimitOf
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar
+from ..ir.ir_walk import is_inlined
+from ..ir.row_parts import LimitOf
 from ..layouts.tile_layouts import Fragment
 from . import operator_text as operators
 from .address_sums import Places
-from .loops import LOOP, Position, index_of
 from .operator_text import strip
-from .print_scope import Scope
+from .print_scope import LOOP, Position, Scope, index_of
 from .variable_storage import Storage
 
 BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on the compiler would branch around it

@@ -11,19 +11,17 @@ from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
-from ..analyses.remote_signals import awaits_all_signals
+from ..analyses.arrivals import awaits_all_signals
 from ..ir import machine_ops as machine
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import dtype_of, is_scalar
-from ..lowered import KERNEL, Cuda, TileRegisters
+from ..ir.ir_walk import is_inlined
+from ..lowered import KERNEL, Cuda, TileRegisters, require_parameter_space
 from . import work_queues as queues
 from .address_sums import stride
 from .context import WARPS, KernelContext
-from .dtypes import CTYPE, MEMORY
 from .elements import Elements
-from .operator_text import strip
-from .parameter_space import require_parameter_space
+from .operator_text import CTYPE, MEMORY, strip
 from .prelude import QUALIFIERS
 from .print_scope import Scope
 from .role import RolePrinter

@@ -1,21 +1,179 @@
-"""Statements that define tiles: loops over a thread's elements, packed halves, temporary arrays."""
+"""Statements that define tiles: loops over a thread's elements, packed halves, temporary arrays.
+
+Loops over four neighbours in a row that share work, and the texts of the shared operations.
+
+Neighbours share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`) or the branch for large angles.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import ScalarT, TileT, dtype_of
-from . import quad_loops
+from ..ir.ir_walk import is_inlined
+from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
+from ..layouts.tile_layouts import Fragment
 from .elements import Elements
-from .loops import LOOP, Position, index_of, positions
 from .operator_text import strip
+from .print_scope import LOOP, Position, index_of, positions
 from .variable_storage import Storage, make_storage
+
+SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less the rounding error of the product
+_TWICE_LOG2E = "2.885390081777927f"
+_SMALL = "small"  # in place of the text of a reciprocal: the argument is small
+Site = ByReciprocal | SharedTanh | ops.Apply
+
+
+def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
+    """Emit `target = value` if its loop shares reciprocals, and return whether it did.
+
+    `value` may be an operation, whose result is stored in target.
+    """
+    root = value.owner if isinstance(value, SSAValue) and is_inlined(value) else value
+    if not isinstance(root, Operation) or not t.layout.is_accumulator:
+        return False
+    sites = list(dict.fromkeys(_find_sites(root)))
+    if not sites:
+        return False
+    packed: str | None = None
+    if target.packed:  # packing rounds
+        packed = f"cuir::pack_{t.dtype.data}"
+        if isinstance(root, ops.Apply) and root.kind.converts and dtype_of(root.arguments[0]) == F32:
+            source = root.arguments[0].owner
+            assert isinstance(source, Operation)
+            root = source
+    loops = _Loops(elements, elements.scope.fragment(t), lambda: strip(elements.compute(root, LOOP)))
+    small = loops.emit_small_arguments(sites[0], target, packed) if len(sites) == 1 else False
+    with elements.out.block("else") if small else nullcontext():
+        loops.emit_shared(sites, target, packed)
+    return True
+
+
+def _find_sites(op: Operation) -> Iterator[Site]:
+    """Yield the divisions and functions of angles that are computed with an operation, operands first."""
+    for operand in op.operands:
+        t = operand.type
+        if isinstance(t, TileT) and t.layout.is_accumulator and is_inlined(operand) and isinstance(operand.owner, Operation):
+            yield from _find_sites(operand.owner)
+    if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
+        yield op
+    if isinstance(op, ops.Apply) and op.kind.quarters is not None and can_share(op.result.type):
+        yield op
+
+
+class _Loops:
+    """The loops of one tile.
+
+    `text` returns an element of it.
+    """
+
+    def __init__(self, elements: Elements, frag: Fragment, text: Callable[[], str]):
+        self.elements, self.out, self.frag, self.text = elements, elements.out, frag, text
+
+    def emit_line(self, line: str, positions: list[tuple[str, str]]) -> None:
+        """Emit a line of a loop over i_, after the positions that it reads."""
+        for name, declaration in positions:
+            if re.search(rf"\b{name}\b", line):
+                self.out.line(declaration)
+        self.out.line(line)
+
+    def emit_shared(self, sites: list[Site], target: Storage, packed: str | None) -> None:
+        """Emit the loop over groups of four with their shared values."""
+        divisors: list[tuple[str, str, str]] = []
+        self.elements.reciprocals = {}
+        for site in sites:
+            array = self.out.temp("d")
+            divisors.append((array, strip(_get_argument(self.elements, site, LOOP)), _get_function_of_four(site)))
+            self.elements.reciprocals[site] = f"{array}[e_]"
+        text = self.text()
+        self.elements.reciprocals = {}
+        places = positions(self.frag)
+        index = "const int i_ = 8 * (g_ / 2) + 2 * (g_ % 2) + 4 * (e_ / 2) + e_ % 2;"
+        with self.out.block(f"#pragma unroll\nfor (int g_ = 0; g_ < {self.frag.count // 4}; ++g_)"):
+            for array, divisor, function in divisors:
+                self.out.line(f"float {array}[4];  // elements of one row")
+                with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
+                    self.out.line(index)
+                    self.emit_line(f"{array}[e_] = {divisor};", places)
+                self.out.line(f"{function}({array});")
+            array_name = target.name
+            if packed:
+                array_name = self.out.temp("v")
+                self.out.line(f"float {array_name}[4];")
+            with self.out.block("#pragma unroll\nfor (int e_ = 0; e_ < 4; ++e_)"):
+                self.out.line(index)
+                self.emit_line(f"{array_name}[{'e_' if packed else 'i_'}] = {text};", places)
+            if packed:
+                first = "4 * (g_ / 2) + g_ % 2 + 2 * h_"
+                self.out.line(
+                    f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({array_name}[2 * h_], {array_name}[2 * h_ + 1]);"
+                )
+
+    def emit_small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
+        """Emit polynomials where no thread of the warp has a greater argument, and return whether it did.
+
+        The arguments of the tanh must be stored already; they would be computed twice otherwise.
+        """
+        if not isinstance(site, SharedTanh) or is_inlined(site.x) or packed:
+            return False
+        self.elements.reciprocals = {site: _SMALL}
+        text = self.text()
+        self.elements.reciprocals = {}
+        places, most = positions(self.frag), self.out.temp("most")
+        loop = f"#pragma unroll\nfor (int i_ = 0; i_ < {self.frag.count}; ++i_)"
+        self.out.line(f"float {most} = 0.f;  // the greatest magnitude")
+        with self.out.block(loop):
+            self.emit_line(f"{most} = fmaxf({most}, fabsf({self.elements.element(site.x, LOOP)}));", places)
+        factor = "" if site.factor is None else f" * fabsf({strip(self.elements.scalar(site.factor))})"
+        with self.out.block(f"if (!__any_sync(~0u, !({most}{factor} < {SMALL}f)))"):
+            self.out.line("// polynomials, where no thread of the warp has a greater argument")
+            with self.out.block(loop):
+                self.emit_line(f"{target.name}[i_] = {text};", places)
+        return True
+
+
+def _get_function_of_four(site: Site) -> str:
+    """Return the function that replaces four arguments by their shared results."""
+    if isinstance(site, ops.Apply):
+        return f"cuir::sines<{site.kind.quarters}>"
+    nans = (
+        isinstance(site, ByReciprocal) and site.spreads is None
+    )  # a NaN among four divisors must leave the other three alone: there is none in a tanh
+    return f"cuir::reciprocals<{'true' if nans else 'false'}>"
+
+
+def _get_argument(elements: Elements, site: Site, at: Position) -> str:
+    """Return the argument of a site for an element: a divisor, or an angle."""
+    if isinstance(site, ops.Apply):
+        return elements.element(site.arguments[0], at)
+    if isinstance(site, ByReciprocal):
+        return elements.element(site.y, at)
+    factor = _TWICE_LOG2E
+    if site.factor is not None:  # one product for both factors
+        factor = elements.hoist("float", (f"{_TWICE_LOG2E} * {elements.scalar(site.factor)}",), at)
+    return f"1.f + cuir::ex2(fminf(fabsf({factor} * {elements.element(site.x, at)}), {LARGEST}f))"  # tanh is 1 from 2^25 on
+
+
+def quotient(elements: Elements, op: ByReciprocal, at: Position) -> str:
+    """Return an element of x times the reciprocal of y."""
+    reciprocal = elements.reciprocals.get(op) or f"cuir::reciprocal({strip(elements.element(op.y, at))})"
+    return reciprocal if op.x is None else f"({elements.element(op.x, at)} * {reciprocal})"
+
+
+def tanh(elements: Elements, op: SharedTanh, at: Position) -> str:
+    """Return an element of a hyperbolic tangent of `x * factor`."""
+    x = elements.element(op.x, at)
+    x = strip(x) if op.factor is None else f"{x} * {elements.scalar(op.factor)}"
+    reciprocal = elements.reciprocals.get(op)
+    if reciprocal is None:
+        return f"cuir::tanh({x})"
+    return f"cuir::tanh_small({x})" if reciprocal == _SMALL else f"cuir::tanh_large({x}, {reciprocal})"
 
 
 class TileEmitter(Elements):
@@ -66,7 +224,7 @@ class TileEmitter(Elements):
         def text_at(at: Position) -> str:
             return self.element(value, at) if expression is None else self.compute(expression, at)
 
-        if quad_loops.assign_shared(self, target, t, value if expression is None else expression):
+        if assign_shared(self, target, t, value if expression is None else expression):
             return
         if target.packed:
             self._assign_packed(target, t, value, expression, text_at)

@@ -13,7 +13,7 @@ from ..analyses.liveness import iterate_leaves
 from ..analyses.variables import Variable, Variables
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
-from .dtypes import CTYPE
+from .operator_text import CTYPE
 from .writer import identifier
 
 

@@ -11,12 +11,11 @@ from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
 from ..ir import machine_ops as machine
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import dtype_of
+from ..ir.ir_walk import is_inlined
 from .context import WARPS, KernelContext, PreparedScalars
 from .operator_text import strip
-from .role import RolePrinter
-from .work_item_loops import ctype, next_item, strides
+from .role import RolePrinter, ctype, next_item, strides
 
 
 def declare(kernel: KernelContext, queue: machine.Queue, offset: int) -> list[str]:

@@ -20,10 +20,23 @@ from ...ops.meaning.tiles import STORED
 from ...syntax.types import F32
 from . import ir_types as types
 from . import ops
-from .evaluate_machine import CODE, make_word_reader
-from .evaluate_memory import Box, Element, Elements, SharedArray, TensorArgument, share_bytes
-from .evaluate_workers import Fault, Frame, Mbarrier, NamedBarrier, Units, UnitsOfCluster, Waiting, Worker
-from .table_evaluation import STRUCTURAL, Effect, Step, effect, numbers
+from .evaluate_operations import CODE, STRUCTURAL, Effect, Step, effect, make_word_reader, numbers
+from .evaluator_state import (
+    Box,
+    Element,
+    Elements,
+    Fault,
+    Frame,
+    Mbarrier,
+    NamedBarrier,
+    SharedArray,
+    TensorArgument,
+    Units,
+    UnitsOfCluster,
+    Waiting,
+    Worker,
+    share_bytes,
+)
 
 Argument = torch.Tensor | int | float | bool
 Run = Callable[[Frame], Value]

@@ -10,7 +10,7 @@ from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from . import indices, machine_tiles, mask_words, ops, row_parts, warp_ops
+from . import machine_ops, machine_tiles, ops, row_parts
 from . import machine_ops as machine
 from .ir_types import TYPES
 from .ops import Kernel
@@ -23,12 +23,12 @@ def dialect() -> Dialect:
         "tile",
         [
             *ops.OPERATIONS,
-            *indices.OPERATIONS,
+            *row_parts.COLUMN_OPERATIONS,
             *machine.OPERATIONS,
             *machine_tiles.OPERATIONS,
-            *mask_words.OPERATIONS,
+            *row_parts.WORD_OPERATIONS,
             *row_parts.OPERATIONS,
-            *warp_ops.OPERATIONS,
+            *machine_ops.WARP_OPERATIONS,
         ],
         list(TYPES),
     )

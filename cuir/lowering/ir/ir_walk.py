@@ -1,11 +1,18 @@
-"""Walks over IR: the operations of a block, all inside one, the end of a region, the loop around an operation."""
+"""Walks over IR: the operations of a block, all inside one, the end of a region, the loop around an operation.
+
+The mark of inlined values, which are computed in their readers.
+
+`passes/inline_elementwise.py` sets it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.ir import Block, Operation, Region
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
 
+from . import ops
 from .control import Loop, Yield
 
 
@@ -57,3 +64,25 @@ def find_innermost_loop(op: Operation) -> Loop | None:
     while parent is not None and not isinstance(parent, Loop):
         parent = parent.parent_op()
     return parent
+
+
+MARK = "inlined"
+PLACELESS = (ops.Constant, ops.Parameter, ops.At)
+
+
+def mark(op: Operation) -> None:
+    """Mark the result of an operation as inlined."""
+    op.attributes[MARK] = UnitAttr()
+
+
+def unmark(op: Operation) -> None:
+    """Remove the mark of an operation."""
+    op.attributes.pop(MARK, None)
+
+
+def is_inlined(value: SSAValue) -> bool:
+    """Return whether a value is computed in its readers, without registers of its own."""
+    if not isinstance(value, OpResult):
+        return False
+    op = value.op  # a hot path, and `isinstance` is slow to return False
+    return MARK in op.attributes or type(op) in PLACELESS

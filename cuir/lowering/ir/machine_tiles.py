@@ -31,8 +31,7 @@ from ...syntax.types import F32, I32
 from ..layouts.conversions import Conversion, plan_conversion
 from ..layouts.tile_layouts import BY_LANE, CONVERSIONS, TileLayout
 from .ir_types import ScalarT, TensorT, TileT, dtype_of, is_scalar, tile
-from .machine_functions import Function
-from .operand_access import parse_operand
+from .operand_access import Function, parse_operand
 
 if TYPE_CHECKING:
     import torch

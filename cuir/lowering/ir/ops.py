@@ -22,8 +22,28 @@ from ...ops import OPERATORS, TABLE
 from ...ops.base import Op
 from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32, DType
-from .control import Branch, For, ForUnits, If, Kernel, Loop, Role, Word, Yield, branch, end, loop, loop_over_units, words_attribute
-from .declarations import Barrier, Declaration, Parameter, Shared, Tensor, Units
+from .control import (
+    Barrier,
+    Branch,
+    Declaration,
+    For,
+    ForUnits,
+    If,
+    Kernel,
+    Loop,
+    Parameter,
+    Role,
+    Shared,
+    Tensor,
+    Units,
+    Word,
+    Yield,
+    branch,
+    end,
+    loop,
+    loop_over_units,
+    words_attribute,
+)
 from .ir_types import ScalarT, TileT, is_tile, scalar
 from .operand_access import all_operands, one_result, parse_operand, parse_operands, parse_optional_operand, print_operands
 

@@ -9,9 +9,8 @@ from ...syntax.types import PANEL_BYTES, DType
 from ..analyses.memory import array_of
 from ..analyses.stores import is_panelled
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import SharedT, TileT
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, is_inlined
 from ..ir.machine_tiles import ConvertLayout
 from .conversions import Conversion
 from .layouts import LANES, Layout

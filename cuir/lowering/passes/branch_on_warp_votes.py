@@ -18,7 +18,7 @@ from ..analyses.value_flow import walk_expression
 from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every, operations
-from ..ir.warp_ops import RowBound, WarpIf
+from ..ir.machine_ops import RowBound, WarpIf
 from .rewriting import before, insert, replace
 from .simplify import is_same_number, number
 

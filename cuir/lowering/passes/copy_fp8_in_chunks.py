@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ...ops.limits import TARGETS
 from ...syntax.types import PANEL_BYTES
+from ..analyses.alignment import is_multiple
 from ..analyses.memory import Accessed, iterate_accesses
-from ..analyses.multiples import is_multiple
 from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, tile

@@ -15,7 +15,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
 from ...syntax.types import I32
-from ..analyses.multiples import is_multiple
+from ..analyses.alignment import is_multiple
 from ..analyses.ranges import Ranges, analyse_ranges
 from ..analyses.uniformity import reads_constant
 from ..ir import constructors, ops

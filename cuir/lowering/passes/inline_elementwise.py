@@ -13,13 +13,12 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, I32
-from ..analyses.vector_accesses import reads_pairs
+from ..analyses.alignment import reads_pairs
 from ..ir import ops
-from ..ir.inlining import is_inlined, mark, unmark
 from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
-from ..ir.ir_walk import every
-from ..ir.machine_functions import Function
-from ..ir.warp_ops import WarpIf
+from ..ir.ir_walk import every, is_inlined, mark, unmark
+from ..ir.machine_ops import WarpIf
+from ..ir.operand_access import Function
 from .rewriting import before
 
 DEEPEST = 64  # nesting of a C++ expression, which printers walk by recursion

@@ -18,10 +18,10 @@ from ...syntax.types import BOOL, I32
 from ..analyses.ranges import analyse_ranges
 from ..analyses.value_flow import walk_expression
 from ..ir import constructors, ops
-from ..ir.indices import limit_of
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line
+from ..ir.row_parts import limit_of
 from .rewriting import insert, replace
 from .simplify import number
 

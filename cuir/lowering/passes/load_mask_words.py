@@ -16,7 +16,7 @@ from ..analyses.uniformity import reads_constant
 from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
 from ..ir.ir_walk import every
-from ..ir.mask_words import WORD, Bits, bits
+from ..ir.row_parts import WORD, Bits, bits
 from .limit_columns import is_limit
 from .rewriting import insert, replace
 

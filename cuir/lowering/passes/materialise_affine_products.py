@@ -21,9 +21,8 @@ from ...syntax.types import F32
 from ..analyses.liveness import Liveness
 from ..analyses.value_flow import walk_expression
 from ..ir import ops
-from ..ir.inlining import is_inlined
 from ..ir.ir_types import TileT, dtype_of
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, is_inlined
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
 from ..layouts.tile_layouts import HALVES

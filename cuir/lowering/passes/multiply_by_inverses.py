@@ -13,8 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..analyses.ranges import analyse_ranges
-from ..analyses.single_lane_roles import runs_on_one_lane
-from ..analyses.uniformity import Uniformity, analyse_uniformity
+from ..analyses.uniformity import Uniformity, analyse_uniformity, runs_on_one_lane
 from ..ir import constructors, ops
 from ..ir import machine_ops as machine
 from ..ir.ir_types import is_scalar, scalar

@@ -18,8 +18,8 @@ from ...ops.base import PRODUCTS
 from ..ir import ops
 from ..ir.ir_types import TileT
 from ..ir.ir_walk import every, operations
-from ..ir.machine_functions import Function
-from ..ir.warp_ops import WarpIf, make_pinned
+from ..ir.machine_ops import WarpIf, make_pinned
+from ..ir.operand_access import Function
 from .rewriting import before
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32
-from ..analyses import nans
+from ..analyses import float_ranges
 from ..analyses.float_ranges import compute_float_range
 from ..ir import ops
 from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
@@ -29,7 +29,7 @@ ROUNDING = True
 SHARED = "four divisions by numbers of a known range share one reciprocal"
 
 
-def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = nans.spoils_row) -> None:
+def run(kernel: ops.Kernel, spoils_row: Callable[[SSAValue], bool] = float_ranges.spoils_row) -> None:
     """Rewrite divisions and tanh.
 
     `spoils_row` returns whether a NaN in a tile makes every result that follows from its row a NaN.

@@ -17,9 +17,8 @@ from ...syntax.types import F32
 from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, tile
 from ..ir.ir_walk import every, last
-from ..ir.machine_ops import note
+from ..ir.machine_ops import RowBound, note
 from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
-from ..ir.warp_ops import RowBound
 from .decompose_affine_tiles import type_of_rows
 from .rewriting import before, insert, replace
 from .simplify import number

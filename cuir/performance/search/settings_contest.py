@@ -16,8 +16,8 @@ from ...checking.checker import check, pick_kernel
 from ...syntax.nodes import ConstType, Param, Program
 from ...syntax.nodes import Literal as Number
 from ...syntax.printer import show
-from ...syntax.rewrite import with_children
 from ...syntax.types import DType
+from ...syntax.walk import with_children
 from ...text.diagnostics import CuirError, Diagnostic
 from .compiling import BuildResult
 from .search import GAIN_RATIO

@@ -1,4 +1,7 @@
-"""Values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`)."""
+"""Values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`).
+
+Verdicts of the checker on settings of a program, kept in the cache folder.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from dataclasses import dataclass
 from ...checking.checked import Const
 from ...checking.const_defaults import PlainConst, PlainConsts, consts_as_json, with_defaults
 from ...checking.const_defaults import label as label
+from ...runtime.result_cache import remember
 from ...syntax.nodes import ConstType, Program
+from ...syntax.printer import show
 from ...syntax.types import DTYPES, DType
 from ...text.diagnostics import CuirError, Diagnostic
 
@@ -162,3 +167,32 @@ def _number(value: object) -> bool:
 
 def _make_malformed_error(name: str, why: str) -> CuirError:
     return CuirError.of("U115", f"{name} is no space of candidates: {why}", hint="docs/tuning.md shows one")
+
+
+STACK_OVERFLOW = "P018"  # of nested expressions: another caller may have more of the stack left
+
+
+class _NotKept(Exception):
+    """A verdict that holds for this call alone."""
+
+
+def fits(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> bool:
+    """Return whether a candidate passes the checker (see `find_violation`).
+
+    The verdict is from the cache folder if it was asked for before.
+    """
+
+    def check() -> bool:
+        violation = find_violation(program, kernel, consts)
+        if violation is not None and violation.code == STACK_OVERFLOW:
+            raise _NotKept
+        return violation is None
+
+    values = sorted((name, repr(value)) for name, value in consts.items())
+    try:
+        return remember("fits", [show(program), repr(kernel), repr(values)], bool, check)
+    except _NotKept:
+        return False
+
+
+__all__ = ["Consts", "Space", "defaults", "find_violation", "fits", "from_plain", "plain"]

@@ -26,8 +26,7 @@ from ...syntax.nodes import Program
 from ...syntax.types import DTYPES
 from ...text.jsontext import append_line
 from ..timing.problem import Shape
-from .space import Consts, defaults, from_plain, plain
-from .verdicts import fits
+from .space import Consts, defaults, fits, from_plain, plain
 
 GROUP_PENALTY = 2.0  # a different number of query heads per key head counts as two doublings
 MAX_DISTANCE = 6.0  # greatest distance at which a class serves another

@@ -16,8 +16,8 @@ from ...checking.checker import pick_kernel
 from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Expr, Program
 from ...syntax.types import DType
+from ..search import space
 from ..search import tuning_records as cache
-from ..search import verdicts
 from ..search.space import Consts, defaults, label
 from ..timing.problem import Shape
 from . import cost
@@ -109,7 +109,7 @@ def choose(
     def fits(setting: Mapping[str, Const]) -> bool:
         """Return whether a setting agrees with the user's values and passes the checker."""
         agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in requested.items())
-        return agrees and verdicts.fits(program, kernel, {**setting, **fixed})
+        return agrees and space.fits(program, kernel, {**setting, **fixed})
 
     def drop_defaults(setting: Mapping[str, Const]) -> Consts:
         """Return the tile, and the values that differ from the signature."""

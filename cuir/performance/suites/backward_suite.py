@@ -13,8 +13,7 @@ import torch
 from ...arguments.binding import TORCH
 from ...spec.specification import Specification
 from ...syntax.types import DTYPES
-from ..timing.gradient_problem import compute_expected_gradients
-from ..timing.problem import count_kept_pairs, make_tensors
+from ..timing.problem import compute_expected_gradients, count_kept_pairs, make_tensors
 from ..timing.timing_protocol import AttentionCall
 from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import contest

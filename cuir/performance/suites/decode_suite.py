@@ -30,8 +30,7 @@ from ..timing.problem import Expectation, Shape, compute_expectation, make_tenso
 from ..timing.timing_protocol import AttentionCall, capture_graph, median_ms
 from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import Judge, contest, judge_of
-from .flashinfer import flashinfer
-from .peers import contenders
+from .peers import contenders, flashinfer
 from .result_rows import Row
 
 SECONDS = 300.0  # until the first call of ours returns: it compiles

@@ -2,6 +2,12 @@
 
 These are cuDNN and FlashAttention-2 through scaled_dot_product_attention, compiled FlexAttention, and compiled PyTorch;
 FlashAttention-3 and 4 and cuDNN's interval masks where their packages are installed.
+
+Masks as runs of keys, from a specification, for peers that take no mask function.
+
+FlashInfer over a paged cache, as a contender: its kernels on CUDA cores and on tensor cores.
+
+Each is planned once, as a serving loop does for all its layers.
 """
 
 from __future__ import annotations
@@ -9,14 +15,85 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from ...spec.specification import Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
+from ..timing.problem import split_rows
 from ..timing.timing_protocol import AttentionCall, Outputs
-from .key_intervals import as_functions, find_kept_runs, window_of
+
+MOST = 8  # runs of a query's keys; a mask with more is not one of intervals
+
+
+def find_kept_runs(spec: Specification, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """Return where each run of a query's keys begins and ends, int32 [batches, heads, M, runs, 2].
+
+    Runs that a query lacks are (N, N). None if a query has more than MOST. batches and heads are 1 where the mask
+    depends on neither. q [B, H, M, D], k [B, HK, N, D].
+    """
+    lengths = lengths_of(q, k)
+    mask_mod, _ = spec.mods(lengths, q.device)
+    if mask_mod is None:
+        return torch.tensor([0, lengths.N], dtype=torch.int32, device=q.device).expand(1, 1, lengths.M, 1, 2)
+    b, h, i, j = indices(lengths, q.device)
+    alike = torch.as_tensor(mask_mod(b, h, i[:, :, :1], j)).expand(-1, -1, -1, lengths.N)
+    pieces_of_runs = []
+    for rows in split_rows(lengths.M, alike.numel()):
+        mask = torch.as_tensor(mask_mod(b, h, i[:, :, rows], j), device=q.device)
+        runs = _runs(mask.expand(torch.broadcast_shapes(mask.shape, (1, 1, i[:, :, rows].shape[2], lengths.N))))
+        if runs is None:
+            return None
+        pieces_of_runs.append(runs)
+    most = max(x.shape[3] for x in pieces_of_runs)
+    return torch.cat([torch.nn.functional.pad(x, (0, 0, 0, most - x.shape[3]), value=lengths.N) for x in pieces_of_runs], 2)
+
+
+def _runs(mask: torch.Tensor) -> torch.Tensor | None:
+    """Return the runs of a mask [b, h, m, N]."""
+    N = mask.shape[-1]
+    edges = torch.nn.functional.pad(mask, (1, 1)).diff()  # of booleans: where two neighbours differ, by turns a run's begin and its end
+    count = int(edges.sum(-1).max()) // 2 if edges.numel() else 0
+    if count > MOST:
+        return None
+    at = torch.arange(N + 1, dtype=torch.int32, device=mask.device)
+    places = torch.where(edges, at, N).sort(-1).values[..., : 2 * max(1, count)]
+    places = torch.nn.functional.pad(places, (0, max(0, 2 - places.shape[-1])), value=N)
+    return places.unflatten(-1, (-1, 2))
+
+
+def as_functions(runs: torch.Tensor, batches: int) -> torch.Tensor:
+    """Return runs as cuDNN's interval masks, int32 [heads, functions, batches * M].
+
+    A query keeps the keys of [0, F0), [F1, F2), [F3, F4) and so on.
+    """
+    _, heads, M, count, _ = runs.shape
+    flat = runs.expand(batches, *runs.shape[1:]).permute(1, 3, 4, 0, 2).reshape(heads, 2 * count, batches * M)
+    begins, ends = flat[:, 0], flat[:, 1]
+    if bool(((begins == 0) | (begins == ends)).all()):  # the first run of every query that has one begins with the first key
+        first = torch.where(begins == ends, 0, ends)[:, None]
+        return torch.cat([first, flat[:, 2:]], 1).contiguous()
+    return torch.cat([torch.zeros_like(begins)[:, None], flat], 1).contiguous()
+
+
+def window_of(runs: torch.Tensor, keys: int) -> tuple[int | None, int | None] | None:
+    """Return how many keys before and after its position each query keeps, None for all of them.
+
+    None for a mask that is no such window. Needs as many queries as keys.
+    """
+    if tuple(runs.shape[:4]) != (1, 1, keys, 1) or not keys:
+        return None
+    begins, ends = runs[0, 0, :, 0].unbind(-1)
+    at = torch.arange(keys, dtype=torch.int32, device=runs.device)
+    left = None if bool((begins == 0).all()) else keys - 1 - int(begins[-1])
+    right = None if bool((ends == keys).all()) else int(ends[0]) - 1
+    if left is not None and (left < 0 or not torch.equal(begins, (at - left).clamp(min=0))):
+        return None
+    if right is not None and (right < 0 or not torch.equal(ends, (at + right + 1).clamp(max=keys))):
+        return None
+    return left, right
+
 
 PEERS = {
     "cudnn": "cuDNN through scaled_dot_product_attention (full and causal)",
@@ -319,3 +396,82 @@ def _formula(spec: Specification, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
         return compiled[0](q, k, v)
 
     return call
+
+
+WORKSPACE = 256 << 20  # bytes, as its documentation demands
+
+
+class _Plan(Protocol):
+    """A planned kernel of the package."""
+
+    def run(self, q: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
+
+
+def flashinfer(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int]) -> dict[str, AttentionCall]:
+    """Return calls that compute O [B, H, M, D]. Nothing runs yet.
+
+    Args:
+        q: [B, H, M, D].
+        caches: Keys and values, each [NP, page, HK, D].
+        table: Page table [B, pages].
+        counts: Tokens of the sequences.
+    """
+    ways = {"tensor_cores": True, "cuda_cores": False} if q.shape[2] == 1 else {"tensor_cores": True}
+    return {f"flashinfer {way}": _call(q, caches, table, counts, tensor_cores) for way, tensor_cores in ways.items()}
+
+
+def _call(
+    q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int], tensor_cores: bool
+) -> AttentionCall:
+    """Return a call that plans at its first run."""
+    B, H, M, D = q.shape
+    page, HK = caches[0].shape[1:3]
+    planned: list[_Plan] = []
+    rows = q.transpose(1, 2).reshape(B * M, H, D)
+
+    def plan() -> _Plan:
+        """Plan the kernel for these lengths."""
+        import flashinfer
+
+        pages = [-(-n // page) for n in counts]
+        first = torch.tensor([0, *pages]).cumsum(0).to(q.device, torch.int32)
+        page_indices = torch.cat([table[b, :n] for b, n in enumerate(pages)])
+        last = torch.tensor([(n - 1) % page + 1 for n in counts], dtype=torch.int32, device=q.device)
+        room = torch.zeros(WORKSPACE, dtype=torch.uint8, device=q.device)
+        types = {"q_data_type": q.dtype, "kv_data_type": caches[0].dtype}
+        if M == 1:
+            decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(room, "NHD", use_tensor_cores=tensor_cores)
+            decode.plan(first, page_indices, last, H, HK, D, page, pos_encoding_mode="NONE", **types)
+            return decode
+        rows_of = torch.arange(0, B * M + 1, M, dtype=torch.int32, device=q.device)
+        prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD")
+        prefill.plan(rows_of, first, page_indices, last, H, HK, D, page, causal=False, **types)
+        return prefill
+
+    def call() -> torch.Tensor:
+        if not planned:
+            planned.append(plan())
+        o: torch.Tensor = planned[0].run(rows, caches)
+        return o.view(B, M, H, D).transpose(1, 2)
+
+    return call
+
+
+__all__ = [
+    "COMPILED",
+    "FA3_MODULES",
+    "KINDS",
+    "MOST",
+    "OF",
+    "OF_KERNELS",
+    "PACKAGES",
+    "PEERS",
+    "as_functions",
+    "causal_flag",
+    "check_peers",
+    "contenders",
+    "find_kept_runs",
+    "flashinfer",
+    "not_installed",
+    "window_of",
+]

@@ -1,8 +1,15 @@
-"""Reports about sides of conditions that no run has taken."""
+"""Reports about sides of conditions that no run has taken.
+
+Waivers of one-sided conditions: comments `# one-sided: reason` at the end of a line.
+
+Sides of conditions by their place in the text: what inlining and unrolling repeat counts once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ...checking.checked import Checked
 from ...text.diagnostics import CuirError, Diagnostic, Note
@@ -10,8 +17,91 @@ from ...text.source import Source
 from .conditions import Condition
 from .coverage_figure import Figure, OneSided
 from .coverage_loop import Coverage
-from .sides import Side, collect_sides, make_place_key
-from .waivers import MARK, collect_waivers, describe_useless_waivers
+from .origins import NUMBERS
+from .targets import Target
+
+MARK = "one-sided"
+_WAIVER = re.compile(rf"#\s*{MARK}\b\s*:?\s*(?P<reason>.*)$")
+_STRINGS = re.compile(r"\"[^\"]*\"|'[^']*'")
+
+
+def collect_waivers(sources: Iterable[Source]) -> dict[tuple[Source, int], str]:
+    """Collect the reasons that lines give, by source and line; "" for a waiver without one."""
+    waivers: dict[tuple[Source, int], str] = {}
+    for source in sources:
+        for number, line in enumerate(source.lines, source.first_line):
+            if MARK in line and (match := _WAIVER.search(_STRINGS.sub("", line))) is not None:
+                waivers[source, number] = match["reason"].strip()
+    return waivers
+
+
+def describe_useless_waivers(waivers: Mapping[tuple[Source, int], str], used: Iterable[tuple[Source, int]]) -> list[str]:
+    """Describe useless waivers: without a reason, or on lines where no condition stayed one-sided."""
+    messages, places = [], set(used)
+    for (source, line), reason in waivers.items():
+        if not reason:
+            messages.append(
+                f"line {line} of {source.name}: `# {MARK}` without a reason waives nothing: `# {MARK}: why no launch takes the other side`"
+            )
+        elif (source, line) not in places:
+            messages.append(f"line {line} of {source.name}: `# {MARK}` waives nothing: no condition of this line stayed one-sided")
+    return messages
+
+
+Place = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side of a condition at its place in the text.
+
+    instances: those that a launch may take. unseen: those that no run has taken.
+    """
+
+    instances: tuple[Target, ...]
+    unseen: tuple[Target, ...]
+
+    @property
+    def condition(self) -> Condition:
+        """The condition of the first instance."""
+        return self.instances[0].condition
+
+    @property
+    def by_data(self) -> bool:
+        """Return whether data decide every instance."""
+        return all(t.condition.level > NUMBERS for t in self.instances)
+
+    @property
+    def is_seen(self) -> bool:
+        """True if no instance is unseen."""
+        return not self.unseen
+
+
+def collect_sides(coverage: Coverage) -> list[Side]:
+    """Collect the sides that a launch may take, each place of the text once.
+
+    A side is seen if a run has taken one of its instances, and no other instance has a problem that was found and not
+    run.
+    """
+    masks, instances = coverage.observed.masks(), dict[Place, list[Target]]()
+    for c in coverage.observed.conditions:
+        possible = c.all_sides & ~(coverage.impossible[c.number] & ~masks[c.number])
+        for side in range(len(c.sides)):
+            if possible >> side & 1:
+                instances.setdefault((*make_place_key(c), side), []).append(Target("side", c, side))
+    return [Side(tuple(targets), _list_unseen_instances(coverage, masks, targets)) for targets in instances.values()]
+
+
+def _list_unseen_instances(coverage: Coverage, masks: list[int], targets: Sequence[Target]) -> tuple[Target, ...]:
+    unseen = [t for t in targets if not masks[t.condition.number] >> t.number & 1]
+    with_problem = [t for t in unseen if coverage.case_of(t) is not None]
+    return tuple(with_problem or unseen) if with_problem or len(unseen) == len(list(targets)) else ()
+
+
+def make_place_key(c: Condition) -> Place:
+    """Return the key of the place in the text of a condition, the same for all inlined copies."""
+    span = c.span
+    return span.source, span.line, span.column, span.end_line, span.end_column, c.kind
 
 
 def report_coverage(checked: Checked, coverage: Coverage) -> tuple[Figure, list[str]]:
@@ -81,4 +171,13 @@ def _line_of(c: Condition) -> tuple[Source, int]:
     return c.span.source, c.span.line
 
 
-__all__ = ["report_coverage", "require_both_sides"]
+__all__ = [
+    "MARK",
+    "Side",
+    "collect_sides",
+    "collect_waivers",
+    "describe_useless_waivers",
+    "make_place_key",
+    "report_coverage",
+    "require_both_sides",
+]

@@ -17,18 +17,20 @@ from .special_values import (
     END,
     OPPOSED,
     SMALL,
+    find_spread,
     hide,
     list_neighbours,
+    list_others,
     list_vast_factors,
     make_close,
     make_large,
     make_near,
     make_vast,
+    put_few,
     scatter,
     scatter_few,
 )
-from .spread_nan import KIND as NAN
-from .spread_nan import find_spread, list_others, put_few
+from .special_values import SPREAD_NAN as NAN
 
 SPECIAL = ("hidden", "bounds", "infinite", "nan", "steep", "vast", "near", "both", "edges")  # kinds of inputs
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -1,14 +1,24 @@
 """Special values of inputs: infinities, signed zeros, vast and tiny numbers, cancelling pairs.
 
 Compared numbers, and runs of -inf, are among them.
+
+NaN that a selecting function spreads: an extreme of elements is NaN if one of them is.
+
+A kernel that selects by comparisons drops it, since a NaN is greater than nothing.
+
+Inputs for which products of normal f32 numbers are subnormal, and their sum is not.
+
+Atomic additions of f32 flush each part to 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+
+from ...spec.function_specification import Value
 
 HIDDEN_COLUMNS = 64  # columns of the longest run at the start of a row, besides the first block
 _NEAR = ((30.0, 1e-3), (1e6, 1.0), (-30.0, 1e-3), (1000.0, 0.5))  # a number, and the difference of others from it
@@ -190,18 +200,122 @@ def list_neighbours(number: float, dtype: torch.dtype) -> list[float]:
     return [v for v in (rounded.item(), up.item(), down.item()) if math.isfinite(v) and (v != single or single == number)]
 
 
+SPREAD_NAN = "nan"  # the kind of inputs
+_FAR = 1e3  # elements at this value and its negative show which outputs read them
+
+Outputs = Mapping[str, torch.Tensor]
+
+
+def put_few(x: torch.Tensor, value: float, turn: int) -> torch.Tensor:
+    """Put a value into some elements, the same ones for each value."""
+    return scatter_few(x, (value,), turn, torch.Generator().manual_seed(0))
+
+
+def list_others(inputs: Mapping[str, object], name: str) -> list[torch.Tensor]:
+    """Return the float tensors among inputs but the named one."""
+    return [x for n, x in inputs.items() if n != name and isinstance(x, torch.Tensor) and x.is_floating_point() and x.numel()]
+
+
+def find_spread(
+    x: torch.Tensor,
+    turn: int,
+    plain: Outputs | None,
+    evaluate: Callable[[torch.Tensor], Outputs | None],
+    others: Sequence[torch.Tensor] = (),
+) -> dict[str, torch.Tensor]:
+    """Return the elements of outputs that NaN in some elements of x makes NaN, by name.
+
+    The result is {} if the function does not say so.
+
+    Only of outputs whose numbers are elements of inputs or their magnitudes, and that are a large number where x holds
+    it, or x's element itself: a NaN times 0 is of no extreme. Results that NaN moves to another place, as a sort does,
+    are left out.
+
+    plain: the function's results for x. evaluate: returns those for another x, None if it fails. others: other inputs
+    of which outputs may have elements, such as bounds.
+    """
+    selections = [n for n, y in (plain or {}).items() if y.is_floating_point() and _is_selection(y, [x, *others])]
+    if plain is None or not selections:
+        return {}
+    spread, above, below = (evaluate(put_few(x, v, turn)) for v in (math.nan, _FAR, -_FAR))
+    if spread is None or above is None or below is None:
+        return {}
+    places: dict[str, torch.Tensor] = {}
+    for n, y in spread.items():
+        before = plain[n]
+        new = y.isnan() & ~before.isnan() if y.shape == before.shape else torch.zeros_like(y, dtype=torch.bool)
+        if y.shape != before.shape or not _is_equal(y[~new], before[~new]):
+            return {}
+        reads = (above[n].double() == _FAR) | (below[n].double().abs() == _FAR)
+        if others and y.shape == x.shape:  # a bound hides the large number
+            reads |= before.double() == x.double()
+        if n in selections and bool((new & reads).any()):
+            places[n] = new & reads
+    return places
+
+
+def _is_selection(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+    """Return whether all numbers of an output are elements of inputs, or their magnitudes."""
+    numbers, elements = output.double(), torch.cat([x.double().flatten() for x in inputs])
+    numbers = numbers[numbers.isfinite()]
+    return numbers.numel() > 0 and bool(torch.isin(numbers, torch.cat([elements, elements.abs()])).all())
+
+
+def _is_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+UNDERFLOW = "underflow"  # the kind of inputs
+_SUM = -121.5  # binary exponent of the sums: far above 2^-126, with parts below
+_PROBES = (-20, -30)  # exponents of inputs at which the growth of the outputs is measured
+_LEAST_NORMAL = -120  # the least exponent of inputs, which stay normal
+
+
+def make_underflowing(tensors: Mapping[str, torch.Tensor], evaluate: Callable[[Mapping[str, Value]], Outputs]) -> dict[str, Value] | None:
+    """Return positive values as small as their sums of products may be.
+
+    None if outputs do not fall as products do. evaluate: returns outputs that are added to, for values in place of the
+    tensors.
+    """
+
+    def scale(exponent: float) -> dict[str, Value]:
+        return {n: (x.double().abs() * 2.0**exponent).to(x.dtype) for n, x in tensors.items()}
+
+    if not tensors:
+        return None
+    high, low = (_compute_exponent(evaluate(scale(e))) for e in _PROBES)
+    if not math.isfinite(high) or not math.isfinite(low):
+        return None
+    degree = (high - low) / (_PROBES[0] - _PROBES[1])
+    exponent = _PROBES[0] - (high - _SUM) / degree if degree >= 1.9 else -math.inf
+    return scale(math.floor(exponent)) if exponent >= _LEAST_NORMAL else None
+
+
+def _compute_exponent(outputs: Outputs) -> float:
+    """Return the binary exponent of the root mean square of all outputs; infinite if there is none."""
+    squares = torch.cat([x.double().flatten() ** 2 for x in outputs.values()]) if outputs else torch.zeros(1)
+    mean = squares.mean().item() if squares.numel() else 0.0
+    return math.log2(mean) / 2 if 0 < mean < math.inf else math.inf
+
+
 __all__ = [
     "ALONE",
     "END",
     "OPPOSED",
     "SMALL",
+    "SPREAD_NAN",
+    "UNDERFLOW",
+    "find_spread",
     "hide",
     "list_neighbours",
+    "list_others",
     "list_vast_factors",
     "make_close",
     "make_large",
     "make_near",
+    "make_underflowing",
     "make_vast",
+    "put_few",
     "scatter",
     "scatter_few",
 ]

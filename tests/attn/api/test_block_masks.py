@@ -19,7 +19,7 @@ import cuir.flex
 from cuir import CuirError, create_block_mask, flex_attention
 from cuir.attn.api import prepared_calls
 from cuir.attn.api.block_masks import LazyBlockMask
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 M, N, D = 200, 300, 64
 Mod = Callable[..., Any]

@@ -21,9 +21,9 @@ from cuir import CuirError, Specification, attention, create_block_mask, flex_at
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.capture.first_call_progress import Progress
-from cuir.attn.kernels import attention_kernel, verification_verdicts
+from cuir.attn.kernels import attention_kernel, transfers
 from cuir.testing import assert_attention_matches
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 ROOT = Path(__file__).parents[3]
 M, N, D = 100, 140, 64
@@ -287,7 +287,7 @@ def test_a_wrong_kernel_never_runs(compiled: list[Any], monkeypatch: pytest.Monk
         levels.append(level)
         raise CuirError.of("V305", "another mask")
 
-    monkeypatch.setattr(verification_verdicts, "verify_or_recall", wrong)
+    monkeypatch.setattr(transfers, "verify_or_recall", wrong)
     monkeypatch.setattr(cuir, "run", None)  # what stands in for a kernel
     for level in ("quick", "full"):
         with pytest.raises(CuirError, match="V305"):
@@ -324,7 +324,7 @@ def test_a_wrong_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     right = attention(causal, head_dim=64, consts=SMALL)
     second = Specification("other", make_window(7))
     with pytest.raises(CuirError, match="V107"):
-        verification_verdicts.verify_or_recall(
+        transfers.verify_or_recall(
             right.program, second, make_capture_key(second.mask_mod), {"T": cuir.f16, "D": 64, **SMALL}, "quick", Progress("other")
         )
     assert not list(tmp_path.glob("verified/*"))

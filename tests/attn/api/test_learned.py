@@ -1,4 +1,7 @@
-"""Gradients of what mods capture, and of sinks, in the interpreter: beside autograd of the dense formula in float64, for the biases of PyTorch's TestLearnableBiases and others."""
+"""Gradients of what mods capture, and of sinks, in the interpreter: beside autograd of the dense formula in float64, for the biases of PyTorch's TestLearnableBiases and others.
+
+Parameters that begin at 0, at a bound or at a tie train as they do behind PyTorch's own functions, and a projection of zeros has a gradient.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from cuir import create_block_mask, flex_attention
 from cuir.attn.capture.first_call_progress import Progress
 from cuir.attn.kernels.backward_kernels import RequestedGradients
 from cuir.text.diagnostics import CuirError
+from tests.gpu.test_backward import FUNCTIONS, begin_at_0, close, compute_reference
 
 B, H, HK, N, D = 2, 2, 1, 70, 16
 PLACES, BUCKETS = torch.arange(N).flip(0) // 2, (torch.arange(2 * N) - N).abs().clamp(max=20) // 4
@@ -91,7 +95,7 @@ def compute_gradients(
     return result, torch.autograd.grad(wide, (*exact, *of_exact), (do.double(), dl.double()), allow_unused=True)
 
 
-def close(result: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
+def close_of_learned(result: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
     for x, y, z in zip(result, exact, like, strict=True):
         if y is None:
             assert x is None
@@ -103,7 +107,7 @@ def close(result: Any, exact: Any, like: Any, bound: float = 2e-3) -> None:
 def test_biases(name: str) -> None:
     sizes, mod = ALL[name]
     t = make_learned(sizes)
-    close(*compute_gradients(mod, t), (*tensors(), *t.values()))
+    close_of_learned(*compute_gradients(mod, t), (*tensors(), *t.values()))
 
 
 F = torch.nn.functional
@@ -134,7 +138,7 @@ def test_functions_that_choose(name: str) -> None:
     """A number for each head, one for all, and the score: two choose between scalars, one a power."""
     f = CHOOSING[name]
     t = make_learned({"gate": (H,), "one": ()})
-    close(
+    close_of_learned(
         *compute_gradients(lambda t, s, b, h, q, k: s * f(t["gate"][h]) + f(t["one"]) * (k - q) / 16 + f(s), t),
         (*tensors(), *t.values()),
         bound=0.05,
@@ -143,13 +147,13 @@ def test_functions_that_choose(name: str) -> None:
 
 def test_a_learned_exponent() -> None:
     t = make_learned({"heads": (H,)})
-    close(*compute_gradients(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
+    close_of_learned(*compute_gradients(lambda t, s, b, h, q, k: (1.5 + s * s) ** t["heads"][h], t), (*tensors(), *t.values()), bound=1e-2)
 
 
 def test_a_sink_and_a_bias_in_half_precision() -> None:
     t = make_learned({"keys": (N,), "sink": (H,)}, torch.bfloat16)
     result, exact = compute_gradients(lambda t, s, b, h, q, k: s + t["keys"][k], t, sink=True)
-    close(result, exact, (*tensors(), *t.values()), bound=1e-2)
+    close_of_learned(result, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
 @pytest.mark.thorough("half a minute: whole verifications of backward kernels")
@@ -180,7 +184,7 @@ def test_a_bias_that_is_a_result_and_nothing_else_learns() -> None:
     result = torch.autograd.grad(o, (y, limit), do.half(), allow_unused=True)
     (exact,) = torch.autograd.grad(run(q.double(), k.double(), v.double()), y, do.double())
     assert result[1] is None
-    close(result[:1], (exact,), (y,))
+    close_of_learned(result[:1], (exact,), (y,))
     with torch.no_grad():
         assert not run(q, k, v).requires_grad
 
@@ -194,7 +198,7 @@ def test_under_torch_compile() -> None:
     torch._dynamo.reset()
     t = make_learned(sizes)
     ours, exact = compute_gradients(mod, t, sink=True, call=torch.compile(flex_attention, fullgraph=True, backend="aot_eager"))
-    close(ours, exact, (*tensors(), *t.values()), bound=1e-2)
+    close_of_learned(ours, exact, (*tensors(), *t.values()), bound=1e-2)
 
 
 def test_of_a_module_that_makes_its_mod_inside() -> None:
@@ -321,3 +325,82 @@ def test_no_gradient_goes_through_what_is_detached(result: Callable[[Any], Any])
     for x, y in zip(actual, expected, strict=True):
         x, y = (torch.zeros(()) if g is None else g.double() for g in (x, y))
         assert (x - y).abs().max() <= 1e-4
+
+
+N_OF_KINKS, D_OF_KINKS = 16, 32
+
+
+def qkv(dtype: torch.dtype = torch.float32, heads: int = 1) -> list[torch.Tensor]:
+    return list(torch.randn(3, 1, heads, N_OF_KINKS, D_OF_KINKS, generator=torch.Generator().manual_seed(0)).to(dtype).unbind())
+
+
+def ours(*x: torch.Tensor, score_mod: Callable[..., Any]) -> Any:
+    return flex_attention(*x, score_mod=score_mod, backend="interpret", verify="off")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_parameter_that_begins_at_0(name: str) -> None:
+    """One for all pairs, and one of a query, which are differentiated as scalars and as tiles."""
+    f, (q, k, v) = FUNCTIONS[name], qkv()
+    scalar, each = torch.zeros((), requires_grad=True), torch.zeros(N_OF_KINKS, requires_grad=True)
+
+    def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + f(scalar) * j + f(each[i]) * (i - j)
+
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), (scalar, each)) for call in (ours, compute_reference))
+    assert close(result[0], exact[0]) and close(result[1], exact[1])
+
+
+@pytest.mark.parametrize("name", ["logsigmoid", "asinh", "selu", "leaky_relu", "clamp", "maximum"])
+def test_a_projection_of_zeros(name: str) -> None:
+    """All scores are 0."""
+    q, k, v = qkv()
+    zero = torch.zeros_like(q).requires_grad_()
+    mod = lambda s, b, h, i, j: FUNCTIONS[name](s)  # noqa: E731
+    result, exact = (torch.autograd.grad((call(zero, k, v, score_mod=mod) * q).sum(), zero)[0] for call in (ours, compute_reference))
+    assert close(result, exact, 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gates_of_zeros_in_half_precision(dtype: torch.dtype) -> None:
+    gates = torch.zeros(2, N_OF_KINKS, requires_grad=True)
+    mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
+    q, k, v = qkv(dtype, 2)
+    (result,) = torch.autograd.grad((ours(q, k, v, score_mod=mod) * q).float().sum(), gates)
+    (exact,) = torch.autograd.grad((compute_reference(q.float(), k.float(), v.float(), mod) * q).sum(), gates)
+    assert close(result, exact, 0.02)
+
+
+def test_gates_of_zeros_in_a_compiled_call() -> None:
+    gates = torch.zeros(1, N_OF_KINKS, requires_grad=True)
+    mod = lambda s, b, h, i, j: s + F.logsigmoid(gates[h, j]) * (i - j)  # noqa: E731
+    q, k, v = qkv()
+    compiled = torch.compile(ours, backend="aot_eager")
+    result, exact = (torch.autograd.grad((call(q, k, v, score_mod=mod) * q).sum(), gates)[0] for call in (compiled, compute_reference))
+    assert close(result, exact)
+
+
+def test_the_norm_of_zeros() -> None:
+    """A distance of a point to itself."""
+    q, k, v = qkv()
+    at = torch.randn(N_OF_KINKS, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    (result,) = torch.autograd.grad(ours(q, k, v, score_mod=lambda s, b, h, i, j: s - (at[i] - at[j]).norm()).square().sum(), at)
+    s = q @ k.mT / D_OF_KINKS**0.5 - (at[:, None] - at).norm(dim=-1)
+    (exact,) = torch.autograd.grad((s.softmax(-1) @ v).square().sum(), at)
+    assert close(result, exact)
+
+
+@pytest.mark.parametrize("name", ["amax", "max"])
+def test_ties_within_a_row(name: str) -> None:
+    """Equal elements share the gradient of amax; with a place, as max(-1) gives it, the first one has it."""
+    q, k, v = qkv()
+    rows = torch.tensor([[1.0, 1.0, 0.0], [2.0, 2.0, 2.0]]).repeat(N_OF_KINKS // 2, 1).requires_grad_()
+    of = (lambda r: r.amax(-1)) if name == "amax" else (lambda r: r.max(-1).values)
+    (result,) = torch.autograd.grad((ours(q, k, v, score_mod=lambda s, b, h, i, j: s + of(rows[j])) * q).sum(), rows)
+    (exact,) = torch.autograd.grad((compute_reference(q, k, v, lambda s, b, h, i, j: s + of(rows)) * q).sum(), rows)
+    assert close(result, exact)
+
+
+def test_the_case_of_a_gpu() -> None:
+    begin_at_0("cpu", "logsigmoid", "float16", 40)

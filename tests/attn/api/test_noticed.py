@@ -1,4 +1,7 @@
-"""Whatever a mod reads, in whatever way: once that is exchanged, nobody takes the mods for the same, and what is traced anew is not taken for what was."""
+"""Whatever a mod reads, in whatever way: once that is exchanged, nobody takes the mods for the same, and what is traced anew is not taken for what was.
+
+Properties that mods read, in a graph of torch.compile: one that is replaced in its class is noticed, and nothing else makes another graph.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 
+from cuir import flex_attention
 from cuir.attn.capture.capture_keys import MutationGuard, make_capture_key
 from cuir.attn.capture.capture_walk import attributes_read, reads_elsewhere
 from cuir.attn.splicing.captured_arguments import Cache
@@ -40,7 +44,7 @@ def factor(value: int) -> None:
     globals()["FACTOR"] = value
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "size_of_a_user", 3, raising=False)
     monkeypatch.setenv("SIZE_OF_A_USER", "3")
@@ -317,6 +321,7 @@ def another_function_of_a_partial() -> Any:
     return lambda: read(), lambda: read.__setstate__((read.func, (4,), {}, None))  # type: ignore[attr-defined]
 
 
+@pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_exchanged_is_noticed(name: str) -> None:
     read, change = CASES[name]()
@@ -331,6 +336,7 @@ def test_what_is_exchanged_is_noticed(name: str) -> None:
     assert not after.comparable or (after.structure, after.values) != (before.structure, before.values)
 
 
+@pytest.mark.usefixtures("as_before")
 def test_functions_of_libraries_can_be_known() -> None:
     functional = torch.nn.functional
     for mod in (
@@ -342,6 +348,7 @@ def test_functions_of_libraries_can_be_known() -> None:
     assert not make_capture_key(None, lambda s, b, h, q, k: torch.ops.aten.tanh(s)).comparable
 
 
+@pytest.mark.usefixtures("as_before")
 def test_mods_that_are_containers() -> None:
     class Sizes(dict[str, int]):
         def __call__(self, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -356,6 +363,7 @@ def test_mods_that_are_containers() -> None:
     assert not same.holds(mod, None)
 
 
+@pytest.mark.usefixtures("as_before")
 def test_what_is_held_weakly_may_die(collect: Callable[[], int]) -> None:
     references: Any = weakref.WeakValueDictionary(size=(result := Config()))
     mod = lambda b, h, q, k: q - k <= (4 if references.get("size") is None else 3)  # noqa: E731
@@ -385,6 +393,7 @@ def free(t: torch.Tensor) -> None:
     t.data = tried[-1]
 
 
+@pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("name", [*MEMORY, "given the same place"])
 def test_other_memory_is_noticed(name: str) -> None:
     change = MEMORY.get(name, free)
@@ -399,6 +408,7 @@ def test_other_memory_is_noticed(name: str) -> None:
     assert not same.holds(mod, None) and len(calls) == 2
 
 
+@pytest.mark.usefixtures("as_before")
 def test_zeros_have_signs() -> None:
     cache = Cache()
     for value in (0.0, -0.0, torch.zeros(2), -torch.zeros(2)):
@@ -406,6 +416,7 @@ def test_zeros_have_signs() -> None:
         assert entry["t"] is value
 
 
+@pytest.mark.usefixtures("as_before")
 def test_code_that_is_made_anew_is_forgotten() -> None:
     for i in range(5000):
         expected_values: dict[str, Any] = {}
@@ -417,3 +428,56 @@ def test_code_that_is_made_anew_is_forgotten() -> None:
     for cached in (globals_read, attributes_read, reads_elsewhere):
         info = cached.cache_info()
         assert info.maxsize is not None and info.currsize <= info.maxsize
+
+
+Q, K, V = (torch.randn(1, 1, 16, 16).half() for _ in range(3))
+
+
+class Base:
+    @property
+    def size(self) -> float:
+        return 3.0
+
+
+class Custom:
+    @property
+    def size(self) -> float:
+        return 3.0
+
+
+class Inherited(Base):
+    pass
+
+
+class Nearer(Base):
+    @property
+    def size(self) -> float:
+        return Base.size.__get__(self) + 1.0
+
+
+def make_property(size: float) -> property:
+    return property(lambda self: size)
+
+
+@pytest.mark.parametrize(("result", "changed"), [(Custom, Custom), (Inherited, Base), (Nearer, Nearer), (Nearer, Base)])
+def test_a_property_that_is_replaced_is_noticed(result: type, changed: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    initial, graphs = result(), 0
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward  # type: ignore[no-any-return]
+
+    def score(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+        return s * initial.size
+
+    def call() -> torch.Tensor:
+        return flex_attention(Q, K, V, score, backend="interpret", verify="off")  # type: ignore[no-any-return]
+
+    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    before = compiled()
+    assert torch.equal(compiled(), before) and graphs == 1
+    monkeypatch.setattr(changed, "size", make_property(0.25))
+    after = compiled()
+    assert torch.equal(after, call()) and not torch.equal(after, before) and graphs == 2

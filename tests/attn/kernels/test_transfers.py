@@ -14,8 +14,7 @@ from cuir import Specification
 from cuir.attn.api import prepared_calls
 from cuir.attn.kernels import attention_kernel, experts, transfers
 from cuir.attn.kernels.transfers import transfer_backward_to_expert, transfer_queries_to_expert, transfer_to_expert
-from cuir.attn.splicing.backward import transfer_backward
-from cuir.attn.splicing.query_gradients import transfer_query_gradients
+from cuir.attn.splicing.backward import transfer_backward, transfer_query_gradients
 from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.attn.tracing.read_ranges import trace_without_clashes
 from cuir.spec.dropout_hash import Dropout

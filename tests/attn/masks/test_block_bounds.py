@@ -18,7 +18,7 @@ from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
 from cuir.verification import Problem, check_contracts
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 ORIGIN = """
 @func

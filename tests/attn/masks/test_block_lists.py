@@ -22,7 +22,7 @@ from cuir.syntax.types import F16
 from cuir.text.diagnostics import CuirError
 from cuir.verification import Problem, check_contracts, verify
 from tests.attn.masks.test_block_bounds import origin
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 MASKS: dict[str, Callable[..., Any]] = {
     "document": lambda b, h, q, k, *, doc: doc[b, q] == doc[b, k],

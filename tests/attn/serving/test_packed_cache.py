@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_said(code: str, result: str, options: dict[str, An
     assert caught.value.diagnostics[0].code == code and result in caught.value.diagnostics[0].message
 
 
-@pytest.mark.thorough("whole verifications: faults have their tests in test_packed_attention.py, float32 in test_serving_float32.py")
+@pytest.mark.thorough("whole verifications: faults have their tests in test_serving_specifications.py, float32 in test_serving_float32.py")
 def test_the_kernel_is_verified_over_a_cache() -> None:
     import corpus
 

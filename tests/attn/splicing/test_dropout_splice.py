@@ -11,9 +11,8 @@ import torch
 import corpus
 import cuir
 from cuir import CuirError, Dropout, Lengths, Specification
-from cuir.attn.splicing.backward import KERNEL, transfer_backward
-from cuir.attn.splicing.query_gradients import KERNEL as BY_QUERIES
-from cuir.attn.splicing.query_gradients import transfer_query_gradients
+from cuir.attn.splicing.backward import KERNEL, transfer_backward, transfer_query_gradients
+from cuir.attn.splicing.backward import QUERY_KERNEL as BY_QUERIES
 from cuir.attn.splicing.splice import TransferResult, transfer
 from cuir.attn.tracing.splice_names import DROPOUT
 from cuir.interp import Schedule

@@ -16,7 +16,7 @@ from cuir import CuirError, Lengths, Specification
 from cuir.attn.splicing.splice import transfer
 from cuir.syntax.printer import show
 from cuir.verification import Case, check_mask, check_numbers
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 KERNELS = corpus.kernels()
 CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}

@@ -23,7 +23,7 @@ from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Expr
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 MASKS: tuple[Callable[[int], Callable[..., Any]], ...] = (
     lambda c: lambda b, h, q, k: q // c == k // c,

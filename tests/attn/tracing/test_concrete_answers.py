@@ -21,7 +21,7 @@ from cuir.attn.tracing.trace import trace
 from cuir.spec.specification import Specification
 from cuir.text.diagnostics import CuirError
 from tests.attn.tracing.test_trace import agrees
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 Mod = Callable[..., Any]
 BIAS = torch.tensor([0.5, -1.0, 2.0, 4.0])

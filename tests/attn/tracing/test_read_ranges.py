@@ -16,7 +16,7 @@ from cuir.attn.tracing import read_ranges as ranges
 from cuir.attn.tracing.read_ranges import Reads, negative_read, trace_without_clashes
 from cuir.attn.tracing.trace import trace
 from cuir.spec.specification import Lengths
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 Mod = Callable[..., Any]
 AT = Lengths(B=2, H=2, HK=1, M=9, N=13)

@@ -24,7 +24,7 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.printer import show
 from cuir.syntax.types import F32, I32
 from cuir.text.diagnostics import CuirError
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 AT = Lengths(B=2, H=4, HK=2, M=7, N=9)
 

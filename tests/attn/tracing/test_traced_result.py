@@ -15,7 +15,7 @@ from cuir.attn.tracing.trace import trace, tracing_once
 from cuir.spec.loading import as_specification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import Binary, Name
-from cuir.syntax.rewrite import rename_names
+from cuir.syntax.walk import rename_names
 
 RESERVED_SETS: list[Set[str]] = [set(), list_reserved(), list_reserved() | {"window", "window_", "prefix", "n", "S", "Q", "x_", "slopes"}]
 

@@ -46,7 +46,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(Transfer, "judge", judge)
     monkeypatch.setattr("llm.client.Client", Client)
     monkeypatch.setattr("llm.client.library", lambda: None)
-    monkeypatch.setattr("llm.score_figures.plot", lambda result, path: path.write_text("a plot"))
+    monkeypatch.setattr("llm.scores.plot", lambda result, path: path.write_text("a plot"))
     monkeypatch.setattr("llm.passes.transfer.examples", lambda *of: "")
     Client.requests = 0
     Client.answers = {
@@ -233,7 +233,7 @@ def test_a_plot_is_left_out_without_matplotlib(cuir: Callable, scripted: Path, m
     def raise_missing(*of: Any) -> None:
         raise CuirError.of("U120", "a plot needs matplotlib")
 
-    monkeypatch.setattr("llm.score_figures.plot", raise_missing)
+    monkeypatch.setattr("llm.scores.plot", raise_missing)
     output = cuir(*CALL)
     assert output.code == 0 and "left out: a plot needs matplotlib" in output.out
 

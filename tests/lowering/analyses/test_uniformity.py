@@ -7,8 +7,7 @@ import re
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.analyses.single_lane_roles import runs_on_one_lane
-from cuir.lowering.analyses.uniformity import Uniformity, analyse_uniformity
+from cuir.lowering.analyses.uniformity import Uniformity, analyse_uniformity, runs_on_one_lane
 from cuir.lowering.analyses.value_numbers import Numbers
 from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ops import Kernel

@@ -15,11 +15,10 @@ from cuir.checking.checker import check
 from cuir.lowering.analyses.stores import arrays_by_warp, stores_by_warps
 from cuir.lowering.analyses.warp_sync import WarpSyncs, find_warp_syncs
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.inlining import mark
-from cuir.lowering.ir.ir_walk import every
+from cuir.lowering.ir.ir_walk import every, mark
 from cuir.lowering.passes import copy_fp8_in_chunks
 from cuir.syntax.parser import parse
-from tests.gpu.test_joins import TEXT
+from tests.gpu.test_exchange import TEXT
 from tests.lowering.tile_ir import clean, program, role
 
 FRAME_OF_PROGRAMS = """

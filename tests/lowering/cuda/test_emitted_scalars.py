@@ -1,8 +1,14 @@
-"""Scalar expressions of any shape give on a CPU what they mean, wherever the text of a role puts them: as a loop's bounds, a condition, an index, an operand."""
+"""Scalar expressions of any shape give on a CPU what they mean, wherever the text of a role puts them: as a loop's bounds, a condition, an index, an operand.
+
+The emitted text of every elementwise operation gives what the language says, also where the compiler fuses and instructions are not exact.
+
+Halves lie in pairs in 32-bit registers: nothing reads such a register as if it were a number.
+"""
 
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +17,8 @@ import pytest
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.syntax.parser import parse
+from tests.gpu import test_floats
+from tests.gpu.test_expressions import EXPRESSIONS, kernel
 from tests.lowering.host import GXX, on_cpu
 
 PLACES = 24  # of each kind in a kernel
@@ -87,3 +95,31 @@ def test_they_mean_what_they_say(seed: int, tmp_path: Path) -> None:
 def _python(line: str) -> str:
     """A statement as Python: a store is an entry of a dict."""
     return line.replace("store(Y[", "wanted[").replace("], total)", "] = total") if line.startswith("store(") else line
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+@pytest.mark.parametrize(("contract", "noise"), [("off", False), ("fast", True)])
+def test_every_operation(tmp_path: Path, contract: str, noise: bool) -> None:
+    checked = test_floats.kernel()
+    call = on_cpu(lower(checked), tmp_path, contract, noise)
+    for seed in range(3):
+        inputs, result = test_floats.inputs(seed), test_floats.outputs()
+        arrays: list[np.ndarray | float | int] = []
+        for t in checked.tensors:
+            x = {**inputs, **result}[t.name]
+            arrays += [x, x.shape[1]]
+        arrays += [test_floats.NUMBERS[s.name] for s in checked.scalars]
+        call(*arrays, *(result["F"].shape[0], result["I"].shape[0], result["SF"].shape[0], result["SI"].shape[0]))
+        assert test_floats.wrong(inputs, result) == []
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_pairs_are_unpacked(expression: str, dtype: str) -> None:
+    text = lower(kernel(expression, dtype)).source
+    pairs = set(re.findall(r"uint32_t (\w+)\[\d+\];", text))
+    assert pairs
+    for name in pairs:
+        # by element (i_) only through unpack; by pair (p_, k_) it is moved, packed into, or an operand
+        assert not re.search(rf"\b{name}\[[^\]]*\bi_\b[^\]]*\]", text), name
+    assert f"cuir::unpack_{dtype}(" in text

@@ -13,11 +13,10 @@ from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, result_def
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
 from cuir.interp import run
+from cuir.lowering.ir import evaluate_operations, ops
 from cuir.lowering.ir import ir_types as types
-from cuir.lowering.ir import ops, table_evaluation
 from cuir.lowering.ir.build_ir import build
-from cuir.lowering.ir.evaluate_memory import SharedArray, share_bytes
-from cuir.lowering.ir.evaluate_workers import Fault
+from cuir.lowering.ir.evaluator_state import Fault, SharedArray, share_bytes
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_text import parse as parse_ir
 from cuir.lowering.ir.ir_text import show
@@ -26,9 +25,8 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import F16, F32
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
-from tests.strategies.arguments import arguments
-from tests.strategies.effort import examples
-from tests.strategies.typed import Case, kernels
+from tests.strategies.selection import examples
+from tests.strategies.typed import Case, arguments, kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL's parser
 
@@ -109,7 +107,7 @@ def test_what_primitives_do(body: str) -> None:
 
 
 def test_every_pure_primitive_has_a_meaning() -> None:
-    assert not table_evaluation.gaps()
+    assert not evaluate_operations.gaps()
 
 
 # ---- memory and layouts

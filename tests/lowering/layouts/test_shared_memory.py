@@ -30,7 +30,7 @@ from cuir.lowering.layouts.shared_memory import (
 )
 from cuir.lowering.layouts.tile_layouts import CHUNKS, EIGHTS, FOURS, FULL, ROWS, TileLayout
 from cuir.lowering.targets import sm80, sm90
-from cuir.lowering.targets.sm90.operands import SBO, Operand
+from cuir.lowering.targets.sm90.warpgroup_products import SBO, Operand
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, DTYPES, F16, F32
 from tests.lowering.host import GXX

@@ -21,8 +21,8 @@ from cuir.lowering.validate import validate
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
 from tests.lowering.passes.lowering import clean
-from tests.strategies.arguments import arguments
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
+from tests.strategies.typed import arguments
 
 HEAD = """\
 @kernel(arch="sm_90a")

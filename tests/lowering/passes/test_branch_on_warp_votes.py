@@ -18,14 +18,14 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.warp_ops import RowBound, WarpIf
+from cuir.lowering.ir.machine_ops import RowBound, WarpIf
 from cuir.lowering.passes import branch_on_warp_votes, eliminate_common_subexpressions, simplify
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import F16
 from tests.lowering.conftest import kernel
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.passes.lowering import clean
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 HEAD = """\
 @kernel(arch="sm_90a")

@@ -12,7 +12,7 @@ from cuir.lowering.passes import carry_ring_indices
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import clean
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 
 @pytest.mark.parametrize(

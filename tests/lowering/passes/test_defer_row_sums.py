@@ -11,7 +11,7 @@ from cuir.lowering.passes import defer_row_sums
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import clean
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 ROW = "P = Z[rows(64), cols(64)] * 0.5\n"
 

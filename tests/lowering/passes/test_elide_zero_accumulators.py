@@ -11,7 +11,7 @@ from cuir.lowering.passes import elide_zero_accumulators
 from cuir.lowering.validate import validate
 from tests.lowering.conftest import HEAD, kernel
 from tests.lowering.passes.lowering import clean
-from tests.strategies.arguments import arguments
+from tests.strategies.typed import arguments
 
 FILL = "k = rows(64) % 3 - cols(64) % 2\nstore(s[0], cast(k, f16))\nstore(s[1], cast(k + 1, f16))\nfence_async()\n"
 PRODUCT, END = "acc = mma_async(s[0], s[1].T, acc)\nmma_wait(acc)\n", "store(Z[rows(64), cols(64)], acc)"

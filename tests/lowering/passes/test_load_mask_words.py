@@ -8,7 +8,7 @@ import torch
 
 from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.mask_words import Bits
+from cuir.lowering.ir.row_parts import Bits
 from cuir.lowering.passes import eliminate_dead_code, limit_columns, load_mask_words
 from tests.lowering.passes.lowering import role
 

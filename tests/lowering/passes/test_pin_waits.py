@@ -8,7 +8,7 @@ import cuir
 from cuir.checking.checker import check
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.warp_ops import Pinned
+from cuir.lowering.ir.machine_ops import Pinned
 from cuir.lowering.passes import branch_on_warp_votes, pin_waits
 from tests.lowering.passes.lowering import clean
 

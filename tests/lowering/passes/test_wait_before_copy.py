@@ -27,7 +27,7 @@ from cuir.syntax.types import F16
 from tests.lowering.conftest import one_file
 from tests.lowering.handing import ANEW, DIFFER, HEAD, NEXT, TURN, bodies, finish, on_core, program, repair, results, stores
 from tests.lowering.host import GXX
-from tests.strategies.effort import examples
+from tests.strategies.selection import examples
 
 COPY = r"(\w+)\[i_\] = (\w+)\[i_\];"
 needs_gxx = pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")

@@ -14,8 +14,7 @@ from cuir.performance.suites import backward_suite as backward
 from cuir.performance.suites.cell_benchmark import Cell, Timing
 from cuir.performance.suites.results import markdown, ratios
 from cuir.performance.suites.suite_run import SuiteRun, run_calls
-from cuir.performance.timing.gradient_problem import compute_expected_gradients
-from cuir.performance.timing.problem import Shape, make_tensors
+from cuir.performance.timing.problem import Shape, compute_expected_gradients, make_tensors
 
 CELL = Cell("causal", {}, "small", Shape(1, 2, 1, 60, 60, 64))
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from cuir import CuirError
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cell_benchmark import Cell
-from cuir.performance.suites.plot import plot
-from cuir.performance.suites.results import Results, markdown, means, ours, peers, place, ratio, ratios, read, summary
+from cuir.performance.suites.results import Results, markdown, means, ours, peers, place, plot, ratio, ratios, read, summary
 from cuir.performance.suites.suite_run import Planned, ProgressCount, SuiteRun, run_cells
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.worker import WorkerLost

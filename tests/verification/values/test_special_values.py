@@ -1,4 +1,11 @@
-"""Special values of inputs: faults that show there alone are refused at level quick, and right kernels with the same content pass."""
+"""Special values of inputs: faults that show there alone are refused at level quick, and right kernels with the same content pass.
+
+Sums of subnormal numbers by atomic additions: the hardware gives 0, so a kernel that needs them is refused, or within what is allowed.
+
+NaN that extremes spread: a kernel that selects by comparisons drops it.
+
+Products of normal numbers that are subnormal: atomic additions of f32 lose them, sums within a worker do not.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +18,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuir import FunctionSpecification, parse, verify
-from cuir.checking.checked import Const
+from cuir import CuirError, FunctionSpecification, check, parse, verify
+from cuir.checking.checked import Checked, Const
 from cuir.syntax.types import F16, F32
+from cuir.verification.inputs import find_accumulated, get_special_plan, make_function_launch
 from cuir.verification.report import VerifyReport
+from cuir.verification.spec_dispatch import check_case
+from cuir.verification.special_problems import make_underflow_draws
+from cuir.verification.values.cases import Draw
 from cuir.verification.values.special_values import (
     ALONE,
     END,
@@ -25,6 +36,7 @@ from cuir.verification.values.special_values import (
     list_vast_factors,
     make_close,
     make_near,
+    make_underflowing,
     make_vast,
     scatter,
 )
@@ -231,3 +243,222 @@ def test_neighbours_compare_alike_in_float32_and_float64(number: float, dtype: t
     for value in list_neighbours(number, dtype):
         x = torch.tensor(value, dtype=dtype)
         assert (bool(x.double() > number), bool(x.double() == number)) == (bool(x.float() > single), bool(x.float() == single))
+
+
+KERNEL = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 64], S: Global[f32, 64]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            r, c = t * 16 + rows(16), cols(64)
+            store(S[c], col_sum(X[r, c] * X[r, c]) * FACTOR, add=True)
+"""
+
+
+def verdict(factor: str, reference: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
+    report = verify(parse(KERNEL.replace("FACTOR", factor)), FunctionSpecification("k", reference), seeded=0, shrink=False)
+    return [d.code for d in report.diagnostics]
+
+
+def test_a_sum_that_its_parts_do_not_reach_is_refused() -> None:
+    """Each of the parts is below 2^-126 and counts as 0; together they are not."""
+    assert verdict("1e-40", lambda X: (X * X).sum(0) * 1e-40) == ["V301"]
+
+
+@pytest.mark.parametrize("factor", ("1.0", "1e-36", "1e-44"))
+def test_normal_parts_pass_and_so_does_what_is_below_the_least_normal_number(factor: str) -> None:
+    """A sum of 131,075 squares of some 1e-44 may be 0: 2^-126 an element is allowed, as of an exponential."""
+    assert verdict(factor, lambda X: (X * X).sum(0) * float(factor)) == []
+
+
+LARGEST = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, N], Y: Global[f32, M]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            r = t * 16 + rows(16)
+            m = full(f32, [16, 1], -inf)
+            for j in range(cdiv(N, 16)):
+                c = j * 16 + cols(16)
+                v = row_max(where(c < N, X[r, c], -inf))
+                m = UPDATE
+            store(Y[r], m)
+"""
+SMALLEST = LARGEST.replace("-inf", "inf").replace("row_max", "-row_max").replace("where", "-where")
+SIZES = {"M": 20, "N": 40}
+
+
+def judge_of_spread_nan(text: str, reference: Callable[..., Any]) -> list[str]:
+    program = parse(text)
+    checked, spec = (
+        check(program, "k", {}),
+        FunctionSpecification("k", reference, sizes=lambda drawn: {d: max(1, n) for d, n in drawn.items()}),
+    )
+    assert get_special_plan(checked, spec).selected == ("X",)
+    assert make_function_launch(checked, spec, Draw("one", SIZES, "nan")).spread["Y"].any()
+    try:
+        check_case(program, checked, spec, Draw("one", SIZES, "nan"))
+    except CuirError as error:
+        return [d.code for d in error.diagnostics]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("text", "update", "reference", "codes"),
+    [
+        (LARGEST, "max(m, v)", lambda x: x.amax(1), []),
+        (LARGEST, "where(v > m, v, m)", lambda x: x.amax(1), ["V301"]),
+        (LARGEST, "where(m >= v, m, v)", lambda x: x.amax(1), ["V301"]),
+        (SMALLEST, "min(m, v)", lambda x: x.amin(1), []),
+        (SMALLEST, "where(v < m, v, m)", lambda x: x.amin(1), ["V301"]),
+        (LARGEST.replace("X[r, c]", "abs(X[r, c])"), "where(v > m, v, m)", lambda x: x.abs().amax(1), ["V301"]),
+    ],
+)
+def test_an_extreme_that_drops_nan_is_refused(text: str, update: str, reference: Callable[..., Any], codes: list[str]) -> None:
+    assert judge_of_spread_nan(text.replace("UPDATE", update), reference) == codes
+
+
+def test_a_single_extreme_may_be_nan_alone() -> None:
+    """The function then gives NaN for all of its output, which elsewhere says that it is not defined."""
+    for update, codes in (("max(m, v)", []), ("where(v > m, v, m)", ["V301"])):
+        text = LARGEST.replace("UPDATE", update)
+        program = parse(text)
+        checked, spec = (
+            check(program, "k", {}),
+            FunctionSpecification("k", lambda x: x.amax(1), sizes=lambda drawn: {**drawn, "N": max(1, drawn["N"])}),
+        )
+        results = []
+        try:
+            check_case(program, checked, spec, Draw("one", {"M": 1, "N": 40}, "nan"))
+        except CuirError as error:
+            results = [d.code for d in error.diagnostics]
+        assert results == codes
+
+
+CLAMP = """\
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 16], LO: Global[f32, 16], HI: Global[f32, 16], Y: Global[f32, M, 16]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            r = t * 16 + rows(16)
+            x, lo, hi = X[r, cols(16)], LO[cols(16)], HI[cols(16)]
+            store(Y[r, cols(16)], min(UPDATE, hi))
+"""
+
+
+@pytest.mark.parametrize(("update", "codes"), [("max(x, lo)", []), ("where(x > lo, x, lo)", ["V301"]), ("where(x < lo, lo, x)", [])])
+def test_a_clamp_between_bounds_keeps_nan(update: str, codes: list[str]) -> None:
+    program = parse(CLAMP.replace("UPDATE", update))
+    checked = check(program, "k", {})
+    spec = FunctionSpecification("clamp", lambda x, lo, hi: torch.minimum(torch.maximum(x, lo), hi))
+    seed = get_special_plan(checked, spec).selected.index("X")
+    results = []
+    try:
+        check_case(program, checked, spec, Draw("one", {"M": 20}, "nan", seed))
+    except CuirError as error:
+        results = [d.code for d in error.diagnostics]
+    assert results == codes
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        lambda x: x.relu(),  # 0 is no element
+        lambda x: x * 2,
+        lambda x: x.softmax(-1),
+        lambda x: x.sort(-1).values,  # the place of a NaN is not the kernel's to know
+        lambda x: torch.fmax(x, x.roll(1, 0)),
+    ],
+)
+def test_other_functions_ask_for_no_nan(reference: Callable[..., Any]) -> None:
+    text = rows("Y: Global[f32, M, D]", "store(Y[q, cols(D)], x)")
+    checked = check(parse(text), "kernel", {"D": 64})
+    spec = FunctionSpecification("f", reference)
+    assert not make_function_launch(checked, spec, Draw("one", dict.fromkeys(checked.dims, 20), "nan")).spread
+
+
+def test_a_factor_of_0_asks_for_no_nan() -> None:
+    checked = check(parse(rows("Y: Global[f32, M, D]", "store(Y[q, cols(D)], x)")), "kernel", {"D": 64})
+    spec = FunctionSpecification("f", lambda x: x @ torch.eye(x.shape[1], dtype=x.dtype))
+    launch = make_function_launch(checked, spec, Draw("one", {"M": 20}, "nan"))
+    assert torch.equal(launch.spread["Y"], launch.inputs["X"].isnan()) and launch.exact["Y"].isnan().sum() > launch.spread["Y"].sum()
+
+
+def test_a_product_that_copies_may_spread_nan_further() -> None:
+    """0 times NaN is NaN: what else of a row such a kernel spoils is not compared."""
+    text = rows("Y: Global[f32, M, D]", "store(Y[q, cols(D)], mma(x, where(rows(64) == cols(64), 1.0, 0.0), parts=2))").replace(
+        "T]", "f32]"
+    )
+    checked = check(program := parse(text), "kernel", {"D": 64})
+    spec = FunctionSpecification("f", lambda x: x)
+    draw = Draw("one", dict.fromkeys(checked.dims, 20), "nan")
+    assert make_function_launch(checked, spec, draw).spread
+    check_case(program, checked, spec, draw)
+
+
+ADDED = """\
+@kernel(arch="sm_90a")
+def k(G: Global[f32, R, 32], OUT: Global[f32, 32]):
+    work = tiles(cdiv(R, 16))
+    with role("all", warps=1):
+        for t in work:
+            g = G[t * 16 + rows(16), cols(32)]
+            store(OUT[cols(32)], col_sum(PART), add=True)
+"""
+SUMMED = """\
+@kernel(arch="sm_90a")
+def k(G: Global[f32, R, 32], OUT: Global[f32, 32]):
+    work = tiles(1)
+    with role("all", warps=1):
+        for t in work:
+            acc = zeros(f32, [1, 32])
+            for j in range(cdiv(R, 16)):
+                g = G[j * 16 + rows(16), cols(32)]
+                acc = acc + col_sum(PART)
+            store(OUT[cols(32)], acc, add=True)
+"""
+
+
+def squares(g: torch.Tensor) -> torch.Tensor:
+    return (g * g).sum(0)
+
+
+def plain(g: torch.Tensor) -> torch.Tensor:
+    return g.sum(0)
+
+
+def problems(text: str, reference: object) -> tuple[Checked, FunctionSpecification, list[Draw]]:
+    checked, spec = check(parse(text)), FunctionSpecification("k", reference)  # type: ignore[arg-type]
+    return checked, spec, make_underflow_draws(checked, spec, find_accumulated(checked))
+
+
+def test_additions_lose_tiny_squares() -> None:
+    """Each part is below 2^-126, their sum is not."""
+    checked, spec, draws = problems(ADDED.replace("PART", "g * g"), squares)
+    assert [d.name for d in draws] == ["underflow along R"]
+    with pytest.raises(CuirError, match="V301"):
+        check_case(checked.program, checked, spec, draws[0])
+
+
+def test_a_sum_within_a_worker_keeps_them() -> None:
+    """Registers hold subnormal numbers, and one addition brings the whole sum."""
+    checked, spec, draws = problems(SUMMED.replace("PART", "g * g"), squares)
+    assert draws and check_case(checked.program, checked, spec, draws[0])
+
+
+def test_linear_sums_have_no_such_problem() -> None:
+    """Normal numbers that are added lose nothing."""
+    assert problems(ADDED.replace("PART", "g"), plain)[2] == []
+
+
+def test_values_are_normal_and_their_squares_are_not() -> None:
+    """The sum of 4,096 of them is a normal number."""
+    x = torch.ones(4096, 2)
+    values = make_underflowing({"g": x}, lambda v: {"out": squares(torch.as_tensor(v["g"]).double())})
+    assert values is not None
+    g = torch.as_tensor(values["g"])
+    assert (g >= 2.0**-126).all() and (g.double() ** 2 < 2.0**-130).all() and (squares(g.double()) > 2.0**-123).all()
+    assert make_underflowing({"g": x}, lambda v: {"out": plain(torch.as_tensor(v["g"]))}) is None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...ir import ops, row_parts
 from ...ir.ir_types import TileT
-from ..loops import index_of
+from ..print_scope import index_of
 from ..registry import prints
 
 if TYPE_CHECKING:

@@ -1,17 +1,32 @@
-"""Printers of tile operations that the machine has and the language lacks (ir/machine_tiles.py)."""
+"""Printers of tile operations that the machine has and the language lacks (ir/machine_tiles.py).
+
+Tests of bits (ir/row_parts.py).
+
+The words of a row, shifted by the thread's first column, are computed before the loop. In the loop the tested bit is
+known once it is unrolled.
+
+Printer of limits on columns.
+
+Printers of unsigned division and of division by products with inverses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from xdsl.ir import SSAValue
+
 from ....syntax.types import F32
-from ...ir import ops
-from ...ir.ir_types import TileT, dtype_of
+from ...ir import machine_ops as machine
+from ...ir import ops, row_parts
+from ...ir.ir_types import TileT, dtype_of, is_scalar
 from ...ir.machine_tiles import After, ByReciprocal, ByRows, ConvertLayout, Line, Pin, ReadColumns, SharedTanh
+from ...ir.row_parts import WORD, Bits
 from ...layouts.layouts import LANES
-from .. import quad_loops
-from ..loops import Position
+from .. import tile_printer
 from ..operator_text import strip, summand, wrapping
+from ..print_scope import Position, index_of
 from ..registry import element_of, prints
 
 if TYPE_CHECKING:
@@ -104,8 +119,91 @@ def line(elements: Elements, op: Line, at: Position) -> str:
     return f"({base} + {times(at.k)})" if near or op.rows is None else wrapping("+", base, times(at.k))
 
 
-element_of("tile.by_reciprocal")(quad_loops.quotient)
-element_of("tile.shared_tanh")(quad_loops.tanh)
+element_of("tile.by_reciprocal")(tile_printer.quotient)
+element_of("tile.shared_tanh")(tile_printer.tanh)
 
 
-__all__ = ["ByReciprocal", "SharedTanh"]
+@element_of("tile.bits")
+def bits(elements: Elements, op: Bits, at: Position) -> str:
+    """Return the test of an element's bit."""
+    t = op.result.type
+    assert isinstance(t, TileT)
+    rows = elements.scope.fragment(t).row_values
+    texts = []
+    for w, word in enumerate(op.words):
+        for r in range(rows):
+            place = Position("", str(r), "", "")
+            text = f"unsigned({strip(elements.element(word, place))})"
+            if op.limit is not None:
+                text = f"cuir::first_bits({text}, {strip(elements.element(op.limit, place))}, {WORD * w})"
+            texts.append(f"{text} >> col")
+    words = elements.hoist("unsigned", texts, at, f"({at.k}) / {WORD} * {rows} + {at.r}")
+    return f"(({words} >> ({at.k}) % {WORD} & 1) != 0)"
+
+
+@prints("tile.limit")
+def limit(role: RolePrinter, op: row_parts.LimitOf) -> None:
+    """Emit the difference of two numbers, saturated to the i32 range."""
+    s, t, function = role.storage(op.result), op.result.type, f"cuir::limit<{op.plus.data}>"
+    if is_scalar(op.result):
+        text = f"{function}({strip(role.elements.scalar(op.y))}, {strip(role.elements.scalar(op.x))})"
+        role.out.line(f"{'const int ' if s.constant else ''}{s.name} = {text};")
+        return
+    assert isinstance(t, TileT)
+    role.elements.emit_loop(
+        t,
+        lambda at: (
+            f"{s.name}[{index_of(t, at)}] = {function}({strip(role.elements.element(op.y, at))}, {strip(role.elements.element(op.x, at))});"
+        ),
+    )
+
+
+Division = machine.Quotient | machine.Remainder
+
+
+@prints("tile.inverse")
+def inverse(role: RolePrinter, op: machine.Inverse) -> None:
+    """Emit the inverse of a divisor."""
+    s = role.storage(op.result)
+    role.out.line(f"{'const unsigned ' if s.constant else ''}{s.name} = cuir::inverse({strip(role.elements.scalar(op.divisor))});")
+
+
+@prints("tile.quotient", "tile.remainder")
+def division(role: RolePrinter, op: Division) -> None:
+    """Emit a quotient or a remainder."""
+    s, t = role.storage(op.result), op.result.type
+    if is_scalar(op.result):
+        head = f"const {s.ctype} " if s.constant else ""
+        role.out.line(f"{head}{s.name} = {_make_text(role.elements, op, role.elements.scalar)};")
+        return
+    assert isinstance(t, TileT)
+    role.elements.emit_loop(t, lambda at: f"{s.name}[{index_of(t, at)}] = {element(role.elements, op, at)};")
+
+
+@element_of("tile.quotient")
+@element_of("tile.remainder")
+def element(elements: Elements, op: Division, at: Position) -> str:
+    """Return an element of a quotient or of a remainder."""
+    return _make_text(elements, op, lambda value: elements.element(value, at))
+
+
+def _make_text(elements: Elements, op: Division, number: Callable[[SSAValue], str]) -> str:
+    """Return a quotient or a remainder; `number` returns the text of an operand."""
+    sign, function = ("/", "quotient") if isinstance(op, machine.Quotient) else ("%", "remainder")
+    if op.signed is not None:
+        function = f"signed_{function}"
+    up = isinstance(op, machine.Quotient) and op.up is not None
+    x, y = strip(number(op.x)), strip(number(op.y))
+    dividend = f"unsigned({x}) + (unsigned({y}) - 1u)" if up else x
+    if op.inverse is not None:
+        return f"cuir::{function}({dividend}, {y}, {strip(elements.scalar(op.inverse))})"
+    return f"int(({dividend}) / unsigned({y}))" if up else f"int(unsigned({dividend}) {sign} unsigned({y}))"
+
+
+@prints("tile.note")
+def note(role: RolePrinter, op: machine.Note) -> None:
+    """Record a choice of a pass for the report."""
+    role.kernel.record_choice(op.text.data, role.span(op))
+
+
+__all__ = ["ByReciprocal", "Division", "SharedTanh", "bits", "division", "element", "inverse", "limit", "note"]

@@ -1,4 +1,7 @@
-"""Printers of named barriers and of the join of a CTA, and names of barriers."""
+"""Printers of named barriers and of the join of a CTA, and names of barriers.
+
+Printers of branches of warps, and of code that keeps arithmetic before a wait.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ...ir import ops
+from ...ir import machine_ops, ops
+from ...ir.ir_types import TileT
+from ..operator_text import strip
 from ..registry import prints
 from ..writer import identifier
 
@@ -60,3 +65,64 @@ def sync(role: RolePrinter, op: ops.Perform) -> None:
     threads = sum(r.workers * r.threads for r in checked.roles)
     whole = threads == checked.threads
     role.out.line("__syncthreads();" if whole else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part")
+
+
+@prints("warp_any")
+def warp_any(role: RolePrinter, op: ops.Apply) -> None:
+    """Emit a vote over the 16 rows that a warp holds of each slab."""
+    x, t, target = op.arguments[0], op.result.type, role.storage(op.result).name
+    assert isinstance(t, TileT)
+    if not isinstance(x.type, TileT) or not x.type.layout.varies_by_row:
+        role.out.line(f"bool {(vote := role.out.temp('vote'))} = false;")
+        if isinstance(x.type, TileT):
+            role.elements.emit_loop(x.type, lambda at: f"{vote} |= {strip(role.elements.element(x, at))};")
+        else:
+            role.out.line(f"{vote} = {strip(role.elements.scalar(x))};")
+        role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {vote});")
+        return
+    slabs, votes = role.fragment(x.type).slabs, role.out.temp("votes")
+    role.out.line(f"bool {votes}[{slabs}] = {{}};")
+    role.elements.emit_loop(x.type, lambda at: f"{votes}[{at.r} / 2] |= {strip(role.elements.element(x, at))};")
+    role.elements.emit_loop(t, lambda at: f"{target}[{at.r}] = __any_sync(~0u, {votes}[{at.r} / 2]);")
+
+
+@prints("tile.row_bound")
+def row_bound(role: RolePrinter, op: machine_ops.RowBound) -> None:
+    """Emit an upper bound, at least 0, of a thread's elements of each row."""
+    role.out.line(f"cuir::row_bound({role.elements.array(op.x)}, {role.storage(op.result).name});")
+
+
+@prints("tile.warp_if")
+def warp_if(role: RolePrinter, op: machine_ops.WarpIf) -> None:
+    """Emit a branch that a warp takes if any of its lanes votes for it."""
+    t, moves = op.vote.type, role.out.temp("vote")
+    assert isinstance(t, TileT)
+    role.out.line(f"bool {moves} = false;")
+    role.elements.emit_loop(t, lambda at: f"{moves} |= {strip(role.elements.element(op.vote, at))};")
+    role.emit_branch(op, f"__any_sync(~0u, {moves})")
+
+
+@prints("tile.pinned")
+def emit_pinned(role: RolePrinter, op: machine_ops.Pinned) -> None:
+    """Emit a test that keeps values computed before a wait.
+
+    It is hardly ever true, but no compiler can know that: the compiler knows only that an exponential, and so a sum of
+    exponentials, is not negative.
+    """
+    test = " || ".join(_make_unlikely_test(role, v) for v in op.values)
+    if op.condition is None or op.barrier is None or op.parity is None:
+        role.out.line(f"if (__any_sync(~0u, {test})) __nanosleep(0);")
+        return
+    condition = strip(role.elements.scalar(op.condition))
+    place = f"{barrier(role, op.barrier)}, {strip(role.elements.scalar(op.parity))}"
+    with role.out.block(f"if ({condition} || __any_sync(~0u, {test}))"):  # only polls the barrier if the condition fails
+        role.out.line(f"if (!cuir::try_wait({place}) && {condition}) cuir::wait({place});")
+
+
+def _make_unlikely_test(role: RolePrinter, value: SSAValue) -> str:
+    """Return a condition on a value that is hardly ever true."""
+    t, name = value.type, role.elements.array(value)
+    assert isinstance(t, TileT)
+    if t.layout.is_fragment:
+        return f"cuir::any_bits({name}) == 0x7f7f7f7f"
+    return " + ".join(f"{name}[{r}]" for r in range(role.fragment(t).row_values)) + " > 3e38f"

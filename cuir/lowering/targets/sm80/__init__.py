@@ -8,13 +8,13 @@ from ....ops.limits import TARGETS
 from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
 from ..target import Target
-from . import matrix_loads, single, thread_copies, warp_products
+from . import single, thread_copies, warp_products
 
 INCLUDE = Path(__file__).parent / "include"
 
 TARGET = Target(
     TARGETS["sm_80"],
-    Printers.join(warp_products.PRINTERS, thread_copies.PRINTERS, matrix_loads.PRINTERS, single.PRINTERS),
+    Printers.join(warp_products.PRINTERS, thread_copies.PRINTERS, single.PRINTERS),
     read_parts(INCLUDE, "matrices", "products_f32", "async_copies"),
     read_lines(INCLUDE, "#include <"),
 )

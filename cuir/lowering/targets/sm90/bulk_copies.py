@@ -15,7 +15,7 @@ from ...cuda.address_sums import make_unsupported_error
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.inlining import is_inlined
+from ...ir.ir_walk import is_inlined
 from ...lowered import TensorMap
 from .barriers import select_ctas
 

@@ -1,23 +1,59 @@
-"""wgmma: batches of products in flight, and their waits."""
+"""wgmma: batches of products in flight, and their waits.
+
+Descriptor arithmetic for wgmma operands in swizzled panels of shared memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
-from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, DType
+from ....checking.checked import SharedAlloc
+from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, PANEL_BYTES, DType
 from ...cuda.address_sums import make_unsupported_error
 from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT, is_scalar
 from ...ir.ir_walk import find_innermost_loop
-from .operands import Operand
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
+
+SWIZZLE_ROWS = 8  # period of the 128-byte swizzle
+SBO = SWIZZLE_ROWS * PANEL_BYTES  # bytes between groups of 8 rows
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A wgmma operand in shared memory.
+
+    Steps are in descriptor units of 16 bytes. K-major: the contiguous dim is the inner one of the product. MN-major: it is
+    the outer one (`.T` of the memory is read).
+    """
+
+    alloc: SharedAlloc
+    k_major: bool
+
+    @property
+    def leading(self) -> int:
+        """Leading byte offset: between panels of an MN-major operand; unused (1) for a swizzled K-major one."""
+        return 16 if self.k_major else self.alloc.rows * PANEL_BYTES
+
+    def step(self, k: int) -> int:
+        """Return the offset of the k-th slice of 32 bytes along the inner dim."""
+        if self.k_major:
+            per_panel = PANEL_BYTES // 32
+            return k // per_panel * (self.alloc.rows * PANEL_BYTES >> 4) + k % per_panel * 2
+        return k * (16 * PANEL_BYTES >> 4)
+
+    def slab(self, s: int) -> int:
+        """Return the offset of the s-th 64 rows of an `a` operand."""
+        return s * (64 * PANEL_BYTES >> 4) if self.k_major else s * (self.alloc.rows * PANEL_BYTES >> 4)
+
 
 PRINTERS = Printers()
 NAMES = {F16: "F16", BF16: "BF16", F8E4M3: "E4M3", F8E5M2: "E5M2"}  # of operands, in CUTLASS

@@ -1,0 +1,109 @@
+"""Scalars that are multiples of a number, by data flow alone.
+
+Tiles of single elements whose accesses can be vectorised, as they lie in pieces of a tensor's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.ir import BlockArgument, SSAValue
+
+from ..ir import ops
+from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
+from ..ir.machine_tiles import Line
+from .value_flow import find_sources
+
+Fits = Callable[[SSAValue], bool]
+
+
+def is_multiple(value: SSAValue, n: int, fits: Fits | None = None) -> bool:
+    """Return whether an i32 scalar is a multiple of `n`.
+
+    Args:
+        value: The scalar.
+        n: The divisor.
+        fits: Predicate of arithmetic that stays within 32 bits, required if `n` is no power of two.
+
+    Raises: ValueError if `n` is no power of two and `fits` is missing.
+    """
+    if n & (n - 1) == 0:
+        fits = None  # a number that wraps stays a multiple
+    elif fits is None:
+        raise ValueError(f"{n} is no power of two")
+    non_multiples: set[SSAValue] = set()
+    while True:  # optimistic: a value that depends on itself counts as a multiple until it is shown to be none
+        multiples: dict[SSAValue, bool] = {}
+        if not _is_multiple(value, n, multiples, non_multiples, fits):
+            return False
+        refuted = {v for v, holds in multiples.items() if not holds} - non_multiples
+        if not refuted:
+            return True
+        non_multiples |= refuted
+
+
+def _is_multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
+    if value not in multiples:
+        multiples[value] = value not in non_multiples
+        multiples[value] &= _compute(value, n, multiples, non_multiples, fits)
+    return multiples[value]
+
+
+def _compute(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
+    constant, op = ops.constant_value(value), value.owner
+    if constant is not None:
+        return int(constant) % n == 0
+    if (inputs := find_sources(value)) is not None:
+        return all(_is_multiple(v, n, multiples, non_multiples, fits) for v in inputs)
+    if isinstance(value, BlockArgument):
+        loop = value.block.parent_op()
+        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _is_multiple(loop.start, n, multiples, non_multiples, fits)
+    if not isinstance(op, ops.Apply) or (fits is not None and not fits(value)):
+        return False
+    if op.kind.linear:
+        return all(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
+    return op.kind.multiplies and any(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
+
+
+GROUP = 8  # columns that four threads hold, two each
+
+
+def find_first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
+    """Decompose an index into the column and an offset.
+
+    Returns (offset, fits): the offset is None for 0, and `fits` says that the sum stays within 32 bits. None for an
+    index of another form.
+    """
+    op = columns.owner
+    if isinstance(op, Line) and ops.constant_value(op.slope) == 1 and (op.rows is None or is_scalar(op.rows)):
+        return op.rows, op.near is not None
+    return (None, True) if ops.kind_of(columns).index_of == "column" else None
+
+
+def varies_by_column(value: SSAValue) -> bool:
+    """Return whether an index differs from column to column."""
+    return isinstance(value.type, TileT) and not value.type.layout.is_constant_along_rows
+
+
+def reads_pairs(op: ops.Perform) -> bool:
+    """Return whether a gather of 4-byte elements reads two neighbours at once.
+
+    It does at even columns of scratch tensors, which are contiguous and aligned.
+    """
+    t = op.outputs[0].type if op.gathers else None
+    if not isinstance(t, TileT) or not t.layout.is_accumulator or t.shape[1] % GROUP or t.element.itemsize != 4:
+        return False
+    place = op.arg("place")
+    at = place.owner
+    if not isinstance(at, ops.At) or not isinstance(place.type, ElementT) or not isinstance(at.array.owner, ops.Tensor):
+        return False
+    tensor, indices = at.array.owner, list(at.starts)
+    kind = tensor.result.type
+    last = kind.sizes[-1] if isinstance(kind, TensorT) else None
+    column_offset = find_first_column(indices[-1])
+    if tensor.scratch is None or not isinstance(last, int) or last % 2 or column_offset is None or any(map(varies_by_column, indices[:-1])):
+        return False
+    return column_offset[0] is None or is_multiple(column_offset[0], 2)
+
+
+__all__ = ["GROUP", "find_first_column", "is_multiple", "reads_pairs", "varies_by_column"]

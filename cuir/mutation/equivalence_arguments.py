@@ -1,0 +1,319 @@
+"""Other values of const parameters, for arguments that a mutant is equivalent.
+
+The mutant is the original at one of them, or shows at one what a number is for.
+
+The argument for another order of the units of work: they are the same ones, each once.
+
+The argument for a left-out choice: where its condition fails, both sides are one expression.
+
+It is worked out from the definitions before it. `where(warp_any(m), where(m, x, y), y)` is `where(m, x, y)`: no row of
+a warp that votes no has m.
+
+Argument that a mutant is equivalent: it changes a part of a tuple that nothing reads.
+
+It holds for the consts with which the kernel is checked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from ..attn.verification.splice_evaluator import Evaluator
+from ..checking.checker import check
+from ..ops.expressions import is_where, traits
+from ..ops.traits import DIFFERENCE
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Func, Kernel, Literal, Name, Return, Tuple
+from ..syntax.printer import show
+from ..syntax.walk import count_assignments, names_read, replace_node
+from ..text.diagnostics import CuirError
+from ..verification.tile_steps import align_heads
+from .mutant_comparison import Trial
+from .mutation_sites import Site
+
+
+def other_setting(t: Trial) -> str | None:
+    """Argue that the original with another value of a const parameter gives the mutant's bits.
+
+    What changed no longer reads the parameter, which the caller may choose. The bits must differ from the original's: a
+    ring of another length gives the same bits, whatever is wrong with its waits.
+    """
+    consts = check(t.program, t.kernel, t.consts).consts
+    for site, replacement in t.expressions():
+        for name in sorted((names_read(site.node) - names_read(replacement)) & set(consts)):
+            value = consts[name]
+            if isinstance(value, bool) or not isinstance(value, int):
+                continue
+            bits = t.bits(t.mutant)
+            if bits is None or t.gives(bits):
+                return None
+            for setting in (-1, 0, 2 * value + 1, 1000 * value):
+                trial = replace(t, consts={**t.consts, name: setting})
+                trial.problems = t.problems
+                if setting != value and trial.gives(bits):
+                    return f"the original with {name}={setting}, a setting that is the caller's to choose, gives the same bits in {t.runs} runs"
+            return None
+    return None
+
+
+def make_smaller_tiles(t: Trial) -> Iterator[Trial]:
+    """Yield trials with half the keys of a block or half the queries of a tile, where that makes a kernel."""
+    consts = check(t.program, t.kernel, t.consts).consts
+    for name in ("BN", "BM"):
+        value = consts.get(name)
+        if isinstance(value, int) and value % 2 == 0:
+            smaller = replace(t, consts={**t.consts, name: value // 2})
+            with suppress(CuirError):  # no kernel
+                if smaller.expected is not None:
+                    yield smaller
+
+
+_PROBLEMS = 60
+_LONGEST = 17  # binary exponent of the largest length
+_UNITS = 20_000  # the largest number of units that is enumerated
+
+
+def same_units(t: Trial) -> str | None:
+    """Argue for a change of the function that says which unit of work has which number.
+
+    The function is called with numbers of units alone, and over all of them it gives the same results, in another order.
+    That is enumerated; schedules of the mutant have shown no fault by then.
+    """
+    function = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
+    if function is None or len(function.params) != 1 or (count := _find_count(t, function.name)) is None:
+        return None
+    checked, rng, problems, units = check(t.program, t.kernel, t.consts), random.Random(0), 0, 0
+    consts = {n: v for n, v in checked.consts.items() if isinstance(v, (int, float))}
+    try:
+        for _ in range(50 * _PROBLEMS):
+            sizes = align_heads({d: int(2 ** rng.uniform(0, _LONGEST if d not in ("B", "H", "HK") else 5)) for d in checked.dims})
+            evaluators = [Evaluator(p, {**consts, **sizes}) for p in (t.program, t.mutant)]
+            number = int(evaluators[0].evaluate_expr(count, {}))
+            if not 0 < number <= _UNITS:
+                continue
+            original, mutated = (_enumerate_units(e, function.name, number) for e in evaluators)
+            if not np.array_equal(original, mutated):
+                return None
+            problems, units = problems + 1, units + number
+            if problems == _PROBLEMS:
+                return f"`{function.name}` gives the same {units:,} units of work in {problems} problems, in another order, which is free"
+    except CuirError:
+        pass
+    return None
+
+
+def _find_count(t: Trial, name: str) -> Expr | None:
+    """Return the number of units of work, if a function is called with numbers of units alone."""
+    counts: set[Expr] = set()
+    calls = [s for s in t.places.sites if isinstance(s.node, Call) and s.node.func == Name(name)]
+    for call in calls:
+        loops = {p.target: p.iter for p in call.parents if isinstance(p, For)}
+        assert isinstance(call.node, Call)
+        argument = call.node.args[0] if len(call.node.args) == 1 and not call.node.keywords else None
+        source = loops.get(argument.id) if isinstance(argument, Name) else None
+        bound = [
+            s.node.value
+            for s in t.places.sites
+            if isinstance(s.node, Assign) and isinstance(source, Name) and s.node.targets == (source.id,) and isinstance(s.node.value, Call)
+        ]
+        if len(bound) != 1 or traits(bound[0]).makes != "units" or len(bound[0].args) != 1:
+            return None
+        counts.add(bound[0].args[0])
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _enumerate_units(evaluator: Evaluator, name: str, number: int) -> np.ndarray:
+    """Return the results of a function for all numbers of units, a row each, sorted."""
+    result = evaluator.call(name, np.arange(number))
+    parts = result if isinstance(result, tuple) else (result,)
+    table = np.stack([np.broadcast_to(np.asarray(x), (number,)) for x in parts])
+    return table[:, np.lexsort(table)]
+
+
+_NAN = Binary("-", Name("inf"), Name("inf"))
+
+
+def needless_choice(t: Trial) -> str | None:
+    """Argue for `where(c, x, y)` that became x: where c does not hold, x is y by the definitions.
+
+    A difference of equal values is 0 where they are finite, which runs of a kernel that gives NaN elsewhere show.
+    """
+    node, func = t.at.node, next((p for p in t.at.parents if isinstance(p, Func)), None)
+    if func is None or not isinstance(node, Call) or not is_where(node) or len(node.args) != 3 or t.new != node.args[1]:
+        return None
+    statement = next((i for i, s in enumerate(func.body) if any(s is p for p in t.at.parents)), None)
+    if statement is None:
+        return None
+    condition, chosen, alternative = node.args
+    reduced = _Reduced(_list_definitions(func, statement), condition)
+    if reduced.reduce(chosen) != reduced.reduce(alternative):
+        return None
+    reason = f"where `{show(condition)}` does not hold, `{show(chosen)}` is `{show(alternative)}` by the definitions before it"
+    if not reduced.cancelled:
+        return reason
+    marked: Expr = node
+    for x in reduced.cancelled:
+        finite = Binary("==", Binary("-", x, x), Literal(0.0))
+        marked = replace(node, args=(Binary("|", condition, finite), marked, _NAN))
+    if not t.has_same_bits(replace_node(t.program, t.at.path, marked)):
+        return None
+    finite_values = ", ".join(f"`{show(x)}`" for x in reduced.cancelled)
+    return f"{reason}; {finite_values} is finite there in {t.runs} runs (a program that gives NaN where it is not gives the same bits)"
+
+
+def _list_definitions(func: Func, end: int) -> dict[str, Expr]:
+    """Return the values of names that a function binds once, before a statement of its body.
+
+    The names are bound outside of branches.
+    """
+    counts = count_assignments(func.body)
+    before = [s for s in func.body[:end] if isinstance(s, Assign) and len(s.targets) == 1]
+    return {s.targets[0]: s.value for s in before if counts[s.targets[0]] == 1 and _is_settled(s.value, counts)}
+
+
+def _is_settled(e: Expr, counts: Mapping[str, int]) -> bool:
+    """Return whether no name in an expression is bound again."""
+    return all(counts[name] <= 1 for name in names_read(e))
+
+
+class _Reduced:
+    """Expressions under the assumption that a condition does not hold.
+
+    cancelled: expressions of which a difference with themselves was taken for 0.
+    """
+
+    def __init__(self, definitions: Mapping[str, Expr], condition: Expr):
+        self.definitions = definitions
+        self.cancelled: list[Expr] = []
+        self.false: list[Expr] = []
+        self._assume_false(condition)
+
+    def reduce(self, e: Expr) -> Expr:
+        """Return the expression without choices that are decided, and with what follows from them."""
+        if isinstance(e, Name):
+            value = self.definitions.get(e.id)
+            return self.reduce(value) if value is not None and self._is_decided(value) else e
+        if self._is_decided(e):
+            assert isinstance(e, Call)
+            return self.reduce(e.args[2])
+        if isinstance(e, Binary):
+            left, right = self.reduce(e.left), self.reduce(e.right)
+            if traits(e).linear == DIFFERENCE and left == right:
+                if left not in self.cancelled:
+                    self.cancelled.append(left)
+                return Literal(0.0)
+            return replace(e, left=left, right=right)
+        if isinstance(e, Call):
+            args: Sequence[Expr] = tuple(self.reduce(a) for a in e.args)
+            if traits(e).exponential is not None and args == (Literal(0.0),):
+                return Literal(1.0)
+            return replace(e, args=tuple(args))
+        return e
+
+    def _assume_false(self, condition: Expr) -> None:
+        """Record that a condition is false, and so are its definition and the operand of a vote."""
+        while condition not in self.false:
+            self.false.append(condition)
+            if isinstance(condition, Name) and condition.id in self.definitions:
+                condition = self.definitions[condition.id]
+            elif isinstance(condition, Call) and traits(condition).votes and len(condition.args) == 1:
+                condition = condition.args[0]
+
+    def _is_decided(self, e: Expr) -> bool:
+        """Return whether an expression is a choice whose condition does not hold."""
+        return isinstance(e, Call) and is_where(e) and len(e.args) == 3 and e.args[0] in self.false
+
+
+_NUMBERS = (*range(24), 63, 64, 1000)  # of other arguments
+_REPLACEMENTS = (0, 1, 2, 3, 7, 1000)  # in place of the part
+_TUPLES = 8  # drawn values of the other parts
+
+
+def argue_for_unused_part(t: Trial) -> str | None:
+    """Argue for a changed part of the tuple that a function returns.
+
+    Every function that takes the tuple ignores this part. Callers bind the tuple to one name, which is read as an
+    argument alone. Functions that take it are enumerated.
+    """
+    function = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
+    mutant = t.mutant.funcs().get(function.name) if function is not None else None
+    if function is None or mutant is None or (changed := _find_changed_parts(function, mutant)) is None:
+        return None
+    count, parts = changed
+    uses = [u for call in _list_calls(t, function.name) for u in _list_uses(t, call)]
+    if not uses or None in uses:
+        return None
+    checked = check(t.program, t.kernel, t.consts)
+    consts = {n: v for n, v in checked.consts.items() if isinstance(v, (int, float))}
+    try:
+        run = Evaluator(t.program, consts)
+        if not all(_ignores(run, u, function.name, count, parts) for u in dict.fromkeys(uses) if u is not None):
+            return None
+    except (CuirError, TypeError, IndexError):
+        return None
+    takers = ", ".join(f"`{name}`" for name in sorted({u[0] for u in uses if u is not None}))
+    names = " and ".join(str(p) for p in parts)
+    return f"part {names} of what `{function.name}` returns is ignored by {takers}, which alone take it: other numbers there give the same results with these consts"
+
+
+def _find_changed_parts(function: Func, mutant: Func) -> tuple[int, tuple[int, ...]] | None:
+    """Return the length of the tuple that a function returns, and the parts in which the mutant's differs."""
+    old, new = function.body[-1], mutant.body[-1]
+    if function.body[:-1] != mutant.body[:-1] or not (isinstance(old, Return) and isinstance(new, Return)):
+        return None
+    if not (isinstance(old.value, Tuple) and isinstance(new.value, Tuple)) or len(old.value.items) != len(new.value.items):
+        return None
+    return len(old.value.items), tuple(i for i, (a, b) in enumerate(zip(old.value.items, new.value.items, strict=True)) if a != b)
+
+
+def _list_calls(t: Trial, name: str) -> list[Site]:
+    return [s for s in t.places.sites if isinstance(s.node, Call) and s.node.func == Name(name)]
+
+
+def _list_uses(t: Trial, call: Site) -> Sequence[tuple[str, int] | None]:
+    """Return the functions that take the result of a call, with the place of the argument.
+
+    Any other use is None.
+    """
+    bound, kernel = call.parents[-1], call.inside(Kernel)
+    if not isinstance(bound, Assign) or len(bound.targets) != 1 or bound.value is not call.node or kernel is None:
+        return [None]
+    uses: list[tuple[str, int] | None] = []
+    for s in t.places.sites:
+        if s.node != Name(bound.targets[0]) or kernel not in s.parents:
+            continue
+        taker, funcs = s.parents[-1], t.program.funcs()
+        if isinstance(taker, Call) and isinstance(taker.func, Name) and taker.func.id in funcs and s.path[-1][0] == "args":
+            uses.append((taker.func.id, s.path[-1][1] or 0))
+        else:
+            uses.append(None)
+    return uses
+
+
+def _ignores(run: Evaluator, use: tuple[str, int], source: str, count: int, parts: Sequence[int]) -> bool:
+    """Return whether the results of a function do not depend on parts of an argument.
+
+    source: the function that makes the tuple; these parts of its result may depend on themselves.
+    """
+    name, place = use
+    rng, params = random.Random(0), len(run.funcs[name].params)
+    for other_arguments in itertools.product(_NUMBERS, repeat=min(params - 1, 2)):
+        arguments = [*other_arguments, *(1 for _ in range(params - 1 - len(other_arguments)))]
+        for _ in range(_TUPLES):
+            drawn = [rng.randrange(100) for _ in range(count)]
+            results = []
+            for number in _REPLACEMENTS:
+                value = tuple(number if i in parts else x for i, x in enumerate(drawn))
+                result = run.call(name, *arguments[:place], value, *arguments[place:])
+                results.append(tuple(x for i, x in enumerate(result) if i not in parts) if name == source else result)
+            if any(r != results[0] for r in results):
+                return False
+    return True
+
+
+__all__ = ["argue_for_unused_part", "make_smaller_tiles", "needless_choice", "other_setting", "same_units"]

@@ -1,0 +1,177 @@
+"""A choice that was left out is argued for by what its condition says of both sides, and by nothing else.
+
+The order of units of work is free: a mutant that only changes it is no fault, one that leaves a unit out is.
+
+A part of a tuple that no function reads with these consts: a mutant of it alone is no fault.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir import show
+from cuir.mutation.equivalence_arguments import argue_for_unused_part, needless_choice, same_units
+from cuir.mutation.mutant_comparison import Trial
+from cuir.spec.function_specification import FunctionSpecification
+from cuir.syntax.parser import parse
+from cuir.verification.values.cases import Draw
+
+KERNEL = """
+@func
+def step(x, y):
+    moves = x > y
+    some = warp_any(moves)
+    {before}
+    return {choice}
+
+@kernel(arch="sm_80")
+def k(X: Global[f32, M, 16], Y: Global[f32, M, 16], Z: Global[f32, M, 16]):
+    work = tiles(cdiv(M, 16))
+    with role("all", warps=1):
+        for t in work:
+            i, j = t * 16 + rows(16), cols(16)
+            store(Z[i, j], step(X[i, j]{ends}, Y[i, j]{ends}))
+"""
+SPEC = FunctionSpecification("step", lambda x, y: x)
+
+
+def trial(choice: str, chosen: str, before: str = "new = where(some, where(moves, x, y), y)", ends: str = "") -> Trial:
+    original, mutant = (parse(KERNEL.format(choice=c, before=before, ends=ends)) for c in (choice, chosen))
+    result = Trial(original, mutant, SPEC, "k", {}, "quick")
+    result.problems = [(Draw("one", {"M": 40}), None)]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"),
+    [
+        ("where(some, where(moves, x, y), y)", "where(moves, x, y)"),  # a vote of the rows
+        ("where(some, exp2(y - new), 1.0)", "exp2(y - new)"),  # 2 to the power of nothing
+        ("where(some, new + 1.0, y + 1.0)", "new + 1.0"),
+    ],
+)
+def test_both_sides_are_one(choice: str, chosen: str) -> None:
+    assert "by the definitions" in str(needless_choice(trial(choice, chosen)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen", "before"),
+    [
+        ("where(some, x, y)", "x", "pass_ = 0"),  # two values
+        ("where(moves, where(some, x, y), y)", "where(some, x, y)", "pass_ = 0"),  # another row of the warp may vote
+        ("where(moves, new, y)", "new", "new = where(some, x, y)"),
+        ("where(some, where(moves, x, y), y)", "where(moves, x, y)", "moves = x < y"),  # bound again: not what was voted on
+        ("where(some, exp2(y - x), 1.0)", "exp2(y - x)", "pass_ = 0"),
+        ("where(some, x, y)", "y", "pass_ = 0"),  # the other side was taken
+    ],
+)
+def test_sides_that_may_differ_are_not_argued_for(choice: str, chosen: str, before: str) -> None:
+    assert needless_choice(trial(choice, chosen, before)) is None
+
+
+def test_a_difference_of_infinities_is_no_zero() -> None:
+    """Keep a choice that keeps NaN out where both operands are -inf."""
+    text = "where(some, exp2(y - new), 1.0)", "exp2(y - new)"
+    finite, endless = trial(*text), trial(*text, ends=" - inf")
+    assert "`y` is finite" in str(needless_choice(finite)) and needless_choice(endless) is None
+    assert finite.has_same_bits(finite.mutant) and not endless.has_same_bits(endless.mutant)
+
+
+TEXT = show(
+    parse("""
+@func
+def unit(t):
+    size = max(1, GROUP // 4)
+    few = t // size
+    return few % cdiv(M, 16), few // cdiv(M, 16) * size + t % size
+
+@kernel(arch="sm_90a")
+def k(X: Global[f32, B, M, 64], Y: Global[f32, B, M, 64], *, GROUP: const = 4):
+    work = tiles(cdiv(M, 16) * B)
+    with role("all", warps=1):
+        for t in work:
+            i, b = unit(t)
+            store(Y[b, i * 16 + rows(16), cols(64)], X[b, i * 16 + rows(16), cols(64)])
+""")
+)
+SPEC_OF_UNIT_ORDER = FunctionSpecification("k", lambda x: x)
+
+
+def trial_of_unit_order(old: str, new: str, text: str = TEXT) -> Trial:
+    assert text.count(old) == 1, old
+    return Trial(parse(text), parse(text.replace(old, new)), SPEC_OF_UNIT_ORDER, "k", {}, "quick")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "free"),
+    [
+        ("return few % cdiv(M, 16),", "return cdiv(M, 16) - 1 - few % cdiv(M, 16),", True),
+        ("return few % cdiv(M, 16), few // cdiv(M, 16) * size + t % size", "return t // B, t % B", True),
+        ("max(1, GROUP // 4)", "max(1, GROUP // 2)", False),  # an odd batch then lacks units
+        ("few % cdiv(M, 16),", "few % cdiv(M, 32),", False),
+        ("few // cdiv(M, 16)", "few // cdiv(M, 8)", False),
+    ],
+)
+def test_units_in_another_order_are_the_same(old: str, new: str, free: bool) -> None:
+    reason = same_units(trial_of_unit_order(old, new))
+    assert (reason is not None) == free and (not free or "the same" in str(reason))
+
+
+def test_a_function_of_anything_else_has_no_order() -> None:
+    shifted = TEXT.replace("= unit(t)", "= unit(t + 0)")
+    assert same_units(trial_of_unit_order("return few % cdiv(M, 16),", "return cdiv(M, 16) - 1 - few % cdiv(M, 16),", shifted)) is None
+    assert same_units(trial_of_unit_order("work = tiles(cdiv(M, 16) * B)", "work = tiles(cdiv(M, 16) * B + 0)")) is None
+
+
+TEXT_OF_UNUSED_PARTS = show(
+    parse("""
+@func
+def place(i, used):
+    k0, k1, k2 = used
+    return ((k0 if i % RINGS == 0 else k1 if i % RINGS == 1 else k2) + i // RINGS) % 2
+
+@func
+def after(n, used):
+    k0, k1, k2 = used
+    return k0 + cdiv(n, RINGS), k1 + cdiv(max(0, n - 1), RINGS), k2 + cdiv(max(0, n - 2), RINGS)
+
+@kernel(arch="sm_90a")
+def k(X: Global[f32, M, 64], Y: Global[f32, M, 64], *, RINGS: const = 2):
+    work = tiles(cdiv(M, 64))
+    with role("all", warps=1):
+        used = (0, 0, 0)
+        for t in work:
+            for i in range(4):
+                r = t * 64 + i * 16 + rows(16)
+                store(Y[r, cols(64)], X[r, cols(64)] + cast(place(i, used), f32))
+            used = after(4, used)
+""")
+)
+
+
+def trial_of_unused_parts(old: str, new: str, text: str = TEXT_OF_UNUSED_PARTS, **consts: int) -> Trial:
+    assert text.count(old) == 1, old
+    return Trial(parse(text), parse(text.replace(old, new)), FunctionSpecification("k", lambda x: x), "k", consts, "quick")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rings", "unused"),
+    [
+        ("n - 2", "n + 2", 2, True),
+        ("k2 + cdiv", "7 + cdiv", 2, True),
+        ("n - 2", "n + 2", 3, False),
+        ("n - 1", "n + 1", 2, False),
+        ("k1 + cdiv(max(0, n - 1)", "k2 + cdiv(max(0, n - 1)", 2, False),
+    ],
+)
+def test_a_part_that_no_function_reads_is_free(old: str, new: str, rings: int, unused: bool) -> None:
+    reason = argue_for_unused_part(trial_of_unused_parts(old, new, RINGS=rings))
+    assert (reason is not None) == unused and (not unused or "`after`, `place`" in str(reason))
+
+
+def test_a_part_that_is_read_by_anything_else_is_not() -> None:
+    read = TEXT_OF_UNUSED_PARTS.replace("used = after(4, used)\n", "used = after(4, used)\n            k0, k1, k2 = used\n")
+    assert read != TEXT_OF_UNUSED_PARTS
+    assert argue_for_unused_part(trial_of_unused_parts("n - 2", "n + 2", read, RINGS=2)) is None
+    passed_on = TEXT_OF_UNUSED_PARTS.replace("return k0 + cdiv(n, RINGS)", "return k2 + cdiv(n, RINGS)")
+    assert argue_for_unused_part(trial_of_unused_parts("n - 2", "n + 2", passed_on, RINGS=2)) is None

@@ -1,0 +1,72 @@
+"""How far counters are followed: what goes wrong only at a CTA's seventeenth unit of work, or at a ring's fortieth turn, is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir import check, parse, verify
+from cuir.spec import FunctionSpecification
+from cuir.verification.tile_steps import count_counter_turns, count_ring_uses
+
+TEXT = """\
+@kernel(arch="sm_90a")
+def double(X: Global[f32, M, 32], Y: Global[f32, M, 32]):
+    s = shared(f32, [3, 64, 32])
+    full, empty = mbarrier(1, stages=3), mbarrier(1, stages=3)
+    work = tiles(cdiv(M, 64))
+    with role("load", warps=1):
+        i = 0
+        for t in work:
+            empty[i % 3].wait(i // 3 % 2 ^ 1)
+            full[i % 3].expect(nbytes(s[i % 3]))
+            copy_async(X[t * 64 : t * 64 + 64, :], s[i % 3], full[i % 3])
+            i += 1
+    with role("math", warpgroups=1):
+        i = 0
+        for t in work:
+            full[i % 3].wait(i // 3 % 2)
+            x = load(s[i % 3])
+            empty[i % 3].arrive()
+            store(Y[t * 64 : t * 64 + 64, :], x + x)
+            i += 1
+"""
+SPEC = FunctionSpecification("double", lambda X: 2 * X)
+LOAD_STEP = "copy_async(X[t * 64 : t * 64 + 64, :], s[i % 3], full[i % 3])\n            i += 1"
+
+
+def test_the_right_one_passes() -> None:
+    assert verify(parse(TEXT), SPEC, seeded=0).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("            i += 1", "            i = (i + 1) % 16"),  # no multiple of two rounds: the parities are wrong from there on
+        (LOAD_STEP, LOAD_STEP.replace("i += 1", "i = i + 1 if i < 20 else 0")),
+        ("store(Y[t * 64 : t * 64 + 64, :], x + x)", "store(Y[t * 64 : t * 64 + 64, :], x + x if i // 3 != 13 else x)"),
+    ],
+    ids=["wraps at 16", "starts again at 20", "in the 40th turn"],
+)
+def test_what_goes_wrong_late_is_refused(change: tuple[str, str]) -> None:
+    assert change[0] in TEXT
+    assert not verify(parse(TEXT.replace(*change)), SPEC, shrink=False, seeded=0).ok
+
+
+@pytest.mark.parametrize(
+    ("text", "turns"),
+    [
+        ("i % 16", 16),
+        ("i // 3 % 5", 15),
+        ("(i + t) % 7", 7),
+        ("cast(i == 9, i32)", 10),
+        ("cast(i // 3 < 13, i32)", 42),
+        ("i % 1000", 6),  # further than is looked
+        ("M % 100", 6),  # of no counter
+        ("cast(9 == i, i32)", 10),
+    ],
+)
+def test_how_far(text: str, turns: int) -> None:
+    checked = check(
+        parse(TEXT.replace("store(Y[t * 64 : t * 64 + 64, :], x + x)", f"store(Y[t * 64 : t * 64 + 64, :], x + cast({text}, f32))"))
+    )
+    assert count_counter_turns(checked) == turns and count_ring_uses(checked) == (7 if turns <= 6 else turns + 7)
