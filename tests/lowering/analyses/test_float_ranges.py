@@ -203,12 +203,13 @@ def test_operations_of_the_machine() -> None:
         "%box = tile.at %X[%n, %n : 64] : !tile.tensor<f32, 64>",
         "%c = tile.read_columns(%box) : !tile.reg<f32, 1, 64, lanes>",
         "%p = tile.pin(%z) : !tile.reg<f32, 64, 64>",
-        '%q = tile.apply "+"(%c, %z) : !tile.reg<f32, 64, 64>',
+        "%o = tile.convert_layout(%c) : !tile.reg<f32, 1, 64>",
+        '%q = tile.apply "+"(%o, %z) : !tile.reg<f32, 64, 64>',
         "%t = tile.shared_tanh(%q) : !tile.reg<f32, 64, 64>",
         "%u = tile.shared_tanh(%p) : !tile.reg<f32, 64, 64>",
         '%m = tile.apply "row_max"(%u) : !tile.reg<f32, 64, 1>',
         'tile.perform "store"(place: %a, tile: %t)',
     )
     nans = Nans(kernel_of(r))
-    assert [nans.negative(value(r, n)) for n in ("z", "c", "p", "q", "t", "u")] == [False, True, False, True, True, False]
+    assert [nans.negative(value(r, n)) for n in ("z", "c", "o", "p", "q", "t", "u")] == [False, True, True, False, True, True, False]
     assert [spoils_row(value(r, n)) for n in ("p", "u", "z", "q")] == [True, True, False, False]
