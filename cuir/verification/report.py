@@ -48,7 +48,7 @@ class VerifyReport(ShownInNotebooks):
     run has executed (see line_coverage.py).
     """
 
-    html_renderer = "pages.report_html:render_verification"
+    html_renderer = "pages.verification_page:render_verification"
 
     variant: str
     kernel: str

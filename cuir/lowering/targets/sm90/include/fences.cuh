@@ -17,7 +17,7 @@ template <int N> DEV void fence_regs(uint32_t (&x)[N]) {
   for (int i = 0; i < N; ++i) cute::warpgroup_fence_operand(x[i]);
 }
 
-//@ part renew_regs
+//@ part renew_regs needs fence_regs
 // A fence of an operand A that a loop does not change. ptxas 12.8 to 13.0 gives its registers to other values after the
 // product, so that later iterations multiply garbage. The index of a grid of one dim is 0, which ptxas does not know.
 template <int N> DEV void renew_regs(uint32_t (&x)[N]) {
