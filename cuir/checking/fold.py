@@ -1,7 +1,4 @@
-"""Constant folding: arithmetic on literals, by the table of primitives.
-
-Range checks of literals against the dtypes that were inferred for them.
-"""
+"""Constant folding: arithmetic on literals by the table of primitives, and checks of their ranges."""
 
 from __future__ import annotations
 

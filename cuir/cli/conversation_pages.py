@@ -1,9 +1,4 @@
-"""Option `--html` of eval: rows of a results file with their conversations, as a page.
-
-The conversations are those of the rows' transcripts.
-
-Option `--html` of transfer: conversations with a model and the program they gave, as a page.
-"""
+"""Option `--html` of eval and transfer: conversations with a model, and what they gave, as a page."""
 
 from __future__ import annotations
 

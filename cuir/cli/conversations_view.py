@@ -1,8 +1,6 @@
-"""Progress of conversations with a model on stderr.
+"""Conversations with a model, for people and `--json`: progress on stderr, and the outcome.
 
-It is a table on a terminal, and elsewhere a line for each answer that was judged.
-
-Outcome of conversations with a model, for `--json` and for people.
+Progress is a table on a terminal, and elsewhere a line for each answer that was judged.
 """
 
 from __future__ import annotations

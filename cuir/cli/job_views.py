@@ -1,8 +1,6 @@
-"""View of a job's steps: on a terminal, a table that fills.
+"""Views of a job: its steps while it runs, and its report.
 
-Elsewhere a job of several steps is a line for each step.
-
-Reports of jobs on a terminal.
+On a terminal the steps are a table that fills; elsewhere each is a line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Options that several commands have.
-
-Combinations of options: an option that another one makes meaningless is refused, never ignored.
-"""
+"""Options that several commands have; one that another makes meaningless is refused, never ignored."""
 
 from __future__ import annotations
 

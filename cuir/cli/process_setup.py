@@ -1,8 +1,7 @@
-"""Set-up of a process that runs the interpreter.
+"""Set-up and interruption of a process that runs the interpreter.
 
-It concerns threads, garbage collection, and user functions that do not end.
-
-Interruption of a command (Ctrl-C): exit code, step that was running, and where results are kept.
+Set-up concerns threads, garbage collection and user functions that do not end. After Ctrl-C the command says which step
+was running and where results are kept.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Facts, tables, programs and differences on a terminal.
 
-Lines of plain tables: columns that fit a terminal, or one line a row for programs that read them.
+Columns fit a terminal; for programs that read them, a row is a line.
 """
 
 from __future__ import annotations

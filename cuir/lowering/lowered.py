@@ -1,6 +1,6 @@
 """The result of lowering: the CUDA text of a kernel and the facts that a launch needs.
 
-Parameter space of a kernel in bytes: tensor maps first, then the other parameters, aligned.
+In parameter space tensor maps come first, then the other parameters, aligned.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Page of an evaluation of models: scores, and samples with their questions, answers and verdicts.
-
-Page of a transfer by a model: questions, answers and verdicts, then the program of the best answer.
-"""
+"""Pages of models' answers: an evaluation's scores and samples, and a transfer's conversation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Listings with line numbers; each line carries the numbers of the program's lines it belongs to.
+"""Listings with line numbers, and the correspondence of a program, its CUDA and its machine code.
 
-Correspondence of lines: the program, its CUDA, and the instructions of its machine code.
+Each line carries the numbers of the program's lines it belongs to.
 """
 
 from __future__ import annotations

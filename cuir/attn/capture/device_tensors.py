@@ -1,9 +1,7 @@
-"""Device copies of captured tensors; other streams are synchronised with their creation.
+"""Tensors on the device that calls share: copies of captured tensors, and cached constants.
 
-A cache of constant tensors on a device.
-
-Tensors that are created while a CUDA graph is captured are not cached, since only a replay of the graph would write
-them.
+Other streams are synchronised with their creation. Tensors that are created while a CUDA graph is captured are not
+cached, since only a replay of the graph would write them.
 """
 
 from __future__ import annotations

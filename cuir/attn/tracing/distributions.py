@@ -1,7 +1,4 @@
-"""Softmax, variances and normalisation of rows, as torch and torch.nn.functional spell them.
-
-Norms and distances of rows, as torch.norm, torch.linalg and torch.nn.functional spell them.
-"""
+"""Softmax, variances, normalisation, norms and distances of rows, as PyTorch spells them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The tables of operations that a mod may use, by their names in PyTorch and Python.
 
-A canonical order of arguments for an operation, which PyTorch lets users spell in several ways.
-
-It may be a function or a method, with operands by name.
+An operation that PyTorch lets users spell in several ways, as function or method, has one canonical order of arguments.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Extrema of rows and their indices; derivatives are PyTorch's where elements are equal.
+"""Reductions of rows: extrema and their indices, and sums of products, such as linear layers.
 
-Sums of products of rows: linear layers, outer products and einsum.
+Derivatives of extrema are PyTorch's where elements are equal.
 """
 
 from __future__ import annotations

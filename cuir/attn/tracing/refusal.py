@@ -1,7 +1,4 @@
-"""Refusals of mods that no kernel can have, with the place in the user's file.
-
-Pairs of a query and a key, formatted for messages.
-"""
+"""Refusals of mods that no kernel can have, with the line of the user's file and an offending pair."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The result of tracing: a specification as expressions of CuIR, and their parameters' names.
-
-A captured value of a specification as a parameter of the kernel.
-"""
+"""The result of tracing: expressions of CuIR, and parameters for captured values."""
 
 from __future__ import annotations
 

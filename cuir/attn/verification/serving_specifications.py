@@ -1,6 +1,6 @@
-"""Attention over a paged cache as a function specification: mods applied per sequence to its tokens.
+"""Function specifications of serving: attention over a paged cache, and of packed sequences.
 
-Attention of packed sequences as a function specification: mods applied to each sequence.
+Mods are applied to each sequence.
 """
 
 from __future__ import annotations

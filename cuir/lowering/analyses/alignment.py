@@ -1,7 +1,4 @@
-"""Scalars that are multiples of a number, by data flow alone.
-
-Tiles of single elements whose accesses can be vectorised, as they lie in pieces of a tensor's rows.
-"""
+"""Alignment: scalars that are multiples of a number, and accesses of tiles that can be vectorised."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Liveness of a role's values, and the stored values that a read touches.
-
-Registers of a thread that a role's tiles take, and whether all turns of a loop fit at once.
-"""
+"""Liveness of a role's values, stored values that a read touches, and registers that tiles take."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Structured control flow: kernels, roles, loops and branches hold regions and yield carried values.
+"""Structure of a kernel's IR: declarations, roles, loops and branches.
 
-Declarations of a kernel: tensors and numbers, arrays in shared memory, barriers, work items.
+Regions yield carried values.
 """
 
 from __future__ import annotations

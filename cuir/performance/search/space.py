@@ -1,6 +1,6 @@
 """Values of const parameters that are worth trying: data beside a kernel (`NAME.tune.json`).
 
-Verdicts of the checker on settings of a program, kept in the cache folder.
+The checker's verdicts on settings are kept in the cache folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Printers of named barriers and of the join of a CTA, and names of barriers.
-
-Printers of branches of warps, and of code that keeps arithmetic before a wait.
-"""
+"""Printers of synchronisation: named barriers, joins of a CTA, branches of warps, order before waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Printers of cp.async.
-
-ldmatrix: loads of tiles from swizzled panels of shared memory.
-"""
+"""Printers of copies by threads: cp.async, and ldmatrix from swizzled panels of shared memory."""
 
 from __future__ import annotations
 

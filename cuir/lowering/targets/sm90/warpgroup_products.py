@@ -1,7 +1,4 @@
-"""wgmma: batches of products in flight, and their waits.
-
-Descriptor arithmetic for wgmma operands in swizzled panels of shared memory.
-"""
+"""wgmma: batches of products in flight, their waits, and descriptors of operands in swizzled panels."""
 
 from __future__ import annotations
 
