@@ -124,7 +124,8 @@ def scatter_few(x: torch.Tensor, values: Values, turn: int, generator: torch.Gen
 def list_vast_factors(form: str, dtype: torch.dtype, place: int, vast: bool, floors: Sequence[float]) -> tuple[float, ...]:
     """List the factors of a tensor's rows, in turn.
 
-    place: of the tensor among those of the problem; the first two, and each two after, meet in all combinations.
+    place: of the tensor among those of the problem; the first two, and each two after, meet in all combinations, except
+    that both are large, or both small.
     vast: numbers beyond f16 occur. floors: small numbers that values are compared with.
     """
     half = dtype == torch.float16
@@ -134,7 +135,8 @@ def list_vast_factors(form: str, dtype: torch.dtype, place: int, vast: bool, flo
         return (_END_F16 if half else _END, 1.0)
     if form == OPPOSED:
         factors = _OPPOSED_F16 if half else _OPPOSED
-        return tuple(f for f in factors for _ in factors) if place % 2 == 0 else factors * len(factors)
+        # rows that are large in both overflow in (a * b) * c, which users write where the result is small
+        return tuple((f, g)[place % 2] for f in factors for g in factors if f != g or f == 1)
     return (_VAST_F16 if half else _VAST)[not vast :]
 
 
