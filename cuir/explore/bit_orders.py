@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class BitOrder:
-    """What a worker or a barrier knows.
+    """Events that a worker or a barrier knows.
 
     Attributes:
         happened: Events that happened before.
@@ -45,7 +45,7 @@ class BitOrder:
 
 
 class WorkerBits(BitOrder):
-    """What a worker knows, and its events.
+    """The order of a worker, and its events.
 
     Attributes:
         event: The current event, which no release has covered yet.
@@ -80,7 +80,7 @@ class WorkerBits(BitOrder):
 
 
 class TensorBits(BitOrder):
-    """What a worker knows, for accesses to tensors: only fences for tensors count."""
+    """Order of a worker for accesses to tensors: only fences for tensors count."""
 
     __slots__ = ("workers",)
 

@@ -99,7 +99,7 @@ class WorkerClock(Clock):
 
 
 class TensorClock:
-    """What a clock knows, for accesses to tensors: only fences for tensors count."""
+    """Order of a clock for accesses to tensors: only fences for tensors count."""
 
     def __init__(self, known: Clock, workers: Sequence[WorkerClock]):
         self.known, self.workers = known, workers

@@ -15,7 +15,7 @@ Scope = Literal["cta", "cluster", "device"]
 
 
 class Order(Protocol[E_contra]):
-    """What is known to have happened before."""
+    """Events that are known to have happened before."""
 
     def is_before(self, event: E_contra, /) -> bool:
         """Return True if the event happened before."""

@@ -1,4 +1,4 @@
-"""What a wait for async groups covers: they end in the order of their issue, so a wait is for all but the last few."""
+"""Waits for async groups, which end in the order of their issue: all but the last few are over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers pass as numbers and as programs: NumPy's scalars; a program, a decorated kernel, or a file's path."""
+"""Arguments of callers: numbers (also NumPy's), and programs, decorated kernels or paths."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class TileT(_OfDType):
 
     @property
     def layout(self) -> TileLayout:
-        """Which register of which lane holds an element."""
+        """Return the map from registers and lanes to elements."""
         return self.layout_attr.data
 
     @property

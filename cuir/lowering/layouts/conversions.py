@@ -1,4 +1,4 @@
-"""What it takes to bring a tile from one layout to another: registers only, shuffles of lanes, or shared memory."""
+"""Conversions of a tile from one layout to another: registers only, shuffles, or shared memory."""
 
 from __future__ import annotations
 

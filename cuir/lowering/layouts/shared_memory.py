@@ -54,7 +54,7 @@ def _map_panel(width: int, itemsize: int, swizzle: int) -> LinearMap:
 
 @dataclass(frozen=True)
 class Access:
-    """How a warp reads or writes its part of an array: instructions of a thread, the bytes of one, its wavefronts.
+    """Accesses of a warp to its part of an array: instructions of a thread, bytes of one, wavefronts.
 
     A wavefront moves at most a word of each bank; `ideal` would do if no lanes met in a bank. banks: the words of each
     bank that the first lanes move together.

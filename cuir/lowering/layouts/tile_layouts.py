@@ -19,7 +19,7 @@ WARP_ROWS = 16  # of an accumulator
 
 @dataclass(frozen=True)
 class TileLayout:
-    """How a register tile of any shape lies in the threads of a worker.
+    """The layout of a register tile of any shape in the threads of a worker.
 
     text: the atom of a warp, as `read_map` reads it. An output that it lacks is the same everywhere: a thread of a
     layout without columns holds one number for all columns of a row. in_turn: warps take repeats of the atom in turn;

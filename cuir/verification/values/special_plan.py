@@ -105,8 +105,8 @@ class SpecialPlan:
     are also in `reduced`, with the answer to whether whole rows may be -inf. infinite, bounds: values that
     elements may have; meetings: infinities that occur together, with scalars at 0 and 1. steep: tensors whose rows may
     fall or rise by more than exponentials admit, with their factors. tensors: those that may be vast or near one
-    another; floors: small numbers that values are compared with, below which rows lie; alike: pairs of one shape. scalars: values of those that are tried. integers: integer scalars; mentioned:
-    numbers that they are compared with. derived: the specification gives floats that follow from others, such as the
+    another; floors: small numbers that values are compared with, below which rows lie; alike: pairs of one shape.
+    scalars: values of those that are tried. integers: integer scalars; mentioned: numbers that they are compared with. derived: the specification gives floats that follow from others, such as the
     LSE of a forward pass: they are rounded separately, which vast numbers would show. free: tensors on whose scale
     outputs do not depend: only of these may sums not leave f32. selected: tensors of whose
     elements outputs are extremes, NaN if one of these is.

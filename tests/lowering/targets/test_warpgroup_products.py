@@ -52,6 +52,11 @@ def test_an_operand_that_a_loop_does_not_change_is_renewed(source: str) -> None:
     assert re.search(rf"rs_k_k<0>\(\w+, {renewed}\[0\]", source)
 
 
+def test_an_operand_that_compilers_can_hoist_is_renewed() -> None:
+    text = PRODUCTS.replace("mma_async(x, sB[s].T)", "mma_async(cast(x * 2.0, T), sB[s].T)")
+    assert len(re.findall(r"cuir::renew_regs\(\w+\);", lower(cuir.check(cuir.parse(text))).source)) == 1
+
+
 def test_an_operand_that_a_loop_computes_is_fenced(source: str) -> None:
     (name,) = re.findall(r"rs_k_mn<0>\(\w+, (\w+)\[0\]", source)
     assert f"cuir::fence_regs({name});" in source

@@ -103,9 +103,21 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
 
 
 def _is_loop_invariant(value: SSAValue, op: Operation) -> bool:
-    """Return whether a value is defined outside of the innermost loop around an operation."""
+    """Return whether a value is the same in all iterations of the innermost loop around an operation.
+
+    A value that the loop computes from such values alone counts: compilers hoist it.
+    """
     loop = find_innermost_loop(op)
-    return loop is not None and not loop.is_ancestor(value.owner)
+    pending, seen = [value], set[SSAValue]()
+    while loop is not None and pending:
+        v = pending.pop()
+        if v in seen or not loop.is_ancestor(v.owner):
+            continue
+        if not isinstance(v.owner, Operation) or v.owner.regions:
+            return False
+        seen.add(v)
+        pending += v.owner.operands
+    return loop is not None
 
 
 def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
