@@ -62,7 +62,7 @@ REFUSED = {
     "score.half()": lambda score, b, h, q_idx, kv_idx: score.half() * 2,
     "table[q_idx - kv_idx]": lambda score, b, h, q_idx, kv_idx: score + LINE[q_idx - kv_idx],
     "a captured float64": lambda score, b, h, q_idx, kv_idx: score - TIMES[q_idx] + TIMES[kv_idx],
-    "float64 query": torch.float64,
+    "query in float64": torch.float64,
     "a head dim above 256": 264,
 }
 
