@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest
 
 from ..attn.api.dense_calls import run_new
@@ -117,7 +117,7 @@ def flex_attention(
         dropout = None if dropout_p == 0.0 and dropout_seed is None else prepare_dropout(dropout_p, dropout_seed, query)
         weighting = Weighting(normalize, plain_number(sink), aux_names, dropout is not None)
     outputs: tuple[torch.Tensor, ...] | None = None
-    dispatched = is_compiling() or is_dispatched(query)
+    dispatched = is_dynamo_compiling() or is_dispatched(query)
     if not dispatched:
         options = type(scale), scale, enable_gqa, backend, verify
         outputs = run_warm(query, key, value, score_mod, block_mask, options, weighting, dropout)
