@@ -11,21 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-FEATURES = {
-    "cp_async": "cp.async: copies to shared memory without registers",
-    "mma_sync": "mma.sync and ldmatrix: products of a warp",
-    "bulk_copies": "the copy engine and its tensor maps",
-    "clusters": "clusters of CTAs, and shared memory across them",
-    "mbarriers": "barriers in shared memory that count bytes too",
-    "narrow_floats": "conversions of 8-bit floats, two at a time",
-    "one_lane_roles": "enough that is asynchronous for a role to run on one lane of its warp",
-    "proxies": "engines whose view of memory a fence orders",
-    "register_reallocation": "setmaxnreg: registers move between warpgroups",
-    "stmatrix": "stmatrix: stores of 8 x 8 blocks",
-    "wide_atomics": "atomic additions of two or four f32 at once",
-    "wgmma": "products of a warpgroup, in flight until waited for",
-}
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -60,8 +46,13 @@ class Target:
         return any(c.startswith("compute_") for c in self.code)
 
 
-def _read(place: Path) -> Target:
-    values = tomllib.loads(place.read_text(encoding="utf-8"))
+def _read_tables() -> dict[Path, dict[str, Any]]:
+    """Read the tables of all targets."""
+    folder = Path(__file__).parent.parent / "lowering" / "targets"
+    return {place: tomllib.loads(place.read_text(encoding="utf-8")) for place in sorted(folder.glob("*/features.toml"))}
+
+
+def _make_target(place: Path, values: Mapping[str, Any]) -> Target:
     if unknown := set(values["features"]) - FEATURES.keys():
         raise ValueError(f"{place}: no such features: {', '.join(sorted(unknown))}")
     major, minor = values["capability"]
@@ -77,12 +68,12 @@ def _read(place: Path) -> Target:
     )
 
 
+_TABLES = _read_tables()
+# Features, each described in the table of the first architecture that has it.
+FEATURES: dict[str, str] = {name: text for values in _TABLES.values() for name, text in values.get("introduces", {}).items()}
 # The values of `arch=`, in the order of compute capabilities.
 TARGETS = {
-    t.name: t
-    for t in sorted(
-        map(_read, (Path(__file__).parent.parent / "lowering" / "targets").glob("*/features.toml")), key=lambda t: (t.capability, t.name)
-    )
+    t.name: t for t in sorted((_make_target(place, values) for place, values in _TABLES.items()), key=lambda t: (t.capability, t.name))
 }
 
 
