@@ -34,22 +34,36 @@ def dialect() -> Dialect:
     )
 
 
-class _MarkPrinter(Printer):
-    """A printer that writes marks of passes on an operation (`op.attributes`) as a comment behind it.
-
-    Passes derive these from the rest, and `parse` skips them.
-    """
+class _TextPrinter(Printer):
+    """A printer that writes marks of passes (`op.attributes`) behind each operation: attributes {flag, word = "text"}."""
 
     def print_op(self, op: Operation) -> None:
         super().print_op(op)
-        if op.attributes and not op.regions:
-            self.print_string(f"  // {', '.join(op.attributes)}")
+        self.print_op_attributes(op.attributes, print_keyword=True)
+
+
+class _TextParser(Parser):
+    """A parser of what `_TextPrinter` writes."""
+
+    def parse_operation(self) -> Operation:
+        op = super().parse_operation()
+        marks = self.parse_optional_attr_dict_with_keyword()
+        if marks is not None:
+            op.attributes.update(marks.data)
+        return op
+
+    def parse_optional_str_literal(self) -> str | None:
+        """Parse a text, also one with escapes of bytes that are not ASCII."""
+        text = super().parse_optional_str_literal()
+        if text is None and (data := self.parse_optional_bytes_literal()) is not None:
+            return data.decode()
+        return text
 
 
 def show(op: Operation) -> str:
     """Return an operation and all inside it as text that `parse` reads."""
     out = io.StringIO()
-    _MarkPrinter(out).print_op(op)
+    _TextPrinter(out).print_op(op)
     return out.getvalue() + "\n"
 
 
@@ -60,7 +74,7 @@ def parse(text: str) -> Kernel:
     """
     context = Context()
     context.load_dialect(dialect())
-    kernel = Parser(context, text).parse_op()
+    kernel = _TextParser(context, text).parse_op()
     kernel.verify()
     assert isinstance(kernel, Kernel), kernel.name
     return kernel

@@ -98,7 +98,7 @@ def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
     assert all(parse(text).symbol.data == "flash_fwd" for text in written.values())
     texts = list(written.values())
     assert all(a != b for a, b in itertools.pairwise(texts)), "what changed nothing writes nothing"
-    assert "// inlined" in texts[-1] and "// inlined" not in texts[0]
+    assert "attributes {inlined}" in texts[-1] and "attributes" not in texts[0]
 
 
 def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:

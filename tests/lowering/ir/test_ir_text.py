@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from cuir.lowering.ir import ir_types as types
@@ -57,6 +58,18 @@ def test_constants(value: float, dtype: types.DType) -> None:
     block.insert_op_before(ops.constant(value, dtype), block.first_op)
     read = parse(show(ir)).roles[0].body.block.first_op
     assert isinstance(read, ops.Constant) and repr(read.value) == repr(value)
+
+
+@pytest.mark.parametrize("text", ["mma.sync: operand B is not K-major", 'a "word", a \\ and a\nline', "größer", 'größer "als"', ""])
+def test_marks_of_passes(text: str) -> None:
+    """Flags and texts behind any operation, also behind one with regions."""
+    ir = build(kernel("for i in range(n):\n    store(Y[0], scale)"))
+    marked = [op for op in ir.walk() if op is not ir]
+    for op in marked:
+        op.attributes |= {"inlined": UnitAttr(), "reason": StringAttr(text)}
+    read = parse(show(ir))
+    assert show(read) == show(ir) and show(ir).count("attributes {inlined, reason = ") == len(marked)
+    assert [op.attributes for op in read.walk() if op is not read] == [op.attributes for op in marked]
 
 
 def test_types() -> None:
