@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import or_
 
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir import ops
 from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
 from ..ir.machine_tiles import Line
+from .fixed_point import Rule, ValueFlow
 from .value_flow import find_sources
 
 Fits = Callable[[SSAValue], bool]
@@ -28,38 +31,38 @@ def is_multiple(value: SSAValue, n: int, fits: Fits | None = None) -> bool:
         fits = None  # a number that wraps stays a multiple
     elif fits is None:
         raise ValueError(f"{n} is no power of two")
-    non_multiples: set[SSAValue] = set()
-    while True:  # optimistic: a value that depends on itself counts as a multiple until it is shown to be none
-        multiples: dict[SSAValue, bool] = {}
-        if not _is_multiple(value, n, multiples, non_multiples, fits):
-            return False
-        refuted = {v for v, holds in multiples.items() if not holds} - non_multiples
-        if not refuted:
-            return True
-        non_multiples |= refuted
+    flow = ValueFlow[bool](or_)  # optimistic: a value that depends on itself is a multiple until it is shown to be none
+    flow.reach([value], partial(_describe_remainder, n, fits))
+    return value not in flow.solve()
 
 
-def _is_multiple(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
-    if value not in multiples:
-        multiples[value] = value not in non_multiples
-        multiples[value] &= _compute(value, n, multiples, non_multiples, fits)
-    return multiples[value]
-
-
-def _compute(value: SSAValue, n: int, multiples: dict[SSAValue, bool], non_multiples: set[SSAValue], fits: Fits | None) -> bool:
+def _describe_remainder(n: int, fits: Fits | None, value: SSAValue) -> tuple[Rule[bool], Sequence[SSAValue]]:
+    """Return how it follows that a value may be no multiple of `n`."""
     constant, op = ops.constant_value(value), value.owner
     if constant is not None:
-        return int(constant) % n == 0
+        return _NEVER if int(constant) % n == 0 else _ALWAYS
     if (inputs := find_sources(value)) is not None:
-        return all(_is_multiple(v, n, multiples, non_multiples, fits) for v in inputs)
+        return _is_any, inputs
     if isinstance(value, BlockArgument):
         loop = value.block.parent_op()
-        return isinstance(loop, ops.For) and loop.step.data % n == 0 and _is_multiple(loop.start, n, multiples, non_multiples, fits)
+        return (_is_any, [loop.start]) if isinstance(loop, ops.For) and loop.step.data % n == 0 else _ALWAYS
     if not isinstance(op, ops.Apply) or (fits is not None and not fits(value)):
-        return False
+        return _ALWAYS
     if op.kind.linear:
-        return all(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
-    return op.kind.multiplies and any(_is_multiple(a, n, multiples, non_multiples, fits) for a in op.arguments)
+        return _is_any, op.arguments
+    return (_are_all, op.arguments) if op.kind.multiplies else _ALWAYS
+
+
+def _is_any(inputs: Sequence[bool | None]) -> bool | None:
+    return any(inputs) or None
+
+
+def _are_all(inputs: Sequence[bool | None]) -> bool | None:
+    return all(inputs) or None
+
+
+_NEVER: tuple[Rule[bool], Sequence[SSAValue]] = (lambda inputs: None), ()
+_ALWAYS: tuple[Rule[bool], Sequence[SSAValue]] = (lambda inputs: True), ()
 
 
 GROUP = 8  # columns that four threads hold, two each

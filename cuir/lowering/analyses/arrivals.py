@@ -9,11 +9,12 @@ Signals of a cluster's CTAs to one another, and whether a CTA may exit before al
 
 from __future__ import annotations
 
-from xdsl.ir import Block, Operation
+from xdsl.ir import Operation
 
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import every, is_inlined
+from .fixed_point import Forward
 from .memory import Array, Memory, iterate_accesses, iterate_evaluated
 
 
@@ -21,14 +22,15 @@ def find_fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
     """Return the arrivals that need a proxy fence: an unfenced read may precede them on some path."""
     arrivals = _Arrivals(role)
     if arrivals.refilled:
-        arrivals.block(role.body.block, False)
+        arrivals.run(role.body.block, False)
     return frozenset(arrivals.unfenced_arrivals)
 
 
-class _Arrivals:
-    """The walk over a role: arrays that engines refill, and arrivals that need a fence."""
+class _Arrivals(Forward[bool]):
+    """Whether reads are unfenced at each point of a role: arrays that engines refill, arrivals that need a fence."""
 
     def __init__(self, role: ops.Role):
+        super().__init__()
         kernel = role.parent_op()
         assert isinstance(kernel, ops.Kernel)
         self.memory = Memory(kernel)
@@ -40,24 +42,15 @@ class _Arrivals:
         )
         self.unfenced_arrivals: set[Operation] = set()
 
-    def block(self, block: Block, unfenced: bool) -> bool:
-        """Return whether reads are unfenced after a block; `unfenced` says so for its start."""
-        for op in block.ops:
-            if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
-                continue  # evaluated in its readers
-            unfenced = self._visit(op, unfenced)
-        return unfenced
+    def join(self, a: bool, b: bool) -> bool:
+        """Return whether reads are unfenced on either path."""
+        return a or b
 
-    def _visit(self, op: Operation, unfenced: bool) -> bool:
-        unfenced |= any(self._reads(part) for part in iterate_evaluated(op))
-        if isinstance(op, ops.Branch):
-            ends = [self.block(region.block, unfenced) for region in (op.then, op.orelse)]
-            return any(ends)
-        if isinstance(op, ops.Loop):
-            unfenced_at_end = self.block(op.body.block, unfenced)
-            if unfenced_at_end and not unfenced:  # the state at the end of the body reaches its start
-                unfenced_at_end = self.block(op.body.block, True)
-            return unfenced or unfenced_at_end
+    def transfer(self, op: Operation, state: bool) -> bool:
+        """Return whether reads are unfenced after an operation."""
+        if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
+            return state  # evaluated in its readers
+        unfenced = state or any(self._reads(part) for part in iterate_evaluated(op))
         if isinstance(op, ops.Perform):
             effects = op.entry.effects
             if effects.fences:

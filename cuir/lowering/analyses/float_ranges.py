@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue, Use
 
@@ -26,6 +27,7 @@ from ..ir.machine_ops import Pinned, RowBound
 from ..ir.machine_tiles import After, Line, ReadColumns
 from ..ir.operand_access import Function
 from ..ir.row_parts import RowPart
+from .fixed_point import Rule, ValueFlow
 from .value_flow import find_sources, find_targets, is_tile_wait
 
 Range = tuple[float, float]
@@ -34,28 +36,30 @@ UNBOUNDED: Range = (-math.inf, math.inf)
 
 def compute_float_range(value: SSAValue) -> Range:
     """Return the least and the greatest number that a scalar or an element of a tile may be."""
-    return _look_up_range(value, {})
+    flow = ValueFlow[Range](_join, lambda old, new: UNBOUNDED)
+    flow.reach([value], _describe_range)
+    return flow.solve().get(value, UNBOUNDED)
 
 
-def _look_up_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
-    """Return the range of a value; one that depends on itself is unbounded."""
-    if value not in cache:
-        cache[value] = UNBOUNDED
-        cache[value] = _compute_range(value, cache)
-    return cache[value]
-
-
-def _compute_range(value: SSAValue, cache: dict[SSAValue, Range]) -> Range:
+def _describe_range(value: SSAValue) -> tuple[Rule[Range], Sequence[SSAValue]]:
+    """Return how the range of a value follows from those of others."""
     op = value.owner
     if isinstance(op, ops.Constant):
         number = float(op.value)
-        return (number, number) if not math.isnan(number) else UNBOUNDED
+        constant = (number, number) if not math.isnan(number) else UNBOUNDED
+        return lambda inputs: constant, ()
     inputs = find_sources(value)
     if inputs is not None and not is_tile_wait(op):
-        return functools.reduce(_join, (_look_up_range(v, cache) for v in inputs))
+        return lambda inputs: functools.reduce(_join, [r for r in inputs if r is not None]) if any(inputs) else None, inputs
     if isinstance(op, ops.Apply) and _is_bounded(op.kind):
-        return _apply(op.kind, [_look_up_range(a, cache) for a in op.arguments])
-    return UNBOUNDED
+        return functools.partial(_apply_reached, op.kind), op.arguments
+    return lambda inputs: UNBOUNDED, ()
+
+
+def _apply_reached(of: Traits, inputs: Sequence[Range | None]) -> Range | None:
+    """Compute the range of an operation once its operands have one."""
+    operands = [r for r in inputs if r is not None]
+    return _apply(of, operands) if len(operands) == len(inputs) else None
 
 
 def _join(x: Range, y: Range) -> Range:
@@ -136,75 +140,90 @@ class Nans:
     """Values of a kernel that may hold a NaN with its sign bit set, valid until the kernel changes."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._constant: set[SSAValue] = set()  # may be a number that the compiler knows, or a choice of such
-        self._negative: set[SSAValue] = set()
         values = [v for op in every(kernel) for v in (*op.results, *(a for r in op.regions for a in r.block.args)) if _is_number(v)]
-        self._grow(self._constant, values, self._may_be_constant)
-        self._grow(self._negative, [v for v in values if dtype_of(v).is_float], self._may_be_negative)
+        # may be a number that the compiler knows, or a choice of such
+        self._constant = _find_members(values, _describe_constant)
+        self._negative = _find_members([v for v in values if dtype_of(v).is_float], self._describe_negative)
 
     def negative(self, value: SSAValue) -> bool:
         """Return whether a value may hold a NaN with its sign bit set."""
         return value in self._negative
 
-    def _grow(self, members: set[SSAValue], values: Sequence[SSAValue], holds: object) -> None:
-        """Grow `members` to the least set that is closed under `holds`.
-
-        A loop's value is in it because of its initial value, or because of the value of a turn.
-        """
-        more = True
-        while more:
-            before = len(members)
-            members.update(v for v in values if v not in members and holds(v))  # type: ignore[operator]
-            more = len(members) > before
-
-    def _may_be_constant(self, value: SSAValue) -> bool:
-        """Return whether a value may be a number that the compiler knows, or a choice of such."""
+    def _describe_negative(self, value: SSAValue) -> tuple[_Members, Sequence[SSAValue]]:
+        """Return how it follows that a value may hold a NaN with its sign bit set."""
         if (inputs := find_sources(value)) is not None:
-            return any(v in self._constant for v in inputs)
+            return any, inputs
         op = value.owner
         if not isinstance(op, ops.Apply):
-            # reads outside of the tensor are 0
-            is_read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
-            return is_read or isinstance(op, ops.Constant)
-        if op.kind.constant is not None:
-            return True
-        choice = _chooses(op.kind)
-        candidates = [a in self._constant for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
-        return bool(candidates) and (any(candidates) if choice else all(candidates))
-
-    def _may_be_negative(self, value: SSAValue) -> bool:
-        """Return whether a value may hold a NaN with its sign bit set, given the present members."""
-        if (inputs := find_sources(value)) is not None:
-            return any(v in self._negative for v in inputs)
-        op = value.owner
-        if not isinstance(op, ops.Apply):
-            return self._may_load_negative(op)
+            return self._describe_load(op)
         kind = op.kind
         if kind.linear == NEGATIVE:
-            return ops.constant_value(op.arguments[0]) is None
+            return _always(ops.constant_value(op.arguments[0]) is None)
         if _chooses(kind) or _keeps_sign(kind) or not _spreads(kind):  # the last: a function of which nothing is known
-            return any(a in self._negative for a in op.arguments)
-        return bool(kind.linear or kind.multiplies) and any(self._may_be_unchanged(op, i) for i in range(2))
+            return any, op.arguments
+        if not kind.linear and not kind.multiplies:
+            return _always(False)
+        changes = [self._may_be_unchanged(op, i) for i in range(2)]
+        if True in changes:
+            return _always(True)
+        return any, [op.arguments[i] for i in range(2) if changes[i] is None]
 
-    def _may_load_negative(self, op: Operation | Block) -> bool:
-        """Return whether a load or machine operation may give a NaN with its sign bit set."""
+    def _describe_load(self, op: Operation | Block) -> tuple[_Members, Sequence[SSAValue]]:
+        """Return how it follows that a load or machine operation gives a NaN with its sign bit set."""
         if isinstance(op, ops.Parameter):
-            return True
+            return _always(True)
         if isinstance(op, ops.Perform):
-            return not op.entry.sums  # read from memory; products make their NaNs
+            return _always(not op.entry.sums)  # read from memory; products make their NaNs
         # operations of the machine alone: reads of a tensor, arithmetic without known traits
-        return isinstance(op, Operation) and any(v in self._negative or isinstance(v.type, TensorT) for v in op.operands)
+        if not isinstance(op, Operation):
+            return _always(False)
+        return _always(True) if any(isinstance(v.type, TensorT) for v in op.operands) else (any, op.operands)
 
-    def _may_be_unchanged(self, op: ops.Apply, i: int) -> bool:
+    def _may_be_unchanged(self, op: ops.Apply, i: int) -> bool | None:
         """Return whether x + c or x * c may become operand `i` or its negative, a NaN with its sign bit set.
 
-        The compiler may leave out arithmetic with a known number c.
+        The compiler may leave out arithmetic with a known number c. None: if the operand may hold such a NaN.
         """
-        value, factor = op.arguments[i], op.arguments[1 - i]
+        factor = op.arguments[1 - i]
         if factor not in self._constant:
             return False
         negates = ops.constant_value(factor) in (None, -1) if op.kind.multiplies else op.kind.linear[i] < 0
-        return negates or value in self._negative
+        return True if negates else None
+
+
+_Members = Callable[[Sequence[bool | None]], bool]  # from the membership of a value's sources
+
+
+def _find_members(values: Sequence[SSAValue], describe: Callable[[SSAValue], tuple[_Members, Sequence[SSAValue]]]) -> frozenset[SSAValue]:
+    """Return the least set that is closed under the rules.
+
+    A loop's value is in it because of its initial value, or because of the value of a turn.
+    """
+    flow = ValueFlow[bool](or_)
+    for value in values:
+        holds, sources = describe(value)
+        flow.put(value, lambda inputs, holds=holds: holds(inputs) or None, sources)  # type: ignore[misc]
+    return frozenset(flow.solve())
+
+
+def _always(holds: bool) -> tuple[_Members, Sequence[SSAValue]]:
+    return lambda inputs: holds, ()
+
+
+def _describe_constant(value: SSAValue) -> tuple[_Members, Sequence[SSAValue]]:
+    """Return how it follows that a value may be a number that the compiler knows, or a choice of such."""
+    if (inputs := find_sources(value)) is not None:
+        return any, inputs
+    op = value.owner
+    if not isinstance(op, ops.Apply):
+        # reads outside of the tensor are 0
+        is_read = isinstance(op, ReadColumns) or (isinstance(op, ops.Perform) and op.gathers)
+        return _always(is_read or isinstance(op, ops.Constant))
+    if op.kind.constant is not None:
+        return _always(True)
+    choice = _chooses(op.kind)
+    candidates = [a for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
+    return any if choice else lambda inputs: bool(inputs) and all(inputs), candidates
 
 
 def _is_number(value: SSAValue) -> bool:

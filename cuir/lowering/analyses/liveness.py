@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
 from ..ir.ir_walk import every, is_inlined, operations
+from .fixed_point import Backward
 
 
 def is_stored(value: SSAValue) -> bool:
@@ -26,44 +26,30 @@ def iterate_leaves(value: SSAValue) -> Iterator[SSAValue]:
             yield from iterate_leaves(operand)
 
 
-class Liveness:
+class Liveness(Backward[frozenset[SSAValue]]):
     """The stored values of a role that are live after each operation."""
 
     def __init__(self, body: Block):
-        self.after: dict[Operation, frozenset[SSAValue]] = {}
-        self.at_start: dict[Block, frozenset[SSAValue]] = {}
-        self._block(body, frozenset())
+        super().__init__()
+        self.run(body, frozenset())
 
-    def _block(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        for op in reversed(operations(block)):
-            self.after[op] = live
-            live = self._visit(op, live)
-        self.at_start[block] = live
-        return live
+    def join(self, a: frozenset[SSAValue], b: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Return the values that are live on either path."""
+        return a | b
 
-    def _visit(self, op: Operation, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        if not op.regions:
-            return live if len(op.results) == 1 and is_inlined(op.results[0]) else live.difference(op.results) | _read_values(op.operands)
-        if isinstance(op, machine.HandOut):
-            return self._repeat(op.body.block, live)
-        rest = live.difference(op.results)
-        if isinstance(op, ops.Branch):
-            return self._block(op.then.block, rest) | self._block(op.orelse.block, rest) | _read_values([op.decision])
-        if isinstance(op, ops.Loop):
-            end = _read_values([op.stop] if isinstance(op, ops.For) else [])  # the loop reads it at each turn
-            return self._repeat(op.body.block, rest | end) | _read_values(op.operands)
-        return rest | _read_values(op.operands)
+    def transfer(self, op: Operation, state: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Return the values that are live before an operation."""
+        if len(op.results) == 1 and is_inlined(op.results[0]):
+            return state
+        return state.difference(op.results) | _read_values(op.operands)
 
-    def _repeat(self, block: Block, live: frozenset[SSAValue]) -> frozenset[SSAValue]:
-        """Visit a block that runs repeatedly; values from outside stay live until its last turn ends.
+    def enter(self, op: Operation, state: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Return the values that are live at the end of an operation's regions; a loop reads its end at each turn."""
+        return state.difference(op.results) | _read_values([op.stop] if isinstance(op, ops.For) else [])
 
-        `live`: values that are live after it.
-        """
-        while True:
-            start = self._block(block, live) - frozenset(block.args)
-            if start <= live:
-                return live
-            live = live | start
+    def drop(self, values: Sequence[SSAValue], state: frozenset[SSAValue]) -> frozenset[SSAValue]:
+        """Remove the arguments of a block."""
+        return state.difference(values)
 
 
 def _read_values(values: Iterable[SSAValue]) -> frozenset[SSAValue]:

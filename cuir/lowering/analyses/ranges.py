@@ -26,6 +26,7 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import last
 from ..ir.machine_tiles import Line
+from .fixed_point import Rule, ValueFlow
 
 FAR = 2**24  # a constant nearer to 0 counts as a length
 LEAST, MOST = -(2**31), 2**31 - 1
@@ -68,7 +69,7 @@ class Ranges:
     """The ranges of a kernel's i32 values."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._bounds = _Flow(kernel).bounds
+        self._bounds = _Flow(kernel).solve()
 
     def __getitem__(self, value: SSAValue) -> Range:
         """Return the range of a value; ANYTHING for values that are no i32, or of code that does not run."""
@@ -105,67 +106,23 @@ def analyse_ranges(kernel: ops.Kernel) -> Ranges:
     return Ranges(kernel)
 
 
-Rule = Callable[[Sequence[Range | None]], Range | None]  # from the ranges of a value's sources; None: not reached yet
+RangeRule = Rule[Range]
 
 
-@dataclass(eq=False, slots=True)
-class _Step:
-    """A value, and the rule that computes its range from its sources.
-
-    `due`: a source has changed since the step was last taken.
-    """
-
-    value: SSAValue
-    rule: Rule
-    sources: tuple[SSAValue, ...]
-    carried: bool
-    due: bool = True
-    moves: int = 0  # number of changes of a carried value
-
-
-class _Flow:
-    """The data flow: rounds over the steps, in the order of the text, until none is due."""
+class _Flow(ValueFlow[Range]):
+    """The steps of a kernel's i32 values."""
 
     def __init__(self, kernel: ops.Kernel):
+        super().__init__(_join_two, _forget_moved_ends, ROUNDS)
         self.kernel = kernel
-        self.bounds: dict[SSAValue, Range] = {}  # without an entry: not reached yet
-        self.steps: list[_Step] = []
-        self.readers: dict[SSAValue, list[_Step]] = {}
         self.block(kernel.body.block)
-        while any(step.due for step in self.steps):
-            for step in self.steps:
-                if step.due:
-                    self.take(step)
-
-    def take(self, step: _Step) -> None:
-        """Compute the range of a step's value anew, and mark its readers due if it changed."""
-        step.due = False
-        update = step.rule([self.bounds.get(s) for s in step.sources])
-        if update is None:
-            return
-        old = self.bounds.get(step.value)
-        if update == old or (new := _join([update, old]) if old else update) == old:
-            return
-        if old and step.carried:
-            step.moves += 1
-            if step.moves > ROUNDS:
-                new = Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
-        self.bounds[step.value] = new
-        for reader in self.readers.get(step.value, ()):
-            reader.due = True
 
     # ---- the steps of a kernel
-    def put(self, value: SSAValue, rule: Rule, *sources: SSAValue, carried: bool = False) -> None:
+    def put_i32(self, value: SSAValue, rule: RangeRule, *sources: SSAValue, carried: bool = False) -> None:
         """Add a step if the value is an i32. Sources that are no i32 may be anything."""
-        if not _is_i32(value):
-            return
-        step = _Step(value, rule, sources, carried)
-        self.steps.append(step)
-        for source in sources:
-            if _is_i32(source):
-                self.readers.setdefault(source, []).append(step)
-            else:
-                self.bounds[source] = UNBOUNDED
+        if _is_i32(value):
+            self.put(value, rule, sources, carried)
+            self.facts.update((source, UNBOUNDED) for source in sources if not _is_i32(source))
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -175,17 +132,17 @@ class _Flow:
         if not op.regions:
             self.results(op)
         elif isinstance(op, ops.Role):
-            self.put(op.body.block.args[0], _constant_rule(Range(0, op.workers.data - 1)))
+            self.put_i32(op.body.block.args[0], _constant_rule(Range(0, op.workers.data - 1)))
             self.block(op.body.block)
         elif isinstance(op, ops.For):
-            self.put(op.turn, _turn_rule(op.step.data), op.start, op.stop)
+            self.put_i32(op.turn, _turn_rule(op.step.data), op.start, op.stop)
             self.loop(op)
         elif isinstance(op, ops.ForUnits):
             self.unit(op.turn, op.units)
             queue = machine.queue_of(op)
             for word, argument in op.reads:
                 assert queue is not None
-                self.put(argument, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+                self.put_i32(argument, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
             self.loop(op)
         elif isinstance(op, machine.Queue):
             self.unit(op.hand_out.unit, op.units)
@@ -195,22 +152,22 @@ class _Flow:
                 self.block(region.block)
             if op.results:
                 for result, *inputs in zip(op.results, *(last(region).values for region in op.regions), strict=True):
-                    self.put(result, _join_sources, *inputs)
+                    self.put_i32(result, _join_sources, *inputs)
 
     def loop(self, op: ops.Loop) -> None:
         ends = last(op.body).values
         for argument, start, end in zip(op.inner, op.carried, ends, strict=True):
-            self.put(argument, _join_sources, start, end, carried=True)
+            self.put_i32(argument, _join_sources, start, end, carried=True)
         self.block(op.body.block)
         for result, start, end in zip(op.outputs, op.carried, ends, strict=True):
-            self.put(result, _join_sources, start, end)
+            self.put_i32(result, _join_sources, start, end)
 
     def unit(self, number: SSAValue, units: SSAValue) -> None:
         """Add the step of a work item's index. A launch with too many work items is refused."""
         op = units.owner
         while isinstance(op, machine.Queue):
             op = op.units.owner
-        self.put(number, _join_work_item, *([op.count] if isinstance(op, ops.Units) else []))
+        self.put_i32(number, _join_work_item, *([op.count] if isinstance(op, ops.Units) else []))
 
     def results(self, op: Operation) -> None:
         if isinstance(op, ops.Apply):
@@ -218,36 +175,36 @@ class _Flow:
                 self.apply(op.kind, op.arguments, op.result)
         elif isinstance(op, ops.Constant):
             if _is_i32(op.result):
-                self.put(op.result, _constant_rule(_make_range(int(op.value), int(op.value))))
+                self.put_i32(op.result, _constant_rule(_make_range(int(op.value), int(op.value))))
         elif isinstance(op, ops.Parameter):
-            self.put(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else UNBOUNDED))
+            self.put_i32(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else UNBOUNDED))
         elif isinstance(op, (machine.Quotient, machine.Remainder)):
             self.apply(op.entry.traits, [op.x, op.y], op.result)
         elif isinstance(op, Line):
-            self.put(op.result, _line_rule(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
+            self.put_i32(op.result, _line_rule(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
         else:
             for result in op.results:
-                self.put(result, _constant_rule(UNBOUNDED))
+                self.put_i32(result, _constant_rule(UNBOUNDED))
 
     def apply(self, kind: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
         if kind.converts:
             if types.dtype_of(args[0]) == BOOL:
-                self.put(result, _constant_rule(Range(0, 1)))
+                self.put_i32(result, _constant_rule(Range(0, 1)))
             else:
-                self.put(result, _join_sources, args[0])
+                self.put_i32(result, _join_sources, args[0])
         elif kind.index_of:
             assert isinstance(result.type, types.TileT)
-            self.put(result, _constant_rule(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
+            self.put_i32(result, _constant_rule(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
         elif kind.rank:
-            self.put(result, _constant_rule(Range(0, self.kernel.cluster.data - 1)))
+            self.put_i32(result, _constant_rule(Range(0, self.kernel.cluster.data - 1)))
         elif kind.constant is not None:
-            self.put(result, _constant_rule(Range(kind.constant, kind.constant)))
+            self.put_i32(result, _constant_rule(Range(kind.constant, kind.constant)))
         else:
-            self.put(result, _operand_rule(kind), *(args[1:] if kind.chooses else args))
+            self.put_i32(result, _operand_rule(kind), *(args[1:] if kind.chooses else args))
 
 
 # ---- rules
-def _constant_rule(constant: Range) -> Rule:
+def _constant_rule(constant: Range) -> RangeRule:
     return lambda inputs: constant
 
 
@@ -257,7 +214,7 @@ def _join_sources(inputs: Sequence[Range | None]) -> Range | None:
     return _join(ranges) if ranges else None
 
 
-def _turn_rule(step: int) -> Rule:
+def _turn_rule(step: int) -> RangeRule:
     """Return the rule of a loop's counter, which is far from the ends whatever bounds it."""
 
     def rule(inputs: Sequence[Range | None]) -> Range | None:
@@ -277,7 +234,7 @@ def _join_work_item(inputs: Sequence[Range | None]) -> Range:
     return Range(0, max(0, _add_saturating(counts[0], -1)) if counts else INF)
 
 
-def _operand_rule(kind: Traits) -> Rule:
+def _operand_rule(kind: Traits) -> RangeRule:
     def rule(inputs: Sequence[Range | None]) -> Range | None:
         ranges = [r for r in inputs if r is not None]
         return _apply(kind, ranges) if len(ranges) == len(inputs) else None
@@ -285,7 +242,7 @@ def _operand_rule(kind: Traits) -> Rule:
     return rule
 
 
-def _line_rule(columns: int) -> Rule:
+def _line_rule(columns: int) -> RangeRule:
     """Return the rule of multiples of a slope, to which a number per row may be added."""
 
     def rule(inputs: Sequence[Range | None]) -> Range | None:
@@ -470,6 +427,11 @@ def _compute_ends(kind: Traits, operands: Sequence[Range]) -> Ends:
 
 def _join(inputs: Sequence[Range]) -> Range:
     return functools.reduce(_join_two, inputs)
+
+
+def _forget_moved_ends(old: Range, new: Range) -> Range:
+    """Return a range that includes both, and whose ends are those of the old one or unknown."""
+    return Range(new.least if new.least == old.least else -INF, new.most if new.most == old.most else INF, new.low, new.high)
 
 
 def _join_two(a: Range, b: Range) -> Range:

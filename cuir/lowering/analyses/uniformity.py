@@ -8,9 +8,9 @@ Roles that run on one lane of their warp, since one lane can do all their operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Flag
-from functools import reduce
+from functools import partial
 from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -21,8 +21,9 @@ from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import is_tile
-from ..ir.ir_walk import every
+from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
+from .fixed_point import ValueFlow
 
 
 class Uniformity(Flag):
@@ -35,72 +36,76 @@ class Uniformity(Flag):
     VARYING = 8  # the run of the role: memory that the kernel writes, barriers, turns of a loop
 
 
-class UniformityAnalysis:
-    """The uniformity of a kernel's values."""
+class _Flow(ValueFlow[Uniformity]):
+    """The steps of a kernel's values; a value depends on what its sources depend on."""
 
     def __init__(self, kernel: ops.Kernel):
-        self._uniformity: dict[SSAValue, Uniformity] = {}
-        self._block(kernel.body.block)
+        super().__init__(or_)
+        self.block(kernel.body.block)
 
-    def __getitem__(self, value: SSAValue) -> Uniformity:
-        return self._uniformity[value]
-
-    def _block(self, block: Block) -> None:
+    def block(self, block: Block) -> None:
         for op in block.ops:
-            self._visit(op)
+            self.visit(op)
 
-    def _put(self, values: Sequence[SSAValue], uniformity: Uniformity) -> None:
-        self._uniformity.update(dict.fromkeys(values, uniformity))
+    def put_all(self, values: Sequence[SSAValue], uniformity: Uniformity, sources: Sequence[SSAValue] = ()) -> None:
+        """Add the steps of values that depend on inputs, and on all that the sources depend on."""
+        for value in values:
+            self.put(value, partial(_join_sources, uniformity), sources)
 
-    def _join(self, values: Sequence[SSAValue]) -> Uniformity:
-        return reduce(or_, map(self.__getitem__, values), Uniformity.LAUNCH)
-
-    def _visit(self, op: Operation) -> None:
+    def visit(self, op: Operation) -> None:
+        """Add the steps of an operation's results and of its regions."""
         if isinstance(op, ops.Apply):
-            self._put(op.results, Uniformity.CTA if op.kind.rank else self._join(op.arguments))
+            self.put_all(op.results, *((Uniformity.CTA,) if op.kind.rank else (Uniformity.LAUNCH, op.arguments)))
         elif isinstance(op, ops.Role):
-            self._put(op.body.block.args, Uniformity.WORKER if op.workers.data > 1 else Uniformity.LAUNCH)
-            self._block(op.body.block)
+            self.put_all(op.body.block.args, Uniformity.WORKER if op.workers.data > 1 else Uniformity.LAUNCH)
+            self.block(op.body.block)
         elif isinstance(op, machine.Queue):
-            self._block(op.body.block)
-            self._put(op.results, Uniformity.LAUNCH)
+            self.block(op.body.block)
+            self.put_all(op.results, Uniformity.LAUNCH)
         elif isinstance(op, machine.HandOut):
-            self._put([op.unit], Uniformity.WORK_ITEM)
-            self._block(op.body.block)
+            self.put_all([op.unit], Uniformity.WORK_ITEM)
+            self.block(op.body.block)
         elif isinstance(op, ops.Loop):
-            self._put([op.turn], Uniformity.WORK_ITEM if isinstance(op, ops.ForUnits) else Uniformity.VARYING)
+            self.put_all([op.turn], Uniformity.WORK_ITEM if isinstance(op, ops.ForUnits) else Uniformity.VARYING)
             if isinstance(op, ops.ForUnits):
-                self._put_words(op)
-            self._put([*op.inner, *op.outputs], Uniformity.VARYING)
-            self._block(op.body.block)
+                self.put_words(op)
+            self.put_all([*op.inner, *op.outputs], Uniformity.VARYING)
+            self.block(op.body.block)
         elif isinstance(op, ops.Branch):
-            self._block(op.then.block)
-            self._block(op.orelse.block)
-            for result, *inputs in zip(
-                op.outputs, *(b.last_op.operands for b in (op.then.block, op.orelse.block) if b.last_op), strict=True
-            ):
-                self._put([result], self._join([op.decision, *inputs]))
+            self.block(op.then.block)
+            self.block(op.orelse.block)
+            for result, *inputs in zip(op.outputs, last(op.then).values, last(op.orelse).values, strict=True):
+                self.put_all([result], Uniformity.LAUNCH, [op.decision, *inputs])
         elif isinstance(op, ops.Perform):
-            self._put(op.outputs, self._join(op.arguments) if reads_constant(op) else Uniformity.VARYING)
+            self.put_all(op.outputs, *((Uniformity.LAUNCH, op.arguments) if reads_constant(op) else (Uniformity.VARYING,)))
         elif isinstance(op, (ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
-            self._put(op.results, self._join(op.operands))
+            self.put_all(op.results, Uniformity.LAUNCH, op.operands)
         else:
             for region in op.regions:
-                self._put(region.block.args, Uniformity.VARYING)
-                self._block(region.block)
-            self._put(op.results, Uniformity.VARYING)
+                self.put_all(region.block.args, Uniformity.VARYING)
+                self.block(region.block)
+            self.put_all(op.results, Uniformity.VARYING)
 
-    def _put_words(self, loop: ops.ForUnits) -> None:
+    def put_words(self, loop: ops.ForUnits) -> None:
+        """Add the steps of the words that come with a work item."""
         queue = machine.queue_of(loop)
         for word, argument in loop.reads:
             assert queue is not None
             of_worker = Uniformity.WORKER if word.copies > 1 else Uniformity.LAUNCH
-            self._put([argument], self._join(queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies]) | of_worker)
+            self.put_all([argument], of_worker, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
 
 
-def analyse_uniformity(kernel: ops.Kernel) -> UniformityAnalysis:
-    """Analyse a kernel."""
-    return UniformityAnalysis(kernel)
+def _join_sources(uniformity: Uniformity, inputs: Sequence[Uniformity | None]) -> Uniformity | None:
+    for dependence in inputs:
+        if dependence is None:
+            return None
+        uniformity |= dependence
+    return uniformity
+
+
+def analyse_uniformity(kernel: ops.Kernel) -> Mapping[SSAValue, Uniformity]:
+    """Compute the uniformity of a kernel's values."""
+    return _Flow(kernel).solve()
 
 
 def reads_constant(op: ops.Perform) -> bool:
@@ -138,4 +143,4 @@ def _is_single_lane(op: Operation) -> bool:
     return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
 
 
-__all__ = ["Uniformity", "UniformityAnalysis", "analyse_uniformity", "reads_constant", "runs_on_one_lane"]
+__all__ = ["Uniformity", "analyse_uniformity", "reads_constant", "runs_on_one_lane"]

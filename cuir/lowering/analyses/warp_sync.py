@@ -11,8 +11,10 @@ same lanes if it starts at a multiple of a worker's rows, and for tiles that are
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...ops.traits import SUM
 from ..ir import ops
@@ -20,6 +22,7 @@ from ..ir.ir_types import TileT, is_scalar
 from ..ir.ir_walk import every, is_inlined
 from ..layouts.tile_layouts import CHUNKS
 from .alignment import is_multiple
+from .fixed_point import Forward
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .stores import arrays_by_warp, find_warp_rows
 from .value_flow import find_sources
@@ -48,7 +51,9 @@ class WarpSyncs:
 
 def find_warp_syncs(role: ops.Role) -> WarpSyncs:
     """Return the points at which the lanes of a role meet, as it is printed with inlined values."""
-    return _WarpSyncs(role).block(role.body.block, _Touched())[1]
+    flow = _WarpSyncs(role)
+    flow.run(role.body.block, _Touched())
+    return reduce(or_, flow.joins.values(), WarpSyncs())
 
 
 @dataclass(frozen=True)
@@ -76,10 +81,15 @@ class _Touched:
         return _Touched(self.written - arrays, self.read - arrays, frozenset((a, dims) for a, dims in self.stable if a not in arrays))
 
 
-class _WarpSyncs:
-    """The walk over a role."""
+class _WarpSyncs(Forward[_Touched]):
+    """The accesses since lanes last met, at each point of a role.
+
+    `joins`: the points at which they meet, by operation.
+    """
 
     def __init__(self, role: ops.Role):
+        super().__init__()
+        self.joins: dict[Operation, WarpSyncs] = {}
         kernel = role.parent_op()
         assert isinstance(kernel, ops.Kernel)
         self.memory, self.rows = Memory(kernel), role.threads.data // 2
@@ -93,35 +103,33 @@ class _WarpSyncs:
         return all(a.writes or op.entry.effects.group == "bulk_store" for op, a in memory_accesses if isinstance(op, ops.Perform))
 
     # ---- control flow
-    def block(self, block: Block, state: _Touched) -> tuple[_Touched, WarpSyncs]:
-        """Return the accesses at the end of a block that begins in a state, and the joins in it."""
-        joins = WarpSyncs()
-        for op in block.ops:
-            state, inner_joins = self._visit(op, state)
-            joins |= inner_joins
-        return state, joins
+    def join(self, a: _Touched, b: _Touched) -> _Touched:
+        """Return the accesses of two paths."""
+        return a | b
 
-    def _visit(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
-        if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
-            return state, WarpSyncs()  # evaluated in its readers
-        state, joins = self._visit_effects(op, state)
-        if isinstance(op, ops.Branch):
-            (then, a), (orelse, b) = self.block(op.then.block, state), self.block(op.orelse.block, state)
-            if a.before | b.before | a.warps | b.warps and not isinstance(op, ops.If):  # warps diverge inside
-                (then, a), (orelse, b) = self.block(op.then.block, _Touched()), self.block(op.orelse.block, _Touched())
-                assert not a.before | b.before | a.warps | b.warps, "a branch of warps only reads"
-                joins |= WarpSyncs(frozenset({op}))
-            return then | orelse, joins | a | b
-        if isinstance(op, ops.Loop):
-            start = state
-            while True:  # the state at the end of the body reaches its start
-                after, inner_joins = self.block(op.body.block, start)
-                if start | after == start:
-                    return state | after, joins | inner_joins
-                start |= after
-        return state, joins
+    def visit(self, op: Operation, state: _Touched) -> _Touched:
+        """Return the accesses after an operation; lanes meet before a branch of warps, which diverge inside."""
+        after = super().visit(op, state)
+        if not isinstance(op, ops.Branch) or isinstance(op, ops.If) or not self._meet_inside(op):
+            return after
+        after = self.run(op.then.block, _Touched()) | self.run(op.orelse.block, _Touched())
+        assert not self._meet_inside(op), "a branch of warps only reads"
+        self.joins[op] |= WarpSyncs(frozenset({op}))
+        return after
+
+    def _meet_inside(self, op: ops.Branch) -> bool:
+        """Return whether lanes meet before an operation of a branch."""
+        return any(self.joins[inner].before | self.joins[inner].warps for inner in every(op))
 
     # ---- one operation
+    def transfer(self, op: Operation, state: _Touched) -> _Touched:
+        """Return the accesses after an operation, and record whether lanes meet there."""
+        if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
+            self.joins[op] = WarpSyncs()  # evaluated in its readers
+            return state
+        state, self.joins[op] = self._visit_effects(op, state)
+        return state
+
     def _visit_effects(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.Perform) and self._joins_lanes(op):
             return _Touched(), WarpSyncs()
