@@ -111,11 +111,14 @@ def run_warm(
     Arguments are those of an `AttentionRequest`, which no warm call makes; `options` is its `key_of_options`.
     """
     sink, numbers = (None, ()) if weighting is SOFTMAX else (weighting.sink_tensor, _numbers(weighting))
+    mask_mod: Mod | None = None
+    mask: Hashable = ()
     try:
-        result = warm(block_mask, query, key)
-        if result is None:
-            return None
-        mask_mod, mask = result
+        if block_mask is not None:  # tested here, since a function's call takes longer
+            result = warm(block_mask, query, key)
+            if result is None:
+                return None
+            mask_mod, mask = result
         cache = dict.get(_WARM, (id(mask_mod), id(score_mod), id(sink)))
         if cache is None or not cache.guard.holds(mask_mod, score_mod, sink):
             return None
