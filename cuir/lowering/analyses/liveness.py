@@ -61,14 +61,14 @@ def count_registers(values: Iterable[SSAValue], threads: int) -> int:
     return sum(v.type.registers(threads) for v in values if isinstance(v.type, TileT))
 
 
-def fits_unrolled(loop: ops.For, turns: int, liveness: Liveness, threads: int, available: int) -> bool:
-    """Return whether a thread can hold what all turns of a loop load beside the tiles that are live in it.
+def count_unrolled(loop: ops.For, turns: int, liveness: Liveness, threads: int) -> int:
+    """Return the registers of a thread for what all turns of a loop load beside the tiles that are live in it.
 
-    available: registers of a thread. nvcc starts the loads of all turns of a loop without branches first.
+    nvcc starts the loads of all turns of a loop without branches first.
     """
     loads = [r for op in operations(loop.body.block) if isinstance(op, ops.Perform) for r in op.results if not is_inlined(r)]
     live = liveness.at_start[loop.body.block] | set(loop.inner)
-    return count_registers(live, threads) + turns * count_registers(loads, threads) <= available
+    return count_registers(live, threads) + turns * count_registers(loads, threads)
 
 
 def find_peak(role: ops.Role, liveness: Liveness, threads: int) -> tuple[int, Operation | None]:

@@ -45,6 +45,7 @@ class Printers:
         texts: C++ expressions of operations on numbers.
         elements: C++ expressions of elementwise operations of the machine.
         choices: A target's instructions for a step that another printer otherwise does element by element.
+        codes: For operations with several ways, by the names of the step and of the way that was selected.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class Printers:
         self.texts: dict[str, Callable[..., str]] = {}
         self.elements: dict[str, Callable[..., str]] = {}
         self.choices: dict[str, Callable[..., Any]] = {}
+        self.codes: dict[str, Callable[..., Any]] = {}
 
     @classmethod
     def join(cls, *families: Printers) -> Printers:
@@ -88,6 +90,10 @@ class Printers:
         """Register the function that follows as an instruction for a step of another printer."""
         return functools.partial(_register, self.choices, name)
 
+    def code_of(self, step: str, way: str) -> Callable[[F], F]:
+        """Register the function that follows as the code of a way to do a step (`select/ways.py`)."""
+        return functools.partial(_register, self.codes, f"{step}: {way}")
+
 
 def _register(table: dict[str, Any], name: str, function: F) -> F:
     if name in table:
@@ -98,7 +104,7 @@ def _register(table: dict[str, Any], name: str, function: F) -> F:
 
 COMMON = Printers()
 COMMON.texts = TEXTS
-prints, element_of = COMMON.prints, COMMON.element_of
+prints, element_of, code_of = COMMON.prints, COMMON.element_of, COMMON.code_of
 
 
 @functools.cache

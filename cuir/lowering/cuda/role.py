@@ -16,16 +16,16 @@ from functools import cached_property
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...ops.base import Effects
 from ...ops.limits import count_pool_registers
 from ...syntax.types import BOOL, F32
 from ...text.diagnostics import CuirError
-from ..analyses.liveness import Liveness, find_peak, fits_unrolled, iterate_leaves
+from ..analyses.liveness import Liveness, find_peak, iterate_leaves
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile
 from ..ir.ir_walk import is_inlined, last
 from ..lowered import TileRegisters
+from ..select.ways import way_of
 from .context import KernelContext
 from .operator_text import strip
 from .print_scope import RoleScope
@@ -118,20 +118,7 @@ def _emit_posting(role: RoleScope, queue: machine.Queue) -> list[str]:
     return [f"if ({' && '.join(tests)}) {{" if tests else "{", *(f"  {x}" for x in lines), "}"]
 
 
-FEW_REGISTERS = 32  # of a thread: a role with fewer keeps its loops as they are
-MAX_UNROLLED_TURNS = 16  # turns of a loop that are written out, at most
-
-
-def _only_computes(block: Block) -> bool:
-    """Return whether a block only reads memory and computes: no writes, waits, branches, engines."""
-    return not any((isinstance(op, ops.Perform) and not _only_reads(op)) or op.regions for op in block.ops)
-
-
-def _only_reads(op: ops.Perform) -> bool:
-    """Return whether an operation reads memory synchronously and has no other effect."""
-    effects = op.entry.effects
-    alone = replace(effects, accesses=()) == Effects() and not op.entry.traits.product
-    return op.gathers or (alone and bool(effects.accesses) and all(a.mode == "read" for a in effects.accesses))
+PRAGMAS = {"unrolled": "#pragma unroll", "rolled": "#pragma unroll 1", "nvcc's choice": None}  # of loops, by the selected way
 
 
 class RolePrinter(RoleScope):
@@ -142,7 +129,6 @@ class RolePrinter(RoleScope):
         self.elements = TileEmitter(self)
         self.places = self.elements.places
         self.declared = place_declarations(role, self.storages)
-        self.few_registers = isinstance(role, ops.Role) and 0 < role.registers.data < FEW_REGISTERS
 
     @cached_property
     def liveness(self) -> Liveness:
@@ -281,20 +267,11 @@ class RolePrinter(RoleScope):
         stop = self.elements.scalar(op.stop)  # keeps its parentheses: a choice binds less than a comparison
         sign = "<" if step > 0 else ">"
         move = f"++{counter}" if step == 1 else f"--{counter}" if step == -1 else f"{counter} += {step}"
-        if not self.single or self.few_registers:
-            turns = len(range(int(start), int(stop), step)) if start.isdigit() and stop.isdigit() else 0
-            few = 0 < turns <= MAX_UNROLLED_TURNS
-            # copies of a body with products cost more than the branch, or need too many registers; without products,
-            # reads of different turns do not wait for one another
-            unrolled = few and not self.few_registers and _only_computes(op.body.block) and self._has_room(op, turns)
-            self.out.line("#pragma unroll" if unrolled else "#pragma unroll 1")
+        if (pragma := PRAGMAS[way_of(op)]) is not None:
+            self.out.line(pragma)
         with self.out.block(f"for (int {counter} = {start}; {counter} {sign} {stop}; {move})"):
             self._emit_region(op.body.block, op.inner)
         self.emit_moves(op.results, op.inner)
-
-    def _has_room(self, op: ops.For, turns: int) -> bool:
-        """Return whether a thread has registers for what all turns of a loop load."""
-        return fits_unrolled(op, turns, self.liveness, self.threads, self.available_registers)
 
     def _emit_for_units(self, op: ops.ForUnits) -> None:
         self.emit_moves(op.inner, op.carried)

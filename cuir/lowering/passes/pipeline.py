@@ -34,6 +34,7 @@ from . import (
     multiply_by_inverses,
     peel_ragged_mask,
     pin_waits,
+    select_instructions,
     share_reciprocals,
     simplify,
     split_row_bias,
@@ -104,6 +105,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),
     Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
     Pass(wait_before_copy, "wait for a product in flight before its registers are copied", needed=True),
+    Pass(select_instructions, "select how loads, stores and loops are done on the target", needed=True),
 )
 
 

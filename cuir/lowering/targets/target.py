@@ -9,6 +9,7 @@ from typing import Any
 from ...ops.limits import Target as Limits
 from ..cuda import prelude
 from ..cuda.registry import Printer, Printers, load_common
+from ..select.ways import Ways
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Target:
     opening: str = ""  # follows the headers
     phrases: Mapping[str, str] = field(default_factory=dict)  # statements of the frame as format strings
     base: Target | None = None
+    ways: Ways = field(default_factory=Ways)  # of operations, tried before those of the base
 
     def printer(self, name: str) -> Printer | None:
         """Return the printer of a primitive, or None."""
@@ -41,6 +43,16 @@ class Target:
     def choice(self, name: str) -> Callable[..., object] | None:
         """Return the target's instructions for a step that also works without them, or None."""
         return self._lookup("choices", name)
+
+    def code(self, step: str, way: str) -> Callable[..., None]:
+        """Return the function that emits an operation in the way that was selected.
+
+        Raises: LookupError if there is none.
+        """
+        function: Callable[..., None] | None = self._lookup("codes", f"{step}: {way}")
+        if function is None:
+            raise LookupError(f"{self.limits.name} has no code for the way `{way}` to {step}")
+        return function
 
     def format_phrase(self, phrase: str, *arguments: object) -> str:
         """Return a statement of the frame; a target without it is an internal error."""

@@ -10,23 +10,22 @@ have them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ....syntax.types import F32
-from ...analyses.alignment import GROUP, find_first_column, is_multiple, reads_pairs, varies_by_column
+from ...analyses.alignment import GROUP, find_first_column
 from ...ir import ops
-from ...ir.ir_types import ElementT, SharedT, TensorT, TileT, dtype_of, is_scalar
-from ...layouts.shared_memory import choose_way
-from ...layouts.tile_layouts import CHUNKS, DEALT
+from ...ir.ir_types import SharedT, TensorT, TileT, dtype_of, is_scalar
+from ...layouts.tile_layouts import DEALT
+from ...select.move_ways import count_vector
+from ...select.ways import way_of
 from ..address_sums import SharedRef, stride
 from ..operator_text import MEMORY, from_memory, strip, to_memory, wrapping
 from ..print_scope import Position, index_of
-from ..registry import prints
+from ..registry import code_of, prints
 from ..variable_storage import Storage
 from ..writer import identifier
 
@@ -34,6 +33,43 @@ if TYPE_CHECKING:
     from ..role import RolePrinter
 
 AT = Position("", "r_", "", "")
+
+
+@dataclass(frozen=True)
+class SharedLoad:
+    """A load from shared memory while it is printed: `base` names the address of the view's first element."""
+
+    op: ops.Perform
+    ref: SharedRef
+    base: str
+    target: Storage
+    t: TileT
+
+
+@dataclass(frozen=True)
+class SharedStore:
+    """A store to shared memory while it is printed: `base` names the view's address, `value` an array with the tile."""
+
+    op: ops.Perform
+    ref: SharedRef
+    base: str
+    value: str
+    t: TileT
+
+
+@dataclass(frozen=True)
+class TensorStore:
+    """A store to a tensor while it is printed: `value` names an array with the tile."""
+
+    op: ops.Perform
+    tensor: str
+    value: str
+    t: TileT
+
+    @property
+    def adds(self) -> bool:
+        """The tile is added to the tensor."""
+        return bool(self.op.const("add"))
 
 
 @dataclass(frozen=True)
@@ -45,49 +81,27 @@ class WidePlace:
     uniform: tuple[bool, ...]  # which of them are scalars
 
 
-def width(t: TileT) -> int:
-    """Return the elements that a thread stores at once."""
-    return 8 if t.is_packed else 2
-
-
-def find_wide_place(role: RolePrinter, place: SSAValue, t: TileT, adds: bool) -> WidePlace | None:
-    """Return the place of a wide store, or None if there are no whole pieces of `width` elements.
-
-    There are none if the columns are no neighbours, or if a tile does not start at a multiple of the width.
-    `adds` says that the tile is added to the tensor.
-    """
-    at = place.owner
-    if adds and not (t.dtype.data == "f32" and role.target.limits.has("wide_atomics")):
-        return None
-    if not t.layout.is_accumulator or t.shape[1] % GROUP or t.element.itemsize not in (2, 4):
-        return None
-    assert isinstance(at, (ops.At, ops.Tensor))
+def make_wide_place(role: RolePrinter, place: SSAValue, t: TileT) -> WidePlace:
+    """Return the place of a store in vectors."""
     if isinstance(place.type, TensorT):
         box = role.places.box(place)
-        first = at.parts[-1][0] if isinstance(at, ops.At) else None
-        tensor, indices = box.tensor, role.places.box_indices(box, role.elements.row(role.fragment(t), "r_"), "k_")
-        uniform: tuple[bool, ...] = ()
-    else:
-        assert isinstance(place.type, ElementT)
-        tensor, values = role.places.elements(place)
-        counted = find_first_column(values[-1])
-        if counted is None or any(varies_by_column(v) for v in values[:-1]):
-            return None
-        first, near = counted
-        column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
-        indices, uniform = [*(role.elements.element(v, AT) for v in values[:-1]), column], (*map(is_scalar, values[:-1]), False)
-    dims, n = role.kernel.tensors[tensor].dims, width(t)
-    whole = not isinstance(dims[-1], int) or dims[-1] % n == 0
-    return WidePlace(tensor, tuple(indices), uniform) if whole and (first is None or is_multiple(first, n)) else None
+        return WidePlace(box.tensor, tuple(role.places.box_indices(box, role.elements.row(role.fragment(t), "r_"), "k_")), ())
+    tensor, values = role.places.elements(place)
+    return WidePlace(tensor, tuple(_make_pair_texts(role, values)), (*map(is_scalar, values[:-1]), False))
+
+
+def _make_pair_texts(role: RolePrinter, indices: Sequence[SSAValue]) -> list[str]:
+    """Return the texts of indices at row value r_, whose last one is column k_ of neighbours in a row."""
+    first, near = find_first_column(indices[-1]) or (None, True)
+    column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
+    return [*(role.elements.element(v, AT) for v in indices[:-1]), column]
 
 
 def make_alignment_test(role: RolePrinter, to: WidePlace, t: TileT) -> str:
-    """Return a condition on the launch, "" for none: pieces are aligned and none crosses its row's end."""
-    if role.kernel.tensors[to.tensor].scratch and isinstance(role.kernel.tensors[to.tensor].dims[-1], int):
-        return ""
+    """Return a condition on the launch: vectors are aligned and none crosses its row's end."""
     name, dims, size = identifier(to.tensor), role.kernel.tensors[to.tensor].dims, t.element.itemsize
     lengths = [stride(to.tensor, i) for i in range(len(dims) - 1)] + ([] if isinstance(dims[-1], int) else [identifier(dims[-1])])
-    return f"cuir::aligned<{width(t) * size}>({name}, ({' | '.join(lengths) or '0'}) * {size})"
+    return f"cuir::aligned<{count_vector(t) * size}>({name}, ({' | '.join(lengths) or '0'}) * {size})"
 
 
 def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: bool) -> None:
@@ -107,24 +121,25 @@ def store_wide(role: RolePrinter, to: WidePlace, value: str, t: TileT, adds: boo
         out.line(f"if ({inside}) cuir::{'add' if adds else 'put'}_wide(&{location}, {x});")
 
 
-@prints("element")
-def element(role: RolePrinter, op: ops.Perform) -> None:
+@prints("element", "gather")
+def read(role: RolePrinter, op: ops.Perform) -> None:
+    """Emit a read of single elements, in the way that was selected."""
+    role.target.code("gather", way_of(op))(role, op)
+
+
+@code_of("gather", "one number")
+def read_number(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a read of the element at scalar indices."""
     s = role.storage(op.results[0])
     text = strip(role.places.element(op.arg("place")))
-    if isinstance(op.results[0].type, TileT):
-        raise AssertionError(op)
     role.out.line(f"{'const ' if s.constant else ''}{s.ctype + ' ' if s.constant else ''}{s.name} = {text};")
 
 
-@prints("gather")
-def gather(role: RolePrinter, op: ops.Perform) -> None:
+@code_of("gather", "elements")
+def read_elements(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a read of the elements at index tiles, 0 outside of the tensor."""
     s, t = role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
-    if reads_pairs(op):
-        _read_pairs(role, op, s, t)
-        return
     if s.packed:
         values = role.out.temp("v")
         role.out.line(f"float {values}[{2 * s.count}];")
@@ -138,14 +153,14 @@ def gather(role: RolePrinter, op: ops.Perform) -> None:
     )
 
 
-def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> None:
+@code_of("gather", "pairs")
+def read_pairs(role: RolePrinter, op: ops.Perform) -> None:
     """Emit reads of two neighbours at a time, 0 outside of the tensor."""
+    s, t = role.storage(op.results[0]), op.results[0].type
+    assert isinstance(t, TileT)
     frag, kernel, out = role.fragment(t), role.kernel, role.out
     name, values = role.places.elements(op.arg("place"))
-    at = Position("", "r_", "", "")
-    first, near = find_first_column(values[-1]) or (None, True)
-    column = "k_" if first is None else wrapping("+", role.elements.scalar(first), "k_", near)
-    texts = [*(role.elements.element(v, at) for v in values[:-1]), column]
+    texts = _make_pair_texts(role, values)
     location = kernel.make_offset(name, texts, [*map(is_scalar, values[:-1]), False])
     with (
         out.block(f"#pragma unroll\nfor (int r_ = 0; r_ < {frag.row_values}; ++r_)"),
@@ -160,49 +175,39 @@ def _read_pairs(role: RolePrinter, op: ops.Perform, s: Storage, t: TileT) -> Non
 # ---- load
 @prints("load")
 def load(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit a load of a box of a tensor or of a view of shared memory.
-
-    The target's instruction for the layout is used if there is one.
-    """
+    """Emit a load of a box of a tensor or of a view of shared memory, in the way that was selected."""
     view, target, t = op.arg("view"), role.storage(op.results[0]), op.results[0].type
     assert isinstance(t, TileT)
     if isinstance(view.type, TensorT):
-        _load_box(role, view, t, target)
+        role.target.code("load from a tensor", way_of(op))(role, view, t, target)
         return
     ref = role.places.shared(view)
     base = role.out.temp("from")
     role.out.line(f"const uint32_t {base} = {ref.address};")
+    role.target.code("load", way_of(op))(role, SharedLoad(op, ref, base, target, t))
+
+
+@code_of("load", "pairs")
+def load_pairs(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit loads of an accumulator's neighbours, in an order without bank conflicts."""
+    sizes = f"{load.ref.alloc.rows}, {load.t.shape[1]}, {role.fragment(load.t).slab}"
+    role.out.line(f"cuir::load_accumulator<{sizes}>({load.target.name}, {load.base}, row, lane);")
+
+
+@code_of("load", "columns")
+def load_columns(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit loads of the numbers that a thread's columns take, two at a time."""
+    role.out.line(f"cuir::load_columns<{load.t.shape[1]}>({load.target.name}, {load.base}, col);")
+
+
+@code_of("load", "elements")
+def load_elements(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit loads of one element at a time."""
+    ref, base = load.ref, load.base
     if ref.transposed:
-        _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, col, row))
+        _load_elementwise(role, load.t, load.target, lambda row, col: _make_shared_read(ref, base, col, row))
         return
-    cols = t.shape[1]
-    chunks = role.target.choice("load chunks") if t.layout == CHUNKS else None
-    if chunks is not None:
-        chunks(role, ref, base, target.name, t)
-        return
-    if ref.alloc.dtype != t.element:
-        widened = role.target.choice("load widened")
-        if widened is None or not widened(role, ref, base, target, t):
-            _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
-        return
-    operand = role.target.choice("load operand")
-    if operand is not None and operand(role, op, ref, base, target.name):
-        return
-    way = choose_way(t.layout, t.element, cols, ref.alloc.panelled)
-    blocks = role.target.choice("load blocks") if way == "blocks" else None
-    if blocks is not None:
-        blocks(role, ref, base, target, t)
-        return
-    pairs = role.target.choice("load pairs")
-    if pairs is not None and pairs(role, ref, base, target, t):
-        return
-    if way == "pairs":
-        role.out.line(f"cuir::load_accumulator<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({target.name}, {base}, row, lane);")
-        return
-    if t.element == F32 and t.layout.is_per_column and not ref.alloc.panelled and cols % 8 == 0:
-        role.out.line(f"cuir::load_columns<{cols}>({target.name}, {base}, col);")
-        return
-    _load_elementwise(role, t, target, lambda row, col: _make_shared_read(ref, base, row, col))
+    _load_elementwise(role, load.t, load.target, lambda row, col: _make_shared_read(ref, base, row, col))
 
 
 def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
@@ -211,7 +216,9 @@ def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
     return from_memory(ref.alloc.dtype, text)
 
 
-def _load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> None:
+@code_of("load from a tensor", "elements")
+def load_box(role: RolePrinter, view: SSAValue, t: TileT, target: Storage) -> None:
+    """Emit reads of the elements of a box, 0 outside of the tensor."""
     box, kernel = role.places.box(view), role.kernel
 
     def read(row: str, col: str) -> str:
@@ -252,49 +259,58 @@ def _make_place_texts(role: RolePrinter, t: TileT, at: Position) -> tuple[str, s
 # ---- store
 @prints("store")
 def store(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit a store to shared memory or to a tensor."""
-    place, value, mask = op.arg("place"), op.arg("tile"), op.args.get("mask")
-    adds = bool(op.const("add"))
+    """Emit a store to shared memory or to a tensor, in the way that was selected."""
+    place, value = op.arg("place"), op.arg("tile")
+    t = value.type
+    if not isinstance(t, TileT):
+        role.target.code("store a number", way_of(op))(role, place, value, bool(op.const("add")))
+        return
     if isinstance(place.type, SharedT):
-        _store_shared(role, op, role.places.shared(place), value, mask)
-    elif is_scalar(value):
-        _store_scalar(role, place, value, adds)
-    else:
-        _store_global(role, op, place, value, mask, adds)
-
-
-def _store_shared(role: RolePrinter, op: ops.Perform, ref: SharedRef, tile: SSAValue, mask: SSAValue | None) -> None:
-    t, out = tile.type, role.out
-    assert isinstance(t, TileT)
-    half, way = t.is_packed, choose_way(t.layout, t.element, t.shape[1], ref.alloc.panelled)
-    blocks = role.target.choice("store blocks") if way == "blocks" and mask is None else None
-    value = role.elements.array(tile)
+        ref = role.places.shared(place)
+        array = role.elements.array(value)
+        if op in role.joins_inside:
+            role.emit_join()
+        base = role.out.temp("to")
+        role.out.line(f"const uint32_t {base} = {ref.address};")
+        role.target.code("store", way_of(op))(role, SharedStore(op, ref, base, array, t))
+        return
+    name = role.places.box(place).tensor if isinstance(place.type, TensorT) else role.places.elements(place)[0]
+    array = role.elements.array(value)
     if op in role.joins_inside:
         role.emit_join()
-    base = out.temp("to")
-    out.line(f"const uint32_t {base} = {ref.address};")
-    chunks = role.target.choice("store chunks") if t.layout == CHUNKS else None
-    if chunks is not None:
-        chunks(role, ref, base, value, t)
-        return
-    if blocks is not None:
-        blocks(role, op, ref, base, value, t)
-        return
-    dealt = t.layout == DEALT
-    if mask is None and way == "pairs":
-        out.line(
-            f"cuir::store_{'dealt' if dealt else 'accumulator'}<{ref.alloc.rows}, {t.shape[1]}, {role.fragment(t).slab}>({value}, {base}, row, lane);"
-        )
-        return
-    assert not dealt, "dealt columns are stored to whole panels alone"
-    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
+    role.target.code("store to a tensor", way_of(op))(role, TensorStore(op, name, array, t))
+
+
+@code_of("store", "pairs")
+def store_pairs(role: RolePrinter, store: SharedStore) -> None:
+    """Emit stores of an accumulator's neighbours, in an order without bank conflicts."""
+    _store_pairs(role, store, "store_accumulator")
+
+
+@code_of("store", "dealt pairs")
+def store_dealt(role: RolePrinter, store: SharedStore) -> None:
+    """Emit stores of columns that were dealt, in their order and without bank conflicts."""
+    _store_pairs(role, store, "store_dealt")
+
+
+def _store_pairs(role: RolePrinter, store: SharedStore, function: str) -> None:
+    sizes = f"{store.ref.alloc.rows}, {store.t.shape[1]}, {role.fragment(store.t).slab}"
+    role.out.line(f"cuir::{function}<{sizes}>({store.value}, {store.base}, row, lane);")
+
+
+@code_of("store", "elements")
+def store_elements(role: RolePrinter, store: SharedStore) -> None:
+    """Emit stores of one element at a time, by one of the lanes that hold it."""
+    ref, t, value = store.ref, store.t, store.value
+    assert t.layout != DEALT, "dealt columns are stored to whole panels alone"
+    local = SharedRef(ref.alloc, store.base, "", (), ref.rows, ref.cols, False)
 
     def body(at: Position) -> str:
         row, col = _make_place_texts(role, t, at)
-        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if t.is_packed else f"{value}[{index_of(t, at)}]"
         memory = MEMORY[ref.alloc.dtype]
         read = to_memory(t.element, read)
-        test = _make_owner_test(role, t, mask, at)
+        test = _make_owner_test(role, t, store.op.args.get("mask"), at)
         return f"{test}cuir::put<{memory}>({local.at(row, f'{col} * {ref.alloc.dtype.itemsize}')}, {read});"
 
     role.elements.emit_loop(t, body)
@@ -314,7 +330,9 @@ def _make_owner_test(role: RolePrinter, t: TileT, mask: SSAValue | None, at: Pos
     return f"if ({strip(' && '.join(tests))}) " if tests else ""
 
 
-def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: bool) -> None:
+@code_of("store a number", "one lane")
+def store_number(role: RolePrinter, place: SSAValue, value: SSAValue, adds: bool) -> None:
+    """Emit a store, or an addition, of a scalar by one lane."""
     name, indices = role.places.elements(place)
     text = strip(role.elements.scalar(value))
     if not role.single:
@@ -330,38 +348,42 @@ def _store_scalar(role: RolePrinter, place: SSAValue, value: SSAValue, adds: boo
     role.out.line(f"{role.first_lane}atomicAdd(&{location}, {text});" if adds else f"{role.first_lane}{location} = {text};")
 
 
-def _store_global(role: RolePrinter, op: ops.Perform, place: SSAValue, tile: SSAValue, mask: SSAValue | None, adds: bool) -> None:
-    kernel, t = role.kernel, tile.type
-    assert isinstance(t, TileT)
+@code_of("store to a tensor", "vectors")
+def store_vectors(role: RolePrinter, store: TensorStore) -> None:
+    """Emit stores of many bytes of a row at once."""
+    store_wide(role, make_wide_place(role, store.op.arg("place"), store.t), store.value, store.t, store.adds)
+
+
+@code_of("store to a tensor", "vectors if aligned")
+def store_vectors_if_aligned(role: RolePrinter, store: TensorStore) -> None:
+    """Emit stores of many bytes of a row at once, and those of elements for launches whose tensor is not aligned."""
+    wide = make_wide_place(role, store.op.arg("place"), store.t)
+    with role.out.block(f"if ({make_alignment_test(role, wide, store.t)})"):
+        store_wide(role, wide, store.value, store.t, store.adds)
+    with role.out.block("else"):
+        store_tensor_elements(role, store)
+
+
+@code_of("store to a tensor", "elements")
+def store_tensor_elements(role: RolePrinter, store: TensorStore) -> None:
+    """Emit stores of one element at a time, by one of the lanes that hold it."""
+    kernel, t, name, value, place = role.kernel, store.t, store.tensor, store.value, store.op.arg("place")
     box = role.places.box(place) if isinstance(place.type, TensorT) else None
-    name, indices = (box.tensor, []) if box else role.places.elements(place)
-    dtype, value = kernel.tensors[name].dtype, role.elements.array(tile)
-    if op in role.joins_inside:
-        role.emit_join()
-    half = t.is_packed
-    wide = find_wide_place(role, place, t, adds) if mask is None else None
-    if wide is not None:
-        condition = make_alignment_test(role, wide, t)
-        if not condition:
-            store_wide(role, wide, value, t, adds)
-            return
-        with role.out.block(f"if ({condition})"):
-            store_wide(role, wide, value, t, adds)
+    indices = [] if box else role.places.elements(place)[1]
+    dtype = kernel.tensors[name].dtype
 
     def body(at: Position) -> str:
         uniform: list[bool] = []
         if box is not None:
             texts = role.places.box_indices(box, *_make_place_texts(role, t, at))
         else:
-            assert isinstance(place.type, ElementT)
             texts = [role.elements.element(i, at) for i in indices]
             uniform = [is_scalar(i) for i in indices]
-        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if half else f"{value}[{index_of(t, at)}]"
+        read = f"cuir::unpack_{t.dtype.data}({value}, {at.i})" if t.is_packed else f"{value}[{index_of(t, at)}]"
         read = to_memory(dtype, read)
-        test = _make_owner_test(role, t, mask, at)
+        test = _make_owner_test(role, t, store.op.args.get("mask"), at)
         inside = f"if ({kernel.make_bounds_test(name, texts)}) "
         location = f"{identifier(name)}[{kernel.make_offset(name, texts, uniform)}]"
-        return f"{test}{inside}" + (f"atomicAdd(&{location}, {read});" if adds else f"{location} = {read};")
+        return f"{test}{inside}" + (f"atomicAdd(&{location}, {read});" if store.adds else f"{location} = {read};")
 
-    with role.out.block("else") if wide is not None else nullcontext():
-        role.elements.emit_loop(t, body)
+    role.elements.emit_loop(t, body)

@@ -20,6 +20,7 @@ from ...ir.ir_types import SharedT, TileT
 from ...layouts.tile_layouts import EIGHTS
 
 if TYPE_CHECKING:
+    from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
@@ -40,24 +41,19 @@ def _holds_tf32(tile: SSAValue) -> bool:
     return is_in_eights(tile) and all(isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses)
 
 
-@PRINTERS.choice("load operand")
-def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, name: str) -> bool:
-    """Emit the load of a tile in operand order, and return whether its products read it so."""
-    t = op.results[0].type
-    if not is_in_eights(op.results[0]):
-        return False
-    assert isinstance(t, TileT)
-    frag, out = role.fragment(t), role.out
-    at = _emit_operand_places(role, ref, base, "row")
+@PRINTERS.code_of("load", "eights")
+def load_eights(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit the load of a tile in operand order."""
+    frag, out, ref, name = role.fragment(load.t), role.out, load.ref, load.target.name
+    at = _emit_operand_places(role, ref, load.base, "row")
     with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; i_ += 8)"):
         slab, k = (f"i_ / {4 * frag.groups}", f"i_ / 4 % {frag.groups}") if frag.slabs > 1 else ("0", "i_ / 4")
         place = _make_step_address(ref, at, k, f"{frag.slab * PANEL_BYTES} * ({slab})")
         for half in range(2):
             parts = ", ".join(f"{name}[i_ + {2 * half + i}]" for i in (0, 1, 4, 5))
             out.line(f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * half}, {parts});")
-    if _holds_tf32(op.results[0]):
+    if _holds_tf32(load.op.results[0]):
         out.line(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; ++i_) {name}[i_] = cuir::as_tf32({name}[i_]);")
-    return True
 
 
 def _emit_operand_places(role: RolePrinter, ref: SharedRef, base: str, row: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import I32
-from ...cuda.address_sums import SharedRef, make_unsupported_error
+from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
-from ...cuda.variable_storage import Storage
 from ...ir import ops
-from ...ir.ir_types import TileT
 
 if TYPE_CHECKING:
+    from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
@@ -90,13 +89,11 @@ def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
     role.emit_join()
 
 
-@PRINTERS.choice("load blocks")
-def load_blocks(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t: TileT) -> None:
-    """Emit the load of a packed tile whose columns are a multiple of 16.
-
-    `base` is the address of its first element.
-    """
-    frag = role.fragment(t)
+@PRINTERS.code_of("load", "ldmatrix")
+def load_blocks(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit the load of a packed tile whose columns are a multiple of 16."""
+    ref, base = load.ref, load.base
+    frag = role.fragment(load.t)
     first, rows = role.out.temp("first"), ref.alloc.rows
     row = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15)"
     role.out.line(f"const uint32_t {first} = cuir::at<{rows}>({base}, {row}, 16 * (lane >> 4));")
@@ -105,5 +102,5 @@ def load_blocks(role: RolePrinter, ref: SharedRef, base: str, target: Storage, t
         j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
         slab = f"{frag.slab} * (p_ / {per_slab})" if frag.slabs > 1 else "0"
         location = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
-        name = target.name
+        name = load.target.name
         role.out.line(f"cuir::load_matrix({location}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")

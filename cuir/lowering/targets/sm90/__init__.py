@@ -9,7 +9,7 @@ from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
 from .. import sm80
 from ..target import Target
-from . import barriers, bulk_copies, matrix_stores, warpgroup_products, widened
+from . import barriers, bulk_copies, matrix_stores, warpgroup_products, warpgroup_ways, widened
 
 INCLUDE = Path(__file__).parent / "include"
 
@@ -34,4 +34,5 @@ TARGET = Target(
     read_lines(INCLUDE, "namespace "),
     PHRASES,
     sm80.TARGET,
+    warpgroup_ways.WAYS,
 )

@@ -20,9 +20,9 @@ from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
 from ...layouts.tile_layouts import DEALT, FOURS
-from ..sm80 import single
 
 if TYPE_CHECKING:
+    from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
@@ -34,21 +34,16 @@ def _is_in_fours(tile: SSAValue) -> bool:
     return isinstance(tile.type, TileT) and tile.type.layout == FOURS
 
 
-@PRINTERS.choice("load operand")
-def load_operand(role: RolePrinter, op: ops.Perform, ref: SharedRef, base: str, name: str) -> bool:
-    """Emit the load of a tile in operand order, and return whether its products read it so."""
-    tile = op.results[0]
-    if not _is_in_fours(tile):
-        return single.load_operand(role, op, ref, base, name)
-    assert isinstance(tile.type, TileT)
-    frag, out = role.fragment(tile.type), role.out
-    at = _emit_left_address(role, ref, base)
+@PRINTERS.code_of("load", "fours")
+def load_fours(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit the load of a tile in operand order."""
+    frag, out, ref, name = role.fragment(load.t), role.out, load.ref, load.target.name
+    at = _emit_left_address(role, ref, load.base)
     steps = frag.groups // 2
     with out.block(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.slabs * steps}; ++i_)"):
         slab, k = (f"i_ / {steps}", f"i_ % {steps}") if frag.slabs > 1 else ("0", "i_")
         parts = ", ".join(f"{name}[4 * i_ + {i}]" for i in range(4))
         out.line(f"cuir::load_left<{ref.alloc.rows}>({at}, {frag.slab} * ({slab}), {k}, {parts});")
-    return True
 
 
 def _emit_left_address(role: RolePrinter, ref: SharedRef, base: str) -> str:

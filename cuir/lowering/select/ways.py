@@ -1,0 +1,111 @@
+"""Ways to do a step, the choice among them, and its record on an operation of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.ir import Operation
+
+CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of an operation
+
+
+class Verdict(NamedTuple):
+    """Whether a way fits an operation, and the property that decides it."""
+
+    fits: bool
+    because: str
+
+
+def fits(because: str) -> Verdict:
+    """Return the verdict of a way that fits."""
+    return Verdict(True, because)
+
+
+def misfits(because: str) -> Verdict:
+    """Return the verdict of a way that does not fit, although it does the same for similar operations."""
+    return Verdict(False, because)
+
+
+Decide = Callable[..., Verdict | None]  # of a step's subject; None: the way is for operations of another kind
+
+
+class Ways:
+    """Ways by the name of their step, each in the order in which they are tried."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, dict[str, Decide]] = {}
+
+    def way(self, step: str, name: str) -> Callable[[Decide], Decide]:
+        """Register the function that follows as the decision about a way.
+
+        Raises: ValueError for a second way of that name.
+        """
+
+        def register(decide: Decide) -> Decide:
+            ways = self.steps.setdefault(step, {})
+            if name in ways:
+                raise ValueError(f"two ways to {step} are called {name}")
+            ways[name] = decide
+            return decide
+
+        return register
+
+    def list_ways(self, step: str) -> list[tuple[str, Decide]]:
+        """Return the ways of a step, by name."""
+        return list(self.steps.get(step, {}).items())
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The way that was chosen for an operation, the property that decides it, and the ways that do not fit, with theirs."""
+
+    way: str
+    because: str
+    rejected: tuple[str, ...] = ()
+
+    def record(self, op: Operation) -> None:
+        """Record the choice on an operation, in place of an earlier one."""
+        op.attributes[CHOSEN] = StringAttr(self.way)
+        op.attributes[BECAUSE] = StringAttr(self.because)
+        op.attributes.pop(REJECTED, None)
+        if self.rejected:
+            op.attributes[REJECTED] = ArrayAttr([StringAttr(text) for text in self.rejected])
+
+
+def choose(ways: Sequence[tuple[str, Decide]], *subject: object) -> Selection:
+    """Return the first way that fits.
+
+    Raises: LookupError if none does.
+    """
+    rejected = list[str]()
+    for name, decide in ways:
+        verdict = decide(*subject)
+        if verdict is None:
+            continue
+        if verdict.fits:
+            return Selection(name, verdict.because, tuple(rejected))
+        rejected.append(f"{name}: {verdict.because}")
+    raise LookupError(f"no way fits: {'; '.join(rejected)}")
+
+
+def find_selection(op: Operation) -> Selection | None:
+    """Return the choice that is recorded on an operation, or None."""
+    way, because, rejected = (op.attributes.get(name) for name in (CHOSEN, BECAUSE, REJECTED))
+    if not isinstance(way, StringAttr) or not isinstance(because, StringAttr):
+        return None
+    texts = tuple(t.data for t in rejected.data if isinstance(t, StringAttr)) if isinstance(rejected, ArrayAttr) else ()
+    return Selection(way.data, because.data, texts)
+
+
+def way_of(op: Operation) -> str:
+    """Return the name of the way that was chosen for an operation.
+
+    Raises: LookupError if none was: the IR has not been through `select_instructions`.
+    """
+    way = op.attributes.get(CHOSEN)
+    if not isinstance(way, StringAttr):
+        raise LookupError(f"no way is selected for {op.name}")
+    return way.data
