@@ -12,13 +12,15 @@ from ..ir import ops
 from ..ir.ir_types import SharedT, TileT
 from ..ir.ir_walk import every, is_inlined
 from ..ir.machine_tiles import ConvertLayout
+from ..select.ways import way_of
 from .conversions import Conversion
 from .layouts import LANES, Layout
 from .linear_maps import Span, show_map, split
-from .shared_memory import Access, choose_way, find_access, find_block_access, lay_out_array, swap_odd_rows
+from .shared_memory import Access, find_access, find_block_access, lay_out_array, swap_odd_rows
 from .tile_layouts import TileLayout
 
 MOST_ROWS, MOST_COLUMNS = 16, 16  # drawn
+BLOCK_WAYS, SWAPPED_WAYS = ("ldmatrix", "stmatrix"), ("pairs", "dealt pairs")  # of moves: blocks of 8 x 8; odd rows in another order
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,12 @@ def _find_move(role: ops.Role, op: object) -> ArrayUse | None:
     if not (tile.layout.varies_by_row and tile.layout.varies_by_column) or rows < tile.shape[0] or columns < tile.shape[1]:
         return None
     cells = lay_out_array(rows, columns, element.itemsize, PANEL_BYTES if panelled else 0)
-    way = choose_way(tile.layout, element, tile.shape[1], panelled) if element == tile.element else "elements"
+    way = way_of(op)
     registers = tile.layout.of(tile.shape, role.threads.data)
-    if way == "blocks" and tile.layout.is_accumulator:
+    if way in BLOCK_WAYS and tile.layout.is_accumulator:
         access = find_block_access(registers, cells)
     else:
-        way = way if way == "pairs" else "elements"
-        access = find_access(swap_odd_rows(registers) if way == "pairs" else registers, cells, element.itemsize)
+        access = find_access(swap_odd_rows(registers) if way in SWAPPED_WAYS else registers, cells, element.itemsize)
     name = array.symbol.data
     return ArrayUse(role.symbol.data, name, rows, columns, element, PANEL_BYTES if panelled else 0, tile.layout, way, access)
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from ...syntax.types import F32, PANEL_BYTES, DType
 from .layouts import LANES, Layout, fragment_map, repeat
 from .linear_maps import LinearMap, join
-from .tile_layouts import DEALT, FULL, TileLayout
 
 SWIZZLES = (0, 32, 64, 128)  # bytes of a row within which chunks are permuted
 CHUNK = 16  # bytes
@@ -139,18 +136,6 @@ def find_block_access(registers: Layout, array: Layout) -> Access:
 def _count_access(instructions: Sequence[Sequence[int]], size: int) -> Access:
     taken, ideal = (sum(x) for x in zip(*(count_wavefronts(addresses, size) for addresses in instructions), strict=True))
     return Access(len(instructions), size, taken, ideal, tuple(count_bank_words(instructions[0], size)[0]))
-
-
-Way = Literal["blocks", "pairs", "elements"]
-
-
-def choose_way(layout: TileLayout, element: DType, columns: int, in_panels: bool) -> Way:
-    """Return how an array's rows and a tile are moved: by ldmatrix and stmatrix, in pairs that meet in no bank, or neither."""
-    if in_panels and layout.packs(element) and columns % 16 == 0:
-        return "blocks"
-    if in_panels and layout in (FULL, DEALT) and element == F32 and columns % (PANEL_BYTES // F32.itemsize) == 0:
-        return "pairs"
-    return "elements"
 
 
 def swap_odd_rows(layout: Layout) -> Layout:

@@ -1,9 +1,8 @@
 """Select how each load, store and loop is done on the target, and record the way with the property that decides it.
 
-Ways are tried in order: those of the target's folder, of the older target that it extends, of all targets. The first that
-fits is recorded as the attribute `selected`, with its reason; printers look up the code of its name.
+The first way that fits is recorded with its reason: the target's ways come first, then those of all targets.
 
-`cuir lower --explain` shows the record.
+Printers look up the code of the name that the attribute `selected` holds.
 """
 
 from __future__ import annotations

@@ -44,12 +44,12 @@ def test_tiles_are_listed_by_type_with_their_registers() -> None:
 
 def test_moves_say_who_meets_in_banks() -> None:
     moves = {(m.array, m.way): m for m in collect_moves(kernel())}
-    assert set(moves) == {("s", "pairs"), ("h", "blocks"), ("plain", "elements")}
+    assert set(moves) == {("s", "pairs"), ("h", "stmatrix"), ("h", "ldmatrix"), ("plain", "elements")}
     assert {m.swizzle for m in moves.values()} == {0, 128}
-    assert moves["s", "pairs"].access.conflicts == moves["h", "blocks"].access.conflicts == 0
+    assert moves["s", "pairs"].access.conflicts == moves["h", "ldmatrix"].access.conflicts == 0
     access = moves["plain", "elements"].access  # rows 80 bytes apart: rows 0 and 8 are 640 bytes from each other, 20 banks
     assert access.bytes == 4 and access.wavefronts == access.ideal and draw_banks(access) == "1" * 32
-    assert moves["h", "blocks"].access.bytes == 16 and draw_banks(moves["h", "blocks"].access) == "1" * 32
+    assert moves["h", "ldmatrix"].access.bytes == 16 and draw_banks(moves["h", "ldmatrix"].access) == "1" * 32
 
 
 def test_a_picture_names_lane_and_register() -> None:

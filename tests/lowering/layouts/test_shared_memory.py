@@ -20,7 +20,6 @@ from cuir.lowering.layouts.linear_maps import read_map
 from cuir.lowering.layouts.shared_memory import (
     SWIZZLES,
     Access,
-    choose_way,
     count_wavefronts,
     find_access,
     find_block_access,
@@ -28,11 +27,11 @@ from cuir.lowering.layouts.shared_memory import (
     swap_odd_rows,
     swizzle_address,
 )
-from cuir.lowering.layouts.tile_layouts import CHUNKS, EIGHTS, FOURS, FULL, ROWS, TileLayout
+from cuir.lowering.layouts.tile_layouts import CHUNKS, EIGHTS, FOURS, FULL, TileLayout
 from cuir.lowering.targets import sm80, sm90
 from cuir.lowering.targets.sm90.warpgroup_products import SBO, Operand
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, DTYPES, F16, F32
+from cuir.syntax.types import BF16, DTYPES, F16
 from tests.lowering.host import GXX
 
 
@@ -254,12 +253,3 @@ def test_who_meets_in_banks() -> None:
     assert find_access(tile, lay_out_array(64, 64, 4, 0), 4).conflicts > 0
     assert find_block_access(tile, lay_out_array(64, 64, 2)) == Access(4, 16, 16, 16, all_once)
     assert find_block_access(tile, lay_out_array(64, 64, 2, 0)).conflicts == 7 * 16  # rows of 128 bytes, in the same banks
-
-
-def test_the_way_of_a_move_follows_from_layout_and_array() -> None:
-    ways = {
-        (layout.name, dtype.name, columns, panels): choose_way(layout, dtype, columns, panels)
-        for layout, dtype, columns, panels in product((FULL, ROWS), (F16, F32), (8, 64), (True, False))
-    }
-    assert {key for key, way in ways.items() if way == "blocks"} == {("full", "f16", 64, True)}
-    assert {key for key, way in ways.items() if way == "pairs"} == {("full", "f32", 64, True)}

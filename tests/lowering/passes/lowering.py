@@ -20,6 +20,7 @@ from cuir.lowering.passes import (
     inline_elementwise,
     limit_columns,
     materialise_affine_products,
+    select_instructions,
     share_reciprocals,
     simplify,
     split_row_bias,
@@ -82,6 +83,7 @@ class Facts:
 def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> Cuda:
     ir = after(build(checked), passes)
     inline_elementwise.run(ir)
+    select_instructions.run(ir)
     return KernelPrinter(ir, checked, Facts(), frozenset(), {}).emit()
 
 
