@@ -8,6 +8,7 @@ code uses effects and traits (traits.py), never a name.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypedDict, Unpack
@@ -18,6 +19,7 @@ from .meaning import Meaning
 from .traits import Traits
 
 Group = Literal["wgmma", "cp_async", "bulk_store"]
+MemoryEffect = Literal["none", "read", "write"]
 PRODUCTS: Group = "wgmma"  # group of asynchronous products, which finish in the order of their issue
 
 
@@ -56,6 +58,15 @@ class Effects:
     def releases(self) -> bool:
         """True if it arrives, and neither waits nor announces bytes."""
         return self.arrives is not None and self.waits is None and self.expects is None
+
+    @property
+    def memory(self) -> MemoryEffect:
+        """The effect on memory: "write" if others may observe it, by accesses or by synchronisation."""
+        if any(a.mode != "read" or a.late for a in self.accesses) or self.fences or self.joins:
+            return "write"
+        if self.arrives or self.waits or self.drains or self.commits or self.group:
+            return "write"
+        return "read" if self.accesses else "none"
 
     def proxy(self, arg: str) -> str:
         """Return the proxy through which an argument is accessed."""
@@ -111,6 +122,16 @@ class Op:
     sums: bool = False  # adds many numbers, in no fixed order
     reduces: bool = False  # its result depends on more than the same element of its operands
     traits: Traits = Traits()
+
+    @functools.cached_property
+    def memory_effect(self) -> MemoryEffect:
+        """What a call does to memory; "none": its result depends on the operands alone."""
+        return self.effects.memory
+
+    @property
+    def speculatable(self) -> bool:
+        """True if it may be computed where the program does not: no effect, and no divisor that may be 0."""
+        return self.memory_effect == "none" and not self.traits.divides_integers
 
     @property
     def ulps(self) -> int:

@@ -213,7 +213,7 @@ op(
     Param("y", "tile or scalar"),
     doc="x where cond is true, else y; elementwise with broadcasting; both are evaluated.",
     evaluate=meaning("where"),
-    traits=Traits(pure=True, elementwise=True, alike=("x", "y"), chooses="cond"),
+    traits=Traits(elementwise=True, alike=("x", "y"), chooses="cond"),
 )
 def _where(cx: CallContext) -> Type:
     cond, dtype_shape = cx.type("cond"), unify_operands(cx, "x", "y")
@@ -426,7 +426,7 @@ op(
     reduces=True,
     doc="The maximum of each row, [R, 1]; a NaN in a row gives NaN.",
     evaluate=meaning("row_max"),
-    traits=Traits(pure=True, reduction="max", slip="row_sum"),
+    traits=Traits(reduction="max", slip="row_sum"),
 )(_type_reduction)
 op(
     "row_sum",
@@ -436,7 +436,7 @@ op(
     reduces=True,
     doc="The sum of each row, [R, 1], in no fixed order.",
     evaluate=meaning("row_sum", rounded=False),
-    traits=Traits(pure=True, reduction="sum", slip="row_max"),
+    traits=Traits(reduction="sum", slip="row_max"),
 )(_type_reduction)
 op(
     "col_max",
@@ -445,7 +445,7 @@ op(
     reduces=True,
     doc="The maximum of each column, [1, C]; a NaN in a column gives NaN. The warps exchange 16 bytes a column through shared memory.",
     evaluate=meaning("col_max"),
-    traits=Traits(pure=True, column_reduction="max", slip="col_sum"),
+    traits=Traits(column_reduction="max", slip="col_sum"),
 )(_type_column_reduction)
 op(
     "col_sum",
@@ -455,7 +455,7 @@ op(
     reduces=True,
     doc="The sum of each column, [1, C], in no fixed order. Warps exchange as for col_max.",
     evaluate=meaning("col_sum", rounded=False),
-    traits=Traits(pure=True, column_reduction="sum", slip="col_max"),
+    traits=Traits(column_reduction="sum", slip="col_max"),
 )(_type_column_reduction)
 
 
@@ -467,7 +467,7 @@ op(
     doc="[R, 1]: true in the 16 rows of a warp if x is true anywhere in them. where(warp_any(c), x, y) is a branch of "
     "each warp, which computes one side.",
     evaluate=meaning("warp_any"),
-    traits=Traits(pure=True, votes=True),
+    traits=Traits(votes=True),
 )
 def _vote(cx: CallContext) -> Type:
     t = cx.type("x")

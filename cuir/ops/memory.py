@@ -44,7 +44,7 @@ def _shared(cx: CallContext) -> Type:
     "memory",
     Param("x", "Shared view"),
     where="any",
-    traits=Traits(pure=True, one_lane=True, measures=True),
+    traits=Traits(one_lane=True, measures=True),
     doc="The bytes (i32) of a shared array or view, with padding: what a bulk copy into the view counts on its barrier.",
 )
 def _nbytes(cx: CallContext) -> Type:
@@ -60,7 +60,7 @@ def _nbytes(cx: CallContext) -> Type:
     Param("dtype", "dtype"),
     Param("dims", "[R, C]"),
     doc="A register tile of zeros.",
-    traits=Traits(pure=True, constant=0),
+    traits=Traits(constant=0),
 )
 def _zeros(cx: CallContext) -> Type:
     dtype, shape = require_known(cx, "dtype", DType), require_tile_shape(cx, "dims")
@@ -74,7 +74,7 @@ def _zeros(cx: CallContext) -> Type:
     Param("dims", "[R, C]"),
     Param("value", "scalar"),
     doc="A register tile of one value.",
-    traits=Traits(pure=True, takes=("value", "dtype"), repeats="value"),
+    traits=Traits(takes=("value", "dtype"), repeats="value"),
 )
 def _full(cx: CallContext) -> Type:
     dtype, shape, value = require_known(cx, "dtype", DType), require_tile_shape(cx, "dims"), cx.type("value")
@@ -90,7 +90,7 @@ def _full(cx: CallContext) -> Type:
     "memory",
     Param("n", "const i32"),
     doc="The row numbers 0 to n-1 as an i32 tile [n, 1].",
-    traits=Traits(pure=True, index_of="row"),
+    traits=Traits(index_of="row"),
 )
 def _rows(cx: CallContext) -> Type:
     n = require_positive(cx, "n")
@@ -102,7 +102,7 @@ def _rows(cx: CallContext) -> Type:
     "memory",
     Param("n", "const i32"),
     doc="The column numbers 0 to n-1 as an i32 tile [1, n].",
-    traits=Traits(pure=True, index_of="column"),
+    traits=Traits(index_of="column"),
 )
 def _cols(cx: CallContext) -> Type:
     n = require_positive(cx, "n")

@@ -1,6 +1,7 @@
 """Traits of primitives, as data of their entries, which passes use instead of names.
 
-Arguments are named, never positions. Memory and barriers are in `Effects`.
+Arguments are named, never positions. Memory and barriers are in `Effects`, from which `memory_effect` and
+`speculatable` of an entry follow: these say which operations may be moved, dropped or repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ SUM, DIFFERENCE, NEGATIVE = (1, 1), (1, -1), (-1,)  # factors of the operands of
 class Traits:
     """Properties of a primitive; by default a statement, or a value of which nothing is known."""
 
-    pure: bool = False  # no effect, and the result depends on the operands alone: nothing is read from memory
     elementwise: bool = False  # each element of the result depends on that of the operands alone; they broadcast
     commutative: bool = False  # the first two operands may be exchanged
     cost: int = 1  # instructions for an element, about
@@ -94,7 +94,7 @@ def arithmetic(*alike: str, **more: Any) -> Traits:
 
     alike: its arguments of one dtype.
     """
-    return Traits(pure=True, elementwise=True, one_lane=True, alike=alike, **more)
+    return Traits(elementwise=True, one_lane=True, alike=alike, **more)
 
 
 __all__ = [

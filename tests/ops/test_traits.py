@@ -38,9 +38,10 @@ def test_traits_name_parameters_and_fit_effects(op: Op) -> None:
     assert {*t.alike, *(t.takes or ()), *t.lazy, *t.factors} <= params
     assert {t.converts, t.chooses, t.divisor, t.repeats} - {None} <= params
     assert {op.effects.expects} - {None} <= params
-    assert not t.pure or op.effects == Effects()
-    assert not t.elementwise or (t.pure and op.evaluate is not None and not op.reduces)
-    assert t.pure or op.evaluate is None
+    assert (op.memory_effect == "none") == (op.effects == Effects())
+    assert not t.elementwise or (op.memory_effect == "none" and op.evaluate is not None and not op.reduces)
+    assert op.memory_effect == "none" or op.evaluate is None
+    assert op.speculatable or op.memory_effect != "none" or (op.evaluate is not None and op.evaluate.divides)
     assert bool(t.reduction or t.column_reduction or t.product or t.votes) == op.reduces
     assert ("sum" in (t.reduction, t.column_reduction) or t.product) == op.sums
     assert t.declares == (op.where == "declaration" and t.makes != "workers") and (t.makes is None) == (op.where != "declaration")
@@ -109,12 +110,12 @@ def test_what_a_tile_is_made_of_and_what_reads_elements(op: Op) -> None:
     assert sum((t.constant is not None, t.repeats is not None, t.index_of is not None, t.measures, t.rank, t.place)) <= 1
     if t.constant is not None or t.repeats or t.index_of:
         assert (
-            t.pure
+            op.speculatable
             and op.evaluate is None
             and op.rule(Recorder()) == TileType(I32, *(s if t.index_of in (None, w) else 1 for s, w in ((3, "row"), (3, "column"))))
         )
     if t.place:
-        assert op.evaluate is None and op.effects == Effects() and not t.pure
+        assert op.evaluate is None and op.effects == Effects()
     if t.indexed:
         assert reads == [p.name for p in op.params] and subscript(Scalar(I32)).traits.indexed
     assert t.indexed == (OPERATORS.get(op.name) is op and bool(reads))

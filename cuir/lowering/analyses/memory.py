@@ -1,4 +1,8 @@
-"""Memory accesses of operations, by whole array or tensor."""
+"""Memory accesses of operations, by whole array or tensor; which operations may be moved, dropped or repeated.
+
+An operation without a memory effect may be computed again, or elsewhere in its block. One that only reads may be
+dropped. A speculatable one may also be computed where the program does not.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xdsl.ir import Operation, SSAValue
+from xdsl.traits import Pure
 
-from ...ops.base import Access
+from ...ops.base import Access, MemoryEffect
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TensorT
 from ..ir.ir_walk import every, is_inlined
+from ..ir.row_parts import Nothing
 
 Array = ops.Tensor | ops.Shared
 
@@ -89,6 +95,42 @@ def _count_bytes(array: ops.Shared) -> int:
     return total
 
 
+def find_memory_effect(op: Operation) -> MemoryEffect:
+    """Return what an operation and those inside it do to memory.
+
+    A read of tensors that the kernel never writes counts as "none": it gives the same at any time.
+    """
+    if isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure):  # most are
+        return "none"
+    if isinstance(op, ops.Perform):
+        effect = op.entry.memory_effect
+        is_constant = effect == "read" and all(_is_never_written(op.arg(a.arg)) for a in op.entry.effects.accesses)
+        return "none" if is_constant else effect
+    if isinstance(op, Nothing):
+        return "read"  # of registers: each is one of its own
+    if not isinstance(op, ops.Branch):
+        return "write"  # a declaration is the launch's, a loop may not end, a yield or a note stays where it is
+    effects = [find_memory_effect(inner) for r in op.regions for inner in r.block.ops if not isinstance(inner, ops.Yield)]
+    return max(effects, key=("none", "read", "write").index, default="none")
+
+
+def is_memory_effect_free(op: Operation) -> bool:
+    """Return whether the results of an operation depend on its operands alone, and nothing else does on it."""
+    return find_memory_effect(op) == "none"
+
+
+def is_speculatable(op: Operation) -> bool:
+    """Return whether an operation may be computed where the program does not compute it."""
+    if isinstance(op, ops.Apply):
+        return op.entry.speculatable or (op.kind.divides_integers and bool(ops.constant_value(op.arguments[1])))
+    return not op.regions and not isinstance(op, ops.Perform) and is_memory_effect_free(op)
+
+
+def _is_never_written(place: SSAValue) -> bool:
+    tensor = array_of(place) if isinstance(place.type, ElementT | TensorT | SharedT) else None
+    return isinstance(tensor, ops.Tensor) and tensor.written is None and isinstance(tensor.result.type, TensorT)
+
+
 def collect_modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     """Return the access modes of each array and tensor, out of "read", "write" and "add"."""
     modes: dict[Array, set[str]] = {}
@@ -99,4 +141,15 @@ def collect_modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
     return {array: frozenset(m) for array, m in modes.items()}
 
 
-__all__ = ["Accessed", "Array", "Memory", "array_of", "collect_modes", "iterate_accesses", "iterate_evaluated"]
+__all__ = [
+    "Accessed",
+    "Array",
+    "Memory",
+    "array_of",
+    "collect_modes",
+    "find_memory_effect",
+    "is_memory_effect_free",
+    "is_speculatable",
+    "iterate_accesses",
+    "iterate_evaluated",
+]

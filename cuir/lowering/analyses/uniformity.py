@@ -14,16 +14,15 @@ from functools import partial
 from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue
-from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
-from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
 from .fixed_point import ValueFlow
+from .memory import is_memory_effect_free
 
 
 class Uniformity(Flag):
@@ -76,9 +75,7 @@ class _Flow(ValueFlow[Uniformity]):
             self.block(op.orelse.block)
             for result, *inputs in zip(op.outputs, last(op.then).values, last(op.orelse).values, strict=True):
                 self.put_all([result], Uniformity.LAUNCH, [op.decision, *inputs])
-        elif isinstance(op, ops.Perform):
-            self.put_all(op.outputs, *((Uniformity.LAUNCH, op.arguments) if reads_constant(op) else (Uniformity.VARYING,)))
-        elif isinstance(op, (ops.Constant, ops.At, ops.Declaration)) or op.has_trait(Pure):
+        elif isinstance(op, ops.Declaration) or is_memory_effect_free(op):
             self.put_all(op.results, Uniformity.LAUNCH, op.operands)
         else:
             for region in op.regions:
@@ -108,26 +105,6 @@ def analyse_uniformity(kernel: ops.Kernel) -> Mapping[SSAValue, Uniformity]:
     return _Flow(kernel).solve()
 
 
-def reads_constant(op: ops.Perform) -> bool:
-    """Return whether an operation only reads a tensor that the kernel never writes, which is speculatable."""
-    effects = op.entry.effects
-    if (
-        not effects.accesses
-        or any(a.mode != "read" or a.late for a in effects.accesses)
-        or effects.arrives
-        or effects.waits
-        or effects.drains
-    ):
-        return False
-    return all(_is_never_written(op.arg(a.arg)) for a in effects.accesses)
-
-
-def _is_never_written(place: SSAValue) -> bool:
-    while isinstance(place.owner, ops.At):
-        place = place.owner.array
-    return isinstance(place.owner, ops.Tensor) and place.owner.written is None and isinstance(place.type, types.TensorT)
-
-
 def runs_on_one_lane(role: ops.Role) -> bool:
     """Return whether a role runs on one lane of its warp; only on targets that are asynchronous enough."""
     kernel = role.parent_op()
@@ -143,4 +120,4 @@ def _is_single_lane(op: Operation) -> bool:
     return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
 
 
-__all__ = ["Uniformity", "analyse_uniformity", "reads_constant", "runs_on_one_lane"]
+__all__ = ["Uniformity", "analyse_uniformity", "runs_on_one_lane"]

@@ -16,7 +16,7 @@ from ...ops.expressions import subscript
 from ...syntax.types import I32, Scalar
 from ..ir import ops
 from ..ir.ir_types import ElementT, TensorT, is_scalar
-from .uniformity import reads_constant
+from .memory import is_memory_effect_free
 
 # instructions, roughly: only the order of magnitude matters
 DIVISION = min(op.traits.cost for op in OPERATORS.values() if op.traits.divides_integers)
@@ -154,7 +154,7 @@ class Numbers:
 
 def find_element(op: ops.Perform) -> ops.At | None:
     """Return the place of the one element that an operation reads of a tensor that is never written."""
-    if len(op.outputs) != 1 or not is_scalar(op.outputs[0]) or len(op.arguments) != 1 or not reads_constant(op):
+    if len(op.outputs) != 1 or not is_scalar(op.outputs[0]) or len(op.arguments) != 1 or not is_memory_effect_free(op):
         return None
     place = op.arguments[0].owner
     if not isinstance(place, ops.At) or not isinstance(place.result.type, ElementT) or not isinstance(place.array.type, TensorT):

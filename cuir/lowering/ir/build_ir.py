@@ -398,7 +398,7 @@ def _is_const(param: Param, expr: Expr) -> bool:
 
 
 def _is_speculatable(checked: Checked, expr: Expr) -> bool:
-    """Return whether an expression is speculatable: it reads no memory and divides by nonzero constants."""
+    """Return whether an expression and its operands are speculatable, or divide by nonzero constants."""
     if isinstance(expr, (Name, Literal)):
         return True
     if isinstance(expr, Subscript):
@@ -407,9 +407,7 @@ def _is_speculatable(checked: Checked, expr: Expr) -> bool:
         return isinstance(expr.right, Literal) and expr.right.value != 0 and _is_speculatable(checked, expr.left)
     if isinstance(expr, Call):
         binding = checked.call(expr)
-        if binding.op.evaluate is None or binding.op.evaluate.divides:
-            return False
-        return all(_is_speculatable(checked, a) for a in binding.args.values() if isinstance(a, Expr))
+        return binding.op.speculatable and all(_is_speculatable(checked, a) for a in binding.args.values() if isinstance(a, Expr))
     return all(_is_speculatable(checked, a) for a in _iterate_operands(expr))
 
 

@@ -14,6 +14,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ops.traits import BELOW
 from ...syntax.types import BOOL, F32
+from ..analyses.memory import is_memory_effect_free
 from ..analyses.value_flow import walk_expression
 from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
@@ -136,13 +137,13 @@ def _insert_choice(op: ops.Apply, value: SSAValue, alternative: SSAValue, inner:
 def _can_move(values: Iterable[SSAValue], first: ops.Apply) -> bool:
     """Return whether the definitions of these values can be moved before an operation of their block.
 
-    They are pure, or come before it already.
+    They have no memory effect, and lanes do not meet there; or they come before it already.
     """
     for value in values:
         for v in walk_expression(value, ends := lambda v: _stands_before(v, first) or _has_same_vote(v, first)):
             if ends(v):
                 continue
-            if not isinstance(v.owner, (ops.Apply, ops.Constant)) or ops.kind_of(v).column_reduction:
+            if not isinstance(v.owner, Operation) or not is_memory_effect_free(v.owner) or ops.kind_of(v).column_reduction:
                 return False
     return True
 

@@ -8,9 +8,8 @@ Tiles are numbered, too; `inline_elementwise` rematerialises cheap ones.
 from __future__ import annotations
 
 from xdsl.ir import Block, Operation
-from xdsl.traits import Pure
 
-from ..analyses.uniformity import reads_constant
+from ..analyses.memory import is_memory_effect_free
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import operations
@@ -53,6 +52,8 @@ def value_key(op: Operation) -> Key | None:
 
     None for those whose value depends on the time at which they run.
     """
+    if op.regions or not is_memory_effect_free(op):
+        return None
     operands = tuple(op.operands)
     if isinstance(op, ops.Constant):
         return ("constant", op.text.data, op.result.type)
@@ -60,8 +61,6 @@ def value_key(op: Operation) -> Key | None:
         return ("apply", op.op, op.result.type, operands)
     if isinstance(op, ops.At):
         return ("at", operands, op.sizes, op.given, op.result.type)
-    if isinstance(op, ops.Perform) and op.results and reads_constant(op):
+    if isinstance(op, ops.Perform):
         return ("perform", op.op, op.params, op.consts, operands, op.results[0].type)
-    if op.has_trait(Pure) and not op.regions:
-        return (op.name, operands, tuple(op.properties.items()), tuple(r.type for r in op.results))
-    return None
+    return (op.name, operands, tuple(op.properties.items()), tuple(r.type for r in op.results))

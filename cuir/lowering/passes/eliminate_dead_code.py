@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
+from ..analyses.memory import find_memory_effect
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import every, last, operations
@@ -20,12 +21,8 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def is_removable(op: Operation) -> bool:
-    """Return whether an operation has no effect but reading memory."""
-    if isinstance(op, ops.Perform):
-        e = op.entry.effects
-        reads = all(a.mode == "read" and not a.late for a in e.accesses)
-        return reads and bool(op.results) and not (e.arrives or e.waits or e.drains or e.commits or e.group or e.fences or e.joins)
-    return not op.regions and bool(op.results)
+    """Return whether an operation has no effect but reading memory, so that it goes if its results are unread."""
+    return not op.regions and bool(op.results) and find_memory_effect(op) != "write"
 
 
 def is_product_wait(op: Operation) -> bool:
@@ -54,7 +51,7 @@ class _Live:
                     self.need(word)
             elif is_product_wait(op):
                 continue
-            elif (not is_removable(op) and not isinstance(op, ops.Yield)) or (isinstance(op, ops.Declaration)):
+            elif not is_removable(op) and not isinstance(op, ops.Yield):
                 for operand in op.operands:
                     self.need(operand)
         while self.worklist:
@@ -108,7 +105,7 @@ def _sweep(block: Block, live: _Live) -> None:
         elif isinstance(op, ops.Perform) and is_product_wait(op):
             _keep_tiles(op, [i for i, r in enumerate(op.results) if r in live.values])
             continue
-        elif is_removable(op) and not isinstance(op, ops.Declaration) and not any(r in live.values for r in op.results):
+        elif is_removable(op) and not any(r in live.values for r in op.results):
             op.detach()
             op.erase(safe_erase=False)
             continue

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from xdsl.ir import Operation, SSAValue
 
 from ...syntax.types import F32, I32
-from ..analyses.uniformity import reads_constant
+from ..analyses.memory import is_memory_effect_free
 from ..ir import constructors, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
@@ -30,7 +30,7 @@ EXCHANGE_COST_THRESHOLD = 4  # instructions of a function; a cheaper one is fast
 def run(kernel: ops.Kernel) -> None:
     """Rewrite gathers, then compute functions of them by lanes where that is profitable."""
     for op in every(kernel):
-        if isinstance(op, ops.Perform) and op.gathers and reads_constant(op):
+        if isinstance(op, ops.Perform) and op.gathers and is_memory_effect_free(op):
             _rewrite_gather(op)
     functions: dict[ops.Apply, None] = {}
     for op in every(kernel):

@@ -16,8 +16,8 @@ from xdsl.ir import Operation, SSAValue
 from ...ops.traits import SUM
 from ...syntax.types import I32
 from ..analyses.alignment import is_multiple
+from ..analyses.memory import is_memory_effect_free
 from ..analyses.ranges import Ranges, analyse_ranges
-from ..analyses.uniformity import reads_constant
 from ..ir import constructors, ops
 from ..ir.ir_types import TileT, element, is_scalar, scalar, tile
 from ..ir.ir_walk import every
@@ -31,7 +31,7 @@ def run(kernel: ops.Kernel) -> None:
         if op.parent is not None and isinstance(op, ops.Apply) and op.kind.divides_integers and op.kind.rounds != "up":
             _rewrite_division(op, facts)
     for op in every(kernel):
-        if op.parent is not None and isinstance(op, ops.Perform) and op.gathers and reads_constant(op):
+        if op.parent is not None and isinstance(op, ops.Perform) and op.gathers and is_memory_effect_free(op):
             _read_once(op)
 
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.traits import Pure
 
-from ..analyses.uniformity import reads_constant
+from ..analyses.memory import is_memory_effect_free
 from ..analyses.value_flow import is_tile_wait
 from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, is_scalar
@@ -68,7 +67,7 @@ def _move_from_branch(branch: ops.If, in_then: bool, wait: Operation, late_ops: 
 
 
 def _is_movable_read(op: Operation) -> bool:
-    return isinstance(op, ops.Perform) and reads_constant(op) and len(op.results) == 1 and _is_small(op.results[0])
+    return isinstance(op, ops.Perform) and is_memory_effect_free(op) and len(op.results) == 1 and _is_small(op.results[0])
 
 
 def _is_small(value: SSAValue) -> bool:
@@ -92,8 +91,7 @@ def _collect_definitions(values: Sequence[SSAValue], late: Collection[Operation]
         op = value.owner
         if not isinstance(op, Operation) or op not in late:
             continue
-        movable = isinstance(op, (ops.Apply, ops.Constant, ops.At)) or op.has_trait(Pure) or _is_movable_read(op)
-        if not movable or not (isinstance(op, ops.At) or all(map(_is_small, op.results))):
+        if op.regions or not is_memory_effect_free(op) or not (isinstance(op, ops.At) or all(map(_is_small, op.results))):
             return None
         chain = _collect_chain(op, late)
         if chain is None:

@@ -17,11 +17,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.traits import Pure
 
 from ...ops.limits import TARGETS
 from ...syntax.types import I32
-from ..analyses.uniformity import reads_constant, runs_on_one_lane
+from ..analyses.memory import is_memory_effect_free
+from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.value_numbers import DIVISION, LOAD, Number, Numbers, find_element
 from ..ir import machine_ops as machine
 from ..ir import ops
@@ -330,21 +330,10 @@ def _list_effect_operands(op: Operation) -> Sequence[SSAValue]:
     if isinstance(op, ops.For):
         return [op.start, op.stop]
     if isinstance(op, ops.Branch):
-        return [] if _is_pure(op) else [op.decision]
+        return [] if is_memory_effect_free(op) else [op.decision]
     if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.Branch)):
         return []  # readers of the results need its operands
-    return [] if isinstance(op, ops.ForUnits) or _is_pure(op) else op.operands
-
-
-def _is_pure(op: Operation) -> bool:
-    """Return whether an operation has no effect besides its results."""
-    if isinstance(op, (ops.Apply, ops.Constant, ops.At)):
-        return True
-    if isinstance(op, ops.Perform):
-        return reads_constant(op)
-    if isinstance(op, ops.Branch):
-        return all(isinstance(inner, ops.Yield) or _is_pure(inner) for region in op.regions for inner in region.block.ops)
-    return op.has_trait(Pure)
+    return [] if isinstance(op, ops.ForUnits) or is_memory_effect_free(op) else op.operands
 
 
 def _iterate_operands(value: SSAValue) -> Iterator[SSAValue]:
@@ -428,9 +417,9 @@ def _collect_uniform(role: ops.Role) -> set[SSAValue]:
 
 
 def _sweep(role: ops.Role) -> None:
-    """Remove pure operations whose results are not read any more."""
+    """Remove operations without an effect whose results are not read any more."""
     for op in reversed(list(every(role))):
-        if op.results and _is_pure(op) and all(r.first_use is None for r in op.results):
+        if op.results and is_memory_effect_free(op) and all(r.first_use is None for r in op.results):
             op.detach()
             op.erase()
 

@@ -111,9 +111,9 @@ def _has_single_reader(op: Operation) -> bool:
         r = user.results[0].type
         if not isinstance(r, TileT) or ((r.layout != t.layout or r.shape != t.shape) and not _is_per_column(op, r)):
             return False
-    op_between = op.next_op
+    op_between = op.next_op  # a tile that is loaded between the two would be live beside the operands
     while op_between is not user:
-        if op_between is None or (isinstance(op_between, ops.Perform) and not _is_harmless(op_between)) or op_between.regions:
+        if op_between is None or (isinstance(op_between, ops.Perform) and not op_between.kind.indexed) or op_between.regions:
             return False
         op_between = op_between.next_op
     return True
@@ -134,10 +134,6 @@ def _reads_memory(op: Operation) -> bool:
     return isinstance(op, ops.Perform) or any(
         is_inlined(o) and isinstance(o.owner, Operation) and _reads_memory(o.owner) for o in op.operands
     )
-
-
-def _is_harmless(op: ops.Perform) -> bool:
-    return op.kind.indexed
 
 
 def is_elementwise(op: Operation) -> bool:

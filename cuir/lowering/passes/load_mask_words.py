@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
-from ..analyses.uniformity import reads_constant
+from ..analyses.memory import is_memory_effect_free
 from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
 from ..ir.ir_walk import every
@@ -39,7 +39,7 @@ def _replace_test(op: ops.Apply) -> None:
     gather, t = word.owner, op.result.type
     if not isinstance(t, TileT) or not t.layout.is_accumulator or t.shape[1] > WORD * MOST or not _is_bit_of_column(number):
         return
-    if not isinstance(gather, ops.Perform) or not gather.gathers or not reads_constant(gather):
+    if not isinstance(gather, ops.Perform) or not gather.gathers or not is_memory_effect_free(gather):
         return
     (place,) = (a.owner for a in gather.arguments)
     assert isinstance(place, ops.At)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
+from ..analyses.memory import is_speculatable
 from ..analyses.ranges import analyse_ranges
 from ..analyses.uniformity import Uniformity, analyse_uniformity, runs_on_one_lane
 from ..ir import constructors, ops
@@ -143,10 +144,10 @@ class _Divisions:
 
     def _is_operation_movable(self, op: Operation | Block, guarded: bool) -> bool:
         """Return whether an operation and its operands can be hoisted."""
-        movable = isinstance(op, (ops.Constant, machine.Inverse, machine.Quotient, machine.Remainder))
-        if isinstance(op, ops.Apply):
-            movable = not op.kind.divides_integers or guarded or bool(ops.constant_value(op.arguments[1]))
-        return movable and isinstance(op, Operation) and all(self._is_movable(x, guarded) for x in op.operands)
+        if not isinstance(op, Operation):
+            return False
+        divides = isinstance(op, ops.Apply) and op.kind.divides_integers
+        return (is_speculatable(op) or (guarded and divides)) and all(self._is_movable(x, guarded) for x in op.operands)
 
     def _move(self, value: SSAValue, top: Operation) -> None:
         if self._is_outside(value):

@@ -119,7 +119,7 @@ class Reader:
         op, operands = operation
         if op.traits.index_of:
             return True
-        return op.traits.pure and op.traits.elementwise and op.evaluate is not None and all(map(self.is_index, _drop_dtype_names(operands)))
+        return op.traits.elementwise and op.evaluate is not None and all(map(self.is_index, _drop_dtype_names(operands)))
 
     def varies(self, e: Expr) -> bool:
         """Return whether the value may differ between launches, units or loop turns."""
