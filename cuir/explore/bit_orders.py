@@ -65,6 +65,10 @@ class WorkerBits(BitOrder):
         self.own |= event
         self.happened |= event
 
+    def without_own(self) -> BitOrder:
+        """Return what the worker has learned from others: its own accesses are over, and ordered by nothing."""
+        return BitOrder(self.happened & ~self.own, self.fenced & ~self.own, self.progress | self.own)
+
     def retire(self, event: int) -> None:
         """Wait for an engine, which completes at an event."""
         self.happened |= event

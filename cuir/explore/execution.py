@@ -144,6 +144,7 @@ class Execution:
         self.bars = [_Bar(b) for b in skeleton.bars]
         # bytes of each array of a CTA whose last write was through it
         self.defined: dict[tuple[int | str, str], int] = {}
+        self.commits: dict[int, tuple[Landing, int]] = {}  # of each worker: the last one that arrived, and its phase
         self.flying: dict[int, int] = {}  # agents of copies in flight -> what their landing depends on
         self.tickets = [0] * n
         self.units_taken = [0] * n
@@ -212,7 +213,7 @@ class Execution:
         """Return the barriers at which the agent's next step arrives, with arrivals and bytes."""
         if agent >= self.workers:
             landing = self.skeleton.landings[agent - self.workers]
-            return {landing.bar: (0, -landing.nbytes)}
+            return {landing.bar: (landing.arrivals, -landing.nbytes)}
         step = self.next_step(agent)
         return dict.fromkeys(step.bars, (1, step.value)) if step is not None and step.kind in ("arrive", "join", "named arrive") else {}
 
@@ -271,9 +272,11 @@ class Execution:
             past = self._add_dependences(pre)
         self.behind[agent] = past | 1 << number
         for landing in step.landings:
-            self._get_engine_event(agent, landing.engine)
+            for engine in landing.engines:
+                self._get_engine_event(agent, engine)
             self.flying[self.workers + landing.number] = self.behind[agent]
-            self.issue_orders[self.workers + landing.number] = self.orders[agent].copy()
+            order = self.orders[agent]
+            self.issue_orders[self.workers + landing.number] = order.without_own() if landing.arrivals else order.copy()
         if step.landings:
             self._begin_event(agent)  # a wait behind the issue is not over when the copy lands
         for effect in step.locals:
@@ -296,11 +299,23 @@ class Execution:
 
     def _land(self, landing: Landing, order: BitOrder) -> None:
         bar = self.bars[landing.bar]
-        bar.used = bar.phase
-        phases.count_landing(bar, order, landing.nbytes)
-        bar.landed |= self.engines[landing.worker, landing.engine]
+        if landing.arrivals:
+            self.commits[landing.worker] = landing, bar.phase
+        else:
+            bar.used = bar.phase
         bar.now.append(len(self.past) - 1)
-        if (excess := phases.find_excess_bytes(bar, landing.span, landing.name)) is not None:
+        excess = phases.find_excess_arrival(bar, landing.name, landing.span, seen=False) if landing.arrivals else None
+        if excess is None:
+            over = 0
+            for engine in landing.engines:
+                over |= self.engines[landing.worker, engine]
+            if landing.arrivals:
+                phases.count_late_arrival(bar, order, over)
+            else:
+                phases.count_landing(bar, order, landing.nbytes)
+                bar.landed |= over
+            excess = phases.find_excess_bytes(bar, landing.span, landing.name)
+        if excess is not None:
             self._stop(excess, self._compute_closure(*bar.now))
             return
         self._complete(bar)
@@ -485,8 +500,14 @@ class Execution:
             if bar.used < 0:
                 continue
             end = bar.complete[bar.used] if bar.used < len(bar.complete) else None
-            landing = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about)
+            landing = next(x for x in reversed(self.skeleton.landings) if self.skeleton.bars[x.bar] is about and not x.arrivals)
             unawaited = phases.find_unawaited_copy(bar, bar.used, end, self.orders, landing.span)
+            if unawaited is not None:
+                self._report(unawaited, all_steps)
+
+        for landing, phase in self.commits.values():
+            bar, event = self.bars[landing.bar], self.engines[landing.worker, landing.engines[-1]]
+            unawaited = phases.find_unawaited_copy(bar, phase, event, self.orders, landing.span, landing.name)
             if unawaited is not None:
                 self._report(unawaited, all_steps)
 

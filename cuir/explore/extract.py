@@ -26,7 +26,7 @@ from ..interp.element_places import compile_barrier_place, compile_box_place, co
 from ..interp.interpreted_launch import LaunchOptions, prepare
 from ..interp.machine import Evaluate, Launch, Machine, Worker
 from ..interp.memory import SharedRef
-from ..interp.ops.async_memory import copy_name
+from ..interp.ops.async_memory import commit_name, copy_name
 from ..interp.tensors import TensorArg
 from ..interp.values import require_uniform
 from ..sync.byte_ranges import Intervals
@@ -41,7 +41,7 @@ from .state_intervals import compute_box_coordinates, compute_box_intervals, com
 
 ANY_UNITS = 3  # up to this number every assignment of units is explored
 LONGEST = 200_000  # largest number of steps of a cluster
-OPERATION_NAMES = {"wgmma": "the product", "bulk_store": "the bulk store", "cp_async": "cp.async"}
+OPERATION_NAMES = {"bulk_store": "the bulk store", "cp_async": "cp.async"}  # by groups
 Handler = Callable[["_Worker"], None]
 Reached = tuple[int, str, str]  # region, text, array of shared memory
 
@@ -143,6 +143,7 @@ class _Worker:
         self.stores: list[int] = []
         self.products: list[int] = []  # in flight, in the order of issue
         self.product_names: dict[str, int] = {}  # names of products
+        self.queue: list[int] = []  # of an engine that finishes in order: all that was ever issued to it
         self.issued = 0  # the product of the statement
 
     def engine(self) -> int:
@@ -301,10 +302,10 @@ class _Extractor:
         site, effects, span = Site(self.compiler, bound.op, bound.args, node), bound.op.effects, node.span
         if effects.joins:
             yield lambda worker: self.arrive_named(worker, (self.bars[id(worker.w.m.joins[worker.w.cta])],), True, span)
+        elif effects.completes:
+            yield self.commit_to_barrier(site, span) if effects.commits else self.copy(site, span)
         elif effects.arrives or effects.waits:
             yield self.barrier(site, span)
-        elif effects.completes:
-            yield self.copy(site, span)
         elif effects.commits:
             yield self.commit
         elif effects.drains:
@@ -378,7 +379,8 @@ class _Extractor:
             landings = []
             for r, b in zip(refs, bars):
                 name = copy_name(w, w.copies, r.cta if len(refs) > 1 else None)
-                landing = Landing(len(self.skeleton.landings), name, worker.number, worker.engine(), self.bars[id(b)], r.nbytes, span)
+                engine = worker.engine()
+                landing = Landing(len(self.skeleton.landings), name, worker.number, (engine,), self.bars[id(b)], r.nbytes, span)
                 self.skeleton.landings.append(landing)
                 landings.append(landing)
                 access = modes["shared"]
@@ -387,7 +389,7 @@ class _Extractor:
                         self.add_shared_region(r),
                         access.mode,
                         access.proxy,
-                        landing.engine,
+                        engine,
                         span,
                         r.text,
                         "the copy",
@@ -400,7 +402,7 @@ class _Extractor:
                     region = self.add_tensor_region(source.tensor, compute_box_intervals(source.tensor.shape, source.starts, source.sizes))
                     access = modes["box"]
                     step.locals.append(
-                        Touch(region, access.mode, access.proxy, landing.engine, span, source.text, "the copy", "a wait for the copy", True)
+                        Touch(region, access.mode, access.proxy, engine, span, source.text, "the copy", "a wait for the copy", True)
                     )
             step.landings = tuple(landings)
 
@@ -409,6 +411,21 @@ class _Extractor:
     def commit(self, worker: _Worker) -> None:
         worker.closed.append(worker.open)
         worker.open = []
+
+    def commit_to_barrier(self, site: Site, span: Span) -> Handler:
+        """Return the handler of an arrival at a barrier when all that the worker's queue held is over."""
+        place = compile_barrier_place(site, site.op.effects.completes or "")
+
+        def run(worker: _Worker) -> None:
+            w, bar = worker.w, place(worker.w)
+            w.copies += 1
+            worker.queue.append(worker.engine())
+            number = len(self.skeleton.landings)
+            landing = Landing(number, commit_name(w), worker.number, tuple(worker.queue), self.bars[id(bar)], 0, span, 1)
+            self.skeleton.landings.append(landing)
+            self.point(worker, Step("copy", span, landings=(landing,)))
+
+        return run
 
     def drain(self, site: Site, group: str, span: Span) -> Handler:
         if group == "wgmma":
@@ -440,7 +457,9 @@ class _Extractor:
         They access memory now, or by an engine that a group retires.
         """
         effects = site.op.effects
-        add, operation = bool(site.const("add", False)), OPERATION_NAMES.get(effects.group or "", "")
+        add, operation = bool(site.const("add", False)), ""
+        if effects.group is not None:
+            operation = "the product" if site.op.traits.product else OPERATION_NAMES.get(effects.group, f"the {site.op.written}")
         parts = []
         for access in effects.accesses:
             if access.arg in site.args and (place := self.place(site, access.arg)) is not None:
@@ -451,7 +470,8 @@ class _Extractor:
             engine = NOW
             if effects.group is not None:
                 engine = worker.engine()
-                {"wgmma": worker.products, "cp_async": worker.open, "bulk_store": worker.stores}[effects.group].append(engine)
+                groups = {"wgmma": worker.products, "cp_async": worker.open, "bulk_store": worker.stores}
+                groups.get(effects.group, worker.queue).append(engine)
                 worker.issued = engine
             point = effects.group == "bulk_store"
             if point:

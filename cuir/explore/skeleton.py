@@ -56,15 +56,16 @@ Local = Touch | Fence | Retire
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """The landing of a bulk copy in one CTA: a separate agent with one step."""
+    """The landing of a bulk copy in one CTA, or the late arrival of an engine: a separate agent with one step."""
 
     number: int
     name: str
     worker: int
-    engine: int  # of that worker
+    engines: tuple[int, ...]  # of that worker, whose work is over then
     bar: int
     nbytes: int
     span: Span
+    arrivals: int = 0  # at the barrier
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import torch
 
 from .access_records import Actor, Record
 from .barrier_state import Mbarrier
+from .clocks import Event
 from .memory import SharedRef
 from .shadows import Access
 from .state import State
@@ -26,6 +27,8 @@ class Action(State):
         self.records: list[Record] = []  # late accesses to shared memory, retired by a wait
         self.read: Access | None = None  # late access to a tensor that the kernel writes
         self.time = 0.0  # completion time by the cost model
+        self.bar: Mbarrier | None = None  # the barrier that it completes on
+        self.queue: list[Action] = []  # what its engine performs before it
 
 
 class Copy(Action):
@@ -36,7 +39,8 @@ class Copy(Action):
 
     def __init__(self, actor: Actor, box: BoxRef, target: SharedRef, bar: Mbarrier | None, proxy: str, awaited: str, name: str = ""):
         super().__init__(actor)
-        self.box, self.target, self.bar, self.proxy, self.awaited, self.name = box, target, bar, proxy, awaited, name
+        self.box, self.target, self.proxy, self.awaited, self.name = box, target, proxy, awaited, name
+        self.bar = bar
 
 
 class Store(Action):
@@ -67,6 +71,15 @@ class Product(Action):
         self.successor: Product | None = None
 
 
+class Commit(Action):
+    """An arrival at a barrier when all that a worker's queue holds is over, which is at an event."""
+
+    def __init__(self, actor: Actor, bar: Mbarrier, event: Event, name: str):
+        super().__init__(actor)
+        self.bar, self.event, self.name = bar, event, name
+        self.phase = -1  # of the barrier, once it has arrived
+
+
 class ReclaimedRegisters(State):
     """The value of a name whose registers an asynchronous product overwrites: reading it is a fault."""
 
@@ -83,6 +96,8 @@ class Groups(State):
         self.open: list[Action] = []  # cp.async copies since the last commit
         self.closed: list[list[Action]] = []
         self.stores: list[Action] = []
+        self.queue: list[Action] = []  # of an engine that acts in the order of issue: what it may not have performed yet
+        self.queued = 0  # operations and commits issued to that engine
 
     def commit(self) -> None:
         """Close the group of cp.async copies issued since the last commit."""

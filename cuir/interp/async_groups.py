@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from ..sync.waits import split_at_most, split_through
 from ..text.source import Span, spell_name
-from .actions import Action, Product, ReclaimedRegisters
+from .access_records import Actor
+from .actions import Action, Commit, Product, ReclaimedRegisters
+from .barrier_state import Mbarrier
+from .clocks import Event
 from .engines import retire
 from .faults import make_fault
-from .late_waits import blame_late_wait
+from .late_waits import blame_late_wait, name_product_wait
 from .machine import Worker
 
 
@@ -51,7 +54,9 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
     m = w.m
     if isinstance(old, Product) and not old.over and old.successor is None and m.launch.detect:
         spelling = spell_name(name, span)
-        hint, notes = blame_late_wait(w, span, "assignment", old.actor.span, f"mma_wait({spelling}) before")
+        hint, notes = blame_late_wait(
+            w, span, "assignment", old.actor.span, f"{name_product_wait(m.launch.checked.arch)}({spelling}) before"
+        )
         message = f"`{spelling}` is bound anew while {old.actor.label} still accumulates into it"
         raise make_fault(m, "M406", message, span, hint, [("the product was issued here", old.actor.span), *notes])
     p = w.groups.operands.get(name)
@@ -59,6 +64,26 @@ def check_rebinding(w: Worker, name: str, old: object, new: object, span: Span) 
         hint, notes = blame_late_wait(w, span, "assignment", p.actor.span, "mma_wait for that product before")
         message = f"`{spell_name(name, span)}` is bound anew while {p.actor.label} may still read it from registers"
         raise make_fault(m, "M407", message, span, hint, [("the product was issued here", p.actor.span), *notes])
+
+
+# ---- queues: operations of an engine that performs them in the order of issue
+def find_queue_event(w: Worker) -> Event:
+    """Return the event at which the next operation or commit in the worker's queue will be over."""
+    return w.m.first_queue + w.number, w.groups.queued
+
+
+def enter_queue(w: Worker, action: Action) -> None:
+    """Put an operation or a commit at the end of the worker's queue."""
+    action.queue = [a for a in w.groups.queue if not a.acted]
+    w.groups.queue = [*action.queue, action]
+    w.groups.queued += 1
+
+
+def commit_queue(w: Worker, actor: Actor, bar: Mbarrier, name: str) -> Commit:
+    """Return an arrival at a barrier when all that the worker's queue holds is over."""
+    commit = Commit(actor, bar, find_queue_event(w), name)
+    enter_queue(w, commit)
+    return commit
 
 
 # ---- copies and stores
@@ -100,8 +125,21 @@ def finish(w: Worker) -> None:
             action.actor.span,
             "copy_commit() and copy_wait(0) before the end",
         )
+    last = groups.queue[-1] if groups.queue else None
+    if last is not None and not isinstance(last, Commit):
+        raise make_fault(
+            m,
+            "M404",
+            f"{last.actor.label} is still in flight when {w.label} ends",
+            last.actor.span,
+            "commit it to a barrier, and let who needs its results wait there",
+        )
     if groups.products:
         p = groups.products[0]
         raise make_fault(
-            m, "M404", f"{p.actor.label} is still in flight when {w.label} ends", p.actor.span, "mma_wait(x) for the last product"
+            m,
+            "M404",
+            f"{p.actor.label} is still in flight when {w.label} ends",
+            p.actor.span,
+            f"{name_product_wait(m.launch.checked.arch)}(x) for the last one",
         )

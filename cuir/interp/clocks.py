@@ -48,6 +48,12 @@ class Clock(State):
             if x > self.progress[i]:
                 self.progress[i] = x
 
+    def without_own(self, worker: int) -> Clock:
+        """Return what a worker has learned from others: its own accesses are over, and ordered by nothing."""
+        duplicate = self.copy()
+        duplicate.times[worker] = duplicate.fenced[worker] = 0
+        return duplicate
+
     def is_before(self, event: Event) -> bool:
         """Return True if the event (entry, value) happened before."""
         return self.times[event[0]] >= event[1]

@@ -28,7 +28,7 @@ from .async_groups import check_rebinding
 from .event_trace import estimate_cost
 from .expression_watches import Watch
 from .faults import make_fault
-from .late_waits import blame_late_wait
+from .late_waits import blame_late_wait, name_product_wait
 from .machine import BLOCK, POINT, Block, Evaluate, Instruction, Worker
 from .noisy_operations import collect_decisions, compile_perturbed
 from .ops_registry import RUNS
@@ -130,7 +130,7 @@ class Compiler:
                 v = value(w)
                 frame = w.frame
                 old = frame.get(name)
-                if old.__class__ is Product or w.groups.operands:
+                if isinstance(old, Product) or w.groups.operands:
                     check_rebinding(w, name, old, v, span)
                 frame[name] = v
 
@@ -353,7 +353,9 @@ def read_settled_tile(w: Worker, name: str, v: Any, span: Span) -> torch.Tensor:
             return v.value
         if w.m.launch.detect:
             spelling = spell_name(name, span)
-            hint, notes = blame_late_wait(w, span, "read", v.actor.span, f"mma_wait({spelling}) before the read")
+            hint, notes = blame_late_wait(
+                w, span, "read", v.actor.span, f"{name_product_wait(w.m.launch.checked.arch)}({spelling}) before the read"
+            )
             message = f"`{spelling}` is read while {v.actor.label} is in flight"
             raise make_fault(w.m, "M405", message, span, hint, [("issued here", v.actor.span), *notes])
     t = w.m.launch.checked  # an undetected early read gives poison

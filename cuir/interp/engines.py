@@ -6,11 +6,14 @@ the groups (async_groups.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 
 from ..ops.meaning.tiles import add_by_engine
 from . import protocol
-from .actions import Action, Copy, Product, Store
+from .actions import Action, Commit, Copy, Product, Store
 from .clocks import Event
 from .machine import Machine
 from .memory import SharedRef
@@ -45,27 +48,52 @@ def issue(m: Machine, action: Action) -> None:
     timing = m.picker.timing
     if timing == "early":
         act(m, action)
-    elif timing == "any" or (isinstance(action, Copy) and action.bar is not None):
+    elif timing == "any" or action.bar is not None:
         m.pending.append(action)
 
 
 # ---- acting
+Perform = Callable[[Machine, Any], None]
+P = TypeVar("P", bound=Perform)
+PERFORMS: dict[type[Action], Perform] = {}
+
+
+def performs(kind: type[Action]) -> Callable[[P], P]:
+    """Register the function by which an engine performs a kind of action."""
+
+    def register(function: P) -> P:
+        PERFORMS[kind] = function
+        return function
+
+    return register
+
+
 def act(m: Machine, action: Action) -> None:
     """Perform an action, once."""
     if action.acted:
         return
     action.acted = True
-    if isinstance(action, Product):
-        _multiply(m, action)
-    elif isinstance(action, Copy):
-        _perform_copy(m, action)
-    elif isinstance(action, Store):
-        if m.launch.data:
-            action.box.tensor.deliver(action.box, action.source.values(m.shared), m.lanes, add_by_engine if action.add else None)
-    else:
-        raise AssertionError(action)
+    for earlier in action.queue:
+        act(m, earlier)
+        _remove_pending(m, earlier)
+    action.queue = []
+    PERFORMS[type(action)](m, action)
 
 
+@performs(Store)
+def _perform_store(m: Machine, store: Store) -> None:
+    if m.launch.data:
+        store.box.tensor.deliver(store.box, store.source.values(m.shared), m.lanes, add_by_engine if store.add else None)
+
+
+@performs(Commit)
+def _perform_commit(m: Machine, commit: Commit) -> None:
+    _remove_pending(m, commit)
+    assert commit.bar is not None
+    commit.phase = protocol.arrive_late(m, commit.bar, commit.actor, commit.event, commit.time)
+
+
+@performs(Copy)
 def _perform_copy(m: Machine, copy: Copy) -> None:
     if m.launch.data:
         copy.box.tensor.fetch(copy.box, copy.target.values(m.shared))
@@ -77,6 +105,7 @@ def _perform_copy(m: Machine, copy: Copy) -> None:
         _remove_pending(m, copy)
 
 
+@performs(Product)
 def _multiply(m: Machine, p: Product) -> None:
     if not m.launch.data:
         p.value, p.c = torch.zeros((1, 1, 1)), None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..checking.checked import BoundCall, Checked
 from ..checking.views import root_name
-from ..ops.base import PRODUCTS, Group
+from ..ops.base import PRODUCTS, TABLE, Group
 from ..syntax.nodes import Assign, Call, For, If, Literal, Name, Stmt
 from ..syntax.walk import walk
 from ..text.source import Span
@@ -163,6 +163,11 @@ def _find_behind(nodes: Sequence[_PlacedNode], at: Span, is_wait: Callable[[Boun
     between = (n.bound for n in nodes[position:index] if n.bound is not None)
     needs_commit = group is not None and any(b.op.effects.commits == group for b in between)
     return LateWait(first.span, first.span.text(), bool(movable), needs_commit)
+
+
+def name_product_wait(arch: str) -> str:
+    """Return the call that waits for a value in flight in registers."""
+    return next(op.written for op in TABLE.values() if op.effects.drains == PRODUCTS and arch in op.archs)
 
 
 def _completes(bound: BoundCall, group: Group, target: str | None) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
+from ..checking.kernel_results import keep_with_kernel
 from ..ops.expressions import get_declaration
 from ..text.source import Span
 from .access_records import Actor, Tracker
@@ -113,6 +114,12 @@ class Worker(State):
         return Actor(self.number, self.cta, f"{kind} #{self.m.engines} by {self.label}", self.label, clock, span, access)
 
 
+@keep_with_kernel
+def _has_queues(checked: Checked) -> bool:
+    """Return whether workers have queues: operations that finish in order, and arrive at barriers."""
+    return any(bound.op.effects.completes and bound.op.effects.commits for bound in checked.calls())
+
+
 class Machine(State):
     """A batch: `clusters` [L] are the lanes."""
 
@@ -123,7 +130,9 @@ class Machine(State):
         per_cta = sum(p.workers for p in launch.programs)
         workers = per_cta * ctas
         rings = [(b, cta) for cta in range(ctas) for b in checked.barriers.values()]
-        entries = sum(b.stages or 1 for b, _ in rings if not b.hardware)
+        queues = workers if _has_queues(checked) else 0
+        entries = sum(b.stages or 1 for b, _ in rings if not b.hardware) + queues
+        self.first_queue = workers + entries - queues  # the clocks' entry for the first worker's queue
         self.shared: list[Shared] = [
             RUNS[get_declaration("array").name](checked.shared, len(clusters) if launch.data else 1, launch.device) for _ in range(ctas)
         ]

@@ -7,6 +7,7 @@ is a deadlock.
 from __future__ import annotations
 
 from ..sync.phases import find_unawaited_copy
+from .actions import Commit
 from .async_groups import drain_stores, finish
 from .barrier_state import Mbarrier
 from .deadlocks import make_deadlock_error
@@ -88,12 +89,15 @@ def _finish(m: Machine) -> None:
                 rounds[name] = max(rounds.get(name, 0), bar.phase)
     if not m.launch.detect:
         return
-    for ring in m.barriers.values():
-        for bar in ring:
-            if not isinstance(bar, Mbarrier) or bar.user is None:
-                continue
-            end = (bar.entry, bar.used_phase)
-            orders = (w.clock for w in m.workers)
-            finding = find_unawaited_copy(bar, bar.used_phase, end, orders, bar.user.span, bar.user.label)
-            if finding is not None:
-                raise make_finding_fault(m, finding)
+    orders = [w.clock for w in m.workers]
+    findings = [
+        find_unawaited_copy(bar, bar.used_phase, (bar.entry, bar.used_phase), orders, bar.user.span, bar.user.label)
+        for ring in m.barriers.values()
+        for bar in ring
+        if isinstance(bar, Mbarrier) and bar.user is not None
+    ]
+    for commit in (w.groups.queue[-1] for w in m.workers if w.groups.queue):
+        assert isinstance(commit, Commit) and commit.bar is not None
+        findings.append(find_unawaited_copy(commit.bar, commit.phase, commit.event, orders, commit.actor.span, commit.actor.label))
+    if (finding := next((f for f in findings if f is not None), None)) is not None:
+        raise make_finding_fault(m, finding)

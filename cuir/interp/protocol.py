@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..sync import meetings, phases
 from ..text.source import Span
-from . import causes, laps
+from . import causes, clocks, laps
 from .access_records import Actor
 from .barrier_state import LOG_LENGTH, Arrival, Event, Generation, Mbarrier, NamedBarrier
 from .clocks import Clock
@@ -60,6 +60,24 @@ def land(m: Machine, bar: Mbarrier, nbytes: int, actor: Actor, time: float) -> t
         raise causes.make_excess_bytes_fault(m, bar, excess)
     _complete_phase(m, bar)
     return event
+
+
+def arrive_late(m: Machine, bar: Mbarrier, actor: Actor, over: clocks.Event, time: float) -> int:
+    """Count the arrival of an engine for a worker, and return its phase; over: what has happened before it.
+
+    Raises CuirError S402 (too many arrivals).
+    """
+    w = m.workers[actor.worker]
+    if (excess := phases.find_excess_arrival(bar, actor.label, actor.span, seen=True)) is not None:
+        raise causes.make_excess_arrival_fault(m, bar, w, excess)
+    m.tick += 1
+    phase = bar.phase
+    bar.last = bar.log = Event(bar.log, m.tick, "arrive", phase, w.number, actor.label, actor.span, 0, 0)
+    bar.came[w.number] = bar.came.get(w.number, 0) + 1
+    phases.count_late_arrival(bar, actor.clock.without_own(w.number), over)
+    bar.time = max(bar.time, time)
+    _complete_phase(m, bar)
+    return phase
 
 
 def _complete_phase(m: Machine, bar: Mbarrier) -> None:

@@ -102,7 +102,7 @@ class SynchronisationCompiler(Compiler):
             if not alias and v.__class__ is torch.Tensor:
                 v = v[:]  # a product takes over all names that hold one object
             old = w.frame.get(name)
-            if old.__class__ is Product or w.groups.operands:
+            if isinstance(old, Product) or w.groups.operands:
                 check_rebinding(w, name, old, v, span)
             w.frame[name] = v
 

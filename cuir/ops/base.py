@@ -18,7 +18,7 @@ from .limits import Target, list_architectures
 from .meaning import Meaning
 from .traits import Traits
 
-Group = Literal["wgmma", "cp_async", "bulk_store"]
+Group = str  # of asynchronous operations of a worker that its waits or commits finish together
 MemoryEffect = Literal["none", "read", "write"]
 PRODUCTS: Group = "wgmma"  # group of asynchronous products, which finish in the order of their issue
 
@@ -32,7 +32,7 @@ class Access:
 
     arg: str
     mode: Literal["read", "write", "add"]
-    proxy: Literal["generic", "async"]
+    proxy: str  # one of PROXIES of sync/accesses.py
     late: bool = False
 
 
@@ -40,11 +40,12 @@ class Access:
 class Effects:
     """Effects of a call on memory and synchronisation; arguments are named, never positions.
 
-    completes: the barrier argument, or the group, through which late accesses are retired.
+    completes: the barrier argument through which late accesses are retired: those of the call, or, of a call that
+        commits a group, of all earlier operations of the group. The barrier counts an arrival when these are over.
     """
 
     accesses: tuple[Access, ...] = ()
-    completes: str | None = None  # a barrier argument: the landing subtracts its bytes there
+    completes: str | None = None  # a barrier argument: the landing subtracts its bytes there, or arrives
     group: Group | None = None  # late accesses belong to this group of the issuing worker
     drains: Group | None = None  # waits for groups
     commits: Group | None = None
@@ -56,8 +57,8 @@ class Effects:
 
     @property
     def releases(self) -> bool:
-        """True if it arrives, and neither waits nor announces bytes."""
-        return self.arrives is not None and self.waits is None and self.expects is None
+        """True if it arrives at once, and neither waits nor announces bytes."""
+        return self.arrives is not None and self.waits is None and self.expects is None and self.completes is None
 
     @property
     def memory(self) -> MemoryEffect:

@@ -114,9 +114,8 @@ def comparison(signs: tuple[int, ...]) -> str:
 
 @functools.cache
 def get_declaration(product: str) -> Op:
-    """Return the declaration that makes arrays, units or workers; of barriers there are several."""
-    (declaration,) = (op for op in TABLE.values() if op.traits.makes == product)
-    return declaration
+    """Return the first declaration in the table that makes arrays, units or workers."""
+    return next(op for op in TABLE.values() if op.traits.makes == product)
 
 
 __all__ = [

@@ -66,6 +66,17 @@ def count_landing(bar: PhaseState[O], order: O, nbytes: int) -> None:
     bar.order.join_progress(order)
 
 
+def count_late_arrival(bar: PhaseState[O], order: O, *events: E) -> None:
+    """Count the arrival of an engine that is done with what a worker issued.
+
+    order: what the worker had learned from others before. events: the work that is over.
+    """
+    bar.order.join(order)
+    bar.pending -= 1
+    for event in events:
+        bar.order.learn(event)
+
+
 def is_complete(bar: PhaseState[O]) -> bool:
     """Return True if the phase lacks neither arrivals nor bytes."""
     return not (bar.pending or bar.bytes)

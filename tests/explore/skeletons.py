@@ -32,10 +32,10 @@ def skeleton(bars: Sequence[tuple[int, bool]], workers: Sequence[Sequence[tuple[
             elif kind == "arrive":
                 trace.steps.append(Step("arrive", SPAN, (op[1],), BYTES * op[2]))
             elif kind == "copy":
-                landing = Landing(len(result.landings), f"copy {len(result.landings)}", number, engines, op[1], BYTES, SPAN)
+                landing = Landing(len(result.landings), f"copy {len(result.landings)}", number, (engines,), op[1], BYTES, SPAN)
                 engines += 1
                 result.landings.append(landing)
-                trace.steps.append(Step("copy", SPAN, (), 0, (landing,), [_touch(op[2], "write", "async", landing.engine, True)]))
+                trace.steps.append(Step("copy", SPAN, (), 0, (landing,), [_touch(op[2], "write", "async", engines - 1, True)]))
             elif kind == "sync":
                 trace.steps += [Step("join", SPAN, (op[1],)), Step("pass", SPAN, (op[1],))]
             elif kind == "named":

@@ -25,6 +25,11 @@ def copy_name(w: Worker, number: int, cta: int | None) -> str:
     return f"copy {number} by {w.label}" + (f" to CTA {cta}" if cta is not None else "")
 
 
+def commit_name(w: Worker) -> str:
+    """Return the name of the late arrival for a worker's commit in a written schedule."""
+    return f"commit {w.copies} by {w.label}"
+
+
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
     box, shared, bar, op, span = (

@@ -173,7 +173,7 @@ def mma_wait(site: Site) -> Evaluate:
     def run(w: Worker) -> int:
         for value in values:
             v = value(w)
-            if v.__class__ is Product and not v.over:
+            if isinstance(v, Product) and not v.over:
                 start = w.time
                 over = retire_products(w, v)
                 trace_times.record_wait(w, start, "mma_wait", site.span, over)
