@@ -21,6 +21,7 @@ from ..ir import ops
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
+from ..ir.synchronisation import Synchronisation
 from .fixed_point import ValueFlow
 from .memory import is_memory_effect_free
 
@@ -117,7 +118,7 @@ def _is_single_lane(op: Operation) -> bool:
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
         return op.entry.traits.one_lane
-    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If)) or (isinstance(op, Function) and op.ONE_LANE)
+    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If, Synchronisation)) or (isinstance(op, Function) and op.ONE_LANE)
 
 
 __all__ = ["Uniformity", "analyse_uniformity", "runs_on_one_lane"]

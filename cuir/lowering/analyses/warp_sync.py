@@ -39,14 +39,17 @@ class WarpSyncs:
         before: Operations before which the lanes of the worker meet.
         inside: Stores between whose reads and writes they meet.
         warps: Operations before which it is enough that the lanes of each warp meet.
+        elided: Stores before which nobody needs to meet, since the same lanes wrote the same elements.
     """
 
     before: frozenset[Operation] = frozenset()
     inside: frozenset[Operation] = frozenset()
     warps: frozenset[Operation] = frozenset()
+    elided: frozenset[Operation] = frozenset()
 
     def __or__(self, other: WarpSyncs) -> WarpSyncs:
-        return WarpSyncs(self.before | other.before, self.inside | other.inside, (self.warps | other.warps) - self.before - other.before)
+        before, warps = self.before | other.before, self.warps | other.warps
+        return WarpSyncs(before, self.inside | other.inside, warps - before, (self.elided | other.elided) - warps - before)
 
 
 def find_warp_syncs(role: ops.Role) -> WarpSyncs:
@@ -142,7 +145,7 @@ class _WarpSyncs(Forward[_Touched]):
             if conflicts <= self.by_warps:
                 return state.without(self.by_warps) | now, WarpSyncs(frozenset(), inside, point)
             return now, WarpSyncs(point, inside)
-        return state | now, WarpSyncs(frozenset(), inside)
+        return state | now, WarpSyncs(inside=inside, elided=point if state.stable & now.stable else frozenset())
 
     def _joins_lanes(self, op: ops.Perform) -> bool:
         if self.warp_rows is not None and "bulk_store" in (op.entry.effects.group, op.entry.effects.drains):

@@ -11,11 +11,11 @@ from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
-from ..analyses.arrivals import awaits_all_signals
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
+from ..ir.synchronisation import ClusterSync
 from ..lowered import KERNEL, Cuda, TileRegisters, require_parameter_space
 from . import work_queues as queues
 from .address_sums import stride
@@ -234,10 +234,10 @@ class KernelPrinter(KernelContext):
             else:
                 with out.block(head):
                     self._emit_group(members)
-        if self.checked.cluster > 1:
-            if awaits_all_signals(self.kernel):
+        for op in self.kernel.body.block.ops:
+            if isinstance(op, ClusterSync) and op.argument is not None:
                 out.line("// no CTA signals another that is done")
-            else:
+            elif isinstance(op, ClusterSync):
                 out.line(f"__syncwarp();\n{self.target.format_phrase('sync of cluster')}  // no CTA leaves while another may signal it")
 
     def _emit_group(self, members: Sequence[ops.Role]) -> None:

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...text.source import Span
-from ..analyses.arrivals import find_fenced_arrivals
-from ..analyses.stores import stores_by_warps
-from ..analyses.warp_sync import WarpSyncs, find_warp_syncs
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import TileT
@@ -95,12 +92,6 @@ class RoleScope(Scope):
         super().__init__(kernel, role.threads.data if isinstance(role, ops.Role) else 32)
         self.role, self.single = role, single
         self.storages = Storages(role, self.threads, set(kernel.names))
-        joins = find_warp_syncs(role) if isinstance(role, ops.Role) else WarpSyncs()
-        self.joins = joins.before  # operations before which the lanes of the worker join
-        self.joins_of_warps = joins.warps  # operations before which the lanes of each warp join
-        self.joins_inside = joins.inside  # stores between whose reads and writes the lanes join
-        self.stores_by_warps = isinstance(role, ops.Role) and stores_by_warps(role)
-        self.fenced_arrivals = find_fenced_arrivals(role) if isinstance(role, ops.Role) else frozenset()  # preceded by a fence
         self._once: dict[str, str] = {}  # text -> name of the value that is computed once, at the start of the role
         self.start: list[str] = []  # lines that compute these values
 
@@ -148,15 +139,8 @@ class RoleScope(Scope):
         return tiles[::-1]
 
     # ---- lanes of a worker
-    @property
-    def storing_lane(self) -> str:
-        """Condition of the threads that issue the worker's asynchronous stores."""
-        return "if (lane == 0) " if self.stores_by_warps else self.first_lane
-
     def emit_join(self) -> None:
         """Emit a barrier of the worker's lanes: work before it happens before work after it."""
-        if self.single:
-            return
         if self.threads == 32:
             self.out.line("__syncwarp();")
         else:

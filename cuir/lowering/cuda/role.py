@@ -180,15 +180,11 @@ class RolePrinter(RoleScope):
             self.emit_statement(op, batch)
 
     def emit_statement(self, op: Operation, batch: Sequence[Operation]) -> None:
-        """Emit an operation with the synchronisation that precedes it."""
+        """Emit an operation."""
         if isinstance(op, (ops.At, ops.Yield, ops.Constant, machine.HandOut)) or (len(op.results) == 1 and is_inlined(op.results[0])):
             return
         self.elements.start_statement()
         self.out.mark(self.span(op))
-        if any(part in self.joins for part in batch):
-            self.emit_join()
-        elif any(part in self.joins_of_warps for part in batch):
-            self.out.line("__syncwarp();")
         if isinstance(op, ops.Apply):
             self._emit_apply(op)
         elif isinstance(op, ops.Perform):

@@ -13,6 +13,7 @@ from ..analyses.liveness import iterate_leaves
 from ..analyses.variables import Variable, Variables
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT
+from ..ir.synchronisation import Synchronisation
 from .operator_text import CTYPE
 from .writer import identifier
 
@@ -117,4 +118,7 @@ def _find_declaration_point(paths: list[Path]) -> Operation:
         depth += 1
     block = paths[0][depth][0]
     heads = {p[depth][1] for p in paths}
-    return next(op for op in block.ops if op in heads)
+    point = next(op for op in block.ops if op in heads)
+    while isinstance(point.prev_op, Synchronisation):
+        point = point.prev_op
+    return point

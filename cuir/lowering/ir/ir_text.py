@@ -10,7 +10,7 @@ from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from . import machine_ops, machine_tiles, ops, row_parts
+from . import machine_ops, machine_tiles, ops, row_parts, synchronisation
 from . import machine_ops as machine
 from .ir_types import TYPES
 from .ops import Kernel
@@ -29,6 +29,7 @@ def dialect() -> Dialect:
             *row_parts.WORD_OPERATIONS,
             *row_parts.OPERATIONS,
             *machine_ops.WARP_OPERATIONS,
+            *synchronisation.OPERATIONS,
         ],
         list(TYPES),
     )

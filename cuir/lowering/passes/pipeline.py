@@ -26,6 +26,7 @@ from . import (
     hoist_loads_above_waits,
     hoist_work_item_values,
     inline_elementwise,
+    insert_synchronisation,
     limit_columns,
     load_fp8_as_f16,
     load_mask_words,
@@ -105,6 +106,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),
     Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
     Pass(wait_before_copy, "wait for a product in flight before its registers are copied", needed=True),
+    Pass(insert_synchronisation, "insert joins of lanes, proxy fences and the cluster's last sync"),
     Pass(select_instructions, "select how loads, stores and loops are done on the target", needed=True),
 )
 

@@ -13,6 +13,7 @@ from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.analyses import Facts
 from cuir.lowering.cuda.frame import KernelPrinter
+from cuir.lowering.passes import insert_synchronisation
 from cuir.syntax.parser import parse
 from tests.lowering.host import GXX, on_cpu
 from tests.lowering.tile_ir import clean, program
@@ -30,6 +31,7 @@ def print_role(body: str) -> str:
     """The text of the role."""
     checked = program(HEAD + "".join(f"        {line}\n" for line in body.split("\n")))
     kernel = clean(checked)
+    insert_synchronisation.run(kernel)
     source = KernelPrinter(kernel, checked, Facts(kernel), frozenset(), {}).emit().source
     return source[source.index("// ---- role one") :]
 

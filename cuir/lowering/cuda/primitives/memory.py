@@ -268,16 +268,12 @@ def store(role: RolePrinter, op: ops.Perform) -> None:
     if isinstance(place.type, SharedT):
         ref = role.places.shared(place)
         array = role.elements.array(value)
-        if op in role.joins_inside:
-            role.emit_join()
         base = role.out.temp("to")
         role.out.line(f"const uint32_t {base} = {ref.address};")
         role.target.code("store", way_of(op))(role, SharedStore(op, ref, base, array, t))
         return
     name = role.places.box(place).tensor if isinstance(place.type, TensorT) else role.places.elements(place)[0]
     array = role.elements.array(value)
-    if op in role.joins_inside:
-        role.emit_join()
     role.target.code("store to a tensor", way_of(op))(role, TensorStore(op, name, array, t))
 
 
@@ -335,12 +331,9 @@ def store_number(role: RolePrinter, place: SSAValue, value: SSAValue, adds: bool
     """Emit a store, or an addition, of a scalar by one lane."""
     name, indices = role.places.elements(place)
     text = strip(role.elements.scalar(value))
-    if not role.single:
-        role.emit_join()
     if name in role.kernel.checked.shared:
         address = role.places.shared_element(name, indices)
         role.out.line(f"{role.first_lane}cuir::put<{MEMORY[dtype_of(value)]}>({address}, {text});")
-        role.emit_join()
         return
     location = f"{identifier(name)}[{role.kernel.make_offset(name, [role.elements.scalar(i) for i in indices])}]"
     dtype = role.kernel.tensors[name].dtype

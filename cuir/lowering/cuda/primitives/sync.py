@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from ...ir import machine_ops, ops
 from ...ir.ir_types import TileT
+from ...ir.synchronisation import Join
 from ..operator_text import strip
 from ..registry import prints
 from ..writer import identifier
@@ -62,6 +63,15 @@ def sync(role: RolePrinter, op: ops.Perform) -> None:
     threads = sum(r.workers * r.threads for r in checked.roles)
     whole = threads == checked.threads
     role.out.line("__syncthreads();" if whole else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part")
+
+
+@prints("tile.join")
+def join(role: RolePrinter, op: Join) -> None:
+    """Emit a barrier of a worker's lanes, or of each warp's; nothing for an elided one."""
+    if op.lanes.data == "worker":
+        role.emit_join()
+    elif op.lanes.data == "warps":
+        role.out.line("__syncwarp();")
 
 
 @prints("warp_any")

@@ -29,8 +29,6 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {view.address};")
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
-    if not role.single:
-        role.emit_join()  # after earlier reads of the place by other lanes
     width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
     dim = tensor.dims[-1]
     whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
@@ -86,7 +84,6 @@ def copy_commit(role: RolePrinter, op: ops.Perform) -> None:
 def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait for all but the last `n` async groups."""
     role.out.line(f"cute::cp_async_wait<{int(op.const('n'))}>();")
-    role.emit_join()
 
 
 @PRINTERS.code_of("load", "ldmatrix")

@@ -11,6 +11,7 @@ from ...cuda.operator_text import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops
+from ...ir.synchronisation import ProxyFence
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -39,7 +40,6 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
         _keep_reads_before(role)
         role.out.line(f"cuir::expect({bar}, {size});")
         return
-    role.out.line("__syncwarp();")
     if role.threads == 32:
         role.out.line(f"if (lane == 0) cuir::expect({bar}, {size});")
     else:
@@ -52,8 +52,6 @@ def arrive(role: RolePrinter, op: ops.Perform) -> None:
     bar, ctas = barrier(role, op.arg("bar")), select_ctas(role.kernel.checked, op.const("cluster", False))
     if role.single:
         _keep_reads_before(role)
-    if op in role.fenced_arrivals:
-        role.out.line("cutlass::arch::fence_view_async_shared();")
     if ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers:
         if role.single:
             role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::release_cluster({bar}, {ctas.rank('cta')});")
@@ -80,6 +78,12 @@ def wait(role: RolePrinter, op: ops.Perform) -> None:
 def fence_async(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a fence between ordinary and asynchronous accesses."""
     role.out.line("cuir::fence_proxy();" if op.const("tensors") else "cutlass::arch::fence_view_async_shared();")
+
+
+@PRINTERS.prints("tile.proxy_fence")
+def proxy_fence(role: RolePrinter, op: ProxyFence) -> None:
+    """Emit a fence between ordinary reads of shared memory and later writes by the copy engine."""
+    role.out.line("cutlass::arch::fence_view_async_shared();")
 
 
 @PRINTERS.text_of("cta_rank")

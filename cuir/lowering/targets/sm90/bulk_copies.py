@@ -91,7 +91,6 @@ def _collect_copies(op: ops.Perform) -> Sequence[Operation]:
 def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
     """Emit bulk copies, issued by one lane."""
     each = [(op, _make_copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
-    role.emit_join()
     # the compiler knows that an elected lane is a single one
     with (
         nullcontext() if role.single else role.out.block("if (cute::elect_one_sync())" if role.threads == 32 else role.first_lane.rstrip())
@@ -127,25 +126,21 @@ def _emit_on_one_lane(role: RolePrinter, lines: list[str]) -> None:
 @PRINTERS.prints("store_async")
 def store_async(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a bulk store, by each warp for its rows if it wrote them, else by one lane."""
-    split = role.stores_by_warps
+    split = bool(op.const("by_warps"))
     name, rank, pieces = _split_into_panels(role, op, 4 if split else 1)
     function = f"cute::SM90_TMA_{'REDUCE_ADD' if op.const('add') else 'STORE'}_{rank}::copy"
     lines = [f"{function}(&{name}, {address}, {coordinates});" for address, coordinates in pieces] + ["cute::tma_store_arrive();"]
     if split:
         role.kernel.record_choice("each warp stores the 16 rows that it wrote, without waiting for the others", role.span(op))
-        with role.out.block("__syncwarp();\nif (lane == 0)"):
+        with role.out.block("if (lane == 0)"):
             for line in lines:
                 role.out.line(line)
         return
-    role.emit_join()  # what all lanes wrote and fenced
     _emit_on_one_lane(role, lines)
 
 
 @PRINTERS.prints("store_wait")
 def store_wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait until all but the last `n` bulk stores of the worker have read shared memory."""
-    role.out.line(f"{role.storing_lane}cute::tma_store_wait<{op.const('n', 0)}>();")
-    if role.stores_by_warps:
-        role.out.line("__syncwarp();")
-    else:
-        role.emit_join()
+    lane = "if (lane == 0) " if op.const("by_warps") else role.first_lane
+    role.out.line(f"{lane}cute::tma_store_wait<{op.const('n', 0)}>();")

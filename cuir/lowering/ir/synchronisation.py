@@ -1,0 +1,137 @@
+"""Synchronisation that a worker's lanes need: joins, proxy fences, the last sync of a cluster's CTAs.
+
+The pass `insert_synchronisation` adds these operations. A join says which lanes meet, and if fewer meet than all of the
+worker, because of what that suffices. For the sequential evaluator they do nothing; the evaluator of lanes
+(lane_order.py) runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute, Operation
+from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from ...ops.meaning import Value
+
+Lanes = Literal["worker", "warps", "none"]
+# arguments for joins of fewer lanes
+ONE_LANE = "one lane runs the role"
+OWN_ROWS = "each warp accesses its own rows alone"
+SAME_LANES = "the same lanes write the same elements"
+ARRIVAL_OF_WARPS = "each warp arrives for itself"
+ALL_AWAITED = "each signal is awaited before its CTA exits"
+
+
+class Synchronisation(IRDLOperation):
+    """An operation that orders accesses, and has neither operands nor results."""
+
+    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
+        return []
+
+
+def _print_argument(printer: Printer, argument: StringAttr | None) -> None:
+    if argument is not None:
+        printer.print_string(" because ")
+        printer.print_attribute(argument)
+
+
+def _parse_argument(parser: Parser) -> dict[str, Attribute]:
+    if parser.parse_optional_keyword("because") is None:
+        return {}
+    return {"argument": StringAttr(parser.parse_str_literal("an argument"))}
+
+
+@irdl_op_definition
+class Join(Synchronisation):
+    """A point at which lanes of a worker meet: their accesses before it happen before those after it.
+
+    lanes: "worker": all lanes; "warps": those of each warp; "none": the join is elided. The last two have an argument.
+    """
+
+    name = "tile.join"
+    lanes = prop_def(StringAttr)
+    argument = opt_prop_def(StringAttr)
+
+    def verify_(self) -> None:
+        if self.lanes.data not in ("worker", "warps", "none"):
+            raise VerifyException(f"lanes of the worker, of warps or none meet, not `{self.lanes.data}`")
+        if (self.argument is None) != (self.lanes.data == "worker"):
+            raise VerifyException("a join of fewer lanes than the worker's has an argument, and no other")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.lanes.data}")
+        _print_argument(printer, self.argument)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        lanes = StringAttr(parser.parse_identifier("which lanes"))
+        return cls(properties={"lanes": lanes, **_parse_argument(parser)})
+
+
+def join(lanes: Lanes, argument: str = "") -> Join:
+    """Make a join; one of fewer lanes than the worker's has an argument."""
+    properties: dict[str, Attribute] = {"lanes": StringAttr(lanes)}
+    if argument:
+        properties["argument"] = StringAttr(argument)
+    return Join(properties=properties)
+
+
+@irdl_op_definition
+class ProxyFence(Synchronisation):
+    """A fence between ordinary reads of shared memory and later writes by the copy engine."""
+
+    name = "tile.proxy_fence"
+
+    def print(self, printer: Printer) -> None: ...
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        return cls()
+
+
+@irdl_op_definition
+class ClusterSync(Synchronisation):
+    """The end of a kernel of clusters, behind its roles: no CTA exits while another may signal it.
+
+    With an argument it is elided.
+    """
+
+    name = "tile.cluster_sync"
+    argument = opt_prop_def(StringAttr)
+
+    def print(self, printer: Printer) -> None:
+        _print_argument(printer, self.argument)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        return cls(properties=_parse_argument(parser))
+
+
+def cluster_sync(argument: str = "") -> ClusterSync:
+    """Make the last sync of a cluster; one with an argument is elided."""
+    return ClusterSync(properties={"argument": StringAttr(argument)} if argument else {})
+
+
+OPERATIONS: list[type[Operation]] = [Join, ProxyFence, ClusterSync]
+
+__all__ = [
+    "ALL_AWAITED",
+    "ARRIVAL_OF_WARPS",
+    "ONE_LANE",
+    "OPERATIONS",
+    "OWN_ROWS",
+    "SAME_LANES",
+    "ClusterSync",
+    "Join",
+    "Lanes",
+    "ProxyFence",
+    "Synchronisation",
+    "cluster_sync",
+    "join",
+]

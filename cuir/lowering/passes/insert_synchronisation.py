@@ -1,0 +1,139 @@
+"""Insert joins of lanes, proxy fences and the cluster's last sync, which order accesses of different lanes and engines.
+
+A worker is sequential as a whole, its lanes are not. Lanes join where `analyses/warp_sync.py` finds that one depends on
+another, around stores of scalars (which one lane does), before copies and stores that one lane issues, and after waits
+for them. Each warp joins before its arrival. A proxy fence precedes arrivals that `analyses/arrivals.py` names.
+
+Without this pass the kernel has none of them, and its results are undefined.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import BoolAttr, DictionaryAttr
+from xdsl.ir import Operation
+
+from ...ops.base import PRODUCTS
+from ..analyses.arrivals import awaits_all_signals, find_fenced_arrivals
+from ..analyses.memory import iterate_accesses, iterate_evaluated
+from ..analyses.stores import stores_by_warps
+from ..analyses.uniformity import runs_on_one_lane
+from ..analyses.warp_sync import find_warp_syncs, is_scalar_store
+from ..ir import ops
+from ..ir.ir_types import SharedT, is_scalar
+from ..ir.ir_walk import every, is_inlined, unmark
+from ..ir.synchronisation import (
+    ALL_AWAITED,
+    ARRIVAL_OF_WARPS,
+    ONE_LANE,
+    OWN_ROWS,
+    SAME_LANES,
+    Join,
+    ProxyFence,
+    cluster_sync,
+    join,
+)
+from .rewriting import before
+
+
+def run(kernel: ops.Kernel) -> None:
+    """Insert the synchronisation of each role, and of the cluster."""
+    for role in kernel.roles:
+        _insert_into_role(role)
+    if kernel.cluster.data > 1:
+        end = kernel.body.block.last_op
+        assert end is not None
+        before(end, cluster_sync(ALL_AWAITED if awaits_all_signals(kernel) else ""))
+
+
+def _insert_into_role(role: ops.Role) -> None:
+    syncs, fenced, by_warps = find_warp_syncs(role), find_fenced_arrivals(role), stores_by_warps(role)
+    one_lane = runs_on_one_lane(role)
+
+    def make_join(op: Operation) -> Join:
+        """Return the join that an operation needs of its worker."""
+        if one_lane:
+            return join("none", ONE_LANE)
+        return join("warps", OWN_ROWS) if by_warps and isinstance(op, ops.Perform) and _is_bulk_store(op) else join("worker")
+
+    for op in list(every(role)):
+        if op in syncs.inside:
+            _compute_before(op)
+        if op in syncs.before or op in syncs.inside:
+            _insert_before_run(op, join("none", ONE_LANE) if one_lane else join("worker"))
+        elif op in syncs.warps:
+            _insert_before_run(op, join("warps", OWN_ROWS))
+        elif op in syncs.elided:
+            _insert_before_run(op, join("none", SAME_LANES))
+        if not isinstance(op, ops.Perform):
+            continue
+        effects = op.entry.effects
+        if by_warps and _is_bulk_store(op):
+            op.properties["consts"] = DictionaryAttr({**op.consts.data, "by_warps": BoolAttr.from_bool(True)})
+        if is_scalar_store(op):
+            before(op, make_join(op))
+            if any(a.writes and isinstance(a.array, ops.Shared) for a in iterate_accesses(op)):
+                _after(op, make_join(op))
+        elif op.kind.joins_worker and effects.drains:
+            _after(op, make_join(op))
+        elif op.kind.joins_worker and effects.group or effects.completes:
+            if _find_run_start(op) is op:
+                before(op, make_join(op))
+        if op in fenced:
+            before(op, ProxyFence())
+        if effects.expects:
+            before(op, join("none", ONE_LANE) if one_lane else _make_join_of_warps(role))
+
+
+def _make_join_of_warps(role: ops.Role) -> Join:
+    return join("worker") if role.threads.data == 32 else join("warps", ARRIVAL_OF_WARPS)
+
+
+def _is_bulk_store(op: ops.Perform) -> bool:
+    return "bulk_store" in (op.entry.effects.group, op.entry.effects.drains)
+
+
+def _after(op: Operation, new: Operation) -> None:
+    assert op.parent is not None
+    new.location = op.location
+    op.parent.insert_op_after(new, op)
+
+
+def _compute_before(op: Operation) -> None:
+    """Give registers to what a store reads from memory that it writes, so that a join fits between."""
+    for part in list(iterate_evaluated(op)):
+        if part is not op and isinstance(part, ops.Perform):
+            unmark(part)
+
+
+def _insert_before_run(op: Operation, new: Join) -> None:
+    """Insert a join before an operation, or before the products that are issued together with it."""
+    start = _find_run_start(op)
+    previous = start.prev_op
+    if start is not op and isinstance(previous, Join):  # of an earlier product of the run
+        if new.lanes.data == "worker":
+            previous.properties.clear()
+            previous.properties.update(new.properties)
+        return
+    before(start, new)
+
+
+def _find_run_start(op: Operation) -> Operation:
+    """Return the first of the copies or products in a row that are issued together."""
+    effects = op.entry.effects if isinstance(op, ops.Perform) else None
+    if effects is None or not (effects.completes or effects.group == PRODUCTS):
+        return op
+    start, previous = op, op.prev_op
+    while previous is not None:
+        if isinstance(previous, ops.Perform) and previous.op == op.op:  # type: ignore[attr-defined]
+            start = previous
+        elif not _is_in_between(previous, effects.group == PRODUCTS):
+            break
+        previous = previous.prev_op
+    return start
+
+
+def _is_in_between(op: Operation, among_products: bool) -> bool:
+    """Return whether an operation may stand between copies or products that are issued together."""
+    if isinstance(op, (ops.At, ops.Constant)) or (len(op.results) == 1 and is_inlined(op.results[0])):
+        return True
+    return among_products and isinstance(op, ops.Apply) and is_scalar(op.result)
