@@ -118,7 +118,9 @@ def _is_single_lane(op: Operation) -> bool:
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
         return op.entry.traits.one_lane
-    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If, Synchronisation)) or (isinstance(op, Function) and op.ONE_LANE)
+    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If, Synchronisation)) or (
+        isinstance(op, Function) and op.ONE_LANE
+    )
 
 
 __all__ = ["Uniformity", "analyse_uniformity", "runs_on_one_lane"]

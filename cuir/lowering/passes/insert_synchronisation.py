@@ -1,10 +1,11 @@
 """Insert joins of lanes, proxy fences and the cluster's last sync, which order accesses of different lanes and engines.
 
-A worker is sequential as a whole, its lanes are not. Lanes join where `analyses/warp_sync.py` finds that one depends on
-another, around stores of scalars (which one lane does), before copies and stores that one lane issues, and after waits
-for them. Each warp joins before its arrival. A proxy fence precedes arrivals that `analyses/arrivals.py` names.
+The threads of a worker join before a thread accesses memory that another has accessed. If no warp accesses another's
+rows, only the lanes of a warp join.
 
-Without this pass the kernel has none of them, and its results are undefined.
+Lanes also join around what one lane does for all: stores of scalars, bulk copies and stores, waits for these. Each warp
+joins before it announces bytes. A proxy fence precedes the arrivals that `analyses/arrivals.py` names. Without this pass
+the kernel has no synchronisation within workers, and its results are undefined.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..analyses.stores import stores_by_warps
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.warp_sync import find_warp_syncs, is_scalar_store
 from ..ir import ops
-from ..ir.ir_types import SharedT, is_scalar
+from ..ir.ir_types import is_scalar
 from ..ir.ir_walk import every, is_inlined, unmark
 from ..ir.synchronisation import (
     ALL_AWAITED,
@@ -75,9 +76,8 @@ def _insert_into_role(role: ops.Role) -> None:
                 _after(op, make_join(op))
         elif op.kind.joins_worker and effects.drains:
             _after(op, make_join(op))
-        elif op.kind.joins_worker and effects.group or effects.completes:
-            if _find_run_start(op) is op:
-                before(op, make_join(op))
+        elif op.kind.joins_worker and (effects.group or effects.completes) and _find_run_start(op) is op:
+            before(op, make_join(op))
         if op in fenced:
             before(op, ProxyFence())
         if effects.expects:

@@ -1,0 +1,119 @@
+"""Synchronisation in the IR: where it stands, what it says, and that printing adds none."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir.lowering.analyses.memory import array_of
+from cuir.lowering.cuda import print_scope, role
+from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_text import parse, show
+from cuir.lowering.ir.ir_walk import every, mark
+from cuir.lowering.ir.synchronisation import ClusterSync, Join, Synchronisation
+from cuir.lowering.passes import insert_synchronisation
+from cuir.lowering.passes.pipeline import optimise
+from tests.lowering.ir import cases
+from tests.lowering.tile_ir import clean, kernel_of, program
+from tests.lowering.tile_ir import role as make_role
+
+FRAME = """
+@kernel(arch="sm_90a")
+def f(X: Global[f32, 64, 64], Y: Global[f32, 64, 64]):
+    a, h, g = shared(f32, [64, 64]), shared(f16, [64, 64]), shared(f16, [64, 64])
+    full, free = mbarrier(1), mbarrier(1)
+    with role("one", warpgroups=1):
+        x = load(X[0:64, :])
+"""
+
+
+def list_around(*lines: str) -> list[str]:
+    """Return the synchronisation of a role, and the operations with effects between."""
+    kernel = clean(program(FRAME + "".join(f"        {line}\n" for line in lines)))
+    insert_synchronisation.run(kernel)
+    kernel.verify()
+    assert show(parse(show(kernel))) == show(kernel)
+    result = list[str]()
+    for op in every(kernel.roles[0]):
+        if isinstance(op, Join):
+            result.append(f"{op.lanes.data}: {op.argument.data}" if op.argument else op.lanes.data)
+        elif isinstance(op, Synchronisation):
+            result.append(op.name)
+        elif isinstance(op, ops.Perform) and not (op.op == "load" and isinstance(array_of(op.arg("view")), ops.Tensor)):
+            result.append(op.op)
+    return result
+
+
+OWN, SAME = "warps: each warp accesses its own rows alone", "none: the same lanes write the same elements"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["store(a, x)", "store(Y[0:64, :], load(a))"], ["store", "worker", "load", "store"]),
+        (["store(a[3, 5], 1.0)"], ["worker", "store", "worker"]),  # one lane does it
+        (["store(Y[3, 5], 1.0)"], ["worker", "store"]),
+        (["store(Y[0:64, :], x)", "store(Y[0:64, :], x + 1.0)"], ["store", SAME, "store"]),
+        (["fence_async()", "store_async(a, Y[0:64, :])", "store_wait()"], ["fence_async", "worker", "store_async", "store_wait", "worker"]),
+        (
+            ["store(a, x)", "fence_async()", "store_async(a, Y[0:64, :])", "store_wait()"],
+            ["store", "fence_async", OWN, "store_async", "store_wait", OWN],
+        ),
+        (["full.expect(nbytes(a))", "full.wait(0)"], ["warps: each warp arrives for itself", "mbarrier.expect", "mbarrier.wait"]),
+        (
+            ["full.wait(0)", "y = load(a)", "free.arrive()", "free.wait(0)", "copy_async(X[0:64, :], a, full)", "store(Y[0:64, :], y)"],
+            ["mbarrier.wait", "load", "tile.proxy_fence", "mbarrier.arrive", "mbarrier.wait", "worker", "copy_async.bulk", "store"],
+        ),
+        (
+            ["full.wait(0)", "copy_async(X[0:64, :], a, full)", "copy_async(X[0:64, :], a, full)"],
+            ["mbarrier.wait", "worker", "copy_async.bulk", "copy_async.bulk"],
+        ),
+        (
+            ["store(g, cast(x, f16))", "fence_async()", "p = mma_async(h, h)", "q = mma_async(h, g)", "mma_wait(p, q)"],
+            ["store", "fence_async", "worker", "mma_async", "mma_async", "mma_wait"],
+        ),
+    ],
+)
+def test_synchronisation_stands_where_it_is_needed(lines: list[str], expected: list[str]) -> None:
+    assert list_around(*lines) == expected
+
+
+def test_a_store_that_reads_what_it_writes_gets_its_values_first() -> None:
+    created = make_role(
+        '%r = tile.apply "rows"() : !tile.reg<i32, 64, 1>',
+        "%p = tile.at %Y[%r, %0] : !tile.element<f32, 64, 1>",
+        '%g = tile.perform "gather"(place: %p) : !tile.reg<f32, 64, 1>',
+        'tile.perform "store"(place: %p, tile: %g)',
+    )
+    gather, store = (op for op in created.body.block.ops if isinstance(op, ops.Perform))
+    mark(gather)
+    insert_synchronisation.run(kernel_of(created))
+    assert not gather.attributes and isinstance(store.prev_op, Join)
+
+
+def test_a_role_on_one_lane_elides_its_joins() -> None:
+    kernel = cases.case("expert plain f16").built.clone()
+    optimise(kernel)
+    joins = [op for op in every(kernel.roles[0]) if isinstance(op, Join)]
+    assert joins and {(j.lanes.data, j.argument and j.argument.data) for j in joins} == {("none", "one lane runs the role")}
+
+
+@pytest.mark.parametrize(("name", "elided"), [("expert cluster f16", False), ("gemm f16", None)])
+def test_ctas_of_a_cluster_meet_at_the_end(name: str, elided: bool | None) -> None:
+    kernel = cases.case(name).built.clone()
+    insert_synchronisation.run(kernel)
+    syncs = [op for op in kernel.body.block.ops if isinstance(op, ClusterSync)]
+    assert [op.argument is not None for op in syncs] == ([] if elided is None else [elided])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [('tile.join worker because "no"', "has an argument"), ("tile.join warps", "has an argument"), ("tile.join all", "not `all`")],
+)
+def test_wrong_joins_are_refused(text: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        make_role(text)
+
+
+def test_printers_find_nothing_themselves() -> None:
+    for module in (print_scope, role):
+        assert not {"find_warp_syncs", "find_fenced_arrivals", "stores_by_warps"} & vars(module).keys()
