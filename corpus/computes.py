@@ -51,6 +51,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "sigmoid": {"flash_fwd": Computed("causal_sigmoid")},
     "gemm": {"gemm": Computed("gelu_gemm")},
     "gemm_clusters": {"gemm": Computed("gelu_gemm")},
+    "gemm_sm75": {"gemm": Computed("gelu_gemm")},
     "flash_bwd": {"flash_bwd": Computed("causal_backward"), "delta": Computed("attention_delta")},
     "decode_paged": {"decode": Computed("paged_decode", {"G": 4, "PAGE": 16}), "combine": Computed("combine_parts")},
 }

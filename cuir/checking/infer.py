@@ -13,6 +13,7 @@ from typing import Any
 from ..ops import Op
 from ..ops.base import PRODUCTS
 from ..ops.expressions import attribute, get_called_op, method, methods, operator, subscript, traits
+from ..ops.limits import TARGETS
 from ..ops.rules import broadcast
 from ..syntax.nodes import (
     Assign,
@@ -486,7 +487,8 @@ class Typer:
     def is_allowed(self, op: Op, call: Call) -> bool:
         ok = True
         if self.kernel.arch not in op.archs:
-            self.sink.error("S217", f"{op.written} needs {' or '.join(op.archs)}, this kernel is for {self.kernel.arch}", call.span)
+            message = f"{op.written} needs {' or '.join(op.archs)}, this kernel is for {self.kernel.arch}"
+            self.sink.error("S217", message, call.span, TARGETS[self.kernel.arch].find_substitute(*op.needs))
             ok = False
         inside = self.role_name is not None
         if (op.where == "declaration" and inside) or (op.where == "role" and not inside):

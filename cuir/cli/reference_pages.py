@@ -20,7 +20,7 @@ _HEAD = """\
 This page is generated from the table in `cuir/ops`. `cuir ops NAME` prints one entry and the files that implement it.
 [language.md](language.md) shows how primitives fit together, [semantics.md](semantics.md) their exact meaning.
 
-An entry is allowed only inside a role of warps or warpgroups, on {archs}, unless it says otherwise.
+An entry is allowed only inside a role of warps or warpgroups, {archs}, unless it says otherwise.
 *const* means known at compile time.
 """
 
@@ -155,7 +155,7 @@ def as_json(op: Op) -> dict[str, Any]:
 
 def markdown() -> str:
     """Return the whole reference as one page."""
-    parts = [_HEAD.format(archs=", ".join(list_architectures()))]
+    parts = [_HEAD.format(archs=_name_architectures(list_architectures()))]
     for family, ops in families().items():
         parts.append(f"## {family.capitalize()}\n")
         for body, alike in itertools.groupby(ops, _describe):
@@ -176,12 +176,17 @@ def _describe(op: Op) -> str:
             continue
         default = f"; default: {p.default}" if p.default else ""
         lines.append(f"* `{p.name}`: {p.description}{default}")
-    archs = [] if op.archs == list_architectures() else [f"only on {', '.join(op.archs)}"]
+    archs = [] if op.archs == list_architectures() else [_name_architectures(op.archs)]
     position = ["allowed only outside of roles"] if op.traits.makes == "workers" else _PLACES.get(op.where, [])
     if facts := [*position, *_WORKERS.get(op.workers, []), *archs]:
         lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))
     return "\n".join([op.doc, *([""] if lines else []), *lines])
+
+
+def _name_architectures(archs: tuple[str, ...]) -> str:
+    """Return the architectures of an entry; by the first one, if no later one lacks the entry."""
+    return f"from {archs[0]} on" if archs == list_architectures()[-len(archs) :] else f"only on {', '.join(archs)}"
 
 
 def families() -> dict[str, list[Op]]:

@@ -1,4 +1,4 @@
-"""Asynchronous memory: bulk copies and stores of the copy engine, cp.async of sm_80."""
+"""Asynchronous memory: bulk copies and stores of the copy engine, cp.async."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ def _copy_bulk(cx: CallContext) -> Type:
     "asynchronous memory",
     BOX,
     SHARED,
+    needs=("cp_async",),
     spelling="copy_async",
     effects=Effects(
         accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
@@ -112,7 +113,13 @@ def _copy_cp(cx: CallContext) -> Type:
     return Void()
 
 
-@op("copy_commit", "asynchronous memory", effects=Effects(commits="cp_async"), doc="Closes the worker's open group of cp.async copies.")
+@op(
+    "copy_commit",
+    "asynchronous memory",
+    needs=("cp_async",),
+    effects=Effects(commits="cp_async"),
+    doc="Closes the worker's open group of cp.async copies.",
+)
 def _commit(cx: CallContext) -> Type:
     return Void()
 
@@ -121,6 +128,7 @@ def _commit(cx: CallContext) -> Type:
     "copy_wait",
     "asynchronous memory",
     Param("n", "const i32"),
+    needs=("cp_async",),
     effects=Effects(drains="cp_async"),
     traits=Traits(joins_worker=True),
     doc="Waits until at most the worker's n last closed groups of copies are in flight (cp.async.wait_group n).",

@@ -36,6 +36,12 @@ class Target:
     def has(self, *features: str) -> bool:
         return self.features.issuperset(features)
 
+    def find_substitute(self, *features: str) -> str | None:
+        """Return what a program does on this card without the first of these features that it lacks, or None."""
+        missing = next((f for f in features if f not in self.features), "")
+        words = next((words for needed, words in SUBSTITUTES.get(missing, {}).items() if not needed or needed in self.features), None)
+        return f"{self.name} has {words}" if words is not None else None
+
     def runs_on(self, capability: tuple[int, int]) -> bool:
         """Return whether a device of this compute capability runs its code."""
         return capability >= self.capability if self.portable else capability == self.capability
@@ -69,6 +75,8 @@ def _make_target(place: Path, values: Mapping[str, Any]) -> Target:
 
 
 _TABLES = _read_tables()
+# What a program does on an earlier card than the first one with a feature: words, behind a feature that they need or "".
+SUBSTITUTES: dict[str, dict[str, str]] = {name: words for values in _TABLES.values() for name, words in values.get("instead", {}).items()}
 # Features, each described in the table of the first architecture that has it.
 FEATURES: dict[str, str] = {name: text for values in _TABLES.values() for name, text in values.get("introduces", {}).items()}
 # The values of `arch=`, in the order of compute capabilities.

@@ -135,6 +135,7 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 1),
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 2),
     ("gemm_clusters", "gemm", {}, {"M": 300, "N": 304, "K": 200}, {}, 2),
+    ("gemm_sm75", "gemm", {}, {"M": 200, "N": 72, "K": 200}, {}, 1),
     ("flash_bwd", "delta", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {}, 1),
     ("flash_bwd", "flash_bwd", {"D": 64}, BACKWARD, {"scale": 0.1}, 2),
     (

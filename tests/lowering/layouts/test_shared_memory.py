@@ -28,7 +28,7 @@ from cuir.lowering.layouts.shared_memory import (
     swizzle_address,
 )
 from cuir.lowering.layouts.tile_layouts import CHUNKS, EIGHTS, FOURS, FULL, TileLayout
-from cuir.lowering.targets import sm80, sm90
+from cuir.lowering.targets import sm75, sm80, sm90
 from cuir.lowering.targets.sm90.warpgroup_products import SBO, Operand
 from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, DTYPES, F16
@@ -141,7 +141,7 @@ def test_printed_addresses_of_ldmatrix_and_stmatrix_are_those_of_the_layouts(row
     body = re.sub(rf"\buint32_t {name[1]}\[\d+\];", "", re.sub(rf"\b{name[1]}\[", "x[", body)).replace(f"({name[1]},", "(x,")
     stores = re.sub(r"asm volatile\(\"stmatrix.*?;\n", 'say("store", to, x[i]);\n', "\n".join(_parts("store_matrix", "store_slabs")))
     source, program = tmp_path / "host.cpp", tmp_path / "host"
-    addresses = "\n".join([COMMON["at"].text, read_parts(sm80.INCLUDE, "matrices")["beyond"].text]).replace('asm("" : "+r"(first));', "")
+    addresses = "\n".join([COMMON["at"].text, read_parts(sm75.INCLUDE, "matrices")["beyond"].text]).replace('asm("" : "+r"(first));', "")
     stores = re.sub(r"asm\(\"\" : .*?;", "", stores)
     source.write_text(HARNESS % (addresses, stores, registers, registers, body))
     subprocess.run([str(GXX), "-std=c++17", "-O1", "-w", "-o", program, source], check=True)
@@ -211,7 +211,7 @@ def test_printed_loads_of_left_operands_are_those_of_the_layouts(
     loads = re.search(r"\b(\w+)\[(?:4 \* )?i_ \+ 0\]", body)
     assert loads
     registers = layout.count((128, columns), threads) * size // 4
-    functions = [COMMON["at"].text, read_parts(sm80.INCLUDE, "matrices")["beyond"].text]
+    functions = [COMMON["at"].text, read_parts(sm75.INCLUDE, "matrices")["beyond"].text]
     places = [read_parts(sm80.INCLUDE, "products_f32")["places"].text, read_parts(sm90.INCLUDE, "products_8bit")["load_left"].text]
     source, program = tmp_path / "host.cpp", tmp_path / "host"
     written = (re.sub(r"asm\(\"\" : .*?;", "", "\n".join(t)) for t in (functions, places))

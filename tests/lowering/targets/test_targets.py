@@ -97,6 +97,7 @@ def test_what_an_architecture_lacks_is_refused(arch: str) -> None:
 def test_which_devices_run_which_code() -> None:
     devices = [(7, 5), (8, 0), (8, 9), (9, 0), (10, 0)]
     assert {t.name: [d for d in devices if t.runs_on(d)] for t in TARGETS.values()} == {
+        "sm_75": devices,
         "sm_80": devices[1:],
         "sm_90a": [(9, 0)],
         "sm_100a": [(10, 0)],

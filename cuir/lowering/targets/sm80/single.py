@@ -69,6 +69,7 @@ def _make_step_address(ref: SharedRef, at: str, k: str, more: str) -> str:
     return f"{at}[({k}) / 2 % 2] + {ref.alloc.rows * PANEL_BYTES} * (({k}) / 4) + {more}"
 
 
+@PRINTERS.choice("multiply singles")
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     """Emit `target += a @ b`, in the number of TF32 parts of the product.
 

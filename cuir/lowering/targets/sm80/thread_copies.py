@@ -1,4 +1,4 @@
-"""Printers of copies by threads: cp.async, and ldmatrix from swizzled panels of shared memory."""
+"""Printers of copies by threads: cp.async."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ...cuda.registry import Printers
 from ...ir import ops
 
 if TYPE_CHECKING:
-    from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
@@ -84,20 +83,3 @@ def copy_commit(role: RolePrinter, op: ops.Perform) -> None:
 def copy_wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait for all but the last `n` async groups."""
     role.out.line(f"cute::cp_async_wait<{int(op.const('n'))}>();")
-
-
-@PRINTERS.code_of("load", "ldmatrix")
-def load_blocks(role: RolePrinter, load: SharedLoad) -> None:
-    """Emit the load of a packed tile whose columns are a multiple of 16."""
-    ref, base = load.ref, load.base
-    frag = role.fragment(load.t)
-    first, rows = role.out.temp("first"), ref.alloc.rows
-    row = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15)"
-    role.out.line(f"const uint32_t {first} = cuir::at<{rows}>({base}, {row}, 16 * (lane >> 4));")
-    with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; p_ += 4)"):
-        per_slab = frag.groups * 2
-        j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
-        slab = f"{frag.slab} * (p_ / {per_slab})" if frag.slabs > 1 else "0"
-        location = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
-        name = load.target.name
-        role.out.line(f"cuir::load_matrix({location}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")

@@ -1,10 +1,10 @@
-"""Ways that the instructions of warps allow: ldmatrix, and reads of operands in the order of TF32 products."""
+"""The way of loads in the order of operands of TF32 products."""
 
 from __future__ import annotations
 
 from ...layouts.tile_layouts import EIGHTS
-from ...select.move_ways import Move, check_blocks, describe_blocks
-from ...select.ways import Verdict, Ways, fits, misfits
+from ...select.move_ways import Move
+from ...select.ways import Verdict, Ways, fits
 
 WAYS = Ways()
 
@@ -15,12 +15,3 @@ def load_eights(move: Move) -> Verdict | None:
     if move.tile.layout != EIGHTS:
         return None
     return fits("the tile is the left operand of TF32 products alone, whose right operands lie column by column")
-
-
-@WAYS.way("load", "ldmatrix")
-def load_blocks(move: Move) -> Verdict | None:
-    """Load four blocks of 8 x 8 halves at a time."""
-    if not move.is_matrix:
-        return None
-    reason = move.check_rows() or check_blocks(move)
-    return misfits(reason) if reason else fits(describe_blocks(move))

@@ -1,4 +1,4 @@
-// Products of f32 operands by TF32 instructions.
+// Products of f32 operands by TF32 instructions, and loads of neighbours in rows of floats.
 #pragma once
 #include "headers.cuh"
 #include "../../../include/addresses.cuh"
@@ -6,6 +6,14 @@
 namespace cuir {
 
 //@ section matrices
+
+//@ part load_words defines load_one, load_pair, load_pairs
+// Neighbours in a row of floats
+DEV float load_one(uint32_t from) { float a; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(a) : "r"(from) : "memory"); return a; }
+DEV void load_pair(uint32_t from, float& a, float& b) { asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory"); }
+DEV void load_pairs(uint32_t from, float& a, float& b, float& c, float& d) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "r"(from) : "memory");
+}
 
 //@ part in_parts defines as_tf32
 // A float as a number of TF32, or as the nearest one (ties away from 0) and what is left. The tensor core cuts off what TF32 lacks; the factor makes up for that on average,

@@ -3,7 +3,7 @@
 #include "headers.cuh"
 #include "../../../include/addresses.cuh"
 #include "../../../include/halves.cuh"
-#include "../../sm80/include/matrices.cuh"
+#include "../../sm75/include/matrices.cuh"
 #include "floats_8bit.cuh"
 
 namespace cuir {

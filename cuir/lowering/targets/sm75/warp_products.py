@@ -1,26 +1,28 @@
-"""Products of single warps (mma.sync)."""
+"""Products of single warps (mma.sync) whose operands ldmatrix loads, in steps of 16 of the inner dim.
+
+A target that extends sm_75 chooses its own instruction for a step, and those of operands that are no halves.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....syntax.types import BF16, F16, F32
+from ....syntax.types import F32, DType
 from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from . import single
 
 if TYPE_CHECKING:
+    from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
-NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
 
 
 @PRINTERS.prints("mma")
 def mma(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit mma.sync m16n8k16, for f32 m16n8k8: each warp multiplies 16 rows of each slab.
+    """Emit mma.sync: each warp multiplies 16 rows of each slab.
 
     Raises: CuirError L002 for operands that the instruction cannot read.
     """
@@ -38,15 +40,14 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
             role.elements.assign(target, c)
     else:
         role.elements.emit_loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
-    if a.type.element == F32:
-        single.multiply(role, op, target.name)
+    kind = _name_operands(a.type.element, b.type.element)
+    if kind != "halves":
+        multiply = role.target.choice(f"multiply {kind}")
+        assert multiply is not None, "the checker lets operands that the card has"
+        multiply(role, op, target.name)
         return
-    if b.type.element != a.type.element:
-        widened = role.target.choice("multiply widened")
-        assert widened is not None, "the checker lets 8-bit floats beside halves where the card has it"
-        widened(role, op, target.name)
-        return
-    kind = f"F32{NAMES[a.type.element] * 2}F32"
+    emit_step = role.target.choice("multiply step")
+    assert emit_step is not None
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
     for view in (a_view, b_view):
@@ -91,5 +92,35 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
                     i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
                     d = [f"{target.name}[{i0} + {e}]" for e in range(4)]
                     right_fragment = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
-                    text = f"cute::SM80_16x8x16_{kind}_TN::fma({', '.join([*d, *left_fragment, *right_fragment, *d])});"
-                    out.line(f"if (j_ + 1 < {frag.groups}) {text}" if half and odd else text)
+                    guard = f"if (j_ + 1 < {frag.groups}) " if half and odd else ""
+                    emit_step(role, guard, a.type.element, [*d, *left_fragment, *right_fragment])
+
+
+def _name_operands(a: DType, b: DType) -> str:
+    """Return what the operands of a product are, by which a target chooses its instructions."""
+    if a != b:
+        return "widened"
+    return "halves" if a.itemsize == 2 else "singles" if a == F32 else "bytes"
+
+
+@PRINTERS.choice("multiply step")
+def emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:
+    """Emit `d += a @ b` of 16 x 8 x 16 halves as two of m16n8k8; operands: registers of d, a and b."""
+    role.out.line(f"{guard}cuir::mma_16x8x16({', '.join(operands)});")
+
+
+@PRINTERS.code_of("load", "ldmatrix")
+def load_blocks(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit the load of a packed tile whose columns are a multiple of 16."""
+    ref, base = load.ref, load.base
+    frag = role.fragment(load.t)
+    first, rows = role.out.temp("first"), ref.alloc.rows
+    row = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15)"
+    role.out.line(f"const uint32_t {first} = cuir::at<{rows}>({base}, {row}, 16 * (lane >> 4));")
+    with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; p_ += 4)"):
+        per_slab = frag.groups * 2
+        j = f"p_ % {per_slab} / 4" if frag.slabs > 1 else "p_ / 4"
+        slab = f"{frag.slab} * (p_ / {per_slab})" if frag.slabs > 1 else "0"
+        location = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
+        name = load.target.name
+        role.out.line(f"cuir::load_matrix({location}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")

@@ -1,4 +1,4 @@
-// ldmatrix, and neighbours in rows of floats.
+// ldmatrix, and products of its blocks.
 #pragma once
 #include "headers.cuh"
 #include "../../../include/addresses.cuh"
@@ -22,12 +22,14 @@ DEV void load_matrix_T(uint32_t from, uint32_t& a, uint32_t& b, uint32_t& c, uin
   asm volatile("ldmatrix.sync.aligned.x4.trans.m8n8.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(from) : "memory");
 }
 
-//@ part load_words defines load_one, load_pair, load_pairs
-// Neighbours in a row of floats
-DEV float load_one(uint32_t from) { float a; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(a) : "r"(from) : "memory"); return a; }
-DEV void load_pair(uint32_t from, float& a, float& b) { asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"(from) : "memory"); }
-DEV void load_pairs(uint32_t from, float& a, float& b, float& c, float& d) {
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(a), "=f"(b), "=f"(c), "=f"(d) : "r"(from) : "memory");
+//@ part mma_16x8x16 defines mma_16x8x8
+// d += a @ b of f16, in two products of 16 x 8 x 8: their fragments are the halves of one of 16 x 8 x 16
+DEV void mma_16x8x8(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t b) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "r"(a0), "r"(a1), "r"(b));
+}
+DEV void mma_16x8x16(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  mma_16x8x8(d0, d1, d2, d3, a0, a1, b0);
+  mma_16x8x8(d0, d1, d2, d3, a2, a3, b1);
 }
 
 }  // namespace cuir

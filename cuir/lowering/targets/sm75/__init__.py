@@ -1,0 +1,20 @@
+"""sm_75: products of warps (mma.sync), whose operands ldmatrix loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ....ops.limits import TARGETS
+from ...cuda.prelude import read_lines, read_parts
+from ..target import Target
+from . import warp_products, warp_ways
+
+INCLUDE = Path(__file__).parent / "include"
+
+TARGET = Target(
+    TARGETS["sm_75"],
+    warp_products.PRINTERS,
+    read_parts(INCLUDE, "matrices"),
+    read_lines(INCLUDE, "#include <"),
+    ways=warp_ways.WAYS,
+)
