@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
+from xdsl.dialects.builtin import FileLineColLoc
+from xdsl.ir import Operation
+
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..syntax.caller_values import program_of
@@ -17,6 +20,7 @@ from .ir.build_ir import build
 from .ir.ops import Kernel
 from .lowered import Cuda
 from .passes.pipeline import optimise
+from .select.explanation import Choice, explain_kernel
 
 Source = Checked | Program | str | os.PathLike[str]
 
@@ -34,6 +38,25 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
     kernel = build(checked)
     optimise(kernel, without)
     return print_kernel(kernel, checked)
+
+
+def explain(source: Source, without: Collection[str] = ()) -> list[Choice]:
+    """Return what the compiler chooses for each line of a program, and why.
+
+    Args:
+        source: A checked kernel, a program, or the path of its file, whose consts have defaults.
+        without: Names of passes to leave out.
+    """
+    checked = to_checked(source)
+    kernel, spans = build(checked), _collect_spans(checked)
+    optimise(kernel, without)
+
+    def find_span(op: Operation) -> Span:
+        at = op.location
+        key = (at.filename.data, at.line.data, at.column.data) if isinstance(at, FileLineColLoc) else ("", 0, 0)
+        return spans.get(key, checked.origin.span)
+
+    return explain_kernel(kernel, find_span)
 
 
 def print_kernel(kernel: Kernel, checked: Checked) -> Cuda:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ def lower(
     launch: Annotated[
         bool, typer.Option("--launch", help="print what a launch takes instead: symbol, grid, block, parameters, tensor maps")
     ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="print what the lowering chose for each line instead, and why")] = False,
     stages: Annotated[
         Path | None,
         typer.Option(
@@ -106,7 +108,8 @@ def lower(
         context, "passes", "lists the passes of any program", "file", "kernel", "const", "out", "cubin", "stages", "validate", "without"
     )
     not_beside(context, "markdown", "prints the page of the passes", "as_json")
-    not_beside(context, "launch", "prints what a launch takes", "passes", "stages", "validate")
+    not_beside(context, "launch", "prints what a launch takes", "passes", "stages", "validate", "explain")
+    not_beside(context, "explain", "prints the choices for each line", "passes", "out", "cubin", "stages", "validate")
     if passes:
         return _list_passes(markdown, as_json)
     if file is None:
@@ -117,6 +120,8 @@ def lower(
     program = read_program(file)
     picked, consts = read_program_consts(program, file, kernel, const or ())
     checked = check(program, picked.name, consts)
+    if explain:
+        return _explain(checked, left_out, as_json)
     with_stages = stages is not None or validate
     stages_run: list[Stage] = []
     error: CuirError | None = None
@@ -161,6 +166,36 @@ def lower(
     if spilled:
         stderr().print(f"warning: {spilled}", style="yellow", soft_wrap=True)
     return 0
+
+
+# ---- choices
+def _explain(checked: Checked, without: Collection[str], as_json: bool) -> int:
+    """Print the choices for each line of a program; return the exit code."""
+    from ...checking.const_defaults import consts_as_json
+    from ...lowering.compiler import explain
+
+    choices = explain(checked, without)
+    if as_json:
+        data = {"kernel": checked.name, "consts": consts_as_json(checked.consts), "choices": [c.as_json() for c in choices]}
+        print_json({"ok": True, "diagnostics": [], **data})
+        return 0
+    width = max((len(c.operation) for c in choices), default=0)
+    ways = max((len(c.selection.way) for c in choices), default=0)
+    for (source, number), of_line in itertools.groupby(choices, lambda c: (c.span.source, c.span.line)):
+        lines = list(of_line)
+        _print_plain(f"{source.name}:{number}: {source.line(number).strip()}")
+        for choice in lines:
+            in_roles = f" ({', '.join(choice.roles)})" if any(c.roles != choice.roles for c in lines) else ""
+            chosen = choice.selection
+            head = f"{choice.operation:<{width}}  {chosen.way:<{ways}}  " if choice.operation else ""
+            _print_plain(f"    {head}{chosen.because}{in_roles}")
+            for text in chosen.rejected:
+                _print_plain(f"    {'':<{width}}  {'':<{ways}}  not {text}")
+    return 0
+
+
+def _print_plain(text: str) -> None:
+    stdout().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 # ---- the launch

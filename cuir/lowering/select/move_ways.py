@@ -261,8 +261,10 @@ def is_aligned(move: Move) -> bool:
 
 
 @WAYS.way("store to a tensor", "vectors")
-def store_vectors(move: Move) -> Verdict:
+def store_vectors(move: Move) -> Verdict | None:
     """Store many bytes of a row at once."""
+    if not move.is_matrix:
+        return None
     reason = check_vectors(move) or ("" if is_aligned(move) else "a launch may pass a tensor that is not aligned")
     return misfits(reason) if reason else fits(f"{_describe_vectors(move)}; scratch memory is aligned")
 
@@ -270,7 +272,11 @@ def store_vectors(move: Move) -> Verdict:
 @WAYS.way("store to a tensor", "vectors if aligned")
 def store_vectors_if_aligned(move: Move) -> Verdict | None:
     """Store many bytes of a row at once in launches whose tensor is aligned, else element by element."""
-    return None if check_vectors(move) else fits(f"{_describe_vectors(move)}; each launch tests the tensor's address and strides")
+    return (
+        None
+        if not move.is_matrix or check_vectors(move)
+        else fits(f"{_describe_vectors(move)}; each launch tests the tensor's address and strides")
+    )
 
 
 def _describe_vectors(move: Move) -> str:

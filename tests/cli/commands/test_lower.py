@@ -72,6 +72,24 @@ def test_lower_describes_the_launch(cuir: Callable, tmp_path: Path) -> None:
 
 
 @needs_nvcc
+def test_lower_explains_its_choices(cuir: Callable) -> None:
+    """Each choice stands below its line of the program, with the property that decides."""
+    argv = ("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--explain")
+    data, blocks = cuir(*argv, "--json").json, re.split(r"^(?=\S)", cuir(*argv).out, flags=re.M)[1:]
+    source = (ROOT / "corpus/kernels/flash_fwd_sm90.cuir").read_text(encoding="utf-8").split("\n")
+    for block, (number, choices) in zip(blocks, itertools.groupby(data["choices"], lambda c: c["line"]), strict=True):
+        head, *lines = block.rstrip("\n").split("\n")
+        assert head.split(": ", 1) == [f"flash_fwd_sm90.cuir:{number}", source[number - 1].strip()]
+        shown = [re.sub(r"  +", " ", line.strip()) for line in lines]
+        for choice in choices:
+            assert any(line.startswith(f"{choice['operation']} {choice['way']} {choice['because']}") for line in shown) or not choice["way"]
+            assert all(f"not {text}" in shown for text in choice["rejected"])
+    stores = [c for c in data["choices"] if c["operation"] == "store"]
+    assert {"stmatrix", "elements"} <= {c["way"] for c in stores} and all(c["because"] for c in data["choices"])
+    assert any("a spare warp" in c["because"] for c in data["choices"] if c["way"] is None)
+    assert cuir(*argv, "--cubin", "x.cubin").code == 2
+
+
 def test_lower_compiles(cuir: Callable, tmp_path: Path) -> None:
     output = cuir("lower", "flash_fwd_sm90", "-c", "T=f16,D=64", "--cubin", tmp_path / "k.cubin")
     assert output.code == 0 and "registers" in output.out and (tmp_path / "k.cubin").stat().st_size > 1000
