@@ -12,7 +12,7 @@ from typing import Any
 from lark import Token
 
 from ..text.source import Span
-from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, measure_depth, take_first_line
+from .build_expressions import MAX_BLOCKS, Child, ExpressionBuilder, take_first_line
 from .nodes import (
     Assign,
     Attribute,
@@ -43,6 +43,7 @@ from .nodes import (
     Unary,
     With,
 )
+from .walk import limit_depth, measure_depth
 
 SCALARS = ("f32", "i32", "bool")
 
@@ -328,12 +329,12 @@ class Builder(ExpressionBuilder):
 
     def line(self, children: list[Child]) -> Stmt:
         stmt = children[0]
-        self._limit(stmt)
+        limit_depth(stmt, self.sink)
         return replace(stmt, comments=self._take(stmt.span, stmt.span.end_line))
 
     def for_(self, children: list[Child]) -> For:
         _, target, _, over, _, body = children
-        self._limit(over)
+        limit_depth(over, self.sink)
         if not isinstance(target, Name):
             self._error(
                 "P009", "a loop has one variable", target, "unpack inside the loop: `a, b = ...`" if isinstance(target, Tuple) else None
@@ -344,7 +345,7 @@ class Builder(ExpressionBuilder):
 
     def if_(self, children: list[Child]) -> If:
         keyword, cond, _, body, *rest = children
-        self._limit(cond)
+        limit_depth(cond, self.sink)
         orelse: tuple[Stmt, ...] = ()
         if rest:
             orelse = (rest[0],) if isinstance(rest[0], If) else rest[0].body
@@ -362,7 +363,7 @@ class Builder(ExpressionBuilder):
 
     def with_(self, children: list[Child]) -> With:
         call, body = children[1], children[-1]
-        self._limit(call)
+        limit_depth(call, self.sink)
         name = str(children[3]) if isinstance(children[2], Token) and children[2].type == "AS" else None
         if not isinstance(call, Call):
             self._error("P005", f"`with` opens a role, found `{call.span.text()}`", call, 'write `with role("name", warps=1):`')

@@ -15,12 +15,10 @@ from lark import Token
 from ..text.diagnostics import Sink
 from ..text.source import Source, Span
 from .comments import CommentMap
-from .nodes import BINDS, Attribute, Binary, Call, Expr, IfExp, Keyword, List, Literal, Name, Node, Slice, Str, Subscript, Tuple, Unary
-from .walk import children as below
+from .nodes import BINDS, Attribute, Binary, Call, Expr, IfExp, Keyword, List, Literal, Name, Slice, Str, Subscript, Tuple, Unary
 
 Child = Any  # a Token or a node; helpers of the grammar hand over lists of them
-# nesting of operators and brackets in an expression, of blocks: passes walk trees by recursion
-MAX_DEPTH, MAX_BLOCKS = 60, 30
+MAX_BLOCKS = 30  # nesting of blocks: passes walk trees by recursion
 
 
 class ExpressionBuilder:
@@ -47,14 +45,6 @@ class ExpressionBuilder:
         self, code: str, message: str, at: Child | Span, hint: str | None = None, notes: Iterable[tuple[str, Span | None]] = ()
     ) -> None:
         self.sink.error(code, message, at if isinstance(at, Span) else self._span(at, at), hint, notes)
-
-    def _limit(self, node: Node) -> None:
-        span = node.span
-        short = span.line == span.end_line and span.end_column - span.column <= 2 * MAX_DEPTH
-        if not short and measure_depth([node]) > MAX_DEPTH + 1:
-            self._error(
-                "P018", f"an expression is nested more than {MAX_DEPTH} deep", take_first_line(node), "split it into several statements"
-            )
 
     # ---- expressions
     def exprs(self, children: list[Child]) -> Expr:
@@ -202,15 +192,6 @@ class ExpressionBuilder:
         return List(children[1] if len(children) == 3 else (), span=self._span(children[0], children[-1]))
 
 
-def measure_depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
-    """Return the length of the longest chain of nodes of these kinds, without recursion."""
-    deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
-    while level:
-        deepest += 1
-        level = [c for n in level for c in below(n) if isinstance(c, kinds)]
-    return deepest
-
-
 def _or_one(position: int | None) -> int:
     return position or 1
 
@@ -219,5 +200,4 @@ def take_first_line(node: Child) -> Span | Child:
     """Return the first line of a span only, for errors about something long."""
     if isinstance(node, Token):
         return node
-    s = node.span
-    return s if s.line == s.end_line else Span(s.source, s.line, s.column, s.line, len(s.source.line(s.line).split("#")[0].rstrip()) + 1)
+    return node.span.first_line()

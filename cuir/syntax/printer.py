@@ -1,15 +1,19 @@
 """Printer: AST -> canonical CuIR text, so that `parse(show(p)) == p`.
 
-Showing the text again changes nothing, comments included.
+Showing the text again changes nothing, comments included. `place_in_text` gives a made tree its places in the text.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from ..caching import memoize
+from ..text.diagnostics import Sink
+from ..text.source import Source, Span
 from .caller_values import program_of
 from .nodes import (
     BINDS,
@@ -21,6 +25,7 @@ from .nodes import (
     Comments,
     Constant,
     ConstType,
+    Definition,
     Expr,
     ExprStmt,
     For,
@@ -46,7 +51,7 @@ from .nodes import (
     Unary,
     With,
 )
-from .walk import IdentityKey
+from .walk import CHILD_FIELDS, IdentityKey, limit_depth, rewrite
 
 WIDTH = 120  # signatures and calls that are longer are wrapped inside their brackets
 # trailing comments start at columns 41, 61, ... (0-based), at least two blanks behind the code
@@ -75,79 +80,93 @@ def show(node: Node | str | os.PathLike[str]) -> str:
         return _show_param(node)
     if isinstance(node, GlobalType | ScalarType | ConstType):
         return _show_type(node)
-    if isinstance(node, Keyword):
-        return f"{node.name}={_show_expr(node.value)}"
-    if isinstance(node, Slice):
-        return _show_index(node)
     return _show_expr(node)  # type: ignore[arg-type]
 
 
 # ---- expressions
-def _show_expr(e: Expr, least: int = _IFEXP) -> str:
+Part = Expr | Keyword | Slice
+Piece = str | tuple[Part, int]  # of a node's text: a child stands with the least level that needs no parentheses
+
+
+def _show_expr(e: Part, least: int = _IFEXP) -> str:
     """Return the text of an expression, in parentheses if it binds weaker than `least`."""
-    text, level = _show_with_level(e)
+    pieces, level = _split_into_pieces(e)
+    text = _join_pieces(pieces)
     return f"({text})" if level < least else text
 
 
-def _show_with_level(e: Expr) -> tuple[str, int]:
+def _split_into_pieces(e: Part) -> tuple[Sequence[Piece], int]:
+    """Return the pieces of a node's text, without parentheses around it, and the level at which it binds."""
     match e:
         case Name(id=name):
-            return name, _POSTFIX
+            return (name,), _POSTFIX
         case Literal():
-            return _show_literal(e)
+            read = _read_literal(e)
+            return ((repr(e.value),), _POSTFIX) if read is e else _split_into_pieces(read)
         case Str(value=value):
-            return (f"'{value}'" if '"' in value else f'"{value}"'), _POSTFIX
+            return (f"'{value}'" if '"' in value else f'"{value}"',), _POSTFIX
         case Unary(op="not"):
-            return f"not {_show_expr(e.operand, _NOT)}", _NOT
+            return ("not ", (e.operand, _NOT)), _NOT
         case Unary():
-            return f"{e.op}{_show_expr(e.operand, _UNARY)}", _UNARY
+            return (e.op, (e.operand, _UNARY)), _UNARY
         case Binary():
             level = BINDS[e.op]
             first_level = level + 1 if level == _COMPARE else level
-            return f"{_show_expr(e.left, first_level)} {e.op} {_show_expr(e.right, level + 1)}", level
+            return ((e.left, first_level), f" {e.op} ", (e.right, level + 1)), level
         case IfExp():
-            return f"{_show_expr(e.then, _OR)} if {_show_expr(e.cond, _OR)} else {_show_expr(e.other)}", _IFEXP
+            return ((e.then, _OR), " if ", (e.cond, _OR), " else ", (e.other, _IFEXP)), _IFEXP
         case Call():
-            return f"{_show_expr(e.func, _POSTFIX)}({', '.join(_show_arguments(e))})", _POSTFIX
+            return ((e.func, _POSTFIX), "(", *_join([*e.args, *e.keywords]), ")"), _POSTFIX
+        case Keyword():
+            return (f"{e.name}=", (e.value, _IFEXP)), _POSTFIX
         case Attribute():
             # `1.T` would read as a float
-            base = f"({_show_expr(e.value)})" if isinstance(e.value, Literal) else _show_expr(e.value, _POSTFIX)
-            return f"{base}.{e.attr}", _POSTFIX
+            return ((e.value, _POSTFIX + isinstance(e.value, Literal)), f".{e.attr}"), _POSTFIX
         case Subscript():
-            return f"{_show_expr(e.value, _POSTFIX)}[{', '.join(map(_show_index, e.indices))}]", _POSTFIX
+            return ((e.value, _POSTFIX), "[", *_join(e.indices), "]"), _POSTFIX
+        case Slice(start=start, stop=stop):
+            return ((start, _IFEXP), " : ", (stop, _IFEXP)) if start is not None and stop is not None else (":",), _POSTFIX
         case Tuple():
-            return f"({_show_items(e)})", _POSTFIX
+            return ("(", *_split_items(e), ")"), _POSTFIX
         case List():
-            return f"[{', '.join(map(_show_expr, e.items))}]", _POSTFIX
+            return ("[", *_join(e.items), "]"), _POSTFIX
     raise TypeError(f"not an expression: {type(e).__name__}")
 
 
-def _show_literal(e: Literal) -> tuple[str, int]:
+def _read_literal(e: Literal) -> Expr:
+    """Return what the parser reads in the place of a literal: there are no negative numbers, and `inf` is a name."""
     if isinstance(e.value, float) and not math.isfinite(e.value):
-        text = "inf - inf" if math.isnan(e.value) else "inf" if e.value > 0 else "-inf"
-        return text, BINDS["-"] if math.isnan(e.value) else _POSTFIX if e.value > 0 else _UNARY
-    text = repr(e.value)
-    return text, _UNARY if text.startswith("-") else _POSTFIX
+        inf = Name("inf")
+        return Binary("-", inf, inf) if math.isnan(e.value) else inf if e.value > 0 else Unary("-", inf)
+    return Unary("-", Literal(-e.value)) if repr(e.value).startswith("-") else e
 
 
-def _show_items(e: Tuple) -> str:
+def read_literals(e: Expr) -> Expr:
+    """Return an expression as the parser reads its text."""
+    return rewrite(e, lambda node: _read_literal(node) if isinstance(node, Literal) else node)
+
+
+def _join(items: Iterable[Part]) -> list[Piece]:
+    pieces: list[Piece] = []
+    for item in items:
+        if pieces:
+            pieces.append(", ")
+        pieces.append((item, _IFEXP))
+    return pieces
+
+
+def _split_items(e: Tuple) -> list[Piece]:
     """Return the items of a tuple without its parentheses."""
-    return ", ".join(map(_show_expr, e.items)) + ("," if len(e.items) == 1 else "")
+    return [*_join(e.items), ","] if len(e.items) == 1 else _join(e.items)
 
 
-def _show_bare(e: Expr) -> str:
-    """Return an expression as the value of a statement: tuples stand without parentheses."""
-    return _show_items(e) if isinstance(e, Tuple) and e.items else _show_expr(e)
+def _split_value(s: Stmt, value: Expr) -> Sequence[Piece]:
+    """Return the pieces of the value of a statement: tuples stand without parentheses, but for conditions and ranges."""
+    return _split_items(value) if isinstance(value, Tuple) and value.items and not isinstance(s, For | If) else ((value, _IFEXP),)
 
 
-def _show_arguments(e: Call) -> list[str]:
-    return [*map(_show_expr, e.args), *(f"{k.name}={_show_expr(k.value)}" for k in e.keywords)]
-
-
-def _show_index(e: Expr | Slice) -> str:
-    if not isinstance(e, Slice):
-        return _show_expr(e)
-    return f"{_show_expr(e.start) if e.start else ''} : {_show_expr(e.stop) if e.stop else ''}".strip()
+def _join_pieces(pieces: Iterable[Piece]) -> str:
+    return "".join([p if isinstance(p, str) else _show_expr(*p) for p in pieces])
 
 
 # ---- statements
@@ -160,22 +179,7 @@ def _show_statement_cached(key: IdentityKey, indent: str, keyword: str) -> tuple
     s = key.tree
     assert isinstance(s, Assign | AugAssign | ExprStmt | For | If | With | Return)
     lines = _show_lead(s.comments, indent)
-    match s:
-        case Assign():
-            head = _wrap(indent, f"{', '.join(s.targets)} = ", s.value)
-        case AugAssign():
-            head = _wrap(indent, f"{s.target} {s.op}= ", s.value)
-        case ExprStmt():
-            head = _wrap(indent, "", s.value)
-        case Return():
-            head = _wrap(indent, "return ", s.value)
-        case For():
-            head = [f"{indent}for {s.target} in {_show_expr(s.iter)}:"]
-        case If():
-            head = [f"{indent}{keyword} {_show_expr(s.cond)}:"]
-        case With():
-            head = _wrap(indent, "with ", s.call, f" as {s.name}:" if s.name else ":")
-    lines += _append_trail(head, s.comments)
+    lines += _append_trail(_lay_out_head(s, indent, keyword).lines, s.comments)
     if isinstance(s, For | If | With):
         lines += _show_block(s.body, indent + INDENT)
     if isinstance(s, If) and s.orelse:
@@ -195,16 +199,51 @@ def _show_block(body: Sequence[Stmt], indent: str) -> list[str]:
     return lines
 
 
-def _wrap(indent: str, prefix: str, value: Expr, suffix: str = "") -> list[str]:
-    """Lay out a simple statement; the arguments of a call that is too long fill lines below the first one."""
-    whole = f"{indent}{prefix}{_show_bare(value)}{suffix}"
-    if len(whole) <= WIDTH or not isinstance(value, Call) or not (value.args or value.keywords):
-        return [whole]
-    return _fill(f"{indent}{prefix}{_show_expr(value.func, _POSTFIX)}(", _show_arguments(value), f"){suffix}")
+class _Layout(NamedTuple):
+    """Lines, and in them places of parts: indices of a line and a column."""
+
+    lines: list[str]
+    places: list[tuple[int, int]]
 
 
-def _fill(opening: str, parts: Sequence[str], closing: str) -> list[str]:
+def _lay_out_head(s: Stmt, indent: str, keyword: str) -> _Layout:
+    """Lay out a statement up to its blocks.
+
+    The place is that of its value. The arguments of a call that is too long fill lines below the first one, and have a
+    place each.
+    """
+    prefix, value, suffix = _split_head(s, keyword)
+    opening = f"{indent}{prefix}"
+    whole = f"{opening}{_join_pieces(_split_value(s, value))}{suffix}"
+    parts = [*value.args, *value.keywords] if isinstance(value, Call) and not isinstance(s, For | If) else []
+    if len(whole) <= WIDTH or not parts or not isinstance(value, Call):
+        return _Layout([whole], [(0, len(opening))])
+    filled = _fill(f"{opening}{_show_expr(value.func, _POSTFIX)}(", list(map(_show_expr, parts)), f"){suffix}")
+    return _Layout(filled.lines, [(0, len(opening)), *filled.places])
+
+
+def _split_head(s: Stmt, keyword: str = "if") -> tuple[str, Expr, str]:
+    """Return what stands before the value of a statement, the value, and what follows."""
+    match s:
+        case Assign():
+            return f"{', '.join(s.targets)} = ", s.value, ""
+        case AugAssign():
+            return f"{s.target} {s.op}= ", s.value, ""
+        case ExprStmt():
+            return "", s.value, ""
+        case Return():
+            return "return ", s.value, ""
+        case For():
+            return f"for {s.target} in ", s.iter, ":"
+        case If():
+            return f"{keyword} ", s.cond, ":"
+        case With():
+            return "with ", s.call, f" as {s.name}:" if s.name else ":"
+
+
+def _fill(opening: str, parts: Sequence[str], closing: str) -> _Layout:
     lines, pad = [opening + parts[0]], " " * len(opening)
+    places = [(0, len(opening))]
     for i, part in enumerate(parts[1:], 1):
         room = len(closing) if i == len(parts) - 1 else 1
         if len(lines[-1]) + 2 + len(part) + room > WIDTH:
@@ -212,8 +251,9 @@ def _fill(opening: str, parts: Sequence[str], closing: str) -> list[str]:
             lines.append(pad + part)
         else:
             lines[-1] += f", {part}"
+        places.append((len(lines) - 1, len(lines[-1]) - len(part)))
     lines[-1] += closing
-    return lines
+    return _Layout(lines, places)
 
 
 # ---- comments
@@ -268,29 +308,38 @@ def _show_definition(d: Constant | Func | Kernel) -> list[str]:
     lines = _show_lead(d.comments, "")
     if isinstance(d, Constant):
         return lines + _append_trail([f"{d.name} = {_show_expr(d.value)}"], d.comments)
+    lines.append(_show_decorator(d))
+    return lines + _append_trail(_lay_out_signature(d).lines, d.comments) + _show_block(d.body, INDENT)
+
+
+def _show_decorator(d: Func | Kernel) -> str:
     if isinstance(d, Func):
-        lines.append("@func")
-        head = _fill(f"def {d.name}(", d.params, "):") if d.params else [f"def {d.name}():"]
-    else:
-        cluster = f", cluster={_show_expr(d.cluster)}" if d.cluster else ""
-        lines.append(f"@kernel(arch={_show_expr(Str(d.arch))}{cluster})")
-        head = _show_signature(d)
-    return lines + _append_trail(head, d.comments) + _show_block(d.body, INDENT)
+        return "@func"
+    return f"{_open_decorator(d)}{_show_expr(d.cluster)})" if d.cluster else f"@kernel(arch={_show_expr(Str(d.arch))})"
 
 
-def _show_signature(k: Kernel) -> list[str]:
-    plain = [_show_param(p) for p in k.params if not isinstance(p.type, ConstType)]
-    const = [_show_param(p) for p in k.params if isinstance(p.type, ConstType)]
+def _open_decorator(k: Kernel) -> str:
+    """Return the decorator of a kernel with a cluster, up to the number of CTAs."""
+    return f"@kernel(arch={_show_expr(Str(k.arch))}, cluster="
+
+
+def _lay_out_signature(d: Func | Kernel) -> _Layout:
+    """Lay out the `def` of a definition; a kernel's parameters have a place each, a function's are only names."""
+    opening = f"def {d.name}("
+    if isinstance(d, Func):
+        return _Layout(_fill(opening, d.params, "):").lines if d.params else [f"{opening}):"], [])
+    plain = [_show_param(p) for p in d.params if not isinstance(p.type, ConstType)]
+    const = [_show_param(p) for p in d.params if isinstance(p.type, ConstType)]
     parts = plain + (["*", *const] if const else [])
-    opening = f"def {k.name}("
     if not parts:
-        return [f"{opening}):"]
+        return _Layout([f"{opening}):"], [])
     if len(opening) + len(", ".join(parts)) + 2 <= WIDTH or not (plain and const):
-        return _fill(opening, parts, "):")
+        whole = _fill(opening, parts, "):")
+        return whole._replace(places=whole.places[: len(plain)] + whole.places[len(plain) + 1 :])
     # const parameters start their own line
     first = _fill(opening, [*plain, "*"], ",")
     rest = _fill(" " * len(opening), const, "):")
-    return first + rest
+    return _Layout(first.lines + rest.lines, first.places[:-1] + [(len(first.lines) + line, column) for line, column in rest.places])
 
 
 def _show_param(p: Param) -> str:
@@ -304,3 +353,163 @@ def _show_type(t: GlobalType | ScalarType | ConstType) -> str:
         case ScalarType():
             return t.dtype
     return "const"
+
+
+# ---- places
+def place_in_text(program: Program, name: str) -> Program:
+    """Return a program whose spans are places in its canonical text: the tree that parsing this text gives.
+
+    Comments stay as they are. Raises CuirError P018 for an expression that is nested too deep.
+    """
+    return _place_cached(_Printed(name, show(program), program))
+
+
+class _Printed:
+    """A program with its text, by which it is a key."""
+
+    def __init__(self, name: str, text: str, program: Program):
+        self.name, self.text, self.program = name, text, program
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Printed) and (self.name, self.text) == (other.name, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.text))
+
+
+@memoize(128)  # one tree for equal programs, of which the checker's results are known by identity
+def _place_cached(printed: _Printed) -> Program:
+    program, placer = printed.program, _Placer(Source(printed.name, printed.text))
+    items: list[Definition] = []
+    for item in program.items:
+        if items:
+            placer.line += not (isinstance(item, Constant) and isinstance(items[-1], Constant) and not item.comments.lead)
+        items.append(placer.place_definition(item))
+    placer.sink.stop_if_any()
+    lines = placer.source.text.split("\n")
+    whole = Span(placer.source, 1, 1, len(lines), len(lines[-1]) + 1)
+    return Program(tuple(items), program.tail, span=_span_from(items[0].span, items[-1].span) if items else whole)
+
+
+class _Placer:
+    """State of a walk through a program in the order of its text.
+
+    Attributes:
+        line: number of the next line.
+    """
+
+    def __init__(self, source: Source):
+        self.source, self.line, self.sink = source, 1, Sink()
+
+    # ---- definitions
+    def place_definition(self, d: Definition) -> Definition:
+        self.line += len(_show_lead(d.comments, ""))
+        first = self.line
+        if isinstance(d, Constant):
+            self.line += 1
+            value, end = self.place_expr(d.value, first, len(f"{d.name} = ") + 1)
+            return replace(d, value=value, span=Span(self.source, first, 1, first, end))
+        layout = _lay_out_signature(d)
+        self.line += 1 + len(layout.lines)
+        if isinstance(d, Kernel):
+            places = iter(layout.places)
+            cluster = None if d.cluster is None else self.place_expr(d.cluster, first, len(_open_decorator(d)) + 1)[0]
+            d = replace(d, cluster=cluster, params=tuple(self.place_param(p, first + 1, next(places)) for p in d.params))
+        body = self.place_block(d.body, INDENT)
+        return replace(d, body=body, span=_span_from(Span(self.source, first, 1, first, 1), body[-1].span))
+
+    def place_param(self, p: Param, first: int, place: tuple[int, int]) -> Param:
+        line, start = first + place[0], place[1] + 1
+        behind = start + len(f"{p.name}: ")
+        end = behind + len(_show_type(p.type))
+        kind, default = replace(p.type, span=Span(self.source, line, behind, line, end)), None
+        if p.default is not None:
+            default, end = self.place_expr(p.default, line, end + len(" = "))
+        return replace(p, type=kind, default=default, span=Span(self.source, line, start, line, end))
+
+    # ---- statements
+    def place_block(self, body: Sequence[Stmt], indent: str) -> tuple[Stmt, ...]:
+        placed: list[Stmt] = []
+        for s in body:
+            self.line += isinstance(s, With) and bool(placed)
+            placed.append(self.place_statement(s, indent))
+        return tuple(placed)
+
+    def place_statement(self, s: Stmt, indent: str, keyword: str = "if") -> Stmt:
+        self.line += len(_show_lead(s.comments, indent))
+        layout = _lay_out_head(s, indent, keyword)
+        first = self.line
+        self.line += len(layout.lines)
+        _, value, suffix = _split_head(s, keyword)
+        placed = self.place_value(s, value, layout, first, len(layout.lines[-1]) - len(suffix) + 1)
+        start = Span(self.source, first, len(indent) + 1, first, len(indent) + 1)
+        if isinstance(s, For | If | With):
+            limit_depth(placed, self.sink)
+        match s:
+            case For():
+                body = self.place_block(s.body, indent + INDENT)
+                return replace(s, iter=placed, body=body, span=_span_from(start, body[-1].span))
+            case With():
+                assert isinstance(placed, Call)
+                body = self.place_block(s.body, indent + INDENT)
+                return replace(s, call=placed, body=body, span=_span_from(start, body[-1].span))
+            case If():
+                body, orelse = self.place_block(s.body, indent + INDENT), s.orelse
+                if len(orelse) == 1 and isinstance(orelse[0], If):
+                    orelse = (self.place_statement(orelse[0], indent, "elif"),)
+                elif orelse:
+                    self.line += 1
+                    orelse = self.place_block(orelse, indent + INDENT)
+                return replace(s, cond=placed, body=body, orelse=orelse, span=_span_from(start, (orelse or body)[-1].span))
+        simple = replace(s, value=placed, span=_span_from(start, placed.span))
+        limit_depth(simple, self.sink)
+        return simple
+
+    def place_value(self, s: Stmt, value: Expr, layout: _Layout, first: int, end: int) -> Expr:
+        """Place the value of a statement; `end` is the column behind it."""
+        (_, column), *others = layout.places
+        if not others:
+            pieces = _split_value(s, value)
+            if isinstance(value, Tuple) and pieces[0] != "(" and len(pieces) != 1:
+                items, behind = self.place_pieces(pieces, first, column + 1)
+                return replace(value, items=cast(tuple[Expr, ...], tuple(items)), span=Span(self.source, first, column + 1, first, behind))
+            return self.place_expr(value, first, column + 1)[0]
+        assert isinstance(value, Call)
+        func, _ = self.place_expr(value.func, first, column + 1, _POSTFIX)
+        parts = [self.place_expr(p, first + line, at + 1)[0] for p, (line, at) in zip([*value.args, *value.keywords], others, strict=True)]
+        span = Span(self.source, first, column + 1, first + len(layout.lines) - 1, end)
+        return cast(Expr, _with_children(value, [func, *parts], span))
+
+    # ---- expressions, each on one line
+    def place_expr(self, e: Part, line: int, column: int, least: int = _IFEXP) -> tuple[Any, int]:
+        """Place an expression, keyword or slice that starts at a column; return it with the column behind it."""
+        e = _read_literal(e) if isinstance(e, Literal) else e
+        pieces, level = _split_into_pieces(e)
+        parentheses = level < least
+        placed, end = self.place_pieces(pieces, line, column + parentheses)
+        end += parentheses
+        return _with_children(e, placed, Span(self.source, line, column, line, end)), end
+
+    def place_pieces(self, pieces: Iterable[Piece], line: int, column: int) -> tuple[list[Part], int]:
+        placed: list[Part] = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                column += len(piece)
+            else:
+                node, column = self.place_expr(piece[0], line, column, piece[1])
+                placed.append(node)
+        return placed, column
+
+
+def _with_children(e: Part, placed: Sequence[Part], span: Span) -> Part:
+    """Return a node with other children, which are in the order of the text, and another span."""
+    remaining, changed = iter(placed), dict[str, Any]()
+    for name in ("then", "cond", "other") if isinstance(e, IfExp) else CHILD_FIELDS[type(e)]:
+        value = getattr(e, name)
+        if value is not None:
+            changed[name] = tuple(next(remaining) for _ in value) if isinstance(value, tuple) else next(remaining)
+    return replace(e, **changed, span=span)
+
+
+def _span_from(first: Span, last: Span) -> Span:
+    return Span(first.source, first.line, first.column, last.end_line, last.end_column)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from ..text.diagnostics import Sink
 from .nodes import Assign, AugAssign, Call, Expr, For, If, Name, Node, Stmt, Typed, With
 
+MAX_DEPTH = 60  # nesting of operators and brackets in an expression: passes walk trees by recursion
 _WORDS = {"str", "int", "float", "bool", "None", "tuple"}  # an annotation of these alone holds no node
 
 
@@ -118,6 +120,23 @@ def count_assignments(body: tuple[Stmt, ...]) -> Counter[str]:
                 counts[stmt.name] += 1
             counts.update(count_assignments(stmt.body))
     return counts
+
+
+def measure_depth(nodes: Iterable[Node], kinds: tuple[type, ...] = (Node,)) -> int:
+    """Return the length of the longest chain of nodes of these kinds, without recursion."""
+    deepest, level = 0, [n for n in nodes if isinstance(n, kinds)]
+    while level:
+        deepest += 1
+        level = [c for n in level for c in children(n) if isinstance(c, kinds)]
+    return deepest
+
+
+def limit_depth(node: Node, sink: Sink) -> None:
+    """Report P018 for an expression or a simple statement that is nested too deep."""
+    span = node.span
+    short = span.line == span.end_line and span.end_column - span.column <= 2 * MAX_DEPTH
+    if not short and measure_depth([node]) > MAX_DEPTH + 1:
+        sink.error("P018", f"an expression is nested more than {MAX_DEPTH} deep", span.first_line(), "split it into several statements")
 
 
 N = TypeVar("N", bound=Node)

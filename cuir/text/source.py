@@ -67,6 +67,12 @@ class Span:
         stop = self.end_column - 1 if self.end_line == self.line else None
         return self.source.line(self.line)[self.column - 1 : stop]
 
+    def first_line(self) -> Span:
+        """Return the first line of a span, for errors about something long."""
+        if self.line == self.end_line:
+            return self
+        return Span(self.source, self.line, self.column, self.line, len(self.source.line(self.line).split("#")[0].rstrip()) + 1)
+
     def through(self, call: Span) -> Span:
         """Return this span, reached by inlining at `call` (appended at the outermost end of the chain)."""
         via = call if self.via is None else self.via.through(call)

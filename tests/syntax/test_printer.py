@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
-from cuir.syntax.nodes import Binary, Call, Literal, Name, Slice, Subscript, Unary
+from cuir.syntax.nodes import Binary, Call, Literal, Name, Program, Slice, Subscript, Unary
 from cuir.syntax.parser import parse
-from cuir.syntax.printer import WIDTH, show
+from cuir.syntax.printer import WIDTH, place_in_text, show
+from cuir.syntax.walk import MAX_DEPTH, walk
+from cuir.text.diagnostics import CuirError
 from tests.strategies.programs import expressions, programs
 from tests.strategies.selection import examples
 
@@ -32,6 +35,40 @@ def test_parse_of_show_is_the_program_with_its_comments(program):
     assert _comments(repeated) == _comments(program)
 
 
+def assert_places_are_the_parser_s(program):
+    placed = place_in_text(program, "made.cuir")
+    parsed = parse(show(program), "made.cuir")
+    assert placed == parsed and placed.span == parsed.span
+    for mine, node in zip(walk(placed), walk(parsed), strict=True):
+        assert type(mine) is type(node) and mine.span == node.span, node
+
+
+@examples(3)
+@given(programs())
+def test_places_of_a_made_program_are_the_parser_s(program):
+    assert_places_are_the_parser_s(program)
+
+
+def test_a_shared_part_has_a_place_at_each_use():
+    shared = Binary("*", Name("x"), Literal(-2.0))
+    function = parse("@func\ndef f(x):\n    return x\n").items[0]
+    made = replace(function, body=(replace(function.body[0], value=Binary("-", shared, shared)),))
+    value = place_in_text(Program((made,)), "made.cuir").items[0].body[0].value
+    assert [value.left.span.column, value.right.span.column] == [12, 23] and value.span.text() == "x * -2.0 - x * -2.0"
+    assert_places_are_the_parser_s(Program((made,)))
+
+
+def test_what_is_nested_too_deep_is_refused_at_its_place():
+    function = parse("@func\ndef f(x):\n    return x\n").items[0]
+    deep = Name("x")
+    for _ in range(MAX_DEPTH + 1):
+        deep = Unary("~", deep)
+    deep = Binary("+", Name("long_name_of_the_first_operand_" * 3), deep)
+    with pytest.raises(CuirError) as refused:
+        place_in_text(Program((replace(function, body=(replace(function.body[0], value=deep),)),)), "made.cuir")
+    assert refused.value.diagnostics[0].code == "P018" and str(refused.value.diagnostics[0].span) == "made.cuir:3:5"
+
+
 @examples(8)
 @given(expressions(4))
 def test_parse_of_show_is_the_expression(e):
@@ -47,6 +84,7 @@ def test_corpus_round_trip(path):
     assert show(parse(text)) == text
     assert _comments(parse(text)) == _comments(program)
     assert _comment_lines(text) == _comment_lines(path.read_text())
+    assert_places_are_the_parser_s(program)
 
 
 @pytest.mark.parametrize(

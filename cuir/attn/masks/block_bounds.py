@@ -7,12 +7,15 @@ middle and a suffix of the keys. A block is needed if it meets the kept ones; it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ...ops import build_calls as build
 from ...ops.expressions import traits
-from ...syntax.nodes import Binary, Call, Expr, Literal, Name, Subscript
+from ...syntax.nodes import Binary, Call, Expr, Func, IfExp, Literal, Name, Subscript, Unary
 from ...syntax.printer import show
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, substitute, walk
 from .predicate import Bound, Linear, Term, Uniform, normal
 from .tile_splice import Work
@@ -26,16 +29,14 @@ _NEVER_NEGATIVE = {_Q0, _BM, Name("r"), Name("M"), Name("N"), Name("B"), Name("H
 class Rows:
     """A run of queries.
 
-    It has the first and the last one, as bounds and as expressions, and the texts of the first one (`before`) and of
-    the one behind the last (`behind`).
+    It has the first and the last one, as bounds and as expressions, and the one behind the last as an expression.
     """
 
     first: Linear
     last: Linear
     first_expr: Expr
     last_expr: Expr
-    before: str
-    behind: str
+    behind: Expr
 
 
 _TILE = Rows(
@@ -43,12 +44,11 @@ _TILE = Rows(
     Linear(frozenset([(_Q0, 1), (_BM, 1)]), const=-1),
     _Q0,
     Binary("-", Binary("*", Binary("+", Name("m"), Literal(1)), _BM), Literal(1)),
-    "m * BM",
-    "(m + 1) * BM",
+    Binary("*", Binary("+", Name("m"), Literal(1)), _BM),
 )
 _R = Linear(frozenset([(Name("r"), 1)]))
 # of a warpgroup: kv_rows
-_GROUP = Rows(_R, _R.shift(63), Name("r"), Binary("+", Name("r"), Literal(63)), "r", "r + 64")
+_GROUP = Rows(_R, _R.shift(63), Name("r"), Binary("+", Name("r"), Literal(63)), Binary("+", Name("r"), Literal(64)))
 
 
 # ---- bounds of a run of queries: numbers made of linear expressions, min, max and conditions
@@ -62,9 +62,9 @@ class Extremum:
 
 @dataclass(frozen=True)
 class Guarded:
-    """`value` if the condition (text) holds for some of the rows, else `otherwise`."""
+    """`value` if the condition holds for some of the rows, else `otherwise`."""
 
-    cond: str
+    cond: Expr
     value: Value
     otherwise: Value
 
@@ -119,7 +119,7 @@ def _extremum(least: bool, values: Iterable[Value]) -> Value:
 
 
 def _order(v: Value) -> tuple[bool, bool, str]:
-    return (not isinstance(v, Linear), isinstance(v, Linear) and any(t == _Q0 for t, _ in v.terms), text(v))
+    return (not isinstance(v, Linear), isinstance(v, Linear) and any(t == _Q0 for t, _ in v.terms), show(build_value(v)))
 
 
 def _nonnegative(v: Value) -> bool:
@@ -130,31 +130,42 @@ def _nonnegative(v: Value) -> bool:
     return (all if v.least else any)(_nonnegative(p) for p in v.parts)
 
 
-def text(v: Value) -> str:
+def build_value(v: Value) -> Expr:
     if isinstance(v, Extremum):
-        return f"{'min' if v.least else 'max'}({', '.join(text(p) for p in v.parts)})"
+        return (build.least if v.least else build.greatest)(*map(build_value, v.parts))
     if isinstance(v, Guarded):
-        return f"({text(v.value)} if {v.cond} else {text(v.otherwise)})"
+        return IfExp(v.cond, build_value(v.value), build_value(v.otherwise))
     terms = dict(v.terms)
-    parts: list[tuple[int, str, bool]] = []  # coefficient, text, whether it stands under any factor without parentheses
+    parts: list[tuple[int, Expr]] = []
     rows, ends = terms.pop(_Q0, 0), terms.get(_BM, 0)
     if rows and rows == ends:
-        parts.append((rows, "(m + 1) * BM", False))
+        parts.append((rows, _TILE.behind))
         del terms[_BM]
     elif rows:
-        parts.append((rows, "m * BM", False))
-    parts += sorted(
-        ((c, show(t) if _product(t) or isinstance(t, _TIGHT) else f"({show(t)})", not _product(t)) for t, c in terms.items()),
-        key=lambda p: (p[0] < 0, p[1] != "r", p[1]),
-    )
-    if v.const or not parts:
-        parts.append((v.const, "", True))
-    out = ""
-    for c, t, tight in parts:
-        factor = t if tight or (abs(c) == 1 and (out or c > 0)) else f"({t})"
-        amount = str(abs(c)) if not t else factor if abs(c) == 1 else f"{abs(c)} * {factor}"
-        out += (f" {'-' if c < 0 else '+'} " if out else "-" if c < 0 else "") + amount
-    return out
+        parts.append((rows, _Q0))
+    parts += sorted(((c, t) for t, c in terms.items()), key=_order_term)
+    whole: Expr | None = None
+    for c, t in parts:
+        times = abs(c) != 1
+        if whole is not None:
+            whole = Binary("-" if c < 0 else "+", whole, Binary("*", Literal(abs(c)), t) if times else t)
+        elif times:
+            whole = Binary("*", build_integer(c), t)
+        else:
+            whole = Unary("-", t) if c < 0 else t
+    if whole is None:
+        return build_integer(v.const)
+    return Binary("-" if v.const < 0 else "+", whole, Literal(abs(v.const))) if v.const else whole
+
+
+def build_integer(value: int) -> Expr:
+    return Unary("-", Literal(-value)) if value < 0 else Literal(value)
+
+
+def _order_term(part: tuple[int, Expr]) -> tuple[bool, bool, str]:
+    c, t = part
+    text = show(t) if _product(t) or isinstance(t, _TIGHT) else f"({show(t)})"
+    return c < 0, text != "r", text
 
 
 _TIGHT = (Name, Literal, Call, Subscript)
@@ -211,26 +222,28 @@ def bound_touched_blocks(terms: Iterable[Term], rows: Rows = _TILE) -> Touched:
     return result
 
 
-def _condition(term: Term, rows: Rows) -> str:
-    """Return the text of the condition that must hold for some of the rows, or ''."""
-    conds = []
+def _condition(term: Term, rows: Rows) -> Expr | None:
+    """Return the condition that must hold for some of the rows, None if there is none."""
+    conds: list[Expr] = []
     for a in term:
         if isinstance(a, Bound) and a.rows:
-            conds.append(f"{rows.before} <= {text(a.at)}" if a.upper else f"{rows.behind} > {text(a.at)}")
+            at = build_value(a.at)
+            conds.append(Binary("<=", rows.first_expr, at) if a.upper else Binary(">", rows.behind, at))
         elif isinstance(a, Uniform):
-            conds.append(show(a.cond) if a.holds else f"not ({show(a.cond)})")
-    return " and ".join(sorted(f"({c})" if len(conds) > 1 else c for c in conds))
+            conds.append(a.cond if a.holds else Unary("not", a.cond))
+    conds.sort(key=lambda cond: f"({show(cond)})")
+    return functools.reduce(functools.partial(Binary, "and"), conds) if conds else None
 
 
 # ---- the functions
 @dataclass(frozen=True)
 class Blocks:
-    """CuIR text of kv_count, kv_block, kv_rows and their helpers.
+    """The functions kv_count, kv_block, kv_rows and their helpers, by name.
 
     `work` is that of the tiles, from the first on; `helpers` are names of further functions.
     """
 
-    text: str
+    functions: Mapping[str, Func]
     helpers: tuple[str, ...]
     work: Work
     notes: tuple[str, ...]
@@ -245,13 +258,7 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     mask = Literal(True) if keep is None else keep
     kept_pairs, dropped = normal(mask, True), normal(mask, False)
     if not kept_pairs.terms:
-        return Blocks(
-            "@func\ndef kv_count(b, h, m):                   # no pair is kept\n    return 0, 0\n\n@func\ndef kv_block(b, h, m, i):\n    return i\n\n"
-            + ALL_ROWS_ALIKE,
-            (),
-            "growing",
-            (),
-        )
+        return Blocks(Holes().fill(_NONE), (), "growing", ())
     if not kept_pairs.exact or not dropped.exact:
         return None
     need, drop = bound_touched_blocks(kept_pairs.terms), bound_touched_blocks(dropped.terms)
@@ -269,12 +276,12 @@ def blocks(keep: Expr | None, fresh: Callable[[str], str] = lambda name: name) -
     work = _work(kept_pairs.terms, need)
     one_end = need.all_keys or (need.prefix is not None and need.middle is None and need.suffix is None)
     if one_end and (drop.all_keys or (drop.prefix is None and drop.middle is None)):
-        return Blocks(_from_first(need, drop, group_need, group_drop), (), work, tuple(notes))
+        return Blocks(_build_from_first(need, drop, group_need, group_drop), (), work, tuple(notes))
     if drop.middle is None and sum(x is not None for x in (need.prefix, need.middle, need.suffix)) <= 1:
         helper = fresh("spans")
-        return Blocks(_one_run(need, drop, group_need, helper), (helper,), work, tuple(notes))
+        return Blocks(_build_one_run(need, drop, group_need, helper), (helper,), work, tuple(notes))
     helpers = fresh("rank"), fresh("spans")
-    return Blocks(_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
+    return Blocks(_build_general(need, drop, helpers[1], helpers[0]), helpers, work, tuple(notes))
 
 
 def _work(terms: Iterable[Term], need: Touched) -> Work:
@@ -318,11 +325,15 @@ def _moving(v: Linear) -> dict[Expr, int]:
     return {t: c for t, c in v.terms if "m" in names_read(t)}
 
 
-def _over(v: Value, up: bool, clip: bool = True) -> str:
-    """Return the text of the block of a key position, rounded up or down and, if `clip`, at least 0."""
-    if clip and not _nonnegative(v):
-        v = greatest([Linear(), v])
-    return f"cdiv({text(v)}, BN)" if up else f"({text(v)}) // BN"  # the printer drops parentheses that are not needed
+class _BlockHoles(Holes):
+    """Holes for blocks of key positions."""
+
+    def put_block(self, v: Value, up: bool, clip: bool = True) -> str:
+        """Return a hole for the block of a key position, rounded up or down and, if `clip`, at least 0."""
+        if clip and not _nonnegative(v):
+            v = greatest([Linear(), v])
+        position = build_value(v)
+        return self.put(build.cdiv(position, Name("BN")) if up else Binary("//", position, Name("BN")))
 
 
 _ROWS = """\
@@ -330,10 +341,17 @@ _ROWS = """\
 def kv_rows(b, h, m, r):                 # of the tile's blocks, for queries r .. r + 63: how many of the first keep no pair; how many of the first need keep()
 """
 ALL_ROWS_ALIKE = _ROWS + "    return 0, kv_count(b, h, m)[0]\n"
+_NONE = f"""\
+@func
+def kv_count(b, h, m):                   # no pair is kept
+    return 0, 0
 
+@func
+def kv_block(b, h, m, i):
+    return i
 
-ALL_MASKED = Blocks(
-    """\
+{ALL_ROWS_ALIKE}"""
+_ALL = f"""\
 @func
 def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first
     n = cdiv(N, BN)
@@ -343,31 +361,32 @@ def kv_count(b, h, m):                   # (blocks that need keep(), all blocks)
 def kv_block(b, h, m, i):                # which key block is the i-th
     return i
 
-"""
-    + ALL_ROWS_ALIKE,
-    (),
-    "even",
-    ("keep() decides of every pair, and no block is left out",),
-)
+{ALL_ROWS_ALIKE}"""
 
 
-def _from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: Touched) -> str:
-    """Return the text for blocks from the first on.
+def mask_all_blocks() -> Blocks:
+    """Return functions that visit all blocks, where `keep` decides of each pair."""
+    return Blocks(Holes().fill(_ALL), (), "even", ("keep() decides of every pair, and no block is left out",))
+
+
+def _build_from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: Touched) -> dict[str, Func]:
+    """Return the functions for blocks from the first on.
 
     The last ones hold the edge of the mask, so they are visited from last to first.
     """
+    holes = _BlockHoles()
     lines = ["@func", "def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first"]
     if need.prefix is None:
         lines.append("    n = cdiv(N, BN)")
     else:
-        limited = f"min(cdiv(N, BN), {_over(need.prefix, True, clip=False)})"
+        limited = f"min(cdiv(N, BN), {holes.put_block(need.prefix, True, clip=False)})"
         lines.append(f"    n = {limited if _nonnegative(need.prefix) else f'max(0, {limited})'}")
     if drop.all_keys:
         lines.append("    return n, n")
     elif drop.suffix is None:
         lines.append("    return n - N // BN, n" if need.prefix is None else "    return n - min(n, N // BN), n")
     else:
-        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        lines.append(f"    full = min(N // BN, {holes.put_block(drop.suffix, False)})")
         lines.append("    return n - full, n" if need.prefix is None else "    return n - min(n, full), n")
     lines += [
         "",
@@ -375,38 +394,41 @@ def _from_first(need: Touched, drop: Touched, group_need: Touched, group_drop: T
         "def kv_block(b, h, m, i):                # which key block is the i-th",
         "    return kv_count(b, h, m)[1] - 1 - i",
     ]
-    return "\n".join(lines) + "\n\n" + _rows_from_first(group_need, group_drop)
+    return holes.fill("\n".join(lines) + "\n\n" + _write_rows_from_first(group_need, group_drop, holes))
 
 
-def _rows_from_first(need: Touched, drop: Touched) -> str:
+def _write_rows_from_first(need: Touched, drop: Touched, holes: _BlockHoles) -> str:
     if need.prefix is None and drop.suffix is None:
         return ALL_ROWS_ALIKE
     lines = ["    partial, n = kv_count(b, h, m)"]
     skip, masked = "0", "partial"
     if need.prefix is not None:
-        lines.append(f"    needed = max(0, min(n, {_over(need.prefix, True, clip=False)}))")
+        lines.append(f"    needed = max(0, min(n, {holes.put_block(need.prefix, True, clip=False)}))")
         skip = "min(n - needed, max(0, n - 1))"
     if drop.suffix is not None and not drop.all_keys:
-        lines.append(f"    full = min(N // BN, {_over(drop.suffix, False)})")
+        lines.append(f"    full = min(N // BN, {holes.put_block(drop.suffix, False)})")
         masked = "n - min(n, full)"
     return _ROWS + "\n".join([*lines, f"    return {skip}, {masked}"]) + "\n"
 
 
-def _one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> str:
-    """Return the text for one run of blocks with an edge of the mask at either end.
+def _build_one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> dict[str, Func]:
+    """Return the functions for one run of blocks with an edge of the mask at either end.
 
     The right edge comes first, from the last block on, then the left edge and the middle.
     """
+    holes = _BlockHoles()
     start = need.middle[0] if need.middle else need.suffix
     end = need.middle[1] if need.middle else need.prefix
     lines = ["@func", f"def {spans}(b, h, m):                   # key blocks [lo, hi) are visited, [flo, fhi) of them need no mask"]
-    lines.append(f"    lo = {_over(start, False) if start is not None else '0'}")
-    lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {_over(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
+    lines.append(f"    lo = {holes.put_block(start, False) if start is not None else '0'}")
+    lines.append(f"    hi = max(lo, {f'min(cdiv(N, BN), {holes.put_block(end, True, clip=False)})' if end is not None else 'cdiv(N, BN)'})")
     if drop.all_keys:
         lines.append("    flo, fhi = hi, hi")
     else:
-        lines.append(f"    flo = {f'min(hi, max(lo, {_over(drop.prefix, True, clip=False)}))' if drop.prefix is not None else 'lo'}")
-        tail = f", {_over(drop.suffix, False, clip=False)}" if drop.suffix is not None else ""
+        lines.append(
+            f"    flo = {f'min(hi, max(lo, {holes.put_block(drop.prefix, True, clip=False)}))' if drop.prefix is not None else 'lo'}"
+        )
+        tail = f", {holes.put_block(drop.suffix, False, clip=False)}" if drop.suffix is not None else ""
         lines.append(f"    fhi = max(flo, min(hi, N // BN{tail}))")
     lines.append("    return lo, flo, fhi, hi")
     lines += [
@@ -425,24 +447,21 @@ def _one_run(need: Touched, drop: Touched, group_need: Touched, spans: str) -> s
     ]
     group_end = group_need.middle[1] if group_need.middle else group_need.prefix
     if group_end is None:
-        return "\n".join(lines) + ALL_ROWS_ALIKE
-    return (
-        "\n".join(lines)
-        + _ROWS
-        + f"""\
+        return holes.fill("\n".join(lines) + ALL_ROWS_ALIKE)
+    rows = f"""\
     lo, flo, fhi, hi = {spans}(b, h, m)
-    needed = max(fhi, lo + 1, min(hi, {_over(group_end, True, clip=False)}))
+    needed = max(fhi, lo + 1, min(hi, {holes.put_block(group_end, True, clip=False)}))
     return max(0, hi - needed), kv_count(b, h, m)[0]
 """
-    )
+    return holes.fill("\n".join(lines) + _ROWS + rows)
 
 
-def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
-    """Return the text for up to three runs of blocks, with up to two runs of full ones among them.
+def _build_general(need: Touched, drop: Touched, spans: str, rank: str) -> dict[str, Func]:
+    """Return the functions for up to three runs of blocks, with up to two runs of full ones among them.
 
     Full runs are counted by their rank among the visited blocks.
     """
-    count = "cdiv(N, BN)"
+    holes, count = _BlockHoles(), "cdiv(N, BN)"
     lines = [
         "@func",
         f"def {rank}(j, v1, l2, v2, l3, v3):       # how many visited blocks lie before block j",
@@ -453,21 +472,21 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
         "@func",
         f"def {spans}(b, h, m):                   # key blocks [0, v1), [l2, v2), [l3, v3) are visited; ranks [a1, b1), [a2, b2) need no mask",
     ]
-    first = count if need.all_keys else f"min({count}, {_over(need.prefix, True)})" if need.prefix is not None else "0"
+    first = count if need.all_keys else f"min({count}, {holes.put_block(need.prefix, True)})" if need.prefix is not None else "0"
     lines.append(f"    v1 = {first}")
     if need.middle is not None:
         # a suffix may begin before the middle
         start = need.middle[0] if need.suffix is None else least([need.middle[0], need.suffix])
-        lines.append(f"    l2 = max(v1, {_over(start, False)})")
-        lines.append(f"    v2 = max(l2, min({count}, {_over(need.middle[1], True, clip=False)}))")
+        lines.append(f"    l2 = max(v1, {holes.put_block(start, False)})")
+        lines.append(f"    v2 = max(l2, min({count}, {holes.put_block(need.middle[1], True, clip=False)}))")
     else:
         lines.append("    l2, v2 = v1, v1")
     if need.suffix is not None:
-        lines.append(f"    l3 = max(v2, {_over(need.suffix, False)})")
+        lines.append(f"    l3 = max(v2, {holes.put_block(need.suffix, False)})")
         lines.append(f"    v3 = max(l3, {count})")
     else:
         lines.append("    l3, v3 = v2, v2")
-    lines += [*_full_runs(drop, rank), "    return v1, l2, v2, l3, v3, a1, b1, a2, b2"]
+    lines += [*_write_full_runs(drop, rank, holes), "    return v1, l2, v2, l3, v3, a1, b1, a2, b2"]
     lines += [
         "",
         "@func",
@@ -487,10 +506,10 @@ def _general(need: Touched, drop: Touched, spans: str, rank: str) -> str:
         "    r = masked if i < partial else a1 + i - partial if i - partial < one else a2 + i - partial - one",
         "    return r if r < v1 else r - v1 + l2 if r - v1 < v2 - l2 else r - v1 - (v2 - l2) + l3",
     ]
-    return "\n".join(lines) + "\n\n" + ALL_ROWS_ALIKE
+    return holes.fill("\n".join(lines) + "\n\n" + ALL_ROWS_ALIKE)
 
 
-def _full_runs(drop: Touched, rank: str) -> list[str]:
+def _write_full_runs(drop: Touched, rank: str, holes: _BlockHoles) -> list[str]:
     """Return the text of the gaps between the dropped keys, in ranks."""
     if drop.all_keys:
         return ["    a1, b1, a2, b2 = 0, 0, 0, 0"]
@@ -498,10 +517,10 @@ def _full_runs(drop: Touched, rank: str) -> list[str]:
     def at(block: str) -> str:
         return f"{rank}({block}, v1, l2, v2, l3, v3)"
 
-    lines = [f"    end = min(N // BN, {_over(drop.suffix, False)})" if drop.suffix is not None else "    end = N // BN"]
-    lines.append(f"    a1 = {at(_over(drop.prefix, True)) if drop.prefix is not None else '0'}")
+    lines = [f"    end = min(N // BN, {holes.put_block(drop.suffix, False)})" if drop.suffix is not None else "    end = N // BN"]
+    lines.append(f"    a1 = {at(holes.put_block(drop.prefix, True)) if drop.prefix is not None else '0'}")
     if drop.middle is None:
         return [*lines, f"    b1 = max(a1, {at('end')})", "    a2, b2 = b1, b1"]
-    lines.append(f"    b1 = max(a1, {at(f'min(end, {_over(drop.middle[0], False)})')})")
-    lines.append(f"    a2 = max(b1, {at(_over(drop.middle[1], True))})")
+    lines.append(f"    b1 = max(a1, {at(f'min(end, {holes.put_block(drop.middle[0], False)})')})")
+    lines.append(f"    a2 = max(b1, {at(holes.put_block(drop.middle[1], True))})")
     return [*lines, f"    b2 = max(a2, {at('end')})"]

@@ -14,7 +14,8 @@ from typing import cast
 import torch
 
 from ...spec.specification import LENGTHS, Lengths
-from ...syntax.nodes import Expr, GlobalType, Param
+from ...syntax.nodes import Expr, Func, GlobalType, Param, Return
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, rename_names, walk
 from ..tracing.mod_evaluator import Value, evaluate
 from ..tracing.splice_names import BITS, LISTS
@@ -64,14 +65,14 @@ class Lists:
     def by_head(self) -> bool:
         return "h" in names_read(self.keep)
 
-    def text(self) -> str:
+    def build_functions(self) -> dict[str, Func]:
         """Return kv_count, kv_block and kv_rows."""
         place = f"{self.leading}, m"
         block = f"{self.list}[{place}, i]"
         # within the keys: divisions of bounded numbers are products with an inverse
         if self.bits or any(isinstance(e, Expr) and divides(e) for e in walk(self.keep)):
             block = f"max(0, min({block}, cdiv(N, BN)))"
-        return f"""\
+        return Holes().fill(f"""\
 @func
 def kv_count(b, h, m):                   # (blocks that need keep(), all blocks); the former come first
     return {self.count}[{place}, 0], {self.count}[{place}, 1]
@@ -80,15 +81,16 @@ def kv_count(b, h, m):                   # (blocks that need keep(), all blocks)
 def kv_block(b, h, m, i):                # which key block is the i-th
     return {block}
 
-{ALL_ROWS_ALIKE}"""
+{ALL_ROWS_ALIKE}""")
 
     @property
     def leading(self) -> str:
         return f"{'b' if self.by_batch else '0'}, {'h' if self.by_head else '0'}"
 
-    def keeps(self) -> str:
+    def read_bits(self) -> Expr:
         """Return the expression of `keep` that reads bits."""
-        return f"bit({self.bits}[{self.slot}[{self.leading}, q // BM, k // BN], q % BM, k % BN // {WORD}], k % BN)"
+        bit = f"bit({self.bits}[{self.slot}[{self.leading}, q // BM, k // BN], q % BM, k % BN // {WORD}], k % BN)"
+        return cast(Return, Holes().fill(f"@func\ndef keep(b, h, q, k):\n    return {bit}\n")["keep"].body[-1]).value
 
     def parameters(self) -> tuple[Param, ...]:
         """Return the kernel's parameters."""
@@ -138,8 +140,8 @@ class ColumnLists:
         """Return the lists for a problem, by parameter, as `Lists.values` does."""
         return self.exchanged.values(captured, replace(at, M=at.N, N=at.M), BN, BM, device)
 
-    def text(self) -> str:
-        return self.exchanged.text()
+    def build_functions(self) -> dict[str, Func]:
+        return self.exchanged.build_functions()
 
     def parameters(self) -> tuple[Param, ...]:
         return self.exchanged.parameters()

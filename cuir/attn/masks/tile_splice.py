@@ -8,8 +8,8 @@ from typing import Literal as OneOf
 from ...ops.build_calls import cdiv
 from ...ops.expressions import traits
 from ...syntax.nodes import Binary, Call, Expr, Func, Kernel, Literal, Name, Return, Subscript, Tuple
-from ...syntax.parser import parse
 from ...syntax.printer import show
+from ...syntax.templates import Holes
 from ...syntax.walk import walk
 
 Work = OneOf["even", "growing", "falling", "listed"]  # the number of key blocks of query tiles 0, 1, 2, ...
@@ -90,7 +90,7 @@ def _reverse_tiles(tile: Func) -> Func:
 
 
 def _parse_tile(text: str) -> Func:
-    return parse(text, "splice points").funcs()["tile"]
+    return Holes().fill(text)["tile"]
 
 
 __all__ = ["Work", "in_query_tiles", "tile_for"]

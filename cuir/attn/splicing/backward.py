@@ -11,7 +11,7 @@ Its splice points are the forward pass's, and `dscore`, the score's derivative.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -19,8 +19,8 @@ from ...ops.build_calls import cdiv
 from ...spec.gradients import require_softmax
 from ...spec.specification import Specification
 from ...syntax.nodes import Binary, Func, Literal, Name, Program, Return, Tuple
-from ...syntax.parser import parse
-from ...syntax.printer import show
+from ...syntax.printer import place_in_text, show
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, rename_names
 from ..masks.block_bounds import blocks
 from ..masks.block_lists import column_lists_for, exchange_sides
@@ -76,8 +76,8 @@ def transfer_backward(
     gradients = {name: fresh(PREFIX + name) for name in (traced.parameters[i].name for i in learned)}
     closed_blocks = blocks(None if traced.keep is None else exchange_sides(traced.keep), fresh)
     lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
-    text = closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else ""
-    new = _functions(traced, text) | make_gradient_functions(traced, gradients)
+    by_rows = closed_blocks.functions if closed_blocks is not None else lists.build_functions() if lists is not None else {}
+    new = _functions(traced, by_rows) | make_gradient_functions(traced, gradients)
     if "tile" in origin.funcs():
         new["tile"] = _order_items(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
     used = read_by_gradients(traced)
@@ -88,8 +88,8 @@ def transfer_backward(
     program = splice_functions(origin, target, new, added, BACKWARD_POINTS, "q_count")
     if spec.dropout is not None:
         program = with_dropout_gradients(program, program.kernels()[target.name])
-    before, after = show(origin), show(program)
-    program = parse(after, f"{spec.name}_backward.cuir")
+    program = place_in_text(program, f"{spec.name}_backward.cuir")
+    after = program.span.source.text
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     captured = tuple(p for p in traced.parameters if p.name in used)
@@ -97,7 +97,7 @@ def transfer_backward(
     return TransferResult(
         program,
         after,
-        diff_texts(before, after, target.name, spec.name),
+        diff_texts(show(origin), after, target.name, spec.name),
         target.name,
         captured,
         replaced,
@@ -124,36 +124,40 @@ def read_by_gradients(traced: Traced) -> set[str]:
     return {name for e in (traced.keep, traced.score, traced.factor) if e is not None for name in names_read(e)}
 
 
-def _functions(traced: Traced, blocks_text: str) -> dict[str, Func]:
+def _functions(traced: Traced, blocks_by_rows: Mapping[str, Func]) -> dict[str, Func]:
     """Return the new functions by name, in the order of the text.
 
-    `blocks_text` has kv_count and kv_block of the mask with exchanged sides.
+    `blocks_by_rows` has kv_count and kv_block of the mask with exchanged sides.
     """
-    for old, new in _WORDS:
-        blocks_text = blocks_text.replace(old, new)
-    by_rows = parse(blocks_text, "splice points").funcs().values()
-    by_columns = {f.name: f for f in map(_by_columns, by_rows) if f.name != "kv_rows"}
-    score, keep = show(traced.score), "True" if traced.keep is None else show(bound_columns(traced.keep, "q"))
+    by_columns = {f.name: f for f in map(_by_columns, blocks_by_rows.values()) if f.name != "kv_rows"}
+    holes, keep = Holes(), Literal(True) if traced.keep is None else bound_columns(traced.keep, "q")
     text = f"""\
 @func
 def score(S, b, h, q, k):                # -> scores and the factor (> 0) that makes base-2 logits of them: the forward pass's
-    return {score}, {show(traced.factor)}
+    return {holes.put(traced.score)}, {holes.put(traced.factor)}
 
 @func
 def dscore(S, b, h, q, k):               # derivative of the natural logit (score * factor * ln 2) with respect to scale * S
-    return {show(dscore(*traced.differentiated))}
+    return {holes.put(dscore(*traced.differentiated))}
 
 @func
 def keep(b, h, q, k):                    # may query q attend to key k? (q < M and k < N are the kernel's business)
-    return {keep}
+    return {holes.put(keep)}
 """
-    return parse(text, "splice points").funcs() | by_columns
+    return holes.fill(text) | by_columns
 
 
 def _by_columns(f: Func) -> Func:
     """Return a function of rows of the exchanged mask as one of columns."""
-    named = cast(Func, rename_names(f, _NAMES))
-    return replace(named, name=_NAMES.get(f.name, f.name), params=tuple("j" if p == "m" else p for p in f.params))
+    named, trail = cast(Func, rename_names(f, _NAMES)), f.comments.trail
+    for old, new in _WORDS:
+        trail = trail and trail.replace(old, new)
+    return replace(
+        named,
+        name=_NAMES.get(f.name, f.name),
+        params=tuple("j" if p == "m" else p for p in f.params),
+        comments=replace(f.comments, trail=trail),
+    )
 
 
 def _order_items(tile: Func, work: Work) -> Func:
@@ -195,12 +199,10 @@ def transfer_query_gradients(origin: Program, spec: Specification, *, traced: Tr
     changed = replace(result.program, items=items)
     if spec.dropout is not None:
         changed = with_dropout_gradients(changed, changed.kernels()[QUERY_KERNEL])
-    before, after = show(origin), show(changed)
-    program = parse(after, f"{spec.name}_dq.cuir")
+    program = place_in_text(changed, f"{spec.name}_dq.cuir")
+    after, diff = program.span.source.text, diff_texts(show(origin), program.span.source.text, QUERY_KERNEL, spec.name)
     replaced = (*result.replaced, *(["dscore"] if new.body != old.body else []))
-    return replace(
-        result, program=program, text=after, diff=diff_texts(before, after, QUERY_KERNEL, spec.name), replaced=replaced, spec=spec
-    )
+    return replace(result, program=program, text=after, diff=diff, replaced=replaced, spec=spec)
 
 
 __all__ = ["KERNEL", "QUERY_KERNEL", "has_uneven_work", "read_by_gradients", "transfer_backward", "transfer_query_gradients"]

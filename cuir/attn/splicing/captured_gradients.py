@@ -18,8 +18,7 @@ from typing import cast
 
 from ...ops.expressions import operation
 from ...syntax.nodes import Binary, Expr, Func, GlobalType, Kernel, Literal, Name, Param, Subscript
-from ...syntax.parser import parse
-from ...syntax.printer import show
+from ...syntax.templates import Holes
 from ...syntax.types import DTYPES
 from ...syntax.walk import IdentityKey, NamesRead, names_read, walk
 from ..tracing.derivative_marks import extremes_of, is_detached, partials_of
@@ -74,12 +73,15 @@ def make_gradient_functions(traced: Traced, gradients: Mapping[str, str]) -> dic
         return {}
     summed = [r for r in reads if r.summed]
     names = [f"sum{i}" for i in range(len(summed))]
+    holes = _GradientHoles()
     begin = ", ".join("zeros(f32, [64, 1])" for _ in summed) or "()"
     unpacking = [f"{', '.join(names)} = sums"] if len(names) > 1 else []
     names = ["sums"] if len(names) == 1 else names
-    steps = [f"{n} + row_sum({_term(r, 'dX', 'P')})" for n, r in zip(names, summed, strict=True)]
-    added = [f"store({_place(r, 'kq')}, {_times('dX', r.change)}, mask=P != 0.0, add=True)" for r in reads if not r.summed]
-    ends = [f"store({_place(r, 'k')}, {_whole(r, n)}, add=True)" for n, r in zip(names, summed, strict=True)]
+    steps = [f"{n} + row_sum({holes.put_term(r, 'dX', 'P')})" for n, r in zip(names, summed, strict=True)]
+    added = [
+        f"store({holes.put_place(r, 'kq')}, {holes.put_product('dX', r.change)}, mask=P != 0.0, add=True)" for r in reads if not r.summed
+    ]
+    ends = [f"store({holes.put_place(r, 'k')}, {holes.put_whole(r, n)}, add=True)" for n, r in zip(names, summed, strict=True)]
     text = f"""\
 @func
 def captured_begin():                    # gradients of captured tensors, of a head and a block of keys: what is summed up in registers
@@ -93,7 +95,7 @@ def captured_step(sums, dX, P, S, b, h, q, k):         # a block of dX, the grad
 def captured_end(sums, b, h, k):         # the sums are added to their tensors
     {_lines([*unpacking, *ends, "return ()"])}
 """
-    return parse(text, "splice points").funcs()
+    return holes.fill(text)
 
 
 def gradients_of(kernel: Kernel) -> dict[str, str]:
@@ -127,33 +129,33 @@ def _reads(traced: Traced, name: str, gradient: str) -> list[_Read]:
     return [r for r in reads if r.change != Literal(0.0)]
 
 
-def _place(read: _Read, varying_names: str) -> str:
-    """Return the element to which a gradient is added.
+class _GradientHoles(Holes):
+    """Holes for what is added to gradients."""
 
-    Its indices have the shape of a tile in which all of these names vary.
-    """
-    first, *rest = read.indices
-    varying = {n for i in read.indices for n in names_read(i)}
-    for n in varying_names:
-        if n not in varying and "S" not in varying:
-            first = Binary("+", first, Binary("*", Name(n), Literal(0)))
-    return show(Subscript(Name(read.gradient), (first, *rest)))
+    def put_place(self, read: _Read, varying_names: str) -> str:
+        """Return a hole for the element to which a gradient is added.
 
+        Its indices have the shape of a tile in which all of these names vary.
+        """
+        first, *rest = read.indices
+        varying = {n for i in read.indices for n in names_read(i)}
+        for n in varying_names:
+            if n not in varying and "S" not in varying:
+                first = Binary("+", first, Binary("*", Name(n), Literal(0)))
+        return self.put(Subscript(Name(read.gradient), (first, *rest)))
 
-def _times(factor: str, change: Expr) -> str:
-    return factor if change == Literal(1.0) else show(Binary("*", Name(factor), change))
+    def put_product(self, factor: str, change: Expr) -> str:
+        return factor if change == Literal(1.0) else self.put(Binary("*", Name(factor), change))
 
+    def put_term(self, read: _Read, dX: str, P: str) -> str:
+        """Return the text that is summed along a row; for pairs of weight 0 the derivative may be NaN."""
+        return dX if read.uniform else f"where({P} != 0.0, {self.put_product(dX, read.change)}, 0.0)"
 
-def _term(read: _Read, dX: str, P: str) -> str:
-    """Return the text that is summed along a row; for pairs of weight 0 the derivative may be NaN."""
-    return dX if read.uniform else f"where({P} != 0.0, {_times(dX, read.change)}, 0.0)"
-
-
-def _whole(read: _Read, total: str) -> str:
-    """Return the text that a sum adds to the gradient."""
-    if not read.uniform or read.change == Literal(1.0):
-        return total
-    return f"where({total} != 0.0, {_times(total, read.change)}, 0.0)"
+    def put_whole(self, read: _Read, total: str) -> str:
+        """Return the text that a sum adds to the gradient."""
+        if not read.uniform or read.change == Literal(1.0):
+            return total
+        return f"where({total} != 0.0, {self.put_product(total, read.change)}, 0.0)"
 
 
 def _lines(lines: list[str]) -> str:

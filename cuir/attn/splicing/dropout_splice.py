@@ -35,7 +35,7 @@ from ...syntax.nodes import (
     Tuple,
     Unary,
 )
-from ...syntax.parser import parse
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, rewrite, rewrite_block, walk, with_children
 from ...text.diagnostics import CuirError
 from ..tracing.splice_names import DROPOUT, names_of
@@ -153,9 +153,7 @@ class _Text:
 
     def before(self, items: list[Definition], target: Kernel) -> Program:
         """Insert the functions before the first item that reads them."""
-        functions = parse(
-            _TEXT.format(scrambled=self.scrambled, retained=self.name, seed=SEED, threshold=THRESHOLD), "splice points"
-        ).funcs()
+        functions = Holes().fill(_TEXT.format(scrambled=self.scrambled, retained=self.name, seed=SEED, threshold=THRESHOLD))
         at = next(i for i, item in enumerate(items) if not isinstance(item, Constant) and self.name in names_read(item))
         return Program((*items[:at], *functions.values(), *items[at:]))
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from ...checking.prelude_functions import prelude
 from ...spec.specification import Normalize
 from ...syntax.nodes import Assign, Binary, Expr, Func, Kernel
-from ...syntax.parser import parse
-from ...syntax.printer import show
+from ...syntax.templates import Holes
 from ...text.diagnostics import CuirError
 
 POINTS = {"softmax_begin": 1, "softmax_step": 3, "softmax_end": 2}  # with the least number of parameters
@@ -104,15 +103,14 @@ def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func
                 end.span,
                 f"def softmax_end({', '.join(_ENDS)}):",
             )
-        return parse(_SINK.format(sink=show(sink)), "splice points").funcs()
+        return _build_sink(sink)
     for name, count in POINTS.items():
         if len(functions[name].params) < count:
             raise CuirError.of(
                 "X130", f"the splice point `{name}` takes {count} values, found {len(functions[name].params)}", functions[name].span
             )
     parts = (_STATELESS_PARTS if is_parted(funcs) else "") + (_STATELESS_WARPS if meets(funcs) else "")
-    parted = parse(parts, "splice points").funcs() if parts else {}
-    return {**_stateless(normalize, _ends(functions)), **parted}
+    return {**_stateless(normalize, _ends(functions)), **(Holes().fill(parts) if parts else {})}
 
 
 def is_parted(funcs: Mapping[str, Func]) -> bool:
@@ -137,7 +135,7 @@ def _ends(functions: Mapping[str, Func]) -> str:
 
 def _stateless(normalize: Normalize, ends: str) -> dict[str, Func]:
     description, weights, value = _WEIGHTS[normalize]
-    return parse(_STATELESS.format(what=description, weights=weights, value=value, ends=ends), "splice points").funcs()
+    return Holes().fill(_STATELESS.format(what=description, weights=weights, value=value, ends=ends))
 
 
 def _require_softmax(functions: Mapping[str, Func], kernel: Kernel, plain: bool) -> None:
@@ -160,7 +158,12 @@ def _has_sink(end: Func) -> bool:
     second = end.body[1] if len(end.body) > 1 else None
     if end.params != _ENDS or not isinstance(second, Assign) or not isinstance(second.value, Binary):
         return False
-    return end.body == parse(_SINK.format(sink=show(second.value.left)), "splice points").funcs()["softmax_end"].body
+    return end.body == _build_sink(second.value.left)["softmax_end"].body
+
+
+def _build_sink(sink: Expr) -> dict[str, Func]:
+    holes = Holes()
+    return holes.fill(_SINK.format(sink=holes.put(sink)))
 
 
 __all__ = ["CONDITIONS", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment"]

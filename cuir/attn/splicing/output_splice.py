@@ -29,7 +29,7 @@ from ...syntax.nodes import (
     Stmt,
     Subscript,
 )
-from ...syntax.parser import parse
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, rewrite, rewrite_block, substitute, walk
 from ...text.diagnostics import CuirError
 from ..outputs.attention_output import AttentionOutput, RowState
@@ -128,7 +128,7 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
     used_names = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
     points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meets(program.funcs()) else ())]
     inner = {point: _fresh(f"{point}_inner", used_names) for point in points}
-    outer = parse(_write_points(states, inner, functions["softmax_end"].params), "splice points").funcs()
+    outer = Holes().fill(_write_points(states, inner, functions["softmax_end"].params))
     values = {output.name: _parse_value(output, normalize) for output in outputs}
     stored = 0
     items: list[Constant | Func | Kernel] = []
@@ -201,7 +201,7 @@ def _write_points(states: Sequence[RowState], inner: dict[str, str], ends: Seque
 
 def _parse_value(output: AttentionOutput, normalize: Normalize) -> Expr:
     """Parse the expression that is stored."""
-    (body,) = parse(f"@func\ndef value():\n    return {output.write_value(normalize)}\n", output.name).funcs()["value"].body
+    (body,) = Holes().fill(f"@func\ndef value():\n    return {output.write_value(normalize)}\n")["value"].body
     assert isinstance(body, Return)
     return body.value
 

@@ -35,12 +35,12 @@ from ...syntax.nodes import (
     ScalarType,
     Subscript,
 )
-from ...syntax.parser import parse
-from ...syntax.printer import show
+from ...syntax.printer import place_in_text, show
+from ...syntax.templates import Holes
 from ...syntax.walk import IdentityKey, count_assignments, names_read, substitute
 from ...text.diagnostics import CuirError
 from ...text.notebook import ShownInNotebooks
-from ..masks.block_bounds import ALL_MASKED, Blocks, blocks
+from ..masks.block_bounds import Blocks, blocks, mask_all_blocks
 from ..masks.block_lists import ColumnLists, Lists, lists_for
 from ..masks.distance_tables import Table, by_distance
 from ..masks.pair_costs import per_pair
@@ -195,12 +195,12 @@ def transfer(
     closed_blocks = None if read else blocks(traced.keep, fresh)
     if lengths and (closed_blocks is None or ("M" not in lengths and "h" in names_read(traced.keep or Literal(True)))):
         # no lists: lengths are not known here; and over a cache no blocks of one head: heads share tiles
-        closed_blocks = ALL_MASKED
+        closed_blocks = mask_all_blocks()
     lists = lists_for(traced.keep, fresh, read) if closed_blocks is None and traced.keep is not None else None
     new = _functions(
         replace(traced, score=score),
         spec.normalize,
-        closed_blocks.text if closed_blocks is not None else lists.text() if lists is not None else "",
+        closed_blocks.functions if closed_blocks is not None else lists.build_functions() if lists is not None else {},
         lists,
     )
     if "kv_rows" not in origin.funcs():
@@ -222,9 +222,9 @@ def transfer(
         program = with_outputs(program, program.kernels()[target.name], spec.normalize, spec.output_names)
     if spec.dropout is not None:
         program = with_dropout(program, program.kernels()[target.name])
-    before, after = show(origin), show(program)
-    program = parse(after, f"{spec.name}.cuir")
-    diff = diff_texts(before, after, target.name, spec.name)
+    program = place_in_text(program, f"{spec.name}.cuir")
+    after = program.span.source.text
+    diff = diff_texts(show(origin), after, target.name, spec.name)
     old = origin.funcs()
     replaced = tuple(name for name in new if name not in old or old[name] != new[name])
     notes = (
@@ -305,23 +305,19 @@ def require_points(origin: Program, kernel: Kernel, points: Mapping[str, int] = 
         )
 
 
-def _functions(traced: Traced, normalize: Normalize, blocks_text: str, lists: Lists | None) -> dict[str, Func]:
+def _functions(traced: Traced, normalize: Normalize, blocks: Mapping[str, Func], lists: Lists | None) -> dict[str, Func]:
     """Return the new functions by name, in the order of the text."""
-    score, keep = (
-        show(traced.score),
-        "True" if traced.keep is None else lists.keeps() if lists is not None and lists.bits else show(bound_columns(traced.keep, "k")),
-    )
+    holes, keep = Holes(), Literal(True) if traced.keep is None else bound_columns(traced.keep, "k")
     text = f"""\
 @func
 def score(S, b, h, q, k):                # -> scores and {score_comment(normalize)}
-    return {score}, {show(traced.factor)}
+    return {holes.put(traced.score)}, {holes.put(traced.factor)}
 
 @func
 def keep(b, h, q, k):                    # may query q attend to key k? (k < N is the kernel's business)
-    return {keep}
-
-{blocks_text}"""
-    return parse(text, "splice points").funcs()
+    return {holes.put(lists.read_bits() if lists is not None and lists.bits else keep)}
+"""
+    return holes.fill(text) | dict(blocks)
 
 
 def splice_functions(

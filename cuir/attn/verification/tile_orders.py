@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from ...checking.checked import Checked
 from ...checking.checker import check
 from ...syntax.nodes import Call, ConstType, Expr, Kernel, Name, Program
-from ...syntax.parser import parse
 from ...syntax.printer import show
+from ...syntax.templates import Holes
 from ...syntax.walk import names_read, walk
 from ..tracing.splice_names import OPTIONAL, names_of
 from .problems import get_units
@@ -44,11 +44,10 @@ def make_orders(program: Program, checked: Checked) -> Iterator[Order]:
         return
     name = next(n for i in range(len(names_of(program)) + 1) if (n := f"tile_{i}") not in names_of(program))
     for description, expression in _UNITS.items():
-        text = f"@func\ndef tile(t):\n    return {name}({expression.format(units=f'({show(units)})')})\n"
-        items = [
-            replaced for item in program.items for replaced in ((replace(tile, name=name), *parse(text).items) if item is tile else (item,))
-        ]
-        yield Order(description, text, check(replace(program, items=tuple(items)), kernel.name, checked.consts))
+        holes = Holes()
+        other = holes.fill(f"@func\ndef tile(t):\n    return {name}({expression.format(units=holes.put(units))})\n")["tile"]
+        items = [made for item in program.items for made in ((replace(tile, name=name), other) if item is tile else (item,))]
+        yield Order(description, show(other), check(replace(program, items=tuple(items)), kernel.name, checked.consts))
 
 
 def _get_units(program: Program, kernel: Kernel) -> Expr | None:

@@ -17,6 +17,7 @@ from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_va
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
+from cuir.syntax.printer import show
 from cuir.verification import Problem, check_contracts
 from tests.strategies.selection import examples
 
@@ -225,7 +226,7 @@ def test_tiles_are_turned_round_when_the_first_ones_are_the_longest() -> None:
     ],
 )
 def test_bounds_are_written_with_the_parentheses_they_need(expr: str) -> None:
-    from cuir.attn.masks.block_bounds import text
+    from cuir.attn.masks.block_bounds import build_value
     from cuir.attn.masks.predicate import Linear, linear
     from cuir.syntax.nodes import Return
 
@@ -236,4 +237,4 @@ def test_bounds_are_written_with_the_parentheses_they_need(expr: str) -> None:
         assert result is not None
         return result
 
-    assert read(text(read(expr))) == read(expr)
+    assert read(show(build_value(read(expr)))) == read(expr)

@@ -24,7 +24,7 @@ from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.types import BF16, F16
-from cuir.syntax.walk import names_read
+from cuir.syntax.walk import names_read, walk
 from cuir.text.diagnostics import CuirError
 
 VARIANTS = sorted(corpus.variants())
@@ -247,3 +247,25 @@ def test_a_cache_visits_all_blocks_of_a_mask_by_table_or_head() -> None:
         variant = transfer(CACHE, spec)
         assert variant.lists is None and "return n, n" in show(variant.program.funcs()["kv_count"])
     assert transfer(DECODE, corpus.variant("document")()).lists is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda b, h, q, k: (q >= k) & (q - k < 4), lambda b, h, q, k: (q >= k) & (q - k < h * 3 + 7)),
+        (lambda b, h, q, k: q % 3 == k % 5, lambda b, h, q, k: (q + 2) % 4 == k % 7),
+        (lambda s, b, h, q, k: s * 2.0, lambda s, b, h, q, k: torch.where(q >= k, torch.tanh(s) - 0.5, -float("inf"))),
+    ],
+    ids=["closed form", "lists", "score"],
+)
+def test_mods_go_into_the_kernel_as_trees(first: Any, second: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The splice parses templates alone, which other mods of this kind share, and spans are places in the text all the same."""
+    origin = expert()
+    transfer(origin, Specification("first", *((None, first) if first.__code__.co_argcount == 5 else (first, None))))
+    transfer(origin, Specification("causal", lambda b, h, q, k: q >= k, None))
+    with monkeypatch.context() as patched:
+        patched.setattr("cuir.syntax.parser.parse_source", lambda *_: pytest.fail("a text is parsed"))
+        result = transfer(origin, Specification("second", *((None, second) if second.__code__.co_argcount == 5 else (second, None))))
+    parsed = parse(result.text, "second.cuir")
+    assert result.program == parsed
+    assert [n.span for n in walk(result.program)] == [n.span for n in walk(parsed)]

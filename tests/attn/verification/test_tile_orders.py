@@ -74,7 +74,7 @@ def test_a_line_that_only_another_order_reaches_is_judged() -> None:
             parse(wrong), checked, CAUSAL, case, "quick", ScheduleOptions(seeded=0, orders=list(make_orders(parse(wrong), checked)))
         )
     note = caught.value.diagnostics[0].notes[-1].message
-    assert "with the tiles backwards: @func def tile(t): return tile_0((cdiv(M, BM) * H * B) - 1 - t)" in note
+    assert "with the tiles backwards: @func def tile(t): return tile_0(cdiv(M, BM) * H * B - 1 - t)" in note
 
 
 @pytest.mark.sweep
