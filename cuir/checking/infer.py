@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..ops import Op
@@ -241,6 +241,11 @@ class Typer:
                     "S222", "a product in flight is read here", e.span, "bind it to a name, S = mma_async(...), and wait for it"
                 )
                 set_type(e, ErrorType())
+            if isinstance(e.type, SharedView) and e.type.in_tensor_memory and "tcgen05" not in op.needs:
+                self.sink.error(
+                    "T106", f"`{arg}` lies in tensor memory, which {op.written} does not reach", e.span, "load_async(view) reads a view"
+                )
+                set_type(e, ErrorType())
         self.unify_literals(op, args)
         return self.check_tile(op.rule(RuleContext(self, op, args, node)), node.span)
 
@@ -305,6 +310,9 @@ class Typer:
         if isinstance(shape, ErrorType):
             return shape
         if shape is None:
+            if isinstance(base, SharedView) and base.in_tensor_memory:
+                self.sink.error("T161", "tensor memory has no single elements", e.span, "load_async(view) reads a view")
+                return ErrorType()
             self.check_literal_bounds(view, base)
             t = Scalar(base.dtype)
             return t if place else self.apply_typed(t, e)
@@ -399,7 +407,7 @@ class Typer:
         if not ok:
             return ErrorType()
         if isinstance(base, SharedView):
-            return SharedView(base.dtype, tuple(d for d in dims if isinstance(d, int)), base.columns)
+            return replace(base, dims=tuple(d for d in dims if isinstance(d, int)))
         return GlobalView(base.dtype, tuple(dims))
 
     def check_shared_slice(self, part: Range, dim: int, n: int, base: SharedView, e: Subscript) -> bool:

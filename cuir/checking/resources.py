@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..ops import TABLE
 from ..ops.limits import Target, count_pool_registers, list_architectures
 from ..syntax.nodes import Call, Kernel, Stmt, Typed
-from ..syntax.types import BarrierType, SharedView, TileType
+from ..syntax.types import TENSOR_COLUMNS, TENSOR_LANES, BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
 from .checked import Barrier, Role, SharedAlloc, TensorParam, call_of
@@ -17,6 +17,8 @@ COPY_UNIT = 128  # alignment in bytes of a bulk copy's destination with rows wit
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
 MBARRIERS = 1024  # most mbarriers of a kernel, each stage of a ring counts; the clocks have an entry for each
 MBARRIER_ARRIVALS = 2**20 - 1  # of a phase (PTX ISA, mbarrier.init)
+TENSOR_MEMORY = 2**20  # offset from which arrays lie in tensor memory, column after column
+COLUMN_BYTES, LEAST_COLUMNS = 4 * TENSOR_LANES, 32  # of a column; columns of an allocation
 RESERVED = 512  # bytes of shared memory for the lowering (tile numbers of dynamic schedules and their barriers)
 
 
@@ -28,9 +30,13 @@ def lay_out_shared(
     Panelled ones lie at multiples of 1024 bytes, others of 16, or 128 if bulk copies may fill them.
     """
     table: dict[str, SharedAlloc] = {}
-    end = 0
+    end, tensor_end = 0, TENSOR_MEMORY
     for name, (view, over, stmt) in arrays.items():
         alloc = SharedAlloc(name, view.dtype, view.dims, 0, over, stmt.span)
+        if view.in_tensor_memory:
+            table[name] = replace(alloc, offset=tensor_end)
+            tensor_end += alloc.nbytes
+            continue
         if alloc.panelled and alloc.rows % 8:
             sink.error("T162", f"an array of 128-byte panels has a multiple of 8 rows, found {alloc.rows}", stmt.span)
         if over is None:
@@ -51,12 +57,15 @@ def lay_out_shared(
         if alloc.panelled and base.offset % 1024:
             sink.error("M304", f"`{name}` has 128-byte panels and lies over `{over}`, which has none", stmt.span)
         table[name] = replace(alloc, offset=base.offset)
+    if (columns := (tensor_end - TENSOR_MEMORY) // COLUMN_BYTES) > TENSOR_COLUMNS:
+        largest = max((a for a in table.values() if a.offset >= TENSOR_MEMORY), key=lambda a: a.nbytes)
+        sink.error("M301", f"a CTA has {TENSOR_COLUMNS} columns of tensor memory, found {columns}", largest.span)
     signals = count_signal_bytes(barriers)
     need = end + signals + RESERVED
     if need > target.shared_bytes:
-        places = [(a.nbytes, a.span) for a in table.values()]
+        places = [(a.nbytes, a.span) for a in table.values() if a.offset < TENSOR_MEMORY]
         places += [(8 * (t.stages or 1), stmt.span) for t, _, stmt in barriers.values() if not TABLE[t.kind].traits.hardware]
-        sizes = "".join(f"{a.name} {a.nbytes}, " for a in table.values() if a.over is None)
+        sizes = "".join(f"{a.name} {a.nbytes}, " for a in table.values() if a.over is None and a.offset < TENSOR_MEMORY)
         sink.error(
             "M301",
             f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}barriers {signals}, reserved {RESERVED}",

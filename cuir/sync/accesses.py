@@ -34,7 +34,7 @@ class Access(Protocol[E_co]):
 
     Attributes:
         mode: "read", "write" or "add".
-        proxy: "generic" or "async".
+        proxy: One of PROXIES.
         completion: The event at which it is over; None while an engine has it in flight.
         memory: "shared" or "tensor".
         label: Who makes it: the worker or the engine.
@@ -83,7 +83,8 @@ class RuleBook:
     ordered: dict[str, dict[str, list[Rule]]]  # by the proxies of the later and the earlier access
 
 
-PROXIES = ("generic", "async")
+QUEUE = "tensor_core"  # the proxy of an engine that performs all accesses of a worker in the order of their issue
+PROXIES = ("generic", "async", QUEUE)
 RULES = RuleBook([], {new: {old: [] for old in PROXIES} for new in PROXIES})
 
 
@@ -107,6 +108,11 @@ def race_rule(*, ordered: bool, later: Sequence[str] = PROXIES, earlier: Sequenc
 def commutes(mode: str, other: str) -> bool:
     """Return True if two accesses to the same bytes need no order: two reads, or two additions."""
     return mode == other and mode != "write"
+
+
+def is_in_queue(new: A, old: A) -> bool:
+    """Return True if one engine performs two accesses in the order of their issue."""
+    return new.proxy == QUEUE and old.proxy == QUEUE and new.worker == old.worker
 
 
 def get_rules(new: A, old: A, ordered: bool) -> list[Rule]:
@@ -135,7 +141,7 @@ def find_races(new: A, earlier: Iterable[A], order: Order, unorderable: Callable
     commuting = new.mode if new.mode != "write" else ""
     rules_in_order = RULES.ordered[new.proxy]
     for old in earlier:
-        if old.mode == commuting:
+        if old.mode == commuting or is_in_queue(new, old):
             continue
         completion = old.completion
         if completion is None or not order.is_before(completion) or (unorderable is not None and unorderable(old)):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 PANEL_BYTES = 128  # width of a swizzled panel of shared memory
+TENSOR_LANES, TENSOR_COLUMNS = 128, 512  # tensor memory of a CTA; a cell has 32 bits
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,17 @@ class GlobalView:
 
 @dataclass(frozen=True)
 class SharedView:
-    """A whole shared array or a view of one; all dims are known.
+    """A whole array in shared or tensor memory, or a view of one; all dims are known.
 
-    `.T` flips `transposed` (a descriptor bit). `columns`: of the array that it lies in.
+    `.T` flips `transposed` (a descriptor bit). `columns`: of the array that it lies in. `in_tensor_memory`: rows are its
+    lanes.
     """
 
     dtype: DType
     dims: tuple[int, ...]
     columns: int = field(compare=False)
     transposed: bool = False
+    in_tensor_memory: bool = False
 
     @property
     def panelled(self) -> bool:
@@ -90,7 +93,8 @@ class SharedView:
         return self.columns * self.dtype.itemsize % PANEL_BYTES == 0
 
     def __str__(self) -> str:
-        return f"Shared[{', '.join([self.dtype.name, *map(str, self.dims)])}]{'.T' if self.transposed else ''}"
+        memory = "TensorMemory" if self.in_tensor_memory else "Shared"
+        return f"{memory}[{', '.join([self.dtype.name, *map(str, self.dims)])}]{'.T' if self.transposed else ''}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
+from ...checking.resources import COLUMN_BYTES, LEAST_COLUMNS, TENSOR_MEMORY
 from ...ops.limits import count_pool_registers
 from ...text.diagnostics import CuirError
 from ...text.source import Span
@@ -194,6 +195,9 @@ class KernelPrinter(KernelContext):
             offset = -(-offset // 16) * 16
             inits += queues.declare(self, self.queue, offset)
             offset += self.queue.nbytes
+        columns = self.count_tensor_columns()
+        told_at = f"reinterpret_cast<uint32_t*>(smem + {offset})"  # where the first column is told
+        offset += 16 if columns else 0
         limit = self.target.limits.shared_bytes
         if offset > limit:
             message = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
@@ -215,7 +219,15 @@ class KernelPrinter(KernelContext):
             queues.prepare(self, self.queue)
         if inits:
             out.line(self.target.format_phrase("wait for cluster") if cluster else "__syncthreads();")
+        if columns:
+            out.line(self.target.format_phrase("allocate tensor memory", columns, told_at))
+            out.line(self.target.format_phrase("read tensor memory's address", told_at))
         return head, offset
+
+    def count_tensor_columns(self) -> int:
+        """Return the columns of tensor memory that the kernel allocates: a power of two, or none."""
+        ends = [a.offset + a.nbytes - TENSOR_MEMORY for a in self.checked.shared.values() if a.offset >= TENSOR_MEMORY]
+        return max(LEAST_COLUMNS, 1 << (max(ends) // COLUMN_BYTES - 1).bit_length()) if ends else 0
 
     # ---- roles
     def _emit_roles(self) -> None:
@@ -234,6 +246,8 @@ class KernelPrinter(KernelContext):
             else:
                 with out.block(head):
                     self._emit_group(members)
+        if columns := self.count_tensor_columns():
+            out.line(self.target.format_phrase("free tensor memory", columns))
         for op in self.kernel.body.block.ops:
             if isinstance(op, ClusterSync) and op.argument is not None:
                 out.line("// no CTA signals another that is done")

@@ -1,15 +1,29 @@
-"""sm_100a: a skeleton that shares its printers with sm_90a.
+"""sm_100a: products into tensor memory (tcgen05), and loads of it; all else is shared with sm_90a.
 
-It has no asynchronous products: wgmma is gone, and tcgen05 and tensor memory are not implemented, so `mma_async` is
-refused and products are those of warps. Its code is compiled by the tests and has run on no GPU. The next step is
-`warpgroup_products.py` with printers for tcgen05, registered as those of sm_90a are.
+wgmma is gone, so that `mma_async` is refused. Its code is compiled by the tests and has run on no GPU.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ....ops.limits import TARGETS
-from ...cuda.registry import Printers
+from ...cuda.prelude import read_parts
 from .. import sm90
 from ..target import Target
+from . import tcgen05
 
-TARGET = Target(TARGETS["sm_100a"], Printers(), base=sm90.TARGET)
+# Statements of the frame: the columns, where their first one is told, and its address.
+PHRASES = {
+    "allocate tensor memory": "if (warpgroup == 0 && warp == 0) cuir::allocate_columns<{}>({});",
+    "read tensor memory's address": "__syncthreads();\nconst uint32_t tensor_memory = *{};",
+    "free tensor memory": "__syncwarp();\n__syncthreads();\nif (warpgroup == 0 && warp == 0) cuir::free_columns<{}>(tensor_memory);",
+}
+
+TARGET = Target(
+    TARGETS["sm_100a"],
+    tcgen05.PRINTERS,
+    read_parts(Path(__file__).parent / "include", "tensor_memory"),
+    phrases=PHRASES,
+    base=sm90.TARGET,
+)
