@@ -17,11 +17,11 @@ from ..ops.limits import list_architectures
 _HEAD = """\
 # Primitives and operators
 
-This page is generated from the table in `cuir/ops`. `cuir ops NAME` prints one entry and the files that implement it.
+`cuir ops NAME` prints an entry of this page, which is generated from `cuir/ops`, and the files that implement it.
 [language.md](language.md) shows how primitives fit together, [semantics.md](semantics.md) their exact meaning.
 
-An entry is allowed only inside a role of warps or warpgroups, {archs}, unless it says otherwise.
-*const* means known at compile time.
+An entry stands in a role of warps or warpgroups, marked † anywhere, {archs}, unless it says otherwise.
+*const* means known at compile time, *later* after the call. Proxies are in parentheses, async groups a worker's own.
 """
 
 
@@ -47,13 +47,14 @@ def spelling(op: Op) -> str:
         if p.keyword and not star:
             parts, star = [*parts, "*"], True
         parts.append(
-            f"{p.name}, ..."
-            if p.variadic
-            else f"{p.name}={p.default if p.default in ('True', 'False') else '...'}"
-            if p.default
-            else p.name
+            f"{p.name}, ..." if p.variadic else f"{p.name}={'...' if _is_hidden(p.default) else p.default}" if p.default else p.name
         )
     return f"{op.written}({', '.join(parts)})"
+
+
+def _is_hidden(default: str) -> bool:
+    """Return whether the spelling does not show a default."""
+    return default not in ("", "True", "False")
 
 
 def receiver(op: Op) -> str:
@@ -70,15 +71,15 @@ def effects(op: Op) -> list[str]:
     e, lines = op.effects, []
     for (mode, late, proxy), accesses in itertools.groupby(e.accesses, lambda a: (a.mode, a.late, a.proxy)):
         verb = {"read": "reads", "write": "writes", "add": "adds to"}[mode]
-        lines.append(f"{verb} {' and '.join(f'`{a.arg}`' for a in accesses)}{' after the call' if late else ''} ({proxy} proxy)")
+        lines.append(f"{verb} {' and '.join(f'`{a.arg}`' for a in accesses)}{' later' if late else ''} ({proxy})")
     if e.completes:
-        lines.append(f"completes on the barrier `{e.completes}`")
+        lines.append(f"completes on `{e.completes}`")
     if e.group:
-        lines.append(f"completes in the worker's async group `{e.group}`")
+        lines.append(f"async group `{e.group}`")
     if e.commits:
-        lines.append(f"closes the worker's open async group `{e.commits}`")
+        lines.append(f"closes async group `{e.commits}`")
     if e.drains:
-        lines.append(f"waits for the worker's async group `{e.drains}`")
+        lines.append(f"waits for async group `{e.drains}`")
     if e.arrives:
         lines.append(f"arrives at `{e.arrives}`")
     if e.waits:
@@ -159,25 +160,31 @@ def markdown() -> str:
     for family, ops in families().items():
         parts.append(f"## {family.capitalize()}\n")
         for body, alike in itertools.groupby(ops, _describe):
-            parts.append(f"### {', '.join(f'`{spelling(op)}`{receiver(op)}' for op in alike)}\n\n{body}\n")
+            parts.append(f"### {', '.join(map(_title, alike))}\n\n{body}\n")
     return "\n".join(parts)
 
 
+ANYWHERE = " †"
 _ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
-_PLACES = {"declaration": ["allowed only before the roles"], "any": ["allowed anywhere"]}
-_WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["executed by a warp"], (128,): ["executed by a warpgroup"]}
+_PLACES = {"declaration": ["before the roles"], "any": []}
+_WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["by a warp"], (128,): ["by a warpgroup"]}
+
+
+def _title(op: Op) -> str:
+    """Return an entry as its heading has it."""
+    return f"`{spelling(op)}`{receiver(op)}{ANYWHERE if op.where == 'any' else ''}"
 
 
 def _describe(op: Op) -> str:
     """Return an entry below its heading as markdown."""
     lines = []
-    for p in op.params:
-        if p.name == "bar" and receiver(op):
-            continue
-        default = f"; default: {p.default}" if p.default else ""
-        lines.append(f"* `{p.name}`: {p.description}{default}")
+    described = [p for p in op.params if p.description != p.name and not (p.name == "bar" and receiver(op))]
+    for about, params in itertools.groupby(
+        described, lambda p: p.description + (f"; default: {p.default}" if _is_hidden(p.default) else "")
+    ):
+        lines.append(f"* {', '.join(f'`{p.name}`' for p in params)}: {about}")
     archs = [] if op.archs == list_architectures() else [_name_architectures(op.archs)]
-    position = ["allowed only outside of roles"] if op.traits.makes == "workers" else _PLACES.get(op.where, [])
+    position = ["outside of roles"] if op.traits.makes == "workers" else _PLACES.get(op.where, [])
     if facts := [*position, *_WORKERS.get(op.workers, []), *archs]:
         lines.append(f"* {'; '.join(facts)}")
     lines.extend(f"* {line}" for line in effects(op))

@@ -76,8 +76,7 @@ BOX, SHARED = Param("box", "box of a tensor"), Param("shared", "Shared view")
     "box from what the barrier's phase expects; elements outside of the tensor read 0. cluster=True: the copy "
     'lands at the same place of every CTA of the cluster ("x": with the same y; "y": the same x), on '
     "each CTA's barrier. "
-    'hint: "evict_first", "evict_last" or "evict_normal" for the L2 cache. Ordinary stores to the box '
-    "need fence_async(tensors=True) before the copy.",
+    'hint: "evict_first", "evict_last" or "evict_normal" for the L2 cache.',
 )
 def _copy_bulk(cx: CallContext) -> Type:
     bar = cx.type("bar")
@@ -157,8 +156,7 @@ def _check_remaining(cx: CallContext) -> Type:
     ),
     traits=Traits(one_lane=True, joins_worker=True),
     doc="The copy engine stores a shared view to a box, and nothing outside of the tensor. add=True adds atomically "
-    "(f32, f16, bf16, i32). A worker that did ordinary stores to the view calls fence_async() first; "
-    "after stores to the box, fence_async(tensors=True).",
+    "(f32, f16, bf16, i32). A worker that did ordinary stores to the view calls fence_async() first.",
 )
 def _store_async(cx: CallContext) -> Type:
     adds = cx.has("add") and require_known(cx, "add", bool)

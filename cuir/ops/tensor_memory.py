@@ -21,7 +21,7 @@ MOST_COLUMNS = 256  # of a product
     needs=("tcgen05",),
     where="declaration",
     traits=Traits(declares=True, makes="array"),
-    doc="An f32 array [128, C], or [S, 128, C], in the CTA's 512 columns of tensor memory, undefined until written. C is a multiple of 32.",
+    doc="An f32 array [128, C], or [S, 128, C], in 512 columns of tensor memory, undefined until written. C is a multiple of 32.",
 )
 def _tensor_memory(cx: CallContext) -> Type:
     dtype, dims = require_known(cx, "dtype", DType), require_dims(cx, "dims")
@@ -143,7 +143,7 @@ def _load_async(cx: CallContext) -> Type:
     needs=("tcgen05",),
     workers=(128,),
     effects=Effects(drains=PRODUCTS),
-    doc="Waits for load x and those before it (tcgen05.wait::ld).",
+    doc="Waits for load x and earlier ones (tcgen05.wait::ld).",
 )
 def _load_wait(cx: CallContext) -> Type:
     for arg in cx.variadic("x"):

@@ -34,16 +34,16 @@ def test_the_page_says_what_is_not_the_same_for_most_entries() -> None:
     """Entries that are alike share a section; places, workers and architectures stand only where they differ from the head's."""
     head, *sections = reference.markdown().split("### ")
     everywhere = list_architectures()
-    assert f"inside a role of warps or warpgroups, from {everywhere[0]} on, unless" in " ".join(head.split())
+    assert f"in a role of warps or warpgroups, marked † anywhere, from {everywhere[0]} on, unless" in " ".join(head.split())
     for op in reference.entries().values():
         title = f"`{reference.spelling(op)}`{reference.receiver(op)}"
         (body,) = (s.partition("\n")[2] for s in sections if title in re.findall(r"`[^`]+`(?: of an? \w+)?", s.partition("\n")[0]))
         assert body.startswith(f"\n{op.doc}\n")
         facts = [line for line in body.splitlines() if line.startswith("* ")]
         archs = f"from {op.archs[0]} on" if op.archs == everywhere[-len(op.archs) :] else f"only on {', '.join(op.archs)}"
-        place = {"role": "", "declaration": "allowed only before the roles", "any": "allowed anywhere"}[op.where]
-        place = "allowed only outside of roles" if op.traits.makes == "workers" else place
-        workers = "executed by a warpgroup" if op.workers == (128,) else ""
+        place = {"role": "", "declaration": "before the roles", "any": ""}[op.where]
+        place = "outside of roles" if op.traits.makes == "workers" else place
+        workers = {(32,): "by a warp", (128,): "by a warpgroup"}.get(op.workers, "")
         words = "; ".join(filter(None, (place, workers, archs if op.archs != everywhere else "")))
         assert (f"* {words}" in facts) == bool(words)
         assert f"from {everywhere[0]} on" not in body
