@@ -71,15 +71,15 @@ def effects(op: Op) -> list[str]:
     e, lines = op.effects, []
     for (mode, late, proxy), accesses in itertools.groupby(e.accesses, lambda a: (a.mode, a.late, a.proxy)):
         verb = {"read": "reads", "write": "writes", "add": "adds to"}[mode]
-        lines.append(f"{verb} {' and '.join(f'`{a.arg}`' for a in accesses)}{' later' if late else ''} ({proxy})")
+        lines.append(f"{verb} {' and '.join(f'`{a.arg}`' for a in accesses)}{' after the call' if late else ''} ({proxy} proxy)")
     if e.completes:
-        lines.append(f"completes on `{e.completes}`")
+        lines.append(f"completes on the barrier `{e.completes}`")
     if e.group:
-        lines.append(f"async group `{e.group}`")
+        lines.append(f"completes in the worker's async group `{e.group}`")
     if e.commits:
-        lines.append(f"closes async group `{e.commits}`")
+        lines.append(f"closes the worker's open async group `{e.commits}`")
     if e.drains:
-        lines.append(f"waits for async group `{e.drains}`")
+        lines.append(f"waits for the worker's async group `{e.drains}`")
     if e.arrives:
         lines.append(f"arrives at `{e.arrives}`")
     if e.waits:
@@ -165,9 +165,24 @@ def markdown() -> str:
 
 
 ANYWHERE = " †"
+# words of effects that the page's head explains once
+_SHORT = {
+    " after the call": " later",
+    " proxy)": ")",
+    "completes on the barrier": "completes on",
+    "completes in the worker's async group": "async group",
+    "the worker's open async": "async",
+    "the worker's async": "async",
+}
 _ORDER = ["orchestration", "memory", "asynchronous memory", "compute", "sync", "operators"]
 _PLACES = {"declaration": ["before the roles"], "any": []}
 _WORKERS: dict[tuple[int, ...], list[str]] = {(32,): ["by a warp"], (128,): ["by a warpgroup"]}
+
+
+def _shorten(effect: str) -> str:
+    for words, short in _SHORT.items():
+        effect = effect.replace(words, short)
+    return effect
 
 
 def _title(op: Op) -> str:
@@ -187,7 +202,7 @@ def _describe(op: Op) -> str:
     position = ["outside of roles"] if op.traits.makes == "workers" else _PLACES.get(op.where, [])
     if facts := [*position, *_WORKERS.get(op.workers, []), *archs]:
         lines.append(f"* {'; '.join(facts)}")
-    lines.extend(f"* {line}" for line in effects(op))
+    lines.extend(f"* {_shorten(line)}" for line in effects(op))
     return "\n".join([op.doc, *([""] if lines else []), *lines])
 
 
