@@ -22,6 +22,7 @@ from ..checking.checked import Checked
 from ..checking.tensor_modes import find_tensor_modes
 from ..ops.meaning.tiles import view_bits
 from ..syntax.types import BOOL, F32, I32
+from .analyses.uniformity import runs_on_one_lane
 from .compiler import Source, print_kernel, to_checked
 from .ir import ops
 from .ir.build_ir import build
@@ -74,7 +75,8 @@ class Judge:
         Raises: Fault if the kernel cannot be run.
         """
         self.kernel, self.arguments, self.ctas = kernel, arguments, ctas
-        self.before = _run_on_copies(kernel, arguments, ctas)
+        self.follows_lanes = False
+        self.before = self._run()
         self.seconds = 0.0  # time of the last pass
 
     def judge(self, entry: Any) -> Outcome:
@@ -90,7 +92,8 @@ class Judge:
             run(self.kernel)
             self.seconds = time.perf_counter() - start
             self.kernel.verify()
-            after = _run_on_copies(self.kernel, self.arguments, self.ctas)
+            self.follows_lanes |= getattr(entry, "SYNCHRONISES", False)
+            after = self._run()
         except Exception as error:  # any exception of a pass or its IR is the verdict on the pass
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after
@@ -98,23 +101,33 @@ class Judge:
         within = getattr(entry, "ROUNDING", False) and all(_compare(after[n], before[n], True) is None for n in changed)
         return Outcome(name, changed, bool(changed) and within)
 
+    def judge_lanes(self) -> Outcome:
+        """Run the kernel with its lanes in any order, though no pass has inserted synchronisation."""
+        self.follows_lanes = True
+        return self.judge(run_lanes)
+
+    def _run(self) -> dict[str, torch.Tensor]:
+        """Run the kernel on copies of the arguments and return the tensors that it writes."""
+        values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in self.arguments.items()}
+        single = [role.symbol.data for role in self.kernel.roles if runs_on_one_lane(role)] if self.follows_lanes else None
+        evaluate(self.kernel, values, ctas=self.ctas, single_lane_roles=single)
+        written = [d.symbol.data for d in self.kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None]
+        return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
+
+
+def run_lanes(kernel: ops.Kernel) -> None:
+    """Change nothing: the kernel that no pass has synchronised is run."""
+
 
 def validate(kernel: ops.Kernel, passes: Sequence[Any], arguments: Mapping[str, Argument], *, ctas: int = 1) -> Outcome | None:
     """Run passes over a kernel in place and return the first faulty outcome, None if there is none.
 
-    A pass is faulty if it makes invalid IR or changes results. `passes` are modules, functions, or entries of the
+    A pass is faulty if it makes invalid IR or changes results; from the pass that inserts synchronisation on, also if
+    lanes access memory in no certain order. `passes` are modules, functions, or entries of the
     pipeline.
     """
     judge = Judge(kernel, arguments, ctas)
     return next((outcome for p in passes if not (outcome := judge.judge(p)).ok), None)
-
-
-def _run_on_copies(kernel: ops.Kernel, arguments: Mapping[str, Argument], ctas: int) -> dict[str, torch.Tensor]:
-    """Run a kernel on copies of the arguments and return the tensors that it writes."""
-    values = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in arguments.items()}
-    evaluate(kernel, values, ctas=ctas)
-    written = [d.symbol.data for d in kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None]
-    return {n: x for n in written if isinstance(x := values[n], torch.Tensor)}
 
 
 def _compare(result: torch.Tensor, expected: torch.Tensor, rounds: bool) -> tuple[float, float] | None:
@@ -246,6 +259,9 @@ class Lowering:
                 return
             text, count = show(self.kernel), count_operations(self.kernel)
             yield Stage(number, p.name, p.purpose, before, count, seconds, text if text != previous else None, outcome)
+        if judge is not None and not judge.follows_lanes:
+            outcome = judge.judge_lanes()
+            yield Stage(number + 1, run_lanes.__name__, "run the lanes of workers in any order", count, count, judge.seconds, None, outcome)
 
     def cuda(self) -> Cuda:
         """Return the CUDA of the IR in its present state, after all passes."""

@@ -302,6 +302,7 @@ def _stages(
     from ...lowering import Lowering
     from ...lowering.ir.evaluator_state import Fault
     from ...lowering.passes.pipeline import select_passes
+    from ...lowering.validate import run_lanes
 
     if folder is not None:
         _clear(folder)
@@ -329,7 +330,9 @@ def _stages(
         "L012",
         f"pass {wrong.number:02} {problem}: {wrong.outcome}",
         checked.origin.span,
-        f"--stages DIR writes the IR before and behind it; --without {wrong.name} leaves it out",
+        "leave --without insert_synchronisation away"
+        if wrong.name == run_lanes.__name__
+        else f"--stages DIR writes the IR before and behind it; --without {wrong.name} leaves it out",
     )
     return stages, error, None
 

@@ -10,12 +10,13 @@ same lanes if it starts at a multiple of a worker's rows, and for tiles that are
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 
 from xdsl.ir import Operation, SSAValue
 
+from ...ops.base import PRODUCTS
 from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.ir_types import TileT, is_scalar
@@ -63,15 +64,18 @@ def find_warp_syncs(role: ops.Role) -> WarpSyncs:
 class _Touched:
     """Memory that lanes have written and read since they last met.
 
-    `stable`: written, but each element by one and the same lane, which the dims determine.
+    stable: written, but each element by one and the same lane, which the dims determine. in_flight: read by products
+    that no wait has ended, which other warps may still read behind their own wait: no join ends that.
     """
 
     written: frozenset[Array] = frozenset()
     read: frozenset[Array] = frozenset()
     stable: frozenset[tuple[Array, Dims]] = field(default=frozenset())
+    in_flight: frozenset[Array] = frozenset()
 
     def __or__(self, other: _Touched) -> _Touched:
-        return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable)
+        in_flight = self.in_flight | other.in_flight
+        return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable, in_flight)
 
     def before(self, now: _Touched) -> frozenset[Array]:
         """Return the arrays that need a warp barrier between these accesses and the later ones `now`."""
@@ -130,8 +134,15 @@ class _WarpSyncs(Forward[_Touched]):
         if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
             self.joins[op] = WarpSyncs()  # evaluated in its readers
             return state
-        state, self.joins[op] = self._visit_effects(op, state)
-        return state
+        after, self.joins[op] = self._visit_effects(op, state)
+        read, in_flight = after.read, state.in_flight
+        effects = op.entry.effects if isinstance(op, ops.Perform) else None
+        if effects is not None and effects.group == PRODUCTS:
+            in_flight |= self._collect_touched(op).read
+        elif effects is not None and effects.drains == PRODUCTS:
+            read |= in_flight
+            in_flight = in_flight if op.const("pending") else frozenset()  # type: ignore[attr-defined]
+        return replace(after, read=read, in_flight=in_flight)
 
     def _visit_effects(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.Perform) and self._joins_lanes(op):

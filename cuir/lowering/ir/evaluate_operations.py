@@ -225,7 +225,7 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
         return lambda r: r[bar].arrive(r[expected])
     if not site.op.const("cluster", False):
         return lambda r: r[bar].arrive()
-    ctas = _make_cta_list(site)
+    ctas = make_cta_list(site)
 
     def in_line(r: Frame) -> None:
         for rank in ctas(r):
@@ -234,7 +234,7 @@ def _arrive(site: Effect, bar: int) -> Callable[[Frame], None]:
     return in_line
 
 
-def _make_cta_list(site: Effect) -> Callable[[Frame], list[int]]:
+def make_cta_list(site: Effect) -> Callable[[Frame], list[int]]:
     """Return a function that returns the CTAs of the cluster that `cluster=` names."""
     axis, kernel = site.op.const("cluster"), site.op.parent_op()
     while not isinstance(kernel, Kernel):
@@ -249,7 +249,7 @@ def _move(site: Effect, source: int, target: int) -> Callable[[Frame], None]:
 
     It goes into memory of one CTA or, with `cluster`, of several, where its bytes land on a barrier.
     """
-    add, ctas = site.op.const("add", False), _make_cta_list(site) if site.op.const("cluster", False) else None
+    add, ctas = site.op.const("add", False), make_cta_list(site) if site.op.const("cluster", False) else None
     lands = site.op.entry.effects.completes
     bar = site.args.get(lands) if lands else None
 
@@ -448,6 +448,7 @@ __all__ = [
     "compute_held_shape",
     "effect",
     "gaps",
+    "make_cta_list",
     "make_word_reader",
     "numbers",
     "product",

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from xdsl.ir import Operation
 
 from ...checking.checked import SharedAlloc
 from ...ops.meaning import Value
@@ -49,11 +50,28 @@ class Wait(Protocol):
     def __str__(self) -> str: ...
 
 
+class Lanes(Protocol):
+    """The lanes of a worker, whose accesses synchronisation orders (lane_order.py)."""
+
+    def join(self, warps: bool) -> None: ...
+    def fence(self) -> None: ...
+
+
+class Released(Protocol):
+    """An access to shared memory that an arrival has released."""
+
+    @property
+    def op(self) -> Operation: ...
+    @property
+    def place(self) -> Place: ...
+
+
 @dataclass
 class Worker:
     """Worker `index` of a role, in the CTA of rank `rank` of its cluster.
 
-    `joint`: the barrier of all workers of the CTA.
+    joint: the barrier of all workers of the CTA. running: of each CTA of the cluster, how many workers have not ended.
+    lanes: the order of its lanes, if that is followed.
     """
 
     label: str
@@ -61,6 +79,8 @@ class Worker:
     index: int
     joint: NamedBarrier
     frame: Frame = field(repr=False)
+    running: list[int]
+    lanes: Lanes | None = None
     wait: Wait | None = None
 
 
@@ -200,6 +220,7 @@ class SharedArray:
         self.values = torch.full(self.dims, POISON[dtype], dtype=HELD_DTYPES[dtype])
         self.over: list[SharedArray] = []  # arrays of this CTA that share bytes with it
         self.places: dict[object, SharedPlace] = {}
+        self.released: list[Released] = []  # reads that no proxy fence orders before what an engine writes
 
     def place(self, starts: tuple[int, ...], sizes: tuple[int, ...], transposed: bool) -> SharedPlace:
         """Return a view; a size of -1 drops its dim.
@@ -232,7 +253,7 @@ class SharedPlace:
             if not 0 <= start <= dim - abs(size):
                 raise Fault(f"`{array.name}` has {dim} elements in dim {d}, and {abs(size)} from {start} on are reached for")
         self.array, self.key = array, (starts, sizes, transposed)
-        index = tuple(start if size == -1 else slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        index = self.index = tuple(s if size == -1 else slice(s, s + size) for s, size in zip(starts, sizes, strict=True))
         values = array.values[index]
         self.values = values.T if transposed else values
         lengths = [abs(size) for size in sizes]
@@ -242,6 +263,15 @@ class SharedPlace:
     def peer(self, rank: int) -> SharedPlace:
         """Return the same place in another CTA of the cluster."""
         return self.array.cluster[rank].place(*self.key)
+
+    def overlaps(self, other: SharedPlace) -> bool:
+        """Return whether a place of the same array, in this or another CTA, has elements of this one."""
+        sides = zip(*self.key[:2], *other.key[:2], strict=True)
+        return all(a < b + abs(size_b) and b < a + abs(size_a) for a, size_a, b, size_b in sides)
+
+    def shares_bytes(self, other: SharedPlace) -> bool:
+        """Return whether a place of another array has bytes of this one."""
+        return bool(_find_shared_elements(self.array, self.index, other.array)[other.index].any())
 
     def read(self) -> Value:
         """Return a copy of the values."""
@@ -309,7 +339,7 @@ class Box:
     """
 
     def __init__(self, tensor: TensorArgument, starts: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, int]):
-        self.tensor, self.sizes, self.shape = tensor, sizes, shape
+        self.tensor, self.starts, self.sizes, self.shape = tensor, starts, sizes, shape
         low = [max(0, -s) for s in starts]
         high = [min(n, dim - s) for s, n, dim in zip(starts, sizes, tensor.shape, strict=True)]
         self.clipped = any(low) or high != list(sizes)

@@ -8,7 +8,7 @@ never changed in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,23 +37,28 @@ from .evaluator_state import (
     Worker,
     share_bytes,
 )
+from .lane_order import LaneOrder, RoleLanes, analyse_role, defer_inlined, follow_effect
 
 Argument = torch.Tensor | int | float | bool
 Run = Callable[[Frame], Value]
 
 
-def evaluate(kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int = 2) -> None:
+def evaluate(
+    kernel: ops.Kernel, arguments: Mapping[str, Argument], *, ctas: int = 2, single_lane_roles: Collection[str] | None = None
+) -> None:
     """Run a kernel on CPU tensors and numbers, and write its outputs in place.
 
     Args:
         kernel: The kernel.
         arguments: Tensors and numbers by name.
         ctas: The number of CTAs (or clusters) that share the work items.
+        single_lane_roles: Names of roles that one lane runs. If they are given, the order of lanes is followed.
 
-    Raises: Fault for operations that no valid program does, and for deadlocks, with the wait of each worker.
+    Raises: Fault for operations that no valid program does, and for deadlocks, with the wait of each worker; for accesses
+        of different lanes that no synchronisation orders, if their order is followed.
     """
     with torch.inference_mode():
-        _Launch(_Compiler(kernel), arguments, ctas).run()
+        _Launch(_Compiler(kernel, single_lane_roles), arguments, ctas).run()
 
 
 # ---- code
@@ -63,7 +68,9 @@ class _Compiler:
     Every value has a place in the frames of workers; `initial` holds those that are constant.
     """
 
-    def __init__(self, kernel: ops.Kernel):
+    def __init__(self, kernel: ops.Kernel, single_lane_roles: Collection[str] | None = None):
+        self.single_lane_roles = single_lane_roles
+        self.role: RoleLanes | None = None
         self.places: dict[SSAValue, int] = {}
         self.wholes: dict[SSAValue, int] = {}  # of whole arrays and tensors that are operands of effects
         self.initial: Frame = [None]  # the worker
@@ -76,7 +83,10 @@ class _Compiler:
                 self.declarations.append(op)
                 self.place(op.result)
             elif isinstance(op, ops.Role):
+                if single_lane_roles is not None:
+                    self.role = analyse_role(op, op.symbol.data in single_lane_roles)
                 self.roles.append((op, self.place(op.body.block.args[0]), self.block(op.body.block)))
+                self.role = None
             elif not isinstance(op, ops.Yield):
                 frame.append(op)
         self.before = self.steps(frame)
@@ -112,7 +122,7 @@ class _Compiler:
     def steps(self, operations: Sequence[Operation]) -> Step:
         """Compile operations one after the other; those between two that wait become one function."""
         steps: list[tuple[Step, Operation]] = []
-        for op in operations:
+        for op in operations if self.role is None else defer_inlined(operations):
             try:
                 step = self.step(op)
             except Fault as fault:
@@ -151,7 +161,8 @@ class _Compiler:
         if isinstance(op, ops.Apply):
             return self.apply(op)
         if isinstance(op, ops.Perform):
-            return effect(Effect(op, {n: self.operand(v) for n, v in op.args.items()}, self.all(op.outputs)))
+            site = Effect(op, {n: self.operand(v) for n, v in op.args.items()}, self.all(op.outputs))
+            return effect(site) if self.role is None else _follow(effect(site), *follow_effect(site, self.role))
         if isinstance(op, ops.At):
             return Step(self.at(op))
         if isinstance(op, ops.If):
@@ -337,6 +348,28 @@ class _Compiler:
         return Step(loop_waiting if body.waits else loop, body.waits)
 
 
+def _follow(step: Step, before: Run | None, after: Run | None) -> Step:
+    """Return a step with what happens to the order of lanes before it, and after it."""
+    if before is None and after is None:
+        return step
+
+    def run(r: Frame) -> None:
+        if before is not None:
+            before(r)
+        step.run(r)
+        if after is not None:
+            after(r)
+
+    def run_waiting(r: Frame) -> Waiting:
+        if before is not None:
+            before(r)
+        yield from step.run(r)
+        if after is not None:
+            after(r)
+
+    return Step(run_waiting if step.waits else run, step.waits)
+
+
 def _copies(targets: Sequence[int], sources: Sequence[int]) -> Callable[[Frame], None]:
     """Return a function that copies all sources into all targets at once."""
     pairs = [(t, s) for t, s in zip(targets, sources, strict=True) if t != s]
@@ -404,6 +437,7 @@ class _Launch:
         self.per_cta = sum(role.workers.data for role, _, _ in code.roles)
         self.argument_values = self._bind_arguments()
         self.workers: list[tuple[Worker, Step]] = []
+        self.meetings: dict[object, bool] = {}  # of accesses by lanes
         for cluster in range(self.units.clusters):
             self._add_cluster(cluster)
 
@@ -441,11 +475,12 @@ class _Launch:
         code, size = self.code, self.code.kernel.cluster.data
         arrays: dict[str, list[SharedArray]] = {d.symbol.data: [] for d in code.declarations if isinstance(d, ops.Shared)}
         rings: dict[tuple[str, int], list[Mbarrier]] = {}
+        running = [self.per_cta] * size
         for rank in range(size):
             of_cta = (f" of CTA {rank}" if size > 1 else "") + (f" of cluster {cluster}" if self.units.clusters > 1 else "")
             frame = list(code.initial)
             joint = NamedBarrier(f"sync(){of_cta}", self.per_cta)
-            frame[0] = Worker(f"the frame{of_cta}", rank, 0, joint, frame)
+            frame[0] = Worker(f"the frame{of_cta}", rank, 0, joint, frame, running)
             for d in code.declarations:
                 place = code.place(d.result)
                 if isinstance(d, ops.Shared):
@@ -469,8 +504,11 @@ class _Launch:
             for role, index, step in code.roles:
                 for i in range(role.workers.data):
                     worker_frame = list(frame)
-                    worker_frame[0], worker_frame[index] = Worker(f"{role.symbol.data}[{i}]{of_cta}", rank, i, joint, worker_frame), i
-                    self.workers.append((worker_frame[0], step))
+                    worker = Worker(f"{role.symbol.data}[{i}]{of_cta}", rank, i, joint, worker_frame, running)
+                    if code.single_lane_roles is not None:
+                        worker.lanes = LaneOrder(role.threads.data, self.meetings)
+                    worker_frame[0], worker_frame[index] = worker, i
+                    self.workers.append((worker, step))
 
     def run(self) -> None:
         """Run all workers to their end, each until it waits, round after round."""
@@ -480,6 +518,7 @@ class _Launch:
                 alive.append((worker, step.run(worker.frame)))
             else:
                 step.run(worker.frame)
+                worker.running[worker.rank] -= 1
         while alive:
             remaining, progress = [], False
             for worker, code in alive:
@@ -487,6 +526,7 @@ class _Launch:
                     progress = True
                     worker.wait = next(code, None)
                     if worker.wait is None:
+                        worker.running[worker.rank] -= 1
                         continue
                 remaining.append((worker, code))
             if not progress:

@@ -18,8 +18,9 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops.meaning import Value
+from .evaluator_state import Lanes, Worker
 
-Lanes = Literal["worker", "warps", "none"]
+Meeting = Literal["worker", "warps", "none"]
 # arguments for joins of fewer lanes
 ONE_LANE = "one lane runs the role"
 OWN_ROWS = "each warp accesses its own rows alone"
@@ -31,8 +32,13 @@ ALL_AWAITED = "each signal is awaited before its CTA exits"
 class Synchronisation(IRDLOperation):
     """An operation that orders accesses, and has neither operands nor results."""
 
-    def evaluate(self, context: object, operands: Sequence[Value]) -> list[Value]:
+    def evaluate(self, context: Worker, operands: Sequence[Value]) -> list[Value]:
+        if context.lanes is not None:
+            self.order(context.lanes)
         return []
+
+    def order(self, lanes: Lanes) -> None:
+        """Order the accesses of a worker's lanes."""
 
 
 def _print_argument(printer: Printer, argument: StringAttr | None) -> None:
@@ -58,6 +64,11 @@ class Join(Synchronisation):
     lanes = prop_def(StringAttr)
     argument = opt_prop_def(StringAttr)
 
+    def order(self, lanes: Lanes) -> None:
+        """Let lanes meet."""
+        if self.lanes.data != "none":
+            lanes.join(warps=self.lanes.data == "warps")
+
     def verify_(self) -> None:
         if self.lanes.data not in ("worker", "warps", "none"):
             raise VerifyException(f"lanes of the worker, of warps or none meet, not `{self.lanes.data}`")
@@ -74,7 +85,7 @@ class Join(Synchronisation):
         return cls(properties={"lanes": lanes, **_parse_argument(parser)})
 
 
-def join(lanes: Lanes, argument: str = "") -> Join:
+def join(lanes: Meeting, argument: str = "") -> Join:
     """Make a join; one of fewer lanes than the worker's has an argument."""
     properties: dict[str, Attribute] = {"lanes": StringAttr(lanes)}
     if argument:
@@ -87,6 +98,10 @@ class ProxyFence(Synchronisation):
     """A fence between ordinary reads of shared memory and later writes by the copy engine."""
 
     name = "tile.proxy_fence"
+
+    def order(self, lanes: Lanes) -> None:
+        """Order reads before writes by engines."""
+        lanes.fence()
 
     def print(self, printer: Printer) -> None: ...
 
@@ -129,7 +144,7 @@ __all__ = [
     "SAME_LANES",
     "ClusterSync",
     "Join",
-    "Lanes",
+    "Meeting",
     "ProxyFence",
     "Synchronisation",
     "cluster_sync",

@@ -35,6 +35,8 @@ from ..ir.synchronisation import (
 )
 from .rewriting import before
 
+SYNCHRONISES = True  # validation follows the order of lanes from here on
+
 
 def run(kernel: ops.Kernel) -> None:
     """Insert the synchronisation of each role, and of the cluster."""
