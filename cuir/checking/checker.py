@@ -42,7 +42,6 @@ from ..syntax.walk import IdentityKey, walk
 from ..text.diagnostics import CuirError, Diagnostic, Sink
 from .checked import Barrier, Checked, Const, Role, ScalarParam, TensorParam, TileScheduler, call_of
 from .const_defaults import fill_consts, get_default
-from .decisions import mark_decisions
 from .flatten import FlatKernel, flatten
 from .fold import check_literals, fold, shorten, specialise
 from .infer import Scope, Typer
@@ -237,7 +236,6 @@ class _Checker:
             tuple(roles),
             warpgroups,
         )
-        mark_decisions(checked)
         return checked
 
     def resolve_cluster(self, target: Target) -> tuple[int, int]:

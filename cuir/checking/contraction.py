@@ -20,6 +20,7 @@ from .decisions import (
     Placed,
     bind_names,
     collect_copies,
+    collect_deciding,
     collect_stored_floats,
     definitions,
     dtype_of,
@@ -48,6 +49,12 @@ def collect_exempt_sums(checked: Checked) -> frozenset[IdentityKey]:
 
 
 @keep_with_kernel
+def collect_exact(checked: Checked) -> frozenset[IdentityKey]:
+    """Return the exact arithmetic: what feeds decisions, floats outside of roles, and exempt sums."""
+    return collect_deciding(checked) | collect_exempt_sums(checked)
+
+
+@keep_with_kernel
 def list_contractable_sums(checked: Checked) -> tuple[Binary, ...]:
     """Return the sums and differences that lowering may contract with a product that is an operand."""
     exempt = collect_exempt_sums(checked)
@@ -59,18 +66,16 @@ def list_contractable_sums(checked: Checked) -> tuple[Binary, ...]:
 
 
 def _list_sums(checked: Checked) -> Iterator[tuple[int, Binary]]:
-    """Yield the sums and differences of f32 in roles that feed no decision.
-
-    Others are computed as written, as all scalars outside of roles are.
-    """
+    """Yield the sums and differences of f32 in roles that feed no decision."""
+    deciding = collect_deciding(checked)
     for i, body in enumerate(list_bodies(checked)):
         for e in expressions(body) if i else ():
-            if isinstance(e, Binary) and traits(e).linear and not e.decides and dtype_of(checked, e) == F32:
+            if isinstance(e, Binary) and traits(e).linear and IdentityKey(e) not in deciding and dtype_of(checked, e) == F32:
                 yield i, e
 
 
-def _is_product(e: Expr) -> bool:
-    return isinstance(e, Binary) and traits(e).multiplies and not e.decides
+def _is_product(checked: Checked, e: Expr) -> bool:
+    return isinstance(e, Binary) and traits(e).multiplies and IdentityKey(e) not in collect_deciding(checked)
 
 
 def _list_products(checked: Checked, value: Placed, through_choices: bool = False) -> list[Placed]:
@@ -86,7 +91,7 @@ def _list_products(checked: Checked, value: Placed, through_choices: bool = Fals
         visited.add(IdentityKey(e))
         if isinstance(e, Name):
             worklist += bound[i].get(e.id, [])
-        elif _is_product(e):
+        elif _is_product(checked, e):
             products.append((i, e))
         elif (operation := entry(checked, e)) is not None:
             kind = operation[0].traits
@@ -203,4 +208,4 @@ class _Numbering:
         return self.numbers.setdefault(key, len(self.numbers))
 
 
-__all__ = ["collect_exempt_sums", "list_contractable_sums"]
+__all__ = ["collect_exact", "collect_exempt_sums", "list_contractable_sums"]

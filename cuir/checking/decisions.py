@@ -1,10 +1,11 @@
-"""Floats of a checked kernel that feed comparisons, casts to i32 or bool, and step functions.
+"""Exact floats of a checked kernel: those that feed comparisons, casts to i32 or bool, and step functions.
 
-Their arithmetic is computed as written. A fused multiply-add or another order of operations changes a value by a
+The interpreter adds no noise to exact arithmetic, and the lowering computes it as written. A fused multiply-add or another order of operations changes a value by a
 rounding. That can change the truth of a comparison, which removes keys from a mask, or the integer that `floor` gives.
 The operands of such operations decide, and the expressions behind them: through names, up to memory, reductions and
 products. For comparisons, sums that a kernel may keep in parts (row_sum, carried by a loop) end the walk too. For step
 functions it continues through them, through maxima, and through memory to the values that the kernel stores there.
+Floats outside of roles are exact, as all roles share them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from ..ops.base import Op
 from ..ops.expressions import operator
-from ..syntax.nodes import Assign, Attribute, Call, Expr, For, If, Literal, Name, Node, Stmt, Subscript, Typed
+from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name, Node, Stmt, Subscript, Typed
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
@@ -21,13 +22,15 @@ from .kernel_results import keep_with_kernel
 from .views import root_name
 
 
-def mark_decisions(checked: Checked) -> None:
-    """Set `decides` on each deciding expression: the last step of the checker."""
+@keep_with_kernel
+def collect_deciding(checked: Checked) -> frozenset[IdentityKey]:
+    """Return the arithmetic that feeds decisions, and that on floats outside of roles."""
+    deciding = [e for e in expressions(checked.declarations) if _is_float(checked, e)]
     outer = definitions(checked.declarations)
     for body in (checked.declarations, *(r.body for r in checked.roles)):
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
-        parts = find_split_sums(checked, bound)
-        visited: set[str] = set()
+        parts = find_split_sums(checked, bound, _Carried(body).names)
+        visited, seen = set[str](), set[IdentityKey]()
         worklist = [a for _, floats in _list_deciders(checked, body) for a in floats]
         while worklist:
             expr = worklist.pop()
@@ -35,12 +38,19 @@ def mark_decisions(checked: Checked) -> None:
                 if expr.id not in visited | parts:
                     visited.add(expr.id)
                     worklist += bound.get(expr.id, [])
-            elif not expr.decides and not isinstance(expr, (Literal, Subscript, Attribute)):
-                object.__setattr__(expr, "decides", True)
+            elif IdentityKey(expr) not in seen:
+                seen.add(IdentityKey(expr))
+                deciding.append(expr)
                 worklist += _list_floats(checked, expr)
-    for expr in walk_sources(checked, [(i, a) for i, e, floats in list_placed_deciders(checked) if jumps(checked, e) for a in floats]):
-        if not isinstance(expr, (Literal, Subscript, Attribute)):
-            object.__setattr__(expr, "decides", True)
+    step_operands = [(i, a) for i, e, floats in list_placed_deciders(checked) if jumps(checked, e) for a in floats]
+    deciding += walk_sources(checked, step_operands)
+    return frozenset(IdentityKey(e) for e in deciding if _is_arithmetic(checked, e))
+
+
+def _is_arithmetic(checked: Checked, expr: Expr) -> bool:
+    """Return whether an expression is an operation on numbers: no reduction, product or read, which round in no fixed way."""
+    operation = entry(checked, expr)
+    return operation is not None and operation[0].memory_effect == "none" and not operation[0].reduces
 
 
 def jumps(checked: Checked, expr: Expr) -> bool:
@@ -220,10 +230,15 @@ def definitions(body: tuple[Stmt, ...]) -> dict[str, list[Expr]]:
     return bindings
 
 
-def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[str]:
+def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]], carried: set[str]) -> set[str]:
     """Return names of [R, 1] values that a sum of rows reaches and a loop carries.
 
     Names that flow into such are included: their last bits depend on the order of the sum anyway.
+
+    Args:
+        checked: The kernel.
+        bound: The values of each name.
+        carried: The names that some loop carries.
     """
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
     names: set[str] = set()
@@ -243,14 +258,44 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]]) -> set[st
     into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
     while any(len(targets) < len(targets.union(*(into[m] for m in targets))) for targets in into.values()):
         into = {n: targets.union(*(into[m] for m in targets)) for n, targets in into.items()}
-    loop_carried = {n for n, targets in into.items() if n in targets}
+    loop_carried = {n for n, targets in into.items() if n in targets and n in carried}
     return {n for n, targets in into.items() if n in loop_carried or targets & loop_carried}
+
+
+class _Carried:
+    """The names that loops of a block carry: a turn reads them before it binds them.
+
+    A name that is bound anew from its own value outside of a loop, or in a turn that binds it first, is not carried.
+    """
+
+    def __init__(self, body: tuple[Stmt, ...]):
+        self.names: set[str] = set()
+        self._visit(body, set())
+
+    def _visit(self, body: tuple[Stmt, ...], assigned: set[str]) -> set[str]:
+        """Return the names that a block reads before it certainly binds them, and add those it binds to `assigned`."""
+        exposed = set[str]()
+        for stmt in body:
+            if isinstance(stmt, (Assign, ExprStmt)):
+                exposed |= names_read(stmt.value) - assigned
+                assigned.update(stmt.targets if isinstance(stmt, Assign) else ())
+            elif isinstance(stmt, If):
+                sides = assigned.copy(), assigned.copy()
+                exposed |= names_read(stmt.cond) - assigned
+                exposed |= self._visit(stmt.body, sides[0]) | self._visit(stmt.orelse, sides[1])
+                assigned |= sides[0] & sides[1]
+            elif isinstance(stmt, For):
+                inner = self._visit(stmt.body, {stmt.target})
+                self.names |= inner & definitions(stmt.body).keys()
+                exposed |= (names_read(stmt.iter) | inner) - assigned
+        return exposed
 
 
 __all__ = [
     "Placed",
     "bind_names",
     "collect_copies",
+    "collect_deciding",
     "collect_stored_floats",
     "definitions",
     "dtype_of",
@@ -261,7 +306,6 @@ __all__ = [
     "list_bodies",
     "list_deciders",
     "list_placed_deciders",
-    "mark_decisions",
     "rounds_beside",
     "walk_sources",
 ]

@@ -1,9 +1,7 @@
 """Compilation of inexact operations with noise, on which a kernel's verdict must not depend.
 
 Noise (noise.py) enters functions with an error bound in the table, sums in another order (of rows and columns, and of products),
-and multiply-adds fused or not. What decides a comparison is computed as written and left alone
-(cuir/checking/decisions.py), as sums of scalars that all roles share are, and sums that lowering does not contract
-(cuir/checking/contraction.py). Costs nothing where it is not requested.
+and multiply-adds fused or not. Exact arithmetic is left alone (cuir/checking/contraction.py). Costs nothing where it is not requested.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import numpy as np
 import torch
 
 from ..checking.checked import Checked
-from ..checking.contraction import collect_exempt_sums
-from ..checking.decisions import bind_names, expressions, list_deciders
+from ..checking.contraction import collect_exact
+from ..checking.decisions import bind_names, list_deciders
 from ..checking.kernel_results import keep_with_kernel
 from ..ops.base import Op
 from ..ops.expressions import traits
@@ -48,7 +46,6 @@ def compile_perturbed(
         return lambda w: _get_noise(w).decide(e, run(w))
     if dtype != F32 or op.effects.accesses:
         return run
-    exact = e.decides
     if op.sums and len(args) == 1:
         value, dim = code_of(args[0]), 1 if op.traits.column_reduction else 2
 
@@ -57,14 +54,15 @@ def compile_perturbed(
             return t.index_select(dim, _get_noise(w).order(t.shape[dim]).to(t.device)).sum(dim, keepdim=True)
 
         return sum_shuffled
-    if op.ulps and not (op.traits.divides_floats and exact):  # a quotient that decides is rounded correctly
+    is_exact = IdentityKey(e) in collect_exact(checked)
+    if op.ulps and not (op.traits.divides_floats and is_exact):  # an exact quotient is rounded correctly
         return lambda w: _get_noise(w).of(run(w), op.ulps)
-    if exact or not isinstance(e, Binary) or (not tile and IdentityKey(e) in _collect_declared(checked)):
+    if is_exact or not isinstance(e, Binary):
         return run
     if op.traits.multiplies and tile and IdentityKey(e) in _collect_named(checked):
         return _keep_unrounded(code_of, e, run)
-    if op.traits.linear and IdentityKey(e) not in collect_exempt_sums(checked):
-        return _multiply_add(code_of, e, run, tile)
+    if op.traits.linear:
+        return _multiply_add(checked, code_of, e, run, tile)
     return run
 
 
@@ -75,22 +73,16 @@ def _get_noise(w: Worker) -> Noise:
 
 
 @keep_with_kernel
-def _collect_declared(checked: Checked) -> frozenset[IdentityKey]:
-    """Return the expressions of the declarations."""
-    return frozenset(map(IdentityKey, expressions(checked.declarations)))
-
-
-@keep_with_kernel
 def _collect_named(checked: Checked) -> frozenset[IdentityKey]:
     """Return the expressions that names are bound to."""
     return frozenset(IdentityKey(e) for bound in bind_names(checked) for values in bound.values() for _, e in values)
 
 
-def _multiply_add(code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
+def _multiply_add(checked: Checked, code_of: Compile, e: Binary, run: Evaluate, tile: bool) -> Evaluate:
     """Compile x * y + z, rounded once or twice."""
 
     def product(x: Expr) -> bool:
-        return isinstance(x, Binary) and "y" in traits(x).factors and not x.decides
+        return isinstance(x, Binary) and "y" in traits(x).factors and IdentityKey(x) not in collect_exact(checked)
 
     first, second = e.left, e.right
     if not product(first) and not product(second):

@@ -32,7 +32,6 @@ class Typed(Node):
 
     type: Type | None = field(default=None, init=False, compare=False, repr=False)
     place: bool = field(default=False, init=False, compare=False, repr=False)  # a call accesses it; its effects say how
-    decides: bool = field(default=False, init=False, compare=False, repr=False)  # see checking/decisions.py
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def _map_tuple(old: tuple[Node, ...], function: Callable[[Any], Put]) -> tuple[N
 
 def copy_marks(old: Typed, new: T) -> T:
     """Copy the checker's marks to the new node from the one that it replaces."""
-    for name in ("type", "place", "decides"):
+    for name in ("type", "place"):
         if name in vars(old):
             object.__setattr__(new, name, getattr(old, name))
     if isinstance(old, Call) and isinstance(new, Call) and old.bound is not None:

@@ -22,7 +22,7 @@ import torch
 
 from ..attn.verification.problems import Case
 from ..checking.checked import Checked
-from ..checking.contraction import collect_exempt_sums, list_contractable_sums
+from ..checking.contraction import collect_exact, list_contractable_sums
 from ..checking.decisions import entry, jumps, list_placed_deciders, walk_sources
 from ..interp.noise import Noise, Truth, contract_sums, perturb_runs
 from ..ops.base import Op
@@ -178,21 +178,20 @@ def _describe_bound(op: Op) -> str:
 
 def _find_nearest(checked: Checked, block: int, floats: list[Expr]) -> tuple[Op, Expr] | None:
     """Return the nearest operation that feeds values and is not exact."""
+    exact = collect_exact(checked)
     for e in walk_sources(checked, [(block, a) for a in floats]):
         operation = entry(checked, e)
         if operation is None:
             continue
         op = operation[0]
-        as_written = op.traits.divides_floats and e.decides
-        if op.sums or (op.ulps and not as_written) or (not e.decides and _may_fuse(checked, e)):
+        is_exact = IdentityKey(e) in exact
+        if op.sums or (op.ulps and not (op.traits.divides_floats and is_exact)) or (not is_exact and _may_fuse(e)):
             return op, e
     return None
 
 
-def _may_fuse(checked: Checked, e: Expr) -> bool:
-    """Return whether an expression may be contracted to a fused multiply-add where it does not decide."""
-    if IdentityKey(e) in collect_exempt_sums(checked):
-        return False
+def _may_fuse(e: Expr) -> bool:
+    """Return whether an expression may be contracted to a fused multiply-add unless it is exact."""
     return (
         isinstance(e, Binary) and bool(traits(e).linear) and any(isinstance(x, Binary) and traits(x).multiplies for x in (e.left, e.right))
     )

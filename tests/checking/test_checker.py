@@ -71,7 +71,7 @@ def test_a_flat_node_stands_in_one_place_and_the_source_has_no_types(path: Path)
         assert len({id(n) for n in flat}) == len(flat)
         assert all(checked.find_call(n) is not None for n in flat if isinstance(n, Call) and n.func != Name("range"))
     source = [n for tree in (program, prelude()) for n in walk(tree) if isinstance(n, Typed)]
-    assert not any({"type", "bound", "place", "decides"} & vars(n).keys() for n in source)
+    assert not any({"type", "bound", "place"} & vars(n).keys() for n in source)
     assert pickle.dumps(program) == before
 
 

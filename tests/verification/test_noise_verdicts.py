@@ -15,7 +15,7 @@ import corpus
 from cuir import FunctionSpecification
 from cuir.checking import contraction
 from cuir.checking.checker import check
-from cuir.interp import noisy_operations, run
+from cuir.interp import run
 from cuir.interp.noise import contract_sums, perturb_runs
 from cuir.spec.specification import Lengths
 from cuir.syntax.parser import parse
@@ -268,8 +268,7 @@ def is_refused_at(error: CuirError | None, text: str, difference: str) -> bool:
 
 @pytest.mark.parametrize(("text", "difference"), [*zip(MARKED, ("X[i, j] * scale - top", "z - top"), strict=True)])
 def test_they_are_refused_if_they_are_contracted(text: str, difference: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (contraction, noisy_operations):
-        monkeypatch.setattr(module, "collect_exempt_sums", lambda checked: frozenset())
+    monkeypatch.setattr(contraction, "collect_exempt_sums", lambda checked: frozenset())
     text += "# without marks\n"  # what is known of a checked kernel is kept with it
     assert is_refused_at(refusal(text), text, difference)
 

@@ -2,7 +2,7 @@
 
 Every name of the program is a value at each place; where branches or turns of a loop meet, names that they bind
 differently are carried. Nothing is optimised here: dead values are carried too (the pass `eliminate_dead_code` removes them).
-Sums that must not be contracted with a product are marked `exact` (checking/contraction.py).
+Operations on exact floats are marked `exact` (checking/contraction.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ...arguments.index_ranges import collect_index_names
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
-from ...checking.contraction import collect_exempt_sums
+from ...checking.contraction import collect_exact
 from ...checking.views import Drop, make_view
 from ...ops.base import Op, Param
 from ...ops.expressions import operator, subscript, traits
@@ -295,8 +295,10 @@ class _Body:
         return self._apply(entry.name, [self.value(x) for x in operands], expr)
 
     def _apply(self, name: str, args: Sequence[SSAValue], expr: Expr) -> SSAValue:
-        exact = IdentityKey(expr) in collect_exempt_sums(self.checked)
-        return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr)), exact))
+        return self.to.add(ops.apply(name, args, types.from_language(self.checked.type_of(expr)), self._is_exact(expr)))
+
+    def _is_exact(self, expr: Expr) -> bool:
+        return IdentityKey(expr) in collect_exact(self.checked)
 
     def _build_lazy(self, condition: Expr, then: Expr, orelse: Expr) -> SSAValue:
         """Build a choice of which only one side is evaluated.
@@ -339,7 +341,7 @@ class _Body:
                 values[arg] = self.value(expr)
         if entry.effects.accesses or isinstance(t, Void):
             return self.to.put(ops.perform(name, values, [] if isinstance(t, Void) else [types.from_language(t)], consts))
-        return self.to.put(ops.apply(name, list(values.values()), types.from_language(t)))
+        return self.to.put(ops.apply(name, list(values.values()), types.from_language(t), self._is_exact(call)))
 
     def _count_bytes(self, view: SharedView) -> int:
         """Compute the bytes of a view, the padding of its rows included."""

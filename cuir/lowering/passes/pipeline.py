@@ -30,7 +30,6 @@ from . import (
     limit_columns,
     load_fp8_as_f16,
     load_mask_words,
-    mark_no_contract,
     materialise_affine_products,
     multiply_by_inverses,
     peel_ragged_mask,
@@ -79,7 +78,6 @@ CLEAN = (
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
     *CLEAN,
-    Pass(mark_no_contract, "mark operations that feed comparisons, step functions or casts, to be computed as written", needed=True),
     Pass(carry_ring_indices, "carry the stage and parity of a ring of buffers through loops instead of dividing counters"),
     Pass(branch_on_warp_votes, "turn selects (`where`) by a warp's vote into branches of the warp"),
     Pass(hoist_block_indices, "divide indices once per tile if the tile lies within one block"),

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from xdsl.dialects.builtin import FileLineColLoc
 
-import corpus
-from cuir.checking.checked import Checked
-from cuir.checking.checker import check
-from cuir.checking.decisions import entry, expressions
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.passes import eliminate_common_subexpressions, mark_no_contract
-from cuir.syntax.nodes import Literal
-from cuir.syntax.parser import parse as parse_program
+from cuir.lowering.passes import eliminate_common_subexpressions
 from tests.lowering.tile_ir import kernel_of, program, role
 
 HEAD = """\
@@ -42,7 +35,6 @@ def list_marked(kernel: ops.Kernel | ops.Role) -> list[ops.Apply]:
 def count_exact(body: str) -> Counter[str]:
     """The primitives in the role that are exact."""
     kernel = build(program(HEAD + "".join(f"        {line}\n" for line in [*body.split("\n"), "store(Y[rows(64), cols(64)], y)"])))
-    mark_no_contract.run(kernel)
     kernel.verify()
     return Counter(op.op for op in list_marked(kernel.roles[0]))
 
@@ -62,6 +54,7 @@ def count_exact(body: str) -> Counter[str]:
             "t = zeros(f32, [64, 1])\np = row_sum(x) * 3.0\nfor i in range(n):\n    t = t * 0.5 + p\ny = where(t * 2.0 == p, x, 1.0 / t)",
             ["*"],
         ),
+        ("t = row_sum(x)\nt = t * 0.5 + 1.0\ny = where(t == 0.0, x, 1.0 / t)", ["*", "+"]),
         ("t = row_sum(x) / 48.0\ny = where(x >= t, x, 0.0)", ["/"]),
         ("y = where(x >= row_sum(x) / 48.0, x, 0.0)", ["/"]),
         ("t = row_max(x)\nfor i in range(n):\n    t = t * 0.5\ny = where(t == 0.0, x, 1.0 / t)", ["*"]),
@@ -88,18 +81,16 @@ def test_what_is_exact(body: str, expected: list[str]) -> None:
 
 def test_scalars_of_the_frame_are_exact() -> None:
     kernel = build(program(HEAD + "        store(Y[rows(64), cols(64)], x * half)\n"))
-    mark_no_contract.run(kernel)
     assert [op.op for op in list_marked(kernel)] == ["*"] and not list_marked(kernel.roles[0])
 
 
 def test_the_text_says_it() -> None:
     r = role(
         '%x = tile.perform "load"(view: %a) : !tile.reg<f32, 64, 64>',
-        '%y = tile.apply "*"(%x, %s) : !tile.reg<f32, 64, 64>',
+        '%y = tile.apply "*"(%x, %s) exact : !tile.reg<f32, 64, 64>',
         '%z = tile.apply "+"(%y, %x) : !tile.reg<f32, 64, 64>',
         '%c = tile.apply "<"(%y, %x) : !tile.reg<bool, 64, 64>',
     )
-    mark_no_contract.run(kernel_of(r))
     text = show(kernel_of(r))
     assert '"*"(%x, %s) exact :' in text and text.count("exact") == 1
     assert show(parse(text)) == text
@@ -114,47 +105,3 @@ def test_an_equal_value_keeps_that_it_decides() -> None:
     )
     eliminate_common_subexpressions.run(kernel_of(r))
     assert [op.result.name_hint for op in list_marked(r)] in (["y"], ["z"])
-
-
-# ---- as the checker has it
-def count_decided(checked: Checked) -> Counter[tuple[int, str]]:
-    """(line, primitive) of the roles' operations on numbers that the checker says decide; of known numbers nothing is computed."""
-    out: Counter[tuple[int, str]] = Counter()
-    for r in checked.roles:
-        for e in expressions(r.body):
-            description = entry(checked, e) if e.decides else None
-            if (
-                description is not None
-                and not description[0].reduces
-                and not description[0].effects.accesses
-                and not (description[0].name == "neg" and is_known(description[1][0]))
-            ):
-                out[e.span.line, description[0].name] += 1
-    return out
-
-
-def is_known(e: object) -> bool:
-    return isinstance(e, Literal) or getattr(e, "id", None) == "inf"
-
-
-@pytest.mark.parametrize("name", ["flash_fwd", "flash_fwd_sm80", "causal_document", "sigmoid", "gemm"])
-def test_the_checker_agrees(name: str) -> None:
-    text = corpus.programs()[name].read_text(encoding="utf-8")
-    checked = check(parse_program(text, f"{name}.cuir"), None, {"T": "f16"} | ({} if name == "gemm" else {"D": 64}))
-    kernel = build(checked)
-    mark_no_contract.run(kernel)
-    lines = Counter(
-        (op.location.line.data, op.op) for r in kernel.roles for op in list_marked(r) if isinstance(op.location, FileLineColLoc)
-    )
-    assert {op for _, op in lines} == {op for _, op in count_decided(checked)} and sum(lines.values()) == sum(
-        count_decided(checked).values()
-    )
-
-
-def test_it_is_done_once() -> None:
-    checked = check(parse_program(corpus.programs()["flash_fwd"].read_text(encoding="utf-8")), None, {"T": "f16", "D": 64})
-    kernel = build(checked)
-    mark_no_contract.run(kernel)
-    once = show(kernel)
-    mark_no_contract.run(kernel)
-    assert show(kernel) == once
