@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cuir.syntax.types import F32, DType
+from cuir.syntax.types import F8E4M3, F32, DType
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "gemm": {"gemm": Computed("gelu_gemm")},
     "gemm_clusters": {"gemm": Computed("gelu_gemm")},
     "gemm_sm75": {"gemm": Computed("gelu_gemm")},
+    "gemm_sm89": {"gemm": Computed("gelu_gemm", {"T": F8E4M3})},
     "flash_bwd": {"flash_bwd": Computed("causal_backward"), "delta": Computed("attention_delta")},
     "decode_paged": {"decode": Computed("paged_decode", {"G": 4, "PAGE": 16}), "combine": Computed("combine_parts")},
 }

@@ -41,7 +41,8 @@ def _check_product(cx: CallContext, unit: str, b_shared: bool) -> Type:
             return cx.error("T131", f"operand `{arg}` of {t.dtype} lies in shared memory {expectation}, found {t}", arg)
     assert isinstance(a, (TileType, SharedView)) and isinstance(b, (TileType, SharedView))
     if a.dtype != b.dtype and b.dtype.name not in widened:
-        hint = "mma takes 8-bit floats beside halves: b as a view" if b.dtype.itemsize == 1 and a.dtype in HALVES else None
+        beside = b.dtype.itemsize == 1 and a.dtype in HALVES and "widened" in cx.target.operands
+        hint = "mma takes 8-bit floats beside halves: b as a view" if beside else None
         return cx.error("T133", f"operands have one dtype, found {a.dtype} and {b.dtype}", "b", hint)
     (r, k), (kb, c) = _get_shape(a), _get_shape(b)
     if k != kb:
@@ -105,7 +106,7 @@ _C = Param("c", "f32 tile [R, C]", "zeros")
     effects=Effects(accesses=(Access("a", "read", "generic"), Access("b", "read", "generic"))),
     traits=Traits(product=True),
     doc="a @ b + c by the worker, finished on return (mma.sync). R is a multiple of 16 for a warp, of 64 for a "
-    "warpgroup; K of 16 (f32: 8); C of 8. Products are exact, accumulation is f32. If `a` is f16 or bf16, `b` may "
+    "warpgroup; K of 16 (f32: 8, 8-bit floats: 32); C of 8. Products are exact, accumulation is f32. If `a` is f16 or bf16, `b` may "
     "be 8-bit floats. f32 operands require `parts`. parts=1: each operand is one TF32 number (11 bits), rounded "
     "within 0.7 units in the last place. parts=2: the nearest TF32 number, and the rest cut off to TF32; the "
     "product of both rests is left out. That is as accurate as f32; an infinite operand gives NaN.",

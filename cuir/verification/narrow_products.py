@@ -64,7 +64,7 @@ def _is_narrow(dtype: DType) -> bool:
 
 
 def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...]) -> Iterator[tuple[Assign, BoundCall, tuple[For, ...]]]:
-    """Yield asynchronous products bound to a name, with the enclosing loops, the innermost first."""
+    """Yield products bound to a name, with the enclosing loops, the innermost first."""
     for stmt in body:
         if isinstance(stmt, For):
             yield from _find_products(stmt.body, checked, (stmt, *loops))
@@ -72,7 +72,7 @@ def _find_products(body: Sequence[Stmt], checked: Checked, loops: tuple[For, ...
             yield from _find_products((*stmt.body, *stmt.orelse), checked, loops)
         elif isinstance(stmt, Assign):
             bound = checked.find_call(stmt.value)
-            if bound is not None and bound.op.traits.product and bound.op.effects.group is not None:
+            if bound is not None and bound.op.traits.product:
                 yield stmt, bound, loops
 
 

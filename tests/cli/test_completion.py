@@ -37,7 +37,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     [
         ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
-        ("cuir check ge", {"gemm", "gemm_clusters", "gemm_sm75"}),
+        ("cuir check ge", {"gemm", "gemm_clusters", "gemm_sm75", "gemm_sm89"}),
         ("cuir bridge pre", {"prefix_lm", "prefix_document"}),
         ("cuir verify gemm --against gelu", {"gelu_gemm"}),
         ("cuir check decode_paged -k ", {"decode", "combine"}),
@@ -150,7 +150,7 @@ def test_bash_completes_by_the_script_that_is_installed(command: Path) -> None:
         try cuir verify gemm -c BM = ""
     """
     lines = run_shell("bash", ["--norc", "--noprofile"], script, command).splitlines()
-    assert lines == ["complete -o default -F _cuir_completion cuir", "gemm gemm_clusters gemm_sm75", "128"]
+    assert lines == ["complete -o default -F _cuir_completion cuir", "gemm gemm_clusters gemm_sm75 gemm_sm89", "128"]
 
 
 def test_zsh_completes_by_the_script_that_is_installed(command: Path) -> None:
@@ -166,6 +166,7 @@ def test_zsh_completes_by_the_script_that_is_installed(command: Path) -> None:
         "gemm",
         "gemm_clusters",
         "gemm_sm75",
+        "gemm_sm89",
     }
 
 
@@ -180,7 +181,7 @@ def zsh_candidates(text: str) -> set[str]:
     ("line", "expected"),
     [
         ("cuir ver", {"verify"}),
-        ("cuir verify gem", {"gemm", "gemm_clusters", "gemm_sm75"}),
+        ("cuir verify gem", {"gemm", "gemm_clusters", "gemm_sm75", "gemm_sm89"}),
         ("cuir bridge pre", {"prefix_lm", "prefix_document"}),
         ("cuir explain T11", {c for c in CODES if c.startswith("T11")}),
         ("cuir verify gemm -c BM=", {"BM=128"}),

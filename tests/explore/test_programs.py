@@ -21,7 +21,7 @@ from cuir.explore.skeleton import Skeleton
 from cuir.interp import Schedule, run
 from cuir.interp.schedule import Picker
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16, F32
+from cuir.syntax.types import F8E4M3, F16, F32
 from cuir.text.diagnostics import CuirError
 from tests.explore.programs import tensors
 from tests.strategies.typed import arguments
@@ -136,6 +136,7 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
     ("gemm", "gemm", {}, {"M": 200, "N": 304, "K": 400}, {}, 2),
     ("gemm_clusters", "gemm", {}, {"M": 300, "N": 304, "K": 200}, {}, 2),
     ("gemm_sm75", "gemm", {}, {"M": 200, "N": 72, "K": 200}, {}, 1),
+    ("gemm_sm89", "gemm", {"T": F8E4M3}, {"M": 200, "N": 72, "K": 400}, {}, 1),
     ("flash_bwd", "delta", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {}, 1),
     ("flash_bwd", "flash_bwd", {"D": 64}, BACKWARD, {"scale": 0.1}, 2),
     (

@@ -16,7 +16,7 @@ from cuir.checking.checker import check
 from cuir.interp import run
 from cuir.runtime.compiled import compile
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, F16, DType
+from cuir.syntax.types import BF16, DTYPES, F16
 from tests.gpu.isolation import run_isolated
 
 Tensors = dict[str, torch.Tensor]
@@ -112,12 +112,13 @@ def _windows(dtype: torch.dtype) -> Iterator[Problem]:
 
 
 def _gemm(dtype: torch.dtype) -> Iterator[Problem]:
-    for i, (m, n, k) in enumerate([(70, 136, 96), (128, 256, 64), (1000, 3000, 520), (2048, 2048, 4096), (64, 64, 0)]):
+    for i, (m, n, k) in enumerate([(70, 136, 96), (128, 256, 64), (1000, 3000, 528), (2048, 2048, 4096), (64, 64, 0)]):
         random = generator(i)
         a, bt, bias = random(m, k).to(dtype), random(n, k).to(dtype), random(n)
         x = a.double() @ bt.double().mT + bias.double()
         yield Problem(
-            {"A": a, "Bt": bt, "C": torch.empty(m, n, device="cuda", dtype=dtype), "bias": bias}, {"C": x * torch.sigmoid(1.702 * x)}
+            {"A": a, "Bt": bt, "C": torch.empty(m, n, device="cuda", dtype=torch.float16 if dtype.itemsize == 1 else dtype), "bias": bias},
+            {"C": x * torch.sigmoid(1.702 * x)},
         )
 
 
@@ -194,6 +195,7 @@ PROGRAMS: Mapping[str, Callable[[torch.dtype], Iterator[Problem]]] = {
     "gemm": _gemm,
     "gemm_clusters": _gemm,
     "gemm_sm75": _gemm,
+    "gemm_sm89": _gemm,
     "flash_bwd": _backward,
     "decode_paged": _decode,
 }
@@ -228,8 +230,8 @@ def _interpret(checked: Checked, problem: Problem) -> Tensors:
 
 def right(name: str, dtype_name: str) -> int:
     """Runs a program on all its problems; how many there are."""
-    dtype: DType = {"f16": F16, "bf16": BF16}[dtype_name]
-    limit = {"f16": 1.5e-3, "bf16": 1e-2}[dtype_name]
+    dtype = DTYPES[dtype_name]
+    limit = 1.5e-3 if dtype == F16 else 1e-2
     program = parse(corpus.programs()[name].read_text(encoding="utf-8"), f"{name}.cuir")
     wrong, count = [], 0
     for problem in PROGRAMS[name](TORCH[dtype]):
@@ -260,7 +262,8 @@ def test_every_program_has_problems() -> None:
     assert set(PROGRAMS) == set(corpus.programs())
 
 
-CASES = [(name, dtype) for name in sorted(PROGRAMS) for dtype in ("f16", "bf16") if (name, dtype) != ("gemm_sm75", "bf16")]
+DTYPE_NAMES = {"gemm_sm75": ("f16",), "gemm_sm89": ("f8e4m3", "f8e5m2")}
+CASES = [(name, dtype) for name in sorted(PROGRAMS) for dtype in DTYPE_NAMES.get(name, ("f16", "bf16"))]
 
 
 @pytest.mark.gpu

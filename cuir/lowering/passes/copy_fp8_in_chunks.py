@@ -8,7 +8,6 @@ The tiles must have no other reader.
 
 from __future__ import annotations
 
-from ...ops.limits import TARGETS
 from ...syntax.types import PANEL_BYTES
 from ..analyses.alignment import is_multiple
 from ..analyses.memory import Accessed, iterate_accesses
@@ -18,6 +17,7 @@ from ..ir.ir_types import SharedT, TileT, tile
 from ..ir.ir_walk import every
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import CHUNKS, HALVES
+from ..select.selector import find_target, list_ways
 from .load_fp8_as_f16 import find_narrow_load
 from .rewriting import insert, replace
 
@@ -26,7 +26,7 @@ ROWS, COLUMNS = 8, 64  # copied by a warp at a time: a chunk of 16 numbers a lan
 
 def run(kernel: ops.Kernel) -> None:
     """Rewrite the stores of widened tiles."""
-    if not TARGETS[kernel.arch.data].has("narrow_floats"):
+    if "chunks" not in dict(list_ways(find_target(kernel.arch.data), "load")):
         return
     for role in kernel.roles:
         for op in list(every(role)):

@@ -99,6 +99,7 @@ def test_which_devices_run_which_code() -> None:
     assert {t.name: [d for d in devices if t.runs_on(d)] for t in TARGETS.values()} == {
         "sm_75": devices,
         "sm_80": devices[1:],
+        "sm_89": devices[2:],
         "sm_90a": [(9, 0)],
         "sm_100a": [(10, 0)],
     }

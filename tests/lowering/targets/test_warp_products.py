@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 
@@ -13,25 +16,45 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.layouts.layouts import Layout, fragment_map
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
-from cuir.ops.limits import list_architectures
 from cuir.runtime.nvcc import compile_cuda
-from cuir.syntax.types import DTYPES, F16
+from cuir.syntax.types import DTYPES, F8E4M3, F16
 from cuir.text.diagnostics import CuirError
 
 SMALL = {"BM": 64, "BN": 64}
 PRODUCT = """\
 @kernel(arch="ARCH")
 def product(A: Global[T, M, 64], B: Global[T, N, 64], C: Global[f32, M, N], *, T: const):
-    sA, sB = shared(T, [64, 64]), shared(T, [64, 64])
+    sA, sB = shared(T, [64, 128]), shared(T, [64, 128])
     work = tiles(cdiv(M, 64))
     with role("all", warps=4) as w:
         for t in work:
             sync()
-            store(sA[w * 16 : w * 16 + 16], load(A[t * 64 + w * 16 : t * 64 + w * 16 + 16, :]))
-            store(sB[w * 16 : w * 16 + 16], load(B[w * 16 : w * 16 + 16, :]))
+            store(sA[w * 16 : w * 16 + 16, 0:64], load(A[t * 64 + w * 16 : t * 64 + w * 16 + 16, :]))
+            store(sB[w * 16 : w * 16 + 16, 0:64], load(B[w * 16 : w * 16 + 16, :]))
             sync()
-            store(C[t * 64 + w * 16 : t * 64 + w * 16 + 16, 0:64], mma(sA[w * 16 : w * 16 + 16], sB.T))
+            store(C[t * 64 + w * 16 : t * 64 + w * 16 + 16, 0:64], mma(sA[w * 16 : w * 16 + 16, 0:64], sB[:, 0:64].T))
 """
+# Attention of a tile of queries to 64 keys; 8-bit weights go through the place of the queries, beside values that lie column by column.
+ATTENTION = """\
+@kernel(arch="ARCH")
+def attend(Q: Global[T, M, 64], K: Global[T, 64, 64], V: Global[T, 64, 64], O: Global[f32, M, 64], *, T: const):
+    sQ, sK, sV = shared(T, [64, 128]), shared(T, [64, 128]), shared(T, [64, 128])
+    work = tiles(cdiv(M, 64))
+    with role("all", warps=4) as w:
+        for t in work:
+            r, q = w * 16, t * 64 + w * 16
+            sync()
+            store(sQ[r : r + 16, 0:64], load(Q[q : q + 16, :]))
+            store(sK[r : r + 16, 0:64], load(K[r : r + 16, :]))
+            store(sV[r : r + 16, 0:64], load(V[r : r + 16, :]))
+            sync()
+            S = mma(sQ[r : r + 16, 0:64], sK[:, 0:64].T)
+            P = exp2(S - row_max(S))
+            store(sQ[r : r + 16, 0:64], cast(P, T))
+            store(O[q : q + 16, :], mma(WEIGHTS, VALUES) / row_sum(P))
+"""
+PLACES = {1: ("sQ[r : r + 16, 0:64]", "sV[:, 0:64].T"), 2: ("cast(P, T)", "sV[:, 0:64]")}  # of weights and values, by bytes of a number
+CASES = [("sm_75", "f16"), ("sm_80", "bf16"), ("sm_89", "f16"), ("sm_89", "f8e4m3"), ("sm_89", "f8e5m2")]
 OTHERS = {  # statements that sm_75 refuses, and what their hint names
     "copy_async(A[0:64, :], sA)": "load(box)",
     "copy_commit()": "load(box)",
@@ -50,11 +73,43 @@ def refuse(text: str, **consts: object) -> CuirError:
     return caught.value
 
 
-def test_each_gpu_has_its_instruction() -> None:
-    for arch in list_architectures("mma_sync"):
-        source = lower(cuir.check(cuir.parse(PRODUCT.replace("ARCH", arch)), consts={"T": F16})).source
-        assert ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32" in source) == (arch == "sm_75")
-        assert ("cute::SM80_16x8x16_F32F16F16F32_TN::fma" in source) == (arch != "sm_75")
+def make_attention(arch: str, dtype: str) -> Checked:
+    weights, values = PLACES[DTYPES[dtype].itemsize]
+    text = ATTENTION.replace("ARCH", arch).replace("WEIGHTS", weights).replace("VALUES", values)
+    return cuir.check(cuir.parse(text), consts={"T": DTYPES[dtype]})
+
+
+def find_instructions(source: str) -> set[str]:
+    return set(re.findall(r"mma\.sync\.aligned\.(m\w+)\.row\.col\.f32\.(\w+)", source)) | {
+        (f"m{m}n{n}k{k}", kind) for m, n, k, kind in re.findall(r"cute::SM80_(\d+)x(\d+)x(\d+)_F32(F16|BF16)", source)
+    }
+
+
+@pytest.mark.parametrize(("arch", "dtype"), CASES)
+def test_each_gpu_has_its_instruction(arch: str, dtype: str) -> None:
+    source = lower(cuir.check(cuir.parse(PRODUCT.replace("ARCH", arch)), consts={"T": DTYPES[dtype]})).source
+    size = DTYPES[dtype].itemsize
+    expected = ("m16n8k8", "f16") if arch == "sm_75" else ("m16n8k32", dtype[2:]) if size == 1 else ("m16n8k16", dtype.upper())
+    assert find_instructions(source) == {expected}
+    assert f"k_ < {64 * size // 32}" in source
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f8e4m3"])
+def test_lanes_load_the_fragments_of_the_instruction(dtype: str) -> None:
+    """ldmatrix gives lane l the bytes 4 (l % 4) .. + 3 of row l / 4 of each block, whose rows have the addresses that eight lanes compute."""
+    source = lower(cuir.check(cuir.parse(PRODUCT.replace("ARCH", "sm_89")), consts={"T": DTYPES[dtype]})).source
+    size = DTYPES[dtype].itemsize
+    left, right = re.findall(r"base__\d+ = cuir::at<64>\(.*?, (\(lane.*?), (16 \* \(.*?)\);", source)
+    for operand, (row, byte) in (("A", left), ("B", right)):
+        fragment = Layout(fragment_map(f"mma m16n8k{32 // size} {operand}"))
+        assert fragment.count * size == (16 if operand == "A" else 8)
+        for register, lane, _ in fragment.iterate():
+            word, within = divmod(register * size, 4)
+            giver = {"lane": 8 * word + lane // 4}
+            memory_row, inner = eval(row.replace("/", "//"), giver), eval(byte, giver) + 4 * (lane % 4) + within
+            place = fragment.place(register, lane)
+            outer, along = ("row", "column") if operand == "A" else ("column", "row")
+            assert (memory_row, inner) == (place[outer], place[along] * size)
 
 
 @pytest.mark.parametrize("operand", ["A", "B"])
@@ -67,14 +122,27 @@ def test_a_step_of_16_is_two_of_8_on_the_halves_of_its_fragments(operand: str) -
         assert step.place(register, lane) == place | {inner: place[inner] + 8 * part}
 
 
-def test_every_pass_keeps_what_the_interpreter_computes() -> None:
-    checked = check_program("gemm_sm75", "f16", **SMALL)
-    inputs = random_arguments(checked, torch.Generator().manual_seed(1), {"M": 70, "N": 40, "K": 136})
+@pytest.mark.parametrize(("name", "dtype"), [("gemm_sm75", "f16"), ("gemm_sm89", "f8e4m3"), ("gemm_sm89", "f8e5m2")])
+def test_every_pass_keeps_the_product_that_the_interpreter_computes(name: str, dtype: str) -> None:
+    checked = check_program(name, dtype, **SMALL)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(1), {"M": 70, "N": 40, "K": 144})
     assert validate(build(checked), PASSES, inputs) is None
     cuir.run(checked, inputs)
     x = inputs["A"].double() @ inputs["Bt"].double().T + inputs["bias"].double()
     expected = x * torch.sigmoid(1.702 * x)
     assert (inputs["C"].double() - expected).norm() < 1e-3 * expected.norm()
+
+
+@pytest.mark.parametrize(("arch", "dtype"), CASES)
+def test_every_pass_keeps_attention(arch: str, dtype: str) -> None:
+    checked = make_attention(arch, dtype)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(2), {"M": 70})
+    assert validate(build(checked), PASSES, inputs) is None
+    cuir.run(checked, inputs)
+    q, k, v = (inputs[n].double() for n in "QKV")
+    weights = ((q @ k.T) * math.log(2)).softmax(-1)
+    expected = weights @ (v.T if DTYPES[dtype].itemsize == 1 else v)
+    assert (inputs["O"].double() - expected).norm() < {"f16": 1e-3, "bf16": 4e-3, "f8e4m3": 3e-2, "f8e5m2": 6e-2}[dtype] * expected.norm()
 
 
 @pytest.mark.parametrize("statement", OTHERS)
@@ -92,11 +160,36 @@ def test_an_mbarrier_of_sm_75_names_the_barriers_that_there_are() -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_operands_of_other_dtypes_are_told_to_be_f16(dtype: str) -> None:
-    first = refuse(PRODUCT.replace("ARCH", "sm_75"), T=DTYPES[dtype]).diagnostics[0]
-    assert first.code == "T132" and "operands are f16" in first.message and first.hint == "cast(x, f16)"
+    found = refuse(PRODUCT.replace("ARCH", "sm_75"), T=DTYPES[dtype]).diagnostics
+    assert [d.hint for d in found if d.code == "T132" and "operands are f16" in d.message] == ["cast(x, f16)"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (("sB[:, 0:64].T)", "sB[:, 0:64])"), "T131", "column by column"),
+        (("mma(sA[w * 16 : w * 16 + 16, 0:64]", "mma(load(sA[w * 16 : w * 16 + 16, 0:64])"), "T131", "row by row"),
+        (("sA, sB = shared(T, [64, 128]),", "sA, sB = shared(f16, [64, 128]),"), "T133", "one dtype"),
+        (("sm_89", "sm_80"), "S217", "sm_89 or sm_90a"),
+        (("sm_89", "sm_90a"), "T132", "f16 or bf16 or f32"),
+    ],
+)
+def test_8_bit_operands_that_no_instruction_takes_are_refused(change: tuple[str, str], code: str, words: str) -> None:
+    text = PRODUCT.replace("ARCH", "sm_89")
+    assert change[0] in text
+    found = refuse(text.replace(*change), T=F8E4M3).diagnostics
+    assert any(d.code == code and words in d.message for d in found), found
 
 
 @pytest.mark.nvcc
-def test_the_program_for_sm_75_compiles_without_spills() -> None:
-    resources = compile_cuda(lower(check_program("gemm_sm75", "f16"))).resources
+@pytest.mark.parametrize(("name", "dtype"), [("gemm_sm75", "f16"), ("gemm_sm89", "f8e4m3"), ("gemm_sm89", "f8e5m2")])
+def test_programs_compile_without_spills(name: str, dtype: str) -> None:
+    resources = compile_cuda(lower(check_program(name, dtype))).resources
+    assert not resources.spill_stores and not resources.spill_loads
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("arch", "dtype"), [case for case in CASES if case[0] != "sm_80"])
+def test_attention_compiles_without_spills(arch: str, dtype: str) -> None:
+    resources = compile_cuda(lower(make_attention(arch, dtype))).resources
     assert not resources.spill_stores and not resources.spill_loads

@@ -1,6 +1,6 @@
-"""Products of single warps (mma.sync) whose operands ldmatrix loads, in steps of 16 of the inner dim.
+"""Products of single warps (mma.sync) whose operands ldmatrix loads, in steps of 32 bytes of the inner dim.
 
-A target that extends sm_75 chooses its own instruction for a step, and those of operands that are no halves.
+A target that extends sm_75 chooses its own instruction for a step, and those of operands that lanes load otherwise.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
+STEP_BYTES = 32  # of the inner dim
 
 
 @PRINTERS.prints("mma")
@@ -41,7 +42,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     else:
         role.elements.emit_loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
     kind = _name_operands(a.type.element, b.type.element)
-    if kind != "halves":
+    if kind != "blocks":
         multiply = role.target.choice(f"multiply {kind}")
         assert multiply is not None, "the checker lets operands that the card has"
         multiply(role, op, target.name)
@@ -73,14 +74,15 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     if odd:  # the last pair's second block of columns does not exist: it reads the first again
         last_b = out.temp("last")
         out.line(f"const uint32_t {last_b} = cuir::at<{rows}>({b_view.address}, {first.replace('(lane >> 4)', '0')});")
-    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {inner // 16}; ++k_)"):
+    step_rows = STEP_BYTES // a.type.element.itemsize
+    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {inner // step_rows}; ++k_)"):
         for s in range(frag.slabs):
             if a_view is not None:
                 out.line(f"uint32_t a{s}_[4];")
                 location = f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)"
                 out.line(f"cuir::load_matrix({location}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
         with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
-            out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows 16 k .. 16 k + 15 of b")
+            out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows {step_rows} k .. {step_rows} k + {step_rows - 1} of b")
             parts = ", ".join(f"{fragments}[{i}]" for i in range(4))
             place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}" if odd else base_b
             out.line(f"cuir::{load}(cuir::beyond<{rows}>({place}, {step}), {parts});")
@@ -98,9 +100,7 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
 
 def _name_operands(a: DType, b: DType) -> str:
     """Return what the operands of a product are, by which a target chooses its instructions."""
-    if a != b:
-        return "widened"
-    return "halves" if a.itemsize == 2 else "singles" if a == F32 else "bytes"
+    return "widened" if a != b else "singles" if a == F32 else "blocks"
 
 
 @PRINTERS.choice("multiply step")

@@ -1,4 +1,4 @@
-"""sm_90a: products of warpgroups (wgmma), the copy engine (TMA), mbarriers, clusters; based on sm_80."""
+"""sm_90a: products of warpgroups (wgmma), the copy engine (TMA), mbarriers, clusters; based on sm_89."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from ....ops.limits import TARGETS
 from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
-from .. import sm80
+from .. import sm89
 from ..target import Target
 from . import barriers, bulk_copies, matrix_stores, warpgroup_products, warpgroup_ways, widened
 
@@ -29,10 +29,10 @@ PHRASES = {
 TARGET = Target(
     TARGETS["sm_90a"],
     Printers.join(warpgroup_products.PRINTERS, bulk_copies.PRINTERS, matrix_stores.PRINTERS, barriers.PRINTERS, widened.PRINTERS),
-    read_parts(INCLUDE, "floats_8bit", "mbarriers", "matrix_stores", "chunks", "fences", "descriptors", "queues", "products_8bit"),
+    read_parts(INCLUDE, "mbarriers", "matrix_stores", "chunks", "fences", "descriptors", "queues", "products_8bit"),
     read_lines(INCLUDE, "#include <"),
     read_lines(INCLUDE, "namespace "),
     PHRASES,
-    sm80.TARGET,
+    sm89.TARGET,
     warpgroup_ways.WAYS,
 )

@@ -4,7 +4,7 @@
 #include "../../../include/addresses.cuh"
 #include "../../../include/halves.cuh"
 #include "../../../include/words.cuh"
-#include "floats_8bit.cuh"
+#include "../../sm89/include/floats_8bit.cuh"
 
 namespace cuir {
 

@@ -4,7 +4,7 @@
 #include "../../../include/addresses.cuh"
 #include "../../../include/halves.cuh"
 #include "../../sm75/include/matrices.cuh"
-#include "floats_8bit.cuh"
+#include "../../sm89/include/floats_8bit.cuh"
 
 namespace cuir {
 

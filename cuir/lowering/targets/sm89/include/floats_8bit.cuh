@@ -1,6 +1,6 @@
 // 8-bit floats.
 #pragma once
-#include "headers.cuh"
+#include "../../sm80/include/headers.cuh"
 #include "../../../include/halves.cuh"
 
 namespace cuir {
