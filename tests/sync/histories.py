@@ -13,7 +13,7 @@ from typing import Any
 from cuir.explore.bit_orders import BitOrder, TensorBits, WorkerBits
 from cuir.interp.clocks import Clock, TensorClock, WorkerClock
 from cuir.sync import meetings, phases
-from cuir.sync.accesses import Finding, drop_replaced_reads, find_races
+from cuir.sync.accesses import QUEUE, Finding, drop_replaced_reads, find_races
 from cuir.sync.byte_ranges import Intervals, covers, is_overlapping
 from cuir.sync.orders import Party, can_be_ordered
 from cuir.sync.waits import split_at_most, split_through
@@ -82,6 +82,7 @@ class Bar:
     ends: list[Any] = field(default_factory=list)
     landed: list[Touch] = field(default_factory=list)
     flying: list[tuple[Touch, Any]] = field(default_factory=list)
+    late: list[tuple[Any, list[Any]]] = field(default_factory=list)
     waits: dict[int, Wait] = field(default_factory=dict)
 
 
@@ -108,10 +109,11 @@ class Clocks:
     """Vector clocks, as the interpreter has them."""
 
     def __init__(self) -> None:
-        self.orders = [WorkerClock(n, len(WORKERS), len(MBARRIERS)) for n in range(len(WORKERS))]
+        self.orders = [WorkerClock(n, len(WORKERS), len(MBARRIERS) + len(WORKERS)) for n in range(len(WORKERS))]
+        self.queued = [0] * len(WORKERS)
 
     def make_order(self) -> Clock:
-        return Clock(len(WORKERS), len(MBARRIERS))
+        return Clock(len(WORKERS), len(MBARRIERS) + len(WORKERS))
 
     def event(self, worker: int) -> Any:
         return self.orders[worker].event()
@@ -127,6 +129,13 @@ class Clocks:
 
     def issue(self) -> Any:
         return None
+
+    def enter_queue(self, worker: int) -> Any:
+        self.queued[worker] += 1
+        return len(WORKERS) + len(MBARRIERS) + worker, self.queued[worker]
+
+    def learned(self, worker: int) -> Any:
+        return self.orders[worker].without_own(worker)
 
     def retire(self, worker: int, touch: Touch) -> None:
         touch.completion = self.event(worker)
@@ -167,6 +176,12 @@ class Bits:
         self.next *= 2
         return self.next // 2
 
+    def enter_queue(self, worker: int) -> Any:
+        return self.issue()
+
+    def learned(self, worker: int) -> Any:
+        return self.orders[worker].without_own()
+
     def retire(self, worker: int, touch: Touch) -> None:
         self.orders[worker].retire(touch.completion)
 
@@ -195,6 +210,7 @@ class Run:
         self.closed: dict[int, list[list[Touch]]] = {}
         self.stores: dict[int, list[Touch]] = {}
         self.products: dict[int, list[Touch]] = {}
+        self.queues: dict[int, list[Any]] = {}
 
     def find(self, history: str) -> Finding | None:
         """Return the first finding; its line counts the events from 1."""
@@ -294,6 +310,28 @@ class Run:
         for touch in over:
             self.world.retire(worker, touch)
         return iter(())
+
+    def do_into(self, worker: int, span: Span, name: str) -> Iterator[Finding]:
+        """Issue a product into a place, by an engine that keeps the order of issue."""
+        event = self.world.enter_queue(worker)
+        yield from self._access(worker, span, "write", name, QUEUE, event, "a commit")
+        self.queues.setdefault(worker, []).append(event)
+        self.world.begin(worker)
+
+    def do_deliver(self, worker: int, span: Span, name: str) -> Iterator[Finding]:
+        """Issue an arrival at an mbarrier behind the worker's products."""
+        self.bars[name].late.append((self.world.learned(worker), list(self.queues.get(worker, []))))
+        self.world.begin(worker)
+        return iter(())
+
+    def do_delivered(self, worker: int, span: Span, name: str) -> Iterator[Finding]:
+        """Arrive late, for the first of these on an mbarrier."""
+        bar = self.bars[name]
+        order, events = bar.late.pop(0)
+        if (finding := phases.find_excess_arrival(bar, WORKERS[worker], span, self.seen)) is not None:
+            yield finding
+        phases.count_late_arrival(bar, order, *events)
+        yield from self._complete(bar)
 
     def do_fence(self, worker: int, span: Span, tensors: str = "") -> Iterator[Finding]:
         self.world.fence(worker, tensors == "tensors")

@@ -52,6 +52,23 @@ TABLE = [
     ("a fence for tensors, released", "a write T; a fence tensors; a arrive m; b wait m 0; b send T", ""),
     ("a fence for tensors, not released", "a write T; a arrive m; a fence tensors; b wait m 0; b send T", "R403 5"),
     ("a load by the generic proxy needs no fence", "a write x; a read x", ""),
+    # products in the order of their issue, and commits that arrive late
+    ("products of one worker need no order", "a into x; a into x", ""),
+    ("products of two workers do", "a into x; b into x", "R401 2"),
+    ("a commit orders products of two workers", "a into x; a deliver m; a delivered m; b wait m 0; b into x", ""),
+    ("a read behind a commit's phase", "a into x; a deliver m; a delivered m; b wait m 0; b read x", ""),
+    ("a read before its phase", "a into x; a deliver m; b read x", "R401 3"),
+    ("the issuer's own read", "a into x; a read x", "R401 2"),
+    ("a product over what is read", "b read x; a into x", "R401 2"),
+    (
+        "a commit covers what earlier ones did",
+        "a into x; a deliver k; a into y; a deliver m; a delivered k; a delivered m; b wait m 0; b read xy",
+        "",
+    ),
+    ("but no later product", "a into x; a deliver m; a into x; a delivered m; b wait m 0; b read x", "R401 6"),
+    ("nor the worker's own writes", "a write y; a into x; a deliver m; a delivered m; b wait m 0; b read y", "R401 6"),
+    ("yet what it learned", "c write y; c arrive k; a wait k 0; a into x; a deliver m; a delivered m; b wait m 0; b read y", ""),
+    ("an arrival too many by a commit", "b arrive k 1; a deliver k; a delivered k", "S402 3"),
     # tensors, scopes
     ("additions commute", "a add T; b add T", ""),
     ("an addition and a read", "a add T; b read T", "R402 2"),
