@@ -1,6 +1,6 @@
 """Targets, one folder for each: `features.toml`, and a package whose `TARGET` holds its printers.
 
-`sm100` shows how little a new one needs.
+`sm75` shows how little a new one needs, `sm100` what a memory of its own adds.
 """
 
 from __future__ import annotations
