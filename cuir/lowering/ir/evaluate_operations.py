@@ -171,7 +171,7 @@ def effect(site: Effect) -> Step:
     if effects.arrives:
         return Step(_arrive(site, args[effects.arrives]))
     if reads and entry.sums:
-        return Step(_product(site))
+        return Step(_product_into(site, args[writes[0]]) if writes else _product(site))
     if reads and writes:
         return Step(_move(site, args[reads[0]], args[writes[0]]))
     if writes:
@@ -290,6 +290,18 @@ def _product(site: Effect) -> Callable[[Frame], None]:
         if parts:
             x, y = tiles.split_operands(x, y, parts)
         r[result] = product(x, y, None if c is None or not (holds is None or r[holds]) else r[c])
+
+    return run
+
+
+def _product_into(site: Effect, place: int) -> Callable[[Frame], None]:
+    """Compile a product whose accumulator lies in memory."""
+    a, b, accumulate = site.args["a"], site.args["b"], site.args.get("accumulate")
+
+    def run(r: Frame) -> None:
+        target = r[place]
+        before = target.read() if accumulate is None or r[accumulate] else None
+        target.write(product(r[a].values, r[b].values, before))
 
     return run
 

@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
-from cuir.lowering import lower
+from cuir.lowering import Lowering, lower
 from cuir.lowering.layouts.layouts import FRAGMENTS, Layout, fragment_map
 from cuir.lowering.layouts.tile_layouts import FULL
 from cuir.lowering.targets.sm100.tcgen05 import SLAB_LANES, describe_shape
+from cuir.lowering.validate import ctas_for, random_arguments
 from cuir.runtime.nvcc import compile_cuda, find_nvcc, include_dir
 from tests.ops.test_tensor_memory import check_changed
 
@@ -77,6 +79,13 @@ def test_a_product_is_issued_for_each_step_and_slab() -> None:
     ]
     places = [text.rindex(x.split("\n")[0]) for x in order]
     assert places == sorted(places)
+
+
+def test_passes_keep_the_results() -> None:
+    checked = check_changed()
+    arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200, "N": 100, "K": 72})
+    stages = list(Lowering(checked, ()).stages(arguments, ctas_for(checked)))
+    assert all(s.outcome is None or s.outcome.ok for s in stages) and any(s.outcome is not None for s in stages)
 
 
 def test_columns_are_allocated_and_freed_by_one_warp() -> None:
