@@ -117,27 +117,6 @@ def _collect_role(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in indices}.values()), bound
 
 
-@keep_with_kernel
-def collect_index_names(checked: Checked) -> set[str]:
-    """Return the names on the way to a subscript or a trip count in some role.
-
-    These are the names that `require_index_ranges` examines.
-    """
-    names: set[str] = set()
-    for indices, bound in _collect_roles(checked):
-        worklist: list[Node] = list(indices)
-        visited: set[str] = set()
-        while worklist:
-            node = worklist.pop()
-            if isinstance(node, Name) and node.id not in visited:
-                visited.add(node.id)
-                for binding in bound.get(node.id, []):
-                    worklist += [binding.value] if isinstance(binding, Assign) else children(binding.iter)
-            worklist += children(node)
-        names |= visited
-    return names
-
-
 class _Ranges:
     """Least and greatest values of i32 expressions of a role, None where nothing is known.
 

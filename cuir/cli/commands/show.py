@@ -81,7 +81,7 @@ def _lower(file: str, kernel: str | None, const: Iterable[str]) -> Kernel:
 
 def _show_layouts(kernel: Kernel, as_json: bool) -> None:
     """Print tables of tiles and of moves to shared memory, and a picture of each layout."""
-    from ...lowering.layouts.kernel_layouts import (
+    from ...lowering.kernel_layouts import (
         collect_conversions,
         collect_moves,
         collect_tiles,

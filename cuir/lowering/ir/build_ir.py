@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from ...arguments.index_ranges import collect_index_names
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.contraction import collect_exact
@@ -29,6 +28,7 @@ from ...text.source import Span
 from . import ir_types as types
 from . import ops
 from .asynchronous_products import Wait, Waits, collect_waits
+from .ir_walk import every, last
 
 
 def build(checked: Checked) -> ops.Kernel:
@@ -87,7 +87,7 @@ class _Kernel:
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
         for s in checked.scalars:
-            properties = {"symbol": StringAttr(s.name)} | ({"judged": UnitAttr()} if s.name in collect_index_names(checked) else {})
+            properties = {"symbol": StringAttr(s.name)}
             self._declare(to, s.name, ops.Parameter(properties=properties, result_types=[types.scalar(s.dtype)]))
         for d in checked.dims:
             properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
@@ -121,6 +121,8 @@ class _Kernel:
             },
             regions=[Region(block)],
         )
+        for parameter in _find_index_parameters(kernel):
+            parameter.properties["judged"] = UnitAttr()
         kernel.verify()
         return kernel
 
@@ -382,6 +384,49 @@ class _Body:
         else:
             kind = types.from_language(t)
         return self.to.add(ops.at(array, parts, kind))
+
+
+def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
+    """Return the scalars from which a role computes an index of a tensor or the bounds of a loop.
+
+    A launch is refused if arithmetic on the way there would leave 32 bits (arguments/index_ranges.py).
+    """
+    worklist = list[SSAValue]()
+    for op in (op for role in kernel.roles for op in every(role)):
+        if isinstance(op, ops.For):
+            worklist += [op.start, op.stop]
+        elif isinstance(op, ops.At) and isinstance(op.array.type, types.TensorT):
+            worklist += op.starts
+    visited = set[SSAValue]()
+    while worklist:
+        value = worklist.pop()
+        if value not in visited:
+            visited.add(value)
+            worklist += _list_inputs(value)
+    owners = (value.owner for value in visited)
+    return [op for op in owners if isinstance(op, ops.Parameter) and op.dim is None]
+
+
+def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:
+    """Return the values from which a role computes one; none of those outside of roles."""
+    op = value.owner
+    if isinstance(op, Block):
+        loop = op.parent_op()
+        if not isinstance(loop, ops.Loop):
+            return ()
+        if value is loop.turn:
+            return (loop.start, loop.stop) if isinstance(loop, ops.For) else ()
+        i = loop.inner.index(value)
+        return loop.carried[i], last(loop.body).values[i]
+    if isinstance(op.parent_op(), ops.Kernel):
+        return ()
+    if isinstance(op, ops.Loop):
+        i = op.results.index(value)
+        return op.carried[i], last(op.body).values[i]
+    if isinstance(op, ops.Branch):
+        i = op.results.index(value)
+        return last(op.then).values[i], last(op.orelse).values[i]
+    return op.operands
 
 
 def _is_accumulator(value: SSAValue) -> bool:

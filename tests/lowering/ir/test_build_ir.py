@@ -106,3 +106,20 @@ def test_views_of_views_are_one_place() -> None:
     lines = body("v = s[n]\nu = v[0 : 64]\nx = load(u[n * 8 - 16 : n * 8 - 16 + 64])\nstore(Z[0 : 64, :], cast(x, f32))")
     (at,) = (line for line in lines if "tile.at %s" in line)
     assert re.fullmatch(r"%\d+ = tile.at %s\[%n, %\d+ : 64, : 64\]", at)
+
+
+@pytest.mark.parametrize(
+    ("lines", "judged"),
+    [
+        ("store(Y[n], 1.0)", {"n"}),
+        ("for i in range(n):\n    store(Y[0], 1.0)", {"n"}),
+        ("i = 0\nfor j in range(2):\n    i = i + n\nstore(Y[i], 1.0)", {"n"}),
+        ("i = 0\nif n > 3:\n    i = 1\nstore(Y[i], 1.0)", set()),  # the index is 0 or 1
+        ("i = 0\nif scale > 3.0:\n    i = n\nstore(Y[i], 1.0)", {"n"}),
+        ("store(Y[0], scale)", set()),
+        ("store(Y[0], cast(n, f32))", set()),
+    ],
+)
+def test_numbers_from_which_indices_follow_are_judged(lines: str, judged: set[str]) -> None:
+    ir = build(kernel(lines))
+    assert {op.symbol.data for op in ir.body.block.ops if isinstance(op, ops.Parameter) and op.judged is not None} == judged

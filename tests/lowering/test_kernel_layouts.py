@@ -5,7 +5,7 @@ from __future__ import annotations
 from cuir.checking.checker import check
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ops import Kernel
-from cuir.lowering.layouts.kernel_layouts import collect_moves, collect_tiles, count_copies, describe_layout, draw_banks, draw_layout
+from cuir.lowering.kernel_layouts import collect_moves, collect_tiles, count_copies, describe_layout, draw_banks, draw_layout
 from cuir.lowering.layouts.tile_layouts import COLUMNS, FULL, LAYOUTS, ROWS
 from cuir.lowering.passes.pipeline import optimise
 from cuir.syntax.parser import parse

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...syntax.types import PANEL_BYTES, DType
-from ..analyses.memory import array_of
-from ..analyses.stores import is_panelled
-from ..ir import ops
-from ..ir.ir_types import SharedT, TileT
-from ..ir.ir_walk import every, is_inlined
-from ..ir.machine_tiles import ConvertLayout
-from ..select.ways import way_of
-from .conversions import Conversion
-from .layouts import LANES, Layout
-from .linear_maps import Span, show_map, split
-from .shared_memory import Access, find_access, find_block_access, lay_out_array, swap_odd_rows
-from .tile_layouts import TileLayout
+from ..syntax.types import PANEL_BYTES, DType
+from .analyses.memory import array_of
+from .analyses.stores import is_panelled
+from .ir import ops
+from .ir.ir_types import SharedT, TileT
+from .ir.ir_walk import every, is_inlined
+from .ir.machine_tiles import ConvertLayout
+from .layouts.conversions import Conversion
+from .layouts.layouts import LANES, Layout
+from .layouts.linear_maps import Span, show_map, split
+from .layouts.shared_memory import Access, find_access, find_block_access, lay_out_array, swap_odd_rows
+from .layouts.tile_layouts import TileLayout
+from .select.ways import way_of
 
 MOST_ROWS, MOST_COLUMNS = 16, 16  # drawn
 BLOCK_WAYS, SWAPPED_WAYS = ("ldmatrix", "stmatrix"), ("pairs", "dealt pairs")  # of moves: blocks of 8 x 8; odd rows in another order
