@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cuir.attn.tracing.trace import foreign, globals_read
+from cuir.attn.tracing.trace import foreign
+from cuir.attn.tracing.user_objects import EMPTY, list_cells, list_defaults, list_globals
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
 
@@ -56,9 +57,7 @@ def _walk_functions(spec: AnySpecification) -> Iterator[types.FunctionType]:
             continue
         visited.add(id(value))
         yield value
-        pending += [cell.cell_contents for cell in value.__closure__ or () if cell != types.CellType()]
-        pending += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        pending += [value.__globals__[name] for name in sorted(globals_read(value.__code__)) if name in value.__globals__]
+        pending += [m.value for m in (*list_cells(value), *list_defaults(value), *list_globals(value)) if m.value is not EMPTY]
 
 
 def _text(function: Callable[..., Any]) -> str:

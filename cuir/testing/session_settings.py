@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -89,7 +90,9 @@ def identify(function: object) -> object:
     code = getattr(function, "__code__", None)
     if code is None:
         return id(function)
-    values = [c.cell_contents for c in getattr(function, "__closure__", None) or ()] + list(getattr(function, "__defaults__", None) or ())
+    from ..attn.tracing.user_objects import list_cells, list_defaults  # imports PyTorch
+
+    values = [m.value for m in (*list_cells(function), *list_defaults(function))] if isinstance(function, types.FunctionType) else []
     return code, tuple(v if isinstance(v, (int, float, str, bool)) else id(v) for v in values)
 
 

@@ -16,8 +16,8 @@ import struct
 import sys
 import types
 import weakref
-from collections import defaultdict, deque, namedtuple
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sized
+from collections import deque, namedtuple
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sized
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
@@ -29,29 +29,28 @@ import torch
 from ...caching import memoize
 from ..tracing.proxy import Proxy, Rows
 from ..tracing.trace import foreign, foreign_file
-from ..tracing.user_objects import EMPTY as _UNBOUND
-from ..tracing.user_objects import attributes_of, globals_read, slot_names, slot_of
+from ..tracing.user_objects import (
+    EMPTY,
+    Link,
+    Member,
+    Path,
+    attributes_of,
+    list_attributes,
+    list_cells,
+    list_globals,
+    list_items,
+    list_parts,
+    slot_names,
+)
 
 FUNCTIONS = 1000  # of which a mod is compared with another one
-Path = tuple[tuple[str, str], ...]
-# plain tuples, as each call with new mods makes many: (get, holder, key, value) with `get(holder, key) is value`,
-# and (kind, path, value)
-Link = tuple[Callable[..., object], object, object, object]
-CapturedPlace = tuple[str, Path, object]
+CapturedPlace = tuple[str, Path, object]  # (kind, path, value): a plain tuple, as each call with new mods makes many
 Holder = type | types.ModuleType
-H = TypeVar("H")
 K = TypeVar("K")
 
 
-def _contents(cell: types.CellType, key: None) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not bound yet
-        return _UNBOUND
-
-
 def _entry(mapping: Mapping[K, object], key: K) -> object:
-    return mapping.get(key, _UNBOUND)
+    return mapping.get(key, EMPTY)
 
 
 def _in_order(container: Iterable[object], previous: tuple[object, ...]) -> bool:
@@ -65,6 +64,8 @@ def _has_members(cls: type, count: int) -> bool:
 
 
 _COPIED = "__slotnames__"
+_BUILTINS = vars(builtins)
+_DEFAULTS, _KEYWORDS = (("attribute", "__defaults__"),), (("attribute", "__kwdefaults__"),)
 
 
 def _type_of(value: object, key: None) -> type:
@@ -160,9 +161,8 @@ class Walk:
             return type(value), *sorted(map(repr, value)), *self.visit_subclass_state(value, path)
         if isinstance(value, (list, tuple, deque)):
             self.record_container(value, path)
-            if not isinstance(value, tuple):
-                self.links += [(operator.getitem, value, i, v) for i, v in enumerate(value)]
-            items = tuple(self.visit(v, (*path, ("item", str(i)))) for i, v in enumerate(value))
+            visit = self.visit_unlinked if isinstance(value, tuple) else self.visit_member  # those of a tuple stay
+            items = tuple([visit(m, path) for m in list_items(value)])
             return type(value), *items, *self.visit_instance_state(value, path)
         if isinstance(value, Mapping):
             self.record_container(value, path)
@@ -171,14 +171,12 @@ class Walk:
                 if all(type(k) in (str, int) for k in value):
                     self.places.append(("order", path, tuple(value)))
             entries = tuple(
-                (self.visit_key(k, path), self.visit_linked(_entry, value, k, v, (*path, ("key", k)))) for k, v in value.items()
+                [
+                    (self.visit_key(m.link[2], path), self.visit_member(m, path)) if m.steps else self.visit_member(m, path)
+                    for m in list_items(value)
+                ]
             )
-            default = (
-                (self.visit_linked(getattr, value, "default_factory", value.default_factory, path),)
-                if isinstance(value, defaultdict)
-                else ()
-            )
-            return type(value), *entries, *default, *self.visit_instance_state(value, path)
+            return type(value), *entries, *self.visit_instance_state(value, path)
         if isinstance(value, (types.ModuleType, type)):
             self.record_holder(value, path)
             self.places.append(("same", path, value))
@@ -197,14 +195,9 @@ class Walk:
             return "again", self.visited[id(value)]
         self.visited[id(value)] = len(self.visited)
         if isinstance(value, functools.partial):
-            parts = ("func", "args", "keywords")
-            return (
-                "partial",
-                *(self.visit_linked(getattr, value, n, getattr(value, n), (*path, ("attribute", n))) for n in parts),
-                *self.visit_instance_state(value, path),
-            )
+            return "partial", *[self.visit_member(m, path) for m in list_parts(value)], *self.visit_instance_state(value, path)
         if isinstance(value, types.MethodType):
-            return "method", *(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__func__", "__self__"))
+            return "method", *[self.visit_unlinked(m, path) for m in list_parts(value)]
         if isinstance(value, types.FunctionType):
             self.places.append(("function", path, value))
             if not foreign(value):
@@ -213,9 +206,15 @@ class Walk:
             return value
         return self.visit_object(value, path)
 
-    def visit_linked(self, get: Callable[[H, K], object], holder: H, key: K, value: object, path: Path) -> Hashable:
-        self.links.append((get, holder, key, value))
-        return self.visit(value, path)
+    def visit_member(self, member: Member, path: Path) -> Hashable:
+        """Visit what an object holds, with a guard."""
+        _, steps, link = member
+        self.links.append(link)
+        return "empty" if (value := link[3]) is EMPTY else self.visit(value, path + steps)
+
+    def visit_unlinked(self, member: Member, path: Path) -> Hashable:
+        """Visit what an object that cannot change holds."""
+        return self.visit(member.link[3], path + member.steps)
 
     def visit_key(self, key: object, path: Path) -> Hashable:
         """Visit a key of a dictionary."""
@@ -255,17 +254,23 @@ class Walk:
         self.functions += 1
         if self.functions > FUNCTIONS:
             raise TooMuchError
-        code, names_of_module = value.__code__, value.__globals__
-        self.links += [(getattr, value, n, getattr(value, n)) for n in ("__code__", "__defaults__", "__kwdefaults__")]
-        cells = tuple(self.visit_cell(c, (*path, ("cell", str(i)))) for i, c in enumerate(value.__closure__ or ()))
-        defaults = tuple(self.visit(getattr(value, n), (*path, ("attribute", n))) for n in ("__defaults__", "__kwdefaults__"))
-        names = [n for n in _sort_globals(code) if n in names_of_module]
-        read = [(n, self.visit_linked(_entry, names_of_module, n, names_of_module[n], (*path, ("global", n)))) for n in names]
-        for n in (n for n in _sort_globals(code) if n not in names_of_module):
-            self.links.append((_entry, names_of_module, n, _UNBOUND))
-            if n in vars(builtins):
-                self.links.append((_entry, vars(builtins), n, vars(builtins)[n]))
-                read.append((n, self.visit_unguarded(vars(builtins)[n], path)))
+        code = value.__code__
+        self.links += (
+            (getattr, value, "__code__", code),
+            (getattr, value, "__defaults__", value.__defaults__),
+            (getattr, value, "__kwdefaults__", value.__kwdefaults__),
+        )
+        cells = tuple([self.visit_member(m, path) for m in list_cells(value)])
+        defaults = tuple([self.visit(x, path + steps) for x, steps in ((value.__defaults__, _DEFAULTS), (value.__kwdefaults__, _KEYWORDS))])
+        read: list[Hashable] = []
+        for m in list_globals(value):
+            if m.link[3] is not EMPTY:
+                read.append((m.name, self.visit_member(m, path)))
+                continue
+            self.links.append(m.link)
+            if m.name in _BUILTINS:
+                self.links.append((_entry, _BUILTINS, m.name, _BUILTINS[m.name]))
+                read.append((m.name, self.visit_unguarded(_BUILTINS[m.name], path)))
         self.names |= attributes_read(code)
         self.comparable = self.comparable and not reads_elsewhere(code)
         attributes = value.__dict__
@@ -275,15 +280,8 @@ class Walk:
             self.sizes.append((attributes, 0))
             return "function", code, cells, defaults, *read
         self.sizes.append((attributes, len(attributes)))
-        more = tuple((n, self.visit_linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items())
+        more = tuple([(m.link[2], self.visit_member(m, path)) for m in list_attributes(value)])
         return "function", code, cells, defaults, more, *read
-
-    def visit_cell(self, cell: types.CellType, path: Path) -> Hashable:
-        value = _contents(cell, None)
-        if value is _UNBOUND:
-            self.links.append((_contents, cell, None, value))
-            return "empty"
-        return self.visit_linked(_contents, cell, None, value, path)
 
     def visit_object(self, value: object, path: Path) -> Hashable:
         if isinstance(value, (operator.attrgetter, operator.methodcaller)):
@@ -323,23 +321,20 @@ class Walk:
         Return nothing for an object without any.
         """
         attributes = attributes_of(value)
-        slots = [] if attributes is None and foreign_class(type(value)) else slot_names(type(value))
-        if attributes is None and not slots:
+        if attributes is None and (foreign_class(type(value)) or not slot_names(type(value))):
             if not foreign_class(type(value)):
                 self.record_holder(type(value), (*path, ("attribute", "__class__")))
             return ()
-        members: list[Hashable] = []
         if isinstance(attributes, dict):
             self.links.append((getattr, value, "__dict__", attributes))
             self.attributes.append(attributes)
             self.sizes.append((attributes, len(attributes)))
-            members += [(str(n), self.visit_linked(_entry, attributes, n, v, (*path, ("attribute", n)))) for n, v in attributes.items()]
-        for n in slots:
-            v = slot_of(value, n)
-            if v is _UNBOUND:
-                self.links.append((slot_of, value, n, v))
+        members: list[Hashable] = []
+        for m in list_attributes(value):
+            if m.link[3] is EMPTY:
+                self.links.append(m.link)
             else:
-                members.append((n, self.visit_linked(slot_of, value, n, v, (*path, ("attribute", n)))))
+                members.append((m.name, self.visit_member(m, path)))
         self.links.append((_type_of, value, None, type(value)))
         self.record_holder(type(value), (*path, ("attribute", "__class__")))
         return (tuple(members),)
@@ -368,7 +363,7 @@ class Walk:
                 )  # its methods read what they like
                 for name in sorted(n for n in (attributes if every else self.names) if (id(attributes), n) not in visited):
                     visited.add((id(attributes), name))
-                    self.links.append((_entry, attributes, name, attributes.get(name, _UNBOUND)))
+                    self.links.append((_entry, attributes, name, attributes.get(name, EMPTY)))
                     if name in attributes:
                         yield "object", at, name, self.visit(attributes[name], (*path, ("attribute", name)))
             for at, (key, (value, path)) in enumerate(list(self.holders.items())):
@@ -389,9 +384,9 @@ class Walk:
                         if (id(holder_class), name) in visited:
                             continue
                         visited.add((id(holder_class), name))
-                        self.links.append((_entry, namespace, name, namespace.get(name, _UNBOUND)))
+                        self.links.append((_entry, namespace, name, namespace.get(name, EMPTY)))
                         if name in namespace:
-                            yield at, i, name, self.visit_member(namespace[name], _way_to(value, path, i, name))
+                            yield at, i, name, self.visit_class_member(namespace[name], _way_to(value, path, i, name))
         if self.names & _REFLECTION_NAMES:
             self.links += [(_in_order, container, tuple(container), True) for container in self.attributes]
             self.sizes += [
@@ -438,7 +433,7 @@ class Walk:
             else:
                 yield module.__name__, name, self.visit_unguarded(value, (*path, ("attribute", name)))
 
-    def visit_member(self, value: object, path: Path) -> Hashable:
+    def visit_class_member(self, value: object, path: Path) -> Hashable:
         """Visit a member of a class."""
         if isinstance(value, (staticmethod, classmethod)):
             inner = self.visit(value.__func__, path if isinstance(value, staticmethod) else (*path, ("attribute", "__func__")))
@@ -555,11 +550,6 @@ def attributes_read(code: types.CodeType) -> frozenset[str]:
         elif "FORMAT_" in i.opname:  # an f-string
             names |= set(_WRITING)
     return names.union(*(attributes_read(c) for c in code.co_consts if isinstance(c, types.CodeType)))
-
-
-@memoize(4096)
-def _sort_globals(code: types.CodeType) -> tuple[str, ...]:
-    return tuple(sorted(globals_read(code)))
 
 
 __all__ = ["CapturedPlace", "Link", "Path", "Walk"]

@@ -52,7 +52,18 @@ from .proxy import STANDING, Proxy, Rows, Scalar, TensorProxy, call, compute, li
 from .refusal import refuse, user_frame
 from .splice_names import list_reserved_in_expressions
 from .traced_result import Parameter, Traced, fresh
-from .user_objects import BUILTINS, attributes_of, globals_read, has_attributes, slots_of, with_traced_methods
+from .user_objects import (
+    BUILTINS,
+    EMPTY,
+    has_attributes,
+    list_attributes,
+    list_cells,
+    list_defaults,
+    list_globals,
+    list_members,
+    slot_of,
+    with_traced_methods,
+)
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -404,8 +415,7 @@ class _Tracer:
             value.__code__, global_names, value.__name__, None, tuple(types.CellType() for _ in value.__closure__ or ())
         )
         self.lifted[id(value)] = new
-        for name in sorted(globals_read(value.__code__)):
-            global_value = global_names.get(name)
+        for name, _, (_, _, _, global_value) in list_globals(value):
             if isinstance(global_value, (torch.Tensor, types.FunctionType)):
                 global_names[name] = self.capture(name, global_value)
             elif leads_to_a_tensor(global_value):
@@ -414,14 +424,13 @@ class _Tracer:
                 self.constants = previous
             elif isinstance(global_value, (list, dict, set, deque)):
                 global_names[name] = _copy(global_value)  # the mod may write to it
-        for name, cell, new_cell in zip(value.__code__.co_freevars, value.__closure__ or (), new.__closure__ or ()):
-            new_cell.cell_contents = self.capture(name, cell.cell_contents)
-        if value.__defaults__:
-            positional = value.__code__.co_varnames[: value.__code__.co_argcount]
-            new.__defaults__ = tuple(self.capture(n, d) for n, d in zip(positional[-len(value.__defaults__) :], value.__defaults__))
-        if value.__kwdefaults__:
-            new.__kwdefaults__ = {n: self.capture(n, d) for n, d in value.__kwdefaults__.items()}
-        new.__dict__.update({n: self.capture(n, v) for n, v in vars(value).items()})
+        for member, new_cell in zip(list_cells(value), new.__closure__ or ()):
+            if member.value is not EMPTY:
+                new_cell.cell_contents = self.capture(member.name, member.value)
+        defaults = [(m.name, self.capture(m.name, m.value)) for m in list_defaults(value)]
+        count = len(value.__defaults__ or ())
+        new.__defaults__, new.__kwdefaults__ = tuple(d for _, d in defaults[:count]) or None, dict(defaults[count:]) or None
+        new.__dict__.update({m.name: self.capture(m.name, m.value) for m in list_attributes(value)})
         return new
 
     def partial(self, value: functools.partial[object], name: str) -> functools.partial[object]:
@@ -439,7 +448,7 @@ class _Tracer:
         if id(value) in self.lifted:
             return self.lifted[id(value)]
         # without any, its identity is its value
-        new = _copy(value) if attributes_of(value) or slots_of(value) else value
+        new = _copy(value) if any(m.value is not EMPTY for m in list_attributes(value)) else value
         self.alive.append(value)
         self.lifted[id(value)] = new
         if new is not value:  # of an enumeration, for instance, there is one object
@@ -449,13 +458,15 @@ class _Tracer:
 
     def attributes(self, value: object, new: object, name: str) -> None:
         """Capture the attributes of an object for its copy."""
-        for n, v in (attributes_of(value) or {}).items():
-            if n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
+        for member in list_attributes(value):
+            n, v = member.name, member.value
+            if member.link[0] is slot_of:
+                if v is not EMPTY:
+                    object.__setattr__(new, n, self.capture(n, v))
+            elif n in _REGISTERED and isinstance(value, torch.nn.Module) and isinstance(v, dict):
                 new.__dict__[n] = self.dictionary(v, {m: m if m.isidentifier() else f"{name}_{m}" for m in v})
             else:
                 new.__dict__[n] = self.capture(n, v)
-        for n, v in slots_of(value):
-            object.__setattr__(new, n, self.capture(n, v))
 
     def fresh(self, name: str) -> str:
         """Return a free name for a parameter."""
@@ -495,13 +506,7 @@ def leads_to_a_tensor(value: object) -> bool:
         if id(item) in visited or isinstance(item, (types.ModuleType, types.FunctionType, type)):
             continue
         visited[id(item)] = item
-        if isinstance(item, (list, tuple, deque)):
-            todo += item
-        elif isinstance(item, dict):
-            todo += item.values()
-        elif has_attributes(item):
-            todo += (attributes_of(item) or {}).values()
-            todo += [v for _, v in slots_of(item)]
+        todo += [m.value for m in list_members(item)]
     return False
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...attn.tracing.user_objects import EMPTY, list_cells, list_defaults, list_globals
 from ...checking.checked import Checked
 from ...ops.expressions import operation, traits
 from ...syntax.nodes import Expr, Literal, Name, Unary
@@ -136,14 +137,8 @@ def collect_from_source(function: Callable[..., Any]) -> Mentioned:
 
 def _collect_names(function: types.FunctionType) -> dict[str, object]:
     """Return globals, closure variables, and defaults of a function's parameters, by name."""
-    closed: dict[str, object] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # a name that is bound later
-            closed[name] = cell.cell_contents
-    defaults: dict[str, object] = {}
-    with contextlib.suppress(ValueError, TypeError):
-        defaults = {p.name: p.default for p in inspect.signature(function).parameters.values() if p.default is not p.empty}
-    return {**function.__globals__, **closed, **defaults}
+    members = [*list_globals(function), *list_cells(function), *list_defaults(function)]
+    return {m.name: m.value for m in members if m.value is not EMPTY}
 
 
 def _parse_source(function: types.FunctionType) -> ast.AST | None:

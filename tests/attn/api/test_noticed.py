@@ -27,7 +27,7 @@ from cuir import flex_attention
 from cuir.attn.capture.capture_keys import MutationGuard, make_capture_key
 from cuir.attn.capture.capture_walk import attributes_read, reads_elsewhere
 from cuir.attn.splicing.captured_arguments import Cache
-from cuir.attn.tracing.trace import globals_read
+from cuir.attn.tracing.user_objects import globals_read
 
 Reads = Callable[[], Any]
 CASES: dict[str, Callable[[], tuple[Any, Callable[[], Any]]]] = {}

@@ -515,3 +515,14 @@ def test_a_mod_that_ignores_the_score_gives_numbers_where_products_overflow(mod:
     spec = Specification("ignores", score_mod=mod)
     S = np.full((AT.M, AT.N), np.inf, dtype=np.float32)
     np.testing.assert_array_equal(scores(spec, 1, 2, S), scores(spec, 1, 2, np.zeros_like(S)))
+
+
+def test_a_variable_that_is_bound_after_the_trace_and_not_read_before_is_no_error() -> None:
+    flag = True
+
+    def mod(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return q >= k if flag else q >= later
+
+    assert show(trace(Specification("late", mod, None)).keep) == "q >= k"
+    later = 3
+    assert later == 3
