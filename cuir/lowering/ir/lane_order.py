@@ -307,7 +307,7 @@ def analyse_role(role: ops.Role, one_lane: bool) -> RoleLanes:
 
 
 def _list_accesses(op: Operation) -> list[tuple[str, Access]]:
-    if not isinstance(op, ops.Perform):
+    if not isinstance(op, ops.Perform) or not op.entry.effects.accesses:
         return []
     args, result = op.args, list[tuple[str, Access]]()
     for access in op.entry.effects.accesses:
@@ -465,7 +465,7 @@ def defer_inlined(operations: Sequence[Operation]) -> list[Operation]:
     deferred, result = set[Operation](), list[Operation]()
 
     def place(op: Operation) -> None:
-        for operand in op.operands:
+        for operand in op.operands if deferred else ():
             if operand.owner in deferred:
                 assert isinstance(operand.owner, Operation)
                 deferred.discard(operand.owner)
@@ -474,7 +474,7 @@ def defer_inlined(operations: Sequence[Operation]) -> list[Operation]:
 
     for op in operations:
         inlined = len(op.results) == 1 and is_inlined(op.results[0])
-        if inlined and (isinstance(op, ops.Perform) or any(o.owner in deferred for o in op.operands)):
+        if inlined and (isinstance(op, ops.Perform) or (deferred and any(o.owner in deferred for o in op.operands))):
             deferred.add(op)
         else:
             place(op)
