@@ -8,10 +8,8 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
-
-from xdsl.ir import Operation
 
 from ...ops import OPERATORS, TABLE
 from ...ops.traits import Traits
@@ -19,20 +17,6 @@ from .operator_text import TEXTS
 
 Print = Callable[..., None]
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Printer:
-    """A function that emits an operation.
-
-    `batch` returns the operations of its block that are emitted together with it, the operation first.
-    """
-
-    def __init__(self, function: Print, batch: Callable[[Any], Sequence[Operation]]):
-        self.function, self.batch = function, batch
-
-    def __call__(self, *args: Any) -> None:
-        """Emit an operation."""
-        self.function(*args)
 
 
 class Printers:
@@ -49,7 +33,7 @@ class Printers:
     """
 
     def __init__(self) -> None:
-        self.printers: dict[str, Printer] = {}
+        self.printers: dict[str, Print] = {}
         self.texts: dict[str, Callable[..., str]] = {}
         self.elements: dict[str, Callable[..., str]] = {}
         self.choices: dict[str, Callable[..., Any]] = {}
@@ -65,12 +49,12 @@ class Printers:
                     _register(getattr(result, table), name, function)
         return result
 
-    def prints(self, *names: str, batch: Callable[[Any], Sequence[Operation]] = lambda op: [op]) -> Callable[[Print], Print]:
+    def prints(self, *names: str) -> Callable[[Print], Print]:
         """Register the function that follows as the printer of these names."""
 
         def register(function: Print) -> Print:
             for name in names:
-                _register(self.printers, name, Printer(function, batch))
+                _register(self.printers, name, function)
             return function
 
         return register

@@ -25,6 +25,7 @@ from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile
 from ..ir.ir_walk import is_inlined, last
 from ..lowered import TileRegisters
+from ..select.runs import list_run
 from ..select.ways import way_of
 from .context import KernelContext
 from .operator_text import strip
@@ -172,8 +173,7 @@ class RolePrinter(RoleScope):
         for op in block.ops:
             if op in skipped:
                 continue
-            printer = self.target.printer(op.op) if isinstance(op, ops.Perform) else None
-            batch = [op] if printer is None else printer.batch(op)
+            batch = list_run(op)
             for s in (s for part in batch for s in self.declared.get(part, [])):
                 self.declare(s)
             skipped |= set(batch)

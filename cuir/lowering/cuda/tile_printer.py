@@ -8,7 +8,7 @@ Neighbours share a reciprocal (`tile.by_reciprocal shared`, `tile.shared_tanh`) 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from xdsl.ir import Operation, SSAValue
@@ -17,8 +17,10 @@ from ...syntax.types import F32
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of
 from ..ir.ir_walk import is_inlined
-from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh, can_share
+from ..ir.machine_tiles import LARGEST, ByReciprocal, SharedTanh
 from ..layouts.tile_layouts import Fragment
+from ..select.tile_ways import Site, find_sites
+from ..select.ways import find_selection
 from .elements import Elements
 from .operator_text import strip
 from .print_scope import LOOP, Position, index_of, positions
@@ -27,7 +29,6 @@ from .variable_storage import Storage, make_storage
 SMALL = 0.5999  # below it tanh is a polynomial: 0.6, less the rounding error of the product
 _TWICE_LOG2E = "2.885390081777927f"
 _SMALL = "small"  # in place of the text of a reciprocal: the argument is small
-Site = ByReciprocal | SharedTanh | ops.Apply
 
 
 def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue | Operation) -> bool:
@@ -36,11 +37,9 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
     `value` may be an operation, whose result is stored in target.
     """
     root = value.owner if isinstance(value, SSAValue) and is_inlined(value) else value
-    if not isinstance(root, Operation) or not t.layout.is_accumulator:
+    if not isinstance(root, Operation) or not t.layout.is_accumulator or (selection := find_selection(root)) is None:
         return False
-    sites = list(dict.fromkeys(_find_sites(root)))
-    if not sites:
-        return False
+    sites = find_sites(root)
     packed: str | None = None
     if target.packed:  # packing rounds
         packed = f"cuir::pack_{t.dtype.data}"
@@ -49,22 +48,14 @@ def assign_shared(elements: Elements, target: Storage, t: TileT, value: SSAValue
             assert isinstance(source, Operation)
             root = source
     loops = _Loops(elements, elements.scope.fragment(t), lambda: strip(elements.compute(root, LOOP)))
-    small = loops.emit_small_arguments(sites[0], target, packed) if len(sites) == 1 else False
+    small = selection.way == "polynomials or fours"
+    if small:
+        (site,) = sites
+        assert isinstance(site, SharedTanh)
+        loops.emit_small_arguments(site, target)
     with elements.out.block("else") if small else nullcontext():
         loops.emit_shared(sites, target, packed)
     return True
-
-
-def _find_sites(op: Operation) -> Iterator[Site]:
-    """Yield the divisions and functions of angles that are computed with an operation, operands first."""
-    for operand in op.operands:
-        t = operand.type
-        if isinstance(t, TileT) and t.layout.is_accumulator and is_inlined(operand) and isinstance(operand.owner, Operation):
-            yield from _find_sites(operand.owner)
-    if isinstance(op, SharedTanh) or (isinstance(op, ByReciprocal) and op.shared is not None):
-        yield op
-    if isinstance(op, ops.Apply) and op.kind.quarters is not None and can_share(op.result.type):
-        yield op
 
 
 class _Loops:
@@ -115,13 +106,8 @@ class _Loops:
                     f"#pragma unroll\nfor (int h_ = 0; h_ < 2; ++h_) {target.name}[{first}] = {packed}({array_name}[2 * h_], {array_name}[2 * h_ + 1]);"
                 )
 
-    def emit_small_arguments(self, site: Site, target: Storage, packed: str | None) -> bool:
-        """Emit polynomials where no thread of the warp has a greater argument, and return whether it did.
-
-        The arguments of the tanh must be stored already; they would be computed twice otherwise.
-        """
-        if not isinstance(site, SharedTanh) or is_inlined(site.x) or packed:
-            return False
+    def emit_small_arguments(self, site: SharedTanh, target: Storage) -> None:
+        """Emit polynomials where no thread of the warp has a greater argument."""
         self.elements.reciprocals = {site: _SMALL}
         text = self.text()
         self.elements.reciprocals = {}
@@ -135,7 +121,6 @@ class _Loops:
             self.out.line("// polynomials, where no thread of the warp has a greater argument")
             with self.out.block(loop):
                 self.emit_line(f"{target.name}[i_] = {text};", places)
-        return True
 
 
 def _get_function_of_four(site: Site) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.ir import Operation
 
@@ -11,6 +11,7 @@ from ...text.source import Span
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import every
+from .runs import count_run
 from .ways import Selection, find_selection
 
 
@@ -51,6 +52,8 @@ def explain_kernel(kernel: ops.Kernel, find_span: Callable[[Operation], Span]) -
     for role, op in _walk(kernel):
         selection = Selection("", op.text.data) if isinstance(op, machine.Note) else find_selection(op)
         if selection is not None:
+            if (count := count_run(op)) > 1:
+                selection = replace(selection, because=f"{selection.because}; {count} in a row are issued together")
             roles.setdefault((find_span(op), _name_operation(op), selection), {}).update({role: None} if role else {})
     choices = [Choice(span, tuple(names), operation, selection) for (span, operation, selection), names in roles.items()]
     return sorted(choices, key=lambda c: (c.span.source.name, c.span.line, c.span.column))

@@ -8,20 +8,23 @@ from typing import Protocol
 
 from xdsl.ir import Operation
 
+from ...ops.base import PRODUCTS
 from ...ops.limits import TARGETS
 from ..analyses.memory import iterate_accesses
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import TensorT, TileT
 from ..ir.ir_walk import every
-from . import loop_ways, move_ways
+from . import loop_ways, move_ways, tile_ways
 from .loop_ways import Turns
 from .move_ways import Move
 from .role_facts import RoleFacts
+from .runs import record_run
+from .tile_ways import is_computed_in_fours
 from .ways import Decide, Ways, choose
 
-COMMON = (move_ways.WAYS, loop_ways.WAYS)  # behind the ways of a target
-Subject = tuple[str, object]  # the name of a step, and what its ways judge
+COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS)  # behind the ways of a target
+Subject = tuple[str, tuple[object, ...]]  # the name of a step, and the arguments of its ways
 
 
 class HasWays(Protocol):
@@ -58,7 +61,9 @@ def select(kernel: ops.Kernel, target: HasWays) -> None:
                     step, subject = found
                     if step not in ways:
                         ways[step] = list_ways(target, step)
-                    choose(ways[step], subject).record(op)
+                    if ways[step]:
+                        choose(ways[step], *subject).record(op)
+            record_run(op)
 
 
 def _list_roles(kernel: ops.Kernel) -> Iterator[RoleFacts]:
@@ -69,11 +74,11 @@ def _list_roles(kernel: ops.Kernel) -> Iterator[RoleFacts]:
 
 # ---- what is chosen of an operation
 def _find_loop(op: Operation, role: RoleFacts) -> Subject | None:
-    return ("loop", Turns(op, role)) if isinstance(op, ops.For) else None
+    return ("loop", (Turns(op, role),)) if isinstance(op, ops.For) else None
 
 
 def _find_gather(op: Operation, role: RoleFacts) -> Subject | None:
-    return ("gather", op) if isinstance(op, ops.Perform) and op.kind.indexed else None
+    return ("gather", (op,)) if isinstance(op, ops.Perform) and op.kind.indexed else None
 
 
 def _find_move(op: Operation, role: RoleFacts) -> Subject | None:
@@ -87,7 +92,31 @@ def _find_move(op: Operation, role: RoleFacts) -> Subject | None:
     of_tensor = isinstance(array.result.type, TensorT)
     step = ("store" if accesses[0].writes else "load") + (f" {'to' if accesses[0].writes else 'from'} a tensor" if of_tensor else "")
     tile = op.arg("tile").type if accesses[0].writes else op.results[0].type
-    return (step, Move(op, place, tile, array, role)) if isinstance(tile, TileT) else ("store a number", op)
+    return (step, (Move(op, place, tile, array, role),)) if isinstance(tile, TileT) else ("store a number", (op,))
 
 
-SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (_find_loop, _find_gather, _find_move)
+def _find_engine_work(op: Operation, role: RoleFacts) -> Subject | None:
+    """Return a copy, a store or a product that finishes later."""
+    if not isinstance(op, ops.Perform):
+        return None
+    effects = op.entry.effects
+    if effects.group == PRODUCTS:
+        return "multiply asynchronously", (op,)
+    if effects.group == "cp_async":
+        return "copy by threads", (op, role)
+    if "bulk_store" in (effects.group, effects.drains):
+        return "store by the engine", (op,)
+    return ("copy by the engine", (op,)) if effects.completes and effects.accesses else None
+
+
+def _find_tile(op: Operation, role: RoleFacts) -> Subject | None:
+    return ("tile", (op,)) if is_computed_in_fours(op) else None
+
+
+SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
+    _find_loop,
+    _find_gather,
+    _find_move,
+    _find_engine_work,
+    _find_tile,
+)

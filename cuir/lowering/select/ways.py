@@ -100,6 +100,17 @@ def find_selection(op: Operation) -> Selection | None:
     return Selection(way.data, because.data, texts)
 
 
+def because_of(op: Operation) -> str:
+    """Return the reason for the way that was chosen for an operation.
+
+    Raises: LookupError if none was.
+    """
+    selection = find_selection(op)
+    if selection is None:
+        raise LookupError(f"no way is selected for {op.name}")
+    return selection.because
+
+
 def way_of(op: Operation) -> str:
     """Return the name of the way that was chosen for an operation.
 

@@ -29,7 +29,7 @@ def find_emitter(name: str) -> Callable[..., object] | None:
     for arch in TARGETS:
         target = target_of(arch)
         printer = target.printer(name)
-        function = target.text(name) if printer is None else printer.function
+        function = target.text(name) if printer is None else printer
         if function is not None:
             return function
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...ops.limits import Target as Limits
 from ..cuda import prelude
-from ..cuda.registry import Printer, Printers, load_common
+from ..cuda.registry import Print, Printers, load_common
 from ..select.ways import Ways
 
 
@@ -28,7 +28,7 @@ class Target:
     base: Target | None = None
     ways: Ways = field(default_factory=Ways)  # of operations, tried before those of the base
 
-    def printer(self, name: str) -> Printer | None:
+    def printer(self, name: str) -> Print | None:
         """Return the printer of a primitive, or None."""
         return self._lookup("printers", name)
 

@@ -8,6 +8,8 @@ from ....syntax.types import I32
 from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
+from ...select.ways import way_of
+from .warp_ways import IN_TURNS, count_unrolled_turns
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -31,7 +33,6 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
     dim = tensor.dims[-1]
     whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
-    in_turns = view.alloc.panelled and role.threads % chunks == 0 and view.rows % turn == 0 and turn & (turn - 1) == 0
     outer = [i for i, n in enumerate(box.sizes[:-1]) if n > 1]
     kernel.aligned[box.tensor] = None
 
@@ -43,7 +44,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
         inside = str(width) if whole else f"max(0, min({width}, {dim} - {indices[-1]}))"
         return f"{' && '.join(tests)} ? {inside} : 0" if tests else inside
 
-    if in_turns and len(outer) <= 1:
+    if way_of(op) == IN_TURNS:
         # a lane copies the same columns of all its rows: addresses are computed once and advance by constants
         first, chunk, place, source = (out.temp(name) for name in ("first", "chunk", "place", "from"))
         turns = view.rows // turn
@@ -51,7 +52,7 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
         out.line(f"const uint32_t {place} = cuir::at<{view.alloc.rows}>({base}, {first}, 16 * {chunk});")
         column = f"{chunk} * {width}"
         out.line(f"auto {source} = {box.tensor} + {kernel.make_offset(box.tensor, role.places.box_indices(box, first, column))};")
-        with out.block(f"#pragma unroll {turns if turns <= 16 else 4}\nfor (int n_ = 0; n_ < {turns}; ++n_)"):
+        with out.block(f"#pragma unroll {count_unrolled_turns(turns)}\nfor (int n_ = 0; n_ < {turns}; ++n_)"):
             indices = role.places.box_indices(box, f"({first} + n_ * {turn})", column)
             out.line(f"const int left_ = {bytes_left(indices)};")
             to = f"({place} ^ ((n_ * {turn} & 7) << 4)) + n_ * {turn * 128}"

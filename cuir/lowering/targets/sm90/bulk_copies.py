@@ -15,9 +15,10 @@ from ...cuda.address_sums import make_unsupported_error
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.ir_walk import is_inlined
 from ...lowered import TensorMap
+from ...select.ways import because_of, way_of
 from .barriers import select_ctas
+from .warpgroup_ways import BY_WARPS
 
 if TYPE_CHECKING:
     from ...cuda.context import KernelContext
@@ -75,19 +76,7 @@ def _split_into_panels(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tu
     return name, f"{len(starts)}D", pieces
 
 
-def _collect_copies(op: ops.Perform) -> Sequence[Operation]:
-    """Return the copies that follow without a statement between them, which one lane issues."""
-    batch, following = list[Operation]([op]), op.next_op
-    while following is not None:
-        if isinstance(following, ops.Perform) and following.op == op.op:
-            batch.append(following)
-        elif not isinstance(following, (ops.At, ops.Constant)) and not (len(following.results) == 1 and is_inlined(following.results[0])):
-            break
-        following = following.next_op
-    return batch
-
-
-@PRINTERS.prints("copy_async.bulk", batch=_collect_copies)
+@PRINTERS.prints("copy_async.bulk")
 def copy_bulk(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
     """Emit bulk copies, issued by one lane."""
     each = [(op, _make_copies(role, op)) for op in batch or [first] if isinstance(op, ops.Perform) and op.op == first.op]
@@ -125,13 +114,13 @@ def _emit_on_one_lane(role: RolePrinter, lines: list[str]) -> None:
 
 @PRINTERS.prints("store_async")
 def store_async(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit a bulk store, by each warp for its rows if it wrote them, else by one lane."""
-    split = bool(op.const("by_warps"))
+    """Emit a bulk store, by each warp for its rows if it was selected, else by one lane."""
+    split = way_of(op) == BY_WARPS
     name, rank, pieces = _split_into_panels(role, op, 4 if split else 1)
     function = f"cute::SM90_TMA_{'REDUCE_ADD' if op.const('add') else 'STORE'}_{rank}::copy"
     lines = [f"{function}(&{name}, {address}, {coordinates});" for address, coordinates in pieces] + ["cute::tma_store_arrive();"]
     if split:
-        role.kernel.record_choice("each warp stores the 16 rows that it wrote, without waiting for the others", role.span(op))
+        role.kernel.record_choice(because_of(op), role.span(op))
         with role.out.block("if (lane == 0)"):
             for line in lines:
                 role.out.line(line)
@@ -142,5 +131,5 @@ def store_async(role: RolePrinter, op: ops.Perform) -> None:
 @PRINTERS.prints("store_wait")
 def store_wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait until all but the last `n` bulk stores of the worker have read shared memory."""
-    lane = "if (lane == 0) " if op.const("by_warps") else role.first_lane
+    lane = "if (lane == 0) " if way_of(op) == BY_WARPS else role.first_lane
     role.out.line(f"{lane}cute::tma_store_wait<{op.const('n', 0)}>();")

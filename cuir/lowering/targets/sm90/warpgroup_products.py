@@ -14,8 +14,8 @@ from ...cuda.address_sums import make_unsupported_error
 from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.ir_types import SharedT, TileT, is_scalar
-from ...ir.ir_walk import find_innermost_loop
+from ...ir.ir_types import SharedT, TileT
+from ...select.ways import way_of
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -54,27 +54,11 @@ class Operand:
 
 PRINTERS = Printers()
 NAMES = {F16: "F16", BF16: "BF16", F8E4M3: "E4M3", F8E5M2: "E5M2"}  # of operands, in CUTLASS
+FENCES = {"wgmma RS": "fence_regs", "wgmma RS, renewed": "renew_regs"}  # of left operands in registers, by the selected way
 STEP = 32  # bytes of the inner dim that an instruction takes
 
 
-def _collect_batch(op: ops.Perform) -> Sequence[Operation]:
-    """Return `op` and the products that follow it, with the views and scalars between them."""
-    batch: list[Operation] = [op]
-    end = 1
-    following = op.next_op
-    while following is not None:
-        if isinstance(following, ops.Perform) and following.op == op.op:
-            batch.append(following)
-            end = len(batch)
-        elif isinstance(following, (ops.At, ops.Constant)) or (isinstance(following, ops.Apply) and is_scalar(following.result)):
-            batch.append(following)
-        else:
-            break
-        following = following.next_op
-    return batch[:end]
-
-
-@PRINTERS.prints("mma_async", batch=_collect_batch)
+@PRINTERS.prints("mma_async")
 def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()) -> None:
     """Emit a run of products (and scalars between them): fences of all operands, then the instructions."""
     out, steps = role.out, list(batch) or [first]
@@ -93,31 +77,12 @@ def issue(role: RolePrinter, first: ops.Perform, batch: Sequence[Operation] = ()
                 out.line(f"cuir::fence_regs({target.name});")
         a = op.arg("a")
         if isinstance(a.type, TileT):
-            fence = "renew_regs" if _is_loop_invariant(a, op) else "fence_regs"
-            out.line(f"cuir::{fence}({role.elements.array(a)});")
+            out.line(f"cuir::{FENCES[way_of(op)]}({role.elements.array(a)});")
         results.add(op.results[0])
     out.line("cute::warpgroup_arrive();")
     for op in products:
         out.mark(role.span(op))
         _issue_product(role, op)
-
-
-def _is_loop_invariant(value: SSAValue, op: Operation) -> bool:
-    """Return whether a value is the same in all iterations of the innermost loop around an operation.
-
-    A value that the loop computes from such values alone counts: compilers hoist it.
-    """
-    loop = find_innermost_loop(op)
-    pending, seen = [value], set[SSAValue]()
-    while loop is not None and pending:
-        v = pending.pop()
-        if v in seen or not loop.is_ancestor(v.owner):
-            continue
-        if not isinstance(v.owner, Operation) or v.owner.regions:
-            return False
-        seen.add(v)
-        pending += v.owner.operands
-    return loop is not None
 
 
 def _issue_product(role: RolePrinter, op: ops.Perform) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from ....syntax.types import F8E4M3, F8E5M2
+from xdsl.ir import Operation, SSAValue
+
+from ....syntax.types import F8E4M3, F8E5M2, PANEL_BYTES
+from ...ir import ops
+from ...ir.ir_types import SharedT, TileT
+from ...ir.ir_walk import find_innermost_loop
 from ...layouts.tile_layouts import CHUNKS, FOURS
 from ...select.move_ways import NO_PANELS, Move, check_blocks, describe_blocks
 from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
 BYTES = (F8E4M3, F8E5M2)
+BY_WARPS = "by warps"
 
 
 def _check_byte_pairs(move: Move) -> str:
@@ -67,3 +73,83 @@ def store_blocks(move: Move) -> Verdict | None:
         return None
     reason = "a mask selects elements" if move.masked else check_blocks(move)
     return misfits(reason) if reason else fits(describe_blocks(move))
+
+
+# ---- the copy engine
+@WAYS.way("copy by the engine", "one lane")
+def copy_bulk(op: ops.Perform) -> Verdict:
+    """Start a bulk copy by one lane."""
+    view = op.arg("shared").type
+    assert isinstance(view, SharedT)
+    panels = int(view.sizes[-1]) * view.element.itemsize // PANEL_BYTES
+    return fits(f"one lane starts {panels} copies, one for each panel of {PANEL_BYTES} bytes" if panels > 1 else "one lane starts one copy")
+
+
+@WAYS.way("store by the engine", BY_WARPS)
+def store_by_warps(op: ops.Perform) -> Verdict:
+    """Start a bulk store, or wait for it, by each warp for its rows."""
+    if op.const("by_warps"):
+        return fits("each warp stores the 16 rows that it wrote, without waiting for the others")
+    return misfits("the warps do not write just the rows that they would store")
+
+
+@WAYS.way("store by the engine", "one lane")
+def store_bulk(op: ops.Perform) -> Verdict:
+    """Start a bulk store, or wait for it, by one lane for all warps."""
+    return fits("one lane stores what all lanes wrote")
+
+
+# ---- products
+@WAYS.way("multiply asynchronously", "wgmma SS")
+def multiply_shared(op: ops.Perform) -> Verdict | None:
+    """Multiply two operands in shared memory."""
+    a = op.arg("a").type
+    if not isinstance(a, SharedT):
+        return None
+    return fits(f"the left operand lies in shared memory, {_name_major(a, 'K', 'M')}; {_describe_right(op)}")
+
+
+@WAYS.way("multiply asynchronously", "wgmma RS, renewed")
+def multiply_renewed(op: ops.Perform) -> Verdict | None:
+    """Multiply a left operand in registers that does not change in the loop.
+
+    Its registers are written again in each turn: nvcc would move the products' reads of them out of the loop.
+    """
+    if not isinstance(op.arg("a").type, TileT) or not _is_loop_invariant(op.arg("a"), op):
+        return None
+    return fits(f"the left operand in registers is the same in each turn of the loop; {_describe_right(op)}")
+
+
+@WAYS.way("multiply asynchronously", "wgmma RS")
+def multiply_registers(op: ops.Perform) -> Verdict:
+    """Multiply a left operand in registers."""
+    return fits(f"the left operand is computed in registers; {_describe_right(op)}")
+
+
+def _describe_right(op: ops.Perform) -> str:
+    b = op.arg("b").type
+    assert isinstance(b, SharedT)
+    return f"the right one lies {_name_major(b, 'N', 'K')}"
+
+
+def _name_major(view: SharedT, plain: str, transposed: str) -> str:
+    """Return along which dim of the product a view's rows lie."""
+    return f"{transposed if view.transposed.data else plain}-major"
+
+
+def _is_loop_invariant(value: SSAValue, op: Operation) -> bool:
+    """Return whether a value is the same in all iterations of the innermost loop around an operation.
+
+    A value that the loop computes from such values alone counts: compilers hoist it.
+    """
+    loop = find_innermost_loop(op)
+    pending, seen = [value], set[SSAValue]()
+    while loop is not None and pending:
+        v = pending.pop()
+        if v in seen or not loop.is_ancestor(v.owner):
+            continue
+        if not isinstance(v.owner, Operation) or v.owner.regions:
+            return False
+        seen.add(v)
+        pending += v.owner.operands
+    return loop is not None
