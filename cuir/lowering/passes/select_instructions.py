@@ -1,4 +1,4 @@
-"""Select how each load, store and loop is done on the target, and record the way with the property that decides it.
+"""Select how the target does each load, store, product and loop, and record the way with the property that decides it.
 
 The first way that fits is recorded with its reason: the target's ways come first, then those of all targets.
 
@@ -12,5 +12,5 @@ from ..select.selector import find_target, select
 
 
 def run(kernel: ops.Kernel) -> None:
-    """Record a way on each operation that has several."""
+    """Record a way on each load, store, product and loop."""
     select(kernel, find_target(kernel.arch.data))

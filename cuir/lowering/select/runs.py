@@ -43,7 +43,8 @@ def count_run(op: Operation) -> int:
 
 def _is_issued(op: ops.Perform) -> bool:
     """Return whether an operation starts a product, or a copy that arrives at a barrier."""
-    return op.entry.effects.group == PRODUCTS or bool(op.entry.effects.completes)
+    effects = op.entry.effects
+    return (op.entry.traits.product and effects.group == PRODUCTS) or bool(effects.completes and effects.accesses)
 
 
 def _is_like(op: Operation, first: Operation) -> bool:

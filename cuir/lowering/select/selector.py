@@ -18,12 +18,14 @@ from ..ir.ir_walk import every
 from . import loop_ways, move_ways, tile_ways
 from .loop_ways import Turns
 from .move_ways import Move
+from .product_ways import Product
 from .role_facts import RoleFacts
 from .runs import record_run
 from .tile_ways import is_computed_in_fours
 from .ways import Decide, Ways, choose
 
 COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS)  # behind the ways of a target
+PRODUCT_STEPS = {None: "multiply", PRODUCTS: "multiply asynchronously"}  # by the group of a product's effects
 Subject = tuple[str, tuple[object, ...]]  # the name of a step, and the arguments of its ways
 
 
@@ -96,12 +98,13 @@ def _find_move(op: Operation, role: RoleFacts) -> Subject | None:
 
 
 def _find_engine_work(op: Operation, role: RoleFacts) -> Subject | None:
-    """Return a copy, a store or a product that finishes later."""
+    """Return a product, or a copy or store that an engine or later instructions finish."""
     if not isinstance(op, ops.Perform):
         return None
     effects = op.entry.effects
-    if effects.group == PRODUCTS:
-        return "multiply asynchronously", (op,)
+    if op.entry.traits.product and effects.group in PRODUCT_STEPS:
+        step = PRODUCT_STEPS[effects.group]
+        return step, (Product(op),) if effects.group is None else (op,)
     if effects.group == "cp_async":
         return "copy by threads", (op, role)
     if "bulk_store" in (effects.group, effects.drains):

@@ -100,6 +100,12 @@ def find_selection(op: Operation) -> Selection | None:
     return Selection(way.data, because.data, texts)
 
 
+def is_selected(op: Operation, way: str) -> bool:
+    """Return whether a way was chosen for an operation."""
+    chosen = op.attributes.get(CHOSEN)
+    return isinstance(chosen, StringAttr) and chosen.data == way
+
+
 def because_of(op: Operation) -> str:
     """Return the reason for the way that was chosen for an operation.
 

@@ -63,7 +63,7 @@ def store(place: str, tile: str, *, more: str = "", mask: str = "", arch: str = 
         ("%q", "f8e4m3, 64, 128", "byte pairs", "8-bit numbers of whole panels, one slab of 64 rows"),
         ("%q", "f16, 64, 128", "widened pairs", "memory holds f8e4m3, registers f16, rows in whole panels"),
         ("%q", "f16, 64, 128, chunks", "chunks", "the tile is widened and stored again alone, so that lanes may hold whole chunks"),
-        ("%a", "f32, 64, 64, eights", "eights", "the tile is the left operand of TF32 products alone, whose right operands lie column by column"),
+        ("%a", "f32, 64, 64, eights", "eights as TF32", "the tile is the left operand of TF32 products alone, whose right operands lie column by column, and all take one TF32 part"),
         ("%h", "f16, 64, 64, fours", "fours", "the tile is the left operand of products by 8-bit floats alone, which lie column by column"),
     ],
 )  # fmt: skip

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....syntax.types import F32, DType
+from ....syntax.types import DType
 from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
+from ...select.ways import way_of
+from .warp_ways import BLOCKS
 
 if TYPE_CHECKING:
     from ...cuda.primitives.memory import SharedLoad
@@ -41,11 +43,8 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
             role.elements.assign(target, c)
     else:
         role.elements.emit_loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
-    kind = _name_operands(a.type.element, b.type.element)
-    if kind != "blocks":
-        multiply = role.target.choice(f"multiply {kind}")
-        assert multiply is not None, "the checker lets operands that the card has"
-        multiply(role, op, target.name)
+    if (way := way_of(op)) != BLOCKS:
+        role.target.code("multiply", way)(role, op, target.name)
         return
     emit_step = role.target.choice("multiply step")
     assert emit_step is not None
@@ -96,11 +95,6 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
                     right_fragment = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
                     guard = f"if (j_ + 1 < {frag.groups}) " if half and odd else ""
                     emit_step(role, guard, a.type.element, [*d, *left_fragment, *right_fragment])
-
-
-def _name_operands(a: DType, b: DType) -> str:
-    """Return what the operands of a product are, by which a target chooses its instructions."""
-    return "widened" if a != b else "singles" if a == F32 else "blocks"
 
 
 @PRINTERS.choice("multiply step")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdsl.ir import SSAValue
-
 from ....syntax.types import PANEL_BYTES
 from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from ...layouts.tile_layouts import EIGHTS
+from ...select.ways import is_selected, way_of
+from .warp_ways import DEALT_SINGLES, EIGHTS_AS_TF32
 
 if TYPE_CHECKING:
     from ...cuda.primitives.memory import SharedLoad
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
 
 PRINTERS = Printers()
 STEP = 8  # columns of the inner dim that an instruction takes
-PANEL = PANEL_BYTES // 4
-
-
-def is_in_eights(tile: SSAValue) -> bool:
-    """Return whether registers hold a tile in operand order, which `assign_layouts` gives to left operands."""
-    return isinstance(tile.type, TileT) and tile.type.layout == EIGHTS
-
-
-def _holds_tf32(tile: SSAValue) -> bool:
-    """Return whether registers in operand order hold numbers of TF32.
-
-    They do if all products of the tile take one TF32 part.
-    """
-    return is_in_eights(tile) and all(isinstance(u.operation, ops.Perform) and int(u.operation.const("parts")) == 1 for u in tile.uses)
 
 
 @PRINTERS.code_of("load", "eights")
@@ -52,8 +37,14 @@ def load_eights(role: RolePrinter, load: SharedLoad) -> None:
         for half in range(2):
             parts = ", ".join(f"{name}[i_ + {2 * half + i}]" for i in (0, 1, 4, 5))
             out.line(f"cuir::load_pairs({place}{f' + {8 * PANEL_BYTES}' * half}, {parts});")
-    if _holds_tf32(load.op.results[0]):
-        out.line(f"#pragma unroll\nfor (int i_ = 0; i_ < {frag.count}; ++i_) {name}[i_] = cuir::as_tf32({name}[i_]);")
+
+
+@PRINTERS.code_of("load", EIGHTS_AS_TF32)
+def load_rounded_eights(role: RolePrinter, load: SharedLoad) -> None:
+    """Emit the load of a tile in operand order, whose numbers become TF32."""
+    load_eights(role, load)
+    count, name = role.fragment(load.t).count, load.target.name
+    role.out.line(f"#pragma unroll\nfor (int i_ = 0; i_ < {count}; ++i_) {name}[i_] = cuir::as_tf32({name}[i_]);")
 
 
 def _emit_operand_places(role: RolePrinter, ref: SharedRef, base: str, row: str) -> str:
@@ -69,7 +60,8 @@ def _make_step_address(ref: SharedRef, at: str, k: str, more: str) -> str:
     return f"{at}[({k}) / 2 % 2] + {ref.alloc.rows * PANEL_BYTES} * (({k}) / 4) + {more}"
 
 
-@PRINTERS.choice("multiply singles")
+@PRINTERS.code_of("multiply", "mma.sync of TF32")
+@PRINTERS.code_of("multiply", DEALT_SINGLES)
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     """Emit `target += a @ b`, in the number of TF32 parts of the product.
 
@@ -86,7 +78,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     if left_view is not None and left_view.transposed:
         raise make_unsupported_error("a transposed left operand of mma", role.span(op))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    ordered = right_view.transposed and (is_in_eights(a) if left_view is None else inner % PANEL == 0)
+    ordered = way_of(op) == DEALT_SINGLES
     steps = 2 if ordered else 1  # read at a time
     base_b, size_b = out.temp("base"), right_view.alloc.rows * PANEL_BYTES
     out.line(f"const uint32_t {base_b} = {right_view.address};")
@@ -122,7 +114,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
                 for h in range(2)
             ]
             read_a = [f"cuir::load_pair({place}, x_[{2 * h}], x_[{2 * h + 1}]);" for h, place in enumerate(places)]
-    parts, ready = int(op.const("parts")), left_view is None and _holds_tf32(a)
+    parts, ready = int(op.const("parts")), isinstance(a.owner, ops.Perform) and is_selected(a.owner, EIGHTS_AS_TF32)
     out.line(f"cuir::multiply<{parts}, {'true' if ready else 'false'}, {steps}, {frag.slabs}, {frag.groups}, {inner // STEP}>({target},")
     # names that no value of a program has in C++: x would hide a tile of that name
     for head, lines in ((f"int s_, int k_, float (&x_)[{4 * steps}]", read_a), (f"int k_, int j_, float (&x_)[{2 * steps}]", read_b)):

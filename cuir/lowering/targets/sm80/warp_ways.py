@@ -1,29 +1,68 @@
-"""Ways of loads in the order of operands of TF32 products, and of copies by threads."""
+"""Ways of TF32 products and of loads in the order of their operands, and of copies by threads."""
 
 from __future__ import annotations
 
-from ....syntax.types import PANEL_BYTES
+from xdsl.ir import Operation
+
+from ....syntax.types import F32, PANEL_BYTES
 from ...analyses.memory import array_of
 from ...analyses.stores import is_panelled
 from ...ir import ops
-from ...ir.ir_types import SharedT, TensorT
+from ...ir.ir_types import SharedT, TensorT, TileT
 from ...layouts.tile_layouts import EIGHTS
 from ...select.move_ways import NO_PANELS, Move
+from ...select.product_ways import Product
 from ...select.role_facts import RoleFacts
 from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
 CHUNK = 16  # bytes that a lane copies at a time
-IN_TURNS = "in turns"
+IN_TURNS, EIGHTS_AS_TF32, DEALT_SINGLES = "in turns", "eights as TF32", "mma.sync of TF32, eights"
+LEFT_ALONE = "the tile is the left operand of TF32 products alone, whose right operands lie column by column"
 MAX_UNROLLED_TURNS, UNROLLED = 16, 4  # turns that are all written out, at most; of more turns
+
+
+@WAYS.way("load", EIGHTS_AS_TF32)
+def load_rounded_eights(move: Move) -> Verdict | None:
+    """Load eight neighbours of each 32 columns, 16 bytes at a time, and round them once for all products."""
+    if move.tile.layout != EIGHTS:
+        return None
+    parts = max((_count_parts(u.operation) for u in move.op.results[0].uses), default=1)
+    return misfits(f"a product takes {parts} TF32 parts of each number") if parts > 1 else fits(f"{LEFT_ALONE}, and all take one TF32 part")
 
 
 @WAYS.way("load", "eights")
 def load_eights(move: Move) -> Verdict | None:
     """Load eight neighbours of each 32 columns, 16 bytes at a time."""
-    if move.tile.layout != EIGHTS:
+    return fits(LEFT_ALONE) if move.tile.layout == EIGHTS else None
+
+
+def _count_parts(op: Operation) -> int:
+    """Return the TF32 parts of each number that a product takes."""
+    assert isinstance(op, ops.Perform)
+    return int(op.const("parts"))
+
+
+# ---- products
+@WAYS.way("multiply", DEALT_SINGLES)
+def multiply_dealt_singles(product: Product) -> Verdict | None:
+    """Multiply f32 as TF32, reading 16 bytes of a row at a time: each lane has eight neighbours of 32 columns of both."""
+    if product.elements != (F32, F32):
         return None
-    return fits("the tile is the left operand of TF32 products alone, whose right operands lie column by column")
+    if not product.by_columns:
+        return misfits("the right operand lies row by row")
+    if isinstance(product.left, TileT):
+        if product.left.layout != EIGHTS:
+            return misfits("the left operand was not loaded in eights")
+    elif product.inner % EIGHTS.width:
+        return misfits(f"{product.inner} columns are no multiple of {EIGHTS.width}")
+    return fits(product.describe())
+
+
+@WAYS.way("multiply", "mma.sync of TF32")
+def multiply_singles(product: Product) -> Verdict | None:
+    """Multiply f32 as TF32."""
+    return fits(product.describe()) if product.elements == (F32, F32) else None
 
 
 # ---- copies by threads

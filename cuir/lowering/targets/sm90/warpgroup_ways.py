@@ -10,11 +10,12 @@ from ...ir.ir_types import SharedT, TileT
 from ...ir.ir_walk import find_innermost_loop
 from ...layouts.tile_layouts import CHUNKS, FOURS
 from ...select.move_ways import NO_PANELS, Move, check_blocks, describe_blocks
+from ...select.product_ways import Product
 from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
 BYTES = (F8E4M3, F8E5M2)
-BY_WARPS = "by warps"
+BY_WARPS, DEALT_WIDENED = "by warps", "mma.sync, widened in fours"
 
 
 def _check_byte_pairs(move: Move) -> str:
@@ -100,6 +101,29 @@ def store_bulk(op: ops.Perform) -> Verdict:
 
 
 # ---- products
+@WAYS.way("multiply", DEALT_WIDENED)
+def multiply_dealt_bytes(product: Product) -> Verdict | None:
+    """Multiply halves by 8-bit floats: each lane has four neighbours of 16 columns of both."""
+    if not _widens(product):
+        return None
+    if not product.by_columns:
+        return misfits("the right operand lies row by row")
+    if isinstance(product.left, TileT) and product.left.layout != FOURS:
+        return misfits("the left operand was not loaded in fours")
+    return fits(product.describe())
+
+
+@WAYS.way("multiply", "mma.sync, widened")
+def multiply_bytes(product: Product) -> Verdict | None:
+    """Multiply halves by 8-bit floats, which lanes exchange."""
+    return fits(product.describe()) if _widens(product) else None
+
+
+def _widens(product: Product) -> bool:
+    a, b = product.elements
+    return a != b
+
+
 @WAYS.way("multiply asynchronously", "wgmma SS")
 def multiply_shared(op: ops.Perform) -> Verdict | None:
     """Multiply two operands in shared memory."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xdsl.ir import SSAValue
-
 from ....syntax.types import BF16
 from ...cuda.address_sums import SharedRef, make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
-from ...layouts.tile_layouts import DEALT, FOURS
+from ...layouts.tile_layouts import DEALT
+from ...select.ways import way_of
+from .warpgroup_ways import DEALT_WIDENED
 
 if TYPE_CHECKING:
     from ...cuda.primitives.memory import SharedLoad
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 PRINTERS = Printers()
 STEP = 16  # numbers of the inner dim that an instruction takes
-
-
-def _is_in_fours(tile: SSAValue) -> bool:
-    """Return whether registers hold a tile in operand order, which `assign_layouts` gives to left operands."""
-    return isinstance(tile.type, TileT) and tile.type.layout == FOURS
 
 
 @PRINTERS.code_of("load", "fours")
@@ -53,7 +48,8 @@ def _emit_left_address(role: RolePrinter, ref: SharedRef, base: str) -> str:
     return at
 
 
-@PRINTERS.choice("multiply widened")
+@PRINTERS.code_of("multiply", "mma.sync, widened")
+@PRINTERS.code_of("multiply", DEALT_WIDENED)
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     """Emit `target += a @ b`, of halves by 8-bit floats in shared memory.
 
@@ -70,7 +66,7 @@ def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
     if left_view is not None and left_view.transposed:
         raise make_unsupported_error("a transposed left operand of mma", span)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    ordered = right_view.transposed and (left_view is not None or _is_in_fours(a))
+    ordered = way_of(op) == DEALT_WIDENED
     base = out.temp("base")
     out.line(f"const uint32_t {base} = {right_view.address};")
     if left_view is None:

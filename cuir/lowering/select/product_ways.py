@@ -1,0 +1,56 @@
+"""What ways of products judge: a product of warps, and where its operands lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...syntax.types import DType
+from ..ir import ops
+from ..ir.ir_types import SharedT, TileT
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of a tile in registers, or a view of shared memory, by a view of shared memory."""
+
+    op: ops.Perform
+
+    @property
+    def left(self) -> TileT | SharedT:
+        """Type of the left operand."""
+        t = self.op.arg("a").type
+        assert isinstance(t, (TileT, SharedT))
+        return t
+
+    @property
+    def right(self) -> TileT | SharedT:
+        """Type of the right operand, which printers refuse in registers."""
+        t = self.op.arg("b").type
+        assert isinstance(t, (TileT, SharedT))
+        return t
+
+    @property
+    def elements(self) -> tuple[DType, DType]:
+        """Dtypes of the operands."""
+        return self.left.element, self.right.element
+
+    @property
+    def in_registers(self) -> bool:
+        """The left operand is a tile in registers."""
+        return isinstance(self.left, TileT)
+
+    @property
+    def by_columns(self) -> bool:
+        """The right operand lies column by column: its columns are rows of the array."""
+        return isinstance(self.right, SharedT) and bool(self.right.transposed.data)
+
+    @property
+    def inner(self) -> int:
+        """Columns of the left operand."""
+        return self.left.shape[1] if isinstance(self.left, TileT) else int(self.left.sizes[1])
+
+    def describe(self) -> str:
+        """Return where the operands lie."""
+        a, b = self.elements
+        left = f"{a.name} in {'registers' if self.in_registers else 'shared memory'}"
+        return f"{left} by {b.name} that {'lie column by column' if self.by_columns else 'lie row by row'}"
