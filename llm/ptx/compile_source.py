@@ -20,7 +20,7 @@ from cuir.caching.disk import PTX, mark_used, write_whole
 from cuir.runtime.nvcc import compiler_version, find_nvcc, include_dir
 from cuir.text.diagnostics import CuirError
 
-from .module import entries, read_entry
+from cuir.ptx.module import entries, read_entry
 from .ptx_reading import Compiled, reading_of
 
 FLAGS = ("-ptx", "-lineinfo", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-diag-suppress=780", "-w")

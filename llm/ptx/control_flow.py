@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .module import Instruction
+from cuir.ptx.module import Instruction
 
 ENDS = ("ret", "exit", "trap")
 

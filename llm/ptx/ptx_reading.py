@@ -15,7 +15,7 @@ from cuir.text.source import Source, Span
 
 from ..reading import Array, LowCall, Reading
 from .calls import Event, Region, Ring, bits, events_of, lies_over, regions_of, rings_of
-from .module import Chain, Entry, Frame
+from cuir.ptx.module import Chain, Entry, Frame
 from .threads import Threads
 
 LIBRARY = re.compile(r"/(cute|cutlass|cuda[^/]*|nvidia|crt)/")  # whose lines say less than those that call them

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from .control_flow import Flow
-from .module import Address, Instruction, Operand
+from cuir.ptx.module import Address, Instruction, Operand
 
 NO_RESULT = frozenset(
     (

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .control_flow import flow_of
-from .module import Address, Entry, Instruction, Operand
+from cuir.ptx.module import Address, Entry, Instruction, Operand
 from .ptx_numbers import (
     ABSENT,
     CERTAIN,

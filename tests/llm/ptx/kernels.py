@@ -15,7 +15,7 @@ from llm.orchestration import Orchestration, compare
 from llm.orchestration_of_program import of_program
 from llm.orchestration_of_source import of_source
 from llm.ptx.compile_source import Build, read_compiled
-from llm.ptx.module import Entry, read_entry
+from cuir.ptx.module import Entry, read_entry
 from llm.ptx.ptx_reading import Compiled
 
 needs_nvcc = pytest.mark.nvcc

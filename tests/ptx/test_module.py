@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cuir.text.diagnostics import CuirError
-from llm.ptx.module import Address, entries, read_entry
+from cuir.ptx.module import Address, FloatNumber, entries, read_entry
 from tests.llm.ptx.kernels import entry
 
 
@@ -16,7 +16,7 @@ def test_operands_are_registers_numbers_addresses_vectors_and_pairs() -> None:
     load, shuffle, number, branch, end = result.instructions
     assert load.operands == (("%r1", "%r2"), Address("%r3", -8))
     assert shuffle.operands == (("%r4", "%p1"), "%r1", 0, 31, -1)
-    assert number.operands == ("%f1", None)
+    assert number.operands == ("%f1", FloatNumber(0x3F800000, 32))
     assert branch.guard == ("%p1", False) and end.labels == ("$L1",)
 
 

@@ -1,0 +1,136 @@
+"""Conversions between integers and floating-point formats, bit by bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .float_formats import F32, F64, FORMATS, decode, decode_fp8, encode, encode_fp8, flush, is_float, round_into, saturate
+from .instruction_table import DTYPES, Array, Meaning, Opcode, UnknownForm, get_width, instruction
+
+TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+MODES = ("rn", "rz", "rm", "rp", "rna")
+FP8 = ("e4m3x2", "e5m2x2")
+
+
+@instruction("cvt")
+def make_conversion(op: Opcode) -> Meaning:
+    op.allow(*TO_INTEGER, *MODES, "ftz", "sat", "satfinite", "relu")
+    target, source = (op.types[0], op.types[-1]) if len(op.types) == 2 else ("", "")
+    if not target:
+        raise UnknownForm(f"the types of `{op.text}`")
+    if target in FP8 or source in FP8:
+        return make_fp8_conversion(op, target, source)
+    if target.endswith("x2") or (target == "tf32"):
+        return make_packing(op, target, source)
+    if not is_float(source):
+        return from_integer(op, target, source)
+    return between_floats(op, target, source) if is_float(target) else to_integer(op, target, source)
+
+
+def from_integer(op: Opcode, target: str, source: str) -> Meaning:
+    """Convert an integer."""
+    if not is_float(target):
+        into = DTYPES[target]
+        if not op.has("sat"):
+            return Meaning((target,), (source,), lambda a: a.astype(into))
+        low, high = np.iinfo(into).min, np.iinfo(into).max
+
+        def clamp(a: Array) -> Array:
+            bottom = max(low, np.iinfo(a.dtype).min)
+            return np.clip(a, a.dtype.type(bottom), a.dtype.type(min(high, np.iinfo(a.dtype).max))).astype(into)
+
+        return Meaning((target,), (source,), clamp)
+    mode = op.pick(*MODES, default="rn")
+    wide = get_width(source) == 64
+    if target == "f64" and wide and mode != "rn":
+        raise UnknownForm(f"rounding of `{op.text}`")
+
+    def convert(a: Array) -> Array:
+        numbers = a.astype(F64)
+        if wide and target != "f64":
+            # Keep what f64 loses of 64-bit integers as its last bit.
+            back = numbers.astype(np.longdouble)
+            exact = a.astype(np.longdouble)
+            bits = numbers.view(np.int64) - (np.abs(back) > np.abs(exact))
+            numbers = np.where(back != exact, bits | 1, numbers.view(np.int64)).view(F64)
+        result = encode(numbers, target, mode)
+        return saturate(result) if op.has("sat") else result
+
+    return Meaning((target,), (source,), convert)
+
+
+def to_integer(op: Opcode, target: str, source: str) -> Meaning:
+    """Convert a number to an integer: NaN gives 0, what is out of range the nearest integer in it."""
+    round_whole = TO_INTEGER[op.pick(*TO_INTEGER, default="rzi")]
+    limits = np.iinfo(DTYPES[target])
+    top = float(limits.max) if get_width(target) < 64 else np.nextafter(float(limits.max), 0)
+
+    def convert(a: Array) -> Array:
+        numbers = decode(flush(a) if op.has("ftz") and source == "f32" else a, source)
+        whole = round_whole(numbers)
+        inside = np.clip(np.where(np.isnan(whole), 0.0, whole), float(limits.min), top).astype(DTYPES[target])
+        return np.where(whole > top, DTYPES[target](limits.max), inside)
+
+    return Meaning((target,), (source,), convert)
+
+
+def between_floats(op: Opcode, target: str, source: str) -> Meaning:
+    """Convert between formats, or round to a whole number in one."""
+    whole = TO_INTEGER.get(op.pick(*TO_INTEGER))
+    mode, ftz = op.pick(*MODES, default="rn"), op.has("ftz")
+
+    def convert(a: Array) -> Array:
+        numbers = decode(flush(a) if ftz and source == "f32" else a, source)
+        numbers = whole(numbers) if whole is not None else numbers
+        if op.has("sat"):
+            numbers = saturate(numbers)
+        if op.has("relu"):
+            numbers = np.where(np.isnan(numbers), numbers, np.maximum(numbers, 0.0) + 0.0)
+        result = encode(numbers, target, mode)
+        return flush(result) if ftz and target == "f32" else result
+
+    return Meaning((target,), (source,), convert)
+
+
+def make_packing(op: Opcode, target: str, source: str) -> Meaning:
+    """Convert two f32 numbers to a pair, the first into its upper half; or one to tf32."""
+    if source != "f32":
+        raise UnknownForm(f"the types of `{op.text}`")
+    mode = op.pick(*MODES, default="rn")
+    if target == "tf32":
+        return Meaning(("b32",), ("f32",), lambda a: round_into(a.astype(F64), FORMATS["tf32"], mode).astype(F32).view(np.uint32))
+
+    def pack(a: Array, b: Array) -> Array:
+        numbers = np.stack(np.broadcast_arrays(b, a), -1).astype(F64)
+        if op.has("relu"):
+            numbers = np.where(np.isnan(numbers), numbers, np.maximum(numbers, 0.0) + 0.0)
+        if op.has("satfinite"):
+            numbers = round_into(numbers, FORMATS[target[:-2]], mode, saturate=True)
+        return encode(numbers, target, mode)
+
+    return Meaning((target,), ("f32", "f32"), pack)
+
+
+def make_fp8_conversion(op: Opcode, target: str, source: str) -> Meaning:
+    """Convert pairs of 8-bit floating-point numbers."""
+    if target in FP8:
+        name = target[:-2]
+
+        def narrow(*operands: Array) -> Array:
+            pair = decode(operands[0], source) if len(operands) == 1 else np.stack(np.broadcast_arrays(operands[1], operands[0]), -1).astype(F64)
+            if op.has("relu"):
+                pair = np.where(np.isnan(pair), pair, np.maximum(pair, 0.0) + 0.0)
+            return np.ascontiguousarray(encode_fp8(pair, name)).view(np.uint16).reshape(pair.shape[:-1])
+
+        return Meaning((target,), ("f32", "f32") if source == "f32" else (source,), narrow)
+    if target not in ("f16x2", "bf16x2"):
+        raise UnknownForm(f"the types of `{op.text}`")
+
+    def widen(a: Array) -> Array:
+        octets = np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, 2)
+        numbers = decode_fp8(octets, source[:-2])
+        if op.has("relu"):
+            numbers = np.where(np.isnan(numbers), numbers, np.maximum(numbers, 0.0) + 0.0)
+        return encode(numbers, target)
+
+    return Meaning((target,), (source,), widen)
