@@ -40,6 +40,7 @@ ROOMS = (
     "attn/verification",
     "lowering",
     "runtime",
+    "ptx/launch",
     "performance/timing",
     "performance/search",
     "verification",

@@ -56,7 +56,7 @@ class Address:
 
     base: str | int
     offset: int
-    rest: tuple[Any, ...] = ()
+    rest: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class FloatNumber:
 
 
 Operand = Any  # str: a register or a symbol; int; FloatNumber; Address; tuple: a vector, a pair or arguments
+Statement = tuple[Any, ...]  # what the grammar matched: its kind, and parts
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class Variable:
         size: Bytes; None if the launch sets it.
         data: Initial bytes, or None.
         symbols: Offsets of addresses of variables in `data`, and their names.
+        type: Type of an element.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Variable:
     size: int | None
     data: bytes | None = None
     symbols: tuple[tuple[int, str], ...] = ()
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,9 @@ def read_module(ptx: str) -> Module:
         )
     rest.append(re.sub(r"\.section.*", "", text[end:], flags=re.S))
     target = re.search(r"^\s*\.target\s+(\w+)", text, re.M)
-    statements = re.sub(r"\.(file|version|target|address_size|weak|visible|extern|loc)\b[^\n;]*?(?=\.(?:global|const|shared)|\n)", "", "".join(rest))
+    statements = re.sub(
+        r"\.(file|version|target|address_size|weak|visible|extern|loc)\b[^\n;]*?(?=\.(?:global|const|shared)|\n)", "", "".join(rest)
+    )
     found = (read_variable(statement.strip()) for statement in statements.split(";"))
     variables = {v.name: v for v in found if v is not None}
     return Module(target[1] if target else "", functions, tuple(declared), variables, ptx)
@@ -252,7 +257,7 @@ def read_variable(text: str) -> Variable | None:
     data, symbols = _read_initial(initial, get_type_size(types[-1]), types[-1][0] == "f", size) if initial else (None, ())
     if size is None and data is not None:
         size = len(data)
-    return Variable(name, space, int(aligned[1]) if aligned else element, size, data, symbols)
+    return Variable(name, space, int(aligned[1]) if aligned else element, size, data, symbols, types[-1])
 
 
 def get_type_size(name: str) -> int:
@@ -268,7 +273,9 @@ def _read_initial(text: str, element: int, floating: bool, size: int | None) -> 
         if isinstance(value, FloatNumber):
             data += value.bits.to_bytes(element, "little") if value.width == 8 * element else _pack(value, element)
         elif value is not None:
-            data += struct.pack("<f" if element == 4 else "<d", value) if floating else (value % (1 << 8 * element)).to_bytes(element, "little")
+            data += (
+                struct.pack("<f" if element == 4 else "<d", value) if floating else (value % (1 << 8 * element)).to_bytes(element, "little")
+            )
         else:
             symbols.append((len(data), part))
             data += bytes(element)
@@ -296,7 +303,9 @@ def _read_head(text: str) -> tuple[str, tuple[Variable, ...], tuple[Variable, ..
 
 def _read_parameters(text: str) -> tuple[Variable, ...]:
     """Return the variables of a parameter list."""
-    return tuple(v for part in text.split(",") if (v := read_variable(re.sub(r"\.ptr\b(\s*\.(global|shared|const|local)\b)?", "", part.strip()))))
+    return tuple(
+        v for part in text.split(",") if (v := read_variable(re.sub(r"\.ptr\b(\s*\.(global|shared|const|local)\b)?", "", part.strip())))
+    )
 
 
 def _line_of(text: str, offset: int) -> int:
@@ -313,10 +322,10 @@ def _read_sources(ptx: str) -> tuple[dict[int, str], dict[str, str]]:
     return {int(index): path for index, path in FILE.findall(ptx)}, names
 
 
-def _parse_body(body: str, name: str) -> tuple[Any, ...]:
+def _parse_body(body: str, name: str) -> Statement:
     """Parse the body of a function. Raises CuirError O123."""
     try:
-        return cast(tuple[Any, ...], _parser().parse(body))
+        return cast(Statement, _parser().parse(body))
     except LarkError as error:
         raise CuirError.of("O123", f"the PTX of `{name}` could not be read: {str(error).splitlines()[0]}") from None
 
@@ -342,60 +351,60 @@ def _parser() -> Lark:
 class _Build(Transformer[Token, Any]):
     """Transformer of the grammar's matches to tuples: (kind, ...)."""
 
-    def start(self, *statements: Any) -> Any:
+    def start(self, *statements: Operand) -> Operand:
         return statements
 
-    def location(self, text: Token) -> Any:
+    def location(self, text: Token) -> Operand:
         return "loc", str(text)
 
-    def label(self, name: Token) -> Any:
+    def label(self, name: Token) -> Operand:
         return "label", str(name)
 
-    def directive(self, text: Token) -> Any:
+    def directive(self, text: Token) -> Operand:
         return "directive", str(text)
 
-    def block(self, *statements: Any) -> Any:
+    def block(self, *statements: Operand) -> Operand:
         return "block", statements
 
-    def empty(self) -> Any:
+    def empty(self) -> Operand:
         return "empty", ""
 
-    def holds(self, name: Token) -> Any:
+    def holds(self, name: Token) -> Operand:
         return "guard", str(name), True
 
-    def fails(self, name: Token) -> Any:
+    def fails(self, name: Token) -> Operand:
         return "guard", str(name), False
 
-    def instruction(self, *parts: Any) -> Any:
+    def instruction(self, *parts: Operand) -> Operand:
         guard = parts[0][1:] if isinstance(parts[0], tuple) else None
         op, *operands = parts[1:] if guard else parts
         return "instruction", str(op), tuple(operands), guard, op.line
 
-    def word(self, name: Token) -> Any:
+    def word(self, name: Token) -> Operand:
         return str(name)
 
-    def number(self, text: Token) -> Any:
+    def number(self, text: Token) -> Operand:
         return number(text)
 
-    def pair(self, first: Token, second: Token) -> Any:
+    def pair(self, first: Token, second: Token) -> Operand:
         return (str(first), str(second))
 
-    def negated(self, name: Token) -> Any:
+    def negated(self, name: Token) -> Operand:
         return "!" + str(name)
 
-    def vector(self, text: Token) -> Any:
+    def vector(self, text: Token) -> Operand:
         return tuple(p if p[:1] in "%$_" or p[:1].isalpha() else number(p) for p in (q.strip() for q in text[1:-1].split(",")) if p)
 
-    def address(self, place: Any, *rest: Any) -> Any:
+    def address(self, place: Operand, *rest: Operand) -> Operand:
         return Address(place[0], place[1], rest)
 
-    def at_word(self, name: Token, offset: Token | None = None) -> Any:
+    def at_word(self, name: Token, offset: Token | None = None) -> Operand:
         return str(name), _read_offset(offset) if offset is not None else 0
 
-    def at_number(self, text: Token) -> Any:
+    def at_number(self, text: Token) -> Operand:
         return _read_offset(text), 0
 
-    def arguments(self, *operands: Any) -> Any:
+    def arguments(self, *operands: Operand) -> Operand:
         return tuple(operands)
 
 
@@ -440,7 +449,7 @@ class _Body:
         self.chain: Chain = ()
         self.chain_at: dict[tuple[str, int, int], Chain] = {}  # a chain is written from the kernel's line inwards
 
-    def read(self, statements: tuple[Any, ...]) -> Iterator[Instruction]:
+    def read(self, statements: Statement) -> Iterator[Instruction]:
         """Yield instructions in order; names that a block declares are local to it."""
         yield from self._read_block(statements, {})
         if self.pending:
@@ -474,7 +483,7 @@ class _Body:
                 raise CuirError.of("O123", f"the PTX declares what could not be read: `{text[:60]}`")
             self.variables.append(replace(variable, name=scope.get(variable.name, variable.name)))
 
-    def _read_block(self, body: tuple[Any, ...], scope: dict[str, str]) -> Iterator[Instruction]:
+    def _read_block(self, body: Statement, scope: dict[str, str]) -> Iterator[Instruction]:
         """Yield the instructions of statements in a scope."""
         for statement in body:
             kind = statement[0]
@@ -495,7 +504,7 @@ class _Body:
                 yield Instruction(op, named, guard_in_scope, self.chain, tuple(self.pending), index, self.first_line + line - 1)
                 self.pending.clear()
 
-    def _make_scope(self, body: tuple[Any, ...], scope: dict[str, str]) -> dict[str, str]:
+    def _make_scope(self, body: Statement, scope: dict[str, str]) -> dict[str, str]:
         """Return the names in a block: those around it, and its own."""
         self.counter += 1
         inner = dict(scope)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..cuda_calls import INSTRUCTIONS
 from cuir.ptx.module import Address, Chain, Instruction
+
+from ..cuda_calls import INSTRUCTIONS
 from .ptx_numbers import CERTAIN, align, extent
 from .single_definition import writes
 from .threads import MOST, Mask, Threads

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cuir.ptx.module import Chain, Entry, Frame
 from cuir.text.diagnostics import CuirError
 from cuir.text.source import Source, Span
 
 from ..reading import Array, LowCall, Reading
 from .calls import Event, Region, Ring, bits, events_of, lies_over, regions_of, rings_of
-from cuir.ptx.module import Chain, Entry, Frame
 from .threads import Threads
 
 LIBRARY = re.compile(r"/(cute|cutlass|cuda[^/]*|nvidia|crt)/")  # whose lines say less than those that call them

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from .control_flow import Flow
 from cuir.ptx.module import Address, Instruction, Operand
+
+from .control_flow import Flow
 
 NO_RESULT = frozenset(
     (

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .control_flow import flow_of
 from cuir.ptx.module import Address, Entry, Instruction, Operand
+
+from .control_flow import flow_of
 from .ptx_numbers import (
     ABSENT,
     CERTAIN,

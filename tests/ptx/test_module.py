@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.text.diagnostics import CuirError
 from cuir.ptx.module import Address, FloatNumber, entries, read_entry
+from cuir.text.diagnostics import CuirError
 from tests.llm.ptx.kernels import entry
 
 

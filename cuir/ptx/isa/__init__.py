@@ -4,7 +4,7 @@ An entry of `instruction_table.TABLE` reads an opcode and returns its meaning, o
 the machine: arrays of lanes go in, arrays come out.
 """
 
-from . import conversions as conversions
 from . import floats as floats
 from . import integers as integers
 from . import logic as logic
+from . import number_conversions as number_conversions

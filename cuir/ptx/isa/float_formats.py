@@ -34,7 +34,7 @@ FORMATS = {
     "e5m2": Format(2, -14, 57344.0),
 }
 CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
-STORED = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
+STORED: dict[str, type[np.unsignedinteger]] = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
 
 
 def is_float(name: str) -> bool:
@@ -194,7 +194,9 @@ def decode_fp8(a: Array, name: str) -> Array:
     mantissa, bias = (3, 7) if name == "e4m3" else (2, 15)
     field = (a & 0x7F).astype(np.int32)
     exponent, fraction = field >> mantissa, field & ((1 << mantissa) - 1)
-    value = np.where(exponent == 0, np.ldexp(fraction, 1 - bias - mantissa), np.ldexp(fraction + (1 << mantissa), exponent - bias - mantissa))
+    value = np.where(
+        exponent == 0, np.ldexp(fraction, 1 - bias - mantissa), np.ldexp(fraction + (1 << mantissa), exponent - bias - mantissa)
+    )
     value = value.astype(F64)
     if name == "e4m3":
         value = np.where(field == 0x7F, np.nan, value)

@@ -117,9 +117,7 @@ def make_product24(op: Opcode) -> Meaning:
         x, y = (((v.astype(I64) << 40) >> 40) if t[0] == "s" else (v.astype(I64) & 0xFFFFFF) for v in (a, b))
         return (x * y >> shift).astype(DTYPES[t])
 
-    return (
-        Meaning((t,), (t, t, t), lambda a, b, c: multiply(a, b) + c) if op.name == "mad24" else Meaning((t,), (t, t), multiply)
-    )
+    return Meaning((t,), (t, t, t), lambda a, b, c: multiply(a, b) + c) if op.name == "mad24" else Meaning((t,), (t, t), multiply)
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -341,4 +339,3 @@ def make_extension(op: Opcode) -> Meaning:
         return (value | np.where(negative == 1, ~mask, 0)).astype(DTYPES[t])
 
     return Meaning((t,), (t, "u32"), extend)
-

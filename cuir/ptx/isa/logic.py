@@ -32,16 +32,15 @@ def compare(op: Opcode, name: str) -> Callable[[Array, Array], Array]:
         if name not in COMPARISONS:
             raise UnknownForm(f"the comparison of `{op.text}`")
         return COMPARISONS[name]
-    floats: Callable[[Array, Array], Array]
-    if name in ("num", "nan"):
-        floats = lambda a, b: (np.isnan(a) | np.isnan(b)) == (name == "nan")
-    elif name in UNORDERED:
-        ordered = COMPARISONS[UNORDERED[name]]
-        floats = lambda a, b: ordered(a, b) | np.isnan(a) | np.isnan(b)
-    elif name == "ne":
-        floats = lambda a, b: (a != b) & ~np.isnan(a) & ~np.isnan(b)
-    else:
-        floats = COMPARISONS[name]
+
+    def floats(a: Array, b: Array) -> Array:
+        if name in ("num", "nan"):
+            return (np.isnan(a) | np.isnan(b)) == (name == "nan")
+        if name in UNORDERED:
+            return COMPARISONS[UNORDERED[name]](a, b) | np.isnan(a) | np.isnan(b)
+        result = COMPARISONS[name](a, b)
+        return result & ~np.isnan(a) & ~np.isnan(b) if name == "ne" else result
+
     if t == "f32" and op.has("ftz"):
         return lambda a, b: floats(flush(a), flush(b))
     return floats if t in ("f32", "f64", "f16") else lambda a, b: floats(decode(a, t), decode(b, t))
@@ -100,7 +99,11 @@ def make_set(op: Opcode) -> Meaning:
             return result.astype(F32)
         if result_type == "bf16":
             return np.where(result, np.uint16(0x3F80), np.uint16(0))
-        return result.astype(np.float16) if result_type == "f16" else np.where(result, -1, 0).astype("i8").astype(f"u{get_width(result_type) // 8}")
+        return (
+            result.astype(np.float16)
+            if result_type == "f16"
+            else np.where(result, -1, 0).astype("i8").astype(f"u{get_width(result_type) // 8}")
+        )
 
     return Meaning((result_type,), (t, t, "pred") if combine else (t, t), run)
 

@@ -33,7 +33,7 @@ def from_integer(op: Opcode, target: str, source: str) -> Meaning:
         into = DTYPES[target]
         if not op.has("sat"):
             return Meaning((target,), (source,), lambda a: a.astype(into))
-        low, high = np.iinfo(into).min, np.iinfo(into).max
+        low, high = np.iinfo(np.dtype(into)).min, np.iinfo(np.dtype(into)).max
 
         def clamp(a: Array) -> Array:
             bottom = max(low, np.iinfo(a.dtype).min)
@@ -62,7 +62,7 @@ def from_integer(op: Opcode, target: str, source: str) -> Meaning:
 def to_integer(op: Opcode, target: str, source: str) -> Meaning:
     """Convert a number to an integer: NaN gives 0, what is out of range the nearest integer in it."""
     round_whole = TO_INTEGER[op.pick(*TO_INTEGER, default="rzi")]
-    limits = np.iinfo(DTYPES[target])
+    limits = np.iinfo(np.dtype(DTYPES[target]))
     top = float(limits.max) if get_width(target) < 64 else np.nextafter(float(limits.max), 0)
 
     def convert(a: Array) -> Array:
@@ -117,7 +117,11 @@ def make_fp8_conversion(op: Opcode, target: str, source: str) -> Meaning:
         name = target[:-2]
 
         def narrow(*operands: Array) -> Array:
-            pair = decode(operands[0], source) if len(operands) == 1 else np.stack(np.broadcast_arrays(operands[1], operands[0]), -1).astype(F64)
+            pair = (
+                decode(operands[0], source)
+                if len(operands) == 1
+                else np.stack(np.broadcast_arrays(operands[1], operands[0]), -1).astype(F64)
+            )
             if op.has("relu"):
                 pair = np.where(np.isnan(pair), pair, np.maximum(pair, 0.0) + 0.0)
             return np.ascontiguousarray(encode_fp8(pair, name)).view(np.uint16).reshape(pair.shape[:-1])

@@ -1,0 +1,8 @@
+"""A machine that runs the CTAs of a launch: lanes as vectors, memories with shadows, barriers, a schedule.
+
+program.py binds instructions to functions on vectors, a basic block at a time; execution.py runs blocks for the threads
+that stand there, in the order of a schedule; actions_*.py touch what threads share.
+"""
+
+from . import actions_memory as actions_memory
+from . import actions_warp as actions_warp

@@ -1,0 +1,241 @@
+"""Barriers of CTAs (`bar`), and mbarriers, whose phases follow `sync.phases`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...sync.phases import count_arrival, end_phase, find_excess_arrival, is_complete
+from ...text.source import Span
+from .findings import describe_thread, make_span
+from .groups import Group
+from .knowledge import Clock
+from .operands import Array
+
+
+@dataclass
+class Waiting:
+    """Threads that wait at a barrier: where they go on, and the register that takes a reduction's result."""
+
+    slots: Array
+    following: int
+    block: int
+    register: int | None = None
+
+
+@dataclass
+class CtaBarrier:
+    """Phase of one barrier of a CTA.
+
+    Attributes:
+        expected: Threads that end it; None for all of the CTA.
+        arrived: Slots that have arrived.
+        clock: What threads knew that arrived without waiting.
+        votes: Predicates of a reduction.
+    """
+
+    expected: int | None
+    reduction: str
+    arrived: list[Array] = field(default_factory=list)
+    waiting: list[Waiting] = field(default_factory=list)
+    clock: Array | None = None
+    votes: list[Array] = field(default_factory=list)
+    place: int = 0
+
+
+class Mbarrier:
+    """An mbarrier; `sync.phases` says how it changes."""
+
+    def __init__(self, text: str, count: int, span: Span, total: int):
+        self.text, self.count, self.span = text, count, span
+        self.phase, self.pending, self.bytes = 0, count, 0
+        self.order, self.phase_order = Clock(np.zeros(total, np.int64)), Clock(np.zeros(total, np.int64))
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How threads come to a barrier of their CTA.
+
+    Attributes:
+        number: Number of the barrier, of each thread.
+        expected: Threads that end the phase; None for all.
+        waits: Whether they wait.
+        reduction: "", "popc", "and" or "or".
+        register: Register for the result of the reduction.
+    """
+
+    number: Array
+    expected: int | None
+    waits: bool
+    reduction: str
+    register: int | None
+    votes: Array | None
+    following: int
+    place: int
+    block: int
+
+
+class Barriers:
+    """The barriers of the CTAs of a machine."""
+
+    def __init__(self, machine: Any):  # the Machine, whose module imports this one
+        self.machine = machine
+        self.open: dict[tuple[int, int], CtaBarrier] = {}
+        self.mbarriers: dict[int, Mbarrier] = {}
+
+    def arrive(self, g: Group, arrival: Arrival) -> None:
+        """Let threads arrive; those that wait stay here until `settle` lets them go on."""
+        m = self.machine
+        if arrival.waits and arrival.expected is None and not arrival.reduction and not self.open and g.n == np.count_nonzero(m.alive):
+            m.knowledge.meet_in_cta(g.slots, m.next_tick(arrival.place))
+            m.shared.shadow.forget_before(m.tick)
+            m.place(arrival.following, g.slots)
+            return
+        numbers = g.spread(arrival.number)
+        for cta in np.unique(g.ctas).tolist():
+            mine = np.flatnonzero(g.ctas == cta)
+            for number in np.unique(numbers[mine]).tolist():
+                chosen = mine[numbers[mine] == number]
+                slots = g.slots[chosen]
+                bar = self.open.setdefault((cta, number), CtaBarrier(arrival.expected, arrival.reduction))
+                if (bar.expected, bar.reduction) != (arrival.expected, arrival.reduction):
+                    who = describe_thread(m, int(slots[0]) + m.knowledge.first)
+                    raise m.findings.stop(
+                        "S406",
+                        f"{who} comes to barrier {number} with another count or operation than those before it",
+                        make_span(m, arrival.place),
+                    )
+                bar.place = arrival.place
+                bar.arrived.append(slots)
+                if arrival.votes is not None:
+                    bar.votes.append(g.spread(arrival.votes)[chosen])
+                if arrival.waits:
+                    bar.waiting.append(Waiting(slots, arrival.following, arrival.block, arrival.register))
+                else:
+                    clock = m.knowledge.take_snapshot(slots, m.next_tick(arrival.place))
+                    bar.clock = clock if bar.clock is None else np.maximum(bar.clock, clock)
+        if not arrival.waits:
+            self.settle()
+
+    def settle(self) -> None:
+        """End the phases that are complete."""
+        m = self.machine
+        for key, bar in list(self.open.items()):
+            cta, _ = key
+            arrived = np.concatenate(bar.arrived)
+            first = cta * m.width
+            if bar.expected is None:
+                complete = len(arrived) >= np.count_nonzero(m.alive[first : first + m.width])
+            else:
+                complete = 32 * sum(len(np.unique(a >> 5)) for a in bar.arrived) >= bar.expected
+            if complete:
+                del self.open[key]
+                self._end(bar, arrived)
+
+    def _end(self, bar: CtaBarrier, arrived: Array) -> None:
+        """End a phase: who waits knows what all arrivals knew."""
+        m = self.machine
+        tick = m.next_tick(bar.place)
+        waiting = np.concatenate([w.slots for w in bar.waiting]) if bar.waiting else np.zeros(0, np.int64)
+        if bar.clock is None and bar.expected is None:
+            m.knowledge.meet_in_cta(arrived, tick)
+        elif len(waiting):
+            clock = m.knowledge.take_snapshot(waiting, tick)
+            m.knowledge.learn(waiting, clock if bar.clock is None else np.maximum(clock, bar.clock))
+        result: int | bool = 0
+        if bar.votes:
+            votes = np.concatenate(bar.votes)
+            result = int(votes.sum()) if bar.reduction == "popc" else bool(votes.all() if bar.reduction == "and" else votes.any())
+        for w in bar.waiting:
+            if w.register is not None:
+                m.regs[w.register] = m.regs[w.register].copy()
+                m.regs[w.register][w.slots] = result
+            m.place(w.following, np.sort(w.slots))
+
+    def list_waiting(self) -> list[tuple[int, Array, str]]:
+        """Return block and slots of the threads that wait at barriers."""
+        return [(w.block, w.slots, f"wait at barrier {number} in") for (_, number), bar in self.open.items() for w in bar.waiting]
+
+    # ---- mbarriers
+    def init(self, places: Array, count: Array, place: int) -> None:
+        """Initialise mbarriers."""
+        m = self.machine
+        for at, n in zip(places.tolist(), count.tolist()):
+            text = f"mbarrier at {at % m.shared.stride + m.shared.base:#x}"
+            self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), m.knowledge.total)
+
+    def find(self, at: int, slot: int, place: int) -> Mbarrier:
+        """Return the mbarrier at a place. Raises CuirError M401 if there is none."""
+        bar = self.mbarriers.get(at)
+        if bar is None:
+            m = self.machine
+            who = describe_thread(m, slot + m.knowledge.first)
+            raise m.findings.stop(
+                "M401", f"{who} uses an mbarrier that is not initialised", make_span(m, place), "mbarrier.init comes first"
+            )
+        return bar
+
+    def arrive_at(self, slots: Array, places: Array, count: Array, nbytes: Array, place: int) -> Array:
+        """Let threads arrive at mbarriers; return the phases that they arrived in."""
+        m = self.machine
+        phases = np.zeros(len(slots), np.uint64)
+        for at in np.unique(places).tolist():
+            chosen = np.flatnonzero(places == at)
+            bar = self.find(at, int(slots[chosen[0]]), place)
+            clock = Clock(m.knowledge.take_snapshot(slots[chosen], m.next_tick(place)))
+            for i in chosen.tolist():
+                phases[i] = bar.phase
+                label = describe_thread(m, int(slots[i]) + m.knowledge.first)
+                bar.bytes += int(nbytes[i])
+                for _ in range(int(count[i])):
+                    found = find_excess_arrival(bar, label, make_span(m, place), True)
+                    if found is not None:
+                        m.findings.add(found.code, found.message, found.span, found.hint, found.notes)
+                    if bar.pending:
+                        count_arrival(bar, clock)
+                    self.advance(bar)
+        return phases
+
+    def expect(self, slots: Array, places: Array, nbytes: Array, place: int) -> None:
+        """Add to the bytes that phases lack; less if negative."""
+        for slot, at, n in zip(slots.tolist(), places.tolist(), nbytes.tolist()):
+            bar = self.find(at, slot, place)
+            bar.bytes += n
+            self.advance(bar)
+
+    def advance(self, bar: Mbarrier) -> None:
+        """End the phase if it is complete."""
+        if is_complete(bar):
+            end_phase(bar)
+            bar.bytes = 0
+            self.machine.idle = 0
+
+    def test(self, slots: Array, places: Array, wanted: Array, by_parity: bool, place: int) -> Array:
+        """Return whether phases are over; threads that see it know what arrivals knew, others sleep."""
+        m = self.machine
+        done = np.zeros(len(slots), np.bool_)
+        for at in np.unique(places).tolist():
+            chosen = np.flatnonzero(places == at)
+            bar = self.find(at, int(slots[chosen[0]]), place)
+            over: Array = (bar.phase & 1) != (wanted[chosen] & 1) if by_parity else bar.phase > wanted[chosen].astype(np.int64)
+            done[chosen] = over
+            if over.any() and bar.phase:
+                m.knowledge.learn(slots[chosen[over]], bar.phase_order.times)
+            for slot in slots[chosen[~over]].tolist():
+                m.asleep[slot] = (bar, bar.phase)
+        return done
+
+    def finish(self) -> None:
+        """Report copies that nobody waited for."""
+        m = self.machine
+        for copies in m.copies:
+            if copies.open.any():
+                who = describe_thread(m, int(copies.slots[copies.open][0]) + m.knowledge.first)
+                m.findings.add(
+                    "M403",
+                    f"nobody waited for the copy (cp.async) of {who}: it may be in flight when the kernel ends",
+                    make_span(m, copies.place),
+                    "every copy is waited for before the end",
+                )

@@ -1,0 +1,501 @@
+"""The machine: runs the CTAs of a launch together, block by block, in the order of a schedule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...text.diagnostics import CuirError
+from ...text.source import Source, Span
+from ..isa.memory_forms import MemoryAccess
+from ..isa.warp_wide import pack_lanes
+from .barrier_phases import Barriers
+from .findings import Findings, describe_thread, make_span, report_meeting
+from .groups import Group
+from .knowledge import Knowledge
+from .memories import NOTHING, OUTSIDE, Meeting, Memory, Shadow
+from .operands import Array
+from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
+
+SCHEDULES = ("together", "first", "last", "random")
+MOST_STEPS = 50_000_000  # blocks that a launch may run
+MOST_WAKES = 8  # times that all threads look in vain at the barriers that they wait for
+SPIN = 2000  # blocks that one place may run while others could
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is launched.
+
+    Attributes:
+        grid, block: CTAs, and threads of a CTA, along x, y, z.
+        shared: Bytes of shared memory that the launch adds.
+        parameters: Bytes of the parameters.
+        schedule: "together", "first", "last", or "random:SEED".
+        detect: Whether races and reads of unwritten memory are found.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int = 0
+    parameters: bytes = b""
+    schedule: str = "together"
+    detect: bool = True
+
+
+@dataclass
+class Copies:
+    """The asynchronous copies (cp.async) of one instruction, by several threads.
+
+    Attributes:
+        groups: Number of the group that each belongs to.
+        sources, targets: Byte places.
+        taken: Bytes that are read of the source, the rest is zeros.
+        data: The bytes, if they were read when the copies were issued.
+        open: Which have not landed.
+    """
+
+    slots: Array
+    groups: Array
+    sources: Array
+    targets: Array
+    nbytes: int
+    taken: Array
+    place: int
+    data: Array | None
+    open: Array
+
+
+@dataclass
+class Counts:
+    """What a launch has run: blocks, instructions, instructions times lanes, and the instructions that ran."""
+
+    blocks: int = 0
+    instructions: int = 0
+    lanes: int = 0
+    ran: set[int] = field(default_factory=set)
+
+
+class Machine:
+    """CTAs that run together.
+
+    Attributes:
+        width: Threads of a CTA, rounded up to whole warps.
+        alive: Which threads have not ended.
+        at: Threads that stand before a block, by block.
+        tick: Number of the last access or synchronisation; `places` has the instruction of each.
+    """
+
+    def __init__(self, program: Program, launch: Launch, ctas: range, shared_state: SharedState):
+        self.program, self.launch, self.ctas = program, launch, ctas
+        self.findings, self.places, self.counts = shared_state.findings, shared_state.places, shared_state.counts
+        self.releases = shared_state.releases
+        self.ptx_source = shared_state.ptx_source
+        threads = int(np.prod(launch.block))
+        self.threads = threads
+        self.width = -(-threads // 32) * 32
+        self.count = len(ctas) * self.width
+        total = int(np.prod(launch.grid)) * self.width
+        self.knowledge = Knowledge(ctas.start * self.width, self.count, self.width, total)
+        shared_state.knowledge[:] = [self.knowledge]
+        self.global_memory, self.constants = shared_state.global_memory, shared_state.constants
+        self.parameters = Memory("param", PARAM_BASE, len(launch.parameters), 1, None)
+        self.parameters.bytes[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
+        size = program.shared_bytes + launch.shared
+        stride = -(-size // 16) * 16 or 16
+        shadow = Shadow(stride * len(ctas), NOTHING if launch.detect else 0, lambda: self.knowledge, False)
+        self.shared = Memory("shared", SHARED_BASE, size, len(ctas), shadow)
+        self.shared_size = size
+        self.local = Memory("local", 0, program.local_bytes, self.count, None)
+        local_thread = np.arange(self.count) % self.width
+        self.alive = local_thread < threads
+        self.all_slots = np.flatnonzero(self.alive)
+        self.whole = len(self.all_slots) == self.count
+        self.regs: list[Array] = [np.zeros(self.count, t) for t in program.file.types]
+        self.owned: set[int] = set()
+        self.at: dict[int, Array] = {0: self.all_slots}
+        self.returns: dict[str, tuple[Array, dict[int, list[tuple[int, int, int]]]]] = {}
+        self.asleep: dict[int, tuple[object, int]] = {}
+        self.barriers = Barriers(self)
+        self.specials: dict[str, Array] = {}
+        self.copies: list[Copies] = []
+        self.commits = np.zeros(self.count, np.int64)
+        self.fences = np.zeros(self.count, np.int64)
+        self.seen_releases: dict[int, Array] = {}
+        kind, _, seed = launch.schedule.partition(":")
+        self.kind, self.random = kind, random.Random(f"{seed}/{ctas.start}")
+        self.idle = 0
+
+    @property
+    def tick(self) -> int:
+        return len(self.places) - 1
+
+    def next_tick(self, place: int) -> int:
+        """Count an access or a synchronisation of an instruction."""
+        self.places.append(place)
+        return len(self.places) - 1
+
+    # ---- the run
+    def run(self) -> None:
+        """Run all threads to their end. Raises CuirError with all findings if that is impossible."""
+        choose = {"together": self._choose_together, "first": self._choose_one, "last": self._choose_one, "random": self._choose_any}[
+            self.kind
+        ]
+        spins = 0
+        while self.at:
+            index, slots = choose()
+            spins = spins + 1
+            if spins > SPIN and len(self.at) > 1:  # a loop may wait for threads that stand elsewhere
+                index, slots = self._choose_any()
+                spins = 0
+            self._run_block(self.program.blocks[index], slots)
+            if self.counts.blocks > MOST_STEPS:
+                place = self.program.blocks[index].first
+                raise self.findings.stop("D402", f"the launch has run {MOST_STEPS:,} blocks and has not ended", make_span(self, place))
+        self.finish()
+
+    def _ready(self, index: int) -> Array:
+        """Return the threads that can run a block."""
+        slots, block = self.at[index], self.program.blocks[index]
+        if self.asleep:
+            slots = slots[[not self._sleeps(s) for s in slots.tolist()]]
+        if not block.meets or not len(slots):
+            return slots
+        here = np.zeros(self.count, np.bool_)
+        here[slots] = True
+        lanes, alive = here.reshape(-1, 32), self.alive.reshape(-1, 32)
+        whole = (lanes == alive).all(1)
+        if block.meets == "warp" or block.mask is None:
+            return slots if whole.all() else slots[whole[slots >> 5]]
+        if whole[slots >> 5].all():
+            return slots
+        group = self._make_group(block, slots)
+        masks = group.spread(block.mask(group))
+        needed = masks & pack_lanes(alive)[slots >> 5]
+        return slots[(needed & ~pack_lanes(lanes)[slots >> 5]) == 0]
+
+    def _sleeps(self, slot: int) -> bool:
+        """Return whether a thread waits for a barrier that has not changed since."""
+        found = self.asleep.get(slot)
+        if found is None:
+            return False
+        if found[0].phase != found[1]:  # type: ignore[attr-defined]
+            del self.asleep[slot]
+            return False
+        return True
+
+    def _choose_together(self) -> tuple[int, Array]:
+        """Return the first block in the order that can run, and all threads that stand there."""
+        blocks = self.program.blocks
+        for index in sorted(self.at, key=lambda n: blocks[n].order) if len(self.at) > 1 else list(self.at):
+            slots = self._ready(index)
+            if len(slots):
+                return index, slots
+        self._wake()
+        return self._choose_together()
+
+    def _choose_one(self) -> tuple[int, Array]:
+        """Return the block of the first or last warp that can go on, and the warp's threads there."""
+        found: list[tuple[int, int, int, Array]] = []
+        for index in self.at:
+            slots = self._ready(index)
+            if len(slots):
+                warp = int(slots[0] if self.kind == "first" else slots[-1]) >> 5
+                mine = slots[slots >> 5 == warp]
+                found.append((warp if self.kind == "first" else -warp, self.program.blocks[index].order, index, mine))
+        if not found:
+            self._wake()
+            return self._choose_one()
+        _, _, index, slots = min(found, key=lambda f: f[:2])
+        return index, slots
+
+    def _choose_any(self) -> tuple[int, Array]:
+        """Return a block that can run, and some of the warps there, drawn from the seed."""
+        ready = [(index, slots) for index in sorted(self.at) if len(slots := self._ready(index))]
+        if not ready:
+            self._wake()
+            return self._choose_any()
+        index, slots = ready[self.random.randrange(len(ready))]
+        warps = np.unique(slots >> 5)
+        if len(warps) > 1 and self.random.random() < 0.7:
+            count = self.random.randrange(1, len(warps) + 1)
+            slots = slots[np.isin(slots >> 5, self.random.sample(warps.tolist(), count))]
+        return index, slots
+
+    def _wake(self) -> None:
+        """Let threads that sleep look at their barrier again. Raises CuirError if they did, and nothing has changed."""
+        if not self.asleep or self.idle > MOST_WAKES:
+            raise self._make_deadlock()
+        self.asleep.clear()
+        self.idle += 1
+
+    def _make_group(self, block: Block, slots: Array) -> Group:
+        if len(slots) == self.count:
+            return Group(self, slots, self.regs)
+        return Group(self, slots, {r: self.regs[r][slots] for r in block.gathers})
+
+    def _run_block(self, block: Block, slots: Array) -> None:
+        """Run a block for some of the threads that stand there."""
+        standing = self.at.pop(block.index)
+        if len(standing) != len(slots):
+            self.at[block.index] = np.setdiff1d(standing, slots, assume_unique=True)
+        group = self._make_group(block, slots)
+        counts = self.counts
+        counts.blocks += 1
+        counts.instructions += block.last - block.first
+        counts.lanes += (block.last - block.first) * group.n
+        counts.ran.add(block.index)
+        for step in block.steps:
+            step(group)
+        moves = block.end(group)
+        whole = len(slots) == self.count
+        if whole:
+            self.owned.clear()
+        else:
+            for r in block.scatters:
+                value = group.regs.get(r)
+                if value is None:
+                    continue
+                if r not in self.owned:
+                    self.regs[r] = self.regs[r].copy()
+                    self.owned.add(r)
+                self.regs[r][slots] = value
+        if block.waits:
+            self.barriers.settle()
+            return
+        for target, chosen in moves:
+            self.place(target, slots if chosen is None else slots[chosen])
+
+    def place(self, target: int, slots: Array) -> None:
+        """Let threads stand before a block, or end."""
+        if not len(slots):
+            return
+        if target == EXIT:
+            self.alive[slots] = False
+            self.barriers.settle()
+            return
+        old = self.at.get(target)
+        self.at[target] = slots if old is None else np.union1d(old, slots)
+
+    def finish(self) -> None:
+        """Check what must not be open when the CTAs end."""
+        self.barriers.finish()
+
+    def _make_deadlock(self) -> Exception:
+        """Make the error of threads that can never go on."""
+        waiting = [(index, slots, "stands at") for index, slots in self.at.items()] + self.barriers.list_waiting()
+        waiting.sort(key=lambda w: -len(w[1]))
+        notes: list[tuple[str, Span | None]] = []
+        for index, slots, what in waiting[:6]:
+            block = self.program.blocks[index]
+            first = describe_thread(self, int(slots[0]) + self.knowledge.first)
+            notes.append(
+                (
+                    f"{len(slots)} threads, the first {first}, {what} `{self.program.instructions[block.first][0].op}`",
+                    make_span(self, block.first),
+                )
+            )
+        meeting = next((w for w in waiting if self.program.blocks[w[0]].meets == "warp" and w[2] == "stands at"), None)
+        span = notes[0][1] if notes else None
+        if meeting is not None:
+            span = make_span(self, self.program.blocks[meeting[0]].first)
+            self.findings.add(
+                "D401",
+                "not all lanes of a warp come to an instruction that all must execute together",
+                span,
+                "no lane may take another way around it",
+                notes,
+            )
+        else:
+            self.findings.add("D401", "no thread can go on", span, "each barrier needs all arrivals that it counts", notes)
+        return CuirError(self.findings.diagnostics)
+
+    # ---- calls
+    def note_call(self, function: str, slots: Array, following: int, moves: list[tuple[int, int, int]]) -> None:
+        """Note where threads go on after a function, and which results are copied then."""
+        if function not in self.returns:
+            self.returns[function] = (np.full(self.count, EXIT, np.int64), {})
+        places, results = self.returns[function]
+        places[slots] = following
+        results[following] = moves
+
+    def find_returns(self, function: str, slots: Array) -> list[tuple[int, Array | None]]:
+        """Return where threads go on after a function."""
+        places, results = self.returns[function]
+        targets = places[slots]
+        found: list[tuple[int, Array | None]] = []
+        for target in np.unique(targets).tolist():
+            chosen = np.flatnonzero(targets == target)
+            for source, destination, size in results[target]:
+                self.copy_local(slots[chosen], source, destination, size)
+            found.append((target, chosen))
+        return found
+
+    def copy_local(self, slots: Array, source: int, target: int, size: int) -> None:
+        """Copy bytes in the local memory of threads."""
+        rows = self.local.bytes.reshape(-1, self.local.stride)
+        rows[slots, target : target + size] = rows[slots, source : source + size]
+
+    # ---- special registers
+    def read_special(self, name: str, slots: Array) -> Array:
+        """Return the values of a special register."""
+        if name not in self.specials:
+            self.specials[name] = self._make_special(name)
+        values = self.specials[name]
+        return values[slots] if values.ndim else values
+
+    def _make_special(self, name: str) -> Array:
+        """Return the values of a special register for all threads, or the one value of all."""
+        local = np.arange(self.count) % self.width
+        cta = np.arange(self.count) // self.width + self.ctas.start
+        (bx, by, bz), (gx, gy, gz) = self.launch.block, self.launch.grid
+        lane = local & 31
+        one = np.uint64(1)
+        values: dict[str, Callable[[], object]] = {
+            "%tid.x": lambda: local % bx,
+            "%tid.y": lambda: local // bx % by,
+            "%tid.z": lambda: local // (bx * by),
+            "%ctaid.x": lambda: cta % gx,
+            "%ctaid.y": lambda: cta // gx % gy,
+            "%ctaid.z": lambda: cta // (gx * gy),
+            "%laneid": lambda: lane,
+            "%warpid": lambda: local >> 5,
+            "%lanemask_eq": lambda: one << lane.astype(np.uint64),
+            "%lanemask_lt": lambda: (one << lane.astype(np.uint64)) - one,
+            "%lanemask_le": lambda: (np.uint64(2) << lane.astype(np.uint64)) - one,
+            "%lanemask_gt": lambda: np.uint64(0xFFFFFFFF) & ~((np.uint64(2) << lane.astype(np.uint64)) - one),
+            "%lanemask_ge": lambda: np.uint64(0xFFFFFFFF) & ~((one << lane.astype(np.uint64)) - one),
+        }
+        sizes = {"%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%nctaid.x": gx, "%nctaid.y": gy, "%nctaid.z": gz}
+        sizes |= {"%nwarpid": self.width // 32, "WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
+        sizes |= {"%dynamic_smem_size": self.launch.shared, "%total_smem_size": self.shared_size}
+        sizes |= {f"%cluster_{n}.{d}": n.startswith("n") for n in ("ctaid", "nctaid") for d in "xyz"}
+        sizes |= {"%cluster_ctarank": 0, "%cluster_nctarank": 1}
+        if name in values:
+            return np.asarray(values[name]()).astype(np.int64)
+        if name in sizes:
+            return np.array(int(sizes[name]), np.int64)
+        if name in ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"):
+            return np.array(self.tick & 0x7FFFFFFF, np.int64)
+        raise self.findings.stop("O123", f"the machine does not know the special register `{name}`", None)
+
+    # ---- memory
+    def find_memory(self, space: str, addresses: Array, n: int) -> tuple[Memory, Array]:
+        """Return the memory that addresses lie in, and the addresses in it. A generic address tells by its window."""
+        if space == "":
+            first = int(addresses.reshape(-1)[0])
+            if LOCAL_WINDOW <= first < LOCAL_WINDOW + (1 << 32):
+                return self.local, addresses - LOCAL_WINDOW
+            if SHARED_WINDOW <= first < SHARED_WINDOW + (1 << 32):
+                return self.shared, addresses - SHARED_WINDOW
+            space = (
+                "param"
+                if PARAM_BASE <= first < PARAM_BASE + (1 << 32)
+                else "const"
+                if CONST_BASE <= first < CONST_BASE + (1 << 32)
+                else "global"
+            )
+        memories = {
+            "global": self.global_memory,
+            "shared": self.shared,
+            "const": self.constants,
+            "local": self.local,
+            "param": self.parameters,
+        }
+        if space == "param" and int(addresses.reshape(-1)[0]) < PARAM_BASE:
+            return self.local, addresses
+        return memories[space], addresses
+
+    def find_places(self, memory: Memory, g: Group, addresses: Array, nbytes: int, place: int) -> Array:
+        """Return the byte places of accesses in a memory. Raises CuirError for an address outside of it, or not aligned."""
+        offsets = g.spread(addresses - memory.base)
+        if int(offsets.min()) < 0 or int(offsets.max()) + nbytes > memory.size:
+            lane = int(np.flatnonzero((offsets < 0) | (offsets + nbytes > memory.size))[0])
+            raise self.report_outside(memory, g, lane, int(offsets[lane]) + memory.base, nbytes, place)
+        if (offsets & (nbytes - 1)).any():
+            lane = int(np.flatnonzero(offsets & (nbytes - 1))[0])
+            who = describe_thread(self, int(g.slots[lane]) + self.knowledge.first)
+            raise self.findings.stop(
+                "M402", f"the address {int(offsets[lane]) + memory.base:#x} of {who} must be a multiple of {nbytes}", make_span(self, place)
+            )
+        if memory is self.shared:
+            return offsets + g.ctas * memory.stride
+        return offsets + g.slots * memory.stride if memory is self.local else offsets
+
+    def report_outside(self, memory: Memory, g: Group, lane: int, address: int, nbytes: int, place: int) -> Exception:
+        """Enter an access outside of an allocation; return the error to raise."""
+        who = describe_thread(self, int(g.slots[lane]) + self.knowledge.first)
+        code = "M409" if memory is self.shared else "M402"
+        where = f", which has {memory.size:,} bytes" if memory is not self.global_memory else ""
+        nearest = self.describe_nearest(address) if memory is self.global_memory else ""
+        return self.findings.stop(
+            code, f"{who} accesses {nbytes} bytes at {address:#x}, outside of {memory.name} memory{where}{nearest}", make_span(self, place)
+        )
+
+    def describe_nearest(self, address: int) -> str:
+        """Describe where an address lies from the nearest allocation."""
+        allocations = self.global_memory.allocations  # type: ignore[attr-defined]
+        if not allocations:
+            return ""
+        name, start, size = min(allocations, key=lambda a: min(abs(address - a[1]), abs(address - a[1] - a[2])))
+        return (
+            f": {address - start - size} bytes behind `{name}`" if address >= start + size else f": {start - address} bytes before `{name}`"
+        )
+
+    def check_access(self, memory: Memory, g: Group, places: Array, access: MemoryAccess, nbytes: int, place: int) -> Array | None:
+        """Check the accesses of a group to a memory with a shadow, and record them; return lanes that lost a place."""
+        shadow = memory.shadow
+        if shadow is None:
+            return None
+        entries = shadow.find_entries(places, nbytes)
+        ticks = shadow.written[entries]
+        lowest = int(ticks.min())
+        if lowest <= OUTSIDE:
+            lane = int(np.flatnonzero((ticks <= OUTSIDE).any(1))[0])
+            raise self.report_outside(memory, g, lane, int(places[lane]) + memory.base, nbytes, place)
+        if not self.launch.detect:
+            return None
+        reads, writes = access.mode != "write", access.mode != "read"
+        if lowest == NOTHING and reads:
+            lane = int(np.flatnonzero((ticks == NOTHING).any(1))[0])
+            who = describe_thread(self, int(g.slots[lane]) + self.knowledge.first)
+            self.findings.add(
+                "M401",
+                f"{who} reads {memory.name} memory that nothing has written",
+                make_span(self, place),
+                "write it first, or wait for the copy that does",
+            )
+        tick = self.next_tick(place)
+
+        def report(meeting: Meeting) -> None:
+            mode = "write" if writes else "read"
+            report_meeting(self, meeting, int(g.slots[meeting.lane]), place, mode, access.strong, memory.name, "")
+
+        shadow.check_write(g.slots, entries, access.strong, report)
+        if writes:
+            shadow.check_reads(g.slots, entries, access.strong, report)
+            return shadow.enter_write(g.slots, entries, tick, access.strong)
+        shadow.enter_read(g.slots, entries, places, nbytes, tick, access.strong)
+        return None
+
+    def report_trap(self, place: int, slots: Array) -> None:
+        """End the run at a trap."""
+        who = describe_thread(self, int(slots[0]) + self.knowledge.first)
+        raise self.findings.stop("D402", f"{who} executes trap", make_span(self, place))
+
+
+@dataclass
+class SharedState:
+    """What the machines of one launch share."""
+
+    global_memory: Memory
+    constants: Memory
+    findings: Findings
+    ptx_source: Source
+    knowledge: list[Knowledge] = field(default_factory=list)
+    places: list[int] = field(default_factory=lambda: [0])
+    counts: Counts = field(default_factory=Counts)
+    releases: dict[int, tuple[Array, str, int]] = field(default_factory=dict)

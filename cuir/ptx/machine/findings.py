@@ -1,0 +1,175 @@
+"""Findings: broken rules of a run, told with places in the sources, the two parties, and how to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from ...sync.accesses import find_races
+from ...text.diagnostics import CuirError, Diagnostic, Note
+from ...text.source import Source, Span
+from .knowledge import Event, Knowledge
+from .memories import IN_FLIGHT, Meeting
+from .program import Program
+
+MOST = 50  # findings of a launch
+
+
+class Grid(Protocol):
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+
+class Running(Protocol):
+    """What findings need to know of a machine."""
+
+    @property
+    def program(self) -> Program: ...
+    @property
+    def knowledge(self) -> Knowledge: ...
+    @property
+    def places(self) -> list[int]: ...
+    @property
+    def launch(self) -> Grid: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def ptx_source(self) -> Source: ...
+    @property
+    def findings(self) -> Findings: ...
+    @property
+    def tick(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class AccessRecord:
+    """An access as the rules of `sync` see it."""
+
+    mode: str
+    proxy: str
+    completion: Event | None
+    memory: str
+    worker: int
+    label: str
+    owner: str
+    description: str
+    text: str
+    span: Span
+    awaited: str = ""
+    seen: bool = True
+
+
+@dataclass(frozen=True)
+class ThreadOrder:
+    """The order that one thread knows; the race rules ask it."""
+
+    machine: Running
+    slot: int
+
+    def is_before(self, event: Event) -> bool:
+        known = self.machine.knowledge
+        return event[1] < IN_FLIGHT and (event[0] == self.slot + known.first or known.is_known(self.slot, event))
+
+    def is_fenced(self, event: Event) -> bool:
+        return self.is_before(event)
+
+    def is_over(self, event: Event) -> bool:
+        return self.is_before(event)
+
+
+@cache
+def read_source(path: str) -> Source | None:
+    """Return the text of a source file, None if it cannot be read."""
+    try:
+        return Source(Path(path).name, Path(path).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+
+
+@dataclass
+class Findings:
+    """The findings of a launch; one for each pair of places.
+
+    replay: how the run is repeated.
+    """
+
+    replay: str = ""
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+
+    def add(self, code: str, message: str, span: Span | None, hint: str = "", notes: Sequence[tuple[str, Span | None]] = ()) -> None:
+        """Enter a finding, unless one with this code and these places is there."""
+        key = (code, span and (span.source.name, span.line, span.column), tuple(n[1] and (n[1].line, n[1].column) for n in notes))
+        if key in self.seen or len(self.diagnostics) >= MOST:
+            return
+        self.seen.add(key)
+        told = (*(Note(*n) for n in notes), Note(f"replay: {self.replay}"))
+        self.diagnostics.append(Diagnostic(code, message, span, told, hint or None))
+
+    def stop(self, code: str, message: str, span: Span | None, hint: str = "") -> CuirError:
+        """Enter a finding after which the run cannot go on; return the error to raise, with all findings."""
+        self.add(code, message, span, hint)
+        return CuirError(self.diagnostics)
+
+
+def make_span(machine: Running, place: int) -> Span:
+    """Return the place of an instruction: in the source, with the calls that it was inlined through, else in the PTX."""
+    instruction, _ = machine.program.instructions[place]
+    span: Span | None = None
+    for frame in reversed(instruction.chain):
+        source = read_source(frame.path)
+        if source is None:
+            span = None
+            continue
+        inner = Span(source, frame.line, frame.column, frame.line, max(frame.column + 1, len(source.line(frame.line)) + 1), span)
+        span = inner
+    if span is not None:
+        return span
+    source = machine.ptx_source
+    text = source.line(instruction.line)
+    column = len(text) - len(text.lstrip()) + 1
+    return Span(source, instruction.line, column, instruction.line, len(text) + 1)
+
+
+def describe_thread(machine: Running, thread: int) -> str:
+    """Describe a thread by its CTA, warp and lane."""
+    cta, local = divmod(thread, machine.width)
+    x, y, _ = machine.launch.grid
+    name = f"({cta % x}, {cta // x % y}, {cta // (x * y)})" if machine.launch.grid[1:] != (1, 1) else str(cta)
+    return f"CTA {name}, warp {local >> 5}, lane {local & 31}"
+
+
+def report_meeting(machine: Running, meeting: Meeting, slot: int, place: int, mode: str, strong: bool, memory: str, text: str) -> None:
+    """Judge two accesses by the race rules, and enter what they find."""
+    thread = slot + machine.knowledge.first
+    flying = meeting.tick >= IN_FLIGHT
+    old_place = machine.places[meeting.tick - IN_FLIGHT if flying else meeting.tick]
+    if flying and meeting.thread == thread and mode == "write" and meeting.mode == "read":
+        return
+    new_span, old_span = make_span(machine, place), make_span(machine, old_place)
+    who, other = describe_thread(machine, thread), describe_thread(machine, meeting.thread)
+    memory_name = "shared" if memory == "shared" else "tensor"
+    is_atomic = strong and meeting.strong
+    new = AccessRecord(
+        "atomic" if is_atomic else mode, "generic", (thread, machine.tick), memory_name, thread, who, who, "", text, new_span
+    )
+    completion = None if flying else (meeting.thread, meeting.tick)
+    awaited = "the wait for its cp.async group" if flying else ""
+    old_mode = "atomic" if is_atomic else meeting.mode
+    label = f"the copy (cp.async) of {other}" if flying else other
+    old = AccessRecord(old_mode, "generic", completion, memory_name, meeting.thread, label, other, "accessed", text, old_span, awaited)
+    for _, finding in find_races(new, [old], ThreadOrder(machine, slot)):
+        hint = finding.hint if flying else advise(machine, thread, meeting.thread, finding.hint)
+        machine.findings.add(finding.code, finding.message, finding.span, hint, finding.notes)
+
+
+def advise(machine: Running, thread: int, other: int, hint: str) -> str:
+    """Say what would order two threads."""
+    if thread // machine.width != other // machine.width:
+        return "only a fence and a flag orders two CTAs: a release by one, an acquire by the other that sees it"
+    if thread >> 5 == other >> 5:
+        return "__syncwarp(), or a barrier, must lie between the two"
+    return f"{hint}: __syncthreads(), or an mbarrier that both use"

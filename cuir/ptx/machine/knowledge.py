@@ -1,0 +1,123 @@
+"""What threads know to have happened before: happens-before order among all threads of a launch.
+
+An event is (thread, tick): each access of a launch has a tick, and a thread's number counts through the whole grid. Most
+knowledge comes from barriers of a whole CTA and of a whole warp, so each thread has a tick up to which it knows its CTA,
+and one for its warp. What it learns otherwise is in a clock with an entry for each thread, shared between those who
+learned the same.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+Event = tuple[int, int]  # a thread, and its tick
+
+
+class Clock:
+    """Clock with the last tick of each thread that is known; an order of `sync.orders`."""
+
+    def __init__(self, times: Array):
+        self.times = times
+
+    def copy(self) -> Clock:
+        return Clock(self.times.copy())
+
+    def is_before(self, event: Event) -> bool:
+        return bool(self.times[event[0]] >= event[1])
+
+    is_fenced = is_over = is_before
+
+    def learn(self, event: Event) -> None:
+        self.times[event[0]] = max(self.times[event[0]], event[1])
+
+    def join(self, source: Clock) -> None:
+        np.maximum(self.times, source.times, out=self.times)
+
+    def join_progress(self, source: Clock) -> None:
+        """Add nothing: events are over when they are known."""
+
+
+class Knowledge:
+    """What the threads of the CTAs that run together know.
+
+    Attributes:
+        first: Number of the first of these threads in the grid.
+        width: Threads of a CTA, rounded up to whole warps.
+        total: Threads of the grid.
+    """
+
+    def __init__(self, first: int, count: int, width: int, total: int):
+        self.first, self.width, self.total = first, width, total
+        self.cta = np.zeros(count, np.int64)
+        self.warp = np.zeros(count, np.int64)
+        self.extra: list[Array | None] = [None] * count
+        self.has_extra = False
+
+    def is_known(self, slot: int, event: Event) -> bool:
+        """Return whether a thread (by its slot) knows an event of another one."""
+        thread, tick = event
+        own = slot + self.first
+        in_warp = thread // 32 == own // 32 and tick <= self.warp[slot]
+        if in_warp or (thread // self.width == own // self.width and tick <= self.cta[slot]):
+            return True
+        clock = self.extra[slot]
+        return clock is not None and bool(tick <= clock[thread])
+
+    def take_snapshot(self, slots: Array, tick: int | Array) -> Array:
+        """Return the clock of all that these threads know together; tick: up to which they release their own accesses."""
+        times = np.zeros(self.total, np.int64)
+        for cta in np.unique(slots // self.width).tolist():
+            mine = slots[slots // self.width == cta]
+            start = self.first + cta * self.width
+            times[start : start + self.width] = self.cta[mine].max()
+        warps = slots >> 5
+        for warp in np.unique(warps).tolist():
+            start = self.first + warp * 32
+            part = times[start : start + 32]
+            np.maximum(part, self.warp[slots[warps == warp]].max(), out=part)
+        if self.has_extra:
+            for clock in {id(c): c for s in slots.tolist() if (c := self.extra[s]) is not None}.values():
+                np.maximum(times, clock, out=times)
+        own = slots + self.first
+        times[own] = np.maximum(times[own], tick)
+        return times
+
+    def learn(self, slots: Array, clock: Array) -> None:
+        """Let threads know what a clock holds."""
+        self.has_extra = True
+        joined: dict[int, Array] = {}
+        for s in slots.tolist():
+            old = self.extra[s]
+            if old is None:
+                self.extra[s] = clock
+            elif old is not clock:
+                if id(old) not in joined:
+                    joined[id(old)] = np.maximum(old, clock)
+                    joined[id(joined[id(old)])] = joined[id(old)]
+                self.extra[s] = joined[id(old)]
+
+    def meet_in_cta(self, slots: Array, tick: int) -> None:
+        """Let all threads of CTAs know one another up to a tick."""
+        if self.has_extra:
+            for cta in np.unique(slots // self.width).tolist():
+                self._share(slots[slots // self.width == cta])
+        self.cta[slots] = tick
+
+    def meet_in_warp(self, slots: Array, tick: int) -> None:
+        """Let all threads of warps know one another up to a tick."""
+        for warp in np.unique(slots >> 5).tolist():
+            mine = slots[slots >> 5 == warp]
+            if self.has_extra:
+                self._share(mine)
+            self.cta[mine] = self.cta[mine].max()
+        self.warp[slots] = tick
+
+    def _share(self, slots: Array) -> None:
+        """Join the clocks of threads."""
+        clocks = list({id(c): c for s in slots.tolist() if (c := self.extra[s]) is not None}.values())
+        if not clocks:
+            return
+        joined = clocks[0] if len(clocks) == 1 else np.maximum.reduce(clocks)
+        for s in slots.tolist():
+            self.extra[s] = joined

@@ -1,0 +1,235 @@
+"""Memories: bytes, their bounds, and for each place the last write and the reads since, judged by the rules of `sync`.
+
+A shadow has an entry for 4 bytes until an access needs single ones. Ticks of the last write: NOTHING was written, OUTSIDE
+lies in no allocation, 0 was written before the launch. Reads since the last write are kept in a log, which is searched
+where the tick of a place's last read does not show at once that its order is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .knowledge import Knowledge
+
+Array = np.ndarray
+OUTSIDE, NOTHING = -2, -1
+IN_FLIGHT = 1 << 60  # added to the tick of an asynchronous write that no wait has covered
+MOST_LOGGED = 1 << 25  # reads in a log; the oldest are dropped beyond
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.dtype("u8,u8")}
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two accesses that may conflict: lane of the new access, its place, and thread and tick of the old one."""
+
+    lane: int
+    place: int
+    thread: int
+    tick: int
+    mode: str
+    strong: bool
+
+
+@dataclass(frozen=True)
+class ReadRecord:
+    tick: int
+    threads: Array
+    places: Array  # the first byte of each lane
+    nbytes: int
+    strong: bool
+
+
+Report = Callable[[Meeting], None]
+
+
+class Shadow:
+    """Last write and last reads of each place of a memory.
+
+    between: whether threads of several CTAs access it.
+    """
+
+    def __init__(self, nbytes: int, initial: int, knowledge: Callable[[], Knowledge], between: bool):
+        self.nbytes, self.between, self.shift = nbytes, between, 2
+        size = (nbytes + 3) // 4
+        self.written = np.full(size, initial, np.int64)
+        self.writer = np.zeros(size, np.int64)
+        self.write_strong = np.zeros(size, np.bool_)
+        self.read = np.zeros(size, np.int64)
+        self.reader = np.full(size, -1, np.int64)  # -2: several
+        self.log: list[ReadRecord] = []
+        self.logged = 0
+        self.get_knowledge = knowledge
+
+    def split(self) -> None:
+        """Give each byte its entry."""
+        self.shift = 0
+        for name in ("written", "writer", "write_strong", "read", "reader"):
+            setattr(self, name, np.repeat(getattr(self, name), 4))
+
+    def find_entries(self, places: Array, nbytes: int) -> Array:
+        """Return the entries [lanes, n] of accesses of so many bytes."""
+        if self.shift and nbytes < 4:
+            self.split()
+        first = places >> self.shift
+        count = nbytes >> self.shift
+        return first[:, None] + np.arange(count) if count > 1 else first[:, None]
+
+    def allocate(self, start: int, nbytes: int, state: int) -> None:
+        """Mark bytes as an allocation; state: NOTHING, or 0 for data of the host."""
+        if self.shift and (start % 4 or nbytes % 4):
+            self.split()
+        self.written[start >> self.shift : (start + nbytes) >> self.shift] = state
+
+    def _is_ordered(self, slots: Array, threads: Array, ticks: Array) -> Array:
+        """Return, for entries [lanes, n], whether old accesses are known by the ticks of barriers alone."""
+        known = self.get_knowledge()
+        own = (slots + known.first)[:, None]
+        ordered = (ticks <= known.cta[slots][:, None]) | ((threads >> 5 == own >> 5) & (ticks <= known.warp[slots][:, None]))
+        if self.between:
+            ordered &= threads // known.width == own // known.width
+        return ordered | (ticks <= 0) | ((threads == own) & (ticks < IN_FLIGHT))
+
+    def _report_unknown(
+        self, slots: Array, lanes: Array, found: list[tuple[int, int, int]], strong: bool, mode: str, report: Report
+    ) -> None:
+        """Report old accesses (entry, thread, tick) that the lanes' threads do not know."""
+        known = self.get_knowledge()
+        for lane, (entry, thread, tick) in zip(lanes.tolist(), found):
+            slot = int(slots[lane])
+            if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, (thread, tick))):
+                report(Meeting(lane, entry << self.shift, thread, tick, mode, strong))
+
+    def check_write(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
+        """Check the last writes of entries against a new access."""
+        ticks = self.written[entries]
+        if int(ticks.max()) <= 0:
+            return
+        threads = self.writer[entries]
+        ordered = self._is_ordered(slots, threads, ticks)
+        if strong:
+            ordered |= self.write_strong[entries] & (ticks < IN_FLIGHT)
+        if ordered.all():
+            return
+        lane, column = np.nonzero(~ordered)
+        found = [(int(entries[i, j]), int(threads[i, j]), int(ticks[i, j])) for i, j in zip(lane, column)]
+        self._report_unknown(slots, lane, found, bool(self.write_strong[entries[lane[0], column[0]]]), "write", report)
+
+    def check_reads(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
+        """Check the reads since the last write against a new write."""
+        ticks = self.read[entries]
+        if int(ticks.max()) <= 0:
+            return
+        known = self.get_knowledge()
+        readers = self.reader[entries]
+        own = (slots + known.first)[:, None]
+        quick = (ticks <= 0) | (readers == own) | (ticks <= self.written[entries])
+        if self.between:
+            in_cta = (readers >= 0) & (readers // known.width == own // known.width)
+            quick |= in_cta & (ticks <= known.cta[slots][:, None])
+        else:
+            quick |= ticks <= known.cta[slots][:, None]
+        if quick.all():
+            return
+        lane, column = np.nonzero(~quick)
+        wanted = entries[lane, column]
+        order = np.argsort(wanted, kind="stable")
+        oldest = int(self.written[wanted].min())
+        for record in reversed(self.log):
+            if record.tick <= oldest:
+                break
+            for offset in range(max(record.nbytes >> self.shift, 1)):
+                self._check_record(record, offset, wanted, lane, order, slots, strong, report)
+
+    def _check_record(
+        self, record: ReadRecord, offset: int, wanted: Array, lane: Array, order: Array, slots: Array, strong: bool, report: Report
+    ) -> None:
+        """Check one recorded read, at one of its entries, against a new write of the wanted entries."""
+        if strong and record.strong:
+            return
+        places = (record.places >> self.shift) + offset
+        at = np.searchsorted(wanted, places, sorter=order)
+        inside = at < len(wanted)
+        hit = np.flatnonzero(inside)[wanted[order[at[inside]]] == places[inside]]
+        if not len(hit):
+            return
+        mine = order[at[hit]]
+        fresh = record.tick > self.written[wanted[mine]]
+        mine, hit = mine[fresh], hit[fresh]
+        if not len(hit):
+            return
+        threads = record.threads[hit]
+        ordered = self._is_ordered(slots[lane[mine]], threads[:, None], np.full((len(hit), 1), record.tick))[:, 0]
+        found = [(int(wanted[i]), int(t), record.tick) for i, t in zip(mine[~ordered], threads[~ordered])]
+        self._report_unknown(slots, lane[mine[~ordered]], found, record.strong, "read", report)
+
+    def enter_read(self, slots: Array, entries: Array, places: Array, nbytes: int, tick: int, strong: bool) -> None:
+        """Record a read."""
+        own = (slots + self.get_knowledge().first)[:, None]
+        old = self.reader[entries]
+        fresh = (old == -1) | (old == own) | (self.read[entries] <= self.written[entries])
+        self.reader[entries] = own
+        several = ~fresh | (self.reader[entries] != own)
+        if several.any():
+            self.reader[entries[several]] = -2
+        self.read[entries] = tick
+        self.log.append(ReadRecord(tick, own[:, 0], places, nbytes, strong))
+        self.logged += len(slots)
+        if self.logged > MOST_LOGGED:
+            self._shorten_log()
+
+    def _shorten_log(self) -> None:
+        """Drop reads whose place was written since, then the oldest."""
+        kept = [r for r in self.log if (self.written[r.places >> self.shift] < r.tick).any()]
+        while sum(len(r.threads) for r in kept) > MOST_LOGGED // 2:
+            del kept[: len(kept) // 4 + 1]
+        self.log, self.logged = kept, sum(len(r.threads) for r in kept)
+
+    def forget_before(self, tick: int) -> None:
+        """Drop reads that all threads know."""
+        if self.log and self.log[-1].tick <= tick:
+            self.log, self.logged = [], 0
+
+    def enter_write(self, slots: Array, entries: Array, tick: int, strong: bool) -> Array:
+        """Record a write; return which lanes lost a place to another lane of the same write."""
+        own = np.broadcast_to((slots + self.get_knowledge().first)[:, None], entries.shape)
+        self.writer[entries] = own
+        self.written[entries] = tick
+        self.write_strong[entries] = strong
+        return (self.writer[entries] != own).any(-1)
+
+
+class Memory:
+    """Bytes of a state space, one part behind another for its owners (CTAs or threads), or one part in all.
+
+    base: the address of the first byte of a part; size: bytes of a part.
+    """
+
+    def __init__(self, name: str, base: int, size: int, parts: int, shadow: Shadow | None):
+        self.name, self.base, self.size, self.stride, self.shadow = name, base, size, -(-size // 16) * 16 or 16, shadow
+        self.bytes = np.zeros(self.stride * parts, np.uint8)
+        self.typed = {n: self.bytes.view(t) for n, t in UNSIGNED.items() if n < 16}
+        self.rows: dict[tuple[int, int], Array] = {}
+
+    def view_rows(self, element: int, count: int) -> Array:
+        """Return the bytes as rows of a vector's elements."""
+        key = (element, count)
+        if key not in self.rows:
+            whole = len(self.bytes) // (element * count) * count
+            self.rows[key] = self.typed[element][:whole].reshape(-1, count)
+        return self.rows[key]
+
+    def gather(self, places: Array, element: int, count: int) -> Array:
+        """Return elements at byte places: [lanes], or [lanes, count] of vectors."""
+        if count == 1:
+            return self.typed[element][places // element]
+        return self.view_rows(element, count)[places // (element * count)]
+
+    def scatter(self, places: Array, values: Array, element: int, count: int) -> None:
+        """Store elements at byte places."""
+        if count == 1:
+            self.typed[element][places // element] = values
+        else:
+            self.view_rows(element, count)[places // (element * count)] = values

@@ -1,0 +1,463 @@
+"""A kernel and the functions that it calls, as basic blocks of functions on vectors.
+
+An instruction that computes lane by lane gets its meaning from `isa`; one that touches what threads share is an action, a
+function entered with `@action` in a file actions_*.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...text.diagnostics import CuirError
+from ..isa.instruction_table import Opcode, UnknownForm, find_meaning, split_opcode
+from ..module import Address, Function, Instruction, Module, Operand, Variable
+from .block_order import order_blocks
+from .groups import Group
+from .operands import Array, Fetch, Reader, RegisterFile, list_parts
+
+GLOBAL_BASE = 0x7F0000000000
+CONST_BASE = 0x7E0000000000
+PARAM_BASE = 0x7D0000000000
+SHARED_WINDOW = 0x10000000000  # generic address of the first byte of shared memory
+LOCAL_WINDOW = 0x20000000000
+SHARED_BASE = 0x400  # the first 1 KB belongs to the system
+FUNCTION_BASE = 0x100
+EXIT = -1
+Step = Callable[[Group], None]
+Moves = list[tuple[int, Array | None]]  # targets, and the threads (None: all) that go there
+
+
+@dataclass(eq=False)
+class Block:
+    """Basic block.
+
+    Attributes:
+        index: Its number among all blocks.
+        first, last: Instructions, by their numbers in the program.
+        gathers: Registers whose values the block reads.
+        scatters: Registers that it writes and that are read later.
+        end: Function that tells where threads go on.
+        meets: "" for none, "warp" if whole warps must stand here, "mask" if the lanes of `mask` must.
+        waits: Whether threads wait at a barrier of the CTA behind the steps.
+        order: Place in the order in which blocks are run.
+    """
+
+    index: int
+    first: int
+    function: str
+    last: int = 0
+    steps: list[Step] = field(default_factory=list)
+    gathers: tuple[int, ...] = ()
+    scatters: tuple[int, ...] = ()
+    end: Callable[[Group], Moves] = lambda g: []
+    successors: tuple[int, ...] = ()
+    meets: str = ""
+    mask: Fetch | None = None
+    waits: bool = False
+    order: int = 0
+
+
+@dataclass
+class Binding:
+    """What an action is made from.
+
+    Attributes:
+        place: Number of the instruction in the program.
+    """
+
+    instruction: Instruction
+    op: Opcode
+    reader: Reader
+    place: int
+    block: Block
+
+    def fetch(self, i: int, type_name: str) -> Fetch:
+        """Return a function that reads an operand."""
+        return self.reader.fetch(self.get(i), type_name)
+
+    def get(self, i: int) -> Operand:
+        """Return an operand. Raises UnknownForm if there are fewer."""
+        if i >= len(self.instruction.operands):
+            raise UnknownForm(f"{len(self.instruction.operands)} operands of `{self.op.text}`")
+        return self.instruction.operands[i]
+
+
+Action = Callable[[Binding], Step]
+ACTIONS: dict[str, Action] = {}
+MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "elect": "mask", "mma": "warp", "ldmatrix": "warp"} | {
+    "stmatrix": "warp",
+    "movmatrix": "warp",
+    "bar": "warp",
+    "barrier": "warp",
+}
+
+
+def action(*names: str) -> Callable[[Action], Action]:
+    """Enter the maker of the steps of these instructions."""
+
+    def enter(maker: Action) -> Action:
+        ACTIONS.update(dict.fromkeys(names, maker))
+        return maker
+
+    return enter
+
+
+def make_unknown(instruction: Instruction, function: str, reason: str) -> CuirError:
+    """Make the error of an instruction that has no meaning here."""
+    place = f"{instruction.chain[0].path}:{instruction.chain[0].line}, " if instruction.chain else ""
+    return CuirError.of(
+        "O123", f"{place}line {instruction.line} of the PTX of `{function}`: the machine does not know {reason}", None, "nothing is skipped"
+    )
+
+
+class Program:
+    """A kernel, ready to run.
+
+    Attributes:
+        blocks: Basic blocks of all functions; the kernel begins at block 0.
+        instructions: Instructions, with the function of each.
+        local_bytes: Bytes of local memory of a thread: variables, and parameters of functions.
+        shared_bytes: Bytes of shared memory of a CTA, without those that a launch adds.
+    """
+
+    def __init__(self, module: Module, kernel: str, symbols: dict[str, int]):
+        self.module, self.kernel = module, module.functions[kernel]
+        self.blocks: list[Block] = []
+        self.instructions: list[tuple[Instruction, str]] = []
+        self.file = RegisterFile()
+        self.symbols = dict(symbols)
+        self.local_bytes, self.shared_bytes = 0, 0
+        self.entries: dict[str, int] = {}
+        self.param_places: dict[tuple[str, str], int] = {}
+        self.returns: dict[str, list[int]] = {}
+        self._edges: dict[int, list[int]] = {}
+        names = self._find_called(kernel)
+        for offset, name in enumerate(names):
+            self.symbols.setdefault(name, FUNCTION_BASE + offset)
+        self._place_shared(names)
+        for name in names:
+            self._bind_function(module.functions[name])
+        self._link()
+
+    # ---- layout
+    def _find_called(self, kernel: str) -> list[str]:
+        """Return the kernel and the functions that it calls, directly or not. Raises CuirError O123 for a recursion."""
+        found: list[str] = []
+
+        def visit(name: str, callers: tuple[str, ...]) -> None:
+            if name in callers:
+                raise CuirError.of("O123", f"the function `{name}` of the PTX calls itself, which the machine does not run")
+            if name not in found:
+                found.append(name)
+            for i in self.module.functions[name].instructions:
+                for target in _find_callees(i, self.module):
+                    visit(target, (*callers, name))
+
+        visit(kernel, ())
+        return found
+
+    def _place_shared(self, names: Sequence[str]) -> None:
+        """Give each variable of shared memory its address; those without a size share what the launch adds."""
+        end = SHARED_BASE
+        used = {w for n in names for i in self.module.functions[n].instructions for o in i.operands for w in _list_words(o)}
+        declared = [v for v in self.module.variables.values() if v.space == "shared" and v.name in used]
+        declared += [v for n in names for v in self.module.functions[n].variables if v.space == "shared"]
+        for v in (v for v in declared if v.size is not None):
+            end = -(-end // v.alignment) * v.alignment
+            self.symbols[v.name] = end
+            end += v.size or 0
+        dynamic = [v for v in declared if v.size is None]
+        end = -(-end // max([16, *(v.alignment for v in dynamic)])) * max([16, *(v.alignment for v in dynamic)]) if dynamic else end
+        self.symbols |= {v.name: end for v in dynamic}
+        self.shared_bytes = end - SHARED_BASE
+
+    def _place_local(self, function: Function) -> dict[str, int]:
+        """Give each variable of a function in local memory, and each parameter, its address."""
+        places: dict[str, int] = {}
+        own = [v for v in function.variables if v.space in ("local", "param")]
+        if not function.is_entry:
+            own += [*function.parameters, *function.results]
+        for v in own:
+            if v.size is None:
+                raise CuirError.of("O123", f"`{v.name}` in `{function.name}` has no size")
+            self.local_bytes = -(-self.local_bytes // max(v.alignment, 8)) * max(v.alignment, 8)
+            places[v.name] = self.local_bytes
+            self.param_places[function.name, v.name] = self.local_bytes
+            self.local_bytes += v.size
+        return places
+
+    # ---- blocks
+    def _bind_function(self, function: Function) -> None:
+        """Bind the instructions of a function to blocks."""
+        for name, type_name in function.registers.items():
+            self.file.add(function.name, name, type_name)
+        self.file.add(function.name, "%carry", "pred")
+        local = self._place_local(function)
+        symbols = self.symbols | local
+        if function.is_entry:
+            offset = PARAM_BASE
+            for v in function.parameters:
+                offset = -(-offset // v.alignment) * v.alignment
+                symbols[v.name] = offset
+                offset += v.size or 0
+        self.entries[function.name] = len(self.blocks)
+        labels: dict[str, int] = {}
+        block: Block | None = None
+        pending: list[tuple[Block, Instruction, Opcode]] = []
+        for i in function.instructions:
+            op = split_opcode(i.op)
+            alone = op.name in MEETING or op.name == "call"
+            if block is None or i.labels or alone:
+                following = Block(len(self.blocks), len(self.instructions), function.name)
+                self.blocks.append(following)
+                block = following
+                labels |= dict.fromkeys(i.labels, len(self.blocks) - 1)
+            block.last = len(self.instructions) + 1
+            self.instructions.append((i, function.name))
+            pending.append((block, i, op))
+            if op.name in ("bra", "brx", "ret", "exit", "trap") or alone:
+                block = None
+        first = self.entries[function.name]
+        uses: dict[int, tuple[set[int], set[int]]] = {}
+        place = self.blocks[first].first
+        for block, i, op in pending:
+            reader = Reader(function.name, self.file, symbols)
+            try:
+                self._bind(Binding(i, op, reader, place, block), labels)
+            except UnknownForm as reason:
+                raise make_unknown(i, function.name, str(reason)) from None
+            place += 1
+            reads, writes = uses.setdefault(block.index, (set(), set()))
+            reads |= (reader.reads | (reader.writes if i.guard is not None else set())) - writes
+            writes |= reader.writes
+        self._note_uses(uses)
+
+    def _note_uses(self, uses: dict[int, tuple[set[int], set[int]]]) -> None:
+        """Find the registers that blocks of a function read, and those that they must keep."""
+        for index, (reads, writes) in uses.items():
+            self.blocks[index].gathers = tuple(sorted(reads))
+            self.blocks[index].scatters = tuple(sorted(writes))
+
+    def _link(self) -> None:
+        """Find the order of blocks, and drop results that nobody reads."""
+        for n, block in enumerate(self.blocks):
+            called = _find_callees(self.instructions[block.last - 1][0], self.module)
+            self._edges[n] = [*(t for t in block.successors if t >= 0), *(self.entries[t] for t in called)]
+        for name, targets in self.returns.items():
+            for n, block in enumerate(self.blocks):
+                if block.function == name and self.instructions[block.last - 1][0].op.startswith("ret"):
+                    self._edges[n] += targets
+        for block, place in zip(self.blocks, order_blocks(len(self.blocks), self._edges)):
+            block.order = place
+        live: list[set[int]] = [set() for _ in self.blocks]
+        work = list(range(len(self.blocks)))
+        sources: dict[int, list[int]] = {}
+        for n, targets in self._edges.items():
+            for t in targets:
+                sources.setdefault(t, []).append(n)
+        while work:
+            n = work.pop()
+            block = self.blocks[n]
+            after = set().union(*(live[t] for t in self._edges[n]))
+            before = set(block.gathers) | (after - set(block.scatters))
+            if before != live[n]:
+                live[n] = before
+                work += sources.get(n, [])
+        for n, block in enumerate(self.blocks):
+            after = set().union(*(live[t] for t in self._edges[n]))
+            block.scatters = tuple(r for r in block.scatters if r in after)
+
+    def _bind(self, b: Binding, labels: dict[str, int]) -> None:
+        """Bind one instruction."""
+        name = b.op.name
+        if name in ("bra", "brx", "ret", "exit", "trap", "call"):
+            self._bind_end(b, labels)
+            return
+        following = self._find_following(b.block)
+        b.block.successors = (following,)
+        b.block.end = lambda g: [(following, None)]
+        if name in MEETING:
+            b.block.meets = MEETING[name]
+            if name == "bar" and b.op.has("warp"):
+                b.block.meets = "mask"
+        if name in ACTIONS:
+            b.block.steps.append(self._guard(b, ACTIONS[name](b)))
+            return
+        b.block.steps.append(self._guard(b, bind_meaning(b), everywhere=True))
+
+    def _guard(self, b: Binding, step: Step, everywhere: bool = False) -> Step:
+        """Make a step run where its predicate holds; everywhere: it may run for all, and keep results there."""
+        guard = b.instruction.guard
+        if guard is None:
+            return step
+        used, written = tuple(b.reader.reads), tuple(b.reader.writes)
+        test = b.reader.fetch(guard[0] if guard[1] else "!" + guard[0], "pred")
+
+        def run(g: Group) -> None:
+            p = g.spread(test(g))
+            if p.all():
+                step(g)
+            elif p.any():
+                if everywhere:
+                    old = [g.regs[r] for r in written]
+                    step(g)
+                    for r, value in zip(written, old):
+                        g.regs[r] = np.where(p, g.regs[r], value)
+                    return
+                chosen = np.flatnonzero(p)
+                part = Group(g.machine, g.slots[chosen], {r: g.regs[r][chosen] for r in {*used, *written}})
+                step(part)
+                for r in written:
+                    merged = g.regs[r].copy()
+                    merged[chosen] = part.regs[r]
+                    g.regs[r] = merged
+
+        return run
+
+    def _bind_end(self, b: Binding, labels: dict[str, int]) -> None:
+        """Bind a branch, a call or a return."""
+        block, name, guard = b.block, b.op.name, b.instruction.guard
+        following = self._find_following(block)
+        go: Callable[[Group], Moves]
+        targets: tuple[int, ...]
+        if name == "bra":
+            target = labels[b.get(0)]
+            go, targets = (lambda g: [(target, None)]), (target,)
+        elif name == "brx":
+            go, targets = self._bind_index(b, labels)
+        elif name == "call":
+            go, targets = self._bind_call(b, following)
+        elif name == "ret" and not self.module.functions[block.function].is_entry:
+            function = block.function
+            go, targets = (lambda g: g.machine.find_returns(function, g.slots)), ()
+        else:
+            if name == "trap":
+                place = b.place
+                block.steps.append(self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
+            go, targets = (lambda g: [(EXIT, None)]), (EXIT,)
+        if guard is None:
+            block.end, block.successors = go, targets
+            return
+        test = b.reader.fetch(guard[0] if guard[1] else "!" + guard[0], "pred")
+        block.successors = (*targets, following)
+
+        def branch(g: Group) -> Moves:
+            p = g.spread(test(g))
+            count = np.count_nonzero(p)
+            if count == 0:
+                return [(following, None)]
+            if count == g.n:
+                return go(g)
+            chosen = np.flatnonzero(p)
+            part = Group(g.machine, g.slots[chosen], {r: g.regs[r][chosen] for r in b.reader.reads})
+            return [*((t, chosen if s is None else chosen[s]) for t, s in go(part)), (following, np.flatnonzero(~p))]
+
+        block.end = branch
+
+    def _bind_index(self, b: Binding, labels: dict[str, int]) -> tuple[Callable[[Group], Moves], tuple[int, ...]]:
+        """Bind a branch by an index."""
+        index = b.fetch(0, "u32")
+        targets = tuple(labels[t] for t in b.instruction.targets)
+
+        def go(g: Group) -> Moves:
+            values = g.spread(index(g))
+            return [(targets[v], np.flatnonzero(values == v)) for v in np.unique(values).tolist()]
+
+        return go, targets
+
+    def _bind_call(self, b: Binding, following: int) -> tuple[Callable[[Group], Moves], tuple[int, ...]]:
+        """Bind a call: parameters are copied to the callee's, results back behind it."""
+        operands = list(b.instruction.operands)
+        results = list(operands.pop(0)) if isinstance(operands[0], tuple) else []
+        target = operands[0]
+        arguments = list(operands[1]) if len(operands) > 1 and isinstance(operands[1], tuple) else []
+        if target not in self.module.functions:
+            if target in self.module.declared and target != "vprintf":
+                raise UnknownForm(f"the body of `{target}`")
+            if target != "vprintf":
+                raise UnknownForm(f"a call of `{target}`, which a register holds")
+            return (lambda g: [(following, None)]), (following,)  # what a kernel prints is no result
+        callee = self.module.functions[target]
+        self.returns.setdefault(target, []).append(following)
+        caller = b.block.function
+        there, back = (list(zip(v, a)) for v, a in ((callee.parameters, arguments), (callee.results, results)))
+
+        def go(g: Group) -> Moves:
+            for v, a in there:
+                g.machine.copy_local(g.slots, self.param_places[caller, a], self.param_places[target, v.name], v.size or 0)
+            moves = [(self.param_places[target, v.name], self.param_places[caller, a], v.size or 0) for v, a in back]
+            g.machine.note_call(target, g.slots, following, moves)
+            return [(self.entries[target], None)]
+
+        return go, (following,)
+
+    def _find_following(self, block: Block) -> int:
+        """Return the block behind a block of the same function."""
+        n = block.index + 1
+        return n if n < len(self.blocks) and self.blocks[n].function == block.function else EXIT
+
+
+def _find_callees(instruction: Instruction, module: Module) -> list[str]:
+    """Return the functions with a body that an instruction calls."""
+    if not instruction.op.startswith("call"):
+        return []
+    return [o for o in instruction.operands if isinstance(o, str) and o in module.functions]
+
+
+def _list_words(operand: Operand) -> list[str]:
+    """Return the names in an operand."""
+    if isinstance(operand, Address):
+        return [operand.base] if isinstance(operand.base, str) else []
+    return [w for part in list_parts(operand) for w in ([part] if isinstance(part, str) else [])]
+
+
+def bind_meaning(b: Binding) -> Step:
+    """Bind an instruction that computes lane by lane. Raises UnknownForm."""
+    meaning = find_meaning(b.op)
+    first, *rest = b.instruction.operands
+    destinations = list_parts(first) if len(meaning.results) > 1 else (first,)
+    if b.op.name in ("setp",) and len(destinations) == 1:
+        destinations = (destinations[0], "_")
+    sources = [b.reader.fetch(o, t) for o, t in zip(rest, meaning.operands)]
+    if len(rest) < len(meaning.operands):
+        raise UnknownForm(f"{len(rest)} operands of `{b.op.text}`")
+    if meaning.reads_carry:
+        sources.append(b.reader.fetch("%carry", "pred"))
+    stores = [b.reader.store(d, t) for d, t in zip(destinations, meaning.results)]
+    compute: Callable[..., Array] = meaning.compute  # type: ignore[assignment]  # a tuple where there are several results
+    if meaning.writes_carry:
+        stores.append(b.reader.store("%carry", "pred"))
+    if len(stores) == 1:
+        keep = stores[0]
+        if len(sources) == 1:
+            (a,) = sources
+            return lambda g: keep(g, compute(a(g)))
+        if len(sources) == 2:
+            a, c = sources
+            return lambda g: keep(g, compute(a(g), c(g)))
+        if len(sources) == 3:
+            a, c, d = sources
+            return lambda g: keep(g, compute(a(g), c(g), d(g)))
+        return lambda g: keep(g, compute(*[s(g) for s in sources]))
+
+    def run(g: Group) -> None:
+        for store, value in zip(stores, compute(*[s(g) for s in sources])):
+            store(g, value)
+
+    return run
+
+
+def make_symbols(variables: Sequence[Variable]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return addresses of the variables in global and in constant memory."""
+    ends = {"global": GLOBAL_BASE, "const": CONST_BASE}
+    addresses: dict[str, dict[str, int]] = {"global": {}, "const": {}}
+    for v in variables:
+        if v.space in ends and v.size is not None:
+            step = max(v.alignment, 16)
+            start = -(-ends[v.space] // step) * step
+            addresses[v.space][v.name] = start
+            ends[v.space] = start + v.size + 16  # a gap, so that what runs past the end is seen
+    return addresses["global"], addresses["const"]
