@@ -61,7 +61,7 @@ REDUCTIONS: dict[str, tuple[np.ufunc, Callable[[np.dtype], int]]] = {
     "add": (np.add, lambda _: 0),
     "min": (np.minimum, lambda t: int(np.iinfo(t).max)),
     "max": (np.maximum, lambda t: int(np.iinfo(t).min)),
-    "and": (np.bitwise_and, lambda t: int(np.iinfo(t).max)),
+    "and": (np.bitwise_and, lambda t: -1 if t.kind == "i" else int(np.iinfo(t).max)),
     "or": (np.bitwise_or, lambda _: 0),
     "xor": (np.bitwise_xor, lambda _: 0),
 }

@@ -23,7 +23,7 @@ from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SH
 SCHEDULES = ("together", "first", "last", "random")
 MOST_STEPS = 50_000_000  # blocks that a launch may run
 MOST_WAKES = 8  # times that all threads look in vain at the barriers that they wait for
-SPIN = 2000  # blocks that one place may run while others could
+PATIENCE, LEAST_PATIENCE = 512, 8  # blocks that run while threads wait that could go on: at first, and where that was needed
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class Machine:
         kind, _, seed = launch.schedule.partition(":")
         self.kind, self.random = kind, random.Random(f"{seed}/{ctas.start}")
         self.idle = 0
+        self.since: dict[int, int] = {}  # when threads came to a block, in blocks run
+        self.patience = PATIENCE
 
     @property
     def tick(self) -> int:
@@ -144,18 +146,28 @@ class Machine:
         choose = {"together": self._choose_together, "first": self._choose_one, "last": self._choose_one, "random": self._choose_any}[
             self.kind
         ]
-        spins = 0
         while self.at:
-            index, slots = choose()
-            spins = spins + 1
-            if spins > SPIN and len(self.at) > 1:  # a loop may wait for threads that stand elsewhere
-                index, slots = self._choose_any()
-                spins = 0
+            index, slots = self._choose_starved() or choose()
             self._run_block(self.program.blocks[index], slots)
             if self.counts.blocks > MOST_STEPS:
                 place = self.program.blocks[index].first
                 raise self.findings.stop("D402", f"the launch has run {MOST_STEPS:,} blocks and has not ended", make_span(self, place))
         self.finish()
+
+    def _choose_starved(self) -> tuple[int, Array] | None:
+        """Return the block at which threads have waited too long: a loop may wait for what they do next."""
+        if len(self.at) < 2:
+            return None
+        now = self.counts.blocks
+        index = min(self.at, key=lambda n: self.since.get(n, 0))
+        if now - self.since.get(index, 0) < self.patience:
+            return None
+        self.since[index] = now
+        slots = self._ready(index)
+        if not len(slots):
+            return None
+        self.patience = max(LEAST_PATIENCE, self.patience // 2)
+        return index, slots
 
     def _ready(self, index: int) -> Array:
         """Return the threads that can run a block."""
@@ -278,6 +290,8 @@ class Machine:
             self.barriers.settle()
             return
         old = self.at.get(target)
+        if old is None:
+            self.since[target] = self.counts.blocks
         self.at[target] = slots if old is None else np.union1d(old, slots)
 
     def finish(self) -> None:

@@ -111,6 +111,7 @@ class Findings:
 
     def stop(self, code: str, message: str, span: Span | None, hint: str = "") -> CuirError:
         """Enter a finding after which the run cannot go on; return the error to raise, with all findings."""
+        self.seen.clear()  # it is told, whatever else was found there
         self.add(code, message, span, hint)
         return CuirError(self.diagnostics)
 

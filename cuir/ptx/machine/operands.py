@@ -5,6 +5,7 @@ A register is an unsigned vector of its type's bits, or a vector of bools.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,10 @@ from .groups import Group
 Array = np.ndarray
 Fetch = Callable[[Group], Array]
 Store = Callable[[Group, Array], None]
+SPECIAL = re.compile(  # the special registers that the machine has
+    r"%n?(?:cta|t)id\.[xyz]|%laneid|%n?warpid|%n?smid|%gridid|%lanemask_(?:eq|lt|le|gt|ge)|%clock(?:64|_hi)?|%globaltimer(?:_lo|_hi)?"
+    r"|%(?:dynamic|total)_smem_size|%cluster_n?ctaid\.[xyz]|%cluster_n?ctarank|WARP_SZ"
+)
 STORAGE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -80,7 +85,7 @@ class Reader:
             if operand in self.symbols:
                 address = np.array(self.symbols[operand], np.uint64).astype(f"u{dtype.itemsize}").view(dtype)
                 return lambda g: address
-            if operand.startswith("%") or operand == "WARP_SZ":
+            if SPECIAL.fullmatch(operand):
                 return lambda g: g.read_special(operand).astype(dtype)
         raise UnknownForm(f"the operand `{operand}`")
 

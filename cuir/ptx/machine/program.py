@@ -94,6 +94,9 @@ MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "el
     "barrier": "warp",
 }
 
+# Behind these a block ends: branches, and what other threads may wait for, so that a schedule can let them go on there.
+ENDING = ("bra", "brx", "ret", "exit", "trap", "mbarrier", "atom", "fence", "membar")
+
 
 def action(*names: str) -> Callable[[Action], Action]:
     """Enter the maker of the steps of these instructions."""
@@ -218,7 +221,7 @@ class Program:
             block.last = len(self.instructions) + 1
             self.instructions.append((i, function.name))
             pending.append((block, i, op))
-            if op.name in ("bra", "brx", "ret", "exit", "trap") or alone:
+            if op.name in ENDING or alone or op.has("volatile", "relaxed", "acquire", "release", "acq_rel"):
                 block = None
         first = self.entries[function.name]
         uses: dict[int, tuple[set[int], set[int]]] = {}
