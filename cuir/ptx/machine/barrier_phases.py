@@ -127,7 +127,7 @@ class Barriers:
             arrived = np.concatenate(bar.arrived)
             first = cta * m.width
             if bar.expected is None:
-                complete = len(arrived) >= np.count_nonzero(m.alive[first : first + m.width])
+                complete = len(arrived) >= int(np.count_nonzero(m.alive[first : first + m.width]))
             else:
                 complete = 32 * sum(len(np.unique(a >> 5)) for a in bar.arrived) >= bar.expected
             if complete:
@@ -219,7 +219,8 @@ class Barriers:
         for at in np.unique(places).tolist():
             chosen = np.flatnonzero(places == at)
             bar = self.find(at, int(slots[chosen[0]]), place)
-            over: Array = (bar.phase & 1) != (wanted[chosen] & 1) if by_parity else bar.phase > wanted[chosen].astype(np.int64)
+            wants = wanted[chosen].astype(np.int64)
+            over = (wants & 1) != (bar.phase & 1) if by_parity else wants < bar.phase
             done[chosen] = over
             if over.any() and bar.phase:
                 m.knowledge.learn(slots[chosen[over]], bar.phase_order.times)
