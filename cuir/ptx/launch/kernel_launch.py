@@ -10,9 +10,9 @@ import numpy as np
 
 from ...text.diagnostics import CuirError, Diagnostic
 from ...text.source import Source
-from ..machine.execution import SCHEDULES, Counts, Launch, Machine, SharedState
 from ..machine.findings import Findings
 from ..machine.knowledge import Knowledge
+from ..machine.lane_machine import SCHEDULES, Counts, Launch, Machine, SharedState
 from ..machine.program import Program, make_symbols
 from ..module import Module, read_module
 from .compile_ptx import Build, choose_kernel, compile_to_ptx

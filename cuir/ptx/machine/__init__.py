@@ -1,6 +1,6 @@
 """A machine that runs the CTAs of a launch: lanes as vectors, memories with shadows, barriers, a schedule.
 
-program.py binds instructions to functions on vectors, a basic block at a time; execution.py runs blocks for the threads
+program.py binds instructions to functions on vectors, a basic block at a time; lane_machine.py runs blocks for the threads
 that stand there, in the order of a schedule; actions_*.py touch what threads share.
 """
 

@@ -7,9 +7,9 @@ import numpy as np
 from ..isa.instruction_table import UnknownForm, get_width
 from ..isa.memory_forms import MemoryAccess, find_atomic, read_access, read_atomic
 from ..module import Address
-from .execution import Copies, Machine
 from .findings import report_meeting
 from .groups import Group
+from .lane_machine import Copies, Machine
 from .memories import IN_FLIGHT, Meeting, Memory
 from .operands import Array, list_parts
 from .program import LOCAL_WINDOW, SHARED_WINDOW, Binding, Step, action

@@ -9,8 +9,8 @@ from ..isa.matrices import collect_matrices, multiply_fragments, spread_matrices
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import match, pack_lanes, reduce_warp, shuffle, vote
 from .barrier_phases import Arrival
-from .execution import Machine
 from .groups import Group
+from .lane_machine import Machine
 from .operands import Array, list_parts
 from .program import Binding, Step, action
 
