@@ -6,14 +6,15 @@ reads a warp's 16 rows for that warp alone.
 
 from __future__ import annotations
 
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ...syntax.types import BF16, F16, F32, PANEL_BYTES
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TileT
 from ..ir.ir_walk import every
 from .alignment import is_multiple
-from .memory import Accessed, Array, Memory, array_of, collect_modes, is_memory_effect_free, iterate_accesses
+from .memory import Accessed, Array, Memory, array_of, collect_modes, iterate_accesses
+from .uniformity import is_uniform_in_worker
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
 
@@ -112,17 +113,7 @@ def _has_constant_rows(view: SSAValue) -> bool:
     if len(view.owner.parts) < 2:
         return False
     start, size = view.owner.parts[-2]
-    return size != -1 and (start is None or _is_constant(start))
-
-
-def _is_constant(value: SSAValue) -> bool:
-    """Return whether a scalar has one value in a worker: from its index, parameters and constants."""
-    op = value.owner
-    if isinstance(op, ops.Parameter):
-        return True
-    if isinstance(op, Operation):
-        return is_memory_effect_free(op) and not op.regions and all(map(_is_constant, op.operands))
-    return isinstance(value, BlockArgument) and isinstance(value.block.parent_op(), ops.Role)
+    return size != -1 and (start is None or is_uniform_in_worker(start))
 
 
 def _has_fixed_warps(box: SSAValue) -> bool:

@@ -8,7 +8,7 @@ Roles that run on one lane of their warp, since one lane can do all their operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Flag
 from functools import partial
 from operator import or_
@@ -22,7 +22,7 @@ from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
 from ..ir.synchronisation import Synchronisation
-from .fixed_point import ValueFlow
+from .fixed_point import Rule, ValueFlow
 from .memory import is_memory_effect_free
 
 
@@ -36,61 +36,58 @@ class Uniformity(Flag):
     VARYING = 8  # the run of the role: memory that the kernel writes, barriers, turns of a loop
 
 
-class _Flow(ValueFlow[Uniformity]):
-    """The steps of a kernel's values; a value depends on what its sources depend on."""
+Step = tuple[Rule[Uniformity], Sequence[SSAValue]]
 
-    def __init__(self, kernel: ops.Kernel):
-        super().__init__(or_)
-        self.block(kernel.body.block)
 
-    def block(self, block: Block) -> None:
-        for op in block.ops:
-            self.visit(op)
+def compute_uniformity(values: Iterable[SSAValue]) -> Mapping[SSAValue, Uniformity]:
+    """Compute the uniformity of values and of all that they are computed from."""
+    flow = ValueFlow[Uniformity](or_)
+    flow.reach(values, _describe)
+    return flow.solve()
 
-    def put_all(self, values: Sequence[SSAValue], uniformity: Uniformity, sources: Sequence[SSAValue] = ()) -> None:
-        """Add the steps of values that depend on inputs, and on all that the sources depend on."""
-        for value in values:
-            self.put(value, partial(_join_sources, uniformity), sources)
 
-    def visit(self, op: Operation) -> None:
-        """Add the steps of an operation's results and of its regions."""
-        if isinstance(op, ops.Apply):
-            self.put_all(op.results, *((Uniformity.CTA,) if op.kind.rank else (Uniformity.LAUNCH, op.arguments)))
-        elif isinstance(op, ops.Role):
-            self.put_all(op.body.block.args, Uniformity.WORKER if op.workers.data > 1 else Uniformity.LAUNCH)
-            self.block(op.body.block)
-        elif isinstance(op, machine.Queue):
-            self.block(op.body.block)
-            self.put_all(op.results, Uniformity.LAUNCH)
-        elif isinstance(op, machine.HandOut):
-            self.put_all([op.unit], Uniformity.WORK_ITEM)
-            self.block(op.body.block)
-        elif isinstance(op, ops.Loop):
-            self.put_all([op.turn], Uniformity.WORK_ITEM if isinstance(op, ops.ForUnits) else Uniformity.VARYING)
-            if isinstance(op, ops.ForUnits):
-                self.put_words(op)
-            self.put_all([*op.inner, *op.outputs], Uniformity.VARYING)
-            self.block(op.body.block)
-        elif isinstance(op, ops.Branch):
-            self.block(op.then.block)
-            self.block(op.orelse.block)
-            for result, *inputs in zip(op.outputs, last(op.then).values, last(op.orelse).values, strict=True):
-                self.put_all([result], Uniformity.LAUNCH, [op.decision, *inputs])
-        elif isinstance(op, ops.Declaration) or is_memory_effect_free(op):
-            self.put_all(op.results, Uniformity.LAUNCH, op.operands)
-        else:
-            for region in op.regions:
-                self.put_all(region.block.args, Uniformity.VARYING)
-                self.block(region.block)
-            self.put_all(op.results, Uniformity.VARYING)
+def analyse_uniformity(kernel: ops.Kernel) -> Mapping[SSAValue, Uniformity]:
+    """Compute the uniformity of a kernel's values."""
+    return compute_uniformity(v for op in every(kernel) for v in (*op.results, *(a for r in op.regions for a in r.block.args)))
 
-    def put_words(self, loop: ops.ForUnits) -> None:
-        """Add the steps of the words that come with a work item."""
-        queue = machine.queue_of(loop)
-        for word, argument in loop.reads:
-            assert queue is not None
-            of_worker = Uniformity.WORKER if word.copies > 1 else Uniformity.LAUNCH
-            self.put_all([argument], of_worker, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+
+def is_uniform_in_worker(value: SSAValue) -> bool:
+    """Return whether a value stays the same in a worker, for all work items and turns of loops."""
+    return not compute_uniformity([value])[value] & (Uniformity.WORK_ITEM | Uniformity.VARYING)
+
+
+def _describe(value: SSAValue) -> Step:
+    """Return how the uniformity of a value follows from those of others."""
+    op = value.owner
+    if isinstance(op, Block):
+        return _describe_argument(value, op.parent_op())
+    if isinstance(op, ops.Apply):
+        return _depends(Uniformity.CTA) if op.kind.rank else _depends(Uniformity.LAUNCH, op.arguments)
+    if isinstance(op, ops.Branch):
+        i = op.results.index(value)
+        return _depends(Uniformity.LAUNCH, [op.decision, last(op.then).values[i], last(op.orelse).values[i]])
+    if isinstance(op, ops.Declaration) or (not op.regions and is_memory_effect_free(op)):
+        return _depends(Uniformity.LAUNCH, op.operands)
+    return _depends(Uniformity.LAUNCH if isinstance(op, machine.Queue) else Uniformity.VARYING)
+
+
+def _describe_argument(value: SSAValue, op: Operation | None) -> Step:
+    """Return how the uniformity of a block's argument follows from those of others."""
+    if isinstance(op, ops.Role):
+        return _depends(Uniformity.WORKER if op.workers.data > 1 else Uniformity.LAUNCH)
+    if isinstance(op, machine.HandOut) or (isinstance(op, ops.ForUnits) and value is op.turn):
+        return _depends(Uniformity.WORK_ITEM)
+    if isinstance(op, ops.ForUnits) and (queue := machine.queue_of(op)) is not None:
+        for word, argument in op.reads:
+            if argument is value:
+                of_worker = Uniformity.WORKER if word.copies > 1 else Uniformity.LAUNCH
+                return _depends(of_worker, queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
+    return _depends(Uniformity.VARYING)
+
+
+def _depends(uniformity: Uniformity, sources: Sequence[SSAValue] = ()) -> Step:
+    """Return the step of a value that depends on inputs, and on all that its sources depend on."""
+    return partial(_join_sources, uniformity), sources
 
 
 def _join_sources(uniformity: Uniformity, inputs: Sequence[Uniformity | None]) -> Uniformity | None:
@@ -99,11 +96,6 @@ def _join_sources(uniformity: Uniformity, inputs: Sequence[Uniformity | None]) -
             return None
         uniformity |= dependence
     return uniformity
-
-
-def analyse_uniformity(kernel: ops.Kernel) -> Mapping[SSAValue, Uniformity]:
-    """Compute the uniformity of a kernel's values."""
-    return _Flow(kernel).solve()
 
 
 def runs_on_one_lane(role: ops.Role) -> bool:
@@ -123,4 +115,4 @@ def _is_single_lane(op: Operation) -> bool:
     )
 
 
-__all__ = ["Uniformity", "analyse_uniformity", "runs_on_one_lane"]
+__all__ = ["Uniformity", "analyse_uniformity", "compute_uniformity", "is_uniform_in_worker", "runs_on_one_lane"]

@@ -7,7 +7,7 @@ import re
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.analyses.uniformity import Uniformity, analyse_uniformity, runs_on_one_lane
+from cuir.lowering.analyses.uniformity import Uniformity, analyse_uniformity, compute_uniformity, is_uniform_in_worker, runs_on_one_lane
 from cuir.lowering.analyses.value_numbers import Numbers
 from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ops import Kernel
@@ -90,6 +90,8 @@ def test_what_values_follow_from() -> None:
         "h": Uniformity.VARYING,
     }
     assert {n: follow[v[n]] for n in expected} == expected
+    assert {n: compute_uniformity([v[n]])[v[n]] for n in expected} == expected
+    assert {n for n in expected if is_uniform_in_worker(v[n])} == {"M", "d", "f", "e", "w"}
 
 
 def test_the_number_of_a_worker_alone_is_known() -> None:
