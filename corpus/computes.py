@@ -45,6 +45,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},
+    "flash_fwd_sm75": {"flash_fwd": Computed("causal")},
     "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
     "global_sliding_window": {"flash_fwd": Computed("global_sliding_window", {"L": 128, "R": 128, "g": 16})},
     "causal_document": {"flash_fwd": Computed("causal_document_spans")},

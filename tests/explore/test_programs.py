@@ -39,6 +39,7 @@ PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]
     ("flash_fwd", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_over_v", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_cluster", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm75", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_sm80", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
 ]
 

@@ -187,6 +187,7 @@ def _decode(dtype: torch.dtype) -> Iterator[Problem]:
 PROGRAMS: Mapping[str, Callable[[torch.dtype], Iterator[Problem]]] = {
     "flash_fwd": _causal,
     "flash_fwd_over_v": _causal,
+    "flash_fwd_sm75": _causal,
     "flash_fwd_sm80": _causal,
     "flash_fwd_cluster": _causal,
     "sigmoid": _sigmoid,
@@ -262,7 +263,7 @@ def test_every_program_has_problems() -> None:
     assert set(PROGRAMS) == set(corpus.programs())
 
 
-DTYPE_NAMES = {"gemm_sm75": ("f16",), "gemm_sm89": ("f8e4m3", "f8e5m2")}
+DTYPE_NAMES = {"flash_fwd_sm75": ("f16",), "gemm_sm75": ("f16",), "gemm_sm89": ("f8e4m3", "f8e5m2")}
 CASES = [(name, dtype) for name in sorted(PROGRAMS) for dtype in DTYPE_NAMES.get(name, ("f16", "bf16"))]
 
 

@@ -70,7 +70,7 @@ def test_what_checks_lowers(data: st.DataObject) -> None:
     workers = data.draw(st.sampled_from(sorted(ROWS)))
     rows, cols = data.draw(st.sampled_from(ROWS[workers])), data.draw(st.sampled_from(COLUMNS))
     lowers(
-        data.draw(st.sampled_from(["sm_80", "sm_90a"])),
+        data.draw(st.sampled_from(["sm_75", "sm_80", "sm_89", "sm_90a"])),
         workers,
         rows,
         cols,
@@ -79,7 +79,7 @@ def test_what_checks_lowers(data: st.DataObject) -> None:
     )
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize(("workers", "rows", "cols"), [("warpgroups", 1, 64), ("warpgroups", 192, 1), ("warps", 48, 24), ("warps", 1, 1)])
 def test_reductions_and_transposes_lower_on_every_card(arch: str, workers: str, rows: int, cols: int) -> None:
     for body in (*(f"y = {e}" for e in REDUCTIONS), f"y = {LOOP}", "store(s, x)\n        y = load(s)"):

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cstdint>
+#include <cute/arch/copy_sm75.hpp>
 
 #define DEV static __device__ __forceinline__
 #define DEV_MEMBER __device__ __forceinline__

@@ -27,6 +27,7 @@ class Target:
     phrases: Mapping[str, str] = field(default_factory=dict)  # statements of the frame as format strings
     base: Target | None = None
     ways: Ways = field(default_factory=Ways)  # of operations, tried before those of the base
+    replacements: Mapping[str, prelude.Part] = field(default_factory=dict)  # of functions that no GPU based on it needs
 
     def printer(self, name: str) -> Print | None:
         """Return the printer of a primitive, or None."""
@@ -79,7 +80,7 @@ class Target:
         chosen: dict[str, prelude.Part] = {}
         for parts in (*(t.parts for t in self.lineage), prelude.COMMON):
             chosen = {**chosen, **{name: part for name, part in parts.items() if name not in chosen}}
-        return chosen
+        return {name: self.replacements.get(name, part) for name, part in chosen.items()}
 
     def names(self) -> set[str]:
         """Return the names of all primitives that the target prints."""

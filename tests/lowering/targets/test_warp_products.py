@@ -182,9 +182,18 @@ def test_8_bit_operands_that_no_instruction_takes_are_refused(change: tuple[str,
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize(("name", "dtype"), [("gemm_sm75", "f16"), ("gemm_sm89", "f8e4m3"), ("gemm_sm89", "f8e5m2")])
-def test_programs_compile_without_spills(name: str, dtype: str) -> None:
-    resources = compile_cuda(lower(check_program(name, dtype))).resources
+@pytest.mark.parametrize(
+    ("name", "dtype", "consts"),
+    [
+        ("gemm_sm75", "f16", {}),
+        ("gemm_sm89", "f8e4m3", {}),
+        ("gemm_sm89", "f8e5m2", {}),
+        ("flash_fwd_sm75", "f16", {"D": 64}),
+        ("flash_fwd_sm75", "f16", {"D": 128}),
+    ],
+)
+def test_programs_compile_without_spills(name: str, dtype: str, consts: dict[str, int]) -> None:
+    resources = compile_cuda(lower(check_program(name, dtype, **consts))).resources
     assert not resources.spill_stores and not resources.spill_loads
 
 
@@ -193,3 +202,26 @@ def test_programs_compile_without_spills(name: str, dtype: str) -> None:
 def test_attention_compiles_without_spills(arch: str, dtype: str) -> None:
     resources = compile_cuda(lower(make_attention(arch, dtype))).resources
     assert not resources.spill_stores and not resources.spill_loads
+
+
+NUMBERS = """\
+@kernel(arch="sm_75")
+def numbers(X: Global[f32, M, 64], Y: Global[f32, M, 64], Z: Global[f16, M, 64]):
+    work = tiles(cdiv(M, 64), dynamic=True)
+    with role("all", warps=4) as w:
+        for t in work:
+            r = t * 64 + w * 16
+            x = load(X[r : r + 16, :])
+            y = min(x, max(tanh(x), exp2(x), log2(abs(x)))) + row_max(x) + col_sum(x) / row_sum(x) + where(warp_any(x > 3.0), x, 0.0)
+            store(Y[r : r + 16, :], y + cast(cast(y, i32) // 3, f32), add=True)
+            store(Z[r : r + 16, :], cast(y, f16) + min(cast(x, f16), 1.0))
+"""
+
+
+@pytest.mark.nvcc
+def test_functions_of_every_target_have_instructions_on_the_oldest() -> None:
+    source = lower(cuir.check(cuir.parse(NUMBERS)))
+    assert "x == x && y == y" in source.source and "min.NaN" not in source.source
+    assert compile_cuda(source).cubin
+    later = lower(cuir.check(cuir.parse(NUMBERS.replace("sm_75", "sm_80")))).source
+    assert "x == x && y == y" not in later and "min.NaN" in later and "max.NaN" in later

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....ops.limits import TARGETS
-from ...cuda.prelude import read_lines, read_parts
+from ...cuda.prelude import read_parts
 from ..target import Target
 from . import warp_products, warp_ways
 
@@ -15,6 +15,6 @@ TARGET = Target(
     TARGETS["sm_75"],
     warp_products.PRINTERS,
     read_parts(INCLUDE, "matrices"),
-    read_lines(INCLUDE, "#include <"),
+    replacements=read_parts(INCLUDE, "extremes"),
     ways=warp_ways.WAYS,
 )

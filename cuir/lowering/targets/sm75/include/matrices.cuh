@@ -1,6 +1,6 @@
 // ldmatrix, and products of its blocks.
 #pragma once
-#include "headers.cuh"
+#include "../../../include/headers.cuh"
 #include "../../../include/addresses.cuh"
 
 namespace cuir {
