@@ -28,7 +28,6 @@ class Printers:
         printers: For statements and tiles.
         texts: C++ expressions of operations on numbers.
         elements: C++ expressions of elementwise operations of the machine.
-        choices: A target's instructions for a step that another printer otherwise does element by element.
         codes: For operations with several ways, by the names of the step and of the way that was selected.
     """
 
@@ -36,7 +35,6 @@ class Printers:
         self.printers: dict[str, Print] = {}
         self.texts: dict[str, Callable[..., str]] = {}
         self.elements: dict[str, Callable[..., str]] = {}
-        self.choices: dict[str, Callable[..., Any]] = {}
         self.codes: dict[str, Callable[..., Any]] = {}
 
     @classmethod
@@ -69,10 +67,6 @@ class Printers:
         It takes `Elements`, the operation and a position.
         """
         return functools.partial(_register, self.elements, name)
-
-    def choice(self, name: str) -> Callable[[F], F]:
-        """Register the function that follows as an instruction for a step of another printer."""
-        return functools.partial(_register, self.choices, name)
 
     def code_of(self, step: str, way: str) -> Callable[[F], F]:
         """Register the function that follows as the code of a way to do a step (`select/ways.py`)."""

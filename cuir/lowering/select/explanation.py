@@ -73,4 +73,4 @@ def _name_operation(op: Operation) -> str:
         return ""
     if isinstance(op, ops.Perform):
         return "X[i]" if op.kind.indexed else op.entry.written
-    return op.name.removeprefix("tile.")
+    return op.entry.written if isinstance(op, ops.Apply) else op.name.removeprefix("tile.")

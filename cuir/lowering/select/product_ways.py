@@ -34,6 +34,11 @@ class Product:
         """Dtypes of the operands."""
         return self.left.element, self.right.element
 
+    def of_one_size(self, itemsize: int) -> bool:
+        """Return whether both operands have one dtype, of that many bytes."""
+        a, b = self.elements
+        return a == b and a.itemsize == itemsize
+
     @property
     def in_registers(self) -> bool:
         """The left operand is a tile in registers."""

@@ -41,10 +41,6 @@ class Target:
         """Return the function that formats one element of a machine operation as C++ text, or None."""
         return self._lookup("elements", name)
 
-    def choice(self, name: str) -> Callable[..., object] | None:
-        """Return the target's instructions for a step that also works without them, or None."""
-        return self._lookup("choices", name)
-
     def code(self, step: str, way: str) -> Callable[..., None]:
         """Return the function that emits an operation in the way that was selected.
 

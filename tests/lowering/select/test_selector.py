@@ -21,7 +21,6 @@ from cuir.lowering.select.move_ways import Move
 from cuir.lowering.select.selector import COMMON, list_ways, select
 from cuir.lowering.select.ways import Verdict, Ways, find_selection, fits
 from cuir.lowering.targets import target_of
-from cuir.lowering.targets.sm75.warp_ways import BLOCKS
 from cuir.ops.limits import TARGETS
 from tests.lowering.kernels import NAMES, corpus_kernel
 from tests.lowering.tile_ir import program
@@ -45,10 +44,7 @@ def test_each_way_has_code_and_each_code_a_way() -> None:
     for arch in TARGETS:
         target = target_of(arch)
         steps = {step for ways in (*(t.ways for t in target.lineage), *COMMON) for step in ways.steps} - alone
-        named = {f"{step}: {name}" for step in steps for name, _ in list_ways(target, step)} - {
-            "gather: in its reader",
-            f"multiply: {BLOCKS}",
-        }
+        named = {f"{step}: {name}" for step in steps for name, _ in list_ways(target, step)} - {"gather: in its reader"}
         coded = {code for p in (load_common(), *(t.printers for t in target.lineage)) for code in p.codes}
         assert named == coded, arch
 

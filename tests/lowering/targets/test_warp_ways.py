@@ -29,11 +29,16 @@ def select(body: str, name: str, *, t: str = "f16", right: str | None = None, ar
     return found
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
-def test_halves(arch: str) -> None:
+@pytest.mark.parametrize(("arch", "way"), [("sm_75", "m16n8k8"), ("sm_80", "m16n8k16"), ("sm_90a", "m16n8k16")])
+def test_halves(arch: str, way: str) -> None:
     selection = select("store(Y[0:64, :], mma(load(s), r.T))", "mma", arch=arch)
-    assert selection == Selection("mma.sync", "f16 in registers by f16 that lie column by column", selection.rejected)
+    assert selection == Selection(f"mma.sync {way}", "f16 in registers by f16 that lie column by column")
     assert select("store(Y[0:64, :], mma(s, r))", "mma", arch=arch).because == "f16 in shared memory by f16 that lie row by row"
+
+
+def test_bytes() -> None:
+    selection = select("store(Y[0:64, :], mma(s, r.T))", "mma", t="f8e4m3", arch="sm_89", width=128)
+    assert selection == Selection("mma.sync m16n8k32", "f8e4m3 in shared memory by f8e4m3 that lie column by column")
 
 
 def test_singles() -> None:

@@ -5,6 +5,7 @@ A target that extends sm_75 chooses its own instruction for a step, and those of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ....syntax.types import DType
@@ -13,13 +14,14 @@ from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
 from ...select.ways import way_of
-from .warp_ways import BLOCKS
+from .warp_ways import HALF_STEPS
 
 if TYPE_CHECKING:
     from ...cuda.primitives.memory import SharedLoad
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
+Step = Callable[["RolePrinter", str, DType, list[str]], None]
 STEP_BYTES = 32  # of the inner dim
 
 
@@ -29,25 +31,36 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
 
     Raises: CuirError L002 for operands that the instruction cannot read.
     """
-    a, b, out, span = op.arg("a"), op.arg("b"), role.out, role.span(op)
-    result = op.results[0].type
+    result, target = op.results[0].type, role.storage(op.results[0])
     assert isinstance(result, TileT)
-    frag, target = role.fragment(result), role.storage(op.results[0])
-    assert isinstance(a.type, (TileT, SharedT))
-    inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
-    if not isinstance(b.type, SharedT):
-        raise make_unsupported_error("a register tile as the right operand of mma", span, "store it to shared memory and give its view")
+    if not isinstance(op.arg("b").type, SharedT):
+        raise make_unsupported_error(
+            "a register tile as the right operand of mma", role.span(op), "store it to shared memory and give its view"
+        )
     if "c" in op.args:
         c = op.arg("c")
         if role.storage_or_none(c) is not target:
             role.elements.assign(target, c)
     else:
         role.elements.emit_loop(result, lambda at: f"{target.name}[{at.i}] = 0.f;")
-    if (way := way_of(op)) != BLOCKS:
-        role.target.code("multiply", way)(role, op, target.name)
-        return
-    emit_step = role.target.choice("multiply step")
-    assert emit_step is not None
+    role.target.code("multiply", way_of(op))(role, op, target.name)
+
+
+def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: Step) -> None:
+    """Emit `target += a @ b` of operands whose blocks ldmatrix loads.
+
+    Args:
+        role: The role.
+        op: The product.
+        target: Name of the accumulator.
+        emit_step: Emits the instructions of a step, 32 bytes of the inner dim.
+
+    Raises: CuirError L002 for operands in shared memory that ldmatrix cannot load.
+    """
+    a, b, out, span, t = op.arg("a"), op.arg("b"), role.out, role.span(op), op.results[0].type
+    assert isinstance(a.type, (TileT, SharedT)) and isinstance(t, TileT)
+    frag = role.fragment(t)
+    inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
     for view in (a_view, b_view):
@@ -91,15 +104,20 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
                 )
                 for half in range(2):
                     i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
-                    d = [f"{target.name}[{i0} + {e}]" for e in range(4)]
+                    d = [f"{target}[{i0} + {e}]" for e in range(4)]
                     right_fragment = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
                     guard = f"if (j_ + 1 < {frag.groups}) " if half and odd else ""
                     emit_step(role, guard, a.type.element, [*d, *left_fragment, *right_fragment])
 
 
-@PRINTERS.choice("multiply step")
-def emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:
-    """Emit `d += a @ b` of 16 x 8 x 16 halves as two of m16n8k8; operands: registers of d, a and b."""
+@PRINTERS.code_of("multiply", HALF_STEPS)
+def multiply_half_steps(role: RolePrinter, op: ops.Perform, target: str) -> None:
+    """Emit a product of halves by two of m16n8k8 a step."""
+    multiply_blocks(role, op, target, _emit_step)
+
+
+def _emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:
+    """Emit `d += a @ b` of 16 x 8 x 16 halves; operands: registers of d, a and b."""
     role.out.line(f"{guard}cuir::mma_16x8x16({', '.join(operands)});")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ....syntax.types import F32
 from ...select.move_ways import Move, check_blocks, describe_blocks
 from ...select.product_ways import Product
 from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
-BLOCKS = "mma.sync"
+HALF_STEPS = "mma.sync m16n8k8"
 
 
 @WAYS.way("load", "ldmatrix")
@@ -20,8 +19,7 @@ def load_blocks(move: Move) -> Verdict | None:
     return misfits(reason) if reason else fits(describe_blocks(move))
 
 
-@WAYS.way("multiply", BLOCKS)
-def multiply_blocks(product: Product) -> Verdict | None:
-    """Multiply operands whose blocks of 16 bytes a row ldmatrix loads."""
-    a, b = product.elements
-    return fits(product.describe()) if a == b and a != F32 else None
+@WAYS.way("multiply", HALF_STEPS)
+def multiply_half_steps(product: Product) -> Verdict | None:
+    """Multiply halves, whose blocks ldmatrix loads, by two instructions a step."""
+    return fits(product.describe()) if product.of_one_size(2) else None

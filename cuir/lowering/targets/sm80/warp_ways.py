@@ -18,6 +18,7 @@ from ...select.ways import Verdict, Ways, fits, misfits
 WAYS = Ways()
 CHUNK = 16  # bytes that a lane copies at a time
 IN_TURNS, EIGHTS_AS_TF32, DEALT_SINGLES = "in turns", "eights as TF32", "mma.sync of TF32, eights"
+WHOLE_STEPS = "mma.sync m16n8k16"
 LEFT_ALONE = "the tile is the left operand of TF32 products alone, whose right operands lie column by column"
 MAX_UNROLLED_TURNS, UNROLLED = 16, 4  # turns that are all written out, at most; of more turns
 
@@ -44,6 +45,12 @@ def _count_parts(op: Operation) -> int:
 
 
 # ---- products
+@WAYS.way("multiply", WHOLE_STEPS)
+def multiply_whole_steps(product: Product) -> Verdict | None:
+    """Multiply halves, whose blocks ldmatrix loads, by one instruction a step."""
+    return fits(product.describe()) if product.of_one_size(2) else None
+
+
 @WAYS.way("multiply", DEALT_SINGLES)
 def multiply_dealt_singles(product: Product) -> Verdict | None:
     """Multiply f32 as TF32, reading 16 bytes of a row at a time: each lane has eight neighbours of 32 columns of both."""

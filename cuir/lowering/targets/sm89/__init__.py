@@ -8,7 +8,7 @@ from ....ops.limits import TARGETS
 from ...cuda.prelude import read_parts
 from .. import sm80
 from ..target import Target
-from . import byte_products
+from . import byte_products, byte_ways
 
 INCLUDE = Path(__file__).parent / "include"
 
@@ -17,4 +17,5 @@ TARGET = Target(
     byte_products.PRINTERS,
     read_parts(INCLUDE, "floats_8bit", "byte_products"),
     base=sm80.TARGET,
+    ways=byte_ways.WAYS,
 )

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from ....syntax.types import DType
 from ...cuda.registry import Printers
-from ..sm80 import half_products
+from ...ir import ops
+from ..sm75.warp_products import multiply_blocks
+from .byte_ways import BYTES
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
 PRINTERS = Printers()
 
 
-@PRINTERS.choice("multiply step")
-def emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:
+@PRINTERS.code_of("multiply", BYTES)
+def multiply_bytes(role: RolePrinter, op: ops.Perform, target: str) -> None:
+    """Emit a product of 8-bit floats by one of m16n8k32 a step."""
+    multiply_blocks(role, op, target, _emit_step)
+
+
+def _emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:
     """Emit `d += a @ b` of 32 bytes of the inner dim; operands: registers of d, a and b."""
-    if element.itemsize > 1:
-        half_products.emit_step(role, guard, element, operands)
-    else:
-        role.out.line(f"{guard}cuir::mma_{element.name}({', '.join(operands)});")
+    role.out.line(f"{guard}cuir::mma_{element.name}({', '.join(operands)});")
