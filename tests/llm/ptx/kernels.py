@@ -9,13 +9,13 @@ import pytest
 
 from cuir.checking.checked import Checked
 from cuir.lowering import lower
+from cuir.ptx.module import Entry, read_entry
 from cuir.runtime.nvcc import include_dir
 from cuir.runtime.slim_headers import write_slim_headers
 from llm.orchestration import Orchestration, compare
 from llm.orchestration_of_program import of_program
 from llm.orchestration_of_source import of_source
 from llm.ptx.compile_source import Build, read_compiled
-from cuir.ptx.module import Entry, read_entry
 from llm.ptx.ptx_reading import Compiled
 
 needs_nvcc = pytest.mark.nvcc
