@@ -23,37 +23,54 @@ SHAPES = {
 
 
 @functools.cache
-def find_places(rows: int, per_register: int, registers: int, second: bool) -> tuple[Array, Array]:
-    """Return row and column of each element of A, or of B's transposed: [register, lane, element].
+def find_places(rows: int, columns: int, per_register: int, registers: int, second: bool) -> Array:
+    """Return where the elements of A, or of B's transposed, lie among registers, lanes and elements: [rows * columns].
 
-    second: the operand is B, whose rows here are its columns.
+    second: the operand is B, whose columns are rows here.
     """
     register, lane, element = np.meshgrid(np.arange(registers), LANES, np.arange(per_register), indexing="ij")
     halves = 1 if second or rows == 8 else 2
     row = (lane >> 2) + 8 * (register % halves)
     column = (lane & 3) * per_register + element + 4 * per_register * (register // halves)
-    return row, column
+    places = np.zeros(rows * columns, np.int64)
+    places[(row * columns + column).reshape(-1)] = np.arange(register.size)
+    return places
 
 
 @functools.cache
-def find_result_places(rows: int) -> tuple[Array, Array]:
-    """Return row and column of the elements of C and D: [element, lane]."""
+def find_result_places(rows: int) -> Array:
+    """Return where the elements of C and D, by register and lane, lie in a matrix of 8 columns."""
     element, lane = np.meshgrid(np.arange(2 * rows // 8), LANES, indexing="ij")
-    return (lane >> 2) + 8 * (element // 2), (lane & 3) * 2 + element % 2
+    return (((lane >> 2) + 8 * (element // 2)) * 8 + (lane & 3) * 2 + element % 2).reshape(-1)
 
 
-def _unpack(registers: list[Array], name: str) -> Array:
-    """Return the numbers of registers [warps, 32] as [register, warps, 32, element] in f64."""
-    packed = np.stack(registers)
+def unpack_matrix(registers: list[Array], name: str, rows: int, columns: int, second: bool) -> Array:
+    """Return the matrices [warps, rows, columns] in f64 that registers [warps, 32] hold."""
+    packed = np.concatenate(registers, 1) if len(registers) > 1 else np.ascontiguousarray(registers[0])
     bits = BITS[name]
+    per = max(1, 32 // bits)
+    if bits < 32:
+        packed = packed.view({16: np.uint16, 8: np.uint8}[bits])
+    flat = packed[:, find_places(rows, columns, per, len(registers), second)]
     if name == "f64":
-        return packed.view(np.float64)[..., None]
-    if name == "tf32":
-        return decode(packed, "tf32")[..., None]
-    parts = np.ascontiguousarray(packed).view({16: np.uint16, 8: np.uint8}[bits]).reshape(*packed.shape, 32 // bits)
-    if name in ("e4m3", "e5m2"):
-        return decode_fp8(parts, name)
-    return decode(parts.view({"f16": np.float16, "s8": np.int8}.get(name, parts.dtype)), name)
+        numbers = flat.view(np.float64)
+    elif bits == 8 and name[0] == "e":
+        numbers = decode_fp8(flat, name)
+    else:
+        numbers = decode(flat.view({"f16": np.float16, "s8": np.int8}.get(name, flat.dtype)), name)
+    return numbers.reshape(-1, rows, columns)
+
+
+@functools.cache
+def read_shape(op: Opcode) -> tuple[int, int, int]:
+    """Return rows, columns and inner size of a product. Raises UnknownForm for one that is not known."""
+    shape = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", op.pick(*(m for m in op.modifiers if re.fullmatch(r"m\d+n\d+k\d+", m))))
+    if shape is None or len(op.types) != 4 or shape[0] not in SHAPES.get(op.types[1], ()) or op.types[2] not in BITS:
+        raise UnknownForm(f"the shape or types of `{op.text}`")
+    op.allow("sync", "aligned", shape[0], "row", "col", "satfinite")
+    if not (op.has("row") and op.has("col")):
+        raise UnknownForm(f"the layouts of `{op.text}`")
+    return int(shape[1]), int(shape[2]), int(shape[3])
 
 
 def multiply_fragments(op: Opcode, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
@@ -61,35 +78,27 @@ def multiply_fragments(op: Opcode, a: list[Array], b: list[Array], c: list[Array
 
     Products and sums are exact to f64, rounded once to the accumulator's type.
     """
-    shape = re.fullmatch(r"m(\d+)n(\d+)k(\d+)", op.pick(*(m for m in op.modifiers if re.fullmatch(r"m\d+n\d+k\d+", m))))
-    if shape is None or len(op.types) != 4 or shape[0] not in SHAPES.get(op.types[1], ()) or op.types[2] not in BITS:
-        raise UnknownForm(f"the shape or types of `{op.text}`")
-    op.allow("sync", "aligned", shape[0], "row", "col", "satfinite")
-    if not (op.has("row") and op.has("col")):
-        raise UnknownForm(f"the layouts of `{op.text}`")
-    m, n, k = (int(x) for x in shape.groups())
+    m, n, k = read_shape(op)
     target, first, second, added = op.types
-    warps = a[0].shape[0]
-    left, right = np.zeros((warps, m, k)), np.zeros((warps, n, k))
-    for registers, name, matrix, is_second in ((a, first, left, False), (b, second, right, True)):
-        values = _unpack(registers, name)
-        row, column = find_places(m, values.shape[-1], len(registers), is_second)
-        matrix[:, row, column] = np.moveaxis(values, 1, 0)
-    product = left @ right.transpose(0, 2, 1)
-    row, column = find_result_places(m)
-    result = np.moveaxis(product[:, row, column], 1, 0)  # [element, warps, 32]
-    if target == "s32":
-        total = result.astype(np.int64) + np.stack(c).view(np.int32)
-        total = np.clip(total, -(2**31), 2**31 - 1) if op.has("satfinite") else total
-        return list(total.astype(np.int32).view(np.uint32))
+    product = unpack_matrix(a, first, m, k, False) @ unpack_matrix(b, second, n, k, True).transpose(0, 2, 1)
+    warps = len(product)
+    result = product.reshape(warps, m * n)[:, find_result_places(m)]  # [warps, register and lane]
+    count = m * n // 32
     if target == "f16":
-        old = np.stack(c).view(np.float16).reshape(len(c), warps, 32, 2)
-        flat = np.moveaxis(old, 3, 1).reshape(2 * len(c), warps, 32)
-        rounded = encode(add_to_odd(result, flat.astype(np.float64)), "f16").reshape(len(c), 2, warps, 32)
-        return list(np.ascontiguousarray(np.moveaxis(rounded, 1, 3)).view(np.uint32)[..., 0])
-    old_typed = np.stack(c).view(np.float64 if added == "f64" else np.float32)
-    total = encode(add_to_odd(result, old_typed.astype(np.float64)), target)
-    return list(total.view(np.uint64 if target == "f64" else np.uint32))
+        old = np.stack(c, 1).view(np.float16).reshape(warps, count // 2, 32, 2)
+        flat = np.moveaxis(old, 3, 2).reshape(warps, count * 32)
+        rounded = np.asarray(encode(add_to_odd(result, flat.astype(np.float64)), "f16")).reshape(warps, count // 2, 2, 32)
+        words = np.ascontiguousarray(np.moveaxis(rounded, 2, 3)).view(np.uint32)[..., 0]
+        return [words[:, i] for i in range(count // 2)]
+    added_bits = np.concatenate(c, 1)
+    if target == "s32":
+        total = result.astype(np.int64) + added_bits.view(np.int32)
+        total = np.clip(total, -(2**31), 2**31 - 1) if op.has("satfinite") else total
+        bits = total.astype(np.int32).view(np.uint32)
+    else:
+        old_numbers = added_bits.view(np.float64 if added == "f64" else np.float32).astype(np.float64)
+        bits = np.asarray(encode(add_to_odd(result, old_numbers), target)).view(added_bits.dtype)
+    return [bits[:, i : i + 32] for i in range(0, count * 32, 32)]
 
 
 def spread_matrices(rows: Array, transposed: bool) -> list[Array]:

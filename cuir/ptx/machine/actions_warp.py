@@ -26,7 +26,7 @@ def make_shuffle(b: Binding) -> Step:
     first, second = target if isinstance(target, tuple) else (target, "_")
     store, keep = b.reader.store(first, "b32"), b.reader.store(second, "pred")
     value, amount, clamp = b.fetch(1, "b32"), b.fetch(2, "b32"), b.fetch(3, "b32")
-    b.block.mask = b.fetch(4, "b32")
+    b.note_mask(4)
     op = b.op
 
     def run(g: Group) -> None:
@@ -42,7 +42,7 @@ def make_vote(b: Binding) -> Step:
     ballot = b.op.has("ballot")
     store = b.reader.store(b.get(0), "b32" if ballot else "pred")
     p, op = b.fetch(1, "pred"), b.op
-    b.block.mask = b.fetch(2, "b32")
+    b.note_mask(2)
     return lambda g: store(g, g.of_warps(vote(op, g.as_warps(p(g)), find_members(g))))
 
 
@@ -52,7 +52,7 @@ def make_match(b: Binding) -> Step:
     first, second = target if isinstance(target, tuple) else (target, "_")
     store, keep = b.reader.store(first, "b32"), b.reader.store(second, "pred")
     value, op = b.fetch(1, b.op.type), b.op
-    b.block.mask = b.fetch(2, "b32")
+    b.note_mask(2)
 
     def run(g: Group) -> None:
         lanes, same = match(op, g.as_warps(value(g)), find_members(g))
@@ -65,7 +65,7 @@ def make_match(b: Binding) -> Step:
 @action("redux")
 def make_reduction(b: Binding) -> Step:
     store, value, op = b.reader.store(b.get(0), b.op.type), b.fetch(1, b.op.type), b.op
-    b.block.mask = b.fetch(2, "b32")
+    b.note_mask(2)
     return lambda g: store(g, g.of_warps(reduce_warp(op, g.as_warps(value(g)), find_members(g))))
 
 
@@ -74,7 +74,7 @@ def make_election(b: Binding) -> Step:
     target = b.get(0)
     first, second = target if isinstance(target, tuple) else ("_", target)
     store, keep = b.reader.store(first, "b32"), b.reader.store(second, "pred")
-    b.block.mask = b.fetch(1, "b32")
+    b.note_mask(1)
 
     def run(g: Group) -> None:
         leader = find_members(g).argmax(1)[:, None]
@@ -108,7 +108,7 @@ def make_barrier(b: Binding) -> Step:
     if op.has("cluster"):
         raise UnknownForm(f"the instruction `{op.text}`")
     if op.has("warp"):
-        b.block.mask = b.fetch(0, "b32")
+        b.note_mask(0)
         return lambda g: g.machine.knowledge.meet_in_warp(g.slots, g.machine.next_tick(place))
     op.allow("sync", "arrive", "red", "aligned", "cta", "popc", "and", "or")
     if b.instruction.guard is not None and not op.has("arrive"):

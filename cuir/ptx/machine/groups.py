@@ -17,12 +17,13 @@ class Group:
         regs: Registers by number, a vector of the group's length each.
     """
 
-    __slots__ = ("_ctas", "machine", "n", "regs", "slots")
+    __slots__ = ("_ctas", "_warps", "machine", "n", "regs", "slots")
 
     def __init__(self, machine: Any, slots: Array, regs: Any):  # the Machine, whose module imports this one
         self.machine, self.slots, self.n = machine, slots, len(slots)
         self.regs: dict[int, Array] = regs  # or a list: all that is done with it is indexing
         self._ctas: Array | None = None
+        self._warps: tuple[int, Array | None] | None = None
 
     @property
     def ctas(self) -> Array:
@@ -48,27 +49,33 @@ class Group:
         return Group(self.machine, self.slots[chosen], {})
 
     # ---- warps
-    def find_places_in_warps(self) -> tuple[Array, Array | None]:
-        """Return the warps, and where each thread lies in an array [warps * 32]; None if the warps are whole."""
+    def find_places_in_warps(self) -> tuple[int, Array | None]:
+        """Return the number of warps, and where each thread lies in an array [warps * 32]; None if the warps are whole."""
+        if self._warps is None:
+            self._warps = self._find_places()
+        return self._warps
+
+    def _find_places(self) -> tuple[int, Array | None]:
+        """Find the warps of the group."""
         if self.n % 32 == 0 and self.slots[0] % 32 == 0 and self.slots[-1] - self.slots[0] == self.n - 1:
-            return np.arange(self.slots[0] >> 5, (self.slots[-1] >> 5) + 1), None
+            return self.n // 32, None
         warps, index = np.unique(self.slots >> 5, return_inverse=True)
         if len(warps) * 32 == self.n:
-            return warps, None
-        return warps, index * 32 + (self.slots & 31)
+            return len(warps), None
+        return len(warps), index * 32 + (self.slots & 31)
 
     def as_warps(self, values: Array) -> Array:
         """Return values as [warps, 32], 0 for lanes that are not in the group."""
-        warps, places = self.find_places_in_warps()
+        count, places = self.find_places_in_warps()
         values = self.spread(values)
         if places is None:
             return values.reshape(-1, 32)
-        full = np.zeros(len(warps) * 32, values.dtype)
+        full = np.zeros(count * 32, values.dtype)
         full[places] = values
         return full.reshape(-1, 32)
 
     def of_warps(self, values: Array) -> Array:
         """Return the values of the group's lanes in an array [warps, 32]."""
         _, places = self.find_places_in_warps()
-        flat = np.ascontiguousarray(values).reshape(-1)
+        flat = values.reshape(-1)
         return flat if places is None else flat[places]

@@ -78,6 +78,11 @@ class Binding:
         """Return a function that reads an operand."""
         return self.reader.fetch(self.get(i), type_name)
 
+    def note_mask(self, i: int) -> None:
+        """Note the operand whose lanes must stand before the block, if the block begins here."""
+        if self.place == self.block.first:
+            self.block.mask = self.fetch(i, "b32")
+
     def get(self, i: int) -> Operand:
         """Return an operand. Raises UnknownForm if there are fewer."""
         if i >= len(self.instruction.operands):
@@ -210,14 +215,18 @@ class Program:
         labels: dict[str, int] = {}
         block: Block | None = None
         pending: list[tuple[Block, Instruction, Opcode]] = []
+        met: tuple[str, Operand] | None = None
         for i in function.instructions:
             op = split_opcode(i.op)
-            alone = op.name in MEETING or op.name == "call"
-            if block is None or i.labels or alone:
+            alone = op.name in ("call", "bar", "barrier")
+            if block is None or i.labels or alone or (op.name in MEETING and not _stands_together(met, op, i)):
+                met = None
                 following = Block(len(self.blocks), len(self.instructions), function.name)
                 self.blocks.append(following)
                 block = following
                 labels |= dict.fromkeys(i.labels, len(self.blocks) - 1)
+            if op.name in MEETING and met is None:
+                met = (op.name, _get_mask(op, i))
             block.last = len(self.instructions) + 1
             self.instructions.append((i, function.name))
             pending.append((block, i, op))
@@ -282,10 +291,8 @@ class Program:
         following = self._find_following(b.block)
         b.block.successors = (following,)
         b.block.end = lambda g: [(following, None)]
-        if name in MEETING:
-            b.block.meets = MEETING[name]
-            if name == "bar" and b.op.has("warp"):
-                b.block.meets = "mask"
+        if name in MEETING and b.place == b.block.first:
+            b.block.meets = "mask" if name == "bar" and b.op.has("warp") else MEETING[name]
         if name in ACTIONS:
             b.block.steps.append(self._guard(b, ACTIONS[name](b)))
             return
@@ -401,6 +408,23 @@ class Program:
         """Return the block behind a block of the same function."""
         n = block.index + 1
         return n if n < len(self.blocks) and self.blocks[n].function == block.function else EXIT
+
+
+def _get_mask(op: Opcode, instruction: Instruction) -> Operand:
+    """Return the operand that names the lanes of an exchange; "" for whole warps."""
+    at = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}.get(op.name, -1)
+    return instruction.operands[at] if 0 <= at < len(instruction.operands) else ""
+
+
+def _stands_together(met: tuple[str, Operand] | None, op: Opcode, instruction: Instruction) -> bool:
+    """Return whether the threads of a block that begins with a meeting stand together at this instruction too.
+
+    Whole warps do for every instruction, others for the same constant mask.
+    """
+    if met is None:
+        return False
+    name, mask = met
+    return MEETING[name] == "warp" or (MEETING[op.name] == "mask" and mask == _get_mask(op, instruction) and isinstance(mask, int))
 
 
 def _find_callees(instruction: Instruction, module: Module) -> list[str]:
