@@ -5,12 +5,18 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
 
+from cuir.checking.checker import check
+from cuir.lowering import lower
 from cuir.ptx.launch import LoadedModule, Report, load
+from cuir.runtime.nvcc import include_dir
+from cuir.runtime.slim_headers import write_slim_headers
+from cuir.syntax import frontend
 from cuir.text.diagnostics import CuirError, Diagnostic
 
 SOURCE = Path(__file__).parent.parent / "kernels.cu"
@@ -196,3 +202,31 @@ def test_tensors_may_share_a_storage_and_have_strides() -> None:
     whole = torch.zeros(4, 40)
     compiled()["past_the_end"](1, 8, whole[1, 3:11], 7)
     assert whole.sum() == 56 and (whole[1, 3:11] == 7).all()
+
+
+@functools.cache
+def lowered(program: str, folder: Path) -> tuple[LoadedModule, int]:
+    """A program of the corpus, lowered and compiled; and its bytes of shared memory."""
+    cuda = lower(check(frontend.load(Path(str(files("corpus").joinpath(f"programs/{program}.cuir"))))))
+    place = folder / f"{cuda.name}.cu"
+    place.write_text(cuda.source, encoding="utf-8")
+    include = write_headers(cuda.source, folder)
+    return load(place, arch=cuda.arch, flags=include), cuda.shared_bytes
+
+
+def write_headers(source: str, folder: Path) -> tuple[str, ...]:
+    """Return flags for CuTe's headers without what a source does not name: most of nvcc's time goes into the rest of them."""
+    return ("-I", str(folder / "slim")) if write_slim_headers(source, include_dir(), folder / "slim") else ()
+
+
+@pytest.mark.parametrize("schedule", ["together", "last"])
+def test_a_kernel_of_the_corpus_runs_as_it_was_lowered(schedule: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    module, shared = lowered("flash_fwd_sm80", tmp_path_factory.getbasetemp())
+    q, k, v = (torch.randn(1, 1, n, 128, generator=torch.Generator().manual_seed(n)).half() for n in (128, 192, 192))
+    out, lse = torch.zeros_like(q), torch.zeros(1, 1, 128)
+    strided = [x for t in (q, k, v, out) for x in (t, *t.stride()[:3])]
+    report = module["flash_fwd"](1, 128, *strided, lse, *lse.stride()[:2], 128**-0.5, 1, 1, 128, 1, 192, shared=shared, schedule=schedule)
+    kept = torch.arange(192)[None] <= torch.arange(128)[:, None] + 64
+    expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), attn_mask=kept)
+    torch.testing.assert_close(out.float(), expected, rtol=2e-3, atol=2e-3)
+    assert report and report.coverage > 0.5
