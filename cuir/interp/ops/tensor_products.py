@@ -71,7 +71,7 @@ def mma_into(site: Site) -> Evaluate:
         enter_queue(w, product)
         m.shared[target.cta].wrote(target)
         m.count("products")
-        m.launch.area += m.lanes * view.dims[0] * view.dims[1] * target.nbytes / (4 * view.dims[0]) / 128**3
+        m.launch.area += m.lanes * view.dims[1] * target.nbytes / 4 / 128**3
         issue(m, product)
         return GO
 
