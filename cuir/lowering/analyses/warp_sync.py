@@ -2,7 +2,7 @@
 
 A worker is sequential as a whole, its lanes are not: a read of memory that other lanes wrote, and a write of memory
 that other lanes wrote or read, come after a join. Primitives at which all lanes meet anyway (asynchronous copies and
-stores, their waits, barriers) reset the state, as do stores of scalars, which have joins of their own in their code.
+stores, their waits, barriers) reset the state, as do stores of scalars, around which lanes always join.
 
 Arrays are taken as wholes. Elements are distinguished only for stores to a tensor, of which a row always belongs to the
 same lanes if it starts at a multiple of a worker's rows, and for tiles that are stored in chunks.

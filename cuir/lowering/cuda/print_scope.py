@@ -2,7 +2,7 @@
 
 Names of positions in loops over a thread's values of a tile.
 
-State of a role while it is printed: its variables, its joins, and conditions of single lanes.
+State of a role while it is printed: its variables, and conditions of single lanes.
 """
 
 from __future__ import annotations

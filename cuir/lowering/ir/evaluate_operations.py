@@ -2,7 +2,8 @@
 
 A pure operation is evaluated by its entry's `evaluate` on numbers and tiles; the few that depend on more than numbers
 are in `STRUCTURAL`. Effects follow from the entry's `effects`: accesses, arrivals and waits. Engines act at once, so a
-group in flight needs no waiting, and a fence does nothing. A new primitive needs nothing here unless it is structural.
+group in flight needs no waiting, and a fence does nothing, unless the order of lanes is followed (lane_order.py). A new
+primitive needs nothing here unless it is structural.
 
 Evaluation of machine operations that hold regions or wait; others have a method `evaluate`.
 
