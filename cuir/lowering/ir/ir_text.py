@@ -6,6 +6,7 @@ import functools
 import io
 
 from xdsl.context import Context
+from xdsl.dialects.builtin import IntAttr
 from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -75,6 +76,7 @@ def parse(text: str) -> Kernel:
     """
     context = Context()
     context.load_dialect(dialect())
+    context.load_attr_or_type(IntAttr)  # a mark's number
     kernel = _TextParser(context, text).parse_op()
     kernel.verify()
     assert isinstance(kernel, Kernel), kernel.name
