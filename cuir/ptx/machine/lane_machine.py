@@ -21,7 +21,7 @@ from .operands import Array
 from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
 
 SCHEDULES = ("together", "first", "last", "random")
-MOST_STEPS = 50_000_000  # blocks that a launch may run
+MOST_STEPS = 5_000_000  # blocks that the CTAs of one machine may run
 MOST_WAKES = 8  # times that all threads look in vain at the barriers that they wait for
 PATIENCE, LEAST_PATIENCE = 512, 8  # blocks that run while threads wait that could go on: at first, and where that was needed
 
@@ -93,6 +93,8 @@ class Machine:
         self.program, self.launch, self.ctas = program, launch, ctas
         self.findings, self.places, self.counts = shared_state.findings, shared_state.places, shared_state.counts
         self.releases = shared_state.releases
+        for key in [k for k in self.releases if k < 0]:  # of the shared memory of CTAs that have ended
+            del self.releases[key]
         self.ptx_source = shared_state.ptx_source
         threads = int(np.prod(launch.block))
         self.threads = threads
@@ -127,7 +129,7 @@ class Machine:
         self.seen_releases: dict[int, Array] = {}
         kind, _, seed = launch.schedule.partition(":")
         self.kind, self.random = kind, random.Random(f"{seed}/{ctas.start}")
-        self.idle = 0
+        self.idle, self.started = 0, self.counts.blocks
         self.since: dict[int, int] = {}  # when threads came to a block, in blocks run
         self.patience = PATIENCE
 
@@ -149,9 +151,11 @@ class Machine:
         while self.at:
             index, slots = self._choose_starved() or choose()
             self._run_block(self.program.blocks[index], slots)
-            if self.counts.blocks > MOST_STEPS:
+            if self.counts.blocks - self.started > MOST_STEPS:
                 place = self.program.blocks[index].first
-                raise self.findings.stop("D402", f"the launch has run {MOST_STEPS:,} blocks and has not ended", make_span(self, place))
+                raise self.findings.stop(
+                    "D402", f"the CTAs that run together have run {MOST_STEPS:,} blocks of code and have not ended", make_span(self, place)
+                )
         self.finish()
 
     def _choose_starved(self) -> tuple[int, Array] | None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cuir.ptx.launch import LoadedModule, Report
+from cuir.ptx.machine import lane_machine
 from cuir.ptx.module import read_module
 from cuir.text.diagnostics import CuirError
 
@@ -164,3 +165,19 @@ def test_carries_and_wide_sums() -> None:
     body = "mov.u32 %r1, -1;\nadd.cc.u32 %r2, %r1, %r0;\naddc.u32 %r3, 5, 6;\n"
     run(body + store("%r3"), y)
     assert y.tolist() == [11] + [12] * 31
+
+
+def test_a_loop_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_machine, "MOST_STEPS", 300)
+    report = run("AGAIN:\nld.volatile.global.u32 %r1, [%p0];\nsetp.eq.u32 %q1, %r1, 0;\n@%q1 bra AGAIN;", zeros())
+    assert [d.code for d in report.findings] == ["D402"]
+
+
+def test_a_flag_orders_two_ctas_under_every_schedule() -> None:
+    body = "mov.u32 %r1, %ctaid.x;\nsetp.ne.u32 %q1, %r1, 0;\n@%q1 bra READ;\nst.global.u32 [%p1], 42;\nst.release.gpu.global.u32 [%p0], 1;\nret;\n"
+    body += "READ:\nld.acquire.gpu.global.u32 %r2, [%p0];\nsetp.eq.u32 %q2, %r2, 0;\n@%q2 bra READ;\nld.global.u32 %r3, [%p1];\nst.global.u32 [%p2], %r3;"
+    for schedule in ("together", "first", "last", "random:3"):
+        out = zeros(1)
+        assert not run(body, zeros(1), zeros(1), out, grid=2, block=1, schedule=schedule).findings and out[0] == 42
+    weak = body.replace("ld.acquire.gpu", "ld.relaxed.gpu")
+    assert [d.code for d in run(weak, zeros(1), zeros(1), zeros(1), grid=2, block=1).findings] == ["R402"]
