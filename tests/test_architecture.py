@@ -207,6 +207,12 @@ def test_rules_of_synchronisation_know_no_program() -> None:
     assert not wrong
 
 
+def test_printers_read_the_ir_alone() -> None:
+    """What CUDA is printed from stands in the IR, so that a file of it is enough."""
+    assert not importers("cuir.checking", "cuir/lowering/cuda", "cuir/lowering/targets")
+    assert "cuir/lowering/ir/build_ir.py" in importers("cuir.checking", "cuir/lowering"), "the test finds what there is"
+
+
 def test_no_import_circles() -> None:
     """Type-only imports included."""
     files = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in sources("cuir")}

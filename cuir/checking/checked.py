@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..ops import TABLE
 from ..syntax.nodes import Attribute, Call, Expr, Kernel, Node, Program, Stmt, Typed
-from ..syntax.types import PANEL_BYTES, BarrierType, DType, SharedView, Type
+from ..syntax.types import BarrierType, DType, SharedLayout, Type
 from ..syntax.walk import walk
 from ..text.notebook import ShownInNotebooks
 from ..text.source import Span
@@ -46,48 +46,11 @@ class ScalarParam:
 
 
 @dataclass(frozen=True)
-class SharedAlloc:
-    """An array in shared memory: rows of `cols` elements; leading dims flatten into stages of `rows` rows.
+class SharedAlloc(SharedLayout):
+    """An array in shared memory, as the program declares it; `over`: the array in whose memory it lies."""
 
-    If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x
-    128 bytes, 128-byte swizzled, 1024-byte aligned. Else, and if a stage is a single row, it is plain row-major with
-    rows padded to 16 bytes.
-    """
-
-    name: str
-    dtype: DType
-    dims: tuple[int, ...]
-    offset: int  # bytes from the start of the CTA's shared memory
     over: str | None
     span: Span = field(compare=False, repr=False)
-
-    @property
-    def panelled(self) -> bool:
-        return self.rows > 1 and self.dims[-1] * self.dtype.itemsize % PANEL_BYTES == 0
-
-    @property
-    def rows(self) -> int:
-        return self.dims[-2] if len(self.dims) >= 2 else 1
-
-    @property
-    def panels(self) -> int:
-        return self.dims[-1] * self.dtype.itemsize // PANEL_BYTES
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes that one row occupies, padding included."""
-        return -(-self.dims[-1] * self.dtype.itemsize // 16) * 16
-
-    @property
-    def nbytes(self) -> int:
-        total = self.row_bytes
-        for dim in self.dims[:-1]:
-            total *= dim
-        return total
-
-    @property
-    def type(self) -> SharedView:
-        return SharedView(self.dtype, self.dims, self.dims[-1])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..ops import TABLE
 from ..ops.limits import Target, count_pool_registers, list_architectures
 from ..syntax.nodes import Call, Kernel, Stmt, Typed
-from ..syntax.types import TENSOR_COLUMNS, TENSOR_LANES, BarrierType, SharedView, TileType
+from ..syntax.types import COLUMN_BYTES, TENSOR_COLUMNS, TENSOR_MEMORY, BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
 from .checked import Barrier, Role, SharedAlloc, TensorParam, call_of
@@ -17,8 +17,6 @@ COPY_UNIT = 128  # alignment in bytes of a bulk copy's destination with rows wit
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
 MBARRIERS = 1024  # most mbarriers of a kernel, each stage of a ring counts; the clocks have an entry for each
 MBARRIER_ARRIVALS = 2**20 - 1  # of a phase (PTX ISA, mbarrier.init)
-TENSOR_MEMORY = 2**20  # offset from which arrays lie in tensor memory, column after column
-COLUMN_BYTES, LEAST_COLUMNS = 4 * TENSOR_LANES, 32  # of a column; columns of an allocation
 RESERVED = 512  # bytes of shared memory for the lowering (tile numbers of dynamic schedules and their barriers)
 
 

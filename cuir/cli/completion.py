@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..syntax.nodes import Kernel, Program
 
 Candidates = Iterable[str | tuple[str, str]]
+IR = ".ir"  # of files that `cuir lower --stages` writes
 PROGRAMS, SPECIFICATIONS = (".cuir", ".py"), (".py",)
 
 
@@ -29,6 +30,11 @@ def complete_program(incomplete: str) -> Candidates:
     import corpus
 
     return [*_list_matching({**corpus.programs(), **corpus.kernels()}, incomplete), *_files(incomplete, PROGRAMS)]
+
+
+def complete_lowered(incomplete: str) -> Candidates:
+    """Return what `complete_program` does, and `.ir` files."""
+    return [*complete_program(incomplete), *_files(incomplete, (IR,))]
 
 
 def complete_variant(incomplete: str) -> Candidates:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-
-from xdsl.dialects.builtin import FileLineColLoc
-from xdsl.ir import Operation
+from collections.abc import Collection
+from pathlib import Path
 
 from ..checking.checked import Checked
 from ..checking.checker import check
 from ..syntax.caller_values import program_of
-from ..syntax.nodes import For, If, Program, Stmt
-from ..text.source import Span
+from ..syntax.frontend import read_text
+from ..syntax.nodes import Program
 from .analyses import Facts
 from .analyses.uniformity import runs_on_one_lane
 from .cuda.frame import KernelPrinter
 from .ir.build_ir import build
+from .ir.ir_text import read
 from .ir.ops import Kernel
-from .lowered import Cuda
-from .passes.pipeline import optimise
+from .lowered import Cuda, CudaText
+from .passes.pipeline import continue_passes, optimise
 from .select.explanation import Choice, explain_kernel
 
 Source = Checked | Program | str | os.PathLike[str]
@@ -37,7 +36,24 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
     checked = to_checked(checked)
     kernel = build(checked)
     optimise(kernel, without)
-    return print_kernel(kernel, checked)
+    return Cuda.of(print_kernel(kernel), checked)
+
+
+def lower_ir(path: str | os.PathLike[str], without: Collection[str] = ()) -> CudaText:
+    """Emit the CUDA C++ of an IR file, as `lower` does of the program from which the file was written.
+
+    The passes that follow the file's state run; a file that names no state has been through all of them.
+
+    Args:
+        path: A file that `cuir lower --stages` wrote.
+        without: Names of passes to leave out, further to those that the file leaves out.
+
+    Raises: CuirError U201 or U202 if it cannot be read, L014 for another text than that of an IR, and those of `lower`.
+    """
+    kernel, state = read(read_text(Path(path)), os.fspath(path))
+    if state is not None:
+        continue_passes(kernel, state, without)
+    return print_kernel(kernel)
 
 
 def explain(source: Source, without: Collection[str] = ()) -> list[Choice]:
@@ -48,44 +64,19 @@ def explain(source: Source, without: Collection[str] = ()) -> list[Choice]:
         without: Names of passes to leave out.
     """
     checked = to_checked(source)
-    kernel, spans = build(checked), _collect_spans(checked)
+    kernel = build(checked)
     optimise(kernel, without)
-
-    def find_span(op: Operation) -> Span:
-        at = op.location
-        key = (at.filename.data, at.line.data, at.column.data) if isinstance(at, FileLineColLoc) else ("", 0, 0)
-        return spans.get(key, checked.origin.span)
-
-    return explain_kernel(kernel, find_span)
+    assert kernel.places is not None
+    find = kernel.places.find
+    return explain_kernel(kernel, lambda op: find(op) or checked.origin.span)
 
 
-def print_kernel(kernel: Kernel, checked: Checked) -> Cuda:
+def print_kernel(kernel: Kernel) -> CudaText:
     """Return the CUDA of IR that has been through the passes."""
     single_lane_roles = frozenset(role.symbol.data for role in kernel.roles if runs_on_one_lane(role))
-    return KernelPrinter(kernel, checked, Facts(kernel), single_lane_roles, _collect_spans(checked)).emit()
+    return KernelPrinter(kernel, Facts(kernel), single_lane_roles).emit()
 
 
 def to_checked(source: Source) -> Checked:
     """Return a checked kernel as it is, and check a program or a file."""
     return source if isinstance(source, Checked) else check(program_of(source, "lower"))
-
-
-def _collect_spans(checked: Checked) -> Mapping[tuple[str, int, int], Span]:
-    """Return the spans of statements by file, line and column, which is the content of an IR location."""
-    spans: dict[tuple[str, int, int], Span] = {}
-
-    def visit(body: tuple[Stmt, ...]) -> None:
-        for stmt in body:
-            spans.setdefault((stmt.span.source.name, stmt.span.line, stmt.span.column), stmt.span)
-            if isinstance(stmt, (For, If)):
-                visit(stmt.body)
-            if isinstance(stmt, If):
-                visit(stmt.orelse)
-
-    visit(checked.declarations)
-    for role in checked.roles:
-        spans.setdefault((role.span.source.name, role.span.line, role.span.column), role.span)
-        visit(role.body)
-    if checked.tiles is not None:
-        spans.setdefault((checked.tiles.span.source.name, checked.tiles.span.line, checked.tiles.span.column), checked.tiles.span)
-    return spans

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from ..checking.checked import Checked
 from ..checking.const_defaults import describe_consts
@@ -45,14 +45,12 @@ class TileRegisters:
     role: str
     count: int
     limit: int
-    span: Span
+    span: Span | None
 
 
 @dataclass(frozen=True)
-class Cuda(ShownInNotebooks):
-    """A lowered kernel: the source text, the origin of its lines, and the facts that a launch needs."""
-
-    html_renderer = "pages.notebook_forms:render_lowered"
+class CudaText:
+    """A printed kernel: the source text, the origin of its lines, and the facts that only the text decides."""
 
     name: str
     arch: str
@@ -66,21 +64,17 @@ class Cuda(ShownInNotebooks):
     counter: bool  # a pointer to an unsigned, zero before the first launch; the kernel leaves it zero
     scalars: tuple[str, ...]
     dims: tuple[str, ...]
-    checked: Checked = field(repr=False)
     aligned: tuple[str, ...] = ()  # tensors that asynchronous copies address: multiples of 16 bytes
     choices: tuple[str, ...] = ()  # decisions that the program's text leaves open
     tile_registers: tuple[TileRegisters, ...] = field(default=(), repr=False)  # of each role
-
-    def __repr__(self) -> str:
-        consts = describe_consts(self.checked.consts)
-        return f"Cuda({self.name}, {self.arch}, {consts}; {self.source.count(chr(10)):,} lines, {self.threads} threads, {self.shared_bytes:,} bytes of shared memory)"
+    span: Span | None = field(default=None, repr=False)  # of the kernel, if it is known
 
     @property
     def line_map(self) -> dict[int, Span]:
         """CUDA line number (from 1) -> CuIR span."""
         return {i: s for i, s in enumerate(self.spans, 1) if s is not None}
 
-    def with_cluster_dims(self) -> Cuda:
+    def with_cluster_dims(self) -> Self:
         """Return the kernel with its cluster size in the text, for launches that cannot state it.
 
         A kernel without clusters is returned as it is.
@@ -89,14 +83,36 @@ class Cuda(ShownInNotebooks):
             return self
         return replace(self, source=self.source.replace(KERNEL, f"{KERNEL} __cluster_dims__({self.cluster}, 1, 1)", 1))
 
-    def pycuda(self) -> Any:
-        """Compile and load this kernel by PyCUDA, as `cuir.compile(lowered, loader="pycuda")` does."""
-        return importlib.import_module("cuir").compile(self, loader="pycuda")
-
     @property
     def digest(self) -> str:
         """First 16 hex digits of the SHA-256 of the source."""
         return hashlib.sha256(self.source.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Cuda(CudaText, ShownInNotebooks):
+    """A lowered kernel: its text, and the program that it is of, which a launch needs."""
+
+    html_renderer = "pages.notebook_forms:render_lowered"
+
+    checked: Checked = field(repr=False, kw_only=True)
+
+    @classmethod
+    def of(cls, text: CudaText, checked: Checked) -> Cuda:
+        """Return a printed kernel as one that can be launched.
+
+        Raises: CuirError L006 for more parameters than a launch passes.
+        """
+        require_parameter_space(checked, [m.tensor for m in text.maps], text.tensors, text.counter)
+        return cls(**{f.name: getattr(text, f.name) for f in fields(text)}, checked=checked)
+
+    def __repr__(self) -> str:
+        consts = describe_consts(self.checked.consts)
+        return f"Cuda({self.name}, {self.arch}, {consts}; {self.source.count(chr(10)):,} lines, {self.threads} threads, {self.shared_bytes:,} bytes of shared memory)"
+
+    def pycuda(self) -> Any:
+        """Compile and load this kernel by PyCUDA, as `cuir.compile(lowered, loader="pycuda")` does."""
+        return importlib.import_module("cuir").compile(self, loader="pycuda")
 
 
 MAP_BYTES = 128  # of a tensor map

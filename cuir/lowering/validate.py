@@ -27,10 +27,10 @@ from .compiler import Source, print_kernel, to_checked
 from .ir import ops
 from .ir.build_ir import build
 from .ir.ir_evaluator import Argument, evaluate
-from .ir.ir_text import show
+from .ir.ir_text import State, show_file
 from .ir.ir_walk import every
 from .lowered import Cuda
-from .passes.pipeline import select_passes
+from .passes.pipeline import BUILD, select_passes
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}  # of the largest element
 LONG, SHORT = 160, 2  # upper limits of drawn lengths: of dims that tiles go along; of batches and heads
@@ -244,8 +244,8 @@ class Lowering:
         judge = None
         if arguments is not None:
             judge = Judge(self.kernel, arguments, ctas)
-        text, count = show(self.kernel), count_operations(self.kernel)
-        yield Stage(0, "build", "the IR as the checked kernel gives it", 0, count, self.seconds, text)
+        text, count = self._show(0, BUILD), count_operations(self.kernel)
+        yield Stage(0, BUILD, "the IR as the checked kernel gives it", 0, count, self.seconds, text)
         for number, p in select_passes(self.without):
             previous, before, outcome = text, count, None
             if judge is not None:
@@ -257,16 +257,21 @@ class Lowering:
             if outcome is not None and outcome.error:
                 yield Stage(number, p.name, p.purpose, before, before, seconds, None, outcome)
                 return
-            text, count = show(self.kernel), count_operations(self.kernel)
-            yield Stage(number, p.name, p.purpose, before, count, seconds, text if text != previous else None, outcome)
+            text, count = self._show(number, p.name), count_operations(self.kernel)
+            changed = text.partition("\n")[2] != previous.partition("\n")[2]
+            yield Stage(number, p.name, p.purpose, before, count, seconds, text if changed else None, outcome)
         if judge is not None and not judge.follows_lanes:
             outcome = judge.judge_lanes()
             yield Stage(number + 1, run_lanes.__name__, "run the lanes of workers in any order", count, count, judge.seconds, None, outcome)
 
+    def _show(self, number: int, name: str) -> str:
+        """Return the IR behind a pass as the text of a file."""
+        return show_file(self.kernel, State(number, name, tuple(sorted(self.without))))
+
     def cuda(self) -> Cuda:
         """Return the CUDA of the IR in its present state, after all passes."""
         self.kernel.verify()
-        return print_kernel(self.kernel, self.checked)
+        return Cuda.of(print_kernel(self.kernel), self.checked)
 
 
 def count_operations(kernel: ops.Kernel) -> int:

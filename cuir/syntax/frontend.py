@@ -169,7 +169,7 @@ def load(path: str | os.PathLike[str]) -> Program:
     constants `NAME = literal` that they use. Raises CuirError: U201 to U204 for the file, P... and N00. for its text.
     """
     file = Path(path)
-    text = _read(file)
+    text = read_text(file)
     if file.suffix == ".py":
         return _load_python(str(path), text)
     program = parse(text, str(path))
@@ -178,7 +178,8 @@ def load(path: str | os.PathLike[str]) -> Program:
     return program
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Read a file of text. Raises CuirError U201 to U203."""
     try:
         return _read_bytes(file).decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 PANEL_BYTES = 128  # width of a swizzled panel of shared memory
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512  # tensor memory of a CTA; a cell has 32 bits
+TENSOR_MEMORY = 2**20  # offset from which arrays lie in tensor memory, column after column
+COLUMN_BYTES, LEAST_COLUMNS = 4 * TENSOR_LANES, 32  # of a column; columns of an allocation
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,49 @@ class SharedView:
     def __str__(self) -> str:
         memory = "TensorMemory" if self.in_tensor_memory else "Shared"
         return f"{memory}[{', '.join([self.dtype.name, *map(str, self.dims)])}]{'.T' if self.transposed else ''}"
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """An array in shared memory: rows of `cols` elements; leading dims flatten into stages of `rows` rows.
+
+    If a row is a whole number of 128-byte panels, the array is *panelled*: each stage is `panels` panels of `rows` x
+    128 bytes, 128-byte swizzled, 1024-byte aligned. Else, and if a stage is a single row, it is plain row-major with
+    rows padded to 16 bytes.
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[int, ...]
+    offset: int  # bytes from the start of the CTA's shared memory; from TENSOR_MEMORY on in tensor memory
+
+    @property
+    def panelled(self) -> bool:
+        return self.rows > 1 and self.dims[-1] * self.dtype.itemsize % PANEL_BYTES == 0
+
+    @property
+    def rows(self) -> int:
+        return self.dims[-2] if len(self.dims) >= 2 else 1
+
+    @property
+    def panels(self) -> int:
+        return self.dims[-1] * self.dtype.itemsize // PANEL_BYTES
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one row occupies, padding included."""
+        return -(-self.dims[-1] * self.dtype.itemsize // 16) * 16
+
+    @property
+    def nbytes(self) -> int:
+        total = self.row_bytes
+        for dim in self.dims[:-1]:
+            total *= dim
+        return total
+
+    @property
+    def type(self) -> SharedView:
+        return SharedView(self.dtype, self.dims, self.dims[-1])
 
 
 @dataclass(frozen=True)

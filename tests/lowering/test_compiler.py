@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checker import check
-from cuir.lowering import lower
+from cuir.lowering import Lowering, lower, lower_ir
 from cuir.lowering.compiler import print_kernel
 from cuir.lowering.cuda.writer import RESERVED, identifier
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import State, show, show_file
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from cuir.syntax.parser import parse
@@ -39,6 +41,51 @@ def test_the_same_kernel_gives_the_same_text(name: str) -> None:
     assert first.source == second.source and first.digest == second.digest and first.maps == second.maps
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NAMES)
+def test_the_ir_between_any_two_passes_gives_the_same_text(name: str, tmp_path: Path) -> None:
+    """Read back from its file without the program, also every line's place; a fifth of the passes for a kernel."""
+    checked = corpus_kernel(name)
+    cuda, file = lower(checked), tmp_path / "stage.ir"
+    stages = [s for s in Lowering(checked).stages() if s.text is not None]
+    for stage in (*stages[NAMES.index(name) % 5 :: 5], stages[-1]):
+        file.write_text(str(stage.text), encoding="utf-8")
+        text = lower_ir(file)
+        assert text.source == cuda.source, stage.name
+        assert [str(s) for s in text.spans] == [str(s) for s in cuda.spans]
+        same = ("maps", "tensors", "scalars", "dims", "shared_bytes", "choices", "aligned", "counter")
+        assert all(getattr(text, name) == getattr(cuda, name) for name in same)
+
+
+def test_errors_of_an_ir_file_are_at_the_lines_of_the_program(tmp_path: Path) -> None:
+    head = HEAD.replace("named_barrier(1)", "named_barrier(1, stages=15)")
+    checked = kernel("turn[n % 15].sync()\nstore(s[0], zeros(f16, [64, 64]))\nfence_async()\nstore_wait()", head)
+    with pytest.raises(CuirError) as of_program:
+        lower(checked)
+    *_, stage = (s for s in Lowering(checked).stages() if s.text is not None)
+    (tmp_path / "stage.ir").write_text(str(stage.text), encoding="utf-8")
+    with pytest.raises(CuirError) as of_file:
+        lower_ir(tmp_path / "stage.ir")
+    assert str(of_program.value) == str(of_file.value) and "L004" in str(of_file.value) and "^" in str(of_file.value)
+
+
+def test_a_file_of_another_pipeline_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old.ir").write_text(show_file(build(kernel("store(I[0], n)")), State(2, "fold_everything")), encoding="utf-8")
+    with pytest.raises(
+        CuirError, match=r"old.ir:1:1: error\[L014\]: expected one of the \d+ passes after build, found 2, `fold_everything`"
+    ):
+        lower_ir(tmp_path / "old.ir")
+
+
+def test_ir_without_a_state_has_been_through_all_passes(tmp_path: Path) -> None:
+    ir = build(kernel("store(I[0], n)"))
+    optimise(ir)
+    (tmp_path / "last.ir").write_text(show(ir), encoding="utf-8")
+    printed = lower_ir(tmp_path / "last.ir")
+    marked = lower(kernel("store(I[0], n)")).source.split("\n")
+    assert printed.source.split("\n") == [marked[0], *(line for line in marked[1:] if not re.match(r"\s*// \d+: ", line))]
+
+
 def test_the_text_does_not_depend_on_the_process() -> None:
     path = ROOT / "corpus/kernels/flash_fwd_sm90.cuir"
     code = (
@@ -60,7 +107,7 @@ def test_every_effect_is_marked_by_its_line(name: str) -> None:
     checked = corpus_kernel(name)
     kernel = build(checked)
     optimise(kernel)
-    cuda = print_kernel(kernel, checked)
+    cuda = print_kernel(kernel)
     lines = cuda.source.split("\n")
     source = checked.origin.span.source
     marks = {int(m[1]): m[2] for line in lines if (m := re.match(r"\s*// (\d+): (.*)", line)) and "is line N" not in line}

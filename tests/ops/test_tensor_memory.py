@@ -6,8 +6,8 @@ import pytest
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.resources import COLUMN_BYTES, TENSOR_MEMORY
 from cuir.syntax.parser import parse
+from cuir.syntax.types import COLUMN_BYTES, TENSOR_MEMORY
 from cuir.text.diagnostics import CuirError
 
 MULTIPLY = """\

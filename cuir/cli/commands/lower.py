@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...text.diagnostics import CuirError
-from ..completion import complete_program
+from ..completion import IR, complete_lowered
 from ..live_view import ProgressLine
 from ..options import Consts, Json, KernelName, list_given_options, not_beside, only_with
 from ..output import print_errors, print_json, stderr, stdout
@@ -30,7 +30,11 @@ def lower(
     context: typer.Context,
     file: Annotated[
         str | None,
-        typer.Argument(help="a .cuir or .py file, or a name out of `cuir corpus`", autocompletion=complete_program, show_default=False),
+        typer.Argument(
+            help="a .cuir or .py file, a name out of `cuir corpus`, or an .ir file of --stages",
+            autocompletion=complete_lowered,
+            show_default=False,
+        ),
     ] = None,
     kernel: KernelName = None,
     const: Consts = None,
@@ -93,6 +97,7 @@ def lower(
         cuir lower gemm
         cuir lower mine.cuir -c BM=64 --cubin mine.cubin
         cuir lower gemm --stages ir --validate
+        cuir lower ir/02-eliminate_common_subexpressions.ir
     """
     from ...checking.checker import check
     from ...checking.const_defaults import consts_as_json
@@ -117,6 +122,10 @@ def lower(
     left_out = _optional(without or ())
     for path in filter(None, (out, cubin)):
         check_output_path(path, [file])
+    if Path(file).suffix == IR:
+        for option in list_given_options(context, "kernel", "const", "cubin", "launch", "stages", "validate"):
+            raise CuirError.of("U100", f"{option} needs the program, and {file} is its IR", hint=f"leave out {option}, or name the program")
+        return _lower_ir(file, left_out, out, as_json)
     program = read_program(file)
     picked, consts = read_program_consts(program, file, kernel, const or ())
     checked = check(program, picked.name, consts)
@@ -196,6 +205,21 @@ def _explain(checked: Checked, without: Collection[str], as_json: bool) -> int:
 
 def _print_plain(text: str) -> None:
     stdout().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def _lower_ir(file: str, without: Collection[str], out: Path | None, as_json: bool) -> int:
+    """Print the CUDA of an IR file; return the exit code."""
+    from ...lowering import lower_ir
+
+    cuda = lower_ir(file, without)
+    written = _outputs(out, cuda.source.encode())
+    if as_json:
+        print_json({"ok": True, "diagnostics": [], "kernel": cuda.name, "source": cuda.source, "choices": list(cuda.choices)})
+    elif not written:
+        print(cuda.source, end="")
+    else:
+        stderr().print(f"written: {out}", soft_wrap=True)
+    return 0
 
 
 # ---- the launch

@@ -95,6 +95,18 @@ def awaits_all_signals(kernel: ops.Kernel) -> bool:
     return not any(op.arg(str(op.entry.effects.arrives)).owner in barriers for op in local_arrivals)
 
 
+def find_cluster_barriers(kernel: ops.Kernel) -> frozenset[str]:
+    """Return the names of the barriers at which CTAs of a cluster arrive for one another."""
+    barriers = set[str]()
+    for op in every(kernel):
+        if isinstance(op, ops.Perform) and op.entry.effects.arrives and op.const("cluster", False):
+            barrier = op.arg(op.entry.effects.arrives).owner
+            barrier = barrier.array.owner if isinstance(barrier, ops.At) else barrier
+            assert isinstance(barrier, ops.Barrier), barrier
+            barriers.add(barrier.symbol.data)
+    return frozenset(barriers)
+
+
 def _waits_next(arrival: Operation, barrier: ops.Barrier) -> bool:
     """Return whether the next operation with an effect is a wait at this barrier."""
     op = arrival.next_op
@@ -104,4 +116,4 @@ def _waits_next(arrival: Operation, barrier: ops.Barrier) -> bool:
     return isinstance(op, ops.Perform) and waits is not None and op.arg(waits).owner is barrier
 
 
-__all__ = ["awaits_all_signals", "find_fenced_arrivals"]
+__all__ = ["awaits_all_signals", "find_cluster_barriers", "find_fenced_arrivals"]

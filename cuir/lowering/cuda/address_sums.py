@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
-from ...checking.checked import SharedAlloc
-from ...syntax.types import PANEL_BYTES
+from ...syntax.types import PANEL_BYTES, SharedLayout
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..ir import ops
@@ -18,7 +17,7 @@ from .print_scope import Scope
 from .writer import identifier
 
 
-def make_unsupported_error(feature: str, span: Span, hint: str | None = None) -> CuirError:
+def make_unsupported_error(feature: str, span: Span | None, hint: str | None = None) -> CuirError:
     """Return the error L002: the lowering cannot do this yet."""
     return CuirError.of("L002", f"the lowering cannot do this yet: {feature}", span, hint)
 
@@ -27,7 +26,7 @@ def make_unsupported_error(feature: str, span: Span, hint: str | None = None) ->
 class SharedRef:
     """A view of a shared array of up to two dims: its start, and the array that holds its rows and panels."""
 
-    alloc: SharedAlloc
+    alloc: SharedLayout
     address: str  # bytes, in the shared window
     offset: str  # bytes from the start of the CTA's arrays
     within: tuple[tuple[str, int], ...]  # bytes from the start of the array: a sum of indices times factors
@@ -100,13 +99,15 @@ class Places:
         assert isinstance(value.type, SharedT)
         place = value.owner
         if isinstance(place, ops.Shared):
-            alloc, parts = self.kernel.checked.shared[place.symbol.data], [(None, d) for d in value.type.sizes]
+            array, parts = place, [(None, d) for d in value.type.sizes]
         else:
             assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Shared)
-            alloc, parts = self.kernel.checked.shared[place.array.owner.symbol.data], place.parts  # type: ignore[assignment]
-        span = self.scope.span(place)
+            array, parts = place.array.owner, place.parts  # type: ignore[assignment]
+        alloc, span = self.kernel.shared[array.symbol.data], self.scope.span(place)
         if alloc.panelled and alloc.rows % 8:
-            raise make_unsupported_error(f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", alloc.span)
+            raise make_unsupported_error(
+                f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", self.scope.span(array)
+            )
         address = _Sum()
         stride = alloc.rows * alloc.row_bytes
         for (start, _), dim in reversed(list(zip(parts[:-2], alloc.dims[:-2], strict=True))):
@@ -137,7 +138,7 @@ class Places:
         constant = ops.constant_value(index)
         total.add(int(constant) if constant is not None else self.scalar(index), factor)
 
-    def _add_panel(self, total: _Sum, start: SSAValue, alloc: SharedAlloc) -> None:
+    def _add_panel(self, total: _Sum, start: SSAValue, alloc: SharedLayout) -> None:
         """Add the offset of the panel in which a column lies to a sum."""
         width, size = PANEL_BYTES // alloc.dtype.itemsize, alloc.rows * PANEL_BYTES
         constant = ops.constant_value(start)
@@ -199,13 +200,13 @@ class Places:
     def element(self, value: SSAValue) -> str:
         """Return the element at scalar indices; an f16 or bf16 one as a float."""
         name, indices = self.elements(value)
-        if name in self.kernel.checked.shared:
+        if name in self.kernel.shared:
             return f"cuir::get<{MEMORY[dtype_of(value)]}>({self.shared_element(name, indices)})"
         return self.kernel.make_tensor_read(name, self.kernel.make_offset(name, [self.scalar(i) for i in indices]))
 
     def shared_element(self, name: str, indices: Sequence[SSAValue]) -> str:
         """Return the address of an element of a shared array."""
-        alloc, text = self.kernel.checked.shared[name], self.scalar
+        alloc, text = self.kernel.shared[name], self.scalar
         row = "0"
         for index, dim in zip(indices[:-1], alloc.dims[:-1], strict=True):
             row = text(index) if row == "0" else f"({row} * {dim} + {text(index)})"
@@ -221,7 +222,7 @@ class Places:
         Raises: CuirError L002 for shared memory.
         """
         name, indices = self.elements(op.arg("place"))
-        if name in self.kernel.checked.shared:
+        if name in self.kernel.shared:
             raise make_unsupported_error("a gather from shared memory", self.scope.span(op), "load the view")
         texts = [text(i) for i in indices]
         tensor = self.kernel.tensors[name]

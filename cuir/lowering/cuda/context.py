@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
-from ...checking.checked import Barrier, Checked, TensorParam
-from ...checking.tensor_modes import find_exchanged
-from ...checking.views import root_name
-from ...syntax.nodes import Literal, Str
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
+from ..analyses.arrivals import find_cluster_barriers
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
@@ -32,23 +28,24 @@ class KernelContext:
     `out` is the part of the file that is being written.
     """
 
-    def __init__(self, kernel: ops.Kernel, checked: Checked, facts: Facts, spans: Mapping[tuple[str, int, int], Span]):
-        self.kernel, self.checked, self.facts, self.spans = kernel, checked, facts, spans
-        self.target = target_of(checked.arch)
+    def __init__(self, kernel: ops.Kernel, facts: Facts):
+        self.kernel, self.facts = kernel, facts
+        self.target = target_of(kernel.arch.data)
+        self.threads, self.cluster = kernel.threads.data, kernel.cluster.data
         self.out = Writer()
-        self.tensors: dict[str, TensorParam] = {t.name: t for t in checked.tensors}
+        self.tensors, self.barriers = kernel.collect(ops.Tensor), kernel.collect(ops.Barrier)
+        self.shared = {name: array.layout for name, array in kernel.collect(ops.Shared).items()}
+        self.parameters = list(kernel.collect(ops.Parameter).values())
         self.maps: dict[tuple[str, tuple[int, ...], bool], TensorMap] = {}
         self.pointers: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # for this kernel only: wgmma shapes
         self.choices: dict[str, None] = {}
         self.aligned: dict[str, None] = {}  # addressed by cp.async
-        self.exchanged_tensors = find_exchanged(checked)
+        self.exchanged_tensors = frozenset(name for name, t in self.tensors.items() if t.exchanged is not None)
         self.prepared: PreparedScalars = [], []  # numbers for handing out work items, computed before the CTA's first wait
-        self.frame: dict[SSAValue, str] = {
-            op.result: identifier(op.symbol.data) for op in kernel.body.block.ops if isinstance(op, ops.Parameter)
-        }
+        self.frame: dict[SSAValue, str] = {op.result: identifier(op.symbol.data) for op in self.parameters}
         self.queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
-        self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *checked.barriers)), "tile_count"}
+        self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *self.barriers)), "tile_count"}
         self._next_barrier = 1  # hardware barrier 0 is the whole CTA's
         self._named: dict[str, int] = {}
         self._worker_barriers: dict[str, int] = {}
@@ -59,14 +56,9 @@ class KernelContext:
 
         These are the barriers that are arrived at across the cluster, in a kernel whose CTAs may hand over data in tensors.
         """
-        if self.checked.cluster == 1 or not self.exchanged_tensors:
+        if self.cluster == 1 or not self.exchanged_tensors:
             return frozenset()
-        barriers = set()
-        for bound in self.checked.calls():
-            across = bound.args.get("cluster")
-            if bound.op.effects.arrives and isinstance(across, (Literal, Str)) and across.value:
-                barriers.add(root_name(bound.args[bound.op.effects.arrives]) or "")
-        return frozenset(barriers)
+        return find_cluster_barriers(self.kernel)
 
     @property
     def draws(self) -> bool:
@@ -74,13 +66,13 @@ class KernelContext:
         return self.queue is not None and self.queue.dynamic is not None
 
     # ---- services of the printers
-    def span(self, op: object) -> Span:
-        """Return the place in the program that an operation comes from."""
-        location = op.location if isinstance(op, Operation) else None
-        if not isinstance(location, FileLineColLoc):
-            return self.checked.origin.span
-        key = location.filename.data, location.line.data, location.column.data
-        return self.spans.get(key, self.checked.origin.span)
+    def span(self, op: object) -> Span | None:
+        """Return the place in the program that an operation comes from, else that of the kernel, if it is known."""
+        places = self.kernel.places
+        if places is None:
+            return None
+        span = places.find(op) if isinstance(op, Operation) else None
+        return places.find(self.kernel) if span is None else span
 
     def record_choice(self, text: str, span: Span | None) -> None:
         """Record a choice of the compiler for its report, once for each text and line."""
@@ -133,7 +125,7 @@ class KernelContext:
         return f"cuir::{function}({ident}, true, {', '.join(parts)})"
 
     # ---- hardware barriers
-    def _reserve_barriers(self, n: int, span: Span) -> int:
+    def _reserve_barriers(self, n: int, span: Span | None) -> int:
         """Reserve `n` hardware barriers and return the first.
 
         Raises: CuirError L004 if the CTA has no more.
@@ -147,17 +139,16 @@ class KernelContext:
 
     def reserve_named_barrier(self, name: str) -> int:
         """Return the first hardware barrier of a named barrier."""
-        barrier = self.checked.barriers[name]
         if name not in self._named:
-            self._named[name] = self._reserve_barriers(barrier.stages or 1, barrier.span)
+            barrier = self.barriers[name]
+            self._named[name] = self._reserve_barriers(barrier.stages, self.span(barrier))
         return self._named[name]
 
     def worker_barrier(self, role: ops.Role) -> str:
         """Return the hardware barrier that joins a warpgroup's four warps."""
         name = role.symbol.data
         if name not in self._worker_barriers:
-            span = next(r.span for r in self.checked.roles if r.name == name)
-            self._worker_barriers[name] = self._reserve_barriers(role.workers.data, span)
+            self._worker_barriers[name] = self._reserve_barriers(role.workers.data, self.span(role))
         first = self._worker_barriers[name]
         return str(first) if role.workers.data == 1 else f"{first} + {self.worker_index(role)}"
 
@@ -169,8 +160,3 @@ class KernelContext:
         if role.workers.data <= WARPS - warp:
             return f"(warp - {warp})" if warp else "warp"
         return f"(4 * (warpgroup - {warpgroup}) + warp - {warp})"
-
-    def count_arrivals(self, barrier: Barrier) -> int:
-        """Return the hardware arrivals that end a phase: one a warp."""
-        threads = next((r.threads for r in self.checked.roles if r.name == barrier.arrivers), 32)
-        return barrier.count * (WARPS if threads == 128 else 1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from xdsl.ir import Block, SSAValue
 
-from ...checking.checked import Checked
-from ...checking.resources import COLUMN_BYTES, LEAST_COLUMNS, TENSOR_MEMORY
 from ...ops.limits import count_pool_registers
+from ...syntax.types import COLUMN_BYTES, LEAST_COLUMNS, TENSOR_MEMORY
 from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
@@ -17,7 +16,7 @@ from ..ir import ops
 from ..ir.ir_types import dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
 from ..ir.synchronisation import ClusterSync
-from ..lowered import KERNEL, Cuda, TileRegisters, require_parameter_space
+from ..lowered import KERNEL, CudaText, TileRegisters
 from . import work_queues as queues
 from .address_sums import stride
 from .context import WARPS, KernelContext
@@ -40,15 +39,13 @@ class KernelPrinter(KernelContext):
     `single` names the roles that run on one lane of their warp.
     """
 
-    def __init__(
-        self, kernel: ops.Kernel, checked: Checked, facts: Facts, single: frozenset[str], spans: Mapping[tuple[str, int, int], Span]
-    ):
-        super().__init__(kernel, checked, facts, spans)
+    def __init__(self, kernel: ops.Kernel, facts: Facts, single: frozenset[str]):
+        super().__init__(kernel, facts)
         self.single = single
         self.tile_registers: list[TileRegisters] = []
 
     # ---- the file
-    def emit(self) -> Cuda:
+    def emit(self) -> CudaText:
         """Emit the file, with the span that each line comes from."""
         body = Writer()
         self.out = body
@@ -62,13 +59,12 @@ class KernelPrinter(KernelContext):
         frame = Writer()
         self.out = frame
         head, shared_bytes = self._emit_head(declared)
-        checked = self.checked
+        name, arch = self.kernel.symbol.data, self.kernel.arch.data
         prelude = self.target.render("\n".join([*head, body.text(), frame.text()]), self.functions)
         top = Writer()
-        top.line(f"// {checked.name} for {checked.arch}: made from CuIR by cuir.lowering; `// N: text` is line N of the program")
-        consts = ", ".join(f"{n}={v}" for n, v in checked.consts.items())
-        if consts:
-            top.line(f"// {consts}")
+        top.line(f"// {name} for {arch}: made from CuIR by cuir.lowering; `// N: text` is line N of the program")
+        if self.kernel.consts is not None:
+            top.line(f"// {self.kernel.consts.data}")
         top.line(self.target.all_headers)
         top.line(f"\n{QUALIFIERS}")
         for line in self.target.all_openings:
@@ -76,23 +72,23 @@ class KernelPrinter(KernelContext):
         top.line(f"namespace cuir {{\n{prelude}\n}}  // namespace cuir\n")
         lines = [*top.lines, *head, *frame.lines, *body.lines, "}"]
         spans: list[Span | None] = [*([None] * (len(top.lines) + len(head))), *frame.spans, *body.spans, None]
-        return Cuda(
-            checked.name,
-            checked.arch,
+        return CudaText(
+            name,
+            arch,
             "\n".join(lines) + "\n",
             tuple(spans),
-            checked.threads,
-            checked.cluster,
+            self.threads,
+            self.cluster,
             shared_bytes,
             tuple(self.maps.values()),
             tuple(self.pointers),
             self.draws,
-            tuple(s.name for s in checked.scalars),
-            checked.dims,
-            checked,
+            tuple(p.symbol.data for p in self.parameters if p.dim is None),
+            tuple(p.symbol.data for p in self.parameters if p.dim is not None),
             tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])),
             tuple(self.choices),
             tuple(self.tile_registers),
+            self.span(self.kernel),
         )
 
     def _emit_declarations(self) -> None:
@@ -147,32 +143,31 @@ class KernelPrinter(KernelContext):
 
         Raises: CuirError L005 if the CTA has too little shared memory.
         """
-        checked, out = self.checked, self.out
-        require_parameter_space(checked, [m.tensor for m in self.maps.values()], list(self.pointers), self.draws)
+        out = self.out
         params = [f"const __grid_constant__ CUtensorMap {m.name}" for m in self.maps.values()]
         for name in self.pointers:
             t = self.tensors[name]
-            const = "" if t.written else "const "
+            const = "const " if t.written is None else ""
             # other CTAs may write a tensor that the kernel both reads and writes between two of its reads: with
             # __restrict__ the compiler would move loads across barriers, or read through the texture path
             qualifier = "" if name in self.exchanged_tensors else "__restrict__ "
             params.append(f"{const}{MEMORY[t.dtype]}* {qualifier}{identifier(name)}")
-            if not t.scratch:
+            if t.scratch is None:
                 params += [f"const int64_t {stride(name, i)}" for i in range(len(t.dims) - 1)]
         if self.draws:
             params.append("unsigned* __restrict__ counter")
-        params += [f"const {CTYPE[s.dtype]} {identifier(s.name)}" for s in checked.scalars]
-        params += [f"const int {identifier(d)}" for d in checked.dims]
+        for p in sorted(self.parameters, key=lambda p: p.dim is not None):
+            params.append(f"const {CTYPE[dtype_of(p.result)]} {identifier(p.symbol.data)}")
         listed = ",\n    ".join(params)
         head = [
-            f"{KERNEL} __launch_bounds__({checked.threads}, 1)",
-            *f"{symbol(checked.name)}({listed}) {{".split("\n"),
+            f"{KERNEL} __launch_bounds__({self.threads}, 1)",
+            *f"{symbol(self.kernel.symbol.data)}({listed}) {{".split("\n"),
         ]
         out.depth = 1
-        for t in (t for name in self.pointers if (t := self.tensors[name]).scratch):
-            for i in reversed(range(len(t.dims) - 1)):  # it is contiguous
-                next_dim, factor = t.dims[i + 1], "" if i == len(t.dims) - 2 else f" * {stride(t.name, i + 1)}"
-                out.line(f"const int64_t {stride(t.name, i)} = {next_dim if isinstance(next_dim, int) else identifier(next_dim)}{factor};")
+        for name, dims in ((name, t.dims) for name in self.pointers if (t := self.tensors[name]).scratch is not None):
+            for i in reversed(range(len(dims) - 1)):  # it is contiguous
+                next_dim, factor = dims[i + 1], "" if i == len(dims) - 2 else f" * {stride(name, i + 1)}"
+                out.line(f"const int64_t {stride(name, i)} = {next_dim if isinstance(next_dim, int) else identifier(next_dim)}{factor};")
         out.line("extern __shared__ __align__(1024) uint8_t smem[];")
         out.line("[[maybe_unused]] const uint32_t smem_address = cute::cast_smem_ptr_to_uint(smem);")
         out.line("[[maybe_unused]] const int lane = threadIdx.x % 32;")
@@ -180,15 +175,14 @@ class KernelPrinter(KernelContext):
         out.line(
             "[[maybe_unused]] const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);"
         )
-        offset = -(-checked.shared_bytes // 16) * 16
+        offset = -(-self.kernel.shared_bytes // 16) * 16
         inits = []
-        for b in checked.barriers.values():
+        for name, b in self.barriers.items():
             if ops.entry(b.kind).traits.hardware:
                 continue
-            stages = b.stages or 1
-            out.line(f"uint64_t* const {identifier(b.name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
-            count = self.count_arrivals(b)
-            init = self.target.format_phrase("init mbarrier", identifier(b.name) + (" + i" if stages > 1 else ""), count)
+            stages = b.stages
+            out.line(f"uint64_t* const {identifier(name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
+            init = self.target.format_phrase("init mbarrier", identifier(name) + (" + i" if stages > 1 else ""), b.warps.data)
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else init)
             offset += 8 * stages
         if self.queue is not None:
@@ -201,7 +195,7 @@ class KernelPrinter(KernelContext):
         limit = self.target.limits.shared_bytes
         if offset > limit:
             message = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
-            raise CuirError.of("L005", message, checked.origin.span, "use fewer stages or smaller tiles")
+            raise CuirError.of("L005", message, self.span(self.kernel), "use fewer stages or smaller tiles")
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
@@ -210,7 +204,7 @@ class KernelPrinter(KernelContext):
                     out.line(text)
                 if inits:
                     out.line(self.target.format_phrase("fence of inits"))
-        cluster = checked.cluster > 1
+        cluster = self.cluster > 1
         if inits and cluster:
             out.line(self.target.format_phrase("arrive in cluster"))
         out.lines += declared.lines  # computed while other CTAs arrive
@@ -226,7 +220,7 @@ class KernelPrinter(KernelContext):
 
     def count_tensor_columns(self) -> int:
         """Return the columns of tensor memory that the kernel allocates: a power of two, or none."""
-        ends = [a.offset + a.nbytes - TENSOR_MEMORY for a in self.checked.shared.values() if a.offset >= TENSOR_MEMORY]
+        ends = [a.offset + a.nbytes - TENSOR_MEMORY for a in self.shared.values() if a.offset >= TENSOR_MEMORY]
         return max(LEAST_COLUMNS, 1 << (max(ends) // COLUMN_BYTES - 1).bit_length()) if ends else 0
 
     # ---- roles
@@ -256,9 +250,9 @@ class KernelPrinter(KernelContext):
 
     def _emit_group(self, members: Sequence[ops.Role]) -> None:
         """Emit the roles that share warpgroups, and so registers."""
-        out, launch = self.out, count_pool_registers(self.checked.threads) // self.checked.threads
+        out, launch = self.out, count_pool_registers(self.threads) // self.threads
         registers = next((r.registers.data for r in members if r.registers.data), None)
-        if registers is not None and registers != launch and len(self.checked.roles) > 1:
+        if registers is not None and registers != launch and len(self.kernel.roles) > 1:
             out.line(self.target.format_phrase("more registers" if registers > launch else "fewer registers", registers))
         for k, role in enumerate(members):
             printer = RolePrinter(self, role, role.symbol.data in self.single)

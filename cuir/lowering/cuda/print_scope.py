@@ -39,8 +39,8 @@ class Scope(ABC):
         """Return the variable of a stored value; the frame has none, as it declares scalars."""
         raise LookupError(value)
 
-    def span(self, op: object) -> Span:
-        """Return the place in the program that an operation comes from."""
+    def span(self, op: object) -> Span | None:
+        """Return the place in the program that an operation comes from, if it is known."""
         return self.kernel.span(op)
 
     def fragment(self, t: TileT) -> Fragment:
@@ -150,12 +150,10 @@ class RoleScope(Scope):
     @property
     def exchange_area(self) -> str:
         """Address of the worker's shared memory for exchanges between its warps."""
-        assert isinstance(self.role, ops.Role)
-        name = self.role.symbol.data
-        role = next(r for r in self.kernel.checked.roles if r.name == name)
-        assert role.exchanged, name
-        worker = "" if role.workers == 1 else f" + {self.kernel.worker_index(self.role)} * {role.exchanged}"
-        return f"smem_address + {role.exchange}{worker}"
+        role = self.role
+        assert isinstance(role, ops.Role) and role.exchange is not None and role.exchanged is not None, role
+        worker = "" if role.workers.data == 1 else f" + {self.kernel.worker_index(role)} * {role.exchanged.data}"
+        return f"smem_address + {role.exchange.data}{worker}"
 
     @property
     def first_lane(self) -> str:

@@ -59,7 +59,7 @@ def next_item(queue: machine.Queue, t: str) -> str:
 def emit_unit_loop(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
     """Emit the head and the tail of a role's loop over the work items; the body is emitted inside."""
     out, queue, t = role.out, machine.queue_of(op), role.name(op.turn)
-    first, step = strides(role.kernel.checked.cluster)
+    first, step = strides(role.kernel.cluster)
     lines: list[str] = []
     if queue is None:
         head = f"for (int {t} = {first}; {t} < tile_count; {t} += {step})"
@@ -140,7 +140,7 @@ class RolePrinter(RoleScope):
     def available_registers(self) -> int:
         """Registers of a thread: those of the role, or those of the launch."""
         assert isinstance(self.role, ops.Role)
-        return self.role.registers.data or count_pool_registers(self.kernel.checked.threads) // self.kernel.checked.threads
+        return self.role.registers.data or count_pool_registers(self.kernel.threads) // self.kernel.threads
 
     def estimate_registers(self) -> TileRegisters:
         """Return the registers of a thread that the role's tiles take at once."""

@@ -204,14 +204,14 @@ class Writer:
             self.lines.append(part if directive or not part else "  " * self.depth + part)
             self.spans.append(self.span)
 
-    def mark(self, span: Span) -> None:
+    def mark(self, span: Span | None) -> None:
         """Start a statement of the CuIR text.
 
-        Emits a comment with its line number and text, once for consecutive statements of one line.
+        Emits a comment with its line number and text, once for consecutive statements of one line, if its place is known.
         """
-        repeated = self.span is not None and (self.span.source, self.span.line) == (span.source, span.line)
+        repeated = self.span is not None and span is not None and (self.span.source, self.span.line) == (span.source, span.line)
         self.span = span
-        if repeated:
+        if span is None or repeated:
             return
         text = span.source.line(span.line).strip()
         self.line(f"// {span.line}: {text}".rstrip("\\ ") or "//")

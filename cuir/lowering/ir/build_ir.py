@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr, UnitAttr
+from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.contraction import collect_exact
+from ...checking.tensor_modes import find_exchanged
 from ...checking.views import Drop, make_view
 from ...ops.base import Op, Param
 from ...ops.expressions import operator, subscript, traits
@@ -29,6 +30,7 @@ from . import ir_types as types
 from . import ops
 from .asynchronous_products import Wait, Waits, collect_waits
 from .ir_walk import every, last
+from .places import Key, Places, make_key, make_location
 
 
 def build(checked: Checked) -> ops.Kernel:
@@ -42,10 +44,13 @@ def _hint(name: str) -> str:
 
 
 class _Builder:
-    """Appends operations to a block, with the location of the statement that they come from."""
+    """Appends operations to a block, with the location of the statement that they come from.
 
-    def __init__(self, block: Block, span: Span | None = None):
-        self.block, self.span = block, span
+    `places` collects the spans of locations.
+    """
+
+    def __init__(self, block: Block, places: dict[Key, Span], span: Span | None = None):
+        self.block, self.places, self.span = block, places, span
 
     @property
     def span(self) -> Span | None:
@@ -54,8 +59,11 @@ class _Builder:
 
     @span.setter
     def span(self, span: Span | None) -> None:
-        self._span = span
-        self._location = None if span is None else FileLineColLoc(StringAttr(span.source.name), IntAttr(span.line), IntAttr(span.column))
+        self._span, self._location = span, None
+        if span is not None:
+            key = make_key(span)
+            self.places.setdefault(key, span)
+            self._location = make_location(key)
 
     def add(self, op: Operation, hint: str | None = None) -> SSAValue:
         """Append an operation, and return its first result."""
@@ -77,12 +85,15 @@ class _Kernel:
     def __init__(self, checked: Checked):
         self.checked = checked
         self.frame: dict[str, SSAValue] = {}
+        self.places: dict[Key, Span] = {}
 
     def build(self) -> ops.Kernel:
         checked, block = self.checked, Block()
-        to = _Builder(block)
+        to = _Builder(block, self.places)
+        exchanged = find_exchanged(checked)
         for t in checked.tensors:
-            words = [word for word, holds in (("written", t.written), ("scratch", t.scratch)) if holds]
+            flags = {"written": t.written, "scratch": t.scratch, "exchanged": t.name in exchanged}
+            words = [word for word, holds in flags.items() if holds]
             properties: dict[str, Attribute] = {"symbol": StringAttr(t.name), **{word: UnitAttr() for word in words}}
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
@@ -93,11 +104,16 @@ class _Kernel:
             properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
             self._declare(to, d, ops.Parameter(properties=properties, result_types=[types.scalar(I32)]))
         for a in checked.shared.values():
+            to.span = a.span
             properties = {"symbol": StringAttr(a.name), "offset": IntAttr(a.offset)}
             self._declare(to, a.name, ops.Shared(properties=properties, result_types=[types.from_language(a.type)]))
         for b in checked.barriers.values():
-            properties = {"symbol": StringAttr(b.name), "count": IntAttr(b.count)}
+            to.span = b.span
+            threads = next((r.threads for r in checked.roles if r.name == b.arrivers), 32)
+            warps = b.warps if b.hardware else b.count * (threads // 32)
+            properties = {"symbol": StringAttr(b.name), "count": IntAttr(b.count), "warps": IntAttr(warps)}
             self._declare(to, b.name, ops.Barrier(properties=properties, result_types=[types.from_language(b.type)]))
+        to.span = None
         frame = _Body(self.checked, to, self.frame)
         for stmt in checked.declarations:
             if isinstance(stmt, Assign) and isinstance(checked.declared.get(stmt.targets[0]), Scalar):
@@ -118,11 +134,16 @@ class _Kernel:
                 "cluster": IntAttr(checked.cluster),
                 "cluster_x": IntAttr(checked.cluster_x),
                 "threads": IntAttr(checked.threads),
+                **({"consts": StringAttr(consts)} if (consts := ", ".join(f"{n}={v}" for n, v in checked.consts.items())) else {}),
+                "places": Places(self.places),
             },
             regions=[Region(block)],
         )
         for parameter in _find_index_parameters(kernel):
             parameter.properties["judged"] = UnitAttr()
+        origin = make_key(checked.origin.span)
+        self.places.setdefault(origin, checked.origin.span)
+        kernel.location = make_location(origin)
         kernel.verify()
         return kernel
 
@@ -135,7 +156,7 @@ class _Kernel:
         if role.index:
             block.args[0].name_hint = _hint(role.index)
             env[role.index] = block.args[0]
-        body = _Body(self.checked, _Builder(block, role.span), env, collect_waits(self.checked, role))
+        body = _Body(self.checked, _Builder(block, self.places, role.span), env, collect_waits(self.checked, role))
         body.statements(role.body)
         body.to.put(ops.end())
         to.span = role.span
@@ -145,6 +166,7 @@ class _Kernel:
             "registers": role.registers or 0,
             "warpgroup": role.warpgroup,
             "warp": role.warp,
+            **({"exchange": role.exchange, "exchanged": role.exchanged} if role.exchanged else {}),
         }
         to.put(
             ops.Role(properties={"symbol": StringAttr(role.name)} | {k: IntAttr(n) for k, n in numbers.items()}, regions=[Region(block)])
@@ -256,7 +278,7 @@ class _Body:
         return start, stop, step
 
     def _make_inner(self, block: Block) -> _Body:
-        return _Body(self.checked, _Builder(block, self.to.span), self.env, self.waits)
+        return _Body(self.checked, _Builder(block, self.to.places, self.to.span), self.env, self.waits)
 
     def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
         for name, value in zip(names, values, strict=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, OpResult, Region, SSAValue
@@ -28,9 +28,10 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ...syntax.types import I32
+from ...syntax.types import I32, TENSOR_MEMORY, DType, SharedLayout
 from .ir_types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
 from .operand_access import all_operands, parse_operand, parse_operands, print_operands
+from .places import Places
 
 
 class Declaration(IRDLOperation):
@@ -69,19 +70,41 @@ class Declaration(IRDLOperation):
         return cls(operands=operands, properties=properties, result_types=[parser.parse_type()])
 
 
+D = TypeVar("D", bound=Declaration)
+
+
 @irdl_op_definition
 class Tensor(Declaration):
     """A tensor parameter.
 
-    `written`: the kernel stores to it; `scratch`: the launch allocates it, contiguous.
+    Attributes:
+        written: The kernel stores to it.
+        scratch: The launch allocates it, contiguous.
+        exchanged: Workers may exchange data through it: it has accesses of more kinds than one.
     """
 
     name = "tile.tensor"
     symbol = prop_def(StringAttr)
     written = opt_prop_def(UnitAttr)
     scratch = opt_prop_def(UnitAttr)
+    exchanged = opt_prop_def(UnitAttr)
     result = result_def(TensorT)
-    WORDS: ClassVar = ("written", "scratch")
+    WORDS: ClassVar = ("written", "scratch", "exchanged")
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its elements."""
+        return self._type.element
+
+    @property
+    def dims(self) -> tuple[int | str, ...]:
+        """Number, or name, of each dim."""
+        return self._type.sizes
+
+    @property
+    def _type(self) -> TensorT:
+        assert isinstance(self.result.type, TensorT)
+        return self.result.type
 
 
 @irdl_op_definition
@@ -109,16 +132,39 @@ class Shared(Declaration):
     result = result_def(SharedT)
     WORDS: ClassVar = ("offset",)
 
+    @property
+    def layout(self) -> SharedLayout:
+        """The place of its elements."""
+        t = self.result.type
+        assert isinstance(t, SharedT)
+        return SharedLayout(self.symbol.data, t.element, tuple(int(d) for d in t.sizes), self.offset.data)
+
 
 @irdl_op_definition
 class Barrier(Declaration):
-    """A barrier, or a ring of them: `count` workers arrive (mbarrier) or take part (named_barrier)."""
+    """A barrier, or a ring of them: `count` workers arrive (mbarrier) or take part (named_barrier).
+
+    `warps`: warps of these workers, each of which arrives once.
+    """
 
     name = "tile.barrier"
     symbol = prop_def(StringAttr)
     count = prop_def(IntAttr)
+    warps = prop_def(IntAttr)
     result = result_def(BarrierT)
-    WORDS: ClassVar = ("count",)
+    WORDS: ClassVar = ("count", "warps")
+
+    @property
+    def kind(self) -> str:
+        """The name of its entry in the table."""
+        assert isinstance(self.result.type, BarrierT)
+        return self.result.type.kind.data
+
+    @property
+    def stages(self) -> int:
+        """Barriers of the ring, or 1."""
+        assert isinstance(self.result.type, BarrierT)
+        return self.result.type.stages.data or 1
 
 
 @irdl_op_definition
@@ -409,18 +455,23 @@ def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
 
 
 class _Named(IRDLOperation):
-    """name "symbol" word=value ... { body }. `WORDS`: the properties in the order of the text."""
+    """name "symbol" word=value ... { body }.
+
+    `WORDS`: the properties in the order of the text; those of `OPTIONAL` may be absent.
+    """
 
     if TYPE_CHECKING:
         symbol: StringAttr
         body: Region
     WORDS: ClassVar[tuple[str, ...]] = ()
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
 
     def print(self, printer: Printer) -> None:
         printer.print_string(f' "{self.symbol.data}"')
         for name in self.WORDS:
-            data = self.properties[name].data  # type: ignore[attr-defined]
-            printer.print_string(f" {name}={data}" if isinstance(data, int) else f' {name}="{data}"')
+            if name in self.properties:
+                data = self.properties[name].data  # type: ignore[attr-defined]
+                printer.print_string(f" {name}={data}" if isinstance(data, int) else f' {name}="{data}"')
         printer.print_string(" ")
         printer.print_region(self.body)
 
@@ -428,7 +479,10 @@ class _Named(IRDLOperation):
     def parse(cls, parser: Parser) -> Self:
         properties: dict[str, Attribute] = {"symbol": StringAttr(parser.parse_str_literal())}
         for name in cls.WORDS:
-            parser.parse_keyword(name)
+            if name not in cls.OPTIONAL:
+                parser.parse_keyword(name)
+            elif parser.parse_optional_keyword(name) is None:
+                continue
             parser.parse_punctuation("=")
             text = parser.parse_optional_str_literal()
             properties[name] = StringAttr(text) if text is not None else IntAttr(parser.parse_integer())
@@ -437,7 +491,10 @@ class _Named(IRDLOperation):
 
 @irdl_op_definition
 class Role(_Named):
-    """A role: `workers` workers of `threads` threads each run its body, which takes the worker's index."""
+    """A role: `workers` workers of `threads` threads each run its body, which takes the worker's index.
+
+    Warps of a worker exchange values through `exchanged` bytes of shared memory, from `exchange` on for the first worker.
+    """
 
     name = "tile.role"
     symbol = prop_def(StringAttr)
@@ -446,13 +503,19 @@ class Role(_Named):
     registers = prop_def(IntAttr)  # of a thread; 0: those of the launch
     warpgroup = prop_def(IntAttr)  # of its first warp
     warp = prop_def(IntAttr)
+    exchange = opt_prop_def(IntAttr)
+    exchanged = opt_prop_def(IntAttr)
     body = region_def("single_block")
-    WORDS: ClassVar = ("workers", "threads", "registers", "warpgroup", "warp")
+    WORDS: ClassVar = ("workers", "threads", "registers", "warpgroup", "warp", "exchange", "exchanged")
+    OPTIONAL: ClassVar = ("exchange", "exchanged")
 
 
 @irdl_op_definition
 class Kernel(_Named):
-    """A kernel: declarations, then roles."""
+    """A kernel: declarations, then roles.
+
+    `consts`: its compile-time constants, for readers. `places`: the spans of its operations' locations.
+    """
 
     name = "tile.kernel"
     symbol = prop_def(StringAttr)
@@ -460,13 +523,28 @@ class Kernel(_Named):
     cluster = prop_def(IntAttr)  # CTAs
     cluster_x = prop_def(IntAttr)  # of these, side by side along x
     threads = prop_def(IntAttr)  # of a CTA
+    consts = opt_prop_def(StringAttr)
+    places = opt_prop_def(Places)
     body = region_def("single_block")
-    WORDS: ClassVar = ("arch", "cluster", "cluster_x", "threads")
+    WORDS: ClassVar = ("arch", "cluster", "cluster_x", "threads", "consts")
+    OPTIONAL: ClassVar = ("consts",)
 
     @property
     def roles(self) -> list[Role]:
         """The roles, in the order of the text."""
         return [op for op in self.body.block.ops if isinstance(op, Role)]
+
+    def collect(self, kind: type[D]) -> dict[str, D]:
+        """Return the declarations of a kind by their names, in the order of the text."""
+        return {op.symbol.data: op for op in self.body.block.ops if isinstance(op, kind)}
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that arrays and the exchanges of roles take, without barriers."""
+        layouts = [array.layout for array in self.collect(Shared).values()]
+        ends = [a.offset + a.nbytes for a in layouts if a.offset < TENSOR_MEMORY]
+        ends += [r.exchange.data + r.exchanged.data * r.workers.data for r in self.roles if r.exchange and r.exchanged]
+        return max(ends, default=0)
 
     def declaration(self, symbol: str) -> Declaration:
         """Return the program's declaration of a tensor, shared array, barrier or number, by its name."""

@@ -23,12 +23,10 @@ from typing import Any, Protocol
 import torch
 from xdsl.ir import Operation
 
-from ...checking.checked import SharedAlloc
 from ...ops.meaning import Value
 from ...ops.meaning.tiles import HELD_DTYPES, add_at, add_atomically, add_by_engine
-from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType
+from ...syntax.types import BOOL, DTYPES, I32, PANEL_BYTES, DType, SharedLayout
 from ...text.phrases import count_noun
-from ...text.source import Source, Span
 
 Frame = list[Any]  # the worker, and its value of each SSA value of the IR
 Waiting = Generator["Wait", None, None]
@@ -204,7 +202,6 @@ class UnitsOfCluster:
 
 
 POISON: dict[DType, float | int | bool] = {d: math.nan if d.is_float else {I32: -0x21524111, BOOL: True}[d] for d in DTYPES.values()}
-_NOWHERE = Span(Source("", ""), 0, 0, 0, 0)
 
 
 # ---- shared memory
@@ -216,7 +213,7 @@ class SharedArray:
 
     def __init__(self, name: str, dtype: DType, dims: Sequence[int], offset: int, cluster: list[SharedArray]):
         self.name, self.dtype, self.dims, self.cluster = name, dtype, tuple(dims), cluster
-        self.layout = SharedAlloc(name, dtype, self.dims, offset, None, _NOWHERE)
+        self.layout = SharedLayout(name, dtype, self.dims, offset)
         self.values = torch.full(self.dims, POISON[dtype], dtype=HELD_DTYPES[dtype])
         self.over: list[SharedArray] = []  # arrays of this CTA that share bytes with it
         self.places: dict[object, SharedPlace] = {}
@@ -291,7 +288,7 @@ class SharedPlace:
             values.masked_fill_(mask_of_bytes, poison)
 
 
-def _compute_addresses(layout: SharedAlloc) -> torch.Tensor:
+def _compute_addresses(layout: SharedLayout) -> torch.Tensor:
     """Return the first byte of each element.
 
     The chunks of a panel's row are in order, since no view separates them.

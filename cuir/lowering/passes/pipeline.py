@@ -9,7 +9,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
+from ...text.diagnostics import CuirError
 from ..ir import ops
+from ..ir.ir_text import State
 from . import (
     assign_layouts,
     branch_on_warp_votes,
@@ -70,6 +72,7 @@ class Pass:
         return bool(getattr(self.module, "ROUNDING", False))
 
 
+BUILD = "build"  # the name of the state before any pass
 CLEAN = (
     Pass(simplify, "fold constants; give equivalent expressions one form", needed=True),
     Pass(eliminate_common_subexpressions, "compute equal values once"),
@@ -114,15 +117,31 @@ def optional_passes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(p.name for p in PASSES if not p.needed))
 
 
-def select_passes(without: Collection[str] = ()) -> Iterator[tuple[int, Pass]]:
-    """Yield the passes that run without those named, each with its number in the pipeline, from 1."""
-    for number, p in enumerate(PASSES, 1):
+def select_passes(without: Collection[str] = (), after: int = 0) -> Iterator[tuple[int, Pass]]:
+    """Yield the passes that run without those named, behind number `after`, each with its number in the pipeline, from 1."""
+    for number, p in enumerate(PASSES[after:], after + 1):
         if p.needed or p.name not in without:
             yield number, p
 
 
-def optimise(kernel: ops.Kernel, without: Collection[str] = ()) -> None:
-    """Run the passes on a kernel, in place."""
-    for _, p in select_passes(without):
+def optimise(kernel: ops.Kernel, without: Collection[str] = (), after: int = 0) -> None:
+    """Run the passes on a kernel, in place: those behind number `after`."""
+    for _, p in select_passes(without, after):
         p.run(kernel)
     kernel.verify()
+
+
+def continue_passes(kernel: ops.Kernel, state: State, without: Collection[str] = ()) -> None:
+    """Run the passes that follow the state of a kernel, in place.
+
+    Raises: CuirError L014 for a state of another pipeline than this one.
+    """
+    names = [BUILD, *(p.name for p in PASSES)]
+    if not 0 <= state.number < len(names) or names[state.number] != state.name:
+        raise CuirError.of(
+            "L014",
+            f"expected one of the {len(PASSES)} passes after {BUILD}, found {state.number}, `{state.name}`, as the last one that ran",
+            state.span,
+            "`cuir lower PROGRAM --stages FOLDER` of this version writes it anew; `cuir lower --passes` lists the passes",
+        )
+    optimise(kernel, {*state.without, *without}, state.number)

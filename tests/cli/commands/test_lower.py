@@ -119,6 +119,27 @@ def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
     assert "attributes {inlined}" in texts[-1] and "attributes" not in texts[0]
 
 
+def test_an_ir_file_gives_the_cuda_of_its_program(cuir: Callable, tmp_path: Path) -> None:
+    cuir(*ARGV, "--stages", tmp_path)
+    expected, last = cuir(*ARGV).out, sorted(tmp_path.glob("*.ir"))[-1]
+    for file in (tmp_path / "00-build.ir", last):
+        assert cuir("lower", file).out == expected
+    assert cuir("lower", last, "--json").json["source"] == expected
+    assert cuir("lower", last, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text(encoding="utf-8") == expected
+    for option in (("-c", "D=64"), ("--validate",), ("--launch",), ("--stages", tmp_path / "more"), ("-k", "flash_fwd")):
+        refused = cuir("lower", last, *option)
+        assert refused.code == 2 and "needs the program" in refused.err
+
+
+def test_an_ir_file_continues_without_a_pass(cuir: Callable, tmp_path: Path) -> None:
+    cuir(*ARGV, "--stages", tmp_path, "--without", "pin_waits")
+    file = tmp_path / "00-build.ir"
+    assert file.read_text(encoding="utf-8").startswith('after 0 "build" without "pin_waits"\n')
+    assert (
+        cuir("lower", file, "--without", "defer_row_sums").out == cuir(*ARGV, "--without", "pin_waits", "--without", "defer_row_sums").out
+    )
+
+
 def test_stages_as_json(cuir: Callable, tmp_path: Path) -> None:
     (tmp_path / "77-simplify.ir").write_text("of another program")
     (tmp_path / "mine.txt").write_text("kept")

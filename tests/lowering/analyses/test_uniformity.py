@@ -19,7 +19,7 @@ tile.kernel "k" arch="sm_90a" cluster=2 cluster_x=2 threads=128 {
   %n = tile.parameter "n" : !tile.scalar<i32>
   %M = tile.parameter "M" dim : !tile.scalar<i32>
   %s = tile.shared "s" offset=0 : !tile.shared<i32, 64>
-  %bar = tile.barrier "bar" count=1 : !tile.barrier<mbarrier, 0>
+  %bar = tile.barrier "bar" count=1 warps=1 : !tile.barrier<mbarrier, 0>
   %four = tile.constant 4 : !tile.scalar<i32>
   %work = tile.units "work"(%M) : !tile.units_of_work
 """

@@ -32,7 +32,7 @@ def print_role(body: str) -> str:
     checked = program(HEAD + "".join(f"        {line}\n" for line in body.split("\n")))
     kernel = clean(checked)
     insert_synchronisation.run(kernel)
-    source = KernelPrinter(kernel, checked, Facts(kernel), frozenset(), {}).emit().source
+    source = KernelPrinter(kernel, Facts(kernel), frozenset()).emit().source
     return source[source.index("// ---- role one") :]
 
 

@@ -23,7 +23,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {{
   %X = tile.tensor "X" : !tile.tensor<f16, 128, 64>
   %Y = tile.tensor "Y" written : !tile.tensor<f32, 128, 64>
   %s = tile.shared "s" offset=0 : !tile.shared<f16, 64, 64>
-  %full = tile.barrier "full" count=1 : !tile.barrier<mbarrier, 0>
+  %full = tile.barrier "full" count=1 warps=1 : !tile.barrier<mbarrier, 0>
   {before}
   tile.role "all" workers=1 threads={threads} registers=0 warpgroup=0 warp=0 {{
   ^bb0(%w: !tile.scalar<i32>):

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from cuir.checking.checker import check
 from cuir.lowering.ir import ir_types as types
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_evaluator import evaluate
-from cuir.lowering.ir.ir_text import parse, show
+from cuir.lowering.ir.ir_text import State, parse, read, show, show_file
 from cuir.lowering.layouts.tile_layouts import PARTIAL
+from cuir.syntax.parser import parse as parse_program
 from cuir.syntax.types import BOOL, F32, I32
+from cuir.text.diagnostics import CuirError
+from cuir.text.source import Span
 from tests.lowering.conftest import kernel
 from tests.lowering.ir import cases
 from tests.lowering.ir.test_ir_evaluator import differing
@@ -127,6 +136,87 @@ def test_the_frame_of_these_is_valid() -> None:
 def test_broken_ir_is_refused(body: str, message: str) -> None:
     with pytest.raises(VerifyException, match=message.replace("(", r"\(").replace(")", r"\)")):
         parse(WHOLE.replace("BODY", body))
+
+
+# ---- files
+INLINED = """\
+@func
+def twice(x):
+    y = x + x
+    return y
+
+@kernel(arch="sm_90a")
+def k(X: Global[f32, 64], Y: Global[f32, 64], n: i32):
+    s, full = shared(f32, [64, 64]), mbarrier(2)
+    with role("größe", warpgroups=1):
+        i = twice(n)
+        j = twice(i)
+        for t in range(i + j):
+            store(Y[rows(64)], X[rows(64)] + cast(t, f32))
+"""
+
+
+def test_a_file_holds_the_places_of_the_program() -> None:
+    kernel = build(check(parse_program(INLINED, 'a "b".cuir')))
+    text = show_file(kernel, State(3, "p", ("a", "b")))
+    repeated, state = read(text, "x.ir")
+    assert state == State(3, "p", ("a", "b")) and show_file(repeated, state) == text
+    assert kernel.places is not None and repeated.places is not None
+
+    def describe(span: Span | None) -> list[tuple[object, ...]]:
+        own = [] if span is None else [(span.source.name, span.line, span.column, span.end_line, span.end_column, span.text())]
+        return own + ([] if span is None or span.via is None else describe(span.via))
+
+    spans = [
+        (describe(kernel.places.find(a)), describe(repeated.places.find(b))) for a, b in zip(kernel.walk(), repeated.walk(), strict=True)
+    ]
+    assert all(a == b for a, b in spans)
+    assert max(len(a) for a, _ in spans) == 2 and sum(bool(a) for a, _ in spans) > 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        ("after 3", "after three", (1, 7), "Expected integer literal"),
+        ("tile.kernel", "tile.colonel", (4, 14), "Operation tile.colonel is not registered"),
+        ('role "größe" workers=1', 'role "größe"', (13, 21), "Expected"),
+        ('"store"(place', '"shop"(place', None, "there is no primitive `shop`"),
+        ("places {", "spaces {", None, "expected the end of the file, found spaces"),
+        ("via 0:10", "via 7:10", None, "expected the number of a file, less than 1, found 7"),
+        ("tile.scalar<i32>", "tile.scalar<i64>", None, "expected a dtype"),
+    ],
+)
+def test_a_file_that_is_no_ir_is_refused_at_its_place(old: str, new: str, place: tuple[int, int] | None, message: str) -> None:
+    text = inlined_text()
+    assert old in text
+    with pytest.raises(CuirError) as caught:
+        read(text.replace(old, new, 1), "x.ir")
+    (result,) = caught.value.diagnostics
+    assert result.code == "L014" and message in result.message and result.span is not None and str(result.span).startswith("x.ir:")
+    line = text.replace(old, new, 1).split("\n")[result.span.line - 1]
+    assert new.split()[0].strip('"').split("(")[0] in line or place is not None
+    assert place is None or (result.span.line, result.span.column) == place
+
+
+@functools.cache
+def inlined_text() -> str:
+    return show_file(build(check(parse_program(INLINED, "k.cuir"))), State(3, "p"))
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_damaged_files_are_read_or_refused(data: st.DataObject) -> None:
+    """Whatever words are lost, doubled or exchanged, nothing but a named error comes out."""
+    words = re.split(r"(\W)", inlined_text())
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = (data.draw(st.integers(0, len(words) - 1)) for _ in range(2))
+        words[i : i + 1] = data.draw(st.sampled_from([[], [words[i]] * 2, [words[j]], ["\x00"], ['"']]))
+    try:
+        kernel, _ = read("".join(words))
+    except CuirError as error:
+        assert [d.code for d in error.diagnostics] == ["L014"] and error.diagnostics[0].span is not None
+    else:
+        kernel.verify()
 
 
 @pytest.mark.parametrize(

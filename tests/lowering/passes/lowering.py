@@ -84,7 +84,7 @@ def cuda(checked: Checked, passes: Sequence[Pass] = ALL) -> Cuda:
     ir = after(build(checked), passes)
     inline_elementwise.run(ir)
     select_instructions.run(ir)
-    return KernelPrinter(ir, checked, Facts(), frozenset(), {}).emit()
+    return KernelPrinter(ir, Facts(), frozenset()).emit()
 
 
 # ---- IR texts

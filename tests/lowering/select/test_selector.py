@@ -85,6 +85,6 @@ def test_a_target_adds_a_way_by_a_function_with_its_code(monkeypatch: pytest.Mon
     chosen = [found for op in every(kernel) if isinstance(op, ops.Perform) and op.op == "load" and (found := find_selection(op))]
     assert [s.way for s in chosen] == ["elements", "bulk words", "ldmatrix"]
     monkeypatch.setattr(context, "target_of", lambda arch: toy)
-    text = print_kernel(kernel, checked).source
+    text = print_kernel(kernel).source
     assert text.count("toy_load(") == 1 and text.count("cuir::load_matrix(") == 1
     assert "toy_load" not in lower(checked).source

@@ -331,7 +331,7 @@ def store_number(role: RolePrinter, place: SSAValue, value: SSAValue, adds: bool
     """Emit a store, or an addition, of a scalar by one lane."""
     name, indices = role.places.elements(place)
     text = strip(role.elements.scalar(value))
-    if name in role.kernel.checked.shared:
+    if name in role.kernel.shared:
         address = role.places.shared_element(name, indices)
         role.out.line(f"{role.first_lane}cuir::put<{MEMORY[dtype_of(value)]}>({address}, {text});")
         return

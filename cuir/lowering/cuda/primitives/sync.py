@@ -40,7 +40,7 @@ def _emit_named(role: RolePrinter, op: ops.Perform, function: str) -> None:
     number = str(role.kernel.reserve_named_barrier(name))
     if isinstance(value.owner, ops.At):
         number = f"{number} + {role.elements.scalar(value.owner.starts[0])}"
-    threads = role.kernel.checked.barriers[name].warps * 32
+    threads = role.kernel.barriers[name].warps.data * 32
     role.out.line(f"cuir::{function}({number}, {threads});")
 
 
@@ -59,9 +59,8 @@ def named_arrive(role: RolePrinter, op: ops.Perform) -> None:
 @prints("sync")
 def sync(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a barrier of all workers of the CTA."""
-    checked = role.kernel.checked
-    threads = sum(r.workers * r.threads for r in checked.roles)
-    whole = threads == checked.threads
+    threads = sum(r.workers.data * r.threads.data for r in role.kernel.kernel.roles)
+    whole = threads == role.kernel.threads
     role.out.line("__syncthreads();" if whole else f"cuir::bar_sync(0, {threads});  // the padding warps of a role do not take part")
 
 

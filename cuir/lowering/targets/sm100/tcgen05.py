@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ....checking.resources import COLUMN_BYTES, TENSOR_MEMORY
-from ....syntax.types import BF16, F16
+from ....syntax.types import BF16, COLUMN_BYTES, F16, TENSOR_MEMORY
 from ...cuda.operator_text import strip
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers

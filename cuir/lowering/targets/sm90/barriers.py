@@ -5,6 +5,8 @@ Counts in workers are counts of warps here: each warp of a worker arrives once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...cuda.operator_text import Operation, strip
@@ -15,11 +17,6 @@ from ...ir.synchronisation import ProxyFence
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from ....checking.checked import Checked
-
 PRINTERS = Printers()
 
 
@@ -49,7 +46,7 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
 @PRINTERS.prints("mbarrier.arrive")
 def arrive(role: RolePrinter, op: ops.Perform) -> None:
     """Emit an arrival, in one CTA or in several of the cluster."""
-    bar, ctas = barrier(role, op.arg("bar")), select_ctas(role.kernel.checked, op.const("cluster", False))
+    bar, ctas = barrier(role, op.arg("bar")), select_ctas(role.kernel.kernel, op.const("cluster", False))
     if role.single:
         _keep_reads_before(role)
     if ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers:
@@ -107,9 +104,10 @@ class CtaLine:
     mask: str
 
 
-def select_ctas(checked: Checked, along: bool | str) -> CtaLine | None:
+def select_ctas(kernel: ops.Kernel, along: bool | str) -> CtaLine | None:
     """Return the CTAs that `along` names, or None for the CTA itself."""
-    size, across = checked.cluster, checked.cluster_x
+    size: int = kernel.cluster.data
+    across: int = kernel.cluster_x.data
     count = {"x": across, "y": size // across}.get(str(along), size if along else 1)
     if count == 1:
         return None

@@ -28,7 +28,7 @@ PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span) -> str:
+def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span | None) -> str:
     """Return the name of a tensor map, registering it if it is new.
 
     Raises: CuirError L003 if the tensor has too many dims.
@@ -95,7 +95,7 @@ def _make_copies(role: RolePrinter, op: ops.Perform) -> list[str]:
     name, rank, pieces = _split_into_panels(role, op)
     bar = barrier(role, op.arg("bar"))
     hint = f"uint64_t(cute::TMA::CacheHintSm90::{HINTS[op.const('hint', 'evict_normal')]})"
-    ctas = select_ctas(role.kernel.checked, op.const("cluster", False))
+    ctas = select_ctas(role.kernel.kernel, op.const("cluster", False))
     mask = f"uint16_t({ctas.mask}), " if ctas is not None else ""
     function = f"cute::SM90_TMA_LOAD_{'MULTICAST_' if ctas is not None else ''}{rank}::copy"
     return [f"{function}(&{name}, {bar}, {mask}{hint}, {address}, {coordinates});" for address, coordinates in pieces]

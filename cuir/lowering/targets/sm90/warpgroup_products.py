@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import Operation, SSAValue
 
-from ....checking.checked import SharedAlloc
-from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, PANEL_BYTES, DType
+from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, PANEL_BYTES, DType, SharedLayout
 from ...cuda.address_sums import make_unsupported_error
 from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
@@ -32,7 +31,7 @@ class Operand:
     the outer one (`.T` of the memory is read).
     """
 
-    alloc: SharedAlloc
+    alloc: SharedLayout
     k_major: bool
 
     @property
