@@ -30,7 +30,7 @@ from . import ir_types as types
 from . import ops
 from .asynchronous_products import Wait, Waits, collect_waits
 from .ir_walk import every, last
-from .places import Key, Places, make_key, make_location
+from .program_places import Key, Places, make_key, make_location
 
 
 def build(checked: Checked) -> ops.Kernel:

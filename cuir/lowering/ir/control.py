@@ -31,7 +31,7 @@ from xdsl.utils.exceptions import VerifyException
 from ...syntax.types import I32, TENSOR_MEMORY, DType, SharedLayout
 from .ir_types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
 from .operand_access import all_operands, parse_operand, parse_operands, print_operands
-from .places import Places
+from .program_places import Places
 
 
 class Declaration(IRDLOperation):

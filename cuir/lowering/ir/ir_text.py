@@ -24,7 +24,7 @@ from . import machine_ops, machine_tiles, ops, row_parts, synchronisation
 from . import machine_ops as machine
 from .ir_types import TYPES
 from .ops import Kernel
-from .places import Places, make_location
+from .program_places import Places, make_location
 
 
 @functools.cache
