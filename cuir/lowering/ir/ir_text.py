@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FileLineColLoc, LocationAttr, UnknownLoc
+from xdsl.dialects.builtin import Builtin, FileLineColLoc, LocationAttr, UnknownLoc
 from xdsl.ir import Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -212,6 +213,7 @@ def parse(text: str) -> Kernel:
 
 def _make_parser(text: str, name: str) -> _TextParser:
     context = Context()
+    context.load_dialect(Builtin)  # of marks
     context.load_dialect(dialect())
     return _TextParser(context, text, name)
 
@@ -221,6 +223,11 @@ def read(text: str, name: str = "<ir>") -> tuple[Kernel, State | None]:
 
     Raises: CuirError L014 with the place in the file that is not as the IR's text is.
     """
+    for number, line in enumerate(text.split("\n"), 1):  # xDSL's lexer takes ages for a text without its end
+        quotes = [m.start() for m in re.finditer(r'\\.|"', line) if m[0] == '"']
+        if len(quotes) % 2:
+            place = Span(Source(name, text), number, quotes[-1] + 1, number, quotes[-1] + 2)
+            raise _make_error("expected the end of a text in quotes, found the end of the line", place)
     try:
         parser = _make_parser(text, name)
     except ParseError as error:  # the first word is none
