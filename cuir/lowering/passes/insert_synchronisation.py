@@ -13,15 +13,13 @@ from __future__ import annotations
 from xdsl.dialects.builtin import BoolAttr, DictionaryAttr
 from xdsl.ir import Operation
 
-from ...ops.base import PRODUCTS
 from ..analyses.arrivals import awaits_all_signals, find_fenced_arrivals
 from ..analyses.memory import iterate_accesses, iterate_evaluated
 from ..analyses.stores import stores_by_warps
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.warp_sync import find_warp_syncs, is_scalar_store
 from ..ir import ops
-from ..ir.ir_types import is_scalar
-from ..ir.ir_walk import every, is_inlined, unmark
+from ..ir.ir_walk import every, unmark
 from ..ir.synchronisation import (
     ALL_AWAITED,
     ARRIVAL_OF_WARPS,
@@ -33,6 +31,7 @@ from ..ir.synchronisation import (
     cluster_sync,
     join,
 )
+from ..select.runs import find_run_start
 from .rewriting import before
 
 SYNCHRONISES = True  # validation follows the order of lanes from here on
@@ -78,7 +77,7 @@ def _insert_into_role(role: ops.Role) -> None:
                 _after(op, make_join(op))
         elif op.kind.joins_worker and effects.drains:
             _after(op, make_join(op))
-        elif op.kind.joins_worker and (effects.group or effects.completes) and _find_run_start(op) is op:
+        elif op.kind.joins_worker and (effects.group or effects.completes) and find_run_start(op) is op:
             before(op, make_join(op))
         if op in fenced:
             before(op, ProxyFence())
@@ -109,7 +108,7 @@ def _compute_before(op: Operation) -> None:
 
 def _insert_before_run(op: Operation, new: Join) -> None:
     """Insert a join before an operation, or before the products that are issued together with it."""
-    start = _find_run_start(op)
+    start = find_run_start(op)
     previous = start.prev_op
     if start is not op and isinstance(previous, Join):  # of an earlier product of the run
         if new.lanes.data == "worker":
@@ -117,25 +116,3 @@ def _insert_before_run(op: Operation, new: Join) -> None:
             previous.properties.update(new.properties)
         return
     before(start, new)
-
-
-def _find_run_start(op: Operation) -> Operation:
-    """Return the first of the copies or products in a row that are issued together."""
-    effects = op.entry.effects if isinstance(op, ops.Perform) else None
-    if effects is None or not (effects.completes or effects.group == PRODUCTS):
-        return op
-    start, previous = op, op.prev_op
-    while previous is not None:
-        if isinstance(previous, ops.Perform) and previous.op == op.op:  # type: ignore[attr-defined]
-            start = previous
-        elif not _is_in_between(previous, effects.group == PRODUCTS):
-            break
-        previous = previous.prev_op
-    return start
-
-
-def _is_in_between(op: Operation, among_products: bool) -> bool:
-    """Return whether an operation may stand between copies or products that are issued together."""
-    if isinstance(op, (ops.At, ops.Constant)) or (len(op.results) == 1 and is_inlined(op.results[0])):
-        return True
-    return among_products and isinstance(op, ops.Apply) and is_scalar(op.result)

@@ -18,7 +18,7 @@ RUN = "run"  # attribute of the first operation: how many are issued together
 def record_run(op: Operation) -> None:
     """Record on an operation how many of its kind are issued together with it, unless an earlier one has it in its run."""
     op.attributes.pop(RUN, None)
-    if isinstance(op, ops.Perform) and _is_issued(op) and not _follows(op):
+    if isinstance(op, ops.Perform) and _is_issued(op) and _find_previous(op) is None:
         following = _collect_following(op)
         if following:
             op.attributes[RUN] = IntAttr(1 + len(following))
@@ -39,6 +39,14 @@ def count_run(op: Operation) -> int:
     """Return how many operations are issued together with one, itself included, by its record."""
     count = op.attributes.get(RUN)
     return count.data if isinstance(count, IntAttr) else 1
+
+
+def find_run_start(op: Operation) -> Operation:
+    """Return the first of the operations that are issued together with one, by the operations around it."""
+    if isinstance(op, ops.Perform) and _is_issued(op):
+        while (previous := _find_previous(op)) is not None:
+            op = previous
+    return op
 
 
 def _is_issued(op: ops.Perform) -> bool:
@@ -68,11 +76,11 @@ def _collect_following(first: ops.Perform) -> list[Operation]:
     return found
 
 
-def _follows(op: ops.Perform) -> bool:
-    """Return whether an earlier operation has this one in its run."""
+def _find_previous(op: ops.Perform) -> ops.Perform | None:
+    """Return the operation before one that has it in its run."""
     previous = op.prev_op
     while previous is not None and not _is_like(previous, op):
         if not _is_between(previous, op):
-            return False
+            return None
         previous = previous.prev_op
-    return previous is not None
+    return previous if isinstance(previous, ops.Perform) else None
