@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.select.runs import count_run, list_run
 from tests.lowering.tile_ir import clean, program
@@ -20,6 +21,7 @@ def k(X: Global[f16, M, 64], Y: Global[f32, M, 64]):
 def runs(body: str) -> list[int]:
     """The counts of all copies and products, in order."""
     kernel = clean(program(HEAD + "".join(f"        {line}\n" for line in body.splitlines())))
+    assert show(parse(show(kernel))) == show(kernel)  # with the record
     started = [
         op for op in every(kernel) if isinstance(op, ops.Perform) and (op.entry.effects.completes or op.entry.effects.group == "wgmma")
     ]
