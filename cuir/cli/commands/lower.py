@@ -123,7 +123,7 @@ def lower(
     for path in filter(None, (out, cubin)):
         check_output_path(path, [file])
     if Path(file).suffix == IR:
-        for option in list_given_options(context, "kernel", "const", "cubin", "launch", "stages", "validate"):
+        for option in list_given_options(context, "kernel", "const", "cubin", "launch", "explain", "stages", "validate"):
             raise CuirError.of("U100", f"{option} needs the program, and {file} is its IR", hint=f"leave out {option}, or name the program")
         return _lower_ir(file, left_out, out, as_json)
     program = read_program(file)

@@ -126,7 +126,7 @@ def test_an_ir_file_gives_the_cuda_of_its_program(cuir: Callable, tmp_path: Path
         assert cuir("lower", file).out == expected
     assert cuir("lower", last, "--json").json["source"] == expected
     assert cuir("lower", last, "-o", tmp_path / "k.cu").code == 0 and (tmp_path / "k.cu").read_text(encoding="utf-8") == expected
-    for option in (("-c", "D=64"), ("--validate",), ("--launch",), ("--stages", tmp_path / "more"), ("-k", "flash_fwd")):
+    for option in (("-c", "D=64"), ("--validate",), ("--launch",), ("--explain",), ("--stages", tmp_path / "more"), ("-k", "flash_fwd")):
         refused = cuir("lower", last, *option)
         assert refused.code == 2 and "needs the program" in refused.err
 
