@@ -74,12 +74,18 @@ def prompts_hash() -> str:
 
 
 @functools.cache
-def language_reference() -> str:
-    """Return every primitive and operator with its parameters, meaning and effects, a few lines each."""
+def language_reference(archs: frozenset[str] = frozenset()) -> str:
+    """Return primitives and operators with their parameters, meaning and effects, a few lines each.
+
+    archs: architectures, at least one of which has each primitive; by default all primitives are returned.
+    """
     parts: list[str] = []
     for family, ops in reference.families().items():
+        available = [op for op in ops if not archs or not archs.isdisjoint(op.archs)]
+        if not available:
+            continue
         parts.append(f"### {family}")
-        for meaning, alike in itertools.groupby(ops, _meaning):
+        for meaning, alike in itertools.groupby(available, _meaning):
             parts.append(f"* {', '.join(f'`{reference.spelling(op)}`{reference.receiver(op)}' for op in alike)}: {meaning}")
     return "\n".join(parts)
 
@@ -95,10 +101,12 @@ def _meaning(op: Op) -> str:
 def language(program: Program | None = None) -> str:
     """Return the system's message: the language, its primitives, and the prelude.
 
-    The prelude is left out where the program holds all of its functions.
+    The prelude is left out where the program holds all of its functions, and primitives that no architecture of its
+    kernels has.
     """
     has_prelude = program is not None and prelude().funcs().keys() <= program.funcs().keys()
-    return fill("system", reference=language_reference(), prelude="" if has_prelude else _PRELUDE + fence(_prelude_text(), "cuir"))
+    archs = frozenset(kernel.arch for kernel in program.kernels().values()) if program is not None else frozenset()
+    return fill("system", reference=language_reference(archs), prelude="" if has_prelude else _PRELUDE + fence(_prelude_text(), "cuir"))
 
 
 def _prelude_text() -> str:

@@ -304,6 +304,11 @@ def test_specifications_are_described_by_their_sources() -> None:
     )
 
 
+def test_primitives_are_told_that_the_program_s_card_has() -> None:
+    ours = language(origin("flash_fwd_sm90"))
+    assert "`mma_into(" in language() and "`mma_into(" not in ours and "`mma_async(" in ours
+
+
 def test_the_prelude_is_told_where_the_program_does_not_have_its_functions_itself() -> None:
     heading, ours = "# Functions that every program has", origin("flash_fwd_sm90")
     assert heading in language() and heading not in language(ours)

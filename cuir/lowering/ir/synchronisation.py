@@ -8,7 +8,7 @@ worker, because of what that suffices. For the sequential evaluator they do noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation
@@ -18,7 +18,9 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops.meaning import Value
-from .evaluator_state import Lanes, Worker
+
+if TYPE_CHECKING:
+    from .evaluator_state import Lanes, Worker
 
 Meeting = Literal["worker", "warps", "none"]
 # arguments for joins of fewer lanes
