@@ -11,6 +11,9 @@ from ..checking.checker import check
 from ..syntax.caller_values import program_of
 from ..syntax.frontend import read_text
 from ..syntax.nodes import Program
+from ..text.diagnostics import CuirError
+from ..text.source import Source as Text
+from ..text.source import Span
 from .analyses import Facts
 from .analyses.uniformity import runs_on_one_lane
 from .cuda.frame import KernelPrinter
@@ -18,7 +21,7 @@ from .ir.build_ir import build
 from .ir.ir_text import read
 from .ir.ops import Kernel
 from .lowered import Cuda, CudaText
-from .passes.pipeline import continue_passes, optimise
+from .passes.pipeline import BUILD, continue_passes, optimise
 from .select.explanation import Choice, explain_kernel
 
 Source = Checked | Program | str | os.PathLike[str]
@@ -53,7 +56,15 @@ def lower_ir(path: str | os.PathLike[str], without: Collection[str] = ()) -> Cud
     kernel, state = read(read_text(Path(path)), os.fspath(path))
     if state is not None:
         continue_passes(kernel, state, without)
-    return print_kernel(kernel)
+    try:
+        return print_kernel(kernel)
+    except LookupError as error:  # a way is not selected, a value has no variable
+        hint = f'`after 0 "{BUILD}"` as the first line says that no pass has run'
+        raise CuirError.of("L014", f"expected IR that has been through all passes: {error}", _find_start(path), hint) from None
+
+
+def _find_start(path: str | os.PathLike[str]) -> Span:
+    return Span(Text(os.fspath(path), read_text(Path(path))), 1, 1, 1, 2)
 
 
 def explain(source: Source, without: Collection[str] = ()) -> list[Choice]:

@@ -77,6 +77,12 @@ def test_a_file_of_another_pipeline_is_refused(tmp_path: Path) -> None:
         lower_ir(tmp_path / "old.ir")
 
 
+def test_ir_without_a_state_before_the_passes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "first.ir").write_text(show(build(kernel("store(I[0], n)"))), encoding="utf-8")
+    with pytest.raises(CuirError, match=r"first.ir:1:1: error\[L014\]: expected IR that has been through all passes: no way is selected"):
+        lower_ir(tmp_path / "first.ir")
+
+
 def test_ir_without_a_state_has_been_through_all_passes(tmp_path: Path) -> None:
     ir = build(kernel("store(I[0], n)"))
     optimise(ir)
