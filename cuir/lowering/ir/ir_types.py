@@ -265,6 +265,12 @@ def dtype_of(value: SSAValue) -> DType:
     return value.type.element
 
 
+def broadcast(dtype: DType, *operands: SSAValue) -> TileT | ScalarT:
+    """Return the type of an operation on scalars and tiles: a scalar, or a tile of the operands' joint shape."""
+    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
+    return tile(dtype, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(dtype)
+
+
 def is_tile(value: SSAValue) -> bool:
     """Return whether a value is a register tile."""
     return isinstance(value.type, TileT)

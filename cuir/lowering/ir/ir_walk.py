@@ -86,3 +86,16 @@ def is_inlined(value: SSAValue) -> bool:
         return False
     op = value.op  # a hot path, and `isinstance` is slow to return False
     return MARK in op.attributes or type(op) in PLACELESS
+
+
+def iterate_joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
+    """Yield the truth values that a tree of one operation joins, each once.
+
+    Inner operations belong to the tree if it alone reads them.
+    """
+    parts: dict[SSAValue, None] = {}
+    for value in op.arguments:
+        inner = value.owner
+        is_inner = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
+        parts |= dict.fromkeys(iterate_joined(inner, name) if is_inner else [value])  # type: ignore[arg-type]
+    yield from parts

@@ -189,6 +189,19 @@ def kind_of(value: SSAValue) -> Traits:
     return owner.kind if type(owner) is Apply else _NO_TRAITS
 
 
+def number(value: SSAValue) -> int | float | bool | None:
+    """Return the constant that a scalar, or every element of a tile, is; None if it is no constant."""
+    owner = value.owner
+    if isinstance(owner, Apply) and owner.kind.repeats:
+        value = owner.arguments[0]
+    return constant_value(value)
+
+
+def is_same_number(a: SSAValue, b: SSAValue) -> bool:
+    """Return whether both are the same constant, its sign included: 0.0 is not -0.0."""
+    return number(a) is not None and repr(number(a)) == repr(number(b))
+
+
 @one_result
 @irdl_op_definition
 class At(IRDLOperation):
@@ -404,9 +417,11 @@ __all__ = [
     "constant_value",
     "end",
     "entry",
+    "is_same_number",
     "kind_of",
     "loop",
     "loop_over_units",
+    "number",
     "perform",
     "value_of",
     "words_attribute",

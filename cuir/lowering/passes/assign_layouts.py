@@ -25,10 +25,10 @@ from ..ir import ops
 from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every, find_innermost_loop
 from ..ir.machine_tiles import convert_layout
+from ..ir.ops import number
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import DEALT, EIGHTS, FOURS, HALVES, TileLayout
 from .rewriting import insert
-from .simplify import number
 from .webs import Web, find_webs
 
 ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold

@@ -20,8 +20,8 @@ from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every, operations
 from ..ir.machine_ops import RowBound, WarpIf
+from ..ir.ops import is_same_number, number
 from .rewriting import before, insert, replace
-from .simplify import is_same_number, number
 
 
 def run(kernel: ops.Kernel) -> None:

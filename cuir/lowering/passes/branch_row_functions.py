@@ -13,8 +13,8 @@ from ..ir import ops
 from ..ir.ir_types import TileT
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import LOGARITHM, ONE_OVER, by_rows
+from ..ir.ops import number
 from .rewriting import insert, replace
-from .simplify import number
 
 
 def run(kernel: ops.Kernel) -> None:

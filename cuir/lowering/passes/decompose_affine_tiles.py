@@ -18,12 +18,12 @@ from ...ops.traits import NEGATIVE, SUM
 from ...syntax.types import F32, I32, DType
 from ..analyses.ranges import analyse_ranges
 from ..ir import constructors, ops
-from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar, tile
+from ..ir.ir_types import TileT, broadcast, dtype_of, is_scalar, scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import Line, is_constant_along_rows, line
-from . import limit_columns as affine_columns
+from ..ir.ops import number
+from . import affine_columns
 from .rewriting import insert, replace
-from .simplify import number
 
 ROUNDING = True
 
@@ -140,20 +140,14 @@ def _add(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | No
         return x
     if x is None:
         return y if op.kind.linear == SUM else _negate(op, y)
-    return insert(op, constructors.of_kind(op, [x, y], type_of_rows(x, y)))
+    return insert(op, constructors.of_kind(op, [x, y], broadcast(F32, x, y)))
 
 
 def _negate(op: ops.Apply, x: SSAValue | None) -> SSAValue | None:
-    return None if x is None else insert(op, constructors.negate(x, type_of_rows(x)))
+    return None if x is None else insert(op, constructors.negate(x, broadcast(F32, x)))
 
 
 def _multiply(op: ops.Apply, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
     if x is None or y is None:
         return None
-    return y if number(x) == 1 and is_scalar(x) else insert(op, constructors.multiply(x, y, type_of_rows(x, y)))
-
-
-def type_of_rows(*operands: SSAValue) -> TileT | ScalarT:
-    """Return the type of an operation on numbers per row."""
-    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
-    return tile(F32, max(r for r, _ in shapes), 1) if shapes else scalar(F32)
+    return y if number(x) == 1 and is_scalar(x) else insert(op, constructors.multiply(x, y, broadcast(F32, x, y)))

@@ -16,9 +16,9 @@ from ..analyses.value_flow import find_targets
 from ..ir import constructors, ops, row_parts
 from ..ir.ir_types import TileT, dtype_of, tile
 from ..ir.ir_walk import every
+from ..ir.ops import number
 from ..layouts.tile_layouts import PARTIAL
 from .rewriting import insert, replace
-from .simplify import number
 from .webs import iterate_joins
 
 ROUNDING = True

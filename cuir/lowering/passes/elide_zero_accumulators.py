@@ -18,9 +18,9 @@ from ..analyses.value_flow import find_targets, is_tile_wait
 from ..ir import ops
 from ..ir.ir_types import TileT, dtype_of
 from ..ir.ir_walk import every
+from ..ir.ops import number
 from ..ir.row_parts import Nothing
 from .rewriting import before, insert, replace
-from .simplify import number
 from .webs import Companions, Web, find_webs
 
 

@@ -19,10 +19,10 @@ from ..ir import constructors, ops
 from ..ir.ir_types import TensorT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every
 from ..ir.machine_tiles import ConvertLayout, convert_layout, read_columns
+from ..ir.ops import number
 from ..layouts.tile_layouts import BY_LANE
-from . import limit_columns as affine_columns
+from . import affine_columns
 from .rewriting import insert, replace
-from .simplify import number
 
 EXCHANGE_COST_THRESHOLD = 4  # instructions of a function; a cheaper one is faster to recompute than to exchange
 

@@ -8,30 +8,20 @@ s = 1 or -1. Sums of operands of unknown range (analyses/ranges) saturate: a lim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from xdsl.ir import Operation, SSAValue
 
-from ...ops.traits import AT_MOST, BELOW, DIFFERENCE, LESS, NEGATIVE, SUM
+from ...ops.traits import AT_MOST, BELOW, LESS
 from ...syntax.types import BOOL, I32
 from ..analyses.ranges import analyse_ranges
 from ..analyses.value_flow import walk_expression
 from ..ir import constructors, ops
-from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile, scalar, tile
-from ..ir.ir_walk import every
-from ..ir.machine_tiles import Line
+from ..ir.ir_types import broadcast, dtype_of, is_tile
+from ..ir.ir_walk import every, iterate_joined
 from ..ir.row_parts import limit_of
+from .affine_columns import Affine, decompose, is_limit, subtract_bases
 from .rewriting import insert, replace
-from .simplify import number
-
-
-@dataclass(frozen=True)
-class Affine:
-    """base + slope * column; base is a scalar or a tile of a number per row, None for 0."""
-
-    base: SSAValue | None
-    slope: int
 
 
 def run(kernel: ops.Kernel) -> None:
@@ -44,73 +34,6 @@ def run(kernel: ops.Kernel) -> None:
                 _compare(op, near_ends)
             elif kind.decided_by is not None and is_tile(op.result) and dtype_of(op.result) == BOOL:
                 _merge_limits(op)
-
-
-def decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | None] | None = None) -> Affine | None:
-    """Decompose a value into such a sum, whose operations are inserted before `at`.
-
-    Args:
-        value: An i32 scalar or tile.
-        at: The place of new operations.
-        cache: Values decomposed at this place.
-
-    Returns: None if the value has another form.
-    """
-    cache = {} if cache is None else cache
-    if value not in cache:
-        cache[value] = _decompose(value, at, cache)
-    return cache[value]
-
-
-def _decompose(value: SSAValue, at: Operation, cache: dict[SSAValue, Affine | None]) -> Affine | None:
-    t = value.type
-    if not isinstance(t, TileT) or t.layout.is_constant_along_rows:
-        return Affine(None, 0) if number(value) == 0 else Affine(value, 0)
-    op = value.owner
-    if isinstance(op, Line):
-        slope = ops.constant_value(op.slope)
-        return Affine(op.rows, slope) if isinstance(slope, int) else None
-    if not isinstance(op, ops.Apply):
-        return None
-    kind = op.kind
-    if kind.index_of == "column":
-        return Affine(None, 1)
-    if kind.repeats:
-        return Affine(op.arguments[0], 0)
-    if not (kind.linear or kind.multiplies):
-        return None
-    parts = [decompose(a, at, cache) for a in op.arguments]
-    if any(p is None for p in parts):
-        return None
-    operands = [p for p in parts if p is not None]
-    if kind.linear == NEGATIVE:
-        return Affine(_negate(operands[0].base, at), -operands[0].slope)
-    x, y = operands
-    if kind.linear == SUM:
-        return Affine(_add(x.base, y.base, at), x.slope + y.slope)
-    if kind.linear == DIFFERENCE:
-        return Affine(_subtract(x.base, y.base, at), x.slope - y.slope)
-    for a, b in ((x, y), (y, x)):
-        if b.slope == 0 and b.base is not None and (n := number(b.base)) is not None:
-            return Affine(_multiply(a.base, b.base, at), a.slope * int(n))
-    return None if x.slope or y.slope else Affine(_multiply(x.base, y.base, at), 0)
-
-
-# ---- operations on bases: scalars, or tiles of the operands' joint shape; None is 0
-def _add(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return y if x is None else x if y is None else insert(at, constructors.add(x, y, _make_joint_type(x, y)))
-
-
-def _subtract(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return x if y is None else _negate(y, at) if x is None else insert(at, constructors.subtract(x, y, _make_joint_type(x, y)))
-
-
-def _negate(x: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None else insert(at, constructors.negate(x, _make_joint_type(x)))
-
-
-def _multiply(x: SSAValue | None, y: SSAValue | None, at: Operation) -> SSAValue | None:
-    return None if x is None or y is None else insert(at, constructors.multiply(x, y, _make_joint_type(x, y)))
 
 
 def _compare(op: ops.Apply, near_ends: Callable[[SSAValue], bool]) -> None:
@@ -138,35 +61,16 @@ def _compute_bound(low: Affine, high: Affine, plus: int, near_ends: bool, at: Op
     """
     if near_ends:
         y, x = _materialise(low.base, at), _materialise(high.base, at)
-        return insert(at, limit_of(y, x, plus, _make_joint_type(y, x), high.slope == 1))
-    bound = _materialise(_subtract(low.base, high.base, at), at)
+        return insert(at, limit_of(y, x, plus, broadcast(I32, y, x), high.slope == 1))
+    bound = _materialise(subtract_bases(low.base, high.base, at), at)
     if not plus:
         return bound
     more = insert(at, ops.constant(plus, I32))
-    return insert(at, constructors.add(bound, more, _make_joint_type(bound, more)))
-
-
-def _make_joint_type(*operands: SSAValue) -> TileT | ScalarT:
-    """Return the type of an operation on bases: a scalar, or a tile of the operands' joint shape."""
-    shapes = [o.type.shape for o in operands if isinstance(o.type, TileT)]
-    return tile(I32, max(r for r, _ in shapes), max(c for _, c in shapes)) if shapes else scalar(I32)
+    return insert(at, constructors.add(bound, more, broadcast(I32, bound, more)))
 
 
 def _materialise(base: SSAValue | None, at: Operation) -> SSAValue:
     return insert(at, ops.constant(0, I32)) if base is None else base
-
-
-def is_limit(op: ops.Apply) -> bool:
-    """Return whether a comparison is `column < bound` or `bound <= column` with one bound for all columns."""
-    holds = op.kind.compares
-    if holds not in BELOW:
-        return False
-    columns, bound = op.arguments if holds == LESS else op.arguments[::-1]
-    return ops.kind_of(columns).index_of == "column" and not _varies_by_column(bound)
-
-
-def _varies_by_column(value: SSAValue) -> bool:
-    return isinstance(value.type, TileT) and value.type.layout.has_accumulator_columns
 
 
 def _merge_limits(op: ops.Apply) -> None:
@@ -187,35 +91,13 @@ def _merge_limits(op: ops.Apply) -> None:
         extreme = constructors.least if below == (op.kind.decided_by is False) else constructors.greatest
         merged, *bounds = (limit.owner.operands[1 if below else 0] for limit in limits)  # type: ignore[union-attr]
         for bound in bounds:
-            merged = insert(op, extreme(merged, bound, _make_joint_type(merged, bound)))
-        t = truth_type(limits)
+            merged = insert(op, extreme(merged, bound, broadcast(I32, merged, bound)))
+        t = broadcast(BOOL, *limits)
         limit_op = insert(op, constructors.less(columns, merged, t) if below else constructors.at_most(merged, columns, t))
         first, *remaining = limits
         parts = [limit_op if p is first else p for p in parts if p not in remaining]
     result = parts[0]
     for part in parts[1:]:
-        result = insert(op, constructors.of_kind(op, [result, part], truth_type([result, part])))
+        result = insert(op, constructors.of_kind(op, [result, part], broadcast(BOOL, result, part)))
     if result.type == op.result.type:
         replace(op, [result])
-
-
-def truth_type(values: Sequence[SSAValue]) -> TileT:
-    """Return the type of a combination of truth values, of which at least one is a tile."""
-    shapes = [v.type.shape for v in values if isinstance(v.type, TileT)]
-    return tile(BOOL, max(r for r, _ in shapes), max(c for _, c in shapes))
-
-
-def iterate_joined(op: ops.Apply, name: str) -> Iterator[SSAValue]:
-    """Yield the truth values that a tree of one operation joins, each once.
-
-    Inner operations belong to the tree if it alone reads them.
-    """
-    parts: dict[SSAValue, None] = {}
-    for value in op.arguments:
-        inner = value.owner
-        is_inner = isinstance(inner, ops.Apply) and inner.op == name and inner.parent is op.parent and len(list(value.uses)) == 1
-        parts |= dict.fromkeys(iterate_joined(inner, name) if is_inner else [value])  # type: ignore[arg-type]
-    yield from parts
-
-
-__all__ = ["Affine", "decompose", "is_limit", "iterate_joined", "run", "truth_type"]

@@ -17,7 +17,7 @@ from ..ir import constructors, ops
 from ..ir.ir_types import TileT, dtype_of, element, is_scalar, tile
 from ..ir.ir_walk import every
 from ..ir.row_parts import WORD, Bits, bits
-from .limit_columns import is_limit
+from .affine_columns import is_limit
 from .rewriting import insert, replace
 
 MOST = 16  # words of a row, which are all in registers at once

@@ -25,10 +25,10 @@ from ..ir.ir_types import TileT, dtype_of
 from ..ir.ir_walk import every, is_inlined
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import Line, after, line, pin
+from ..ir.ops import number
 from ..layouts.tile_layouts import HALVES
-from . import inline_elementwise as fusion
+from . import inline_elementwise
 from .rewriting import before, insert
-from .simplify import number
 
 ROOM = 40  # registers for all but the tiles of a step; with fewer the compiler spills
 
@@ -49,7 +49,7 @@ class _Products:
 
 def run(kernel: ops.Kernel) -> None:
     """Place the products of each role."""
-    fusion.run(kernel)
+    inline_elementwise.run(kernel)
     for role in kernel.roles:
         _Role(role).run()
 

@@ -14,9 +14,9 @@ from xdsl.ir import Block, Region, SSAValue
 from ...ops.traits import LESS
 from ...syntax.types import BOOL, I32
 from ..ir import constructors, ops
-from ..ir.ir_types import TileT, is_scalar, scalar
-from ..ir.ir_walk import every
-from .limit_columns import is_limit, iterate_joined, truth_type
+from ..ir.ir_types import TileT, broadcast, is_scalar, scalar
+from ..ir.ir_walk import every, iterate_joined
+from .affine_columns import is_limit
 from .rewriting import before, insert, replace
 
 
@@ -41,7 +41,7 @@ def _peel(op: ops.Apply) -> None:
     if masks:
         mask = masks[0]
         for part in masks[1:]:
-            mask = insert(op, constructors.of_kind(test.owner, [mask, part], truth_type([mask, part])))  # type: ignore[arg-type]
+            mask = insert(op, constructors.of_kind(test.owner, [mask, part], broadcast(BOOL, mask, part)))  # type: ignore[arg-type]
         x = insert(op, constructors.where(mask, x, y, t))
     columns = insert(op, ops.constant(t.shape[1], I32))
     reaches = insert(op, constructors.less(limit.owner.arguments[1], columns, scalar(BOOL)))

@@ -22,8 +22,8 @@ from ..ir.ir_types import TileT, dtype_of, is_scalar, is_tile
 from ..ir.ir_walk import every
 from ..ir.machine_ops import note
 from ..ir.machine_tiles import LARGEST, SharedTanh, by_reciprocal, can_share, shared_tanh
+from ..ir.ops import number
 from .rewriting import before, insert, replace
-from .simplify import number
 
 ROUNDING = True
 SHARED = "four divisions by numbers of a known range share one reciprocal"

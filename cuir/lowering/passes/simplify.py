@@ -18,6 +18,7 @@ from ...syntax.types import BOOL, F32, I32
 from ..ir import constructors, ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar, scalar
 from ..ir.ir_walk import last, operations
+from ..ir.ops import is_same_number, number
 from .rewriting import before, inline, insert, move_body, replace
 
 Rule = Callable[[ops.Apply], Operation | SSAValue | None]
@@ -131,19 +132,6 @@ def _make_constant_like(value: int | float | bool, op: ops.Apply) -> Operation:
     if isinstance(t, ScalarT):
         return number
     return constructors.full(insert(op, number), t)
-
-
-def number(value: SSAValue) -> int | float | bool | None:
-    """Return the constant that a scalar, or every element of a tile, is; None if it is no constant."""
-    owner = value.owner
-    if isinstance(owner, ops.Apply) and owner.kind.repeats:
-        value = owner.arguments[0]
-    return ops.constant_value(value)
-
-
-def is_same_number(a: SSAValue, b: SSAValue) -> bool:
-    """Return whether both are the same constant, its sign included: 0.0 is not -0.0."""
-    return number(a) is not None and repr(number(a)) == repr(number(b))
 
 
 # ---- rules: the replacement of an operation, or None
@@ -396,4 +384,4 @@ def _rules(primitive: str) -> tuple[Rule, ...]:
     return (*_iterate_general_rules(entry), *_select_rules(entry.traits))
 
 
-__all__ = ["is_same_number", "number", "run"]
+__all__ = ["run"]

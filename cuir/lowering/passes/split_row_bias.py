@@ -15,13 +15,12 @@ from xdsl.ir import Operation, SSAValue, Use
 from ...ops.traits import DIFFERENCE, SUM
 from ...syntax.types import F32
 from ..ir import constructors, ops
-from ..ir.ir_types import TileT, dtype_of, tile
+from ..ir.ir_types import TileT, broadcast, dtype_of, tile
 from ..ir.ir_walk import every, last
 from ..ir.machine_ops import RowBound, note
 from ..ir.machine_tiles import Line, is_constant_along_rows, line, pin
-from .decompose_affine_tiles import type_of_rows
+from ..ir.ops import number
 from .rewriting import before, insert, replace
-from .simplify import number
 
 ROUNDING = True
 Step = tuple[ops.Apply, int]  # an operation, and the index of the operand that is followed
@@ -144,12 +143,12 @@ def _add_to_exponent(steps: list[Step], op: ops.Apply, shift: SSAValue) -> None:
     for step, i in steps:
         other_operands = [a for k, a in enumerate(step.arguments) if k != i]
         operands = [shift if k == i else a for k, a in enumerate(step.arguments)]
-        shift = insert(op, constructors.of_kind(step, operands, type_of_rows(*operands)))
+        shift = insert(op, constructors.of_kind(step, operands, broadcast(F32, *operands)))
         if step.kind.multiplies:
             factor = (
                 other_operands[0]
                 if factor is None
-                else insert(op, constructors.multiply(factor, other_operands[0], type_of_rows(factor, other_operands[0])))
+                else insert(op, constructors.multiply(factor, other_operands[0], broadcast(F32, factor, other_operands[0])))
             )
         elif step.kind.linear[i] < 0:
             negative = not negative
