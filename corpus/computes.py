@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cuir.syntax.types import F8E4M3, F32, DType
+from cuir.syntax.types import F8E4M3, F16, F32, DType
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd": {"flash_fwd": Computed("causal")},
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},
-    "flash_fwd_sm75": {"flash_fwd": Computed("causal")},
+    "flash_fwd_sm75": {"flash_fwd": Computed("causal", {"T": F16})},
     "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
     "global_sliding_window": {"flash_fwd": Computed("global_sliding_window", {"L": 128, "R": 128, "g": 16})},
     "causal_document": {"flash_fwd": Computed("causal_document_spans")},
     "sigmoid": {"flash_fwd": Computed("causal_sigmoid")},
     "gemm": {"gemm": Computed("gelu_gemm")},
     "gemm_clusters": {"gemm": Computed("gelu_gemm")},
-    "gemm_sm75": {"gemm": Computed("gelu_gemm")},
+    "gemm_sm75": {"gemm": Computed("gelu_gemm", {"T": F16})},
     "gemm_sm89": {"gemm": Computed("gelu_gemm", {"T": F8E4M3})},
     "flash_bwd": {"flash_bwd": Computed("causal_backward"), "delta": Computed("attention_delta")},
     "decode_paged": {"decode": Computed("paged_decode", {"G": 4, "PAGE": 16}), "combine": Computed("combine_parts")},
