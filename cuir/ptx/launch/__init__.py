@@ -4,3 +4,5 @@ from .kernel_launch import LoadedKernel as LoadedKernel
 from .kernel_launch import LoadedModule as LoadedModule
 from .kernel_launch import Report as Report
 from .kernel_launch import load as load
+from .tensor_maps import TensorMap as TensorMap
+from .tensor_maps import tensor_map as tensor_map

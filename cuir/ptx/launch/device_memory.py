@@ -13,9 +13,10 @@ from ...text.diagnostics import CuirError
 from ..machine.memories import NOTHING, OUTSIDE, Memory, Shadow
 from ..machine.program import CONST_BASE, GLOBAL_BASE
 from ..module import Function, Module, Variable
+from .tensor_maps import TensorMap
 
 ALIGNMENT = 256
-Argument = torch.Tensor | int | float | bool | bytes | None
+Argument = torch.Tensor | TensorMap | int | float | bool | bytes | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def place_tensors(arguments: Sequence[Argument], names: Sequence[str], first: in
     Returns the allocations, the address for each argument (0 if it is no tensor), and the bytes in all.
     """
     spans: dict[int, tuple[int, int]] = {}
+    arguments = [a.tensor if isinstance(a, TensorMap) else a for a in arguments]
     for a in arguments:
         if isinstance(a, torch.Tensor):
             if a.device.type != "cpu":
@@ -150,6 +152,8 @@ def pack_parameters(function: Function, arguments: Sequence[Argument], addresses
 def pack_argument(v: Variable, a: Argument, address: int) -> bytes:
     """Return the bytes of one argument."""
     size = v.size or 0
+    if isinstance(a, TensorMap):
+        a = a.encode(address)
     if isinstance(a, bytes):
         if len(a) != size:
             raise CuirError.of("U401", f"`{v.name}` has {size} bytes, found {len(a)}")

@@ -7,6 +7,7 @@ import numpy as np
 from ..isa.instruction_table import UnknownForm, get_width
 from ..isa.memory_forms import MemoryAccess, find_atomic, read_access, read_atomic
 from ..module import Address
+from .actions_bulk import make_bulk_instruction
 from .findings import report_meeting
 from .groups import Group
 from .lane_machine import Copies, Machine
@@ -167,8 +168,10 @@ def exchange_knowledge(m: Machine, memory: Memory, slots: Array, places: Array, 
 @action("membar", "fence")
 def make_fence(b: Binding) -> Step:
     place = b.place
-    if b.op.has("proxy", "mbarrier_init"):
-        return lambda g: None  # orders the async proxy, by which nothing here accesses memory
+    if b.op.has("proxy"):
+        return make_proxy_fence(b)
+    if b.op.has("mbarrier_init"):
+        return lambda g: None  # orders an mbarrier's initialisation, which is there at once
 
     def fence(g: Group) -> None:
         m: Machine = g.machine
@@ -178,6 +181,18 @@ def make_fence(b: Binding) -> Step:
             m.knowledge.learn(np.array([slot]), m.seen_releases.pop(slot))
 
     return fence
+
+
+def make_proxy_fence(b: Binding) -> Step:
+    """Make the step of a proxy fence."""
+    op, place = b.op, b.place
+    if op.has("alias", "tensormap__generic"):
+        return lambda g: None  # orders aliases, and changes of tensor maps: there are neither
+    op.allow("proxy", "async", "global", "shared__cta", "shared__cluster")
+    if not op.has("async"):
+        raise UnknownForm(f"the instruction `{op.text}`")
+    spaces = ("global",) if op.has("global") else ("shared",) if op.has("shared__cta", "shared__cluster") else ("shared", "global")
+    return lambda g: g.machine.engines.fence(g.slots, place, spaces)
 
 
 # ---- atomics
@@ -237,7 +252,9 @@ def make_atomic(b: Binding) -> Step:
 @action("cp")
 def make_copy(b: Binding) -> Step:
     op, place = b.op, b.place
-    if not op.has("async") or op.has("bulk", "tensor", "reduce"):
+    if op.has("bulk"):
+        return make_bulk_instruction(b)
+    if not op.has("async") or op.has("reduce"):
         raise UnknownForm(f"the instruction `{op.text}`")
     if op.has("commit_group"):
         return commit

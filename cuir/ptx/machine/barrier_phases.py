@@ -48,8 +48,8 @@ class CtaBarrier:
 class Mbarrier:
     """An mbarrier; `sync.phases` says how it changes."""
 
-    def __init__(self, text: str, count: int, span: Span, total: int):
-        self.text, self.count, self.span = text, count, span
+    def __init__(self, text: str, count: int, span: Span, total: int, engine: int):
+        self.text, self.count, self.span, self.engine = text, count, span, engine
         self.phase, self.pending, self.bytes = 0, count, 0
         self.order, self.phase_order = Clock(np.zeros(total, np.int64)), Clock(np.zeros(total, np.int64))
 
@@ -84,6 +84,7 @@ class Barriers:
         self.machine = machine
         self.open: dict[tuple[int, int], CtaBarrier] = {}
         self.mbarriers: dict[int, Mbarrier] = {}
+        self.engines: dict[int, int] = {}
 
     def arrive(self, g: Group, arrival: Arrival) -> None:
         """Let threads arrive; those that wait stay here until `settle` lets them go on."""
@@ -164,7 +165,10 @@ class Barriers:
         m = self.machine
         for at, n in zip(places.tolist(), count.tolist()):
             text = f"mbarrier at {at % m.shared.stride + m.shared.base:#x}"
-            self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), m.knowledge.total)
+            engine = self.engines.setdefault(at, len(self.engines))
+            known = m.knowledge
+            number = known.total + engine % max(1, known.size - known.total)
+            self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), known.size, number)
 
     def find(self, at: int, slot: int, place: int) -> Mbarrier:
         """Return the mbarrier at a place. Raises CuirError M401 if there is none."""

@@ -42,6 +42,9 @@ class Running(Protocol):
     def findings(self) -> Findings: ...
     @property
     def tick(self) -> int: ...
+    def find_issuer(self, tick: int | None) -> int: ...
+    def find_place(self, tick: int | None) -> int: ...
+    def is_fenced(self, slot: int, event: Event, memory: str) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,14 @@ class ThreadOrder:
 
     machine: Running
     slot: int
+    memory: str = "shared"
 
     def is_before(self, event: Event) -> bool:
         known = self.machine.knowledge
         return event[1] < IN_FLIGHT and (event[0] == self.slot + known.first or known.is_known(self.slot, event))
 
     def is_fenced(self, event: Event) -> bool:
-        return self.is_before(event)
+        return self.is_before(event) and self.machine.is_fenced(self.slot, event, self.memory)
 
     def is_over(self, event: Event) -> bool:
         return self.is_before(event)
@@ -143,10 +147,64 @@ def describe_thread(machine: Running, thread: int) -> str:
     return f"CTA {name}, warp {local >> 5}, lane {local & 31}"
 
 
+def describe_engine(machine: Running, place: int) -> tuple[str, str, str]:
+    """Return what an instruction starts, the wait after which that is over, and the proxy of its accesses."""
+    op = machine.program.instructions[place][0].op
+    name = op.split(".sync")[0] if op.startswith("wgmma") else ".".join(op.split(".")[: 4 if "tensor" in op else 3])
+    if op.startswith("wgmma"):
+        return f"the product ({name})", "wgmma.wait_group", "async"
+    if op.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+        waited = "cp.async.bulk.wait_group" if "bulk_group" in op else "the wait for the phase of its mbarrier"
+        return f"the copy ({name.split('.shared')[0].split('.global')[0]})", waited, "async"
+    if op.startswith("cp.async"):
+        return "the copy (cp.async)", "the wait for its cp.async group", "generic"
+    return "", "", "generic"
+
+
+def make_record(machine: Running, event: tuple[int, int | None, str], memory: str, old_place: int | None = None) -> AccessRecord:
+    """Make the record of an earlier access: by whom, when (None: an engine has it in flight), and whether it was a read."""
+    thread, tick, mode = event
+    flying = tick is None or tick >= IN_FLIGHT
+    if old_place is None:
+        assert tick is not None
+        old_place = machine.places[tick - IN_FLIGHT if flying else tick]
+    what, awaited, proxy = describe_engine(machine, old_place)
+    issuer = thread if thread < machine.knowledge.total else machine.find_issuer(tick)
+    owner = describe_thread(machine, issuer)
+    label = f"{what} of {owner}" if what else owner
+    completion = None if flying or tick is None else (thread, tick)
+    span = make_span(machine, old_place)
+    if mode == "write" and machine.program.instructions[old_place][0].op.startswith("cp.reduce"):
+        mode = "add"
+    return AccessRecord(mode, proxy, completion, memory, issuer, label, owner, "accessed", "", span, awaited)
+
+
+def report_engine_meeting(
+    machine: Running, slot: int, place: int, mode: str, old: tuple[int, int | None, str], memory: str, old_place: int | None = None
+) -> None:
+    """Judge an access where it or the earlier one is an engine's, and enter what the race rules find.
+
+    old_place: the instruction of an earlier read by an engine.
+    """
+    memory_name = "shared" if memory == "shared" else "tensor"
+    earlier = make_record(machine, old if old_place is None else (old[0], None, old[2]), memory_name, old_place)
+    thread = slot + machine.knowledge.first
+    what, _, proxy = describe_engine(machine, place)
+    who = describe_thread(machine, thread)
+    label = f"{what} of {who}" if what else who
+    new = AccessRecord(mode, proxy, (thread, machine.tick), memory_name, thread, label, who, "", "", make_span(machine, place))
+    for _, finding in find_races(new, [earlier], ThreadOrder(machine, slot, memory)):
+        hint = "fence.proxy.async by the thread that wrote, before the barrier" if finding.code == "R403" else finding.hint
+        machine.findings.add(finding.code, finding.message, finding.span, hint, finding.notes)
+
+
 def report_meeting(machine: Running, meeting: Meeting, slot: int, place: int, mode: str, strong: bool, memory: str, text: str) -> None:
     """Judge two accesses by the race rules, and enter what they find."""
     thread = slot + machine.knowledge.first
     flying = meeting.tick >= IN_FLIGHT
+    if not flying and meeting.thread >= machine.knowledge.total or describe_engine(machine, machine.find_place(meeting.tick))[2] == "async":
+        report_engine_meeting(machine, slot, place, mode, (meeting.thread, meeting.tick, meeting.mode), memory)
+        return
     old_place = machine.places[meeting.tick - IN_FLIGHT if flying else meeting.tick]
     if flying and meeting.thread == thread and mode == "write" and meeting.mode == "read":
         return

@@ -45,28 +45,62 @@ class Knowledge:
         first: Number of the first of these threads in the grid.
         width: Threads of a CTA, rounded up to whole warps.
         total: Threads of the grid.
+        size: Entries of a clock: the threads, and behind them an engine for each mbarrier, whose ticks are those at which
+            bytes landed on it.
     """
 
-    def __init__(self, first: int, count: int, width: int, total: int):
-        self.first, self.width, self.total = first, width, total
+    def __init__(self, first: int, count: int, width: int, total: int, engines: int = 0):
+        self.first, self.width, self.total, self.size = first, width, total, total + engines
         self.cta = np.zeros(count, np.int64)
         self.warp = np.zeros(count, np.int64)
         self.extra: list[Array | None] = [None] * count
         self.has_extra = False
+        self.threads: Array | None = None  # of a copy: whose knowledge it is
 
     def is_known(self, slot: int, event: Event) -> bool:
         """Return whether a thread (by its slot) knows an event of another one."""
         thread, tick = event
-        own = slot + self.first
+        own = int(self.threads[slot]) if self.threads is not None else slot + self.first
         in_warp = thread // 32 == own // 32 and tick <= self.warp[slot]
         if in_warp or (thread // self.width == own // self.width and tick <= self.cta[slot]):
             return True
         clock = self.extra[slot]
         return clock is not None and bool(tick <= clock[thread])
 
+    def find_unlearned(self, slots: Array, threads: Array, ticks: Array) -> Array:
+        """Return the numbers of the events that threads, by their slots, have not learned by a clock."""
+        left = np.arange(len(slots))
+        if not self.has_extra:
+            return left
+        unknown = np.ones(len(slots), np.bool_)
+        for s in np.unique(slots).tolist():
+            clock = self.extra[s]
+            if clock is not None:
+                mine = slots == s
+                unknown[mine] = ticks[mine] > clock[threads[mine]]
+        return left[unknown]
+
+    def are_over(self, slots: Array, threads: Array, tick: int) -> Array:
+        """Return which threads, by their slots, know a tick of at least one of some threads of a CTA."""
+        own = slots + self.first
+        over = (own // self.width == threads[0] // self.width) & (tick <= self.cta[slots])
+        over |= np.isin(own, threads) | (np.isin(own >> 5, threads >> 5) & (tick <= self.warp[slots]))
+        if self.has_extra:
+            for i in np.flatnonzero(~over).tolist():
+                clock = self.extra[int(slots[i])]
+                over[i] = clock is not None and bool((clock[threads] >= tick).any())
+        return over
+
+    def copy_of(self, slots: Array) -> Knowledge:
+        """Return what some threads know now; they are the slots of the copy."""
+        copy = Knowledge(self.first, 0, self.width, self.total, self.size - self.total)
+        copy.cta, copy.warp, copy.threads = self.cta[slots], self.warp[slots], slots + self.first
+        copy.extra, copy.has_extra = [self.extra[s] for s in slots.tolist()], self.has_extra
+        return copy
+
     def take_snapshot(self, slots: Array, tick: int | Array) -> Array:
         """Return the clock of all that these threads know together; tick: up to which they release their own accesses."""
-        times = np.zeros(self.total, np.int64)
+        times = np.zeros(self.size, np.int64)
         for cta in np.unique(slots // self.width).tolist():
             mine = slots[slots // self.width == cta]
             start = self.first + cta * self.width

@@ -9,19 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...text.diagnostics import CuirError
+from ...text.phrases import count_noun
 from ...text.source import Source, Span
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import pack_lanes
-from .barrier_phases import Barriers
+from .barrier_phases import Barriers, Mbarrier
+from .engines import Engines
 from .findings import Findings, describe_thread, make_span, report_meeting
 from .groups import Group
-from .knowledge import Knowledge
-from .memories import NOTHING, OUTSIDE, Meeting, Memory, Shadow
+from .knowledge import Event, Knowledge
+from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
 from .operands import Array
 from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
 
 SCHEDULES = ("together", "first", "last", "random")
 MOST_STEPS = 5_000_000  # blocks that the CTAs of one machine may run
+ENGINES_OF_A_CTA, MOST_ENGINES = 64, 8192  # mbarriers with a clock's entry of their own; more of them share one
 MOST_WAKES = 8  # times that all threads look in vain at the barriers that they wait for
 PATIENCE, LEAST_PATIENCE = 512, 8  # blocks that run while threads wait that could go on: at first, and where that was needed
 
@@ -101,7 +104,8 @@ class Machine:
         self.width = -(-threads // 32) * 32
         self.count = len(ctas) * self.width
         total = int(np.prod(launch.grid)) * self.width
-        self.knowledge = Knowledge(ctas.start * self.width, self.count, self.width, total)
+        engines = min(MOST_ENGINES, int(np.prod(launch.grid)) * ENGINES_OF_A_CTA) if program.has_mbarriers else 0
+        self.knowledge = Knowledge(ctas.start * self.width, self.count, self.width, total, engines)
         shared_state.knowledge[:] = [self.knowledge]
         self.global_memory, self.constants = shared_state.global_memory, shared_state.constants
         self.parameters = Memory("param", PARAM_BASE, len(launch.parameters), 1, None)
@@ -120,8 +124,9 @@ class Machine:
         self.owned: set[int] = set()
         self.at: dict[int, Array] = {0: self.all_slots}
         self.returns: dict[str, tuple[Array, dict[int, list[tuple[int, int, int]]]]] = {}
-        self.asleep: dict[int, tuple[object, int]] = {}
+        self.asleep: dict[int, tuple[Mbarrier, int]] = {}
         self.barriers = Barriers(self)
+        self.engines = Engines(self)
         self.specials: dict[str, Array] = {}
         self.copies: list[Copies] = []
         self.commits = np.zeros(self.count, np.int64)
@@ -149,6 +154,8 @@ class Machine:
             self.kind
         ]
         while self.at:
+            if self.kind == "random" and self.engines.late and self.random.random() < 0.1:
+                self.engines.act_late()
             index, slots = self._choose_starved() or choose()
             self._run_block(self.program.blocks[index], slots)
             if self.counts.blocks - self.started > MOST_STEPS:
@@ -198,7 +205,7 @@ class Machine:
         found = self.asleep.get(slot)
         if found is None:
             return False
-        if found[0].phase != found[1]:  # type: ignore[attr-defined]
+        if found[0].phase != found[1]:
             del self.asleep[slot]
             return False
         return True
@@ -243,6 +250,8 @@ class Machine:
 
     def _wake(self) -> None:
         """Let threads that sleep look at their barrier again. Raises CuirError if they did, and nothing has changed."""
+        if self.engines.act_late():
+            return
         if not self.asleep or self.idle > MOST_WAKES:
             raise self._make_deadlock()
         self.asleep.clear()
@@ -301,6 +310,21 @@ class Machine:
     def finish(self) -> None:
         """Check what must not be open when the CTAs end."""
         self.barriers.finish()
+        self.engines.finish()
+
+    # ---- what findings ask
+    def find_issuer(self, tick: int | None) -> int:
+        """Return the thread that issued what landed at a tick."""
+        return self.engines.issuers.get(tick or 0, 0)
+
+    def find_place(self, tick: int | None) -> int:
+        """Return the instruction of a tick."""
+        tick = tick or 0
+        return self.places[tick - IN_FLIGHT if tick >= IN_FLIGHT else tick]
+
+    def is_fenced(self, slot: int, event: Event, memory: str) -> bool:
+        """Return whether a proxy fence lies between an event and what a thread does now."""
+        return self.engines.is_fenced(slot, *event, memory)
 
     def _make_deadlock(self) -> Exception:
         """Make the error of threads that can never go on."""
@@ -316,6 +340,8 @@ class Machine:
                     make_span(self, block.first),
                 )
             )
+        for bar in {id(b): b for b, _ in self.asleep.values()}.values():
+            notes.append((self._describe_lack(bar), bar.span))
         meeting = next((w for w in waiting if self.program.blocks[w[0]].meets == "warp" and w[2] == "stands at"), None)
         span = notes[0][1] if notes else None
         if meeting is not None:
@@ -330,6 +356,16 @@ class Machine:
         else:
             self.findings.add("D401", "no thread can go on", span, "each barrier needs all arrivals that it counts", notes)
         return CuirError(self.findings.diagnostics)
+
+    @staticmethod
+    def _describe_lack(bar: Mbarrier) -> str:
+        """Describe what a phase of an mbarrier lacks."""
+        lacks = [count_noun(bar.pending, "arrival")] if bar.pending else []
+        if bar.bytes > 0:
+            lacks.append(f"{count_noun(bar.bytes, 'byte')} that are expected and no copy brings")
+        if bar.bytes < 0:
+            lacks.append(f"the expectation of {count_noun(-bar.bytes, 'byte')} that copies brought")
+        return f"phase {bar.phase} of `{bar.text}` lacks {' and '.join(lacks)}"
 
     # ---- calls
     def note_call(self, function: str, slots: Array, following: int, moves: list[tuple[int, int, int]]) -> None:
@@ -495,6 +531,8 @@ class Machine:
         shadow.check_write(g.slots, entries, access.strong, report)
         if writes:
             shadow.check_reads(g.slots, entries, access.strong, report)
+            if shadow.engine_reads:
+                self.engines.check_reads(memory, g.slots, entries, "write", place)
             return shadow.enter_write(g.slots, entries, tick, access.strong)
         shadow.enter_read(g.slots, entries, places, nbytes, tick, access.strong)
         return None

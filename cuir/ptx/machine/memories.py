@@ -60,6 +60,7 @@ class Shadow:
         self.read = np.zeros(size, np.int64)
         self.reader = np.full(size, -1, np.int64)  # -2: several
         self.log: list[ReadRecord] = []
+        self.engine_reads: dict[int, Array] = {}  # by who issued them: the last read of each entry, 0 for none
         self.logged = 0
         self.get_knowledge = knowledge
 
@@ -68,6 +69,7 @@ class Shadow:
         self.shift = 0
         for name in ("written", "writer", "write_strong", "read", "reader"):
             setattr(self, name, np.repeat(getattr(self, name), 4))
+        self.engine_reads = {issuer: np.repeat(last, 4) for issuer, last in self.engine_reads.items()}
 
     def find_entries(self, places: Array, nbytes: int) -> Array:
         """Return the entries [lanes, n] of accesses of so many bytes."""
@@ -90,6 +92,8 @@ class Shadow:
         ordered = (ticks <= known.cta[slots][:, None]) | ((threads >> 5 == own >> 5) & (ticks <= known.warp[slots][:, None]))
         if self.between:
             ordered &= threads // known.width == own // known.width
+        if known.size > known.total:
+            ordered &= threads < known.total
         return ordered | (ticks <= 0) | ((threads == own) & (ticks < IN_FLIGHT))
 
     def _report_unknown(
@@ -114,6 +118,10 @@ class Shadow:
         if ordered.all():
             return
         lane, column = np.nonzero(~ordered)
+        unknown = self.get_knowledge().find_unlearned(slots[lane], threads[lane, column], ticks[lane, column])
+        if not len(unknown):
+            return
+        lane, column = lane[unknown], column[unknown]
         found = [(int(entries[i, j]), int(threads[i, j]), int(ticks[i, j])) for i, j in zip(lane, column)]
         self._report_unknown(slots, lane, found, bool(self.write_strong[entries[lane[0], column[0]]]), "write", report)
 

@@ -131,6 +131,11 @@ class Program:
         shared_bytes: Bytes of shared memory of a CTA, without those that a launch adds.
     """
 
+    @property
+    def has_mbarriers(self) -> bool:
+        """Return whether the kernel uses mbarriers."""
+        return any(i.op.startswith("mbarrier.init") for i, _ in self.instructions)
+
     def __init__(self, module: Module, kernel: str, symbols: dict[str, int]):
         self.module, self.kernel = module, module.functions[kernel]
         self.blocks: list[Block] = []

@@ -1,0 +1,82 @@
+"""Boxes of tensors, as tensor maps describe them: which elements they hold, and where those lie in shared memory."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from .instruction_table import Array, get_width
+
+MAGIC = b"cuirmap1"
+MAP_BYTES = 128
+SWIZZLES = (0, 32, 64, 128)
+FORM = struct.Struct("<8sQ5Q4Q5H5BBBB")
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16")
+
+
+@dataclass(frozen=True)
+class TensorBoxes:
+    """What a tensor map holds, in the machine's own encoding; the innermost dim comes first.
+
+    Attributes:
+        address: Of the tensor's first element.
+        strides: Bytes from one index to the next, for the dims behind the first.
+        steps: Distances of a box's elements in the tensor, in elements.
+        swizzle: Bytes of the pattern: 32, 64, 128, or 0 for none.
+    """
+
+    address: int
+    type: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    swizzle: int
+
+    @property
+    def element(self) -> int:
+        """Bytes of an element."""
+        return get_width(self.type) // 8
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements that are copied along each dim."""
+        return tuple(-(-n // s) for n, s in zip(self.box, self.steps))
+
+    def encode(self) -> bytes:
+        """Return the bytes that a kernel takes for the map."""
+        rank = len(self.sizes)
+        rows = [(*v, *[1] * (n - len(v))) for v, n in ((self.sizes, 5), (self.strides, 4), (self.box, 5), (self.steps, 5))]
+        data = FORM.pack(
+            MAGIC, self.address, *rows[0], *rows[1], *rows[2], *rows[3], rank, TYPES.index(self.type), SWIZZLES.index(self.swizzle)
+        )
+        return data.ljust(MAP_BYTES, b"\0")
+
+
+def decode_boxes(data: bytes) -> TensorBoxes | None:
+    """Return what the bytes of a map say; None if they are none."""
+    magic, address, *numbers = FORM.unpack(data[: FORM.size])
+    if magic != MAGIC:
+        return None
+    sizes, strides, box, steps = (tuple(numbers[a:b]) for a, b in ((0, 5), (5, 9), (9, 14), (14, 19)))
+    rank, kind, swizzle = numbers[19:]
+    return TensorBoxes(address, TYPES[kind], sizes[:rank], strides[: rank - 1], box[:rank], steps[:rank], SWIZZLES[swizzle])
+
+
+def find_elements(boxes: TensorBoxes, start: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the offset in bytes of each element of a box from the tensor's address, and which lie in the tensor."""
+    offsets, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
+    for first, size, length, step, stride in zip(start, boxes.sizes, boxes.lengths, boxes.steps, (boxes.element, *boxes.strides)):
+        index = first + np.arange(length) * step
+        offsets = (offsets[None] + (index * stride)[:, None]).reshape(-1)
+        inside = (inside[None] & ((index >= 0) & (index < size))[:, None]).reshape(-1)
+    return offsets, inside
+
+
+def swizzle_addresses(addresses: Array, swizzle: int) -> Array:
+    """Return addresses in shared memory with the 16-byte chunks of rows exchanged."""
+    if not swizzle:
+        return addresses
+    return addresses ^ ((addresses >> 7 & (swizzle // 16 - 1)) << 4)

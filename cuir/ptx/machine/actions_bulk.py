@@ -1,0 +1,227 @@
+"""Bulk copies (cp.async.bulk, cp.reduce.async.bulk), of plain bytes and of boxes of tensors, for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..isa.instruction_table import DTYPES, UnknownForm, get_width, split_opcode
+from ..isa.memory_forms import find_atomic
+from ..isa.tensor_boxes import MAP_BYTES, TYPES, TensorBoxes, decode_boxes, find_elements, swizzle_addresses
+from ..module import Address
+from .engines import Transfer, get_shared_address
+from .findings import describe_thread, make_span
+from .groups import Group
+from .lane_machine import Machine
+from .memories import Memory
+from .operands import Array, Fetch
+from .program import Binding, Step
+
+HINTS = ("L2__cache_hint", "mbarrier__complete_tx__bytes", "bulk_group", "tile")
+PLACES = ("async", "bulk", "tensor", "global", "shared__cta", "shared__cluster")
+RANKS = tuple(f"{n}d" for n in range(1, 6))
+UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+Combine = Callable[[Array, Array], Array]
+
+
+class Parts(NamedTuple):
+    """The elements of a copy, in both memories.
+
+    Attributes:
+        element: Bytes of an element.
+        inside: Which elements lie in the tensor.
+    """
+
+    shared: Array
+    outer: Array
+    inside: Array
+    element: int
+
+
+def make_bulk_instruction(b: Binding) -> Step:
+    """Make the step of a bulk copy, or of the commit of its group or the wait for it."""
+    op, place = b.op, b.place
+    if op.has("commit_group"):
+        return lambda g: g.machine.engines.commit(g.slots)
+    if op.has("wait_group"):
+        op.allow("async", "bulk", "wait_group", "read")
+        keep, reads = int(b.get(0)), op.has("read")
+        return lambda g: g.machine.engines.wait(g.slots, keep, reads, place)
+    if op.has("prefetch"):
+        return lambda g: None  # moves data between caches, changes no value
+    reduces = op.name == "cp" and op.has("reduce")
+    op.allow(*PLACES, *HINTS, *RANKS, *(("reduce", "add", "noftz") if reduces else ()))
+    directions = [m for m in op.modifiers if m in ("global", "shared__cta", "shared__cluster")]
+    loads = directions[-1] == "global"
+    if len(directions) != 2 or directions.count("global") != 1 or op.has("mbarrier__complete_tx__bytes") != loads:
+        raise UnknownForm(f"the instruction `{op.text}`")
+    if reduces and (loads or not op.has("add")):
+        raise UnknownForm(f"the operation of `{op.text}`")
+    return make_tensor_copy(b, loads, reduces) if op.has("tensor") else make_plain_copy(b, loads, reduces)
+
+
+def make_plain_copy(b: Binding, loads: bool, reduces: bool) -> Step:
+    """Make the step of a copy of bytes that follow one another."""
+    place = b.place
+    target, source, size = b.reader.fetch_address(b.get(0)), b.reader.fetch_address(b.get(1)), b.fetch(2, "u32")
+    barrier = b.reader.fetch_address(b.get(3)) if loads else None
+    element = get_width(b.op.type) // 8 if reduces else 1
+    combine = make_sum(b.op.type) if reduces else None
+
+    def issue(g: Group) -> None:
+        m: Machine = g.machine
+        sizes, shared, outer = g.spread(size(g)), target if loads else source, source if loads else target
+        addresses, others = find_shared(m, g, shared(g)), g.spread(outer(g)) - m.global_memory.base
+        for i in range(g.n):
+            n, slot = int(sizes[i]), int(g.slots[i])
+            if n % 16 or addresses[i] % 16 or others[i] % 16:
+                refuse(m, slot, place, f"copies {n} bytes from or to addresses, and all three must be multiples of 16")
+            steps = np.arange(0, n, element)
+            parts = Parts(addresses[i] + steps, others[i] + steps, np.ones(len(steps), np.bool_), element)
+            check_bounds(m, slot, parts, place)
+            start_copy(m, slot, place, parts, find_barrier(m, g, barrier, i), combine)
+
+    return issue
+
+
+def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
+    """Make the step of a copy of a box of a tensor."""
+    place, op = b.place, b.op
+    where, other = (b.get(1), b.get(0)) if loads else (b.get(0), b.get(1))
+    if not isinstance(where, Address) or len(where.rest) != 1 or not isinstance(where.rest[0], tuple):
+        raise UnknownForm(f"the coordinates of `{op.text}`")
+    coordinates = [b.reader.fetch(c, "s32") for c in where.rest[0]]
+    rank = int(op.pick(*RANKS, default="0d")[0])
+    if rank != len(coordinates):
+        raise UnknownForm(f"{len(coordinates)} coordinates of `{op.text}`")
+    map_address, shared = b.reader.fetch_address(Address(where.base, where.offset)), b.reader.fetch_address(other)
+    barrier = b.reader.fetch_address(b.get(2)) if loads else None
+    sums = {t: make_sum(t) for t in TYPES} if reduces else {}
+
+    def issue(g: Group) -> None:
+        m: Machine = g.machine
+        maps, starts = g.spread(map_address(g)), [g.spread(c(g)) for c in coordinates]
+        places = find_shared(m, g, shared(g))
+        for i in range(g.n):
+            slot = int(g.slots[i])
+            boxes = read_map(m, slot, int(maps[i]), rank, place)
+            offsets, inside = find_elements(boxes, tuple(int(c[i]) for c in starts))
+            first = int(places[i])
+            if first % (128 if boxes.swizzle else 16):
+                refuse(
+                    m,
+                    slot,
+                    place,
+                    f"copies a box at {get_shared_address(m, first):#x}, which must be a multiple of 128 (16 without swizzle)",
+                )
+            address = get_shared_address(m, first)
+            own = swizzle_addresses(address + np.arange(len(offsets)) * boxes.element, boxes.swizzle) - address + first
+            parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
+            check_bounds(m, slot, parts, place)
+            start_copy(m, slot, place, parts, find_barrier(m, g, barrier, i), sums.get(boxes.type))
+
+    return issue
+
+
+def make_sum(type_name: str) -> Combine:
+    """Return the addition of elements, given as unsigned words."""
+    add = find_atomic(split_opcode(f"red.add.{type_name}"))
+    own = np.dtype(DTYPES[type_name])
+    raw = np.dtype(f"u{own.itemsize}")
+    return lambda old, new: np.ascontiguousarray(add(old.view(own), new.view(own), None)).view(raw)
+
+
+def find_shared(m: Machine, g: Group, addresses: Array) -> Array:
+    """Return the byte places of addresses in shared memory."""
+    _, inner = m.find_memory("shared" if int(np.max(addresses)) < 1 << 32 else "", g.spread(addresses), 1)
+    return inner - m.shared.base + g.ctas * m.shared.stride
+
+
+def find_barrier(m: Machine, g: Group, address: Fetch | None, i: int) -> int | None:
+    """Return the byte place of a thread's mbarrier; None for a copy of a group."""
+    return None if address is None else int(find_shared(m, g, address(g))[i])
+
+
+def refuse(m: Machine, slot: int, place: int, message: str) -> None:
+    """End the run at a copy that the engine does not take."""
+    raise m.findings.stop("M402", f"{describe_thread(m, slot + m.knowledge.first)} {message}", make_span(m, place))
+
+
+def check_bounds(m: Machine, slot: int, parts: Parts, place: int) -> None:
+    """Refuse a copy that leaves shared or global memory."""
+    who = describe_thread(m, slot + m.knowledge.first)
+    base = slot // m.width * m.shared.stride
+    low, high = int(parts.shared.min()) - base, int(parts.shared.max()) - base + parts.element
+    if low < 0 or high > m.shared.size:
+        raise m.findings.stop(
+            "M409",
+            f"{who} copies bytes {low} to {high} of shared memory, which has {m.shared.size:,} bytes",
+            make_span(m, place),
+        )
+    outer = parts.outer[parts.inside]
+    if len(outer) and (int(outer.min()) < 0 or int(outer.max()) + parts.element > m.global_memory.size):
+        address = int(outer.min() if outer.min() < 0 else outer.max()) + m.global_memory.base
+        where = m.describe_nearest(address)
+        raise m.findings.stop("M402", f"{who} copies {address:#x}, outside of global memory{where}", make_span(m, place))
+
+
+def read_map(m: Machine, slot: int, address: int, rank: int, place: int) -> TensorBoxes:
+    """Return the tensor map at an address. Raises CuirError M402 if there is none."""
+    memory, inner = m.find_memory("", np.array([address]), MAP_BYTES)
+    at = int(inner[0]) - memory.base
+    data = memory.bytes[at : at + MAP_BYTES].tobytes() if 0 <= at <= len(memory.bytes) - MAP_BYTES else b""
+    boxes = decode_boxes(data) if len(data) == MAP_BYTES else None
+    if boxes is None or len(boxes.sizes) != rank:
+        found = "no tensor map" if boxes is None else f"a tensor map of {len(boxes.sizes)} dims"
+        refuse(m, slot, place, f"copies {rank} dims by {found}: cuir.cuda.tensor_map(tensor, box) makes one")
+    assert boxes is not None
+    return boxes
+
+
+def find_entries(memory: Memory, places: Array, element: int) -> Array:
+    """Return the entries of a shadow that elements have."""
+    shadow = memory.shadow
+    assert shadow is not None
+    if not len(places):
+        return np.zeros(0, np.int64)
+    if shadow.shift and (element < 4 or (places & 3).any()):
+        words = np.unique(places >> 2)
+        if len(words) * 4 != len(places) * element or (places & (element - 1)).any():
+            shadow.split()
+        else:
+            return words
+    return np.unique(shadow.find_entries(places, element))
+
+
+def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | None, combine: Combine | None) -> None:
+    """Check a copy, and hand it to the engine."""
+    unit, engines = np.dtype(UNITS[parts.element]), m.engines
+    inside = parts.inside
+    outer, shared = m.global_memory, m.shared
+    outer_entries = find_entries(outer, parts.outer[inside], parts.element)
+    loads = barrier is not None
+    shared_entries = find_entries(shared, parts.shared if loads else parts.shared[inside], parts.element)
+    source, target = (outer, shared) if loads else (shared, outer)
+    mode = "add" if combine is not None else "write"
+    tick = m.next_tick(place)
+    engines.check(source, slot, outer_entries if loads else shared_entries, "read", place)
+    engines.check(target, slot, shared_entries if loads else outer_entries, mode, place)
+    if barrier is not None:
+        m.barriers.find(barrier, slot, place)  # raises if there is none
+    read = None if loads or not m.launch.detect else engines.enter_read(np.array([slot]), shared_entries, place)
+
+    def load() -> None:
+        words = np.zeros(len(inside), unit)
+        words[inside] = outer.typed[parts.element][parts.outer[inside] // parts.element]
+        shared.typed[parts.element][parts.shared // parts.element] = words
+
+    def store() -> None:
+        words, at = shared.typed[parts.element][parts.shared[inside] // parts.element], parts.outer[inside] // parts.element
+        cells = outer.typed[parts.element]
+        cells[at] = words if combine is None else combine(cells[at], words)
+
+    nbytes = len(inside) * parts.element
+    entries = shared_entries if loads else outer_entries
+    engines.issue(Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read))

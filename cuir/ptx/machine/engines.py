@@ -1,0 +1,313 @@
+"""Engines that act for threads: bulk copies, and products of warpgroups; when they act, and what orders their accesses.
+
+Bytes that land on an mbarrier are ordered by its phase: the barrier's engine has an entry in clocks. What a group holds is
+over for the thread that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...sync.phases import find_excess_bytes
+from .findings import describe_engine, describe_thread, make_span, report_engine_meeting
+from .knowledge import Knowledge
+from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Memory
+from .operands import Array
+from .program import SHARED_BASE
+
+Move = Callable[[], None]
+
+
+@dataclass
+class EngineRead:
+    """What an engine reads of shared memory.
+
+    Attributes:
+        threads: Those that issued it.
+        over: Tick at which they knew it to be over.
+    """
+
+    threads: Array
+    place: int
+    over: int | None = None
+
+
+@dataclass(eq=False)
+class Transfer:
+    """A bulk copy.
+
+    Attributes:
+        move: Function that moves the bytes.
+        memory, entries: What it writes, as entries of the shadow.
+        barrier: Place of the mbarrier that it lands on; None for one of a group.
+        read: What it reads of shared memory.
+    """
+
+    slot: int
+    place: int
+    tick: int
+    move: Move
+    memory: Memory
+    entries: Array
+    nbytes: int
+    barrier: int | None
+    read: EngineRead | None
+    moved: bool = False
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A proxy fence: what its threads knew then."""
+
+    slots: Array
+    tick: int
+    place: int
+    spaces: tuple[str, ...]
+    known: Knowledge
+
+
+@dataclass
+class BulkGroups:
+    """Bulk groups of a thread: those that are committed, and copies that are not."""
+
+    committed: list[list[Transfer]] = field(default_factory=list)
+    open: list[Transfer] = field(default_factory=list)
+
+
+class Engines:
+    """The engines of a machine."""
+
+    def __init__(self, machine: Any):  # the Machine, whose module imports this one
+        self.machine = machine
+        self.late: list[Transfer] = []
+        self.groups: dict[int, BulkGroups] = {}
+        self.fences: list[Fence] = []
+        self.issuers: dict[int, int] = {}  # by the tick at which bytes landed
+        self.reads: list[EngineRead] = [EngineRead(np.zeros(0, np.int64), 0, 0)]
+        self.landed: dict[int, Transfer] = {}  # the last on each mbarrier's engine
+        self.landed_at: dict[int, int] = {}
+
+    # ---- proxies
+    def fence(self, slots: Array, place: int, spaces: tuple[str, ...]) -> None:
+        """Note a proxy fence."""
+        m = self.machine
+        self.fences.append(Fence(slots, m.next_tick(place), place, spaces, m.knowledge.copy_of(slots)))
+
+    def is_fenced(self, slot: int, thread: int, tick: int, space: str) -> bool:
+        """Return whether a proxy fence lies between an access and what a thread, by its slot, does now.
+
+        It may be one of either thread or of a third one: what it knew is behind it, and it is known now.
+        """
+        m = self.machine
+        own = slot + m.knowledge.first
+        later = [f for f in self.fences if f.tick > tick and space in f.spaces]
+
+        def is_before(other: int, fence: Fence) -> bool:
+            return other == own or m.knowledge.is_known(slot, (other, fence.tick))
+
+        if any(thread - m.knowledge.first in f.slots and is_before(thread, f) for f in later):
+            return True
+        for fence in reversed(later):
+            for i, other in enumerate((fence.slots + m.knowledge.first).tolist()):
+                if is_before(other, fence) and fence.known.is_known(i, (thread, tick)):
+                    return True
+        return False
+
+    # ---- accesses of engines
+    def check(self, memory: Memory, slot: int, entries: Array, mode: str, place: int) -> None:
+        """Check what an engine accesses for a thread; mode: "read", "write" or "add"."""
+        m, shadow = self.machine, memory.shadow
+        if shadow is None or not len(entries):
+            return
+        ticks = shadow.written[entries]
+        lowest = int(ticks.min())
+        who = f"{describe_engine(m, place)[0]} of {describe_thread(m, slot + m.knowledge.first)}"
+        if lowest <= OUTSIDE:
+            at = (int(entries[int(ticks.argmin())]) << shadow.shift) + memory.base
+            where = m.describe_nearest(at) if memory is m.global_memory else ""
+            raise m.findings.stop("M402", f"{who} accesses {at:#x}, outside of {memory.name} memory{where}", make_span(m, place))
+        if not m.launch.detect:
+            return
+        if lowest == NOTHING and mode == "read":
+            m.findings.add(
+                "M401",
+                f"{who} reads {memory.name} memory that nothing has written",
+                make_span(m, place),
+                "write it first, or wait for the copy that does",
+            )
+        written = ticks > 0
+        if written.any():
+            pairs = np.unique(np.stack([shadow.writer[entries[written]], ticks[written]]), axis=1).T
+            for thread, tick in pairs.tolist():
+                if tick >= IN_FLIGHT or not self._is_ordered(slot, thread, tick, memory.name):
+                    report_engine_meeting(m, slot, place, mode, (thread, tick, "write"), memory.name)
+        if mode != "read":
+            one = np.full(len(entries), slot)
+
+            def report(meeting: Any) -> None:
+                report_engine_meeting(m, slot, place, mode, (meeting.thread, meeting.tick, "read"), memory.name)
+
+            shadow.check_reads(one, entries[:, None], False, report)
+            self.check_reads(memory, np.array([slot]), entries[None], mode, place)
+
+    def _is_ordered(self, slot: int, thread: int, tick: int, memory: str) -> bool:
+        """Return whether an engine's access for a thread comes behind a write, and a fence where one is needed."""
+        m = self.machine
+        if not (thread == slot + m.knowledge.first or m.knowledge.is_known(slot, (thread, tick))):
+            return False
+        return describe_engine(m, m.places[tick])[2] == "async" or self.is_fenced(slot, thread, tick, memory)
+
+    def check_reads(self, memory: Memory, slots: Array, entries: Array, mode: str, place: int) -> None:
+        """Check new writes of entries [threads, n] against what engines read there."""
+        m, shadow = self.machine, memory.shadow
+        for last in shadow.engine_reads.values():
+            numbers = last[entries]
+            if not numbers.any():
+                continue
+            for number in np.unique(numbers[numbers > 0]).tolist():
+                read = self.reads[number]
+                lanes = np.flatnonzero((numbers == number).any(1))
+                if read.over is None:
+                    late = lanes[:1]
+                else:
+                    late = lanes[~m.knowledge.are_over(slots[lanes], read.threads, read.over)]
+                if len(late):
+                    old = (int(read.threads[0]), read.over, "read")
+                    report_engine_meeting(m, int(slots[late[0]]), place, mode, old, memory.name, read.place)
+            last[entries] = 0
+
+    def enter_read(self, slots: Array, entries: Array, place: int) -> EngineRead:
+        """Record what an engine reads of shared memory for threads."""
+        m = self.machine
+        read = EngineRead(slots + m.knowledge.first, place)
+        shadow = m.shared.shadow
+        issuer = int(slots[0] % m.width) >> 5
+        if issuer not in shadow.engine_reads:
+            shadow.engine_reads[issuer] = np.zeros(len(shadow.written), np.int32)
+        shadow.engine_reads[issuer][entries] = len(self.reads)
+        self.reads.append(read)
+        return read
+
+    # ---- bulk copies
+    def acts_early(self) -> bool:
+        """Return whether an engine acts when it is asked, or as late as it may."""
+        m = self.machine
+        return m.kind in ("together", "first") or (m.kind == "random" and m.random.random() < 0.5)
+
+    def issue(self, t: Transfer) -> None:
+        """Start a copy."""
+        m = self.machine
+        shadow = t.memory.shadow
+        if m.launch.detect and shadow is not None:
+            shadow.writer[t.entries] = t.slot + m.knowledge.first
+            shadow.written[t.entries] = IN_FLIGHT + t.tick
+            shadow.write_strong[t.entries] = False
+        if t.barrier is None:
+            self.groups.setdefault(t.slot, BulkGroups()).open.append(t)
+        if self.acts_early():
+            self.act(t)
+        else:
+            self.late.append(t)
+
+    def act(self, t: Transfer) -> None:
+        """Move the bytes of a copy; on an mbarrier it lands."""
+        if t.moved:
+            return
+        t.moved = True
+        t.move()
+        if t.barrier is None:
+            return
+        m = self.machine
+        bar = m.barriers.find(t.barrier, t.slot, t.place)
+        tick = m.next_tick(t.place)
+        self._settle(t, bar.engine, tick)
+        self.issuers[tick] = t.slot + m.knowledge.first
+        self.landed[bar.engine], self.landed_at[bar.engine] = t, tick
+        bar.order.learn((bar.engine, tick))
+        bar.bytes -= t.nbytes
+        found = find_excess_bytes(bar, make_span(m, t.place), describe_engine(m, t.place)[0])
+        if found is not None:
+            m.findings.add(found.code, found.message, found.span, found.hint, found.notes)
+        m.barriers.advance(bar)
+
+    def _settle(self, t: Transfer, writer: int, tick: int) -> None:
+        """Give what a copy wrote its tick, where nothing was written since."""
+        shadow = t.memory.shadow
+        if not self.machine.launch.detect or shadow is None:
+            return
+        mine = t.entries[shadow.written[t.entries] == IN_FLIGHT + t.tick]
+        shadow.writer[mine], shadow.written[mine] = writer, tick
+
+    def act_late(self) -> bool:
+        """Let late engines act: all, or one of them under a random schedule; return whether there was one."""
+        m = self.machine
+        self.late = [t for t in self.late if not t.moved]
+        if not self.late:
+            return False
+        if m.kind == "random":
+            self.act(self.late.pop(m.random.randrange(len(self.late))))
+        else:
+            self.act(self.late.pop(0))
+        return True
+
+    def commit(self, slots: Array) -> None:
+        """Close the bulk group of threads."""
+        for slot in slots.tolist():
+            groups = self.groups.setdefault(slot, BulkGroups())
+            groups.committed.append(groups.open)
+            groups.open = []
+
+    def wait(self, slots: Array, keep: int, reads_only: bool, place: int) -> None:
+        """Let threads wait until all bulk groups but the last few are over, or have read their sources."""
+        m = self.machine
+        tick = m.next_tick(place)
+        for slot in slots.tolist():
+            groups = self.groups.get(slot)
+            if groups is None:
+                continue
+            over = groups.committed[: max(0, len(groups.committed) - keep)]
+            for t in (t for group in over for t in group):
+                self.act(t)
+                if t.read is not None and t.read.over is None:
+                    t.read.over = tick
+                if not reads_only:
+                    landing = m.next_tick(t.place)
+                    self._settle(t, slot + m.knowledge.first, landing)
+            if not reads_only:
+                del groups.committed[: len(over)]
+
+    def finish(self) -> None:
+        """Let all engines act, and report what nobody waited for."""
+        m = self.machine
+        for slot, groups in self.groups.items():
+            for t in (t for group in [*groups.committed, groups.open] for t in group):
+                self.act(t)
+                if t.read is not None and t.read.over is None:
+                    what = f"{describe_engine(m, t.place)[0]} of {describe_thread(m, slot + m.knowledge.first)}"
+                    m.findings.add(
+                        "M403",
+                        f"nobody waited for {what}: it may still read shared memory when the CTA ends",
+                        make_span(m, t.place),
+                        "cp.async.bulk.wait_group.read 0, by the thread that issued it, comes before the end",
+                    )
+        while self.act_late():
+            pass
+        for engine, t in self.landed.items():
+            clocks = {id(c): c for c in m.knowledge.extra if c is not None}.values()
+            if not any(c[engine] >= self.landed_at[engine] for c in clocks):
+                what = f"{describe_engine(m, t.place)[0]} of {describe_thread(m, t.slot + m.knowledge.first)}"
+                m.findings.add(
+                    "M403",
+                    f"nobody waited for {what}: it may be in flight when the kernel ends",
+                    make_span(m, t.place),
+                    "every copy is waited for before the end",
+                )
+
+
+def get_shared_address(m: Any, place: int) -> int:
+    """Return the address in its CTA of a byte place in shared memory."""
+    return place % m.shared.stride + SHARED_BASE
