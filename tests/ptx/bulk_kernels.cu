@@ -28,14 +28,22 @@ template <int FAULT> __device__ void twice(const float* x, float* y, int rows) {
     if (FAULT != 3 && threadIdx.x == 0) wait_read<1>();
     __syncthreads();
     out[s][threadIdx.x] = 2 * in[s][threadIdx.x];
-    if (FAULT != 2) fence();
+    if (FAULT != 2 && FAULT != 6) fence();
     __syncthreads();
+    if (FAULT == 6 && threadIdx.x == 0) fence();
     if (threadIdx.x == 0) { store(y + r * 128, out[s], 512); commit(); }
   }
-  if (FAULT != 6 && threadIdx.x == 0) wait_read<0>();
+  if (threadIdx.x == 0) wait_read<0>();
 }
 #define KERNEL(name, fault) extern "C" __global__ void name(const float* x, float* y, int rows) { twice<fault>(x, y, rows); }
-KERNEL(right, 0) KERNEL(no_wait, 1) KERNEL(no_fence, 2) KERNEL(no_read_wait, 3) KERNEL(more_bytes, 4) KERNEL(fewer_bytes, 5) KERNEL(no_end, 6)
+KERNEL(right, 0) KERNEL(no_wait, 1) KERNEL(no_fence, 2) KERNEL(no_read_wait, 3) KERNEL(more_bytes, 4) KERNEL(fewer_bytes, 5) KERNEL(fence_by_issuer, 6)
+
+// A copy that the kernel does not wait for.
+extern "C" __global__ void unawaited(const float* x, float* y, int rows) {
+  __shared__ alignas(128) float in[128];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) { init(&full, 1); expect(&full, 512); load(in, x, 512, &full); }
+}
 
 // Copies of boxes: shared memory, byte by byte as a load leaves it; and a store or addition of what x holds.
 struct alignas(64) Map { char bytes[128]; };

@@ -11,7 +11,7 @@ from ..isa.instruction_table import DTYPES, UnknownForm, get_width, split_opcode
 from ..isa.memory_forms import find_atomic
 from ..isa.tensor_boxes import MAP_BYTES, TYPES, TensorBoxes, decode_boxes, find_elements, swizzle_addresses
 from ..module import Address
-from .engines import Transfer, get_shared_address
+from .copy_engines import Transfer, get_shared_address
 from .findings import describe_thread, make_span
 from .groups import Group
 from .lane_machine import Machine
@@ -109,14 +109,9 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
             boxes = read_map(m, slot, int(maps[i]), rank, place)
             offsets, inside = find_elements(boxes, tuple(int(c[i]) for c in starts))
             first = int(places[i])
-            if first % (128 if boxes.swizzle else 16):
-                refuse(
-                    m,
-                    slot,
-                    place,
-                    f"copies a box at {get_shared_address(m, first):#x}, which must be a multiple of 128 (16 without swizzle)",
-                )
             address = get_shared_address(m, first)
+            if address % (128 if boxes.swizzle else 16):
+                refuse(m, slot, place, f"copies a box at {address:#x}, which must be a multiple of 128 (16 without swizzle)")
             own = swizzle_addresses(address + np.arange(len(offsets)) * boxes.element, boxes.swizzle) - address + first
             parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
             check_bounds(m, slot, parts, place)
@@ -206,8 +201,8 @@ def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | N
     source, target = (outer, shared) if loads else (shared, outer)
     mode = "add" if combine is not None else "write"
     tick = m.next_tick(place)
-    engines.check(source, slot, outer_entries if loads else shared_entries, "read", place)
-    engines.check(target, slot, shared_entries if loads else outer_entries, mode, place)
+    engines.check(source, np.array([slot]), outer_entries if loads else shared_entries, "read", place)
+    engines.check(target, np.array([slot]), shared_entries if loads else outer_entries, mode, place)
     if barrier is not None:
         m.barriers.find(barrier, slot, place)  # raises if there is none
     read = None if loads or not m.launch.detect else engines.enter_read(np.array([slot]), shared_entries, place)

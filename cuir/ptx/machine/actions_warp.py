@@ -96,7 +96,16 @@ def make_active_mask(b: Binding) -> Step:
     return run
 
 
-@action("nanosleep", "setmaxnreg", "griddepcontrol", "pmevent")
+@action("setmaxnreg")
+def make_register_request(b: Binding) -> Step:
+    b.op.allow("inc", "dec", "sync", "aligned")
+    count = b.get(0)
+    if not isinstance(count, int) or count % 8 or not 24 <= count <= 256:
+        raise UnknownForm(f"a request for {count} registers by `{b.op.text}`")
+    return lambda g: None  # moves registers of the hardware between warps; those of PTX are as many as are named
+
+
+@action("nanosleep", "griddepcontrol", "pmevent")
 def make_nothing(b: Binding) -> Step:
     return lambda g: None  # changes when, not what
 

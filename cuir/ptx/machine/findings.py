@@ -202,7 +202,9 @@ def report_meeting(machine: Running, meeting: Meeting, slot: int, place: int, mo
     """Judge two accesses by the race rules, and enter what they find."""
     thread = slot + machine.knowledge.first
     flying = meeting.tick >= IN_FLIGHT
-    if not flying and meeting.thread >= machine.knowledge.total or describe_engine(machine, machine.find_place(meeting.tick))[2] == "async":
+    if (not flying and meeting.thread >= machine.knowledge.total) or describe_engine(machine, machine.find_place(meeting.tick))[
+        2
+    ] == "async":
         report_engine_meeting(machine, slot, place, mode, (meeting.thread, meeting.tick, meeting.mode), memory)
         return
     old_place = machine.places[meeting.tick - IN_FLIGHT if flying else meeting.tick]

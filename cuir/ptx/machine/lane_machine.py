@@ -14,12 +14,13 @@ from ...text.source import Source, Span
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import pack_lanes
 from .barrier_phases import Barriers, Mbarrier
-from .engines import Engines
+from .copy_engines import Engines
 from .findings import Findings, describe_thread, make_span, report_meeting
 from .groups import Group
 from .knowledge import Event, Knowledge
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
 from .operands import Array
+from .products import Products
 from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
 
 SCHEDULES = ("together", "first", "last", "random")
@@ -127,6 +128,8 @@ class Machine:
         self.asleep: dict[int, tuple[Mbarrier, int]] = {}
         self.barriers = Barriers(self)
         self.engines = Engines(self)
+        self.products = Products(self)
+        self.warpgroups = np.arange(self.count) // self.width * (self.width // 128 + 1) + np.arange(self.count) % self.width // 128
         self.specials: dict[str, Array] = {}
         self.copies: list[Copies] = []
         self.commits = np.zeros(self.count, np.int64)
@@ -191,6 +194,10 @@ class Machine:
         here[slots] = True
         lanes, alive = here.reshape(-1, 32), self.alive.reshape(-1, 32)
         whole = (lanes == alive).all(1)
+        if block.meets == "warpgroup":
+            count = int(self.warpgroups[-1]) + 1
+            alive_in = np.bincount(self.warpgroups, self.alive, count)
+            return slots[(np.bincount(self.warpgroups, here, count) == alive_in)[self.warpgroups[slots]]]
         if block.meets == "warp" or block.mask is None:
             return slots if whole.all() else slots[whole[slots >> 5]]
         if whole[slots >> 5].all():
@@ -228,6 +235,8 @@ class Machine:
             if len(slots):
                 warp = int(slots[0] if self.kind == "first" else slots[-1]) >> 5
                 mine = slots[slots >> 5 == warp]
+                if self.program.blocks[index].meets == "warpgroup":
+                    mine = slots[self.warpgroups[slots] == self.warpgroups[mine[0]]]
                 found.append((warp if self.kind == "first" else -warp, self.program.blocks[index].order, index, mine))
         if not found:
             self._wake()
@@ -242,10 +251,11 @@ class Machine:
             self._wake()
             return self._choose_any()
         index, slots = ready[self.random.randrange(len(ready))]
-        warps = np.unique(slots >> 5)
-        if len(warps) > 1 and self.random.random() < 0.7:
-            count = self.random.randrange(1, len(warps) + 1)
-            slots = slots[np.isin(slots >> 5, self.random.sample(warps.tolist(), count))]
+        units = self.warpgroups[slots] if self.program.blocks[index].meets == "warpgroup" else slots >> 5
+        found = np.unique(units)
+        if len(found) > 1 and self.random.random() < 0.7:
+            count = self.random.randrange(1, len(found) + 1)
+            slots = slots[np.isin(units, self.random.sample(found.tolist(), count))]
         return index, slots
 
     def _wake(self) -> None:
@@ -267,6 +277,8 @@ class Machine:
         standing = self.at.pop(block.index)
         if len(standing) != len(slots):
             self.at[block.index] = np.setdiff1d(standing, slots, assume_unique=True)
+        if self.products.rows and (self.products.flying or block.product_writes):
+            self.products.note_block(block, slots)
         group = self._make_group(block, slots)
         counts = self.counts
         counts.blocks += 1
@@ -294,6 +306,14 @@ class Machine:
         for target, chosen in moves:
             self.place(target, slots if chosen is None else slots[chosen])
 
+    def set_register(self, register: int, slots: Array, values: Array) -> None:
+        """Set a register of threads, whether or not they run a block now."""
+        whole = self.regs[register]
+        if register not in self.owned:
+            whole = self.regs[register] = whole.copy()
+            self.owned.add(register)
+        whole[slots] = values.view(whole.dtype)
+
     def place(self, target: int, slots: Array) -> None:
         """Let threads stand before a block, or end."""
         if not len(slots):
@@ -311,6 +331,7 @@ class Machine:
         """Check what must not be open when the CTAs end."""
         self.barriers.finish()
         self.engines.finish()
+        self.products.finish()
 
     # ---- what findings ask
     def find_issuer(self, tick: int | None) -> int:
@@ -342,13 +363,13 @@ class Machine:
             )
         for bar in {id(b): b for b, _ in self.asleep.values()}.values():
             notes.append((self._describe_lack(bar), bar.span))
-        meeting = next((w for w in waiting if self.program.blocks[w[0]].meets == "warp" and w[2] == "stands at"), None)
+        meeting = next((w for w in waiting if self.program.blocks[w[0]].meets in ("warp", "warpgroup") and w[2] == "stands at"), None)
         span = notes[0][1] if notes else None
         if meeting is not None:
             span = make_span(self, self.program.blocks[meeting[0]].first)
             self.findings.add(
                 "D401",
-                "not all lanes of a warp come to an instruction that all must execute together",
+                f"not all lanes of a {self.program.blocks[meeting[0]].meets} come to an instruction that all must execute together",
                 span,
                 "no lane may take another way around it",
                 notes,

@@ -40,7 +40,9 @@ class Block:
         gathers: Registers whose values the block reads.
         scatters: Registers that it writes and that are read later.
         end: Function that tells where threads go on.
-        meets: "" for none, "warp" if whole warps must stand here, "mask" if the lanes of `mask` must.
+        meets: "" for none, "warp" or "warpgroup" if whole ones must stand here, "mask" if the lanes of `mask` must.
+        touched: Registers that it reads or writes, other than by a product.
+        product_writes: Registers of products that it writes, with the register of which each becomes a copy, if any.
         waits: Whether threads wait at a barrier of the CTA behind the steps.
         order: Place in the order in which blocks are run.
     """
@@ -55,6 +57,8 @@ class Block:
     end: Callable[[Group], Moves] = lambda g: []
     successors: tuple[int, ...] = ()
     meets: str = ""
+    touched: frozenset[int] = frozenset()
+    product_writes: tuple[tuple[int, int | None], ...] = ()
     mask: Fetch | None = None
     waits: bool = False
     order: int = 0
@@ -97,10 +101,11 @@ MEETING = {"shfl": "mask", "vote": "mask", "match": "mask", "redux": "mask", "el
     "movmatrix": "warp",
     "bar": "warp",
     "barrier": "warp",
+    "wgmma": "warpgroup",
 }
 
 # Behind these a block ends: branches, and what other threads may wait for, so that a schedule can let them go on there.
-ENDING = ("bra", "brx", "ret", "exit", "trap", "mbarrier", "atom", "fence", "membar")
+ENDING = ("bra", "brx", "ret", "exit", "trap", "mbarrier", "atom", "fence", "membar", "wgmma")
 
 
 def action(*names: str) -> Callable[[Action], Action]:
@@ -129,6 +134,8 @@ class Program:
         instructions: Instructions, with the function of each.
         local_bytes: Bytes of local memory of a thread: variables, and parameters of functions.
         shared_bytes: Bytes of shared memory of a CTA, without those that a launch adds.
+        uses: Registers that each instruction reads, and writes; known where there are products of warpgroups.
+        product_registers: Registers of such products, and those that are copied to them.
     """
 
     @property
@@ -147,6 +154,8 @@ class Program:
         self.param_places: dict[tuple[str, str], int] = {}
         self.returns: dict[str, list[int]] = {}
         self._edges: dict[int, list[int]] = {}
+        self.uses: list[tuple[frozenset[int], frozenset[int]]] = []
+        self.product_registers: set[int] = set()
         names = self._find_called(kernel)
         for offset, name in enumerate(names):
             self.symbols.setdefault(name, FUNCTION_BASE + offset)
@@ -154,6 +163,7 @@ class Program:
         for name in names:
             self._bind_function(module.functions[name])
         self._link()
+        self._note_products()
 
     # ---- layout
     def _find_called(self, kernel: str) -> list[str]:
@@ -248,6 +258,7 @@ class Program:
                 raise make_unknown(i, function.name, str(reason)) from None
             place += 1
             reads, writes = uses.setdefault(block.index, (set(), set()))
+            self.uses.append((frozenset(reader.reads), frozenset(reader.writes)))
             reads |= (reader.reads | (reader.writes if i.guard is not None else set())) - writes
             writes |= reader.writes
         self._note_uses(uses)
@@ -257,6 +268,40 @@ class Program:
         for index, (reads, writes) in uses.items():
             self.blocks[index].gathers = tuple(sorted(reads))
             self.blocks[index].scatters = tuple(sorted(writes))
+
+    def _note_products(self) -> None:
+        """Note what blocks do with the registers of products."""
+        products = [n for n, (i, _) in enumerate(self.instructions) if i.op.startswith("wgmma.mma")]
+        if not products:
+            return
+        kept = self.product_registers
+        for n in products:
+            i, function = self.instructions[n]
+            named = [*list_parts(i.operands[0]), *(i.operands[1] if isinstance(i.operands[1], tuple) else ())]
+            kept |= {self.file.numbers[function, r] for r in named}
+        copies: dict[int, set[int]] = {}
+        for n, (i, _) in enumerate(self.instructions):
+            reads, writes = self.uses[n]
+            if is_copy(i) and len(reads) == 1:
+                for w in writes:
+                    copies.setdefault(w, set()).update(reads)
+        work = list(kept)
+        while work:
+            for source in copies.get(work.pop(), ()):
+                if source not in kept:
+                    kept.add(source)
+                    work.append(source)
+        for block in self.blocks:
+            own = [n for n in range(block.first, block.last) if not self.instructions[n][0].op.startswith("wgmma")]
+            block.touched = frozenset().union(*(r | w for r, w in (self.uses[n] for n in own))) & kept
+            found: list[tuple[int, int | None]] = []
+            for n in own:
+                reads, writes = self.uses[n]
+                if is_copy(self.instructions[n][0]):
+                    found += [(w, r) for w in writes & kept for r in reads if len(reads) == 1]
+                else:
+                    found += [(w, None) for w in writes & kept]
+            block.product_writes = tuple(found)
 
     def _link(self) -> None:
         """Find the order of blocks, and drop results that nobody reads."""
@@ -415,6 +460,11 @@ class Program:
         return n if n < len(self.blocks) and self.blocks[n].function == block.function else EXIT
 
 
+def is_copy(instruction: Instruction) -> bool:
+    """Return whether an instruction copies a register or a constant: ptxas, not the program, places copies."""
+    return instruction.op.startswith("mov.") and not any(isinstance(o, tuple) for o in instruction.operands)
+
+
 def _get_mask(op: Opcode, instruction: Instruction) -> Operand:
     """Return the operand that names the lanes of an exchange; "" for whole warps."""
     at = {"shfl": 4, "vote": 2, "match": 2, "redux": 2, "elect": 1}.get(op.name, -1)
@@ -429,7 +479,9 @@ def _stands_together(met: tuple[str, Operand] | None, op: Opcode, instruction: I
     if met is None:
         return False
     name, mask = met
-    return MEETING[name] == "warp" or (MEETING[op.name] == "mask" and mask == _get_mask(op, instruction) and isinstance(mask, int))
+    return MEETING[name] in ("warp", "warpgroup") or (
+        MEETING[op.name] == "mask" and mask == _get_mask(op, instruction) and isinstance(mask, int)
+    )
 
 
 def _find_callees(instruction: Instruction, module: Module) -> list[str]:

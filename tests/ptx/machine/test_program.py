@@ -35,8 +35,8 @@ def zeros(count: int = 32) -> torch.Tensor:
 
 
 def test_an_unknown_instruction_is_named_with_its_line() -> None:
-    with pytest.raises(CuirError, match=r"line \d+ of the PTX of `k`: .*`wgmma.fence.sync.aligned`"):
-        run("wgmma.fence.sync.aligned;", zeros())
+    with pytest.raises(CuirError, match=r"line \d+ of the PTX of `k`: .*`tcgen05.fence`"):
+        run("tcgen05.fence;", zeros())
     with pytest.raises(CuirError, match=r"`\.odd` of `add\.odd\.s32`"):
         run("add.odd.s32 %r1, %r0, %r0;", zeros())
     with pytest.raises(CuirError, match="%pm0"):
@@ -181,3 +181,10 @@ def test_a_flag_orders_two_ctas_under_every_schedule() -> None:
         assert not run(body, zeros(1), zeros(1), out, grid=2, block=1, schedule=schedule).findings and out[0] == 42
     weak = body.replace("ld.acquire.gpu", "ld.relaxed.gpu")
     assert [d.code for d in run(weak, zeros(1), zeros(1), zeros(1), grid=2, block=1).findings] == ["R402"]
+
+
+def test_requests_for_registers_change_nothing_and_are_checked() -> None:
+    y = zeros()
+    assert not run("setmaxnreg.dec.sync.aligned.u32 40;\n" + store("%r0"), y).findings and y.tolist() == list(range(32))
+    with pytest.raises(CuirError, match="a request for 41 registers"):
+        run("setmaxnreg.dec.sync.aligned.u32 41;", zeros())

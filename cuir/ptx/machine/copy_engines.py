@@ -1,4 +1,4 @@
-"""Engines that act for threads: bulk copies, and products of warpgroups; when they act, and what orders their accesses.
+"""Engines that act for threads: bulk copies, when they act, and what orders an engine's accesses.
 
 Bytes that land on an mbarrier are ordered by its phase: the barrier's engine has an entry in clocks. What a group holds is
 over for the thread that waits for it.
@@ -118,9 +118,9 @@ class Engines:
         return False
 
     # ---- accesses of engines
-    def check(self, memory: Memory, slot: int, entries: Array, mode: str, place: int) -> None:
-        """Check what an engine accesses for a thread; mode: "read", "write" or "add"."""
-        m, shadow = self.machine, memory.shadow
+    def check(self, memory: Memory, slots: Array, entries: Array, mode: str, place: int) -> None:
+        """Check what an engine accesses for threads; mode: "read", "write" or "add"."""
+        m, shadow, slot = self.machine, memory.shadow, int(slots[0])
         if shadow is None or not len(entries):
             return
         ticks = shadow.written[entries]
@@ -141,10 +141,13 @@ class Engines:
             )
         written = ticks > 0
         if written.any():
-            pairs = np.unique(np.stack([shadow.writer[entries[written]], ticks[written]]), axis=1).T
-            for thread, tick in pairs.tolist():
-                if tick >= IN_FLIGHT or not self._is_ordered(slot, thread, tick, memory.name):
-                    report_engine_meeting(m, slot, place, mode, (thread, tick, "write"), memory.name)
+            threads, ticks = shadow.writer[entries[written]], ticks[written]
+            changes = np.r_[True, (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])]
+            for thread, tick in sorted(set(zip(threads[changes].tolist(), ticks[changes].tolist()))):
+                for mine in slots.tolist():
+                    if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory.name):
+                        report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory.name)
+                        break
         if mode != "read":
             one = np.full(len(entries), slot)
 
@@ -164,6 +167,7 @@ class Engines:
     def check_reads(self, memory: Memory, slots: Array, entries: Array, mode: str, place: int) -> None:
         """Check new writes of entries [threads, n] against what engines read there."""
         m, shadow = self.machine, memory.shadow
+        assert shadow is not None
         for last in shadow.engine_reads.values():
             numbers = last[entries]
             if not numbers.any():
@@ -185,7 +189,8 @@ class Engines:
         m = self.machine
         read = EngineRead(slots + m.knowledge.first, place)
         shadow = m.shared.shadow
-        issuer = int(slots[0] % m.width) >> 5
+        assert shadow is not None
+        issuer = 2 * (int(slots[0] % m.width) >> 5) + (len(slots) > 1)
         if issuer not in shadow.engine_reads:
             shadow.engine_reads[issuer] = np.zeros(len(shadow.written), np.int32)
         shadow.engine_reads[issuer][entries] = len(self.reads)
@@ -281,19 +286,8 @@ class Engines:
                 del groups.committed[: len(over)]
 
     def finish(self) -> None:
-        """Let all engines act, and report what nobody waited for."""
+        """Let all engines act, and report bytes that landed and that nobody waited for; stores are over with the kernel."""
         m = self.machine
-        for slot, groups in self.groups.items():
-            for t in (t for group in [*groups.committed, groups.open] for t in group):
-                self.act(t)
-                if t.read is not None and t.read.over is None:
-                    what = f"{describe_engine(m, t.place)[0]} of {describe_thread(m, slot + m.knowledge.first)}"
-                    m.findings.add(
-                        "M403",
-                        f"nobody waited for {what}: it may still read shared memory when the CTA ends",
-                        make_span(m, t.place),
-                        "cp.async.bulk.wait_group.read 0, by the thread that issued it, comes before the end",
-                    )
         while self.act_late():
             pass
         for engine, t in self.landed.items():
