@@ -222,8 +222,11 @@ def test_a_pass_left_out(cuir: Callable) -> None:
 def test_every_pass_that_may_be_left_out_may(cuir: Callable) -> None:
     for name in pipeline.optional_passes():
         assert cuir(*ARGV, "--without", name).code == 0, name
-    all_items = [word for name in pipeline.optional_passes() for word in ("--without", name)]
+    optimisations = [name for name in pipeline.optional_passes() if name != "insert_synchronisation"]
+    all_items = [word for name in optimisations for word in ("--without", name)]
     assert cuir(*ARGV, *all_items, "--validate", *SMALL).code == 0
+    faulty = cuir(*ARGV, *all_items, "--without", "insert_synchronisation", "--validate", *SMALL)
+    assert faulty.code == 1 and "L012" in faulty.err, "lanes that never meet are a fault, not a slower kernel"
 
 
 def test_the_list_of_passes(cuir: Callable) -> None:
