@@ -126,7 +126,7 @@ class Op:
 
     @functools.cached_property
     def memory_effect(self) -> MemoryEffect:
-        """What a call does to memory; "none": its result depends on the operands alone."""
+        """Effect of a call on memory; "none": its result depends on the operands alone."""
         return self.effects.memory
 
     @property

@@ -1,4 +1,4 @@
-"""What a user's objects hold, and the classes that they show to the code of a mod.
+"""Members of a user's objects, and the classes that they show to the code of a mod.
 
 Whatever goes through these objects asks the `list_` functions what comes next: capture keys and their guards, tracing,
 copies of mods, and searches for numbers or functions. Attributes stand in `__dict__` and in slots. Methods that call `isinstance` or `type` are traced with answers for
@@ -34,7 +34,7 @@ Link = tuple[Callable[..., object], object, object, object]
 
 
 class Member(NamedTuple):
-    """What an object holds under a name, or EMPTY.
+    """Return the member of an object under a name, or EMPTY.
 
     Attributes:
         name: of the variable, parameter, attribute, entry or index.

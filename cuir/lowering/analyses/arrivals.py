@@ -27,7 +27,7 @@ def find_fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
 
 
 class _Arrivals(Forward[bool]):
-    """Whether reads are unfenced at each point of a role: arrays that engines refill, arrivals that need a fence."""
+    """Flow of unfenced reads through a role: arrays that engines refill, arrivals that need a fence."""
 
     def __init__(self, role: ops.Role):
         super().__init__()

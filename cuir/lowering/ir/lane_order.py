@@ -117,7 +117,7 @@ class Touch:
 
     @functools.cached_property
     def key(self) -> object:
-        """What determines the threads of each element, None if nothing simple does."""
+        """Return a key that determines the threads of each element; None if nothing simple does."""
         place = self.place
         if self.mask is not None or not isinstance(place, (SharedPlace, Box)):
             return None
@@ -274,7 +274,7 @@ def _describe(op: Operation) -> str:
 # ---- code
 @dataclass(frozen=True)
 class RoleLanes:
-    """What the accesses of a role are followed for.
+    """State that follows the accesses of a role.
 
     Attributes:
         threads: Of a worker; 1 if one lane runs the role.

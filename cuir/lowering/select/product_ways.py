@@ -1,4 +1,4 @@
-"""What ways of products judge: a product of warps, and where its operands lie."""
+"""Facts that ways of products judge: a product of warps, and where its operands lie."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of a
 
 
 class Verdict(NamedTuple):
-    """Whether a way fits an operation, and the property that decides it."""
+    """Verdict on whether a way fits an operation, with the property that decides it."""
 
     fits: bool
     because: str
