@@ -11,10 +11,11 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cuir.ptx.isa.logic import COMPARISONS
 
 ABSENT, UNKNOWN, CERTAIN = 0, 1, 2
 MOST = 1 << 18  # elements of a number
@@ -188,20 +189,6 @@ def _high(bits: int, letter: str) -> Callable[[Ints, Ints], Ints]:
         return wrap(((a * b).view(np.uint64) >> np.uint64(bits)).view(np.int64), bits)
 
     return run
-
-
-COMPARISONS: dict[str, Callable[[Ints, Ints], Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "lo": np.less,
-    "ls": np.less_equal,
-    "hi": np.greater,
-    "hs": np.greater_equal,
-}
 
 
 def compare(op: str, a: Number, b: Number) -> Number:
