@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,6 +72,26 @@ _TF32 = 0.7 * 2.0**-10  # relative error of an operand rounded to TF32
 _TWO_PARTS, _TWO_PARTS_SUBNORMAL = 2.0**-21, 2.0**-137
 
 
+class Evaluations(Sequence[dict[str, torch.Tensor]]):
+    """Outputs of several evaluations, each of which runs when it is first read."""
+
+    def __init__(self, runs: Sequence[Callable[[], dict[str, torch.Tensor]]]):
+        self._runs = runs
+        self._done: dict[int, dict[str, torch.Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        if index not in self._done:
+            self._done[index] = self._runs[index]()
+        return self._done[index]
+
+
 class SingleError:
     """Evaluations of one function for one problem; those with errors are computed on demand.
 
@@ -85,15 +106,15 @@ class SingleError:
         with (mode := _RecordDecisions(self.decided, self.jumped)):
             self.plain = spec.single(inputs, outputs)
         self.overflows = mode.overflows  # some operation gave infinity for finite numbers
-        self._off: list[dict[str, torch.Tensor]] | None = None
-        self._between: list[dict[str, torch.Tensor]] | None = None
+        self._off: Evaluations | None = None
+        self._between: Evaluations | None = None
         self._ordered: dict[str, torch.Tensor] | None = None
         self._tensor_core: dict[str, torch.Tensor] | None = None
-        self._tf32: list[dict[str, torch.Tensor]] | None = None
-        self._tf32_between: list[dict[str, torch.Tensor]] | None = None
+        self._tf32: Evaluations | None = None
+        self._tf32_between: Evaluations | None = None
         self._turned: dict[str, torch.Tensor] | None = None
-        self._rounded: dict[torch.dtype, list[dict[str, torch.Tensor]]] = {}
-        self._two_parts: list[dict[str, torch.Tensor]] | None = None
+        self._rounded: dict[torch.dtype, Evaluations] = {}
+        self._two_parts: Evaluations | None = None
 
     def tensor_core(self) -> dict[str, torch.Tensor]:
         """Return the outputs with operands of products rounded to TF32 as the tensor core rounds them."""
@@ -101,33 +122,35 @@ class SingleError:
             self._tensor_core = self._round_factors(self.decided, None)
         return self._tensor_core
 
-    def tf32(self) -> list[dict[str, torch.Tensor]]:
+    def tf32(self) -> Evaluations:
         """Return `tensor_core`, and the outputs with other roundings."""
         if self._tf32 is None:
-            self._tf32 = [self.tensor_core(), *(self._round_factors(self.decided, g) for g in _make_generators())]
+            self._tf32 = Evaluations([self.tensor_core, *(partial(self._round_factors, self.decided, seed) for seed in range(TURNS))])
         return self._tf32
 
-    def tf32_undecided(self) -> list[dict[str, torch.Tensor]]:
+    def tf32_undecided(self) -> Evaluations:
         """Return `tf32` with separate decisions in each evaluation."""
-        return [self._round_factors(_DecisionLog(False), g) for g in (None, *_make_generators())]
+        return Evaluations([partial(self._round_factors, _DecisionLog(False), seed) for seed in (None, *range(TURNS))])
 
-    def tf32_between_steps(self) -> list[dict[str, torch.Tensor]]:
+    def tf32_between_steps(self) -> Evaluations:
         """Return `tf32`, but keep the results of step functions as they are in `plain`."""
         if not self.jumped:
             return self.tf32()
         if self._tf32_between is None:
-            self._tf32_between = [self._round_factors(self.decided, g, self.jumped) for g in (None, *_make_generators())]
+            seeds = (None, *range(TURNS))
+            self._tf32_between = Evaluations([partial(self._round_factors, self.decided, seed, self.jumped) for seed in seeds])
         return self._tf32_between
 
-    def two_parts(self) -> list[dict[str, torch.Tensor]]:
+    def two_parts(self) -> Evaluations:
         """Return the outputs with factors of products as two TF32 numbers; results of step functions stay."""
         if self._two_parts is None:
-            self._two_parts = [self._round_factors(self.decided, g, self.jumped, 2) for g in _make_generators()]
+            self._two_parts = Evaluations([partial(self._round_factors, self.decided, seed, self.jumped, parts=2) for seed in range(TURNS)])
         return self._two_parts
 
     def _round_factors(
-        self, decided: _DecisionLog, generator: torch.Generator | None, jumped: Sequence[torch.Tensor] = (), parts: int = 1
+        self, decided: _DecisionLog, seed: int | None, jumped: Sequence[torch.Tensor] = (), parts: int = 1
     ) -> dict[str, torch.Tensor]:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
         with force_exact_products(), _RoundFactors(decided, generator, jumped, parts):
             return self.spec.single(dict(self.inputs), self.outputs)
 
@@ -164,33 +187,33 @@ class SingleError:
             self._ordered = {n: x.isnan() for n, x in outputs.items()}
         return self._ordered
 
-    def off(self) -> list[dict[str, torch.Tensor]]:
+    def off(self) -> Evaluations:
         """Return the outputs of evaluations in which inputs and every operation have errors of a few ulps.
 
         Comparisons keep the decisions of `plain`.
         """
         if self._off is None:
-            self._off = [self._evaluate_once(seed) for seed in range(TURNS)]
+            self._off = Evaluations([partial(self._evaluate_once, seed) for seed in range(TURNS)])
         return self._off
 
-    def off_between_steps(self) -> list[dict[str, torch.Tensor]]:
+    def off_between_steps(self) -> Evaluations:
         """Evaluate as `off` does, but keep the results of step functions as they are in `plain`."""
         if self._between is None:
-            self._between = [self._evaluate_once(seed, self.jumped) for seed in range(TURNS)]
+            self._between = Evaluations([partial(self._evaluate_once, seed, self.jumped) for seed in range(TURNS)])
         return self._between
 
-    def evaluate_rounded(self, dtype: torch.dtype) -> list[dict[str, torch.Tensor]]:
+    def evaluate_rounded(self, dtype: torch.dtype) -> Evaluations:
         """Return the outputs of evaluations in which every operation has a rounding error of a 16-bit dtype.
 
         Other roundings than those that happened to PyTorch.
         """
         if dtype not in self._rounded:
-            evaluations = []
-            for seed in range(TURNS):
-                with _PerturbOperations(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
-                    evaluations.append(self.spec.single(dict(self.inputs), self.outputs))
-            self._rounded[dtype] = evaluations
+            self._rounded[dtype] = Evaluations([partial(self._evaluate_rounded_once, dtype, seed) for seed in range(TURNS)])
         return self._rounded[dtype]
+
+    def _evaluate_rounded_once(self, dtype: torch.dtype, seed: int) -> dict[str, torch.Tensor]:
+        with _PerturbOperations(self.decided, torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2):
+            return self.spec.single(dict(self.inputs), self.outputs)
 
     def _evaluate_once(self, seed: int, jumped: Sequence[torch.Tensor] = ()) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
@@ -200,10 +223,6 @@ class SingleError:
         }
         with _PerturbOperations(self.decided, generator, jumped=jumped):
             return self.spec.single(perturbed, self.outputs)
-
-
-def _make_generators() -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in range(TURNS)]
 
 
 def _perturb(x: torch.Tensor, generator: torch.Generator, name: str) -> torch.Tensor:

@@ -249,26 +249,27 @@ class _Measure:
         except CuirError:
             return torch.ones_like(expected, dtype=torch.bool)
 
-    def off(self, name: str, decided: bool = False) -> list[torch.Tensor]:
-        """Return other right values: of float32, and with the errors that the language's operations may have.
+    def off(self, name: str, decided: bool = False) -> Iterator[torch.Tensor]:
+        """Yield other right values: of float32, and with the errors that the language's operations may have.
 
-        decided: results of step functions keep their float32 values. Empty if float32 cannot be evaluated.
+        Each is computed when it is asked for; the likeliest to explain an output's error come first.
+        decided: results of step functions keep their float32 values. Raises CuirError if float32 cannot be evaluated.
         """
+        single = self.get_single()
+        if decided:
+            coarser = single.tf32_between_steps() if self.tf32 else single.two_parts() if self.two_parts else []
+        elif self.tf32 or self.two_parts:
+            coarser = single.tf32() if self.tf32 else single.two_parts()
+        else:
+            coarser = single.evaluate_rounded(self.dtype) if self.coarse and self.dtype != torch.float32 else []
+        yield from (x[name] for x in coarser)
+        yield single.plain[name]
+        yield from (x[name] for x in (single.off_between_steps() if decided else single.off()))
+
+    def list_off(self, name: str) -> list[torch.Tensor]:
+        """Return all values of `off`; none if float32 cannot be evaluated."""
         try:
-            single = self.get_single()
-            if decided:
-                coarser = single.tf32_between_steps() if self.tf32 else single.two_parts() if self.two_parts else []
-                return [single.plain[name], *(x[name] for x in (*single.off_between_steps(), *coarser))]
-            coarser = (
-                single.tf32()
-                if self.tf32
-                else single.two_parts()
-                if self.two_parts
-                else single.evaluate_rounded(self.dtype)
-                if self.coarse and self.dtype != torch.float32
-                else []
-            )
-            return [single.plain[name], *(x[name] for x in (*single.off(), *coarser))]
+            return list(self.off(name))
         except CuirError:
             return []
 
@@ -317,8 +318,12 @@ class _Measure:
 
 def _find_largest_input(floats: Sequence[torch.Tensor], bound: float) -> float:
     """Return the largest magnitude below the bound; 1 if there is none."""
-    counted = [x[x.abs() < bound] for x in floats]
-    return max((x.abs().max().item() for x in counted if x.numel()), default=1.0)
+    largest = -1.0
+    for x in floats:
+        magnitudes = x.abs()
+        if x.numel():
+            largest = max(largest, torch.where(magnitudes < bound, magnitudes, -1.0).amax().item())
+    return 1.0 if largest < 0 else largest
 
 
 class _Judgement:
@@ -364,7 +369,7 @@ class _Judgement:
 
         float32 has no number in their row, or another one once its operations are off by a few units.
         """
-        rounded = [round_to(x, self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.off(self.name))]
+        rounded = [round_to(x, self.output.dtype).double() for x in (self.measure.first[self.name], *self.measure.list_off(self.name))]
         expected = self.expected.double()
         free = torch.zeros_like(expected, dtype=torch.bool)
         for x in rounded:
@@ -419,17 +424,32 @@ class _Judgement:
         if steps:
             self.free = self.free | measure.find_undecided(name, self.expected)
         verdict = self.compare(own_errors, measure.first[name])
-        # errors of the language's operations count as well
-        if verdict.share > 1 and (off := measure.off(name, decided=steps or (measure.special and not measure.coarse))):
-            errors = [self.error_of(o) for o in off]
-            self.free = self.free | ~torch.stack(errors).isfinite().all(
-                0
-            )  # float32 has no number there, such as a difference of logits of 1e18
-            beyond = torch.stack([(o.double() - w).abs() for o in off]).amax(0)
-            verdict = self.compare(torch.stack([own_errors, *errors]).amax(0), None, beyond)
+        if verdict.share > 1:
+            verdict = self.compare_with_errors(verdict, own_errors, steps or (measure.special and not measure.coarse))
         if not verdict.share <= 1:
             raise self.make_refusal(verdict)
         self.require_elements()
+        return verdict
+
+    def compare_with_errors(self, verdict: OutputNumbers, own_errors: torch.Tensor, decided: bool) -> OutputNumbers:
+        """Compare again, with the errors of the language's operations counted as PyTorch's own.
+
+        One evaluation after the other, until the output is right; each costs as much as the function. Returns
+        `verdict` if float32 cannot be evaluated.
+        """
+        first, w = verdict, self.expected.double()
+        free, largest, beyond = self.free, own_errors, torch.zeros_like(w)
+        try:
+            for other in self.measure.off(self.name, decided):
+                errors = self.error_of(other)
+                self.free = self.free | ~errors.isfinite()  # float32 has no number there, such as a difference of logits of 1e18
+                largest, beyond = torch.maximum(largest, errors), torch.maximum(beyond, (other.double() - w).abs())
+                verdict = self.compare(largest, None, beyond)
+                if verdict.share <= 1:
+                    return verdict
+        except CuirError:
+            self.free = free
+            return first
         return verdict
 
     def require_elements(self) -> None:
@@ -443,7 +463,7 @@ class _Judgement:
         off = (w.abs() >= least) & w.isfinite() & ((x - w).abs() > _GROSS * w.abs()) & ~self.free
         if self.measure.coarse or self.output.dtype.itemsize < 2 or not off.any():
             return
-        for values in (self.measure.first[self.name], *self.measure.off(self.name)):
+        for values in (self.measure.first[self.name], *self.measure.list_off(self.name)):
             off = off & ((values.double() - w).abs() <= _STEADY * w.abs())
         if off.any():
             index = torch.nonzero(off)[0].tolist()

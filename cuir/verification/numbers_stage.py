@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,7 +21,7 @@ from .branch_problems import make_branch_draws
 from .coverage.coverage_loop import Cover
 from .coverage.observed_sides import Observed
 from .coverage.one_sided_conditions import report_coverage
-from .inputs import FunctionLaunch, choose_half_dtype, find_accumulated
+from .inputs import FunctionLaunch, choose_half_dtype, collect_readable, find_accumulated
 from .narrow_counts import make_narrow_count_cases
 from .noise_verdicts import check_contraction, check_perturbed, choose_contraction_cases, choose_perturbed
 from .report import Stage
@@ -92,6 +93,18 @@ class NumbersStage:
         problems = (prepare_launch(self.program, kernel, self.spec, case, poison=True) for kernel, case in self.todo)
         self.problems = [p for p in problems if isinstance(p, FunctionLaunch)]
         return [partial(self._run_alone, number, kernel, case) for number, (kernel, case) in enumerate(self.todo)]
+
+    def evaluate_references(self) -> None:
+        """Evaluate the function for the problems whose kernels run in side processes, while these still run.
+
+        What it raises for a problem, its judgement raises again in the order of the problems.
+        """
+        if not isinstance(self.spec, FunctionSpecification):
+            return
+        for (kernel, _), problem in zip(self.todo, self.problems, strict=True):
+            if problem.exact is None:
+                with contextlib.suppress(CuirError):
+                    problem.exact = self.spec.exact(collect_readable(kernel, problem), list(problem.before))
 
     def run(self, stage: Stage, more: Sequence[AnyCase], wider: Sequence[AnyCase], finished: Sequence[Finished] = ()) -> None:
         """Run the problems, `more` and `wider` ones. Raises CuirError for the first fault.

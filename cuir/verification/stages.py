@@ -390,6 +390,8 @@ class _Verification:
         with self.stage(4) as stage:
             stage_of_numbers = self.numbered
             assert stage_of_numbers is not None
+            if shared.sides:
+                stage_of_numbers.evaluate_references()
             stage_of_numbers.run(stage, self.counted, self.scheduled.wider, shared.results(1))
             assert self.soundness is not None
             self.soundness.end(refused)

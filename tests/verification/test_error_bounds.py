@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cuir import FunctionSpecification
 from cuir.ops.meaning.tiles import split_operands
-from cuir.verification.error_bounds import SingleError
+from cuir.verification.error_bounds import TURNS, SingleError
 
 
 def off(function: object, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -192,5 +192,19 @@ def test_each_kind_of_evaluation_is_made_once() -> None:
     ):
         before = len(calls)
         first = evaluate()
+        values = list(first)  # those with errors run when they are read
         made = len(calls)
-        assert evaluate() is first and made > before and len(calls) == made
+        assert evaluate() is first and list(evaluate()) == values and made > before and len(calls) == made
+
+
+def test_evaluations_run_one_by_one() -> None:
+    calls: list[int] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.exp()
+
+    single = SingleError(FunctionSpecification("f", f), {"x": torch.randn(4)}, ["Y"])
+    evaluations = single.off()
+    assert len(evaluations) == TURNS and len(calls) == 1
+    assert evaluations[0]["Y"] is next(iter(evaluations))["Y"] and len(calls) == 2
