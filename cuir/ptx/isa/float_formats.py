@@ -34,6 +34,7 @@ FORMATS = {
     "e5m2": Format(2, -14, 57344.0),
 }
 CANONICAL = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FF8000000000000}
+HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(F64)  # faster than NumPy's conversion
 STORED: dict[str, type[np.unsignedinteger]] = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
 
 
@@ -56,6 +57,8 @@ def decode(a: Array, name: str) -> Array:
         return (a.astype(U32) << U32(16)).view(F32).astype(F64)
     if name == "tf32":
         return (a & U32(0xFFFFE000)).view(F32).astype(F64)
+    if name == "f16":
+        return HALVES[np.asarray(a, np.float16).view(np.uint16)]
     return a.astype(F64, copy=False)
 
 
@@ -176,6 +179,14 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
     if doubtful.any() or (np.abs(s) < 2.0**-126).any():
         s = add_to_odd(p, np.asarray(c, F64))
     return s.astype(F32)
+
+
+def add_to_f32(p: Array, c: Array) -> Array:
+    """Return p + c, numbers in f64, rounded once to f32; NaN becomes the canonical one."""
+    s = p + c
+    if ((s.view(I64) & 0x1FFFFFFF) == 0x10000000).any() or ((np.abs(s) < 2.0**-126) & (s != 0)).any():
+        s = add_to_odd(p, c)
+    return encode(s, "f32")
 
 
 def flush(a: Array) -> Array:

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from .float_formats import add_to_odd, decode, decode_fp8, encode
+from .float_formats import add_to_f32, add_to_odd, decode, decode_fp8, encode
 from .instruction_table import Array, Opcode, UnknownForm
 
 LANES = np.arange(32)
@@ -44,23 +44,6 @@ def find_result_places(rows: int) -> Array:
     return (((lane >> 2) + 8 * (element // 2)) * 8 + (lane & 3) * 2 + element % 2).reshape(-1)
 
 
-def unpack_matrix(registers: list[Array], name: str, rows: int, columns: int, second: bool) -> Array:
-    """Return the matrices [warps, rows, columns] in f64 that registers [warps, 32] hold."""
-    packed = np.concatenate(registers, 1) if len(registers) > 1 else np.ascontiguousarray(registers[0])
-    bits = BITS[name]
-    per = max(1, 32 // bits)
-    if bits < 32:
-        packed = packed.view({16: np.uint16, 8: np.uint8}[bits])
-    flat = packed[:, find_places(rows, columns, per, len(registers), second)]
-    if name == "f64":
-        numbers = flat.view(np.float64)
-    elif bits == 8 and name[0] == "e":
-        numbers = decode_fp8(flat, name)
-    else:
-        numbers = decode(flat.view({"f16": np.float16, "s8": np.int8}.get(name, flat.dtype)), name)
-    return numbers.reshape(-1, rows, columns)
-
-
 @functools.cache
 def read_shape(op: Opcode) -> tuple[int, int, int]:
     """Return rows, columns and inner size of a product. Raises UnknownForm for one that is not known."""
@@ -74,31 +57,88 @@ def read_shape(op: Opcode) -> tuple[int, int, int]:
 
 
 def multiply_fragments(op: Opcode, a: list[Array], b: list[Array], c: list[Array]) -> list[Array]:
-    """Compute mma.sync: registers of A, B and C, [warps, 32] each, to those of D.
+    """Compute mma.sync: registers of A, B and C, [warps, 32] each, to those of D."""
+    read_shape(op)  # raises UnknownForm
+    flat = [np.concatenate([r.reshape(1, -1) for r in group]) for group in (a, b, c)]
+    return [row.reshape(a[0].shape) for row in multiply_by_several(op, flat[0], flat[1][None], flat[2])]
+
+
+def multiply_by_several(op: Opcode, a: Array, b: Array, c: Array) -> Array:
+    """Compute mma.sync of one A by several B, each with its C: the registers of all D, one product behind the other.
 
     Products and sums are exact to f64, rounded once to the accumulator's type.
+
+    Args:
+        a: Registers of A, [registers, threads] of whole warps.
+        b: Registers of the Bs, [products, registers, threads].
+        c: Registers of the Cs, [products * registers, threads].
     """
-    m, n, k = read_shape(op)
+    m, _, k = read_shape(op)
     target, first, second, added = op.types
-    product = unpack_matrix(a, first, m, k, False) @ unpack_matrix(b, second, n, k, True).transpose(0, 2, 1)
-    warps = len(product)
-    result = product.reshape(warps, m * n)[:, find_result_places(m)]  # [warps, register and lane]
-    count = m * n // 32
+    count, warps = len(b), a.shape[-1] // 32
+    left = decode_registers(a, first)[find_operand(m, k, len(a), warps, _count_elements(first), False)]
+    right = decode_registers(b, second)[find_several(k, b.shape[1], (count, warps), _count_elements(second))]
+    product = (left @ right).reshape(-1)[find_results(m, (count, warps))]  # [products * elements of D, threads]
     if target == "f16":
-        old = np.stack(c, 1).view(np.float16).reshape(warps, count // 2, 32, 2)
-        flat = np.moveaxis(old, 3, 2).reshape(warps, count * 32)
-        rounded = np.asarray(encode(add_to_odd(result, flat.astype(np.float64)), "f16")).reshape(warps, count // 2, 2, 32)
-        words = np.ascontiguousarray(np.moveaxis(rounded, 2, 3)).view(np.uint32)[..., 0]
-        return [words[:, i] for i in range(count // 2)]
-    added_bits = np.concatenate(c, 1)
+        old = c.view(np.float16).reshape(-1, c.shape[-1], 2).transpose(0, 2, 1).reshape(product.shape)
+        rounded = np.asarray(encode(add_to_odd(product, old.astype(np.float64)), "f16")).reshape(-1, 2, c.shape[-1])
+        return np.ascontiguousarray(rounded.transpose(0, 2, 1)).view(np.uint32)[..., 0]
     if target == "s32":
-        total = result.astype(np.int64) + added_bits.view(np.int32)
+        total = product.astype(np.int64) + c.view(np.int32)
         total = np.clip(total, -(2**31), 2**31 - 1) if op.has("satfinite") else total
-        bits = total.astype(np.int32).view(np.uint32)
-    else:
-        old_numbers = added_bits.view(np.float64 if added == "f64" else np.float32).astype(np.float64)
-        bits = np.asarray(encode(add_to_odd(result, old_numbers), target)).view(added_bits.dtype)
-    return [bits[:, i : i + 32] for i in range(0, count * 32, 32)]
+        return total.astype(np.int32).view(np.uint32)
+    numbers = c.view(np.float64 if added == "f64" else np.float32).astype(np.float64)
+    total = add_to_f32(product, numbers) if target == "f32" else encode(add_to_odd(product, numbers), target)
+    return np.asarray(total).view(c.dtype)
+
+
+def _count_elements(name: str) -> int:
+    """Return how many elements a register holds."""
+    return max(1, 32 // BITS[name])
+
+
+def decode_registers(registers: Array, name: str) -> Array:
+    """Return the elements of registers [..., threads] in f64, in one row: by register, thread, and place in the register."""
+    bits = BITS[name]
+    flat = np.ascontiguousarray(registers).reshape(-1)
+    if bits < 32:
+        flat = flat.view({16: np.uint16, 8: np.uint8}[bits])
+    if name == "f64":
+        return flat.view(np.float64)
+    if bits == 8 and name[0] == "e":
+        return decode_fp8(flat, name)
+    return decode(flat.view({"f16": np.float16, "s8": np.int8}.get(name, flat.dtype)), name)
+
+
+@functools.cache
+def find_operand(rows: int, columns: int, registers: int, warps: int, per_register: int, second: bool) -> Array:
+    """Return where the elements [warps, rows, columns] of A, or of B's transposed, lie in the row of `decode_registers`."""
+    inner = find_places(rows, columns, per_register, registers, second)
+    register, rest = inner // (32 * per_register), inner % (32 * per_register)
+    step = 32 * per_register
+    return (register * warps * step + rest + np.arange(warps)[:, None] * step).reshape(warps, rows, columns)
+
+
+@functools.cache
+def find_several(k: int, registers: int, counts: tuple[int, int], per_register: int) -> Array:
+    """Return where the elements [warps, k, 8 * products] of several B lie in the row of `decode_registers`; counts: products, warps."""
+    count, warps = counts
+    one = find_operand(8, k, registers, warps, per_register, True)  # [warps, 8, k]
+    size = registers * warps * 32 * per_register
+    return np.ascontiguousarray(
+        (one[:, None] + (np.arange(count) * size)[None, :, None, None]).reshape(warps, 8 * count, k).transpose(0, 2, 1)
+    )
+
+
+@functools.cache
+def find_results(rows: int, counts: tuple[int, int]) -> Array:
+    """Return where the elements [products * elements of D, threads] lie in products [warps, rows, 8 * products]; counts: products, warps."""
+    count, warps = counts
+    inner = find_result_places(rows).reshape(-1, 32)
+    row, column = inner // 8, inner % 8
+    place = row * 8 * count + column
+    warp, product = np.arange(warps)[None, None, :, None] * rows * 8 * count, np.arange(count)[:, None, None, None] * 8
+    return (place[None, :, None, :] + warp + product).reshape(count * len(inner), warps * 32)
 
 
 def spread_matrices(rows: Array, transposed: bool) -> list[Array]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .float_formats import F64, add_to_odd, decode, decode_fp8, encode
+from .float_formats import F64, add_to_f32, add_to_odd, decode, decode_fp8, encode
 from .instruction_table import Array, Opcode, UnknownForm
 from .matrices import BITS
 from .tensor_boxes import swizzle_addresses
@@ -141,6 +141,6 @@ def accumulate(form: Form, product: Array, old: list[Array] | None, saturates: b
         total = flat.astype(np.int64) + (np.stack(old).view(np.int32) if old is not None else 0)
         total = np.clip(total, -(2**31), 2**31 - 1) if saturates else total
         return list(total.astype(np.int32).view(np.uint32))
-    if old is not None:
-        flat = add_to_odd(flat, np.stack(old).view(np.float32).astype(F64))
-    return list(np.asarray(encode(flat, "f32")).view(np.uint32))
+    if old is None:
+        return list(np.asarray(encode(flat, "f32")).view(np.uint32))
+    return list(np.asarray(add_to_f32(flat, np.stack(old).view(np.float32).astype(F64))).view(np.uint32))

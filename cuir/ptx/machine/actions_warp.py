@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..isa.instruction_table import UnknownForm
 from ..isa.matrices import collect_matrices, multiply_fragments, spread_matrices
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import match, pack_lanes, reduce_warp, shuffle, vote
+from ..module import Operand
 from .barrier_phases import Arrival
 from .groups import Group
 from .lane_machine import Machine
 from .operands import Array, list_parts
+from .product_runs import WarpProduct
 from .program import Binding, Step, action
 
 
@@ -201,17 +205,19 @@ def make_product(b: Binding) -> Step:
         raise UnknownForm(f"the instruction `{op.text}`")
     kind = {"f64": "b64"}
     types = [kind.get(t, "b32") for t in op.types]
-    stores = [b.reader.store(o, types[0]) for o in list_parts(b.get(0))]
-    operands = [[b.reader.fetch(o, t) for o in list_parts(b.get(i))] for i, t in ((1, types[1]), (2, types[2]), (3, types[3]))]
+    for o in list_parts(b.get(0)):
+        b.reader.store(o, types[0])  # noted as written; raises UnknownForm for another destination
+    parts = [list_parts(b.get(i)) for i in (1, 2, 3)]
+    first, second, third = (tuple(b.reader.fetch(o, t) for o in part) for part, t in zip(parts, types[1:]))
     shape = [np.zeros((1, 32), np.uint64 if t == "b64" else np.uint32) for t in types[1:]]
-    multiply_fragments(op, *([z] * len(o) for z, o in zip(shape, operands)))  # raises UnknownForm for an unknown shape
+    multiply_fragments(op, *([z] * len(part) for z, part in zip(shape, parts)))  # raises UnknownForm for an unknown shape
 
-    def multiply(g: Group) -> None:
-        a, c, d = ([g.as_warps(v(g)) for v in group] for group in operands)
-        for store, value in zip(stores, multiply_fragments(op, a, c, d)):
-            store(g, g.of_warps(value))
+    def number(part: Sequence[Operand]) -> tuple[int, ...]:
+        found = (b.reader.find_register(o) if isinstance(o, str) else None for o in part)
+        return tuple(-1 if n is None else n for n in found)
 
-    return multiply
+    registers = number(parts[0]), number(parts[1]), number(parts[2])
+    return WarpProduct(op, (first, second, third), registers, number(list_parts(b.get(0))))
 
 
 def read_matrix_form(b: Binding) -> tuple[int, bool, MemoryAccess]:

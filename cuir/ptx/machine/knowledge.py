@@ -73,11 +73,14 @@ class Knowledge:
         if not self.has_extra:
             return left
         unknown = np.ones(len(slots), np.bool_)
-        for s in np.unique(slots).tolist():
-            clock = self.extra[s]
-            if clock is not None:
-                mine = slots == s
-                unknown[mine] = ticks[mine] > clock[threads[mine]]
+        own, inverse = np.unique(slots, return_inverse=True)
+        clocks = [self.extra[s] for s in own.tolist()]
+        shared = {id(c): c for c in clocks if c is not None}  # most threads have learned the same
+        for clock in shared.values():
+            mine = (
+                slice(None) if len(shared) == 1 and all(c is not None for c in clocks) else np.array([c is clock for c in clocks])[inverse]
+            )
+            unknown[mine] = ticks[mine] > clock[threads[mine]]
         return left[unknown]
 
     def are_over(self, slots: Array, threads: Array, tick: int) -> Array:

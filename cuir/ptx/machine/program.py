@@ -17,6 +17,7 @@ from ..module import Address, Function, Instruction, Module, Operand, Variable
 from .block_order import order_blocks
 from .groups import Group
 from .operands import Array, Fetch, Reader, RegisterFile, list_parts
+from .product_runs import fuse_products
 
 GLOBAL_BASE = 0x7F0000000000
 CONST_BASE = 0x7E0000000000
@@ -24,6 +25,7 @@ PARAM_BASE = 0x7D0000000000
 SHARED_WINDOW = 0x10000000000  # generic address of the first byte of shared memory
 LOCAL_WINDOW = 0x20000000000
 SHARED_BASE = 0x400  # the first 1 KB belongs to the system
+CTA_STEP = 1 << 24  # from an address in shared memory to the same one in the next CTA of the cluster
 FUNCTION_BASE = 0x100
 EXIT = -1
 Step = Callable[[Group], None]
@@ -36,6 +38,7 @@ class Block:
 
     Attributes:
         index: Its number among all blocks.
+        step_places: The instruction of each step.
         first, last: Instructions, by their numbers in the program.
         gathers: Registers whose values the block reads.
         scatters: Registers that it writes and that are read later.
@@ -52,6 +55,7 @@ class Block:
     function: str
     last: int = 0
     steps: list[Step] = field(default_factory=list)
+    step_places: list[int] = field(default_factory=list)
     gathers: tuple[int, ...] = ()
     scatters: tuple[int, ...] = ()
     end: Callable[[Group], Moves] = lambda g: []
@@ -234,13 +238,14 @@ class Program:
         for i in function.instructions:
             op = split_opcode(i.op)
             alone = op.name in ("call", "bar", "barrier")
-            if block is None or i.labels or alone or (op.name in MEETING and not _stands_together(met, op, i)):
+            meets = op.name in MEETING and _needs_others(op)
+            if block is None or i.labels or alone or (meets and not _stands_together(met, op, i)):
                 met = None
                 following = Block(len(self.blocks), len(self.instructions), function.name)
                 self.blocks.append(following)
                 block = following
                 labels |= dict.fromkeys(i.labels, len(self.blocks) - 1)
-            if op.name in MEETING and met is None:
+            if meets and met is None:
                 met = (op.name, _get_mask(op, i))
             block.last = len(self.instructions) + 1
             self.instructions.append((i, function.name))
@@ -331,6 +336,8 @@ class Program:
         for n, block in enumerate(self.blocks):
             after = set().union(*(live[t] for t in self._edges[n]))
             block.scatters = tuple(r for r in block.scatters if r in after)
+            rest = (self.uses[p][0] for p in range(block.first, block.last) if p not in block.step_places)
+            block.steps = fuse_products(block.steps, [self.uses[p] for p in block.step_places], frozenset(after).union(*rest))
 
     def _bind(self, b: Binding, labels: dict[str, int]) -> None:
         """Bind one instruction."""
@@ -341,12 +348,17 @@ class Program:
         following = self._find_following(b.block)
         b.block.successors = (following,)
         b.block.end = lambda g: [(following, None)]
-        if name in MEETING and b.place == b.block.first:
+        if name in MEETING and b.place == b.block.first and _needs_others(b.op):
             b.block.meets = "mask" if name == "bar" and b.op.has("warp") else MEETING[name]
         if name in ACTIONS:
-            b.block.steps.append(self._guard(b, ACTIONS[name](b)))
+            self._add_step(b, self._guard(b, ACTIONS[name](b)))
             return
-        b.block.steps.append(self._guard(b, bind_meaning(b), everywhere=True))
+        self._add_step(b, self._guard(b, bind_meaning(b), everywhere=True))
+
+    @staticmethod
+    def _add_step(b: Binding, step: Step) -> None:
+        b.block.steps.append(step)
+        b.block.step_places.append(b.place)
 
     def _guard(self, b: Binding, step: Step, everywhere: bool = False) -> Step:
         """Make a step run where its predicate holds; everywhere: it may run for all, and keep results there."""
@@ -396,7 +408,7 @@ class Program:
         else:
             if name == "trap":
                 place = b.place
-                block.steps.append(self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
+                self._add_step(b, self._guard(b, lambda g: g.machine.report_trap(place, g.slots)))
             go, targets = (lambda g: [(EXIT, None)]), (EXIT,)
         if guard is None:
             block.end, block.successors = go, targets
@@ -463,6 +475,11 @@ class Program:
 def is_copy(instruction: Instruction) -> bool:
     """Return whether an instruction copies a register or a constant: ptxas, not the program, places copies."""
     return instruction.op.startswith("mov.") and not any(isinstance(o, tuple) for o in instruction.operands)
+
+
+def _needs_others(op: Opcode) -> bool:
+    """Return whether lanes must execute an instruction together: barriers of clusters let each come alone."""
+    return not op.has("cluster") or op.has("aligned")
 
 
 def _get_mask(op: Opcode, instruction: Instruction) -> Operand:
