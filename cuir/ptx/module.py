@@ -123,6 +123,7 @@ class Function:
         variables: Variables that the body declares, in order.
         threads: Threads of a CTA along x, y, z, if stated.
         required: Whether a launch must have exactly these.
+        cluster: CTAs of a cluster along x, y, z, if stated.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Function:
     instructions: tuple[Instruction, ...]
     threads: tuple[int, int, int] | None = None
     required: bool = False
+    cluster: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,11 +192,9 @@ def read_entry(ptx: str, name: str) -> Entry:
     tree = _parse_body(body, name)
     shared = {m[2]: (int(m[1]), int(m[3]) if m[3] else None if m[3] == "" else 8) for m in SHARED.finditer(ptx)}
     threads = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
-    cluster = re.search(r"\.reqnctapercluster\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?", head)
     sizes = tuple(int(x or 1) for x in threads.groups()) if threads else None
-    ctas = tuple(int(x or 1) for x in cluster.groups()) if cluster else None
     flat = tuple(_Body(files, names, _line_of(ptx, opening + 2)).read(tree))
-    return Entry(name, flat, shared, tuple(PARAM.findall(head)), sizes, ctas, tuple(files.values()))  # type: ignore[arg-type]
+    return Entry(name, flat, shared, tuple(PARAM.findall(head)), sizes, _read_cluster(head), tuple(files.values()))  # type: ignore[arg-type]
 
 
 def read_module(ptx: str) -> Module:
@@ -230,6 +230,7 @@ def read_module(ptx: str) -> Module:
             instructions,
             (x, y, z) if threads else None,
             threads is not None and threads[1] == "reqntid",
+            _read_cluster(head),
         )
     rest.append(re.sub(r"\.section.*", "", text[end:], flags=re.S))
     target = re.search(r"^\s*\.target\s+(\w+)", text, re.M)
@@ -299,6 +300,13 @@ def _read_head(text: str) -> tuple[str, tuple[Variable, ...], tuple[Variable, ..
         raise CuirError.of("O123", f"a function of the PTX has no name: `{text[:40]}`")
     inner, _, head = text[m.end() :].partition("(")[2].partition(")")
     return m[1], results, _read_parameters(inner), head
+
+
+def _read_cluster(head: str) -> tuple[int, int, int] | None:
+    """Return the CTAs of a cluster that the directives of a kernel state."""
+    m = re.search(r"\.reqnctapercluster\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", head)
+    x, y, z = (int(n or 1) for n in m.groups()) if m else (0, 0, 0)
+    return (x, y, z) if m else None
 
 
 def _read_parameters(text: str) -> tuple[Variable, ...]:

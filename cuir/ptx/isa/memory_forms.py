@@ -71,7 +71,7 @@ class MemoryAccess:
 
 def read_access(op: Opcode, mode: str) -> MemoryAccess:
     """Return what a load or store accesses."""
-    spaces = {"shared__cta": "shared", "param__entry": "param", "param__func": "param"}
+    spaces = {"shared__cta": "shared", "shared__cluster": "shared", "param__entry": "param", "param__func": "param"}
     known = (*SPACES, *spaces, *SCOPES, *HINTS, *STRONG, "v2", "v4", "v8", "unified")
     op.allow(*known)
     space = op.pick(*SPACES, *spaces)
@@ -92,11 +92,11 @@ ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 def read_atomic(op: Opcode) -> MemoryAccess:
     """Return what an atomic or a reduction accesses."""
-    op.allow(*ATOMICS, *SPACES, "shared__cta", *SCOPES, *HINTS, *STRONG, "noftz", "v2", "v4", "v8")
+    op.allow(*ATOMICS, *SPACES, "shared__cta", "shared__cluster", *SCOPES, *HINTS, *STRONG, "noftz", "v2", "v4", "v8")
     semantics = op.pick("acquire", "release", "acq_rel", default="relaxed")
     return MemoryAccess(
         "atomic",
-        "shared" if op.has("shared", "shared__cta") else op.pick("global"),
+        "shared" if op.has("shared", "shared__cta", "shared__cluster") else op.pick("global"),
         op.type,
         int(op.pick("v2", "v4", "v8", default="v1")[1:]),
         True,

@@ -13,10 +13,10 @@ from ...text.diagnostics import CuirError
 from ..machine.memories import NOTHING, OUTSIDE, Memory, Shadow
 from ..machine.program import CONST_BASE, GLOBAL_BASE
 from ..module import Function, Module, Variable
+from .structs import Argument, PlainArgument
 from .tensor_maps import TensorMap
 
 ALIGNMENT = 256
-Argument = torch.Tensor | TensorMap | int | float | bool | bytes | None
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def make_constants(module: Module, symbols: dict[str, int], state: dict[str, np.
     return memory
 
 
-def pack_parameters(function: Function, arguments: Sequence[Argument], addresses: Sequence[int]) -> bytes:
+def pack_parameters(function: Function, arguments: Sequence[PlainArgument], addresses: Sequence[int]) -> bytes:
     """Return the bytes of a kernel's parameters. Raises CuirError U401 if arguments do not fit."""
     if len(arguments) != len(function.parameters):
         raise CuirError.of("U401", f"`{function.name}` takes {len(function.parameters)} arguments, found {len(arguments)}")
@@ -149,7 +149,7 @@ def pack_parameters(function: Function, arguments: Sequence[Argument], addresses
     return data
 
 
-def pack_argument(v: Variable, a: Argument, address: int) -> bytes:
+def pack_argument(v: Variable, a: PlainArgument, address: int) -> bytes:
     """Return the bytes of one argument."""
     size = v.size or 0
     if isinstance(a, TensorMap):

@@ -14,10 +14,12 @@ from ..machine.findings import Findings
 from ..machine.knowledge import Knowledge
 from ..machine.lane_machine import SCHEDULES, Counts, Launch, Machine, SharedState
 from ..machine.program import Program, make_symbols
-from ..module import Module, read_module
+from ..module import Function, Module, read_module
 from .compile_ptx import Build, choose_kernel, compile_to_ptx
-from .device_memory import Argument, make_constants, make_memory, make_shadow, make_state, pack_parameters, place_tensors, place_variables
+from .device_memory import make_constants, make_memory, make_shadow, make_state, pack_parameters, place_tensors, place_variables
+from .structs import Argument, fill_structs, list_inner_tensors
 
+MOST_CTAS = 16  # of a cluster
 MOST_THREADS = 1 << 15  # threads that run together; the CTAs of a larger grid run in batches
 Extent = int | Sequence[int]
 
@@ -97,6 +99,7 @@ class LoadedKernel:
         schedule: str = "together",
         detect: bool = True,
         raises: bool = True,
+        cluster: Extent | None = None,
     ) -> Report:
         """Run the kernel; tensors take what it writes.
 
@@ -105,10 +108,11 @@ class LoadedKernel:
         Args:
             grid: CTAs along x, y, z.
             block: Threads of a CTA along x, y, z.
-            arguments: Tensors for pointers, numbers, bytes for structs; None is a null pointer.
+            arguments: Tensors for pointers, numbers, `Struct` or bytes for structs; None is a null pointer.
             shared: Bytes of dynamic shared memory.
             schedule: "together", "first", "last", or "random:SEED"; it replays a run.
             detect: Whether races and reads of unwritten memory are found.
+            cluster: CTAs of a cluster along x, y, z, where the kernel does not state them.
         """
         function = self.module.module.functions[self.name]
         sizes = _extend(grid), _extend(block)
@@ -121,9 +125,10 @@ class LoadedKernel:
         variables = place_variables(self.module.module, self.module.symbols, self.module.state)
         end = max((a.start + a.size for a in variables), default=0)
         names = [v.name for v in function.parameters] + ["?"] * len(arguments)
-        tensors, addresses, size = place_tensors(arguments, names, end)
-        parameters = pack_parameters(function, arguments, addresses)
-        launch = Launch(*sizes, shared, parameters, schedule, detect)
+        inner = list_inner_tensors(arguments)
+        tensors, addresses, size = place_tensors([*arguments, *inner], [*names, *["?"] * len(inner)], end)
+        parameters = pack_parameters(function, fill_structs(arguments, addresses[len(arguments) :]), addresses)
+        launch = Launch(*sizes, shared, parameters, schedule, detect, choose_cluster(function, sizes[0], cluster))
         knowledge: list[Knowledge] = []
         memory = make_memory([*variables, *tensors], size, make_shadow(size, knowledge))
         constants = make_constants(self.module.module, self.module.symbols, self.module.state)
@@ -131,7 +136,8 @@ class LoadedKernel:
         source = Source(f"{self.module.path.name} (PTX)", self.module.module.text)
         state = SharedState(memory, constants, findings, source, knowledge)
         count, width = int(np.prod(sizes[0])), -(-threads // 32) * 32
-        step = max(1, MOST_THREADS // width)
+        ctas = int(np.prod(launch.cluster))
+        step = max(1, MOST_THREADS // (width * ctas)) * ctas
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, count, step):
@@ -152,6 +158,16 @@ def _make_report(name: str, program: Program, ctas: int, schedule: str, counts: 
     ran = sum(program.blocks[n].last - program.blocks[n].first for n in counts.ran)
     share = ran / max(1, len(program.instructions))
     return Report(name, ctas, schedule, counts.instructions, counts.lanes, share, tuple(findings.diagnostics))
+
+
+def choose_cluster(function: Function, grid: tuple[int, int, int], asked: Extent | None) -> tuple[int, int, int]:
+    """Return the CTAs of a cluster. Raises CuirError U401 if they are not those of the kernel, or do not divide the grid."""
+    cluster = _extend(asked) if asked is not None else function.cluster or (1, 1, 1)
+    if function.cluster not in (None, cluster):
+        raise CuirError.of("U401", f"`{function.name}` runs in clusters of {function.cluster}, found {cluster}")
+    if int(np.prod(cluster)) > MOST_CTAS or any(g % c for g, c in zip(grid, cluster)):
+        raise CuirError.of("U401", f"a cluster has at most {MOST_CTAS} CTAs and divides the grid, found {cluster} of {grid}")
+    return cluster
 
 
 def _extend(size: Extent) -> tuple[int, int, int]:

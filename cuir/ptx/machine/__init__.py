@@ -4,6 +4,7 @@ program.py binds instructions to functions on vectors, a basic block at a time; 
 that stand there, in the order of a schedule; actions_*.py touch what threads share. Engines act for threads, early or late: copy_engines.py, products.py.
 """
 
+from . import actions_cluster as actions_cluster
 from . import actions_memory as actions_memory
 from . import actions_warp as actions_warp
 from . import actions_warpgroup as actions_warpgroup

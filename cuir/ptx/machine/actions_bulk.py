@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from .memories import Memory
 from .operands import Array, Fetch
 from .program import Binding, Step
 
-HINTS = ("L2__cache_hint", "mbarrier__complete_tx__bytes", "bulk_group", "tile")
+HINTS = ("L2__cache_hint", "mbarrier__complete_tx__bytes", "bulk_group", "tile", "multicast__cluster")
 PLACES = ("async", "bulk", "tensor", "global", "shared__cta", "shared__cluster")
 RANKS = tuple(f"{n}d" for n in range(1, 6))
 UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -54,6 +54,8 @@ def make_bulk_instruction(b: Binding) -> Step:
     reduces = op.name == "cp" and op.has("reduce")
     op.allow(*PLACES, *HINTS, *RANKS, *(("reduce", "add", "noftz") if reduces else ()))
     directions = [m for m in op.modifiers if m in ("global", "shared__cta", "shared__cluster")]
+    if directions == ["shared__cluster", "shared__cta"] and not reduces:
+        return make_peer_copy(b)
     loads = directions[-1] == "global"
     if len(directions) != 2 or directions.count("global") != 1 or op.has("mbarrier__complete_tx__bytes") != loads:
         raise UnknownForm(f"the instruction `{op.text}`")
@@ -69,19 +71,47 @@ def make_plain_copy(b: Binding, loads: bool, reduces: bool) -> Step:
     barrier = b.reader.fetch_address(b.get(3)) if loads else None
     element = get_width(b.op.type) // 8 if reduces else 1
     combine = make_sum(b.op.type) if reduces else None
+    mask = b.fetch(4, "u16") if b.op.has("multicast__cluster") else None
 
     def issue(g: Group) -> None:
         m: Machine = g.machine
         sizes, shared, outer = g.spread(size(g)), target if loads else source, source if loads else target
-        addresses, others = find_shared(m, g, shared(g)), g.spread(outer(g)) - m.global_memory.base
+        addresses, others = find_shared(m, g, shared(g), place), g.spread(outer(g)) - m.global_memory.base
+        receivers = find_receivers(g, mask, place)
         for i in range(g.n):
             n, slot = int(sizes[i]), int(g.slots[i])
             if n % 16 or addresses[i] % 16 or others[i] % 16:
                 refuse(m, slot, place, f"copies {n} bytes from or to addresses, and all three must be multiples of 16")
             steps = np.arange(0, n, element)
             parts = Parts(addresses[i] + steps, others[i] + steps, np.ones(len(steps), np.bool_), element)
-            check_bounds(m, slot, parts, place)
-            start_copy(m, slot, place, parts, find_barrier(m, g, barrier, i), combine)
+            for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
+                check_bounds(m, slot, copied, place)
+                start_copy(m, slot, place, copied, bar, combine)
+
+    return issue
+
+
+def make_peer_copy(b: Binding) -> Step:
+    """Make the step of a copy from a CTA's shared memory into that of another one."""
+    place = b.place
+    target, source, size = b.reader.fetch_address(b.get(0)), b.reader.fetch_address(b.get(1)), b.fetch(2, "u32")
+    barrier = b.reader.fetch_address(b.get(3))
+
+    def issue(g: Group) -> None:
+        m: Machine = g.machine
+        sizes, targets, sources = g.spread(size(g)), find_shared(m, g, target(g), place), find_shared(m, g, source(g), place)
+        for i in range(g.n):
+            n, slot = int(sizes[i]), int(g.slots[i])
+            if n % 16 or targets[i] % 16 or sources[i] % 16:
+                refuse(m, slot, place, f"copies {n} bytes from or to addresses, and all three must be multiples of 16")
+            places = [int(at[i]) + np.arange(n) for at in (targets, sources)]
+            for at in places:
+                check_bounds(m, slot, Parts(at, at, np.zeros(n, np.bool_), 1), place)
+            bar = find_barrier(m, g, barrier, i, place)
+            assert bar is not None
+            if bar // m.shared.stride != int(targets[i]) // m.shared.stride:
+                refuse(m, slot, place, "copies into one CTA, and names an mbarrier in another one")
+            start_peer_copy(m, slot, place, (places[0], places[1]), bar)
 
     return issue
 
@@ -98,12 +128,13 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         raise UnknownForm(f"{len(coordinates)} coordinates of `{op.text}`")
     map_address, shared = b.reader.fetch_address(Address(where.base, where.offset)), b.reader.fetch_address(other)
     barrier = b.reader.fetch_address(b.get(2)) if loads else None
+    mask = b.fetch(3, "u16") if op.has("multicast__cluster") else None
     sums = {t: make_sum(t) for t in TYPES} if reduces else {}
 
     def issue(g: Group) -> None:
         m: Machine = g.machine
         maps, starts = g.spread(map_address(g)), [g.spread(c(g)) for c in coordinates]
-        places = find_shared(m, g, shared(g))
+        places, receivers = find_shared(m, g, shared(g), place), find_receivers(g, mask, place)
         for i in range(g.n):
             slot = int(g.slots[i])
             boxes = read_map(m, slot, int(maps[i]), rank, place)
@@ -114,8 +145,9 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
                 refuse(m, slot, place, f"copies a box at {address:#x}, which must be a multiple of 128 (16 without swizzle)")
             own = swizzle_addresses(address + np.arange(len(offsets)) * boxes.element, boxes.swizzle) - address + first
             parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
-            check_bounds(m, slot, parts, place)
-            start_copy(m, slot, place, parts, find_barrier(m, g, barrier, i), sums.get(boxes.type))
+            for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
+                check_bounds(m, slot, copied, place)
+                start_copy(m, slot, place, copied, bar, sums.get(boxes.type))
 
     return issue
 
@@ -128,15 +160,40 @@ def make_sum(type_name: str) -> Combine:
     return lambda old, new: np.ascontiguousarray(add(old.view(own), new.view(own), None)).view(raw)
 
 
-def find_shared(m: Machine, g: Group, addresses: Array) -> Array:
+def find_shared(m: Machine, g: Group, addresses: Array, place: int) -> Array:
     """Return the byte places of addresses in shared memory."""
     _, inner = m.find_memory("shared" if int(np.max(addresses)) < 1 << 32 else "", g.spread(addresses), 1)
-    return inner - m.shared.base + g.ctas * m.shared.stride
+    return m.find_places(m.shared, g, inner, 1, place)
 
 
-def find_barrier(m: Machine, g: Group, address: Fetch | None, i: int) -> int | None:
+def find_barrier(m: Machine, g: Group, address: Fetch | None, i: int, place: int) -> int | None:
     """Return the byte place of a thread's mbarrier; None for a copy of a group."""
-    return None if address is None else int(find_shared(m, g, address(g))[i])
+    return None if address is None else int(find_shared(m, g, address(g), place)[i])
+
+
+def find_receivers(g: Group, mask: Fetch | None, place: int) -> list[list[int]]:
+    """Return, for each thread, the CTAs that its copy goes to; none for the CTA that it addresses."""
+    m: Machine = g.machine
+    if mask is None:
+        return [[]] * g.n
+    found = []
+    for i, bits in enumerate(g.spread(mask(g)).tolist()):
+        if not bits or bits >> m.clusters.size:
+            refuse(m, int(g.slots[i]), place, f"copies to the CTAs {bits:#b} of its cluster, which has {m.clusters.size}")
+        first = int(g.ctas[i]) // m.clusters.size * m.clusters.size
+        found.append([first + rank for rank in range(m.clusters.size) if bits >> rank & 1])
+    return found
+
+
+def send(m: Machine, parts: Parts, barrier: int | None, receivers: list[int]) -> Iterator[tuple[Parts, int | None]]:
+    """Yield a copy, with its mbarrier, for each CTA that gets it: at the same place in each."""
+    if not receivers or barrier is None:
+        yield parts, barrier
+        return
+    stride = m.shared.stride
+    start = int(parts.shared[0]) // stride * stride
+    for cta in receivers:
+        yield parts._replace(shared=parts.shared - start + cta * stride), barrier % stride + cta * stride
 
 
 def refuse(m: Machine, slot: int, place: int, message: str) -> None:
@@ -147,7 +204,7 @@ def refuse(m: Machine, slot: int, place: int, message: str) -> None:
 def check_bounds(m: Machine, slot: int, parts: Parts, place: int) -> None:
     """Refuse a copy that leaves shared or global memory."""
     who = describe_thread(m, slot + m.knowledge.first)
-    base = slot // m.width * m.shared.stride
+    base = int(parts.shared[0]) // m.shared.stride * m.shared.stride
     low, high = int(parts.shared.min()) - base, int(parts.shared.max()) - base + parts.element
     if low < 0 or high > m.shared.size:
         raise m.findings.stop(
@@ -220,3 +277,19 @@ def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | N
     nbytes = len(inside) * parts.element
     entries = shared_entries if loads else outer_entries
     engines.issue(Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read))
+
+
+def start_peer_copy(m: Machine, slot: int, place: int, places: tuple[Array, Array], barrier: int) -> None:
+    """Check a copy between places (to, from) of shared memory, and hand it to the engine."""
+    target, source = places
+    entries = [find_entries(m.shared, at, 1) for at in places]
+    tick, own = m.next_tick(place), np.array([slot])
+    m.engines.check(m.shared, own, entries[1], "read", place)
+    m.engines.check(m.shared, own, entries[0], "write", place)
+    m.barriers.find(barrier, slot, place)
+    read = m.engines.enter_read(own, entries[1], place) if m.launch.detect else None
+
+    def move() -> None:
+        m.shared.bytes[target] = m.shared.bytes[source]
+
+    m.engines.issue(Transfer(slot, place, tick, move, m.shared, entries[0], len(target), barrier, read))

@@ -8,14 +8,15 @@ from ..isa.instruction_table import UnknownForm, get_width
 from ..isa.memory_forms import MemoryAccess, find_atomic, read_access, read_atomic
 from ..module import Address
 from .actions_bulk import make_bulk_instruction
+from .actions_cluster import make_async_store
 from .findings import report_meeting
 from .groups import Group
 from .lane_machine import Copies, Machine
 from .memories import IN_FLIGHT, Meeting, Memory
 from .operands import Array, list_parts
-from .program import LOCAL_WINDOW, SHARED_WINDOW, Binding, Step, action
+from .program import CTA_STEP, LOCAL_WINDOW, SHARED_WINDOW, Binding, Step, action
 
-WINDOWS = {"shared": SHARED_WINDOW, "shared__cta": SHARED_WINDOW, "local": LOCAL_WINDOW}
+WINDOWS = {"shared": SHARED_WINDOW, "shared__cta": SHARED_WINDOW, "shared__cluster": SHARED_WINDOW, "local": LOCAL_WINDOW}
 RAW = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
 
 
@@ -74,6 +75,8 @@ def _dtype(name: str) -> str:
 
 @action("st")
 def make_store(b: Binding) -> Step:
+    if b.op.has("async"):
+        return make_async_store(b)
     access = read_access(b.op, "write")
     values = [b.reader.fetch(o, access.type) for o in list_parts(b.get(1))]
     if len(values) != access.count:
@@ -171,7 +174,7 @@ def make_fence(b: Binding) -> Step:
     if b.op.has("proxy"):
         return make_proxy_fence(b)
     if b.op.has("mbarrier_init"):
-        return lambda g: None  # orders an mbarrier's initialisation, which is there at once
+        return make_init_fence(place)
 
     def fence(g: Group) -> None:
         m: Machine = g.machine
@@ -179,6 +182,16 @@ def make_fence(b: Binding) -> Step:
         mine = set(g.slots.tolist())
         for slot in [s for s in m.seen_releases if s in mine]:
             m.knowledge.learn(np.array([slot]), m.seen_releases.pop(slot))
+
+    return fence
+
+
+def make_init_fence(place: int) -> Step:
+    """Make the step of a fence for the initialisation of mbarriers, which a relaxed arrival at the cluster's barrier publishes."""
+
+    def fence(g: Group) -> None:
+        m: Machine = g.machine
+        m.clusters.init_fences[g.slots] = m.next_tick(place)
 
     return fence
 
@@ -362,10 +375,19 @@ def make_address_conversion(b: Binding) -> Step:
     return lambda g: store(g, np.asarray(value(g).astype(np.int64) + shift).astype(dtype))
 
 
+def lies_in_own_cta(g: Group, addresses: Array) -> Array:
+    """Return whether generic addresses lie in the shared memory of the thread's own CTA."""
+    inner = addresses.astype(np.int64) - SHARED_WINDOW
+    ranks = inner // CTA_STEP
+    return (inner >= 0) & (inner < 1 << 32) & ((ranks == 0) | (ranks - 1 == g.ctas % g.machine.clusters.size))
+
+
 @action("isspacep")
 def make_space_test(b: Binding) -> Step:
     value, store = b.fetch(1, "u64"), b.reader.store(b.get(0), "pred")
     window = next((w for s, w in WINDOWS.items() if b.op.has(s)), None)
+    if b.op.has("shared", "shared__cta"):
+        return lambda g: store(g, lies_in_own_cta(g, value(g)))
     if window is not None:
         return lambda g: store(g, (value(g) >> np.uint64(40)) == (window >> 40))
     top = {"global": 0x7F, "const": 0x7E, "param": 0x7D}[b.op.pick("global", "const", "param")]

@@ -11,6 +11,7 @@ from ..isa.matrices import collect_matrices, multiply_fragments, spread_matrices
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import match, pack_lanes, reduce_warp, shuffle, vote
 from ..module import Operand
+from .actions_cluster import make_cluster_barrier
 from .barrier_phases import Arrival
 from .groups import Group
 from .lane_machine import Machine
@@ -119,7 +120,7 @@ def make_nothing(b: Binding) -> Step:
 def make_barrier(b: Binding) -> Step:
     op, place = b.op, b.place
     if op.has("cluster"):
-        raise UnknownForm(f"the instruction `{op.text}`")
+        return make_cluster_barrier(b)
     if op.has("warp"):
         b.note_mask(0)
         return lambda g: g.machine.knowledge.meet_in_warp(g.slots, g.machine.next_tick(place))
@@ -176,7 +177,7 @@ def make_mbarrier(b: Binding) -> Step:
         values = [g.spread(v(g)).astype(np.int64) for v in rest]
         m.check_access(m.shared, g, places, whole if form in ("init", "inval") else part, 8, place)
         if form == "init":
-            m.barriers.init(places, values[0], place)
+            m.barriers.init(g.slots, places, values[0], place)
         elif form == "inval":
             for at in places.tolist():
                 m.barriers.mbarriers.pop(at, None)

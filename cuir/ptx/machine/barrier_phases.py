@@ -11,7 +11,7 @@ from ...sync.phases import count_arrival, end_phase, find_excess_arrival, is_com
 from ...text.source import Span
 from .findings import describe_thread, make_span
 from .groups import Group
-from .knowledge import Clock
+from .knowledge import Clock, Event
 from .operands import Array
 
 
@@ -46,10 +46,13 @@ class CtaBarrier:
 
 
 class Mbarrier:
-    """An mbarrier; `sync.phases` says how it changes."""
+    """An mbarrier; `sync.phases` says how it changes.
 
-    def __init__(self, text: str, count: int, span: Span, total: int, engine: int):
-        self.text, self.count, self.span, self.engine = text, count, span, engine
+    made: the thread that initialised it, and when.
+    """
+
+    def __init__(self, text: str, count: int, span: Span, total: int, engine: int, made: Event):
+        self.text, self.count, self.span, self.engine, self.made = text, count, span, engine, made
         self.phase, self.pending, self.bytes = 0, count, 0
         self.order, self.phase_order = Clock(np.zeros(total, np.int64)), Clock(np.zeros(total, np.int64))
 
@@ -91,7 +94,8 @@ class Barriers:
         m = self.machine
         if arrival.waits and arrival.expected is None and not arrival.reduction and not self.open and g.n == np.count_nonzero(m.alive):
             m.knowledge.meet_in_cta(g.slots, m.next_tick(arrival.place))
-            m.shared.shadow.forget_before(m.tick)
+            if m.clusters.size == 1:
+                m.shared.shadow.forget_before(m.tick)
             m.place(arrival.following, g.slots)
             return
         numbers = g.spread(arrival.number)
@@ -160,24 +164,32 @@ class Barriers:
         return [(w.block, w.slots, f"wait at barrier {number} in") for (_, number), bar in self.open.items() for w in bar.waiting]
 
     # ---- mbarriers
-    def init(self, places: Array, count: Array, place: int) -> None:
+    def init(self, slots: Array, places: Array, count: Array, place: int) -> None:
         """Initialise mbarriers."""
         m = self.machine
-        for at, n in zip(places.tolist(), count.tolist()):
+        for slot, at, n in zip(slots.tolist(), places.tolist(), count.tolist()):
             text = f"mbarrier at {at % m.shared.stride + m.shared.base:#x}"
             engine = self.engines.setdefault(at, len(self.engines))
             known = m.knowledge
             number = known.total + engine % max(1, known.size - known.total)
-            self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), known.size, number)
+            self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), known.size, number, (slot + known.first, m.tick))
 
     def find(self, at: int, slot: int, place: int) -> Mbarrier:
         """Return the mbarrier at a place. Raises CuirError M401 if there is none."""
-        bar = self.mbarriers.get(at)
+        bar, m = self.mbarriers.get(at), self.machine
         if bar is None:
-            m = self.machine
             who = describe_thread(m, slot + m.knowledge.first)
             raise m.findings.stop(
                 "M401", f"{who} uses an mbarrier that is not initialised", make_span(m, place), "mbarrier.init comes first"
+            )
+        if m.launch.detect and slot // m.width != at // m.shared.stride and not m.knowledge.is_known(slot, bar.made):
+            who = describe_thread(m, slot + m.knowledge.first)
+            m.findings.add(
+                "R401",
+                f"the use of an mbarrier by {who} is not ordered after its initialisation",
+                make_span(m, place),
+                "fence.mbarrier_init by the thread that initialises it, then the barrier of the cluster",
+                (("it is initialised here", bar.span),),
             )
         return bar
 

@@ -228,7 +228,10 @@ class Engines:
             return
         m = self.machine
         bar = m.barriers.find(t.barrier, t.slot, t.place)
+        m.clusters.check_landing(t.barrier // m.shared.stride, t.slot, t.place)
         tick = m.next_tick(t.place)
+        if t.read is not None:  # over for who waits for the phase
+            t.read.threads, t.read.over = np.array([bar.engine]), tick
         self._settle(t, bar.engine, tick)
         self.issuers[tick] = t.slot + m.knowledge.first
         self.landed[bar.engine], self.landed_at[bar.engine] = t, tick

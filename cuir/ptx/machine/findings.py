@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from ...sync.accesses import find_races
 from ...text.diagnostics import CuirError, Diagnostic, Note
 from ...text.source import Source, Span
@@ -21,6 +23,7 @@ MOST = 50  # findings of a launch
 class Grid(Protocol):
     @property
     def grid(self) -> tuple[int, int, int]: ...
+    def find_cta(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
 
 
 class Running(Protocol):
@@ -139,12 +142,16 @@ def make_span(machine: Running, place: int) -> Span:
     return Span(source, instruction.line, column, instruction.line, len(text) + 1)
 
 
+def describe_cta(machine: Running, cta: int) -> str:
+    """Describe a CTA by its place in the grid."""
+    x, y, z = (int(n) for n in machine.launch.find_cta(np.array(cta)))
+    return f"CTA ({x}, {y}, {z})" if machine.launch.grid[1:] != (1, 1) else f"CTA {x}"
+
+
 def describe_thread(machine: Running, thread: int) -> str:
     """Describe a thread by its CTA, warp and lane."""
     cta, local = divmod(thread, machine.width)
-    x, y, _ = machine.launch.grid
-    name = f"({cta % x}, {cta // x % y}, {cta // (x * y)})" if machine.launch.grid[1:] != (1, 1) else str(cta)
-    return f"CTA {name}, warp {local >> 5}, lane {local & 31}"
+    return f"{describe_cta(machine, cta)}, warp {local >> 5}, lane {local & 31}"
 
 
 def describe_engine(machine: Running, place: int) -> tuple[str, str, str]:
@@ -158,6 +165,8 @@ def describe_engine(machine: Running, place: int) -> tuple[str, str, str]:
         return f"the copy ({name.split('.shared')[0].split('.global')[0]})", waited, "async"
     if op.startswith("cp.async"):
         return "the copy (cp.async)", "the wait for its cp.async group", "generic"
+    if op.startswith("st.async"):
+        return "the store (st.async)", "the wait for the phase of its mbarrier", "generic"
     return "", "", "generic"
 
 
@@ -218,9 +227,9 @@ def report_meeting(machine: Running, meeting: Meeting, slot: int, place: int, mo
         "atomic" if is_atomic else mode, "generic", (thread, machine.tick), memory_name, thread, who, who, "", text, new_span
     )
     completion = None if flying else (meeting.thread, meeting.tick)
-    awaited = "the wait for its cp.async group" if flying else ""
+    what, awaited, _ = describe_engine(machine, old_place) if flying else ("", "", "")
     old_mode = "atomic" if is_atomic else meeting.mode
-    label = f"the copy (cp.async) of {other}" if flying else other
+    label = f"{what} of {other}" if flying else other
     old = AccessRecord(old_mode, "generic", completion, memory_name, meeting.thread, label, other, "accessed", text, old_span, awaited)
     for _, finding in find_races(new, [old], ThreadOrder(machine, slot)):
         hint = finding.hint if flying else advise(machine, thread, meeting.thread, finding.hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +13,7 @@ from ...text.source import Source, Span
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import pack_lanes
 from .barrier_phases import Barriers, Mbarrier
+from .clusters import Clusters
 from .copy_engines import Engines
 from .findings import Findings, describe_thread, make_span, report_meeting
 from .groups import Group
@@ -21,7 +21,8 @@ from .knowledge import Event, Knowledge
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
 from .operands import Array
 from .products import Products
-from .program import CONST_BASE, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
+from .program import CONST_BASE, CTA_STEP, EXIT, LOCAL_WINDOW, PARAM_BASE, SHARED_BASE, SHARED_WINDOW, Block, Program
+from .special_registers import make_special
 
 SCHEDULES = ("together", "first", "last", "random")
 MOST_STEPS = 5_000_000  # blocks that the CTAs of one machine may run
@@ -40,6 +41,7 @@ class Launch:
         parameters: Bytes of the parameters.
         schedule: "together", "first", "last", or "random:SEED".
         detect: Whether races and reads of unwritten memory are found.
+        cluster: CTAs of a cluster along x, y, z.
     """
 
     grid: tuple[int, int, int]
@@ -48,6 +50,18 @@ class Launch:
     parameters: bytes = b""
     schedule: str = "together"
     detect: bool = True
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+    def find_cta(self, number: Array) -> tuple[Array, Array, Array]:
+        """Return the places along x, y, z of CTAs by their numbers, which count cluster by cluster."""
+        (cx, cy, cz), (gx, gy, _) = self.cluster, self.grid
+        which, rank = number // (cx * cy * cz), number % (cx * cy * cz)
+        across, down = gx // cx, gy // cy
+        return (
+            which % across * cx + rank % cx,
+            which // across % down * cy + rank // cx % cy,
+            which // (across * down) * cz + rank // (cx * cy),
+        )
 
 
 @dataclass
@@ -87,6 +101,7 @@ class Machine:
     """CTAs that run together.
 
     Attributes:
+        ctas: Numbers of the CTAs, which count cluster by cluster.
         width: Threads of a CTA, rounded up to whole warps.
         alive: Which threads have not ended.
         at: Threads that stand before a block, by block.
@@ -113,7 +128,8 @@ class Machine:
         self.parameters.bytes[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
         size = program.shared_bytes + launch.shared
         stride = -(-size // 16) * 16 or 16
-        shadow = Shadow(stride * len(ctas), NOTHING if launch.detect else 0, lambda: self.knowledge, False)
+        in_clusters = launch.cluster != (1, 1, 1)
+        shadow = Shadow(stride * len(ctas), NOTHING if launch.detect else 0, lambda: self.knowledge, in_clusters)
         self.shared = Memory("shared", SHARED_BASE, size, len(ctas), shadow)
         self.shared_size = size
         self.local = Memory("local", 0, program.local_bytes, self.count, None)
@@ -127,6 +143,7 @@ class Machine:
         self.returns: dict[str, tuple[Array, dict[int, list[tuple[int, int, int]]]]] = {}
         self.asleep: dict[int, tuple[Mbarrier, int]] = {}
         self.barriers = Barriers(self)
+        self.clusters = Clusters(self)
         self.engines = Engines(self)
         self.products = Products(self)
         self.warpgroups = np.arange(self.count) // self.width * (self.width // 128 + 1) + np.arange(self.count) % self.width // 128
@@ -302,6 +319,7 @@ class Machine:
                 self.regs[r][slots] = value
         if block.waits:
             self.barriers.settle()
+            self.clusters.settle()
             return
         for target, chosen in moves:
             self.place(target, slots if chosen is None else slots[chosen])
@@ -321,6 +339,9 @@ class Machine:
         if target == EXIT:
             self.alive[slots] = False
             self.barriers.settle()
+            if self.clusters.size > 1:
+                self.clusters.settle()
+                self.clusters.end_ctas(slots)
             return
         old = self.at.get(target)
         if old is None:
@@ -349,7 +370,8 @@ class Machine:
 
     def _make_deadlock(self) -> Exception:
         """Make the error of threads that can never go on."""
-        waiting = [(index, slots, "stands at") for index, slots in self.at.items()] + self.barriers.list_waiting()
+        waiting = [(index, slots, "stands at") for index, slots in self.at.items()]
+        waiting += self.barriers.list_waiting() + [(w.block, w.slots, "wait for their cluster in") for w in self.clusters.waiting]
         waiting.sort(key=lambda w: -len(w[1]))
         notes: list[tuple[str, Span | None]] = []
         for index, slots, what in waiting[:6]:
@@ -418,44 +440,9 @@ class Machine:
     def read_special(self, name: str, slots: Array) -> Array:
         """Return the values of a special register."""
         if name not in self.specials:
-            self.specials[name] = self._make_special(name)
+            self.specials[name] = make_special(self, name)
         values = self.specials[name]
         return values[slots] if values.ndim else values
-
-    def _make_special(self, name: str) -> Array:
-        """Return the values of a special register for all threads, or the one value of all."""
-        local = np.arange(self.count) % self.width
-        cta = np.arange(self.count) // self.width + self.ctas.start
-        (bx, by, bz), (gx, gy, gz) = self.launch.block, self.launch.grid
-        lane = local & 31
-        one = np.uint64(1)
-        values: dict[str, Callable[[], object]] = {
-            "%tid.x": lambda: local % bx,
-            "%tid.y": lambda: local // bx % by,
-            "%tid.z": lambda: local // (bx * by),
-            "%ctaid.x": lambda: cta % gx,
-            "%ctaid.y": lambda: cta // gx % gy,
-            "%ctaid.z": lambda: cta // (gx * gy),
-            "%laneid": lambda: lane,
-            "%warpid": lambda: local >> 5,
-            "%lanemask_eq": lambda: one << lane.astype(np.uint64),
-            "%lanemask_lt": lambda: (one << lane.astype(np.uint64)) - one,
-            "%lanemask_le": lambda: (np.uint64(2) << lane.astype(np.uint64)) - one,
-            "%lanemask_gt": lambda: np.uint64(0xFFFFFFFF) & ~((np.uint64(2) << lane.astype(np.uint64)) - one),
-            "%lanemask_ge": lambda: np.uint64(0xFFFFFFFF) & ~((one << lane.astype(np.uint64)) - one),
-        }
-        sizes = {"%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%nctaid.x": gx, "%nctaid.y": gy, "%nctaid.z": gz}
-        sizes |= {"%nwarpid": self.width // 32, "WARP_SZ": 32, "%smid": 0, "%nsmid": 1, "%gridid": 0}
-        sizes |= {"%dynamic_smem_size": self.launch.shared, "%total_smem_size": self.shared_size}
-        sizes |= {f"%cluster_{n}.{d}": n.startswith("n") for n in ("ctaid", "nctaid") for d in "xyz"}
-        sizes |= {"%cluster_ctarank": 0, "%cluster_nctarank": 1}
-        if name in values:
-            return np.asarray(values[name]()).astype(np.int64)
-        if name in sizes:
-            return np.array(int(sizes[name]), np.int64)
-        if name in ("%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi"):
-            return np.array(self.tick & 0x7FFFFFFF, np.int64)
-        raise self.findings.stop("O123", f"the machine does not know the special register `{name}`", None)
 
     # ---- memory
     def find_memory(self, space: str, addresses: Array, n: int) -> tuple[Memory, Array]:
@@ -486,7 +473,9 @@ class Machine:
 
     def find_places(self, memory: Memory, g: Group, addresses: Array, nbytes: int, place: int) -> Array:
         """Return the byte places of accesses in a memory. Raises CuirError for an address outside of it, or not aligned."""
-        offsets = g.spread(addresses - memory.base)
+        offsets, owners = g.spread(addresses - memory.base), None
+        if memory is self.shared and int(offsets.max()) >= CTA_STEP - SHARED_BASE:
+            offsets, owners = self.clusters.find_owners(g, offsets, place)
         if int(offsets.min()) < 0 or int(offsets.max()) + nbytes > memory.size:
             lane = int(np.flatnonzero((offsets < 0) | (offsets + nbytes > memory.size))[0])
             raise self.report_outside(memory, g, lane, int(offsets[lane]) + memory.base, nbytes, place)
@@ -497,7 +486,7 @@ class Machine:
                 "M402", f"the address {int(offsets[lane]) + memory.base:#x} of {who} must be a multiple of {nbytes}", make_span(self, place)
             )
         if memory is self.shared:
-            return offsets + g.ctas * memory.stride
+            return offsets + (g.ctas if owners is None else owners) * memory.stride
         return offsets + g.slots * memory.stride if memory is self.local else offsets
 
     def report_outside(self, memory: Memory, g: Group, lane: int, address: int, nbytes: int, place: int) -> Exception:

@@ -21,7 +21,7 @@ Fetch = Callable[[Group], Array]
 Store = Callable[[Group, Array], None]
 SPECIAL = re.compile(  # the special registers that the machine has
     r"%n?(?:cta|t)id\.[xyz]|%laneid|%n?warpid|%n?smid|%gridid|%lanemask_(?:eq|lt|le|gt|ge)|%clock(?:64|_hi)?|%globaltimer(?:_lo|_hi)?"
-    r"|%(?:dynamic|total)_smem_size|%cluster_n?ctaid\.[xyz]|%cluster_n?ctarank|WARP_SZ"
+    r"|%(?:dynamic|total)_smem_size|%cluster_n?ctaid\.[xyz]|%n?clusterid\.[xyz]|%cluster_n?ctarank|%is_explicit_cluster|WARP_SZ"
 )
 STORAGE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -80,7 +80,7 @@ def compile_without(program: str, left_out: str, folder: Path) -> LoadedModule:
     head, kernel = source.split("__global__", 1)
     lines = kernel.splitlines()
     if left_out:
-        del lines[next(i for i, line in enumerate(lines) if left_out in line and "//" not in line)]
+        del lines[next(i for i, line in enumerate(lines) if left_out in line.partition("//")[0])]
     place = folder / f"{program}.cu"
     place.write_text(f"{head}__global__{chr(10).join(lines)}\n", encoding="utf-8")
     slim = write_slim_headers(source, include_dir(), folder / "slim")
