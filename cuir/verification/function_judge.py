@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -217,13 +218,22 @@ class _Measure:
         else:
             self.first = self.get_single().tensor_core() if self.tf32 else self.get_single().plain
         self.products = self.coarse and rounds_for_products(checked)
-        floats = [
-            x.double() for x in inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point()
-        ]  # PyTorch has no isfinite for 8-bit floats
-        self.endless = any(bool(x.isinf().any()) for x in floats)
-        # then -inf is a mask, or the logarithm of 0, and is compared
-        self.below = not any(bool((x == torch.inf).any()) for x in floats)
-        self.floor = _CANCELLED * _find_largest_input(floats, _MASK if special else torch.inf) if self.coarse else 0.0
+        self.floor = _CANCELLED * _find_largest_input(self.list_floats(), _MASK if special else torch.inf) if self.coarse else 0.0
+
+    def list_floats(self) -> list[torch.Tensor]:
+        """Return the float inputs in a dtype that PyTorch computes with, which 8-bit floats are not."""
+        floats = (x for x in self.inputs.values() if isinstance(x, torch.Tensor) and x.is_floating_point())
+        return [x.float() if x.dtype.itemsize < 4 else x for x in floats]
+
+    @cached_property
+    def endless(self) -> bool:
+        """Return whether an input is infinite."""
+        return any(bool(x.isinf().any()) for x in self.list_floats())
+
+    @cached_property
+    def below(self) -> bool:
+        """Return whether no input is inf: -inf is then a mask, or the logarithm of 0, and is compared."""
+        return not any(bool((x == torch.inf).any()) for x in self.list_floats())
 
     @property
     def open(self) -> bool:
@@ -350,7 +360,7 @@ class _Judgement:
         """Judge the output. Raises CuirError V301, V302."""
         if not self.output.dtype.is_floating_point:
             return self.judge_integers()
-        is_undefined = self.output.isnan() & self.measure.spread
+        is_undefined = self.output.isnan() if self.measure.spread else torch.zeros((), dtype=torch.bool)
         try:
             return self.judge_floats(is_undefined)
         except CuirError:
@@ -391,6 +401,30 @@ class _Judgement:
         x, w = output.double(), self.expected.double()
         limit = torch.inf if saturates(output.dtype) else torch.finfo(output.dtype).max
         own_errors = self.error_of(measure.first[name])
+        ordinary = (
+            (measure.coarse or not measure.get_single().overflows)
+            and bool(x.isfinite().all() and own_errors.isfinite().all())
+            and bool((w.abs() <= _EDGE * limit).all())
+        )
+        self.outside = 0
+        self.free = ordered.expand(w.shape) if ordinary else self.find_free(x, w, own_errors, ordered, limit)
+        steps = self.case.kind == STEPS and not measure.coarse
+        if steps:
+            self.free = self.free | measure.find_undecided(name, self.expected)
+        verdict = self.compare(own_errors, measure.first[name])
+        if verdict.share > 1:
+            verdict = self.compare_with_errors(verdict, own_errors, steps or (measure.special and not measure.coarse))
+        if not verdict.share <= 1:
+            raise self.make_refusal(verdict)
+        self.require_elements()
+        return verdict
+
+    def find_free(self, x: torch.Tensor, w: torch.Tensor, own_errors: torch.Tensor, ordered: torch.Tensor, limit: float) -> torch.Tensor:
+        """Return the elements that are not compared, of outputs with NaN, infinities or numbers near the dtype's limit.
+
+        Raises CuirError V301, V302 for those of the output that are wrong.
+        """
+        name, measure = self.name, self.measure
         broken = ~own_errors.isfinite() & w.isfinite() & (w.abs() < limit)
         if not measure.coarse and measure.get_single().overflows:
             own_rows, rows = (_compute_norms(torch.where(w.isfinite(), y, 0.0)) for y in (own_errors, w))
@@ -419,17 +453,7 @@ class _Judgement:
             raise self.make_error(
                 "V301", f"{name}{index} is {actual}, the specification gives {expected}; {int(differs.sum())} such elements"
             )
-        self.free = free | overflowing
-        steps = self.case.kind == STEPS and not measure.coarse
-        if steps:
-            self.free = self.free | measure.find_undecided(name, self.expected)
-        verdict = self.compare(own_errors, measure.first[name])
-        if verdict.share > 1:
-            verdict = self.compare_with_errors(verdict, own_errors, steps or (measure.special and not measure.coarse))
-        if not verdict.share <= 1:
-            raise self.make_refusal(verdict)
-        self.require_elements()
-        return verdict
+        return free | overflowing
 
     def compare_with_errors(self, verdict: OutputNumbers, own_errors: torch.Tensor, decided: bool) -> OutputNumbers:
         """Compare again, with the errors of the language's operations counted as PyTorch's own.
@@ -458,10 +482,12 @@ class _Judgement:
         Only elements that float32 gives to a thousandth, also with the errors of operations: sums that cancel, and what
         lies near a decision, are not.
         """
+        if self.measure.coarse or self.output.dtype.itemsize < 2:
+            return
         x, w = self.x, self.w
         least = max(_LEAST, torch.finfo(self.output.dtype).smallest_normal)
         off = (w.abs() >= least) & w.isfinite() & ((x - w).abs() > _GROSS * w.abs()) & ~self.free
-        if self.measure.coarse or self.output.dtype.itemsize < 2 or not off.any():
+        if not off.any():
             return
         for values in (self.measure.first[self.name], *self.measure.list_off(self.name)):
             off = off & ((values.double() - w).abs() <= _STEADY * w.abs())
