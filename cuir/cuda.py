@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .ptx import machine as machine  # registers what instructions do
+from .ptx.launch import KernelCall as KernelCall
 from .ptx.launch import LoadedKernel as LoadedKernel
 from .ptx.launch import LoadedModule as LoadedModule
 from .ptx.launch import Report as Report

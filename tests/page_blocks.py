@@ -12,7 +12,7 @@ A comment before each block says what it is:
     <!-- report: NAME -->    the failure of a test file
     <!-- console -->         commands behind `$ `, each with its output, parts of it (around `...`), or nothing of it
     <!-- shell -->           commands: targets, options and files exist, and what a test can (NEEDS) runs without an error
-    <!-- nvcc -->            commands that need nvcc
+    <!-- nvcc -->            commands that need nvcc, as those of a console
     <!-- step: NAME -->      a step of a worked example, which the test of that page (WORKED_EXAMPLES) takes
     <!-- picture -->         a drawing
     <!-- text: REASON -->    what no program reads
@@ -102,7 +102,7 @@ def read_blocks(page: Path) -> list[Block]:
         kind, name, _, language, body = result.groups()
         body = textwrap.dedent(body)
         change = (name, body) if kind == "diff" else None if "<!-- undo -->" in between[number] else change
-        changed = kind in ("report", "console")
+        changed = kind in ("report", "console", "nvcc")
         around = hidden[number].get("setup", ""), hidden[number + 1].get("holds", "")
         blocks.append(Block(page, kind or "", name or "", language, body, result.span(5), change if changed else None, *around))
     return blocks
@@ -385,8 +385,10 @@ def parse_arguments(arguments: list[str]) -> None:
 
     group: Any = _commands()
     with group.make_context("cuir", list(arguments)) as context:
-        name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
-        command.make_context(name, rest, parent=context).close()
+        while hasattr(group, "commands"):
+            name, group, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+            context = group.make_context(name, rest, parent=context)
+        context.close()
 
 
 def renew_console(text: str) -> str:

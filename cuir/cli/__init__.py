@@ -83,7 +83,7 @@ def _run(argv: Sequence[str]) -> int:
         print_errors(usage.diagnostics, as_json)
         return 2
     except Interrupted as stop:
-        return report_interruption(stop.continuation, stop.step, as_json)
+        return INTERRUPTED if stop.told else report_interruption(stop.continuation, stop.step, as_json)
     except (KeyboardInterrupt, typer.Abort):
         return report_interruption(as_json=as_json)
     except BrokenPipeError:  # the reader of our output left, as `| head` does

@@ -12,6 +12,7 @@ from .commands.bridge import bridge
 from .commands.cache import cache
 from .commands.check import check
 from .commands.corpus import corpus
+from .commands.cuda_check import cuda_check
 from .commands.doctor import doctor
 from .commands.eval import evaluate
 from .commands.explain import explain
@@ -86,3 +87,7 @@ for panel, commands in PANELS.items():
     for command, line in commands.items():
         name = "eval" if command is evaluate else None
         app.command(name, cls=Command, rich_help_panel=panel, short_help=line)(command)
+
+cuda = typer.Typer(cls=Group, no_args_is_help=True, help="Run CUDA kernels of any origin on the CPU, and check them.")
+cuda.command("check", cls=Command, short_help="find races, deadlocks, missing waits and fences, bad addresses")(cuda_check)
+app.add_typer(cuda, name="cuda", rich_help_panel="Test it", short_help="run CUDA kernels of any origin on the CPU, and check them")

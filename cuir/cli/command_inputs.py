@@ -431,3 +431,14 @@ def output_folder(path: Path, name: str, *inputs: str) -> Path:
     except OSError as error:
         raise CuirError.of("U108", f"cannot make the folder {path}: {error.strerror}", hint="name another with --out") from None
     return path
+
+
+def read_defines(macros: Iterable[str]) -> dict[str, str]:
+    """Return macros given as NAME or NAME=VALUE. Raises CuirError U103."""
+    defines: dict[str, str] = {}
+    for text in macros:
+        name, _, value = text.partition("=")
+        if not name.isidentifier():
+            raise CuirError.of("U103", f"-D takes NAME or NAME=VALUE, found {text}", hint="-D TILE=64")
+        defines[name] = value
+    return defines

@@ -65,6 +65,16 @@ def complete_cuda(incomplete: str) -> Candidates:
     return [*_list_matching(corpus.cuda(), incomplete), *_files(incomplete, (".cu",))]
 
 
+def complete_cuda_or_ptx(incomplete: str) -> Candidates:
+    """Return `.cu` and `.ptx` files."""
+    return _files(incomplete, (".cu", ".ptx"))
+
+
+def complete_python(incomplete: str) -> Candidates:
+    """Return `.py` files."""
+    return _files(incomplete, SPECIFICATIONS)
+
+
 def complete_kernel(context: typer.Context, incomplete: str) -> Candidates:
     """Return kernels of the program that the command line names."""
     _, program = _read_named_program(context)

@@ -68,7 +68,7 @@ class Group(TyperGroup):
         sections["Options"] = [(spell(p), describe(p)) for p in self.get_params(ctx) if p.name not in hidden]
         page = _Page()
         page.usage(f"{ctx.command_path} COMMAND [OPTIONS]     ({ctx.command_path} COMMAND --help: examples and options of one)")
-        page.paragraph(self.help or "")
+        page.paragraph(self.help or "", spaced=False)  # a screen holds all
         column = measure(name for entries in sections.values() for name, _ in entries)
         for title, entries in sections.items():
             page.section(title, entries, column)
@@ -130,9 +130,9 @@ class _Page:
         self.parts.append(("Usage: ", "bold"))
         self.parts.append((textwrap.fill(text, self.width, initial_indent=" " * 7, subsequent_indent=" " * 7).lstrip() + "\n", ""))
 
-    def paragraph(self, text: str) -> None:
-        """Add text between blank lines."""
-        self.parts += [BLANK, (textwrap.fill(" ".join(text.split()), self.width) + "\n", ""), BLANK]
+    def paragraph(self, text: str, spaced: bool = True) -> None:
+        """Add text before a blank line; behind another one, if spaced."""
+        self.parts += [*[BLANK][: int(spaced)], (textwrap.fill(" ".join(text.split()), self.width) + "\n", ""), BLANK]
 
     def lines(self, title: str, lines: Iterable[str]) -> None:
         """Add lines as they are."""

@@ -25,11 +25,12 @@ class Interrupted(Exception):
     Attributes:
         step: Step that was running.
         continuation: How the same command goes on, in words.
+        told: Whether the command has told it, with what it had found.
     """
 
-    def __init__(self, continuation: str = "", step: str = ""):
+    def __init__(self, continuation: str = "", step: str = "", told: bool = False):
         super().__init__(continuation)
-        self.continuation, self.step = continuation, step
+        self.continuation, self.step, self.told = continuation, step, told
 
 
 @contextmanager

@@ -191,6 +191,8 @@ def test_every_command_has_a_file_of_its_name() -> None:
     from cuir.cli.app import app
 
     named = {(c.name or c.callback.__name__): c.callback.__module__ for c in app.registered_commands}  # type: ignore[union-attr]
+    for group in app.registered_groups:
+        named |= {f"{group.name}_{c.name}": c.callback.__module__ for c in group.typer_instance.registered_commands}  # type: ignore[union-attr]
     assert named == {name: f"cuir.cli.commands.{name}" for name in named}
     assert set(named) == {p.stem for p in (ROOT / "cuir/cli/commands").glob("*.py")} - {"__init__"}
     assert set(named) == {p.stem.removeprefix("test_") for p in (ROOT / "tests/cli/commands").glob("test_*.py")}

@@ -12,7 +12,11 @@ from cuir.cli import _commands
 from cuir.cli.app import PANELS
 from cuir.cli.help_page import split_examples
 
-COMMANDS = sorted(_commands().commands)
+COMMANDS = {
+    words: command
+    for name, found in sorted(_commands().commands.items())
+    for words, command in ({f"{name} {n}": c for n, c in found.commands.items()} if hasattr(found, "commands") else {name: found}).items()
+}
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +30,12 @@ def test_the_list_of_commands_fits_a_screen(cuir: Callable, argv: tuple[str, ...
     assert 24 <= len(lines) <= 30 and max(map(len, lines)) <= 100
     titles = [line for line in lines if line and not line.startswith(" ")][2:]
     assert titles == [*PANELS, "Options"]
-    assert {line.split()[0] for line in lines if line.startswith("  ")} >= set(COMMANDS)
+    assert {line.split()[0] for line in lines if line.startswith("  ")} >= {words.split()[0] for words in COMMANDS}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_a_command_fits_60_lines(cuir: Callable, command: str) -> None:
-    lines = cuir(command, "--help").out.rstrip("\n").split("\n")
+    lines = cuir(*command.split(), "--help").out.rstrip("\n").split("\n")
     assert len(lines) <= 60 and max(map(len, lines)) <= 100
     assert lines[0].startswith(f"Usage: cuir {command} [OPTIONS]") and "Examples" in lines
     assert lines.index("Examples") < lines.index("Options") < next(i for i, x in enumerate(lines) if "--help" in x and i > 6)
@@ -39,8 +43,8 @@ def test_the_page_of_a_command_fits_60_lines(cuir: Callable, command: str) -> No
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_visible_option_has_an_entry_and_a_text(cuir: Callable, command: str) -> None:
-    text = cuir(command, "--help").out
-    for param in _commands().commands[command].params:
+    text = cuir(*command.split(), "--help").out
+    for param in COMMANDS[command].params:
         if param.param_type_name == "option" and not param.hidden:
             names = ", ".join(sorted([*param.opts, *param.secondary_opts], key=lambda n: n.startswith("--")))
             assert re.search(rf"^  {re.escape(names)}\b.*\S", text, re.M), names
@@ -49,12 +53,13 @@ def test_every_visible_option_has_an_entry_and_a_text(cuir: Callable, command: s
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_are_command_lines_of_the_command(command: str) -> None:
-    _, examples = split_examples(_commands().commands[command].help)
+    _, examples = split_examples(COMMANDS[command].help)
     assert examples
     for example in examples:
-        program, named, *words = shlex.split(example.split("|")[0])
-        assert (program, named) == ("cuir", command)
-        _commands().commands[command].make_context(named, list(words), resilient_parsing=True)  # raises for an unknown option
+        words = shlex.split(re.split("[|>]", example)[0])
+        named = ["cuir", *command.split()]
+        assert words[: len(named)] == named
+        COMMANDS[command].make_context(command, words[len(named) :], resilient_parsing=True)  # raises for an unknown option
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

@@ -284,15 +284,13 @@ def _read(
     """Read a CUDA source by the chosen reader; return its orchestration and a note on how it was read."""
     from llm.reading_source import READERS, read_source
 
+    from ..command_inputs import read_defines
+
     if reader not in READERS:
         raise CuirError.of("U103", f"--read takes {', '.join(READERS)}, found {reader}")
     head_dim = cast(int, consts["D"])
     defines: dict[str, str] = {n: str(v) for n, v in expert.compute_macros(head_dim).items()} if expert is not None else {}
-    for text in macros:
-        name, _, value = text.partition("=")
-        if not name.isidentifier():
-            raise CuirError.of("U103", f"-D takes NAME or NAME=VALUE, found {text}")
-        defines[name] = value
+    defines |= read_defines(macros)
     build = replace(build, defines=defines)
     if expert is not None:
         threads = expert.number_of_threads(head_dim) if build.threads is None else build.threads

@@ -84,6 +84,7 @@ def verify(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="then run the compiled kernel on a GPU, against the interpreter", rich_help_panel=GPU)
     ] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="then execute the PTX of the lowered kernel, on the CPU; needs nvcc")] = False,
     sanitizer: Annotated[
         str | None,
         typer.Option(
@@ -163,7 +164,7 @@ def verify(
         ("exhaustive", "explores every schedule"),
         ("replay", "runs the schedule of the file"),
     ):
-        not_beside(context, job, why, "schedules", "level", "quick")
+        not_beside(context, job, why, "schedules", "level", "quick", "ptx")
     not_beside(context, "problem", "prints its rows", "page")
     for written in filter(None, (out, page)):
         check_output_path(written, [target])
@@ -182,6 +183,10 @@ def verify(
         verified = read_verified(target, against, tuple(param or ()), origin, words, effort, is_program)
         specification, program, kernel, consts = verified.specification, verified.program, verified.kernel, verified.consts
     tool = _gpu_wanted(gpu, sanitizer)
+    if ptx:
+        from ...runtime.nvcc import find_nvcc
+
+        find_nvcc()
     if problem is not None:
         with limit_seconds(budget), limit_calls(budget):
             return run_problem(verified, problem, inputs, data_seed, schedule, grid, as_json)
@@ -216,10 +221,18 @@ def verify(
         )
         if gpu and report.ok:
             report.stages.append(gpu_stage(verified, sanitizer, tell, sanitizer=tool))
+        if ptx and report.ok:
+            from ...verification.ptx_stage import ask_ptx
+
+            with limit_seconds(budget), limit_calls(budget):
+                report.stages.append(ask_ptx(program, verified.checked, specification, tell))
         step.status, step.detail = "done" if report.ok else "failed", "" if report.ok else report.summary()
         step.seconds = sum(stage.seconds for stage in report.stages)
         steps(step)
-    report.stages[:] = [replace(s, diagnostics=add_commands(s.diagnostics, verified, consts)) for s in report.stages]
+    replayed = [s for s in report.stages if s.name != "ptx"]  # whose schedules are of the machine for PTX
+    report.stages[:] = [
+        replace(s, diagnostics=add_commands(s.diagnostics, verified, consts)) if s in replayed else s for s in report.stages
+    ]
     diagnostics = report.diagnostics
     if page is not None:
         from ...checking.checker import check

@@ -1,5 +1,6 @@
 """Launches of kernels in the machine for PTX: compilation, arguments, memory of the device, and the report."""
 
+from .kernel_launch import KernelCall as KernelCall
 from .kernel_launch import LoadedKernel as LoadedKernel
 from .kernel_launch import LoadedModule as LoadedModule
 from .kernel_launch import Report as Report

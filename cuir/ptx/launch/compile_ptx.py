@@ -5,6 +5,7 @@ It needs no GPU; PTX is cached.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from ...caching.disk import PTX, mark_used, write_whole
 from ...runtime.nvcc import compiler_version, find_nvcc, include_dir
+from ...runtime.slim_headers import write_slim_headers
 from ...text.diagnostics import CuirError
 
 FLAGS = ("-ptx", "-lineinfo", "-O3", "-std=c++17", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-diag-suppress=780", "-w")
@@ -36,6 +38,7 @@ class Build:
         threads: Threads of a CTA, where the source does not say.
         cluster: CTAs of a cluster in x, y, z, where the source does not say.
         flags: Further flags of nvcc.
+        slim: Read CuTe's headers without what the source does not name, which takes less time.
     """
 
     arch: str
@@ -46,6 +49,7 @@ class Build:
     threads: int | None = None
     cluster: tuple[int, int, int] | None = None
     flags: tuple[str, ...] = ()
+    slim: bool = False
 
 
 def compile_to_ptx(source: Path, build: Build) -> str:
@@ -60,8 +64,7 @@ def compile_to_ptx(source: Path, build: Build) -> str:
         *build.flags,
         *(f"-D{n}={v}" if v else f"-D{n}" for n, v in build.defines.items()),
         *(x for i in build.include for x in ("-I", str(Path(i).resolve()))),
-        "-I",
-        include_dir(),
+        *_include_headers(),
     ]
     key = hashlib.sha256("\n".join([str(source.resolve()), build.instantiate, compiler_version(nvcc), *arguments]).encode()).hexdigest()[
         :32
@@ -79,16 +82,22 @@ def compile_to_ptx(source: Path, build: Build) -> str:
             compiled_path = Path(folder) / source.name
             compiled_path.write_text(f'#include "{source.resolve()}"\n{build.instantiate}\n', encoding="utf-8")
         out, needs = Path(folder) / "kernel.ptx", Path(folder) / "kernel.d"
-        process = subprocess.run(
-            [nvcc, *arguments, "-MD", "-MF", str(needs), "-o", str(out), str(compiled_path)], capture_output=True, text=True, check=False
-        )
+        command = [*arguments, "-MD", "-MF", str(needs), "-o", str(out), str(compiled_path)]
+        slim = Path(folder) / "slim"
+        is_slim = build.slim and write_slim_headers(source.read_text(encoding="utf-8"), include_dir(), slim)
+        first_command = [nvcc, "-I", str(slim), *command] if is_slim else [nvcc, *command]
+        process = subprocess.run(first_command, capture_output=True, text=True, check=False)
+        if process.returncode and is_slim:
+            process = subprocess.run([nvcc, *command], capture_output=True, text=True, check=False)
         if process.returncode:
             output = (process.stdout + process.stderr).strip().splitlines()
             first = next((line for line in output if "error" in line), output[-1] if output else "no word")
+            if re.search(r"\b(cute|cutlass)/", first):
+                include_dir()  # raises U504 if they are not installed
             raise CuirError.of(
                 "O121",
                 f"nvcc refuses `{source}`: {first.replace(folder + os.sep, '')}",
-                hint="-I FOLDER for headers, -D NAME=VALUE for macros; without them --read text reads the text alone",
+                hint="-I FOLDER for headers, -D NAME=VALUE for macros; `cuir lift --read text` needs neither",
             )
         ptx = out.read_text(encoding="utf-8")
         files = {
@@ -98,6 +107,14 @@ def compile_to_ptx(source: Path, build: Build) -> str:
         }
     write_whole({text: ptx.encode(), stamps_path: json.dumps(files).encode()})
     return ptx
+
+
+def _include_headers() -> tuple[str, ...]:
+    """Return the option for CuTe's headers; none where they are not installed, as most sources need none."""
+    try:
+        return "-I", include_dir()
+    except CuirError:
+        return ()
 
 
 def _stamp(path: str) -> str:
@@ -162,7 +179,9 @@ def _short(name: str) -> str:
 
 def demangle(names: Sequence[str]) -> list[str]:
     """Return the C++ names of mangled ones; the mangled ones where there is no tool for it."""
-    tool = shutil.which("cu++filt", path=str(Path(find_nvcc()).parent)) or shutil.which("c++filt")
+    tool = shutil.which("c++filt")
+    with contextlib.suppress(CuirError):  # PTX is read without nvcc too
+        tool = shutil.which("cu++filt", path=str(Path(find_nvcc()).parent)) or tool
     if tool is None:
         return list(names)
     process = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=False)

@@ -162,6 +162,12 @@ def pack_argument(v: Variable, a: PlainArgument, address: int) -> bytes:
         if size != 8:
             raise CuirError.of("U401", f"`{v.name}` has {size} bytes, and takes no pointer")
         return address.to_bytes(8, "little")
+    if not isinstance(a, (int, float)):
+        raise CuirError.of(
+            "U401", f"`{v.name}` takes a tensor, a number, bytes or None, found {type(a).__name__}", hint="pass a struct as bytes"
+        )
+    if isinstance(a, float) and v.type[:1] in "us":
+        raise CuirError.of("U401", f"`{v.name}` takes a whole number, found {a}")
     if isinstance(a, float) or v.type[:1] == "f":
         return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], float(a))
     if not -(1 << 8 * size - 1) <= a < 1 << 8 * size:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ...text.diagnostics import CuirError, Diagnostic
 from ...text.source import Source
 from ..machine.findings import Findings
 from ..machine.knowledge import Knowledge
-from ..machine.lane_machine import SCHEDULES, Counts, Launch, Machine, SharedState
-from ..machine.program import Program, make_symbols
+from ..machine.lane_machine import SCHEDULES, Launch, Machine, SharedState
+from ..machine.program import GLOBAL_BASE, Program, make_symbols
 from ..module import Function, Module, read_module
 from .compile_ptx import Build, choose_kernel, compile_to_ptx
-from .device_memory import make_constants, make_memory, make_shadow, make_state, pack_parameters, place_tensors, place_variables
+from .device_memory import (
+    find_span,
+    make_constants,
+    make_memory,
+    make_shadow,
+    make_state,
+    pack_parameters,
+    place_tensors,
+    place_variables,
+)
 from .structs import Argument, fill_structs, list_inner_tensors
+from .tensor_maps import TensorMap
 
 MOST_CTAS = 16  # of a cluster
 MOST_THREADS = 1 << 15  # threads that run together; the CTAs of a larger grid run in batches
@@ -70,8 +81,11 @@ class LoadedModule:
         return [f.name for f in self.module.functions.values() if f.is_entry]
 
     def __getitem__(self, name: str) -> LoadedKernel:
-        mangled = name if name in self.names else choose_kernel(self.names, name, self.path)[0]
-        return LoadedKernel(self, mangled)
+        return self.choose(name)
+
+    def choose(self, name: str | None) -> LoadedKernel:
+        """Return a kernel by its name or a part of it; None for the only one. Raises CuirError O122, O124."""
+        return LoadedKernel(self, name if name in self.names else choose_kernel(self.names, name, self.path)[0])
 
     def __repr__(self) -> str:
         return f"LoadedModule({self.path.name}: {', '.join(self.names)[:150]})"
@@ -81,6 +95,34 @@ class LoadedModule:
         if kernel not in self.programs:
             self.programs[kernel] = Program(self.module, kernel, self.symbols)
         return self.programs[kernel]
+
+
+class KernelCall:
+    """Launch of a kernel as `KernelCall(grid, block, *arguments, shared=BYTES)`; what it holds may run several times.
+
+    Attributes:
+        grid: CTAs along x, y, z.
+        block: Threads of a CTA along x, y, z.
+        arguments: Tensors for pointers, numbers, `Struct` or bytes for structs; None is a null pointer.
+        shared: Bytes of dynamic shared memory.
+        cluster: CTAs of a cluster along x, y, z, where the kernel does not state them.
+        kernel: Name of the kernel, where the file has several.
+    """
+
+    def __init__(
+        self,
+        grid: Extent,
+        block: Extent,
+        *arguments: Argument,
+        shared: int = 0,
+        cluster: Extent | None = None,
+        kernel: str | None = None,
+    ):
+        self.grid, self.block, self.cluster = _extend(grid), _extend(block), cluster
+        self.arguments, self.shared, self.kernel = arguments, shared, kernel
+
+    def __repr__(self) -> str:
+        return f"KernelCall({self.grid}, {self.block}, {len(self.arguments)} arguments, shared={self.shared})"
 
 
 @dataclass(frozen=True)
@@ -106,58 +148,97 @@ class LoadedKernel:
         Raises CuirError with all findings, if there are any. Without `raises` the report holds them.
 
         Args:
-            grid: CTAs along x, y, z.
-            block: Threads of a CTA along x, y, z.
-            arguments: Tensors for pointers, numbers, `Struct` or bytes for structs; None is a null pointer.
-            shared: Bytes of dynamic shared memory.
+            grid, block, arguments, shared, cluster: As of `KernelCall`.
             schedule: "together", "first", "last", or "random:SEED"; it replays a run.
             detect: Whether races and reads of unwritten memory are found.
-            cluster: CTAs of a cluster along x, y, z, where the kernel does not state them.
         """
-        function = self.module.module.functions[self.name]
-        sizes = _extend(grid), _extend(block)
+        run = KernelRun(self, KernelCall(grid, block, *arguments, shared=shared, cluster=cluster), schedule, detect)
+        try:
+            run.execute()
+        except CuirError:
+            if raises or not run.findings.diagnostics:
+                raise
+        if run.findings.diagnostics and raises:
+            raise CuirError(run.findings.diagnostics)
+        return run.make_report()
+
+
+class KernelRun:
+    """A launch in the machine, whose findings can be read at any time: also behind an interruption.
+
+    Attributes:
+        program: The kernel.
+        findings: Broken rules so far.
+    """
+
+    def __init__(self, kernel: LoadedKernel, call: KernelCall, schedule: str = "together", detect: bool = True):
+        """Place arguments in memory. Raises CuirError U111, U401 for what does not fit, O123 for an unknown instruction."""
+        module, name = kernel.module, kernel.name
+        function = module.module.functions[name]
         if schedule.partition(":")[0] not in SCHEDULES:
             raise CuirError.of("U111", f"no such schedule: {schedule!r}", None, "together, first, last, random:SEED")
-        threads = int(np.prod(sizes[1]))
+        threads = int(np.prod(call.block))
         if function.threads is not None and threads > int(np.prod(function.threads)):
-            raise CuirError.of("U401", f"`{self.name}` takes at most {int(np.prod(function.threads))} threads a CTA, found {threads}")
-        program = self.module.find_program(self.name)
-        variables = place_variables(self.module.module, self.module.symbols, self.module.state)
+            raise CuirError.of("U401", f"`{name}` takes at most {int(np.prod(function.threads))} threads a CTA, found {threads}")
+        self.name, self.program, self.schedule, self.arguments = name, module.find_program(name), schedule, call.arguments
+        variables = place_variables(module.module, module.symbols, module.state)
         end = max((a.start + a.size for a in variables), default=0)
-        names = [v.name for v in function.parameters] + ["?"] * len(arguments)
-        inner = list_inner_tensors(arguments)
-        tensors, addresses, size = place_tensors([*arguments, *inner], [*names, *["?"] * len(inner)], end)
-        parameters = pack_parameters(function, fill_structs(arguments, addresses[len(arguments) :]), addresses)
-        launch = Launch(*sizes, shared, parameters, schedule, detect, choose_cluster(function, sizes[0], cluster))
+        names = [v.name for v in function.parameters] + ["?"] * len(call.arguments)
+        inner = list_inner_tensors(call.arguments)
+        tensors, self.addresses, size = place_tensors([*call.arguments, *inner], [*names, *["?"] * len(inner)], end)
+        arguments = fill_structs(call.arguments, self.addresses[len(call.arguments) :])
+        parameters = pack_parameters(function, arguments, self.addresses)
+        cluster = choose_cluster(function, call.grid, call.cluster)
+        self.launch = Launch(call.grid, call.block, call.shared, parameters, schedule, detect, cluster)
+        self.allocations = [*variables, *tensors]
         knowledge: list[Knowledge] = []
-        memory = make_memory([*variables, *tensors], size, make_shadow(size, knowledge))
-        constants = make_constants(self.module.module, self.module.symbols, self.module.state)
-        findings = Findings(f'schedule="{schedule}", grid {sizes[0]}, block {sizes[1]}')
-        source = Source(f"{self.module.path.name} (PTX)", self.module.module.text)
-        state = SharedState(memory, constants, findings, source, knowledge)
-        count, width = int(np.prod(sizes[0])), -(-threads // 32) * 32
-        ctas = int(np.prod(launch.cluster))
-        step = max(1, MOST_THREADS // (width * ctas)) * ctas
+        self.memory = make_memory(self.allocations, size, make_shadow(size, knowledge))
+        constants = make_constants(module.module, module.symbols, module.state)
+        self.findings = Findings(f'schedule="{schedule}", grid {call.grid}, block {call.block}')
+        source = Source(f"{module.path.name} (PTX)", module.module.text)
+        self.state = SharedState(self.memory, constants, self.findings, source, knowledge)
+        self.ctas, self.width = int(np.prod(call.grid)), -(-threads // 32) * 32
+
+    def execute(self, progress: Callable[[float], None] = lambda share: None) -> None:
+        """Run all CTAs; tensors take what they wrote. Raises CuirError with all findings if the run cannot go on.
+
+        progress: takes the share of the CTAs that have run.
+        """
+        cluster = int(np.prod(self.launch.cluster))
+        step = max(1, MOST_THREADS // (self.width * cluster)) * cluster
         try:
             with np.errstate(all="ignore"):
-                for first in range(0, count, step):
-                    Machine(program, launch, range(first, min(first + step, count)), state).run()
-        except CuirError:
-            if raises or not findings.diagnostics:
-                raise
-        for a in (*variables, *tensors):
-            if a.host is not None and a.host.flags.writeable:
-                a.host[:] = memory.bytes[a.start : a.start + a.size]
-        if findings.diagnostics and raises:
-            raise CuirError(findings.diagnostics)
-        return _make_report(self.name, program, count, schedule, state.counts, findings)
+                for first in range(0, self.ctas, step):
+                    progress(first / self.ctas)
+                    Machine(self.program, self.launch, range(first, min(first + step, self.ctas)), self.state).run()
+        finally:
+            for a in self.allocations:
+                if a.host is not None and a.host.flags.writeable:
+                    a.host[:] = self.memory.bytes[a.start : a.start + a.size]
 
+    def list_written(self) -> list[int]:
+        """Return the arguments, by their index, that are tensors of which the kernel wrote an element; it must detect."""
+        shadow, written = self.memory.shadow, list[int]()
+        assert shadow is not None
+        for index, (value, address) in enumerate(zip(self.arguments, self.addresses)):
+            tensor = value.tensor if isinstance(value, TensorMap) else value
+            if isinstance(tensor, torch.Tensor) and tensor.numel():
+                low, high = find_span(tensor)
+                first = address - GLOBAL_BASE
+                if (shadow.written[first >> shadow.shift : (first + high - low + 3) >> shadow.shift] > 0).any():
+                    written.append(index)
+        return written
 
-def _make_report(name: str, program: Program, ctas: int, schedule: str, counts: Counts, findings: Findings) -> Report:
-    """Make the report of a launch."""
-    ran = sum(program.blocks[n].last - program.blocks[n].first for n in counts.ran)
-    share = ran / max(1, len(program.instructions))
-    return Report(name, ctas, schedule, counts.instructions, counts.lanes, share, tuple(findings.diagnostics))
+    def list_ran(self) -> set[int]:
+        """Return the instructions, by their numbers in the program, that ran."""
+        blocks = (self.program.blocks[n] for n in self.state.counts.ran)
+        return {i for b in blocks for i in range(b.first, b.last)}
+
+    def make_report(self) -> Report:
+        """Make the report of what ran."""
+        counts, ran = self.state.counts, self.list_ran()
+        share = len(ran) / max(1, len(self.program.instructions))
+        return Report(self.name, self.ctas, self.schedule, counts.instructions, counts.lanes, share, tuple(self.findings.diagnostics))
 
 
 def choose_cluster(function: Function, grid: tuple[int, int, int], asked: Extent | None) -> tuple[int, int, int]:
@@ -185,6 +266,7 @@ def load(
     include: Sequence[str | Path] = (),
     defines: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
+    instantiate: str = "",
 ) -> LoadedModule:
     """Load a CUDA source, which nvcc compiles for an architecture, or a PTX file.
 
@@ -196,11 +278,12 @@ def load(
         include: Folders of headers.
         defines: Macros.
         flags: Further flags of nvcc.
+        instantiate: Text to append to the source, such as an explicit instantiation of a template.
     """
     place = Path(path)
     if place.suffix == ".ptx":
         return LoadedModule(read_module(place.read_text(encoding="utf-8")), place)
     if arch is None:
         raise CuirError.of("U401", f"`{place.name}` is compiled for an architecture: name it by arch=")
-    build = Build(arch, tuple(str(i) for i in include), defines or {}, flags=tuple(flags))
+    build = Build(arch, tuple(str(i) for i in include), defines or {}, instantiate=instantiate, flags=tuple(flags))
     return LoadedModule(read_module(compile_to_ptx(place, build)), place)

@@ -130,7 +130,6 @@ def make_span(machine: Running, place: int) -> Span:
     for frame in reversed(instruction.chain):
         source = read_source(frame.path)
         if source is None:
-            span = None
             continue
         inner = Span(source, frame.line, frame.column, frame.line, max(frame.column + 1, len(source.line(frame.line)) + 1), span)
         span = inner

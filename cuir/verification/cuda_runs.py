@@ -1,0 +1,204 @@
+"""Check of CUDA kernels in the machine for PTX: their launches under several schedules, and what they wrote.
+
+`CudaCheck` holds what was found so far, so that an interruption keeps it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..ptx import machine as machine  # registers what instructions do
+from ..ptx.launch.kernel_launch import KernelCall, KernelRun, LoadedModule
+from ..ptx.launch.kernel_parameters import KernelParameter, list_parameters
+from ..ptx.launch.unrun_lines import UnrunLines, list_unrun_lines
+from ..ptx.machine.program import Program
+from ..text.diagnostics import CuirError, Diagnostic, Note
+from ..text.phrases import ProgressMessage
+from ..text.source import function_span
+from .cuda_numbers import ComparedOutput, OutputJudge, Value, collect_places, collect_tensors, copy_values
+
+FIXED = ("together", "first", "last")  # schedules that are no draw
+SEED = 0  # of what a launch draws, the same under each schedule
+Progress = Callable[[str], None]
+
+
+def list_schedules(count: int) -> tuple[str, ...]:
+    """Return so many schedules: all warps together, the first warp first, the last warp first, then seeded ones."""
+    return (*FIXED, *(f"random:{n}" for n in range(count - len(FIXED))))[:count]
+
+
+def collect_calls(made: object, function: Callable[[], object]) -> list[KernelCall]:
+    """Return the launches that a function made: one or several. Raises CuirError O120 for anything else."""
+    calls = list(made) if isinstance(made, (list, tuple)) else [made]
+    if calls and all(isinstance(c, KernelCall) for c in calls):
+        return calls
+    found = type(made).__name__ if not isinstance(made, (list, tuple)) else f"a {type(made).__name__} of other things"
+    message = f"the function `{getattr(function, '__name__', 'launch')}` returns a KernelCall, or a list of them, found {found}"
+    raise CuirError.of("O120", message, function_span(function), "return KernelCall(grid, block, *arguments)")
+
+
+@dataclass(frozen=True)
+class CudaReport:
+    """What was run, and what it showed.
+
+    Attributes:
+        kernels: Names of the kernels.
+        schedules: Those under which all launches ran.
+        unrun: Lines of the kernels that never ran, which are not judged.
+        compared: Outputs beside float64, the worst of all schedules.
+        varying: Tensors whose bits depend on the schedule.
+        findings: Broken rules and wrong numbers, each once.
+    """
+
+    kernels: tuple[str, ...]
+    schedules: tuple[str, ...]
+    launches: int
+    ctas: int
+    instructions: int
+    lane_instructions: int
+    unrun: tuple[UnrunLines, ...]
+    compared: tuple[ComparedOutput, ...]
+    varying: tuple[str, ...]
+    findings: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+class CudaCheck:
+    """Check of the launches of a file.
+
+    Attributes:
+        module: The kernels of the file.
+        launch: Returns a KernelCall, or a list of them, with new tensors for each schedule.
+        judge: Of what they wrote, if that is compared.
+        kernel: Name of the kernel of launches that name none; None for the only one of the file.
+        replay: How a schedule is replayed, in words with `{}` in its place.
+    """
+
+    def __init__(
+        self,
+        module: LoadedModule,
+        launch: Callable[[], object],
+        judge: OutputJudge | None = None,
+        kernel: str | None = None,
+        replay: str = 'schedule="{}"',
+    ):
+        self.module, self.launch, self.judge, self.kernel, self.replay = module, launch, judge, kernel, replay
+        self.findings: dict[object, Diagnostic] = {}
+        self.schedules: list[str] = []
+        self.programs: dict[str, tuple[Program, set[int]]] = {}
+        self.launches = self.ctas = self.instructions = self.lane_instructions = 0
+        self.compared: dict[str, ComparedOutput] = {}
+        self.bits: dict[str, str] = {}
+        self.varying: dict[str, None] = {}
+
+    def run(self, schedules: Sequence[str], progress: Progress = lambda text: None) -> CudaReport:
+        """Run the launches under each schedule. Raises CuirError for a call that is wrong."""
+        for number, schedule in enumerate(schedules):
+
+            def tell(text: str, share: float, number: int = number, schedule: str = schedule) -> None:
+                words = f"schedule {number + 1} of {len(schedules)}: {schedule}{text}"
+                progress(ProgressMessage(words, (number + share) / len(schedules)))
+
+            self._run_schedule(schedule, tell)
+        return self.make_report()
+
+    def _run_schedule(self, schedule: str, tell: Callable[[str, float], None]) -> None:
+        """Run all launches under one schedule, in order, and judge what they wrote."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            calls = collect_calls(self.launch(), self.launch)
+        values = collect_tensors([a for call in calls for a in call.arguments])
+        before, names, written = copy_values(values), dict[int, str](), set[int]()
+        for number, call in enumerate(calls):
+
+            def progress(share: float, number: int = number) -> None:
+                tell(f", launch {number + 1} of {len(calls)}" if len(calls) > 1 else "", (number + share) / len(calls))
+
+            run, parameters = self._prepare(call, schedule)
+            if not self._execute(run, progress):
+                return
+            touched = run.list_written()
+            for index, value in enumerate(collect_places(call.arguments, values)):
+                if value is not None:
+                    name = parameters[index].name
+                    names.setdefault(value, f"{name} of launch {number + 1}" if name in names.values() else name)
+                    written |= {value} if index in touched else set()
+        self.schedules.append(schedule)
+        self._judge(before, values, sorted(written), [names.get(i, "") for i in range(len(values))], schedule)
+
+    def _prepare(self, call: KernelCall, schedule: str) -> tuple[KernelRun, Sequence[KernelParameter]]:
+        """Return a launch that is ready to run, and the parameters of its kernel. Raises CuirError U401."""
+        kernel = self.module.choose(call.kernel or self.kernel)
+        parameters = list_parameters(self.module.module.functions[kernel.name], self.module.path)
+        if len(parameters) != len(call.arguments):
+            message = f"the kernel takes {len(parameters)} arguments, found {len(call.arguments)}"
+            raise CuirError.of("U401", message, None, f"its parameters are {', '.join(map(str, parameters)) or 'none'}")
+        run = KernelRun(kernel, call, schedule)
+        self.programs.setdefault(kernel.name, (run.program, set()))
+        return run, parameters
+
+    def _execute(self, run: KernelRun, progress: Callable[[float], None]) -> bool:
+        """Run one launch and count what ran, also if it is interrupted; return whether it came to its end."""
+        try:
+            run.execute(progress)
+        except CuirError:
+            if not run.findings.diagnostics:
+                raise
+            return False
+        finally:
+            report = run.make_report()
+            self.programs[run.name][1].update(run.list_ran())
+            self.launches += 1
+            self.ctas += report.ctas
+            self.instructions += report.instructions
+            self.lane_instructions += report.lane_instructions
+            self._enter(report.findings, run.schedule)
+        return True
+
+    def _judge(self, before: Sequence[Value], after: Sequence[Value], written: Sequence[int], names: Sequence[str], schedule: str) -> None:
+        """Compare what was written with the function, and with the other schedules."""
+        for i in written:
+            value = after[i]
+            assert isinstance(value, torch.Tensor)
+            bits = hashlib.sha256(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+            if self.bits.setdefault(names[i], bits) != bits:
+                self.varying[names[i]] = None
+        if self.judge is None:
+            return
+        rows, wrong = self.judge.judge(before, after, written, names)
+        for row in rows:
+            if row.name not in self.compared or row.error > self.compared[row.name].error:
+                self.compared[row.name] = row
+        self._enter([replace(d, notes=(*d.notes, Note("replay: "))) for d in wrong], schedule)
+
+    def _enter(self, diagnostics: Sequence[Diagnostic], schedule: str) -> None:
+        """Enter findings that no earlier schedule gave."""
+        for d in diagnostics:
+            told = tuple(Note(f"replay: {self.replay.format(schedule)}") if n.message.startswith("replay:") else n for n in d.notes)
+            places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
+            subject = d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
+            self.findings.setdefault((d.code, places, subject), replace(d, notes=told))
+
+    def make_report(self) -> CudaReport:
+        """Make the report of what ran so far."""
+        unrun = [u for program, ran in self.programs.values() for u in list_unrun_lines(program, ran)]
+        return CudaReport(
+            tuple(self.programs),
+            tuple(self.schedules),
+            self.launches,
+            self.ctas,
+            self.instructions,
+            self.lane_instructions,
+            tuple(unrun),
+            tuple(self.compared.values()),
+            tuple(self.varying),
+            tuple(self.findings.values()),
+        )
