@@ -55,7 +55,9 @@ class DiskCache:
 KERNELS = DiskCache("kernels", (".kernel",), "program, consts, files of this package, compiler, loader")
 CUBINS = DiskCache("cubins", (".json", ".cubin"), "CUDA text, architecture, flags, compiler")
 VERDICTS = DiskCache("verdicts", (".json",), "program, consts, structure of the mods, level, files of this package", "verified")
-PTX = DiskCache("ptx", (".ptx", ".ptx.json"), "source, macros, flags, compiler; sizes and times of all files that it includes", "ptx")
+PTX = DiskCache(
+    "ptx", (".ptx", ".ptx.json", ".cu"), "source, macros, flags, compiler; sizes and times of all files that it includes", "ptx"
+)
 RESULTS = DiskCache(
     "results", ("",), "texts that a transfer, a parsed program or a verdict of the checker depends on, files of this package", "results"
 )

@@ -1,0 +1,53 @@
+"""Launches of lowered kernels in the machine for PTX: arguments in the order of the signature, findings at lines of the program."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import corpus
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.runtime.argument_buffer import ArgumentLayout
+from cuir.syntax.parser import parse
+from cuir.text.diagnostics import CuirError
+from cuir.verification.ptx_launches import compile_lowered, make_call
+
+COPY = """
+@kernel(arch="sm_90a")
+def twice(X: Global[f16, M, 64], Y: Global[f16, M, 64]):
+    s = shared(f16, [64, 64])
+    work = tiles(cdiv(M, 64))
+    with role("all", warpgroups=1):
+        for t in work:
+            store_wait()
+            store(s, X[t * 64 + rows(64), cols(64)])
+            fence_async()
+            store_async(s, Y[t * 64 : t * 64 + 64, 0:64])
+"""
+
+
+def test_arguments_are_those_of_the_signature() -> None:
+    program = parse(corpus.programs()["gemm"].read_text(encoding="utf-8"), "gemm.cuir")
+    cuda = lower(check(program, consts={"BM": 64, "BN": 64}))
+    a, b, bias, c = torch.zeros(100, 80).half(), torch.zeros(72, 80).half(), torch.zeros(72), torch.zeros(100, 72).half()
+    arguments = dict(zip([t.name for t in cuda.checked.tensors], (a, b, c, bias), strict=True))
+    call = make_call(cuda, arguments, 2)
+    assert len(call.arguments) == len(ArgumentLayout(cuda).parameters)
+    assert call.grid[0] in (1, 2) and call.block == (cuda.threads, 1, 1) and call.shared == cuda.shared_bytes
+    assert list(call.arguments[-len(cuda.dims) :]) == [{"M": 100, "N": 72, "K": 80}[d] for d in cuda.dims]
+
+
+@pytest.mark.nvcc
+def test_a_finding_stands_at_the_statement_of_the_program() -> None:
+    x, y = torch.randn(100, 64).half(), torch.zeros(100, 64).half()
+    right = compile_lowered(lower(check(parse(COPY, "twice.cuir"))))
+    right.launch({"X": x, "Y": y}, "random:1")
+    assert torch.equal(x, y) and right.coverage > 0.5 and right.lanes > 1000
+    faulty = compile_lowered(lower(check(parse(COPY.replace("            fence_async()\n", ""), "twice.cuir"))))
+    with pytest.raises(CuirError) as error:
+        faulty.launch({"X": x, "Y": y}, "random:1")
+    found = next(d for d in error.value.diagnostics if d.code == "R403")
+    assert found.span is not None and found.span.source.name == "twice.cuir" and "store_async" in found.span.text()
+    lowered = [n for n in found.notes if n.message == "in the lowered text"]
+    assert lowered and lowered[0].span is not None and lowered[0].span.source.name.endswith(".cu")

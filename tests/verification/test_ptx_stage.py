@@ -1,0 +1,92 @@
+"""The question on PTX: kernels of the corpus pass on every card, and faults of synchronisation that reach PTX are found there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import corpus
+from corpus.computes import COMPUTES
+from cuir.checking.checked import Checked
+from cuir.checking.checker import check
+from cuir.lowering import lower
+from cuir.mutation.mutants import choose_mutants, mutants
+from cuir.spec.function_specification import AnySpecification
+from cuir.spec.loading import as_any
+from cuir.syntax.nodes import Program
+from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
+from cuir.text.diagnostics import CuirError
+from cuir.verification.ptx_launches import compile_lowered
+from cuir.verification.ptx_stage import FAULT, SCHEDULES, ask_ptx, check_ptx_case, choose_ptx_problems
+
+pytestmark = pytest.mark.nvcc
+TILES = {"gemm": 64, "gemm_sm75": 64}
+UNKNOWN: dict[tuple[str, str], str] = {}  # kernels that the machine cannot run, and what it does not know
+
+
+def read_program(name: str) -> Program:
+    return parse((corpus.programs() | corpus.kernels())[name].read_text(encoding="utf-8"), f"{name}.cuir")
+
+
+def prepare(name: str, kernel: str) -> tuple[Program, Checked, AnySpecification]:
+    """A kernel of the corpus with small consts, and what it computes."""
+    program, computed = read_program(name), COMPUTES[name][kernel]
+    params = {p.name for p in program.kernels()[kernel].params}
+    small = {n: 64 for n in ("D", "BM", "BN") if n in params and n not in computed.tested} if name in TILES else {}
+    spec = as_any(corpus.specification(computed.specification), computed.specification)
+    return program, check(program, kernel, {"T": F16, **computed.tested, **small}), spec
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "kernel"), [(n, k) for n in COMPUTES for k in COMPUTES[n]])
+def test_kernels_of_the_corpus_run_as_ptx(name: str, kernel: str) -> None:
+    program, checked, spec = prepare(name, kernel)
+    problems = list(choose_ptx_problems(checked, spec))
+    number = len(name) % len(SCHEDULES)  # of three runs of one problem, one
+    try:
+        compiled = compile_lowered(lower(checked))
+        for case, schedule in (problems[number], problems[-1]):
+            check_ptx_case(program, compiled, spec, case, schedule)
+    except CuirError as error:
+        assert UNKNOWN.get((name, kernel), "unexpected") in error.diagnostics[0].message, str(error)
+    else:
+        assert (name, kernel) not in UNKNOWN and compiled.coverage > 0.4
+
+
+def test_the_stage_tells_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, checked, spec = prepare("decode_paged", "combine")
+    told: list[str] = []
+    stage = ask_ptx(program, checked, spec, told.append)
+    assert stage.verdict == "passed" and "6 runs" in stage.reason and "million instructions of threads" in stage.reason
+    assert told[0] == "ptx: nvcc compiles the lowered kernel" and len(told) == 7
+    text = lower(checked).source
+    wrong = replace(lower(checked), source=text.replace("exp2f", "log2f").replace("ex2.approx", "lg2.approx"))
+    assert wrong.source != text
+    monkeypatch.setattr("cuir.verification.ptx_stage.require_launchable", lambda checked: wrong)
+    failed = ask_ptx(program, checked, spec)
+    assert failed.verdict == "failed" and failed.diagnostics[0].code.startswith("V") and FAULT in failed.diagnostics[0].notes[-1].message
+
+
+@pytest.mark.thorough("nvcc compiles each mutant; the left out waits of tests/ptx/machine are quicker")
+@pytest.mark.parametrize("seed", range(3))
+def test_mutants_of_synchronisation_are_found_in_ptx(seed: int) -> None:
+    program, checked, spec = prepare("gemm", "gemm")
+    text = lower(checked).source
+    found, carried = 0, 0
+    for mutant in choose_mutants(mutants(program, "gemm"), limit=4, faults=(1, 2, 4, 5, 6, 7, 8, 9), seed=seed):
+        try:
+            cuda = lower(check(mutant.program, "gemm", checked.consts))
+        except CuirError:
+            continue
+        if cuda.source == text:
+            continue
+        carried += 1
+        compiled = compile_lowered(cuda)
+        try:
+            for case, schedule in choose_ptx_problems(checked, spec):
+                check_ptx_case(mutant.program, compiled, spec, case, schedule)
+        except CuirError:
+            found += 1
+    assert carried and found >= carried - 1
