@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import strategies
     from .attention_matching import assert_attention_matches
+    from .cuda_matching import assert_cuda_matches
     from .matching import assert_matches
     from .session_settings import MismatchError
 
-__all__ = ["MismatchError", "assert_attention_matches", "assert_matches", "strategies"]
+__all__ = ["MismatchError", "assert_attention_matches", "assert_cuda_matches", "assert_matches", "strategies"]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,8 +26,9 @@ def __getattr__(name: str) -> Any:
 
         return module
     from .attention_matching import assert_attention_matches
+    from .cuda_matching import assert_cuda_matches
     from .matching import assert_matches
     from .session_settings import MismatchError
 
-    named = {"MismatchError": MismatchError, "assert_attention_matches": assert_attention_matches, "assert_matches": assert_matches}
-    return named[name]
+    assertions = {f.__name__: f for f in (assert_attention_matches, assert_cuda_matches, assert_matches)}
+    return {"MismatchError": MismatchError, **assertions}[name]
