@@ -364,6 +364,7 @@ def check_command(page: Path, command: str) -> None:
 NEEDS = {  # why commands of shell blocks are read alone
     "a GPU": r"--gpu\b(?! ')|--on gpu|--loader pycuda|^cuir bench|^cuir tune (?!.*--(?:dry-run|choice))",
     "the network": r"--model",
+    "nvcc": r"--ptx\b",
     "a person": r"--watch",
     "the reader's files": r"\bmy_|\btheirs\b|\b[A-Z]{4}\b|norms\.cuir|rsqrt",
     "a file of a command before": r"--show --out",

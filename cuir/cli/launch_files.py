@@ -50,7 +50,7 @@ def load_function(reference: str, default: str, role: str) -> Callable[..., obje
     function = getattr(module, name, None)
     if not callable(function):
         raise CuirError.of("X112", f"`{path}` has no function `{name}`", hint=f"`cuir cuda check --help` says what `{name}` is")
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def load_launch(path: str) -> Callable[[], Sequence[KernelCall]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 
@@ -165,7 +166,7 @@ class OutputJudge:
         return Diagnostic("V301", message, span, notes, None)
 
 
-def _is_float(value: Value) -> bool:
+def _is_float(value: Value) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 0
 
 

@@ -14,6 +14,7 @@ import torch
 from ..ptx import machine as machine  # registers what instructions do
 from ..ptx.launch.kernel_launch import KernelCall, KernelRun, LoadedModule
 from ..ptx.launch.kernel_parameters import KernelParameter, list_parameters
+from ..ptx.launch.structs import list_inner_tensors
 from ..ptx.launch.unrun_lines import UnrunLines, list_unrun_lines
 from ..ptx.machine.program import Program
 from ..text.diagnostics import CuirError, Diagnostic, Note
@@ -33,8 +34,9 @@ def list_schedules(count: int) -> tuple[str, ...]:
 
 def collect_calls(made: object, function: Callable[[], object]) -> list[KernelCall]:
     """Return the launches that a function made: one or several. Raises CuirError O120 for anything else."""
-    calls = list(made) if isinstance(made, (list, tuple)) else [made]
-    if calls and all(isinstance(c, KernelCall) for c in calls):
+    items = list(made) if isinstance(made, (list, tuple)) else [made]
+    calls = [c for c in items if isinstance(c, KernelCall)]
+    if calls and len(calls) == len(items):
         return calls
     found = type(made).__name__ if not isinstance(made, (list, tuple)) else f"a {type(made).__name__} of other things"
     message = f"the function `{getattr(function, '__name__', 'launch')}` returns a KernelCall, or a list of them, found {found}"
@@ -115,7 +117,7 @@ class CudaCheck:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
             calls = collect_calls(self.launch(), self.launch)
-        values = collect_tensors([a for call in calls for a in call.arguments])
+        values = collect_tensors([a for call in calls for a in (*call.arguments, *list_inner_tensors(call.arguments))])
         before, names, written = copy_values(values), dict[int, str](), set[int]()
         for number, call in enumerate(calls):
 
@@ -126,9 +128,9 @@ class CudaCheck:
             if not self._execute(run, progress):
                 return
             touched = run.list_written()
-            for index, value in enumerate(collect_places(call.arguments, values)):
+            for index, value in enumerate(collect_places(run.arguments, values)):
                 if value is not None:
-                    name = parameters[index].name
+                    name = parameters[index].name if index < len(parameters) else f"tensor {index - len(parameters)} of structs"
                     names.setdefault(value, f"{name} of launch {number + 1}" if name in names.values() else name)
                     written |= {value} if index in touched else set()
         self.schedules.append(schedule)

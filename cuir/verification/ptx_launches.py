@@ -18,8 +18,8 @@ from ..lowering.lowered import TensorMap as LoweredMap
 from ..ptx import machine as machine  # registers what instructions do
 from ..ptx.launch import KernelCall, LoadedKernel, LoadedModule
 from ..ptx.launch.compile_ptx import Build, compile_to_ptx
-from ..ptx.launch.device_memory import Argument as PtxArgument
 from ..ptx.launch.kernel_launch import KernelRun
+from ..ptx.launch.structs import Argument as PtxArgument
 from ..ptx.launch.tensor_maps import TensorMap
 from ..ptx.module import read_module
 from ..runtime.argument_buffer import round_parameter

@@ -180,12 +180,13 @@ class KernelRun:
         threads = int(np.prod(call.block))
         if function.threads is not None and threads > int(np.prod(function.threads)):
             raise CuirError.of("U401", f"`{name}` takes at most {int(np.prod(function.threads))} threads a CTA, found {threads}")
-        self.name, self.program, self.schedule, self.arguments = name, module.find_program(name), schedule, call.arguments
+        self.name, self.program, self.schedule = name, module.find_program(name), schedule
         variables = place_variables(module.module, module.symbols, module.state)
         end = max((a.start + a.size for a in variables), default=0)
         names = [v.name for v in function.parameters] + ["?"] * len(call.arguments)
         inner = list_inner_tensors(call.arguments)
-        tensors, self.addresses, size = place_tensors([*call.arguments, *inner], [*names, *["?"] * len(inner)], end)
+        self.arguments = (*call.arguments, *inner)
+        tensors, self.addresses, size = place_tensors(self.arguments, [*names, *["?"] * len(inner)], end)
         arguments = fill_structs(call.arguments, self.addresses[len(call.arguments) :])
         parameters = pack_parameters(function, arguments, self.addresses)
         cluster = choose_cluster(function, call.grid, call.cluster)
@@ -217,7 +218,10 @@ class KernelRun:
                     a.host[:] = self.memory.bytes[a.start : a.start + a.size]
 
     def list_written(self) -> list[int]:
-        """Return the arguments, by their index, that are tensors of which the kernel wrote an element; it must detect."""
+        """Return the arguments, by their index, that are tensors of which the kernel wrote an element.
+
+        Tensors of structs stand behind the arguments. The launch must detect.
+        """
         shadow, written = self.memory.shadow, list[int]()
         assert shadow is not None
         for index, (value, address) in enumerate(zip(self.arguments, self.addresses)):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from ...runtime.nvcc import TOOLKITS
+from ..machine.findings import is_of_toolkit
 from ..machine.program import Program
-
-TOOLKIT = re.compile(rf"(/usr/include|/usr/lib|{'|'.join(TOOLKITS)})|.*/targets/[\w-]+/include/")  # of whose headers nothing is told
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ def list_unrun_lines(program: Program, ran: Collection[int]) -> tuple[UnrunLines
     for path in sorted({path for path, _ in hit}):
         lines = sorted(line for p, line in hit if p == path and line > 0)
         missing = [line for line in lines if not hit[path, line]]
-        if missing and not TOOLKIT.match(path):
+        if missing and not is_of_toolkit(path):
             found.append(UnrunLines(path, tuple(_join(lines, set(missing))), len(missing), len(lines)))
     return tuple(found)
 

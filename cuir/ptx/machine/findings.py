@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from .memories import IN_FLIGHT, Meeting
 from .program import Program
 
 MOST = 50  # findings of a launch
+TOOLKIT = re.compile(r"/usr/(include|lib)/|.*/cuda[^/]*/(.*/)?include/|.*/nvidia/cu\w+/include/")
 
 
 class Grid(Protocol):
@@ -123,13 +125,21 @@ class Findings:
         return CuirError(self.diagnostics)
 
 
+def is_of_toolkit(path: str) -> bool:
+    """Return whether a source is a header of CUDA's toolkit or of the system."""
+    return TOOLKIT.match(path) is not None
+
+
 def make_span(machine: Running, place: int) -> Span:
-    """Return the place of an instruction: in the source, with the calls that it was inlined through, else in the PTX."""
+    """Return the place of an instruction: in the source, with the calls that it was inlined through, else in the PTX.
+
+    Lines within the toolkit's headers are left out: the call of them is the user's.
+    """
     instruction, _ = machine.program.instructions[place]
     span: Span | None = None
     for frame in reversed(instruction.chain):
         source = read_source(frame.path)
-        if source is None:
+        if source is None or (span is not None and is_of_toolkit(frame.path)):
             continue
         inner = Span(source, frame.line, frame.column, frame.line, max(frame.column + 1, len(source.line(frame.line)) + 1), span)
         span = inner
