@@ -62,6 +62,7 @@ class CudaText:
     maps: tuple[TensorMap, ...]
     tensors: tuple[str, ...]  # passed as pointers, in order; each is followed by its outer strides, in elements
     counter: bool  # a pointer to an unsigned, zero before the first launch; the kernel leaves it zero
+    cta_per_unit: bool  # the grid is the units of work, else at most the CTAs that fit on the device
     scalars: tuple[str, ...]
     dims: tuple[str, ...]
     aligned: tuple[str, ...] = ()  # tensors that asynchronous copies address: multiples of 16 bytes

@@ -25,6 +25,7 @@ from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from .argument_buffer import MAP_BYTES, ArgumentLayout, Arguments, round_parameter
 from .driver_api import INVALID_CONTEXT, allocate_zeros, direct, driver, require_success
+from .launch_description import count_ctas
 from .loader import DriverKernel, LoadedKernel
 from .nvcc import Compiled
 
@@ -180,7 +181,7 @@ class Launcher:
         scalars = {s: arguments[s] for s in cuda.scalars}
         require_index_ranges(self.checked, bound.dims, arguments)
         count = count_tiles(self.checked, bound.dims, scalars)
-        grid = cuda.cluster if count is None else min(max(count, 0), self.kernel.resident) * cuda.cluster
+        grid = count_ctas(cuda, count, self.kernel.resident)
         numbers = [round_parameter(p.dtype.name, scalars[p.name]) for p in self.checked.scalars] + [bound.dims[d] for d in cuda.dims]
         places = {t.name: Place.of(arguments[t.name]) for t in self.checked.tensors}
         refuse_shared_memory(self.checked.tensors, places)

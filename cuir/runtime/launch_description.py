@@ -50,7 +50,7 @@ class MapDescription:
 class LaunchDescription:
     """A launch: `grid` CTAs are the units of work or, if these are fewer, the CTAs that fit on the device.
 
-    units: the number of units of work, an expression of dims and scalars; None for a kernel without `tiles`, which is
+    cta_per_unit: the grid is the units of work, however many CTAs fit. units: the number of units of work, an expression of dims and scalars; None for a kernel without `tiles`, which is
     launched as one CTA or cluster. Of a kernel with clusters the grid is a multiple of `cluster`.
     """
 
@@ -60,6 +60,7 @@ class LaunchDescription:
     cluster: int
     shared_bytes: int
     units: str | None
+    cta_per_unit: bool
     parameters: tuple[ParameterDescription, ...]
     maps: tuple[MapDescription, ...]
 
@@ -72,7 +73,19 @@ class LaunchDescription:
         each = f" x {self.cluster}" if self.cluster > 1 else ""
         if self.units is None:
             return f"1{each}"
+        if self.cta_per_unit:
+            return f"units = {self.units}"
         return f"min(units, {'clusters' if self.cluster > 1 else 'CTAs'} that fit on the device){each}; units = {self.units}"
+
+
+def count_ctas(cuda: Cuda, units: int | None, resident: int) -> int:
+    """Return the CTAs of a launch.
+
+    units: of work, None without `tiles`. resident: CTAs, or clusters, that fit on the device.
+    """
+    if units is None:
+        return cuda.cluster
+    return max(units, 0) if cuda.cta_per_unit else min(max(units, 0), resident) * cuda.cluster
 
 
 def describe_launch(cuda: Cuda) -> LaunchDescription:
@@ -107,7 +120,15 @@ def describe_launch(cuda: Cuda) -> LaunchDescription:
             meaning = "length of a dim" if p.name in cuda.dims else "scalar"
         parameters.append(ParameterDescription(p.name, kind, p.offset, meaning))
     return LaunchDescription(
-        symbol(cuda.name), cuda.arch, cuda.threads, cuda.cluster, cuda.shared_bytes, _show_units(cuda), tuple(parameters), maps
+        symbol(cuda.name),
+        cuda.arch,
+        cuda.threads,
+        cuda.cluster,
+        cuda.shared_bytes,
+        _show_units(cuda),
+        cuda.cta_per_unit,
+        tuple(parameters),
+        maps,
     )
 
 

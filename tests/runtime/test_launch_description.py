@@ -11,7 +11,7 @@ import corpus
 import cuir
 from cuir.arguments.tile_count import count_tiles
 from cuir.lowering import Cuda
-from cuir.runtime.launch_description import describe_launch
+from cuir.runtime.launch_description import count_ctas, describe_launch
 
 KERNELS = {
     "gemm": {"T": cuir.f16, "BM": 64, "BN": 64},
@@ -53,6 +53,26 @@ def test_units_are_those_that_a_launch_counts(name: str) -> None:
     assert units is not None
     value = eval(units, {"cdiv": lambda a, b: -(-a // b), "max": max, "min": min}, dims)
     assert value == count_tiles(cuda.checked, dims, {"scale": 1.0})
+
+
+@pytest.mark.parametrize(("arch", "per_unit"), [("sm_80", True), ("sm_90a", False)])
+def test_dynamic_units_of_older_gpus_are_ctas(arch: str, per_unit: bool) -> None:
+    """Their hardware starts a CTA when another ends; a queue needs mbarriers."""
+    text = """
+@kernel(arch="ARCH")
+def double(X: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64), dynamic=DYNAMIC)
+    with role("all", warpgroups=1):
+        for t in work:
+            store(X[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]) * 2.0)
+"""
+    dynamic, static = (
+        cuir.lower(cuir.check(cuir.parse(text.replace("ARCH", arch).replace("DYNAMIC", word)))) for word in ("True", "False")
+    )
+    assert not static.cta_per_unit and dynamic.cta_per_unit == per_unit
+    assert [count_ctas(cuda, 1000, 264) for cuda in (dynamic, static)] == [1000 if per_unit else 264, 264]
+    assert [count_ctas(dynamic, units, 264) for units in (-1, 0, 7, None)] == [0, 0, 7, 1]
+    assert describe_launch(dynamic).grid.startswith("units = cdiv(M, 64)" if per_unit else "min(units, ")
 
 
 def test_a_kernel_without_tiles_is_one_cta() -> None:

@@ -65,6 +65,12 @@ class KernelContext:
         """True if work items are drawn from a counter in global memory."""
         return self.queue is not None and self.queue.dynamic is not None
 
+    @property
+    def starts_cta_per_unit(self) -> bool:
+        """True if the launch starts a CTA for each work item, so that the hardware hands them out."""
+        units = next((op for op in self.kernel.body.block.ops if isinstance(op, ops.Units)), None)
+        return self.queue is None and units is not None and units.dynamic is not None
+
     # ---- services of the printers
     def span(self, op: object) -> Span | None:
         """Return the place in the program that an operation comes from, else that of the kernel, if it is known."""

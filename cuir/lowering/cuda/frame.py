@@ -83,6 +83,7 @@ class KernelPrinter(KernelContext):
             tuple(self.maps.values()),
             tuple(self.pointers),
             self.draws,
+            self.starts_cta_per_unit,
             tuple(p.symbol.data for p in self.parameters if p.dim is None),
             tuple(p.symbol.data for p in self.parameters if p.dim is not None),
             tuple(dict.fromkeys([*(m.tensor for m in self.maps.values()), *self.aligned])),

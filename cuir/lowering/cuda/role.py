@@ -61,7 +61,9 @@ def emit_unit_loop(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
     out, queue, t = role.out, machine.queue_of(op), role.name(op.turn)
     first, step = strides(role.kernel.cluster)
     lines: list[str] = []
-    if queue is None:
+    if role.kernel.starts_cta_per_unit:
+        head = f"if (const int {t} = {first}; {t} < tile_count)"
+    elif queue is None:
         head = f"for (int {t} = {first}; {t} < tile_count; {t} += {step})"
     else:
         name, unit = out.temp("queue"), out.temp("unit")

@@ -6,7 +6,7 @@ in shared memory. Without such a warp, the pass hoists nothing.
 A value is hoisted if some role computes it for every work item, and if it takes more than a few cheap operations. A
 hoisted value depends on nothing that a role does. One that also depends on the worker is broadcast once for each.
 Without a spare warp, a warp of the first role hands out dynamic work items. The queue is made only where it is
-profitable.
+profitable. On a GPU without mbarriers there is none: dynamic work items are CTAs, which the hardware hands out.
 
 The body of a queue: the code of the warp that hands out work items, from value numbers.
 """
@@ -175,9 +175,11 @@ def run(kernel: ops.Kernel) -> None:
         return
     spare = _find_spare_warp(kernel)
     if not _can_queue(kernel, readers, spare):
-        if units.dynamic is not None:
+        if units.dynamic is not None and not TARGETS[kernel.arch.data].has("mbarriers"):
+            _insert_note(kernel, units, "each unit of work is a CTA: the hardware starts one when another ends")
+        elif units.dynamic is not None:
             del units.properties["dynamic"]
-            text = "dynamic tiles are handed out statically: else they need mbarriers, two warps (one that no role has in a cluster), and one loop over them at the top of each role"
+            text = "dynamic tiles are handed out statically: else they need two warps (one that no role has in a cluster), and one loop over them at the top of each role"
             _insert_note(kernel, units, text)
         return
     numbers = Numbers(kernel)

@@ -161,9 +161,14 @@ def test_what_nobody_reads_does_not_travel() -> None:
 
 
 def test_without_a_queue_units_are_static() -> None:
-    kernel = run(role(apply("a", "//", "t", "n") + use("a")), head=HEAD.replace("sm_90a", "sm_80"))
-    text = show(kernel)
+    body = apply("a", "//", "t", "n") + use("a")
+    text = show(run(role(body, workers=4), head=HEAD.replace("cluster=1", "cluster=2")))
     assert "tile.queue" not in text and "dynamic(" not in text and "handed out statically" in text
+
+
+def test_without_mbarriers_dynamic_units_are_ctas() -> None:
+    text = show(run(role(apply("a", "//", "t", "n") + use("a")), head=HEAD.replace("sm_90a", "sm_80")))
+    assert "tile.queue" not in text and "dynamic(" in text and "each unit of work is a CTA" in text
 
 
 def test_static_units_need_a_dear_value_for_a_queue() -> None:
