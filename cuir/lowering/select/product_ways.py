@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...syntax.types import DType
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT
+from .role_facts import RoleFacts
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Product:
     """A product of a tile in registers, or a view of shared memory, by a view of shared memory."""
 
     op: ops.Perform
+    role: RoleFacts
 
     @property
     def left(self) -> TileT | SharedT:
@@ -53,6 +55,13 @@ class Product:
     def inner(self) -> int:
         """Columns of the left operand."""
         return self.left.shape[1] if isinstance(self.left, TileT) else int(self.left.sizes[1])
+
+    @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        t = self.op.results[0].type
+        assert isinstance(t, TileT)
+        return t.shape[1]
 
     def describe(self) -> str:
         """Return where the operands lie."""

@@ -104,7 +104,7 @@ def _find_engine_work(op: Operation, role: RoleFacts) -> Subject | None:
     effects = op.entry.effects
     if op.entry.traits.product and effects.group in PRODUCT_STEPS:
         step = PRODUCT_STEPS[effects.group]
-        return step, (Product(op),) if effects.group is None else (op,)
+        return step, (Product(op, role),) if effects.group is None else (op,)
     if effects.group == "cp_async":
         return "copy by threads", (op, role)
     if "bulk_store" in (effects.group, effects.drains):

@@ -29,11 +29,18 @@ def select(body: str, name: str, *, t: str = "f16", right: str | None = None, ar
     return found
 
 
-@pytest.mark.parametrize(("arch", "way"), [("sm_75", "m16n8k8"), ("sm_80", "m16n8k16"), ("sm_90a", "m16n8k16")])
+@pytest.mark.parametrize(("arch", "way"), [("sm_75", "m16n8k8"), ("sm_80", "m16n8k16, loaded ahead"), ("sm_90a", "m16n8k16")])
 def test_halves(arch: str, way: str) -> None:
     selection = select("store(Y[0:64, :], mma(load(s), r.T))", "mma", arch=arch)
-    assert selection == Selection(f"mma.sync {way}", "f16 in registers by f16 that lie column by column")
+    assert (selection.way, selection.because) == (f"mma.sync {way}", "f16 in registers by f16 that lie column by column")
     assert select("store(Y[0:64, :], mma(s, r))", "mma", arch=arch).because == "f16 in shared memory by f16 that lie row by row"
+
+
+def test_blocks_are_loaded_ahead_where_warps_do_all_products() -> None:
+    narrow = select("store(Y[0:64, 0:8], mma(s, r[0:8].T))", "mma")
+    assert narrow.rejected == ("mma.sync m16n8k16, loaded ahead: 8 columns are no multiple of 16",)
+    hopper = select("store(Y[0:64, :], mma(s, r.T))", "mma", arch="sm_90a")
+    assert hopper.rejected == ("mma.sync m16n8k16, loaded ahead: kernels with wgmma leave only small products to single warps",)
 
 
 def test_bytes() -> None:

@@ -5,7 +5,9 @@ A target that extends sm_75 chooses its own instruction for a step, and those of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....syntax.types import DType
@@ -46,7 +48,58 @@ def mma(role: RolePrinter, op: ops.Perform) -> None:
     role.target.code("multiply", way_of(op))(role, op, target.name)
 
 
-def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: Step) -> None:
+@dataclass(frozen=True)
+class _Blocks:
+    """Operands of a product in blocks that ldmatrix loads, and the code that loads them.
+
+    Attributes:
+        groups: Groups of 8 columns of the result; two are loaded at a time.
+        steps: Steps of the inner dim, of `step_rows` rows of the right operand.
+        load: The device function that loads blocks of the right operand.
+        right: C++ expression of the address of the right blocks of step k_ and of groups from j_ on.
+        left: Expressions of the addresses of the left blocks of step k_, one for each slab; none for a tile in registers.
+    """
+
+    role: RolePrinter
+    groups: int
+    steps: int
+    step_rows: int
+    load: str
+    right: str
+    left: tuple[str, ...]
+
+    @property
+    def pairs(self) -> int:
+        """Number of loads of the right operand in a step."""
+        return -(-self.groups // 2)
+
+    def emit_left(self, targets: list[str], k: str) -> None:
+        """Emit loads of the left blocks of step k."""
+        for target, place in zip(targets, self.left, strict=True):
+            self.role.out.line(f"cuir::load_matrix({_substitute(place, k_=k)}, {_list_elements(target)});")
+
+    def emit_right(self, target: str, k: str, j: str) -> None:
+        """Emit a load of the right blocks of step k and of groups j and j + 1."""
+        self.role.out.line(f"cuir::{self.load}({_substitute(self.right, k_=k, j_=j)}, {_list_elements(target)});")
+
+    def describe_right(self) -> str:
+        """Return a comment on what a load of the right operand gives."""
+        return f"columns 8 j .. 8 j + 15, rows {self.step_rows} k .. {self.step_rows} k + {self.step_rows - 1} of b"
+
+
+def _substitute(text: str, **names: str) -> str:
+    """Replace names in a C++ expression."""
+    return re.sub(r"\b[kj]_\b", lambda m: names.get(m[0], m[0]), text)
+
+
+def _list_elements(name: str) -> str:
+    return ", ".join(f"{name}[{i}]" for i in range(4))
+
+
+Multiply = Callable[[str, list[str]], None]  # emits the products of loaded blocks: the right ones, and the left ones of each slab
+
+
+def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: Step, ahead: bool = False) -> None:
     """Emit `target += a @ b` of operands whose blocks ldmatrix loads.
 
     Args:
@@ -54,12 +107,13 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
         op: The product.
         target: Name of the accumulator.
         emit_step: Emits the instructions of a step, 32 bytes of the inner dim.
+        ahead: Load blocks one step before they are multiplied; the result's columns are a multiple of 16.
 
     Raises: CuirError L002 for operands in shared memory that ldmatrix cannot load.
     """
     a, b, out, span, t = op.arg("a"), op.arg("b"), role.out, role.span(op), op.results[0].type
     assert isinstance(a.type, (TileT, SharedT)) and isinstance(t, TileT)
-    frag = role.fragment(t)
+    frag, element = role.fragment(t), a.type.element
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
@@ -70,11 +124,12 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
         raise make_unsupported_error("a transposed left operand of mma", span)
     fragments, base_b = out.temp("b"), out.temp("base")
     per_slab = frag.groups * 4
-    base_a = ""
+    left: tuple[str, ...] = ()
     if a_view is not None:
         base_a = out.temp("base")
         first = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15), 16 * (lane >> 4)"
         out.line(f"const uint32_t {base_a} = cuir::at<{a_view.alloc.rows}>({a_view.address}, {first});")
+        left = tuple(f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)" for s in range(frag.slabs))
     odd = frag.groups % 2 == 1
     rows = b_view.alloc.rows
     if b_view.transposed:  # memory rows are columns of b
@@ -82,32 +137,61 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
     else:
         first, step, load = "(lane & 15), 16 * (lane >> 4)", "16 * k_, 16 * j_", "load_matrix_T"
     out.line(f"const uint32_t {base_b} = cuir::at<{rows}>({b_view.address}, {first});")
-    last_b = ""
+    place = base_b
     if odd:  # the last pair's second block of columns does not exist: it reads the first again
         last_b = out.temp("last")
         out.line(f"const uint32_t {last_b} = cuir::at<{rows}>({b_view.address}, {first.replace('(lane >> 4)', '0')});")
-    step_rows = STEP_BYTES // a.type.element.itemsize
-    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {inner // step_rows}; ++k_)"):
+        place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}"
+    step_rows = STEP_BYTES // element.itemsize
+    blocks = _Blocks(role, frag.groups, inner // step_rows, step_rows, load, f"cuir::beyond<{rows}>({place}, {step})", left)
+
+    def emit_products(right_fragments: str, left_fragments: list[str]) -> None:
         for s in range(frag.slabs):
-            if a_view is not None:
-                out.line(f"uint32_t a{s}_[4];")
-                location = f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)"
-                out.line(f"cuir::load_matrix({location}, a{s}_[0], a{s}_[1], a{s}_[2], a{s}_[3]);")
-        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {frag.groups}; j_ += 2)"):
-            out.line(f"uint32_t {fragments}[4];  // columns 8 j .. 8 j + 15, rows {step_rows} k .. {step_rows} k + {step_rows - 1} of b")
-            parts = ", ".join(f"{fragments}[{i}]" for i in range(4))
-            place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}" if odd else base_b
-            out.line(f"cuir::{load}(cuir::beyond<{rows}>({place}, {step}), {parts});")
-            for s in range(frag.slabs):
-                left_fragment = (
-                    [f"a{s}_[{i}]" for i in range(4)] if a_view else [f"{register_a}[{s * inner // 4} + 4 * k_ + {i}]" for i in range(4)]
-                )
-                for half in range(2):
-                    i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
-                    d = [f"{target}[{i0} + {e}]" for e in range(4)]
-                    right_fragment = [f"{fragments}[{2 * half}]", f"{fragments}[{2 * half + 1}]"]
-                    guard = f"if (j_ + 1 < {frag.groups}) " if half and odd else ""
-                    emit_step(role, guard, a.type.element, [*d, *left_fragment, *right_fragment])
+            offset = s * inner // 4
+            left_fragment = (
+                [f"{left_fragments[s]}[{i}]" for i in range(4)] if left else [f"{register_a}[{offset} + 4 * k_ + {i}]" for i in range(4)]
+            )
+            for half in range(2):
+                i0 = f"{s * per_slab} + 4 * j_ + {4 * half}"
+                d = [f"{target}[{i0} + {e}]" for e in range(4)]
+                right_fragment = [f"{right_fragments}[{2 * half}]", f"{right_fragments}[{2 * half + 1}]"]
+                guard = f"if (j_ + 1 < {frag.groups}) " if half and odd else ""
+                emit_step(role, guard, element, [*d, *left_fragment, *right_fragment])
+
+    (_emit_loaded_ahead if ahead else _emit_in_turn)(blocks, fragments, emit_products)
+
+
+def _emit_in_turn(blocks: _Blocks, fragments: str, emit_products: Multiply) -> None:
+    """Emit a product whose blocks are loaded right before they are multiplied."""
+    out, left = blocks.role.out, [f"a{s}_" for s in range(len(blocks.left))]
+    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {blocks.steps}; ++k_)"):
+        for name, place in zip(left, blocks.left, strict=True):
+            out.line(f"uint32_t {name}[4];")
+            out.line(f"cuir::load_matrix({place}, {_list_elements(name)});")
+        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {blocks.groups}; j_ += 2)"):
+            out.line(f"uint32_t {fragments}[4];  // {blocks.describe_right()}")
+            blocks.emit_right(fragments, "k_", "j_")
+            emit_products(fragments, left)
+
+
+def _emit_loaded_ahead(blocks: _Blocks, fragments: str, emit_products: Multiply) -> None:
+    """Emit a product whose left blocks are loaded a step ahead, and whose right blocks two groups of columns ahead."""
+    out, slabs, pairs = blocks.role.out, len(blocks.left), blocks.pairs
+    left = out.temp("a") if slabs else ""
+    out.line(f"uint32_t {fragments}[2][4];  // {blocks.describe_right()}; those that come next are loaded")
+    if slabs:
+        out.line(f"uint32_t {left}[2][{slabs}][4];")
+        blocks.emit_left([f"{left}[0][{s}]" for s in range(slabs)], "0")
+    blocks.emit_right(f"{fragments}[0]", "0", "0")
+    with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {blocks.steps}; ++k_)"):
+        if slabs:
+            with out.block(f"if (k_ + 1 < {blocks.steps})"):
+                blocks.emit_left([f"{left}[(k_ + 1) % 2][{s}]" for s in range(slabs)], "(k_ + 1)")
+        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {blocks.groups}; j_ += 2)"):
+            out.line(f"const int n_ = {pairs} * k_ + j_ / 2, next_ = n_ + 1;")
+            with out.block(f"if (next_ < {blocks.steps * pairs})"):
+                blocks.emit_right(f"{fragments}[next_ % 2]", f"(next_ / {pairs})", f"(2 * (next_ % {pairs}))")
+            emit_products(f"{fragments}[n_ % 2]", [f"{left}[k_ % 2][{s}]" for s in range(slabs)])
 
 
 @PRINTERS.code_of("multiply", HALF_STEPS)

@@ -8,7 +8,7 @@ from ....syntax.types import BF16, F16, DType
 from ...cuda.registry import Printers
 from ...ir import ops
 from ..sm75.warp_products import multiply_blocks
-from .warp_ways import WHOLE_STEPS
+from .warp_ways import LOADED_AHEAD, WHOLE_STEPS
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -21,6 +21,12 @@ NAMES = {F16: "F16", BF16: "BF16"}  # of operands, in CUTLASS
 def multiply_whole_steps(role: RolePrinter, op: ops.Perform, target: str) -> None:
     """Emit a product of halves by one of m16n8k16 a step."""
     multiply_blocks(role, op, target, _emit_step)
+
+
+@PRINTERS.code_of("multiply", LOADED_AHEAD)
+def multiply_loaded_ahead(role: RolePrinter, op: ops.Perform, target: str) -> None:
+    """Emit a product of halves by one of m16n8k16 a step, whose blocks are loaded one step ahead."""
+    multiply_blocks(role, op, target, _emit_step, ahead=True)
 
 
 def _emit_step(role: RolePrinter, guard: str, element: DType, operands: list[str]) -> None:

@@ -18,7 +18,7 @@ from ...select.ways import Verdict, Ways, fits, misfits
 WAYS = Ways()
 CHUNK = 16  # bytes that a lane copies at a time
 IN_TURNS, EIGHTS_AS_TF32, DEALT_SINGLES = "in turns", "eights as TF32", "mma.sync of TF32, eights"
-WHOLE_STEPS = "mma.sync m16n8k16"
+WHOLE_STEPS, LOADED_AHEAD = "mma.sync m16n8k16", "mma.sync m16n8k16, loaded ahead"
 LEFT_ALONE = "the tile is the left operand of TF32 products alone, whose right operands lie column by column"
 MAX_UNROLLED_TURNS, UNROLLED = 16, 4  # turns that are all written out, at most; of more turns
 
@@ -45,6 +45,18 @@ def _count_parts(op: Operation) -> int:
 
 
 # ---- products
+@WAYS.way("multiply", LOADED_AHEAD)
+def multiply_loaded_ahead(product: Product) -> Verdict | None:
+    """Load the next blocks while the tensor core multiplies those before."""
+    if not product.of_one_size(2):
+        return None
+    if product.role.limits.has("wgmma"):
+        return misfits("kernels with wgmma leave only small products to single warps")
+    if product.columns % 16:
+        return misfits(f"{product.columns} columns are no multiple of 16")
+    return fits(product.describe())
+
+
 @WAYS.way("multiply", WHOLE_STEPS)
 def multiply_whole_steps(product: Product) -> Verdict | None:
     """Multiply halves, whose blocks ldmatrix loads, by one instruction a step."""
