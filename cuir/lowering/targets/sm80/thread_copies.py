@@ -32,14 +32,15 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"
     width, turn = 16 // size, role.threads // chunks  # columns of a chunk; rows that the worker's lanes copy at a time
     dim = tensor.dims[-1]
-    whole = box.starts[-1] == "0" and isinstance(dim, int) and view.cols <= dim
+    first_column = int(box.starts[-1]) if box.starts[-1].isdigit() else None
+    whole = first_column is not None and isinstance(dim, int) and first_column + view.cols <= dim
     outer = [i for i, n in enumerate(box.sizes[:-1]) if n > 1]
     kernel.aligned[box.tensor] = None
 
     def bytes_left(indices: list[str]) -> str:
         """Return the number of a chunk's bytes that lie in the tensor."""
         tests = kernel.make_bounds_tests(box.tensor, indices)[:-1]
-        if box.starts[-1] != "0":  # chunks before the first column are outside of the tensor, too
+        if first_column is None:  # chunks before the first column are outside of the tensor, too
             tests.append(f"{indices[-1]} >= 0")
         inside = str(width) if whole else f"max(0, min({width}, {dim} - {indices[-1]}))"
         return f"{' && '.join(tests)} ? {inside} : 0" if tests else inside
