@@ -27,6 +27,7 @@ class Computed:
 
 COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_sm90": {"flash_fwd": Computed("causal")},
+    "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
     "flash_fwd_f32": {"flash_fwd": Computed("causal", small={"T": F32})},
     "decode_sm90": {"flash_decode": Computed("causal", small={"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
     "decode_cache_sm90": {"flash_decode": Computed("cached_decode", small={"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
@@ -46,7 +47,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_cluster": {"flash_fwd": Computed("causal")},
     "flash_fwd_over_v": {"flash_fwd": Computed("causal")},
     "flash_fwd_sm75": {"flash_fwd": Computed("causal", {"T": F16})},
-    "flash_fwd_sm80": {"flash_fwd": Computed("causal")},
+    "flash_fwd_warps": {"flash_fwd": Computed("causal")},
     "global_sliding_window": {"flash_fwd": Computed("global_sliding_window", {"L": 128, "R": 128, "g": 16})},
     "causal_document": {"flash_fwd": Computed("causal_document_spans")},
     "sigmoid": {"flash_fwd": Computed("causal_sigmoid")},

@@ -78,7 +78,7 @@ def test_lowering_computes_exempt_sums_as_written_and_contracts_others() -> None
     assert cuda.count("__fsub_rn(") == 1 and "__fadd_rn(" not in cuda and "__fmul_rn(" not in cuda
 
 
-@pytest.mark.parametrize("name", ["flash_fwd", "flash_fwd_sm80", "sigmoid"])
+@pytest.mark.parametrize("name", ["flash_fwd", "flash_fwd_warps", "sigmoid"])
 def test_expert_kernels_contract_on_purpose(name: str) -> None:
     checked = check(parse(corpus.programs()[name].read_text(encoding="utf-8")), None, {"T": F16, "D": 64})
     assert list_contractable_sums(checked) and not collect_exempt_sums(checked)

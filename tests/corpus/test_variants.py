@@ -19,6 +19,7 @@ from cuir.syntax.types import F16, F32
 from cuir.verification import Problem, check_contracts, check_mask
 
 EXPERT = parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8"))
+AMPERE = parse(corpus.kernels()["flash_fwd_sm80"].read_text(encoding="utf-8"))
 SINGLE = parse(corpus.kernels()["flash_fwd_f32"].read_text(encoding="utf-8"))
 Pair = Callable[[int, int, int, int], bool]
 
@@ -89,6 +90,18 @@ def test_the_kernel_for_f32_of_a_variant_keeps_its_mask(name: str) -> None:
         assert check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 83)).read > 140 * 83
     few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37)) for BM, BN in ((16, 8), (8, 16))]
     assert check_contracts(program, checked.origin, spec, few, checked.consts)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", sorted(corpus.variants()))
+def test_the_kernel_for_sm80_of_a_variant_keeps_its_mask(name: str) -> None:
+    """Warps that own fewer than 64 rows share what kv_rows says of these."""
+    spec = as_specification(corpus.variant(name), name, RULES[name][0])
+    program = transfer(AMPERE, spec).program
+    checked = check(program, None, {"T": F16, "D": 16, "BM": 128, "BN": 32})
+    few = [Problem(Lengths(2, 2, 1, M, N), BM, BN) for M, N in ((37, 61), (61, 37)) for BM, BN in ((16, 8), (8, 16))]
+    assert check_contracts(program, checked.origin, spec, few, checked.consts)
+    assert check_mask(program, checked, spec, Lengths(1, 2, 1, 150, 83)).read > 140 * 83
 
 
 @pytest.mark.parametrize("name", sorted(corpus.variants()))

@@ -41,6 +41,8 @@ PROBLEMS: list[tuple[str, dict[str, Any], dict[str, int], dict[str, float], int]
     ("flash_fwd_cluster", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_sm75", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
     ("flash_fwd_sm80", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_sm80", {"T": F16, "D": 64, "STAGES": 1}, ATTENTION, {"scale": 0.1}, 1),
+    ("flash_fwd_warps", {"T": F16, "D": 64}, ATTENTION, {"scale": 0.1}, 1),
 ]
 
 

@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ["flash_fwd", "flash_bwd", "flash_fwd_cluster", "gemm_clusters", "decode_paged", "flash_fwd_sm80"])
+@pytest.mark.parametrize("name", ["flash_fwd", "flash_bwd", "flash_fwd_cluster", "gemm_clusters", "decode_paged", "flash_fwd_warps"])
 def test_results_have_the_bits_of_the_default_loader(name: str) -> None:
     run_isolated(cases.same_bits, name, seconds=300.0)
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(
-    "path", ["corpus/kernels/flash_fwd_sm90.cuir", "corpus/programs/flash_fwd_sm80.cuir", "corpus/programs/causal_document.cuir"]
+    "path", ["corpus/kernels/flash_fwd_sm90.cuir", "corpus/programs/flash_fwd_warps.cuir", "corpus/programs/causal_document.cuir"]
 )
 def test_same_results_as_on_the_cpu(root, path: str) -> None:
     B, H, HK, M, D = 2, 4, 2, 300, 64

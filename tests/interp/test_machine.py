@@ -11,7 +11,8 @@ import cuir
 from cuir.interp import Schedule
 
 FLAGSHIP = "corpus/kernels/flash_fwd_sm90.cuir"
-PROGRAMS = [FLAGSHIP, *(f"corpus/programs/{n}.cuir" for n in ("flash_fwd", "flash_fwd_over_v", "flash_fwd_sm80"))]
+AMPERE = "corpus/kernels/flash_fwd_sm80.cuir"
+PROGRAMS = [FLAGSHIP, AMPERE, *(f"corpus/programs/{n}.cuir" for n in ("flash_fwd", "flash_fwd_over_v", "flash_fwd_warps"))]
 SHAPES = [(1, 2, 1, 256, 256), (2, 4, 2, 200, 333), (1, 3, 1, 130, 5), (1, 2, 2, 77, 0), (2, 2, 1, 1, 300), (1, 1, 1, 300, 100)]
 
 
@@ -35,6 +36,25 @@ def test_configurations(attention, D: int, dtype: torch.dtype, consts: dict[str,
     assert ran.error is None, ran.error
     assert error.max() < (2e-3 if dtype == torch.float16 else 1.6e-2)
     assert lse_error.max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "consts",
+    [
+        {"STAGES": 1},
+        {"STAGES": 3, "BN": 32},
+        {"QREGS": True, "BM": 64},
+        {"QREGS": True, "STAGES": 1, "BM": 64, "BN": 128},
+        {"WARPS": 8, "DYNAMIC": False},
+        {"WARPS": 2, "BM": 64, "BN": 64},
+    ],
+    ids=str,
+)
+def test_configurations_of_sm80(attention, consts: dict[str, object]) -> None:
+    for D, dtype, bound in ((64, torch.float16, 2e-3), (80, torch.bfloat16, 1.6e-2)):
+        ran, error, lse_error = attention(AMPERE, 1, 2, 1, 300, 260, D=D, dtype=dtype, consts=consts)
+        assert ran.error is None, ran.error
+        assert error.max() < bound and lse_error.max() < 1e-5
 
 
 def test_clusters(attention, any_schedule) -> None:

@@ -99,7 +99,8 @@ def test_line_faults_of_a_product() -> None:
 CORPUS = {  # dims of small launches
     ("flash_fwd_sm90", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 130, "N": 270},
     ("gemm", "gemm"): {"M": 130, "N": 72, "K": 200},
-    ("flash_fwd_sm80", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130},
+    ("flash_fwd_sm80", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 130, "N": 270},
+    ("flash_fwd_warps", "flash_fwd"): {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130},
     ("flash_bwd_dq_f32", "flash_bwd_dq"): {"B": 1, "H": 1, "HK": 1, "M": 70, "N": 70, "MP": 128},
 }
 

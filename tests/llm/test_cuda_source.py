@@ -270,7 +270,7 @@ def test_no_change_of_a_source_makes_the_annotator_fail(changes: list[tuple[int,
         assert error.diagnostics[0].code == "O122"
 
 
-PROGRAMS = ("flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_sm80", "flash_fwd_sm90", "flash_bwd", "gemm")
+PROGRAMS = ("flash_fwd", "flash_fwd_cluster", "flash_fwd_over_v", "flash_fwd_warps", "flash_fwd_sm90", "flash_bwd", "gemm")
 
 
 def facts(name: str) -> tuple[Orchestration, Orchestration]:

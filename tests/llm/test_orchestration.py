@@ -15,7 +15,7 @@ from llm.orchestration import Orchestration, compare, words
 from llm.orchestration_of_program import of_program
 from llm.orchestration_of_source import of_source
 
-PROGRAM = {"flash_fwd_sm90": "flash_fwd", "flash_fwd_sm80": "flash_fwd_sm80"}
+PROGRAM = {"flash_fwd_sm90": "flash_fwd", "flash_fwd_sm80": "flash_fwd_warps"}
 
 
 @functools.cache

@@ -159,7 +159,7 @@ def test_blocks_masked_in_vain_alone() -> None:
 def test_a_pipeline_that_is_gone() -> None:
     from llm.speed import _asynchronous
 
-    plain = origin("flash_fwd_sm80")
+    plain = origin("flash_fwd_warps")
     result = _asynchronous(origin(), plain, next(iter(plain.kernels().values())))
     assert {d.code for d in result} == {"A103"} and any("mma_async" in d.message for d in result)
     assert not _asynchronous(plain, origin(), origin().kernels()["flash_fwd"])

@@ -73,7 +73,7 @@ def test_a_pass_may_declare_that_it_rounds_otherwise() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    "name", ["expert plain f16", "expert cluster bf16", "flash_bwd f16", "flash_fwd_sm80 f16", "gemm f16", "decode f16"]
+    "name", ["expert plain f16", "expert cluster bf16", "flash_bwd f16", "flash_fwd_warps f16", "gemm f16", "decode f16"]
 )
 def test_the_pipeline_keeps_what_kernels_compute(name: str) -> None:
     case = cases.case(name)
@@ -84,7 +84,7 @@ def test_invalid_ir_is_named() -> None:
     assert validate_passes(change_nothing, a_pass("broken", break_type)) == "broken: VerifyException: there is no primitive `times`"
 
 
-@pytest.mark.parametrize("name", ["flash_bwd f16", "flash_fwd_sm80 f16", "combine f16", "gemm bf16", "expert plain f16"])
+@pytest.mark.parametrize("name", ["flash_bwd f16", "flash_fwd_warps f16", "combine f16", "gemm bf16", "expert plain f16"])
 def test_random_arguments_run(name: str) -> None:
     """Arguments of any kernel, whatever it computes; the same generator gives the same."""
     checked = cases.case(name).checked

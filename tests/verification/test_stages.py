@@ -26,8 +26,9 @@ from cuir.verification import Case, VerifyReport, check_mask, check_numbers, che
 from cuir.verification.schedules import ScheduleOptions, make_schedules
 
 CONSTS = {"T": F16, "D": 64, "BM": 64, "BN": 64}
-EXPERT, PLAIN = (
-    files("corpus").joinpath(p).read_text(encoding="utf-8") for p in ("kernels/flash_fwd_sm90.cuir", "programs/flash_fwd.cuir")
+EXPERT, AMPERE, PLAIN = (
+    files("corpus").joinpath(p).read_text(encoding="utf-8")
+    for p in ("kernels/flash_fwd_sm90.cuir", "kernels/flash_fwd_sm80.cuir", "programs/flash_fwd.cuir")
 )
 SMALL = Case("small", Lengths(1, 4, 2, 133, 201))
 
@@ -66,7 +67,8 @@ def first(error: pytest.ExceptionInfo[CuirError]) -> Diagnostic:
     [
         ("prefix_lm", EXPERT),
         ("causal_document", PLAIN),
-        ("global_sliding_window", "flash_fwd_sm80"),
+        ("global_sliding_window", "flash_fwd_warps"),
+        ("causal_document", AMPERE),
         ("alibi", "flash_fwd_over_v"),
     ],
 )

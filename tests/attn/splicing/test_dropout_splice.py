@@ -47,6 +47,7 @@ SPECS = {
 RAGGED = Case("ragged", Lengths(2, 4, 2, 75, 140))
 FORWARD: dict[str, Consts] = {
     "flash_fwd_sm90": {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64},
+    "flash_fwd_sm80": {"T": cuir.f16, "D": 32, "BM": 64, "BN": 32},
     "flash_fwd_f32": {"D": 32, "BM": 64, "BN": 32},
 }
 BACKWARD: dict[str, tuple[str, Consts]] = {

@@ -73,7 +73,7 @@ def test_without_a_gpu_the_static_part_runs_and_says_what_is_missing(cuir: Calla
         (("tune", "causal", "--origin", "gemm"), "U115"),
         (("tune", "flash_fwd_sm90", "--variant", "nothing_of_that_name", "--dry-run"), "U102"),
         (("tune", "flash_fwd_sm90", "--variant", "flash_fwd_sm90", "--dry-run"), "U102"),
-        (("tune", "flash_fwd_sm90", "flash_fwd_sm80", "--variant", "causal", "--dry-run"), "U100"),
+        (("tune", "flash_fwd_sm90", "flash_fwd_warps", "--variant", "causal", "--dry-run"), "U100"),
         (("tune", "flash_fwd_sm90", "--origin", "flash_fwd", "--variant", "causal", "--dry-run"), "U100"),
         (("tune", "causal", "--space", "nothing.json"), "U115"),
         (("tune", "causal", "--jobs", "0", "--dry-run"), "U100"),

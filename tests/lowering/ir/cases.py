@@ -127,7 +127,7 @@ EXPERT: dict[str, tuple[dict[str, Const], dict[str, int]]] = {  # settings of th
 PROGRAMS: dict[str, tuple[str, str | None, dict[str, Const], Callable[[torch.dtype], Arguments], int]] = {
     "flash_fwd": ("flash_fwd", None, FORWARD, forward, 2),
     "flash_fwd_over_v": ("flash_fwd_over_v", None, FORWARD, forward, 2),
-    "flash_fwd_sm80": ("flash_fwd_sm80", None, {"D": 64}, forward, 2),
+    "flash_fwd_warps": ("flash_fwd_warps", None, {"D": 64}, forward, 2),
     "flash_fwd_cluster": ("flash_fwd_cluster", None, FORWARD, lambda t: forward(t, m=270), 2),
     "sigmoid": ("sigmoid", None, FORWARD, lambda t: forward(t) | {"bias": -1.5}, 2),
     "causal_document": ("causal_document", None, {"D": 64}, documents, 2),
@@ -145,7 +145,7 @@ PROGRAMS: dict[str, tuple[str, str | None, dict[str, Const], Callable[[torch.dty
     "combine": ("decode_paged", "combine", {}, combining, 2),
 }
 NAMES = [f"{name} f16" for name in (*PROGRAMS, *(f"expert {setting}" for setting in EXPERT))]
-NAMES += [f"{name} bf16" for name in ("flash_fwd_sm80", "gemm", "flash_bwd", "decode", "combine", "expert plain", "expert cluster")]
+NAMES += [f"{name} bf16" for name in ("flash_fwd_warps", "gemm", "flash_bwd", "decode", "combine", "expert plain", "expert cluster")]
 
 
 @functools.cache

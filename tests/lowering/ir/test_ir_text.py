@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of xDSL
 
 
 @pytest.mark.parametrize(
-    "name", [f"{n} f16" for n in ("flash_fwd_over_v", "flash_fwd_sm80", "gemm", "flash_bwd", "decode", "combine", "expert cluster")]
+    "name", [f"{n} f16" for n in ("flash_fwd_over_v", "flash_fwd_warps", "gemm", "flash_bwd", "decode", "combine", "expert cluster")]
 )
 def test_text_round_trip(name: str) -> None:
     """The same text again, and the same results."""

@@ -193,10 +193,10 @@ def test_a_product_in_flight_outlasts_a_join() -> None:
 
 
 def test_copies_of_threads_land_for_all_lanes_after_a_join() -> None:
-    kernel = cases.case("flash_fwd_sm80 f16").built.clone()
+    kernel = cases.case("flash_fwd_warps f16").built.clone()
     optimise(kernel)
     missed = {op.location.line.data for op in every(kernel) if isinstance(op, Join)}  # type: ignore[union-attr]
-    undetected = find_undetected(kernel, cases.case("flash_fwd_sm80 f16").arguments)[0]
+    undetected = find_undetected(kernel, cases.case("flash_fwd_warps f16").arguments)[0]
     assert missed - {op.location.line.data for op in undetected}  # type: ignore[union-attr]
 
 

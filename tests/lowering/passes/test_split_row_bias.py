@@ -229,7 +229,7 @@ def test_the_expert_kernel_with_a_bias_compiles_without_spills(slope: str, const
 
 @pytest.mark.nvcc
 def test_a_bias_compiles_for_sm_80() -> None:
-    program = corpus.programs()["flash_fwd_sm80"].read_text(encoding="utf-8")
+    program = corpus.programs()["flash_fwd_warps"].read_text(encoding="utf-8")
     biased = program.replace("return S, scale * LOG2E", "return S * scale - cast(q - k, f32) * 0.5, LOG2E")
     cuda = lower(check(parse(biased), consts={"T": F16, "D": 64}))
     assert "pin(shift" in cuda.source and compile_cuda(cuda).cubin

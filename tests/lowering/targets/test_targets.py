@@ -114,7 +114,7 @@ def test_a_pipeline_compiles_for_each_architecture_with_bulk_copies(arch: str) -
 
 @needs_nvcc
 def test_the_skeleton_compiles_products_of_warps_and_asynchronous_copies() -> None:
-    program = corpus.programs()["flash_fwd_sm80"].read_text(encoding="utf-8").replace('arch="sm_80"', 'arch="sm_100a"')
+    program = corpus.programs()["flash_fwd_warps"].read_text(encoding="utf-8").replace('arch="sm_80"', 'arch="sm_100a"')
     cuda = lower(check(parse(program), consts={"T": F16, "D": 64}))
     assert cuda.arch == "sm_100a" and "cuir::cp_async" in cuda.source and "SM80_16x8x16" in cuda.source and "wgmma" not in cuda.source
     assert compile_cuda(cuda).cubin

@@ -221,7 +221,7 @@ def write_headers(source: str, folder: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("schedule", ["together", "last"])
 def test_a_kernel_of_the_corpus_runs_as_it_was_lowered(schedule: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    module, shared = lowered("flash_fwd_sm80", tmp_path_factory.getbasetemp())
+    module, shared = lowered("flash_fwd_warps", tmp_path_factory.getbasetemp())
     q, k, v = (torch.randn(1, 1, n, 128, generator=torch.Generator().manual_seed(n)).half() for n in (128, 192, 192))
     out, lse = torch.zeros_like(q), torch.zeros(1, 1, 128)
     strided = [x for t in (q, k, v, out) for x in (t, *t.stride()[:3])]

@@ -1,0 +1,187 @@
+"""Forward passes of the kernel for sm_80, beside FlashAttention-2 and FlexAttention, on any GPU from sm_80 on.
+
+    python -m benchmarks.sm80                                           # full and causal, d 64 to 256, 1k to 16k, 16k tokens in all
+    python -m benchmarks.sm80 --dims 128 --settings BN=64,STAGES=2 BN=64,STAGES=1 --peers fa2
+    python -m benchmarks.sm80 --table rows.jsonl                        # no GPU: the table of what was measured
+
+Settings are the first of `flash_fwd_sm80.tune.json` for the head dim unless some are named. Contenders take turns, with a
+cold L2 cache before each call (cuir/performance/timing/timing_protocol.py); results are compared with float64. TFLOP/s
+count 4 D operations for each unmasked pair. FlashAttention-2 is PyTorch's: scaled_dot_product_attention restricted to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import corpus
+import cuir
+from benchmarks.head_dims import rows_of
+from benchmarks.old_and_new import as_they_come
+from cuir.checking.checked import Const
+from cuir.performance.search.space import Space, label
+from cuir.runtime.compiled_kernel import CompiledKernel
+from cuir.syntax.types import F16
+
+NAME = "flash_fwd_sm80"
+DIMS, LENGTHS, MASKS = (64, 96, 128, 256), (1024, 4096, 16384), ("full", "causal")
+TOKENS, OFF = 16384, 3e-3  # of a call; relative error of the rows that are looked at
+Setting = Mapping[str, Const]
+Row = dict[str, object]
+
+
+class Cell(NamedTuple):
+    """A head dim, a length and a mask."""
+
+    dim: int
+    length: int
+    mask: str
+
+    @property
+    def heads(self) -> int:
+        """Query and key heads."""
+        return 32 if self.dim <= 128 else 16
+
+    @property
+    def tflop(self) -> float:
+        """Operations for the unmasked pairs, in units of 10^12."""
+        pairs = self.length * (self.length + 1) // 2 if self.mask == "causal" else self.length**2
+        return 4e-12 * self.dim * pairs * self.heads * max(1, TOKENS // self.length)
+
+
+def parse_setting(text: str) -> Setting:
+    """Parse `BN=64,STAGES=2`."""
+    return {name: json.loads(value.lower()) for name, _, value in (item.partition("=") for item in text.split(","))}
+
+
+def choose_settings(dim: int) -> list[Setting]:
+    """Return the first setting of the kernel's space for a head dim."""
+    program = cuir.parse(corpus.kernels()[NAME].read_text(encoding="utf-8"), f"{NAME}.cuir")
+    space = Space.parse(corpus.spaces()[NAME].read_text(encoding="utf-8"), f"{NAME}.tune.json")
+    start = space.restrict(program, None).narrow({"T": F16, "D": dim, "DV": dim}).starts[0]
+    return [{n: v for n, v in start.items() if n not in ("D", "DV")}]
+
+
+def compile_kernel(mask: str, dim: int, setting: Setting) -> CompiledKernel | str:
+    """Compile the kernel for a mask, or return why it cannot be."""
+    program = cuir.parse(corpus.kernels()[NAME].read_text(encoding="utf-8"), f"{NAME}.cuir")
+    try:
+        return cuir.compile(cuir.transfer(program, corpus.variant(mask)()).program, consts={"T": F16, "D": dim, **setting})
+    except cuir.CuirError as error:
+        return str(error)
+
+
+def warm_cache(mask: str, dim: int, setting: Setting) -> str:
+    """Compile a kernel into the cache, and describe its resources."""
+    kernel = compile_kernel(mask, dim, setting)
+    return kernel if isinstance(kernel, str) else kernel.compiled.resources.summary()
+
+
+def make_peers(cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+    """Return calls of PyTorch's kernels."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def call_flash() -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=cell.mask == "causal")
+
+    blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, cell.length, cell.length) if cell.mask == "causal" else None
+    return {"fa2": call_flash, "flex": partial(torch.compile(flex_attention, dynamic=False), q, k, v, block_mask=blocks)}
+
+
+def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], rounds: int, milliseconds: float) -> Row:
+    """Return a row: TFLOP/s of each contender, errors and failures."""
+    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
+
+    g = torch.Generator("cuda").manual_seed(cell.length + cell.dim)
+    shape = (max(1, TOKENS // cell.length), cell.heads, cell.length, cell.dim)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16, generator=g) for _ in range(3))
+    o, lse = torch.empty_like(q), torch.empty(shape[:3], device="cuda")
+    calls: dict[str, Callable[[], object]] = {n: call for n, call in make_peers(cell, q, k, v).items() if n in peers}
+    failed: dict[str, str] = {}
+    for setting in settings:
+        name, kernel = f"ours {label(setting)}", compile_kernel(cell.mask, cell.dim, setting)
+        if isinstance(kernel, str):
+            failed[name] = kernel
+        else:
+            calls[name] = partial(kernel, Q=q, K=k, V=v, O=o, LSE=lse, scale=cell.dim**-0.5)
+    rows = torch.tensor([0, 1, cell.length // 2 + 3, cell.length - 1], device="cuda")
+    expected, wrong = rows_of(q[0, 3], k[0, 3], v[0, 3], rows, cell.mask == "causal"), {}
+    for name, call in calls.items():
+        o.fill_(torch.nan)
+        result = call()
+        off = float(((result if isinstance(result, torch.Tensor) else o)[0, 3][rows].double() - expected).norm() / expected.norm())
+        if not off < OFF:
+            wrong[name] = off
+    times, errors = time_in_turns(calls, rounds, partial(median_ms, milliseconds=milliseconds), family=lambda name: name.split()[0])
+    rates = {name: round(cell.tflop / statistics.median(samples) * 1e3, 1) for name, samples in times.items()}
+    return {**cell._asdict(), "tflops": rates, "wrong": wrong, "failed": {**failed, **errors}}
+
+
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each cell, after all kernels were compiled, in as many processes as there are CPUs."""
+    settings = {d: options.settings or choose_settings(d) for d in options.dims}
+    jobs = [(mask, d, setting) for d in options.dims for mask in MASKS for setting in settings[d]]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
+        for job, summary in zip(jobs, pool.map(warm_cache, *zip(*jobs, strict=True)), strict=True):
+            print(job[0], job[1], label(job[2]), summary, file=sys.stderr)
+    for d in options.dims:
+        for mask in MASKS:
+            for length in options.lengths:
+                yield measure_cell(Cell(d, length, mask), settings[d], options.peers, options.rounds, options.milliseconds)
+
+
+def format_table(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
+    """Format the best of ours, the peers, and the quotient with FlashAttention-2, with its geometric mean."""
+    lines = [
+        "| head dim | length | mask | ours | FlashAttention-2 | FlexAttention | ours / FlashAttention-2 |",
+        "|--:|--:|---|--:|--:|--:|--:|",
+    ]
+    quotients = []
+    for row in rows:
+        rates = row["tflops"]
+        ours = max(rate for name, rate in rates.items() if name.startswith("ours"))
+        quotients.append(ours / rates["fa2"])
+        flex = f"{rates['flex']:.0f}" if "flex" in rates else ""
+        lines.append(f"| {row['dim']} | {row['length']} | {row['mask']} | {ours:.0f} | {rates['fa2']:.0f} | {flex} | {quotients[-1]:.2f} |")
+    mean = math.exp(statistics.fmean(map(math.log, quotients)))
+    return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dims", nargs="+", type=int, default=DIMS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--settings", nargs="+", type=parse_setting)
+    parser.add_argument("--peers", nargs="*", default=["fa2", "flex"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--milliseconds", type=float, default=100.0, help="of a contender's turn")
+    parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
+    parser.add_argument("--table", type=Path, help="of lines that were written before")
+    options = parser.parse_args()
+    if options.table is not None:
+        print(format_table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
+        return 0
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
+        print("nothing measured: no GPU of compute capability 8.0 or later", file=sys.stderr)
+        return 1
+    as_they_come(measure(options), options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
