@@ -4,9 +4,10 @@
     python -m benchmarks.sm80 --dims 128 --settings BN=64,STAGES=2 BN=64,STAGES=1 --peers fa2
     python -m benchmarks.sm80 --table rows.jsonl                        # no GPU: the table of what was measured
 
-Settings are the first of `flash_fwd_sm80.tune.json` for the head dim unless some are named. Contenders take turns, with a
-cold L2 cache before each call (cuir/performance/timing/timing_protocol.py); results are compared with float64. TFLOP/s
-count 4 D operations for each unmasked pair. FlashAttention-2 is PyTorch's: scaled_dot_product_attention restricted to it.
+Settings are the first of `flash_fwd_sm80.tune.json` for the head dim unless some are named; above 128, tiles of equal
+work (no mask) are dealt out statically, which is faster there. Contenders take turns, with a cold L2 cache before each
+call (cuir/performance/timing/timing_protocol.py); results are compared with float64. TFLOP/s count 4 D operations for
+each unmasked pair. FlashAttention-2 is PyTorch's: scaled_dot_product_attention restricted to it.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ def parse_setting(text: str) -> Setting:
     return {name: json.loads(value.lower()) for name, _, value in (item.partition("=") for item in text.split(","))}
 
 
-def choose_settings(dim: int) -> list[Setting]:
-    """Return the first setting of the kernel's space for a head dim."""
+def choose_settings(dim: int, mask: str) -> list[Setting]:
+    """Return the first setting of the kernel's space for a head dim, with the order of units that suits the mask."""
     program = cuir.parse(corpus.kernels()[NAME].read_text(encoding="utf-8"), f"{NAME}.cuir")
     space = Space.parse(corpus.spaces()[NAME].read_text(encoding="utf-8"), f"{NAME}.tune.json")
     start = space.restrict(program, None).narrow({"T": F16, "D": dim, "DV": dim}).starts[0]
-    return [{n: v for n, v in start.items() if n not in ("D", "DV")}]
+    return [{**{n: v for n, v in start.items() if n not in ("D", "DV")}, "DYNAMIC": mask != "full" or dim <= 128}]
 
 
 def compile_kernel(mask: str, dim: int, setting: Setting) -> CompiledKernel | str:
@@ -133,15 +134,14 @@ def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each cell, after all kernels were compiled, in as many processes as there are CPUs."""
-    settings = {d: options.settings or choose_settings(d) for d in options.dims}
-    jobs = [(mask, d, setting) for d in options.dims for mask in MASKS for setting in settings[d]]
+    settings = {(d, mask): options.settings or choose_settings(d, mask) for d in options.dims for mask in MASKS}
+    jobs = [(mask, d, setting) for (d, mask), chosen in settings.items() for setting in chosen]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
         for job, summary in zip(jobs, pool.map(warm_cache, *zip(*jobs, strict=True)), strict=True):
             print(job[0], job[1], label(job[2]), summary, file=sys.stderr)
-    for d in options.dims:
-        for mask in MASKS:
-            for length in options.lengths:
-                yield measure_cell(Cell(d, length, mask), settings[d], options.peers, options.rounds, options.milliseconds)
+    for (d, mask), chosen in settings.items():
+        for length in options.lengths:
+            yield measure_cell(Cell(d, length, mask), chosen, options.peers, options.rounds, options.milliseconds)
 
 
 def format_table(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> str:

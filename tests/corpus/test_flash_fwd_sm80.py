@@ -14,7 +14,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 
 PROGRAM = parse(corpus.kernels()["flash_fwd_sm80"].read_text(encoding="utf-8"), "flash_fwd_sm80.cuir")
-DIMS = [(16, 16), (32, 64), (48, 80), (64, 64), (96, 40), (112, 128), (192, 128), (256, 256)]
+DIMS = [(16, 16), (32, 64), (48, 80), (64, 64), (96, 40), (112, 128), (192, 128), (248, 56), (256, 256)]
 SETTINGS: list[dict[str, int | bool]] = [
     {"BM": 64, "BN": 32},
     {"BM": 128, "BN": 64, "STAGES": 1},

@@ -74,7 +74,8 @@ def _causal(dtype: torch.dtype) -> Iterator[Problem]:
         yield Problem(a, {"O": o, "LSE": lse})
 
 
-AMPERE: list[tuple[tuple[int, int, int, int, int], int, int, dict[str, Const]]] = [  # B, H, HK, M, N; head dims of keys and values; settings
+# B, H, HK, M, N; head dims of keys and values; settings
+AMPERE: list[tuple[tuple[int, int, int, int, int], int, int, dict[str, Const]]] = [
     ((1, 2, 1, 70, 130), 16, 16, {}),
     ((2, 4, 2, 500, 500), 64, 64, {"BN": 128}),
     ((1, 2, 2, 300, 1000), 96, 96, {"STAGES": 1}),
