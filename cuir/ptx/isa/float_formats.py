@@ -184,8 +184,10 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
 def add_to_f32(p: Array, c: Array) -> Array:
     """Return p + c, numbers in f64, rounded once to f32; NaN becomes the canonical one."""
     s = p + c
-    if ((s.view(I64) & 0x1FFFFFFF) == 0x10000000).any() or ((np.abs(s) < 2.0**-126) & (s != 0)).any():
-        s = add_to_odd(p, c)
+    doubtful = (s.view(I64) & 0x1FFFFFFF) == 0x10000000
+    doubtful |= (np.abs(s) < 2.0**-126) & (s != 0)
+    if doubtful.any():
+        s[doubtful] = add_to_odd(p[doubtful], c[doubtful])
     return encode(s, "f32")
 
 

@@ -137,7 +137,8 @@ class Machine:
         self.alive = local_thread < threads
         self.all_slots = np.flatnonzero(self.alive)
         self.whole = len(self.all_slots) == self.count
-        self.regs: list[Array] = [np.zeros(self.count, t) for t in program.file.types]
+        zeros = {t: np.zeros(self.count, t) for t in set(program.file.types)}
+        self.regs: list[Array] = [zeros[t] for t in program.file.types]
         self.owned: set[int] = set()
         self.at: dict[int, Array] = {0: self.all_slots}
         self.returns: dict[str, tuple[Array, dict[int, list[tuple[int, int, int]]]]] = {}
@@ -544,7 +545,7 @@ class Machine:
             if shadow.engine_reads:
                 self.engines.check_reads(memory, g.slots, entries, "write", place)
             return shadow.enter_write(g.slots, entries, tick, access.strong)
-        shadow.enter_read(g.slots, entries, places, nbytes, tick, access.strong)
+        shadow.enter_read(g.slots, places, nbytes, tick, access.strong)
         return None
 
     def report_trap(self, place: int, slots: Array) -> None:

@@ -61,11 +61,12 @@ class Shadow:
         self.reader = np.full(size, -1, np.int64)  # -2: several
         self.log: list[ReadRecord] = []
         self.engine_reads: dict[int, Array] = {}  # by who issued them: the last read of each entry, 0 for none
-        self.logged = 0
+        self.logged, self.taken_in = 0, 0  # lanes of the log, and its records that `read` and `reader` hold
         self.get_knowledge = knowledge
 
     def split(self) -> None:
         """Give each byte its entry."""
+        self._take_in_reads()
         self.shift = 0
         for name in ("written", "writer", "write_strong", "read", "reader"):
             setattr(self, name, np.repeat(getattr(self, name), 4))
@@ -111,7 +112,9 @@ class Shadow:
         ticks = self.written[entries]
         if int(ticks.max()) <= 0:
             return
-        threads = self.writer[entries]
+        threads, known = self.writer[entries], self.get_knowledge()
+        if not self.between and (ticks.max(1) <= known.cta[slots]).all() and (known.size == known.total or int(threads.max()) < known.total):
+            return
         ordered = self._is_ordered(slots, threads, ticks)
         if strong:
             ordered |= self.write_strong[entries] & (ticks < IN_FLIGHT)
@@ -127,6 +130,7 @@ class Shadow:
 
     def check_reads(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
         """Check the reads since the last write against a new write."""
+        self._take_in_reads()
         ticks = self.read[entries]
         if int(ticks.max()) <= 0:
             return
@@ -173,32 +177,42 @@ class Shadow:
         found = [(int(wanted[i]), int(t), record.tick) for i, t in zip(mine[~ordered], threads[~ordered])]
         self._report_unknown(slots, lane[mine[~ordered]], found, record.strong, "read", report)
 
-    def enter_read(self, slots: Array, entries: Array, places: Array, nbytes: int, tick: int, strong: bool) -> None:
+    def enter_read(self, slots: Array, places: Array, nbytes: int, tick: int, strong: bool) -> None:
         """Record a read."""
-        own = (slots + self.get_knowledge().first)[:, None]
-        old = self.reader[entries]
-        fresh = (old == -1) | (old == own) | (self.read[entries] <= self.written[entries])
-        self.reader[entries] = own
-        several = ~fresh | (self.reader[entries] != own)
-        if several.any():
-            self.reader[entries[several]] = -2
-        self.read[entries] = tick
-        self.log.append(ReadRecord(tick, own[:, 0], places, nbytes, strong))
+        self.log.append(ReadRecord(tick, slots + self.get_knowledge().first, places, nbytes, strong))
         self.logged += len(slots)
         if self.logged > MOST_LOGGED:
+            self._take_in_reads()
             self._shorten_log()
+
+    def _take_in_reads(self) -> None:
+        """Note at each place the reads that were logged since the last call: writes ask for them, and many are forgotten before."""
+        new = self.log[self.taken_in :]
+        self.taken_in = len(self.log)
+        for nbytes in {r.nbytes for r in new}:
+            records = [r for r in new if r.nbytes == nbytes]
+            entries = self.find_entries(np.concatenate([r.places for r in records]), nbytes)
+            threads = np.broadcast_to(np.concatenate([r.threads for r in records])[:, None], entries.shape)
+            ticks = np.broadcast_to(np.repeat([r.tick for r in records], [len(r.threads) for r in records])[:, None], entries.shape)
+            fresh = ticks > self.written[entries]
+            entries, threads, ticks = entries[fresh], threads[fresh], ticks[fresh]
+            old = np.where(self.read[entries] <= self.written[entries], -1, self.reader[entries])
+            self.reader[entries] = threads
+            several = (self.reader[entries] != threads) | ((old != -1) & (old != threads))
+            self.reader[entries[several]] = -2
+            np.maximum.at(self.read, entries, ticks)
 
     def _shorten_log(self) -> None:
         """Drop reads whose place was written since, then the oldest."""
         kept = [r for r in self.log if (self.written[r.places >> self.shift] < r.tick).any()]
         while sum(len(r.threads) for r in kept) > MOST_LOGGED // 2:
             del kept[: len(kept) // 4 + 1]
-        self.log, self.logged = kept, sum(len(r.threads) for r in kept)
+        self.log, self.logged, self.taken_in = kept, sum(len(r.threads) for r in kept), len(kept)
 
     def forget_before(self, tick: int) -> None:
         """Drop reads that all threads know."""
         if self.log and self.log[-1].tick <= tick:
-            self.log, self.logged = [], 0
+            self.log, self.logged, self.taken_in = [], 0, 0
 
     def enter_write(self, slots: Array, entries: Array, tick: int, strong: bool) -> Array:
         """Record a write; return which lanes lost a place to another lane of the same write."""

@@ -80,7 +80,7 @@ def test_shadows_find_what_a_plain_model_finds(steps: list[tuple[str, int, int]]
                 shadow.check_reads(slots, entries, strong, found.append)
                 shadow.enter_write(slots, entries, tick, strong)
             else:
-                shadow.enter_read(slots, entries, places, nbytes, tick, strong)
+                shadow.enter_read(slots, places, nbytes, tick, strong)
             if shadow.shift == 0 or nbytes >= 4:
                 assert {m.lane for m in found} == expected
             for lane in range(3):
