@@ -67,6 +67,7 @@ def decode_descriptor(value: int) -> Descriptor:
     return Descriptor((value & 0x3FFF) << 4, (value >> 16 & 0x3FFF) << 4, (value >> 32 & 0x3FFF) << 4, SWIZZLES[value >> 62 & 3])
 
 
+@functools.lru_cache(4096)  # most kernels use few descriptors, again and again
 def find_chunks(d: Descriptor, rows: int, inner: int, transposed: bool) -> Array:
     """Return the addresses of a matrix's chunks.
 

@@ -92,7 +92,7 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
             m.products.check_fence(slots, targets if adds else (), sources, place)
             shadow = m.shared.shadow
             assert shadow is not None
-            entries = np.unique(shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK))
+            entries = shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK).reshape(-1)
             m.next_tick(place)
             m.engines.check(m.shared, slots[::32], entries, "read", place)
             read = m.engines.enter_read(slots, entries, place) if m.launch.detect else None

@@ -57,6 +57,50 @@ class Mbarrier:
         self.order, self.phase_order = Clock(np.zeros(total, np.int64)), Clock(np.zeros(total, np.int64))
 
 
+MOST_BEDS = 64  # then those that nobody uses are dropped
+
+
+class Sleepers:
+    """Threads that wait for the phase of an mbarrier, which none of them looks at again before it is over.
+
+    Attributes:
+        beds: Barriers and their phases.
+        at: The bed of each thread, -1 for none.
+    """
+
+    def __init__(self, count: int):
+        self.beds: list[tuple[Mbarrier, int]] = []
+        self.at = np.full(count, -1)
+
+    def put_to_sleep(self, slots: Array, bar: Mbarrier) -> None:
+        """Let threads wait for the end of the current phase."""
+        if len(self.beds) >= MOST_BEDS:
+            used = np.unique(self.at[self.at >= 0])
+            self.at = np.where(self.at < 0, -1, np.searchsorted(used, self.at))
+            self.beds = [self.beds[i] for i in used.tolist()]
+        self.at[slots] = len(self.beds)
+        self.beds.append((bar, bar.phase))
+
+    def wake(self) -> None:
+        """Let all threads look again."""
+        self.at[:] = -1
+        self.beds.clear()
+
+    def find_awake(self, slots: Array) -> Array:
+        """Return the threads that do not wait for a phase that is still open."""
+        beds = self.at[slots]
+        if int(beds.max()) < 0:
+            return slots
+        over = np.array([bar.phase != phase for bar, phase in self.beds])
+        awake = (beds < 0) | over[beds]
+        self.at[slots[awake]] = -1
+        return slots[awake]
+
+    def list_barriers(self) -> list[Mbarrier]:
+        """Return the barriers that threads wait for."""
+        return list({id(bar): bar for bar, _ in (self.beds[i] for i in np.unique(self.at[self.at >= 0]).tolist())}.values())
+
+
 @dataclass(frozen=True)
 class Arrival:
     """How threads come to a barrier of their CTA.
@@ -240,8 +284,8 @@ class Barriers:
             done[chosen] = over
             if over.any() and bar.phase:
                 m.knowledge.learn(slots[chosen[over]], bar.phase_order.times)
-            for slot in slots[chosen[~over]].tolist():
-                m.asleep[slot] = (bar, bar.phase)
+            if not over.all():
+                m.sleepers.put_to_sleep(slots[chosen[~over]], bar)
         return done
 
     def finish(self) -> None:

@@ -165,7 +165,12 @@ def describe_thread(machine: Running, thread: int) -> str:
 
 def describe_engine(machine: Running, place: int) -> tuple[str, str, str]:
     """Return what an instruction starts, the wait after which that is over, and the proxy of its accesses."""
-    op = machine.program.instructions[place][0].op
+    return describe_asynchronous(machine.program.instructions[place][0].op)
+
+
+@cache
+def describe_asynchronous(op: str) -> tuple[str, str, str]:
+    """Return the same of an opcode."""
     name = op.split(".sync")[0] if op.startswith("wgmma") else ".".join(op.split(".")[: 4 if "tensor" in op else 3])
     if op.startswith("wgmma"):
         return f"the product ({name})", "wgmma.wait_group", "async"

@@ -12,7 +12,7 @@ from ...text.phrases import count_noun
 from ...text.source import Source, Span
 from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import pack_lanes
-from .barrier_phases import Barriers, Mbarrier
+from .barrier_phases import Barriers, Mbarrier, Sleepers
 from .clusters import Clusters
 from .copy_engines import Engines
 from .findings import Findings, describe_thread, make_span, report_meeting
@@ -142,7 +142,7 @@ class Machine:
         self.owned: set[int] = set()
         self.at: dict[int, Array] = {0: self.all_slots}
         self.returns: dict[str, tuple[Array, dict[int, list[tuple[int, int, int]]]]] = {}
-        self.asleep: dict[int, tuple[Mbarrier, int]] = {}
+        self.sleepers = Sleepers(self.count)
         self.barriers = Barriers(self)
         self.clusters = Clusters(self)
         self.engines = Engines(self)
@@ -204,8 +204,8 @@ class Machine:
     def _ready(self, index: int) -> Array:
         """Return the threads that can run a block."""
         slots, block = self.at[index], self.program.blocks[index]
-        if self.asleep:
-            slots = slots[[not self._sleeps(s) for s in slots.tolist()]]
+        if self.sleepers.beds and len(slots):
+            slots = self.sleepers.find_awake(slots)
         if not block.meets or not len(slots):
             return slots
         here = np.zeros(self.count, np.bool_)
@@ -224,16 +224,6 @@ class Machine:
         masks = group.spread(block.mask(group))
         needed = masks & pack_lanes(alive)[slots >> 5]
         return slots[(needed & ~pack_lanes(lanes)[slots >> 5]) == 0]
-
-    def _sleeps(self, slot: int) -> bool:
-        """Return whether a thread waits for a barrier that has not changed since."""
-        found = self.asleep.get(slot)
-        if found is None:
-            return False
-        if found[0].phase != found[1]:
-            del self.asleep[slot]
-            return False
-        return True
 
     def _choose_together(self) -> tuple[int, Array]:
         """Return the first block in the order that can run, and all threads that stand there."""
@@ -280,9 +270,9 @@ class Machine:
         """Let threads that sleep look at their barrier again. Raises CuirError if they did, and nothing has changed."""
         if self.engines.act_late():
             return
-        if not self.asleep or self.idle > MOST_WAKES:
+        if not self.sleepers.beds or self.idle > MOST_WAKES:
             raise self._make_deadlock()
-        self.asleep.clear()
+        self.sleepers.wake()
         self.idle += 1
 
     def _make_group(self, block: Block, slots: Array) -> Group:
@@ -384,7 +374,7 @@ class Machine:
                     make_span(self, block.first),
                 )
             )
-        for bar in {id(b): b for b, _ in self.asleep.values()}.values():
+        for bar in self.sleepers.list_barriers():
             notes.append((self._describe_lack(bar), bar.span))
         meeting = next((w for w in waiting if self.program.blocks[w[0]].meets in ("warp", "warpgroup") and w[2] == "stands at"), None)
         span = notes[0][1] if notes else None

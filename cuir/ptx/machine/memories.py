@@ -113,7 +113,11 @@ class Shadow:
         if int(ticks.max()) <= 0:
             return
         threads, known = self.writer[entries], self.get_knowledge()
-        if not self.between and (ticks.max(1) <= known.cta[slots]).all() and (known.size == known.total or int(threads.max()) < known.total):
+        if (
+            not self.between
+            and (ticks.max(1) <= known.cta[slots]).all()
+            and (known.size == known.total or int(threads.max()) < known.total)
+        ):
             return
         ordered = self._is_ordered(slots, threads, ticks)
         if strong:
