@@ -22,6 +22,7 @@ from ..checking.checked import Checked
 from ..checking.tensor_modes import find_tensor_modes
 from ..ops.meaning.tiles import view_bits
 from ..syntax.types import BOOL, F32, I32
+from ..text.diagnostics import CuirError
 from .analyses.uniformity import runs_on_one_lane
 from .compiler import Source, print_kernel, to_checked
 from .ir import ops
@@ -83,6 +84,8 @@ class Judge:
         """Run a pass and compare the results; after a pass that fails, no other can be judged.
 
         `entry` is a module, a function, or an entry of the pipeline.
+
+        Raises: CuirError if the target cannot do what the kernel does: no pass is to blame.
         """
         entry = getattr(entry, "module", entry)
         name = getattr(entry, "__name__", str(entry)).rpartition(".")[2]
@@ -94,6 +97,8 @@ class Judge:
             self.kernel.verify()
             self.follows_lanes |= getattr(entry, "SYNCHRONISES", False)
             after = self._run()
+        except CuirError:
+            raise
         except Exception as error:  # any exception of a pass or its IR is the verdict on the pass
             return Outcome(name, {}, error=f"{type(error).__name__}: {error}")
         before, self.before = self.before, after

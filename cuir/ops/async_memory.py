@@ -103,7 +103,6 @@ def _copy_bulk(cx: CallContext) -> Type:
     effects=Effects(
         accesses=(Access("box", "read", "generic", late=True), Access("shared", "write", "generic", late=True)), group="cp_async"
     ),
-    traits=Traits(joins_worker=True),
     doc="cp.async of a box to shared memory, in the worker's open group (see copy_commit). After a wait it counts as "
     "an ordinary write: the tensor core of sm_90a needs a fence_async after it.",
 )
@@ -129,7 +128,6 @@ def _commit(cx: CallContext) -> Type:
     Param("n", "const i32"),
     needs=("cp_async",),
     effects=Effects(drains="cp_async"),
-    traits=Traits(joins_worker=True),
     doc="Waits until at most the worker's n last closed groups of copies are in flight (cp.async.wait_group n).",
 )
 def _copy_wait(cx: CallContext) -> Type:

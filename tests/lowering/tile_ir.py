@@ -10,7 +10,14 @@ from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.passes import eliminate_common_subexpressions, eliminate_dead_code, inline_elementwise, select_instructions, simplify
+from cuir.lowering.passes import (
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    inline_elementwise,
+    select_instructions,
+    simplify,
+    split_exchanges,
+)
 from cuir.syntax.parser import parse as parse_program
 
 FRAME = """\
@@ -51,6 +58,7 @@ def clean(checked: Checked) -> ops.Kernel:
         eliminate_common_subexpressions.run(kernel)
         eliminate_dead_code.run(kernel)
     inline_elementwise.run(kernel)
+    split_exchanges.run(kernel)
     select_instructions.run(kernel)
     kernel.verify()
     return kernel

@@ -18,6 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ops.limits import TARGETS
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.exchanges import ReleaseSlot
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
@@ -110,9 +111,8 @@ def _is_single_lane(op: Operation) -> bool:
         return False
     if isinstance(op, (ops.Apply, ops.Perform)):
         return op.entry.traits.one_lane
-    return isinstance(op, (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If, Synchronisation)) or (
-        isinstance(op, Function) and op.ONE_LANE
-    )
+    structural = (ops.Constant, ops.At, ops.Yield, ops.For, ops.ForUnits, ops.If, ReleaseSlot, Synchronisation)
+    return isinstance(op, structural) or (isinstance(op, Function) and op.ONE_LANE)
 
 
 __all__ = ["Uniformity", "analyse_uniformity", "compute_uniformity", "is_uniform_in_worker", "runs_on_one_lane"]

@@ -2,8 +2,8 @@
 
 A loop's value is its initial value and that which each turn yields, a branch's result is what its regions yield, and an
 accumulator is what a product adds to. Two of these are one variable if no value is still live, or used by a product in
-flight, when the other one is defined; a tile after a wait is the one before it. Products take over their accumulators'
-registers: those are joined first.
+flight, when the other one is defined; a tile after a wait, or an exchange, is the one before it. Products take over their
+accumulators' registers: those are joined first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TypeVar
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import ops
+from ..ir.exchanges import TakeColumns
 from ..ir.ir_walk import inner_first, last
 from .in_flight import Ages, InFlight
 from .liveness import Liveness, is_stored
@@ -136,8 +137,10 @@ def _is_declared_at_definition(value: SSAValue) -> bool:
 def _iterate_tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
     """Yield pairs (result, operand) that an operation holds in the same registers.
 
-    These are accumulators, and tiles that pass through a wait.
+    These are accumulators, and tiles that pass through a wait or an exchange.
     """
+    if isinstance(op, TakeColumns):
+        yield op.result, op.x
     if isinstance(op, ops.Perform) and op.results:
         if op.entry.effects.drains:
             yield from zip(op.results, op.arguments, strict=True)

@@ -1,8 +1,9 @@
 """Synchronisation of a worker's lanes, needed where one accesses memory that another has accessed.
 
 A worker is sequential as a whole, its lanes are not: a read of memory that other lanes wrote, and a write of memory
-that other lanes wrote or read, come after a join. Primitives at which all lanes meet anyway (asynchronous copies and
-stores, their waits, barriers) reset the state, as do stores of scalars, around which lanes always join.
+that other lanes wrote or read, come after a join. Primitives at which all lanes meet anyway (copies and stores of the
+engine, their waits, barriers) reset the state, as do stores of scalars, around which lanes always join. A copy by threads
+overwrites memory like a store, and behind the wait that ends it, each lane has written what it copied.
 
 Arrays are taken as wholes. Elements are distinguished only for stores to a tensor, of which a row always belongs to the
 same lanes if it starts at a multiple of a worker's rows, and for tiles that are stored in chunks.
@@ -16,9 +17,10 @@ from operator import or_
 
 from xdsl.ir import Operation, SSAValue
 
-from ...ops.base import PRODUCTS
+from ...ops.base import PRODUCTS, Effects
 from ...ops.traits import SUM
 from ..ir import ops
+from ..ir.exchanges import TakeColumns
 from ..ir.ir_types import TileT, is_scalar
 from ..ir.ir_walk import every, is_inlined
 from ..layouts.tile_layouts import CHUNKS
@@ -28,6 +30,7 @@ from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .stores import arrays_by_warp, find_warp_rows
 from .value_flow import find_sources
 
+COPIES = "cp_async"  # group of copies by threads
 # key of the assignment of lanes: dims of a tensor for a tile's rows and columns, or array and shape of a tile in chunks
 Dims = tuple[object, ...]
 
@@ -41,16 +44,19 @@ class WarpSyncs:
         inside: Stores between whose reads and writes they meet.
         warps: Operations before which it is enough that the lanes of each warp meet.
         elided: Stores before which nobody needs to meet, since the same lanes wrote the same elements.
+        untouched: Copies by threads before which nobody needs to meet, since no lane has accessed what they overwrite.
     """
 
     before: frozenset[Operation] = frozenset()
     inside: frozenset[Operation] = frozenset()
     warps: frozenset[Operation] = frozenset()
     elided: frozenset[Operation] = frozenset()
+    untouched: frozenset[Operation] = frozenset()
 
     def __or__(self, other: WarpSyncs) -> WarpSyncs:
         before, warps = self.before | other.before, self.warps | other.warps
-        return WarpSyncs(before, self.inside | other.inside, warps - before, (self.elided | other.elided) - warps - before)
+        met, inside = before | warps, self.inside | other.inside
+        return WarpSyncs(before, inside, warps - before, (self.elided | other.elided) - met, (self.untouched | other.untouched) - met)
 
 
 def find_warp_syncs(role: ops.Role) -> WarpSyncs:
@@ -65,17 +71,19 @@ class _Touched:
     """Memory that lanes have written and read since they last met.
 
     stable: written, but each element by one and the same lane, which the dims determine. in_flight: read by products
-    that no wait has ended, which other warps may still read behind their own wait: no join ends that.
+    that no wait has ended, which other warps may still read behind their own wait: no join ends that. copied: written by
+    copies of threads that no wait has ended.
     """
 
     written: frozenset[Array] = frozenset()
     read: frozenset[Array] = frozenset()
     stable: frozenset[tuple[Array, Dims]] = field(default=frozenset())
     in_flight: frozenset[Array] = frozenset()
+    copied: frozenset[Array] = frozenset()
 
     def __or__(self, other: _Touched) -> _Touched:
-        in_flight = self.in_flight | other.in_flight
-        return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable, in_flight)
+        in_flight, copied = self.in_flight | other.in_flight, self.copied | other.copied
+        return _Touched(self.written | other.written, self.read | other.read, self.stable | other.stable, in_flight, copied)
 
     def before(self, now: _Touched) -> frozenset[Array]:
         """Return the arrays that need a warp barrier between these accesses and the later ones `now`."""
@@ -135,22 +143,32 @@ class _WarpSyncs(Forward[_Touched]):
             self.joins[op] = WarpSyncs()  # evaluated in its readers
             return state
         after, self.joins[op] = self._visit_effects(op, state)
-        read, in_flight = after.read, state.in_flight
-        effects = op.entry.effects if isinstance(op, ops.Perform) else None
-        if effects is not None and effects.group == PRODUCTS:
+        written, read, in_flight, copied = after.written, after.read, state.in_flight, state.copied
+        effects = op.entry.effects if isinstance(op, ops.Perform) else Effects()
+        if effects.group == PRODUCTS:
             in_flight |= self._collect_touched(op).read
-        elif effects is not None and effects.drains == PRODUCTS:
+        elif effects.group == COPIES:
+            copied |= self._collect_touched(op).written
+        elif effects.drains == PRODUCTS:
             read |= in_flight
             in_flight = in_flight if op.const("pending") else frozenset()  # type: ignore[attr-defined]
-        return replace(after, read=read, in_flight=in_flight)
+        elif effects.drains == COPIES:
+            written |= copied
+            copied = copied if op.const("n") else frozenset()  # type: ignore[attr-defined]
+        return replace(after, written=written, read=read, in_flight=in_flight, copied=copied)
 
     def _visit_effects(self, op: Operation, state: _Touched) -> tuple[_Touched, WarpSyncs]:
         if isinstance(op, ops.Perform) and self._joins_lanes(op):
             return _Touched(), WarpSyncs()
+        if isinstance(op, TakeColumns):
+            return _Touched(), WarpSyncs()  # between two joins
         now = self._collect_touched(op)
         if isinstance(op, ops.Perform) and is_scalar_store(op):
             return (_Touched() if any(isinstance(a, ops.Shared) for a in now.written) else now), WarpSyncs()
         point = frozenset({op})
+        if isinstance(op, ops.Perform) and op.entry.effects.group == COPIES:  # it writes later
+            issued = replace(now, written=frozenset())
+            return (issued, WarpSyncs(point)) if state.before(now) else (state | issued, WarpSyncs(untouched=point))
         inside = point if now.read & (now.written | {a for a, _ in now.stable}) else frozenset()
         if conflicts := state.before(now):
             if conflicts <= self.by_warps:

@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...syntax.types import PANEL_BYTES, SharedLayout
-from ...text.diagnostics import CuirError
-from ...text.source import Span
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TensorT, dtype_of, is_scalar
 from .operator_text import MEMORY, strip, summand
 from .print_scope import Scope
 from .writer import identifier
-
-
-def make_unsupported_error(feature: str, span: Span | None, hint: str | None = None) -> CuirError:
-    """Return the error L002: the lowering cannot do this yet."""
-    return CuirError.of("L002", f"the lowering cannot do this yet: {feature}", span, hint)
 
 
 @dataclass(frozen=True)
@@ -103,11 +96,7 @@ class Places:
         else:
             assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Shared)
             array, parts = place.array.owner, place.parts  # type: ignore[assignment]
-        alloc, span = self.kernel.shared[array.symbol.data], self.scope.span(place)
-        if alloc.panelled and alloc.rows % 8:
-            raise make_unsupported_error(
-                f"`{alloc.name}` has stages of {alloc.rows} rows; swizzled panels hold multiples of 8", self.scope.span(array)
-            )
+        alloc = self.kernel.shared[array.symbol.data]
         address = _Sum()
         stride = alloc.rows * alloc.row_bytes
         for (start, _), dim in reversed(list(zip(parts[:-2], alloc.dims[:-2], strict=True))):
@@ -121,8 +110,6 @@ class Places:
             if start is not None:
                 self._add_scaled(address, start, PANEL_BYTES if alloc.panelled else alloc.row_bytes)
         start, size = parts[-1]
-        if size == -1:
-            raise make_unsupported_error("a view of shared memory without columns", span)
         if start is not None:
             if alloc.panelled:
                 self._add_panel(address, start, alloc)
@@ -149,10 +136,7 @@ class Places:
 
     # ---- boxes of tensors
     def box(self, value: SSAValue) -> Box:
-        """Resolve a box of a tensor.
-
-        Raises: CuirError L002 for boxes with a run-time size, or whose columns are no slice.
-        """
+        """Resolve a box of a tensor."""
         place = value.owner
         assert isinstance(value.type, TensorT)
         if isinstance(place, ops.Tensor):
@@ -161,15 +145,9 @@ class Places:
             assert isinstance(place, ops.At) and isinstance(place.array.owner, ops.Tensor)
             tensor, parts = place.array.owner.symbol.data, place.parts  # type: ignore[assignment]
         starts, sizes = [], []
-        for (start, size), dim in zip(parts, self.kernel.tensors[tensor].dims, strict=True):
+        for start, size in parts:
             starts.append("0" if start is None else strip(self.scalar(start)))
-            if size == 0:
-                raise make_unsupported_error(f"a box as long as the run-time dim `{dim}`", self.scope.span(place), "slice it: x : x + c")
             sizes.append(1 if size == -1 else int(size))
-        if parts[-1][1] == -1:
-            raise make_unsupported_error(
-                "a box whose columns are no slice of the innermost dim", self.scope.span(place), "slice the last dim"
-            )
         return Box(tensor, tuple(starts), tuple(sizes))
 
     def box_indices(self, box: Box, row: str, column: str) -> list[str]:
@@ -217,13 +195,8 @@ class Places:
         return f"smem_address + {alloc.offset} + ({row}) * {alloc.row_bytes} + {col}"
 
     def gather(self, op: ops.Perform, text: Callable[[SSAValue], str]) -> str:
-        """Return the element at index tiles, 0 outside of the tensor.
-
-        Raises: CuirError L002 for shared memory.
-        """
+        """Return the element at index tiles, 0 outside of the tensor."""
         name, indices = self.elements(op.arg("place"))
-        if name in self.kernel.shared:
-            raise make_unsupported_error("a gather from shared memory", self.scope.span(op), "load the view")
         texts = [text(i) for i in indices]
         tensor = self.kernel.tensors[name]
         if tensor.dtype.itemsize == 4:

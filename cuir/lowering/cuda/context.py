@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
 from ..analyses.arrivals import find_cluster_barriers
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
+from ..select.hardware_barriers import get_number
 from ..targets import target_of
 from .operator_text import from_memory, strip, summand
 from .writer import Writer, identifier
@@ -46,9 +46,6 @@ class KernelContext:
         self.frame: dict[SSAValue, str] = {op.result: identifier(op.symbol.data) for op in self.parameters}
         self.queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
         self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *self.barriers)), "tile_count"}
-        self._next_barrier = 1  # hardware barrier 0 is the whole CTA's
-        self._named: dict[str, int] = {}
-        self._worker_barriers: dict[str, int] = {}
 
     @functools.cached_property
     def cluster_barriers(self) -> frozenset[str]:
@@ -74,11 +71,7 @@ class KernelContext:
     # ---- services of the printers
     def span(self, op: object) -> Span | None:
         """Return the place in the program that an operation comes from, else that of the kernel, if it is known."""
-        places = self.kernel.places
-        if places is None:
-            return None
-        span = places.find(op) if isinstance(op, Operation) else None
-        return places.find(self.kernel) if span is None else span
+        return self.kernel.find_span(op if isinstance(op, Operation) else self.kernel)
 
     def record_choice(self, text: str, span: Span | None) -> None:
         """Record a choice of the compiler for its report, once for each text and line."""
@@ -131,31 +124,9 @@ class KernelContext:
         return f"cuir::{function}({ident}, true, {', '.join(parts)})"
 
     # ---- hardware barriers
-    def _reserve_barriers(self, n: int, span: Span | None) -> int:
-        """Reserve `n` hardware barriers and return the first.
-
-        Raises: CuirError L004 if the CTA has no more.
-        """
-        first, self._next_barrier = self._next_barrier, self._next_barrier + n
-        limit = self.target.limits.named_barriers
-        if self._next_barrier > limit:
-            message = f"the kernel needs more than the {limit - 1} hardware barriers that a CTA has for named barriers and joins of workers"
-            raise CuirError.of("L004", message, span, "use fewer named barriers or stages")
-        return first
-
-    def reserve_named_barrier(self, name: str) -> int:
-        """Return the first hardware barrier of a named barrier."""
-        if name not in self._named:
-            barrier = self.barriers[name]
-            self._named[name] = self._reserve_barriers(barrier.stages, self.span(barrier))
-        return self._named[name]
-
     def worker_barrier(self, role: ops.Role) -> str:
         """Return the hardware barrier that joins a warpgroup's four warps."""
-        name = role.symbol.data
-        if name not in self._worker_barriers:
-            self._worker_barriers[name] = self._reserve_barriers(role.workers.data, self.span(role))
-        first = self._worker_barriers[name]
+        first = get_number(role)
         return str(first) if role.workers.data == 1 else f"{first} + {self.worker_index(role)}"
 
     def worker_index(self, role: ops.Role) -> str:

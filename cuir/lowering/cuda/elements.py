@@ -8,20 +8,19 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ops.expressions import comparison
 from ...ops.traits import BELOW, exchange_operands
-from ...text.diagnostics import CuirError
 from ..analyses.float_ranges import is_integral
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
 from ..ir.row_parts import LimitOf
 from ..layouts.tile_layouts import Fragment
+from ..select.tile_ways import BOTH_SIDES
+from ..select.ways import CHOICE, is_selected
 from . import operator_text as operators
 from .address_sums import Places
 from .operator_text import strip
 from .print_scope import LOOP, Position, Scope, index_of
 from .variable_storage import Storage
-
-BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on the compiler would branch around it
 
 
 class Elements:
@@ -52,13 +51,9 @@ class Elements:
         return self.apply(owner, self.scalar)
 
     def apply(self, op: ops.Apply, text: Callable[[SSAValue], str]) -> str:
-        """Return the expression of an operation on numbers whose operands have the texts that `text` gives.
-
-        Raises: CuirError L001 if the target has no text for the operation.
-        """
+        """Return the expression of an operation on numbers whose operands have the texts that `text` gives."""
         emit = self.scope.kernel.target.text(op.op)
-        if emit is None:
-            raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", self.scope.span(op))
+        assert emit is not None, op.op
         t, facts = op.result.type, self.scope.kernel.facts
         few = isinstance(t, ScalarT) or (isinstance(t, TileT) and not t.layout.varies_by_column)
         cx = operators.Operation(
@@ -70,7 +65,7 @@ class Elements:
             facts.near(op),
             bool(op.kind.logarithm or op.kind.root) and is_integral(op.arguments[0]),
             few,
-            not few and bool(op.kind.chooses) and any(_estimate_cost(a) >= BRANCH_COST_THRESHOLD for a in op.arguments[1:]),
+            is_selected(op, BOTH_SIDES, CHOICE),
         )
         return emit(cx, *map(text, op.arguments))
 
@@ -162,12 +157,6 @@ class Elements:
         if op in self.reciprocals:
             return self.reciprocals[op]
         return self.apply(op, lambda v: self.element(v, at))
-
-
-def _estimate_cost(value: SSAValue) -> int:
-    """Estimate the instructions that a value takes where it is read."""
-    op = value.owner
-    return op.kind.cost + sum(map(_estimate_cost, op.arguments)) if is_inlined(value) and isinstance(op, ops.Apply) else 0
 
 
 def _is_column(value: SSAValue) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from xdsl.ir import Block, SSAValue
 
 from ...ops.limits import count_pool_registers
-from ...syntax.types import COLUMN_BYTES, LEAST_COLUMNS, TENSOR_MEMORY
-from ...text.diagnostics import CuirError
 from ...text.source import Span
 from ..analyses import Facts
 from ..ir import machine_ops as machine
@@ -17,6 +15,7 @@ from ..ir.ir_types import dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
 from ..ir.synchronisation import ClusterSync
 from ..lowered import KERNEL, CudaText, TileRegisters
+from ..select.frame_layout import lay_out_frame
 from . import work_queues as queues
 from .address_sums import stride
 from .context import WARPS, KernelContext
@@ -41,7 +40,7 @@ class KernelPrinter(KernelContext):
 
     def __init__(self, kernel: ops.Kernel, facts: Facts, single: frozenset[str]):
         super().__init__(kernel, facts)
-        self.single = single
+        self.single, self.layout = single, lay_out_frame(kernel)
         self.tile_registers: list[TileRegisters] = []
 
     # ---- the file
@@ -141,10 +140,8 @@ class KernelPrinter(KernelContext):
         """Emit all that comes before the roles to `self.out`.
 
         Returns: The lines of the signature, and the bytes of shared memory.
-
-        Raises: CuirError L005 if the CTA has too little shared memory.
         """
-        out = self.out
+        out, layout = self.out, self.layout
         params = [f"const __grid_constant__ CUtensorMap {m.name}" for m in self.maps.values()]
         for name in self.pointers:
             t = self.tensors[name]
@@ -176,27 +173,15 @@ class KernelPrinter(KernelContext):
         out.line(
             "[[maybe_unused]] const int warpgroup = __shfl_sync(~0u, int(threadIdx.x) / 128, 0), warp = __shfl_sync(~0u, int(threadIdx.x) / 32 % 4, 0);"
         )
-        offset = -(-self.kernel.shared_bytes // 16) * 16
         inits = []
-        for name, b in self.barriers.items():
-            if ops.entry(b.kind).traits.hardware:
-                continue
+        for name, offset in layout.barriers.items():
+            b = self.barriers[name]
             stages = b.stages
             out.line(f"uint64_t* const {identifier(name)} = reinterpret_cast<uint64_t*>(smem + {offset});")
             init = self.target.format_phrase("init mbarrier", identifier(name) + (" + i" if stages > 1 else ""), b.warps.data)
             inits.append(f"for (int i = 0; i < {stages}; ++i) {init}" if stages > 1 else init)
-            offset += 8 * stages
         if self.queue is not None:
-            offset = -(-offset // 16) * 16
-            inits += queues.declare(self, self.queue, offset)
-            offset += self.queue.nbytes
-        columns = self.count_tensor_columns()
-        told_at = f"reinterpret_cast<uint32_t*>(smem + {offset})"  # where the first column is told
-        offset += 16 if columns else 0
-        limit = self.target.limits.shared_bytes
-        if offset > limit:
-            message = f"arrays and barriers take {offset} bytes of shared memory, a CTA has {limit}"
-            raise CuirError.of("L005", message, self.span(self.kernel), "use fewer stages or smaller tiles")
+            inits += queues.declare(self, self.queue, layout.queue)
         if inits or self.maps:
             with out.block("if (threadIdx.x == 0)"):
                 for m in self.maps.values():
@@ -214,15 +199,11 @@ class KernelPrinter(KernelContext):
             queues.prepare(self, self.queue)
         if inits:
             out.line(self.target.format_phrase("wait for cluster") if cluster else "__syncthreads();")
-        if columns:
-            out.line(self.target.format_phrase("allocate tensor memory", columns, told_at))
+        if layout.columns:
+            told_at = f"reinterpret_cast<uint32_t*>(smem + {layout.tensor_address})"  # where the first column is told
+            out.line(self.target.format_phrase("allocate tensor memory", layout.columns, told_at))
             out.line(self.target.format_phrase("read tensor memory's address", told_at))
-        return head, offset
-
-    def count_tensor_columns(self) -> int:
-        """Return the columns of tensor memory that the kernel allocates: a power of two, or none."""
-        ends = [a.offset + a.nbytes - TENSOR_MEMORY for a in self.shared.values() if a.offset >= TENSOR_MEMORY]
-        return max(LEAST_COLUMNS, 1 << (max(ends) // COLUMN_BYTES - 1).bit_length()) if ends else 0
+        return head, layout.nbytes
 
     # ---- roles
     def _emit_roles(self) -> None:
@@ -241,8 +222,8 @@ class KernelPrinter(KernelContext):
             else:
                 with out.block(head):
                     self._emit_group(members)
-        if columns := self.count_tensor_columns():
-            out.line(self.target.format_phrase("free tensor memory", columns))
+        if self.layout.columns:
+            out.line(self.target.format_phrase("free tensor memory", self.layout.columns))
         for op in self.kernel.body.block.ops:
             if isinstance(op, ClusterSync) and op.argument is not None:
                 out.line("// no CTA signals another that is done")

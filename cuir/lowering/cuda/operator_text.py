@@ -28,7 +28,7 @@ class Operation:
     near: bool = False  # i32 arithmetic that stays within 32 bits
     whole: bool = False  # the first operand is a whole number
     few: bool = False  # a scalar or one number a row: a branch for a rare case costs little
-    expensive: bool = False  # a choice for each element with a side of many instructions
+    computes_both: bool = False  # a choice whose sides are both computed
 
     def round_result(self, text: str) -> str:
         """Return a result rounded to the dtype.
@@ -234,7 +234,7 @@ def negation(cx: Operation, x: str) -> str:
 @text_of("ifexp", "where")
 def choose(cx: Operation, cond: str, x: str, y: str) -> str:
     """Emit a choice between two values."""
-    if cx.expensive and cx.result == F32:
+    if cx.computes_both:
         return f"cuir::select({strip(cond)}, {strip(x)}, {strip(y)})"
     return f"({cond} ? {x} : {y})"
 

@@ -139,14 +139,6 @@ class RoleScope(Scope):
         return tiles[::-1]
 
     # ---- lanes of a worker
-    def emit_join(self) -> None:
-        """Emit a barrier of the worker's lanes: work before it happens before work after it."""
-        if self.threads == 32:
-            self.out.line("__syncwarp();")
-        else:
-            assert isinstance(self.role, ops.Role)
-            self.out.line(f"cuir::bar_sync({self.kernel.worker_barrier(self.role)}, 128);")
-
     @property
     def exchange_area(self) -> str:
         """Address of the worker's shared memory for exchanges between its warps."""

@@ -18,13 +18,13 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.limits import count_pool_registers
 from ...syntax.types import BOOL, F32
-from ...text.diagnostics import CuirError
 from ..analyses.liveness import Liveness, find_peak, iterate_leaves
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile
 from ..ir.ir_walk import is_inlined, last
 from ..lowered import TileRegisters
+from ..select.join_ways import JOINED, ONE_LANE, UNJOINED
 from ..select.runs import list_run
 from ..select.ways import way_of
 from .context import KernelContext
@@ -68,8 +68,7 @@ def emit_unit_loop(role: RoleScope, op: ops.ForUnits) -> Iterator[None]:
     else:
         name, unit = out.temp("queue"), out.temp("unit")
         out.line(f"cuir::TileQueue{ctype(queue)} {name}(slots);\nint {unit}[{queue.words.data}];")
-        ahead = "take_ahead" if queue.ahead.data else "take_single"
-        take = f"{name}.{ahead}({unit})" if role.single else f"{name}.take({unit}, lane)"
+        take = TAKES[way_of(op)].format(queue=name, unit=unit, ahead="take_ahead" if queue.ahead.data else "take_single")
         if queue.spare.data < 0 and op is queue.loops[0]:
             head = "while (true)"
             lines = [*_emit_posting(role, queue), f"const int {t} = {take};", f"if ({t} >= tile_count) break;"]
@@ -121,6 +120,11 @@ def _emit_posting(role: RoleScope, queue: machine.Queue) -> list[str]:
     return [f"if ({' && '.join(tests)}) {{" if tests else "{", *(f"  {x}" for x in lines), "}"]
 
 
+TAKES = {  # of a work item, by the selected way
+    ONE_LANE: "{queue}.{ahead}({unit})",
+    JOINED: "{queue}.take({unit}, lane)",
+    UNJOINED: "cuir::take_unjoined({queue}, {unit}, lane)",
+}
 PRAGMAS = {"unrolled": "#pragma unroll", "rolled": "#pragma unroll 1", "nvcc's choice": None}  # of loops, by the selected way
 
 
@@ -228,8 +232,7 @@ class RolePrinter(RoleScope):
 
     def _emit_perform(self, op: ops.Perform, batch: Sequence[Operation]) -> None:
         printer = self.target.printer(op.op)
-        if printer is None:
-            raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` as a statement", self.span(op))
+        assert printer is not None, op.op
         for result in op.results:
             s = self.storage(result)
             if s.constant and s.count:

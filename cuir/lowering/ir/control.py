@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, UnitAttr
-from xdsl.ir import Attribute, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -29,6 +29,7 @@ from xdsl.traits import IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ...syntax.types import I32, TENSOR_MEMORY, DType, SharedLayout
+from ...text.source import Span
 from .ir_types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
 from .operand_access import all_operands, parse_operand, parse_operands, print_operands
 from .program_places import Places
@@ -545,6 +546,13 @@ class Kernel(_Named):
         ends = [a.offset + a.nbytes for a in layouts if a.offset < TENSOR_MEMORY]
         ends += [r.exchange.data + r.exchanged.data * r.workers.data for r in self.roles if r.exchange and r.exchanged]
         return max(ends, default=0)
+
+    def find_span(self, op: Operation) -> Span | None:
+        """Return the place in the program that an operation comes from, else that of the kernel, if it is known."""
+        if self.places is None:
+            return None
+        span = self.places.find(op)
+        return self.places.find(self) if span is None else span
 
     def declaration(self, symbol: str) -> Declaration:
         """Return the program's declaration of a tensor, shared array, barrier or number, by its name."""

@@ -38,6 +38,7 @@ from .evaluator_state import (
     share_bytes,
 )
 from .lane_order import LaneOrder, RoleLanes, analyse_role, defer_inlined, follow_effect
+from .machine_ops import queue_of
 
 Argument = torch.Tensor | int | float | bool
 Run = Callable[[Frame], Value]
@@ -307,12 +308,15 @@ class _Compiler:
 
     def units(self, op: ops.ForUnits) -> Step:
         units, number, read_words = self.place(op.units), self.place(op.turn), make_word_reader(self, op)
+        follows = self.role is not None and self.role.threads > 1 and queue_of(op) is not None  # all lanes read the slot
 
         def turns(r: Frame) -> Iterator[None]:
             for t in r[units].sequence():
                 r[number] = t
                 if read_words is not None:
                     read_words(r, t)
+                if follows:
+                    r[0].lanes.unsynced = op
                 yield
 
         return self.turns(op, turns)

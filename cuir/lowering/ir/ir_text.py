@@ -21,7 +21,7 @@ from xdsl.utils.lexer import Span as TextSpan
 
 from ...text.diagnostics import CuirError
 from ...text.source import Source, Span
-from . import machine_ops, machine_tiles, ops, row_parts, synchronisation
+from . import exchanges, machine_ops, machine_tiles, ops, row_parts, synchronisation
 from . import machine_ops as machine
 from .ir_types import TYPES
 from .ops import Kernel
@@ -42,6 +42,7 @@ def dialect() -> Dialect:
             *row_parts.OPERATIONS,
             *machine_ops.WARP_OPERATIONS,
             *synchronisation.OPERATIONS,
+            *exchanges.OPERATIONS,
         ],
         list(TYPES),
     )

@@ -184,7 +184,8 @@ class LaneOrder:
     def __init__(self, threads: int, meetings: dict[object, bool]) -> None:
         self.threads, self.meetings = threads, meetings
         self.pending: dict[Memory, list[Touch]] = {}
-        self.unsynced: Touch | None = None  # the last access of lanes since those of a warp met
+        self.unsynced: Operation | None = None  # the last one with an access of lanes since those of a warp met
+        self.exchanged = ""  # what warps have done with the parts of columns since they last met: "given" or "taken"
         self.flights: dict[str, list[list[Touch]]] = {}  # by group of engines, in the order of issue
         self.unfenced: list[Touch] = []  # reads of arrays that an engine refills, since the last fence
 
@@ -223,6 +224,8 @@ class LaneOrder:
     def join(self, warps: bool) -> None:
         """Let the lanes of each warp meet, or those of the worker."""
         self.unsynced = None
+        if not warps:
+            self.exchanged = ""
         if not self.pending:
             return
         if warps and self.threads > LANES:
@@ -257,10 +260,26 @@ class LaneOrder:
                 t.in_flight = False
         self.flights[group] = flights[max(0, done) :]
 
+    def give_columns(self) -> None:
+        """Write parts of columns. Raises Fault if another warp may still read or write those before."""
+        if self.exchanged:
+            raise Fault("another warp may still need the parts of columns that were exchanged before, and no join orders the two")
+        self.exchanged = "given"
+
+    def take_columns(self) -> None:
+        """Read parts of columns. Raises Fault if another warp may still write them."""
+        if self.exchanged == "given":
+            raise Fault("another warp may not have given its part of the columns yet, and no join orders the two")
+        self.exchanged = "taken"
+
+    def check_met(self) -> None:
+        """Raise Fault if the lanes of a warp have not met since their last access."""
+        if self.unsynced is not None:
+            raise Fault(f"a lane arrives before the lanes of its warp have met after {_describe(self.unsynced)}")
+
     def arrive(self) -> None:
         """Release the accesses so far. Raises Fault if lanes of a warp have not met."""
-        if self.unsynced is not None:
-            raise Fault(f"a lane arrives before the lanes of its warp have met after {_describe(self.unsynced.op)}")
+        self.check_met()
         for t in self.unfenced:
             t.memory.released.append(t)  # type: ignore[union-attr]
         self.unfenced.clear()
@@ -352,7 +371,7 @@ def _follow_synchronisation(op: ops.Perform) -> tuple[Follow | None, Follow | No
     if effects.joins or (effects.waits and effects.arrives):
         return lambda r: r[0].lanes.join(warps=False), None
     if effects.arrives and not op.kind.hardware:
-        return _release if effects.expects is None else lambda r: r[0].lanes.arrive(), None
+        return lambda r: r[0].lanes.arrive(), None
     if effects.fences:
         return lambda r: r[0].lanes.fence(), None
     if effects.commits:
@@ -362,12 +381,6 @@ def _follow_synchronisation(op: ops.Perform) -> tuple[Follow | None, Follow | No
         drains, left = effects.drains, int(op.const("pending", op.const("n", 0)))
         return None, lambda r: r[0].lanes.drain(drains, left)
     return None, None
-
-
-def _release(r: Frame) -> None:
-    lanes: LaneOrder = r[0].lanes
-    lanes.join(warps=True)  # an arrival of a warp's lanes joins them
-    lanes.arrive()
 
 
 def _follow_accesses(op: ops.Perform, places: dict[str, int], role: RoleLanes) -> Follow | None:
@@ -396,7 +409,7 @@ def _follow_accesses(op: ops.Perform, places: dict[str, int], role: RoleLanes) -
         elif name in role.written:
             steps.append(lambda r, make=make: r[0].lanes.add(make(r)))  # type: ignore[misc]
         if in_lanes and name in role.changed:
-            steps.append(lambda r, make=make: setattr(r[0].lanes, "unsynced", make(r)))  # type: ignore[misc]
+            steps.append(lambda r: setattr(r[0].lanes, "unsynced", op))
     if effects.group and role.threads > 1:
         steps.append(functools.partial(_issue, effects.group, touches_of_group))
     if len(steps) == 1:

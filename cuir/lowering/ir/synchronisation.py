@@ -27,6 +27,8 @@ Meeting = Literal["worker", "warps", "none"]
 ONE_LANE = "one lane runs the role"
 OWN_ROWS = "each warp accesses its own rows alone"
 SAME_LANES = "the same lanes write the same elements"
+UNTOUCHED = "no lane has accessed the memory since the lanes met"
+LATER = "the lanes meet before they read what was copied"
 ARRIVAL_OF_WARPS = "each warp arrives for itself"
 ALL_AWAITED = "each signal is awaited before its CTA exits"
 
@@ -140,10 +142,12 @@ OPERATIONS: list[type[Operation]] = [Join, ProxyFence, ClusterSync]
 __all__ = [
     "ALL_AWAITED",
     "ARRIVAL_OF_WARPS",
+    "LATER",
     "ONE_LANE",
     "OPERATIONS",
     "OWN_ROWS",
     "SAME_LANES",
+    "UNTOUCHED",
     "ClusterSync",
     "Join",
     "Meeting",

@@ -3,9 +3,10 @@
 The threads of a worker join before a thread accesses memory that another has accessed. If no warp accesses another's
 rows, only the lanes of a warp join.
 
-Lanes also join around what one lane does for all: stores of scalars, bulk copies and stores, waits for these. Each warp
-joins before it announces bytes. A proxy fence precedes the arrivals that `analyses/arrivals.py` names. Without this pass
-the kernel has no synchronisation within workers, and its results are undefined.
+Lanes also join around what one lane does for all: stores of scalars, copies and stores of
+the engine, waits for these. Each warp joins before it arrives at an mbarrier or gives a queue's slot back, and all
+warps around their exchange of columns. A proxy fence precedes the arrivals that `analyses/arrivals.py` names. Without
+this pass results are undefined.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from ..analyses.arrivals import awaits_all_signals, find_fenced_arrivals
 from ..analyses.memory import iterate_accesses, iterate_evaluated
 from ..analyses.stores import stores_by_warps
 from ..analyses.uniformity import runs_on_one_lane
-from ..analyses.warp_sync import find_warp_syncs, is_scalar_store
+from ..analyses.warp_sync import COPIES, find_warp_syncs, is_scalar_store
 from ..ir import ops
+from ..ir.exchanges import ReleaseSlot, TakeColumns
 from ..ir.ir_walk import every, unmark
 from ..ir.synchronisation import (
     ALL_AWAITED,
     ARRIVAL_OF_WARPS,
+    LATER,
     ONE_LANE,
     OWN_ROWS,
     SAME_LANES,
+    UNTOUCHED,
     Join,
     ProxyFence,
     cluster_sync,
@@ -57,6 +61,12 @@ def _insert_into_role(role: ops.Role) -> None:
             return join("none", ONE_LANE)
         return join("warps", OWN_ROWS) if by_warps and isinstance(op, ops.Perform) and _is_bulk_store(op) else join("worker")
 
+    def make_arrival_join() -> Join:
+        """Return the join before an arrival, for which each warp arrives."""
+        if one_lane:
+            return join("none", ONE_LANE)
+        return join("worker") if role.threads.data == 32 else join("warps", ARRIVAL_OF_WARPS)
+
     for op in list(every(role)):
         if op in syncs.inside:
             _compute_before(op)
@@ -66,11 +76,20 @@ def _insert_into_role(role: ops.Role) -> None:
             _insert_before_run(op, join("warps", OWN_ROWS))
         elif op in syncs.elided:
             _insert_before_run(op, join("none", SAME_LANES))
+        elif op in syncs.untouched:
+            before(op, join("none", UNTOUCHED))
+        if isinstance(op, TakeColumns):  # another exchange may follow, in the same memory
+            before(op, join("worker"))
+            _after(op, join("worker"))
+        if isinstance(op, ReleaseSlot):
+            before(op, make_arrival_join())
         if not isinstance(op, ops.Perform):
             continue
         effects = op.entry.effects
         if by_warps and _is_bulk_store(op):
             op.properties["consts"] = DictionaryAttr({**op.consts.data, "by_warps": BoolAttr.from_bool(True)})
+        if effects.drains == COPIES:
+            _after(op, join("none", LATER))
         if is_scalar_store(op):
             before(op, make_join(op))
             if any(a.writes and isinstance(a.array, ops.Shared) for a in iterate_accesses(op)):
@@ -81,12 +100,8 @@ def _insert_into_role(role: ops.Role) -> None:
             before(op, make_join(op))
         if op in fenced:
             before(op, ProxyFence())
-        if effects.expects:
-            before(op, join("none", ONE_LANE) if one_lane else _make_join_of_warps(role))
-
-
-def _make_join_of_warps(role: ops.Role) -> Join:
-    return join("worker") if role.threads.data == 32 else join("warps", ARRIVAL_OF_WARPS)
+        if effects.arrives and not op.kind.hardware and not effects.completes:
+            before(op, make_arrival_join())
 
 
 def _is_bulk_store(op: ops.Perform) -> bool:

@@ -39,6 +39,7 @@ from . import (
     select_instructions,
     share_reciprocals,
     simplify,
+    split_exchanges,
     split_row_bias,
     wait_before_copy,
 )
@@ -107,6 +108,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(pin_waits, "keep exponentials ahead of the wait that follows"),
     Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
     Pass(wait_before_copy, "wait for a product in flight before its registers are copied", needed=True),
+    Pass(split_exchanges, "split what warps exchange into steps, between which lanes meet", needed=True),
     Pass(insert_synchronisation, "insert joins of lanes, proxy fences and the cluster's last sync"),
     Pass(select_instructions, "select how the target does loads, stores, products and loops", needed=True),
 )

@@ -10,9 +10,10 @@ from xdsl.ir import Operation
 from ...text.source import Span
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.exchanges import GiveColumns
 from ..ir.ir_walk import every
 from .runs import count_run
-from .ways import Selection, find_selection
+from .ways import CHOICE, Selection, find_selection
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,18 @@ def explain_kernel(kernel: ops.Kernel, find_span: Callable[[Operation], Span]) -
     """
     roles = dict[tuple[Span, str, Selection], dict[str, None]]()
     for role, op in _walk(kernel):
-        selection = Selection("", op.text.data) if isinstance(op, machine.Note) else find_selection(op)
-        if selection is not None:
+        for selection in _list_selections(op):
             if (count := count_run(op)) > 1:
                 selection = replace(selection, because=f"{selection.because}; {count} in a row are issued together")
             roles.setdefault((find_span(op), _name_operation(op), selection), {}).update({role: None} if role else {})
     choices = [Choice(span, tuple(names), operation, selection) for (span, operation, selection), names in roles.items()]
     return sorted(choices, key=lambda c: (c.span.source.name, c.span.line, c.span.column))
+
+
+def _list_selections(op: Operation) -> list[Selection]:
+    if isinstance(op, machine.Note):
+        return [Selection("", op.text.data)]
+    return [s for part in ("", CHOICE) if (s := find_selection(op, part)) is not None]
 
 
 def _walk(kernel: ops.Kernel) -> Iterator[tuple[str, Operation]]:
@@ -73,4 +79,4 @@ def _name_operation(op: Operation) -> str:
         return ""
     if isinstance(op, ops.Perform):
         return "X[i]" if op.kind.indexed else op.entry.written
-    return op.entry.written if isinstance(op, ops.Apply) else op.name.removeprefix("tile.")
+    return op.entry.written if isinstance(op, (ops.Apply, GiveColumns)) else op.name.removeprefix("tile.")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...syntax.types import DType
+from ..analyses.memory import array_of
+from ..analyses.stores import is_panelled
 from ..ir import ops
 from ..ir.ir_types import SharedT, TileT
 from .role_facts import RoleFacts
+from .ways import Verdict, fits, misfits
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Product:
 
     @property
     def right(self) -> TileT | SharedT:
-        """Type of the right operand, which printers refuse in registers."""
+        """Type of the right operand."""
         t = self.op.arg("b").type
         assert isinstance(t, (TileT, SharedT))
         return t
@@ -63,8 +66,25 @@ class Product:
         assert isinstance(t, TileT)
         return t.shape[1]
 
+    def judge_operands(self) -> Verdict:
+        """Return the verdict on products whose lanes load operands from shared memory, the right one always."""
+        if isinstance(self.right, TileT):
+            return misfits("a register tile as the right operand of mma", hint="store it to shared memory and give its view")
+        if reason := check_panels(self.op):
+            return misfits(reason)
+        if isinstance(self.left, SharedT) and self.left.transposed.data:
+            return misfits("a transposed left operand of mma")
+        return fits(self.describe())
+
     def describe(self) -> str:
         """Return where the operands lie."""
         a, b = self.elements
         left = f"{a.name} in {'registers' if self.in_registers else 'shared memory'}"
         return f"{left} by {b.name} that {'lie column by column' if self.by_columns else 'lie row by row'}"
+
+
+def check_panels(op: ops.Perform) -> str:
+    """Return why a product cannot read its operands in shared memory, "" if it can."""
+    places = [op.arg(name) for name in ("a", "b")]
+    whole = all(is_panelled(array) for v in places if isinstance(v.type, SharedT) and isinstance(array := array_of(v), ops.Shared))
+    return "" if whole else "an operand in shared memory whose rows are no whole panels"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...ops.limits import TARGETS, Target, count_pool_registers
+from ..analyses import Facts
 from ..analyses.liveness import Liveness
 from ..analyses.uniformity import runs_on_one_lane
 from ..ir import machine_ops as machine
@@ -14,10 +15,11 @@ from ..ir import ops
 
 @dataclass(frozen=True)
 class RoleFacts:
-    """A role of a kernel, or the warp that hands out units of work."""
+    """A role of a kernel, or the warp that hands out units of work; `values` are facts about the kernel's values."""
 
     kernel: ops.Kernel
     role: ops.Role | machine.Queue
+    values: Facts
 
     @property
     def limits(self) -> Target:

@@ -10,30 +10,47 @@ from xdsl.ir import Operation
 
 from ...ops.base import PRODUCTS
 from ...ops.limits import TARGETS
+from ...ops.tensor_memory import QUEUE
+from ...text.diagnostics import CuirError
+from ..analyses import Facts
 from ..analyses.memory import iterate_accesses
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.exchanges import GiveColumns
 from ..ir.ir_types import TensorT, TileT
 from ..ir.ir_walk import every
-from . import loop_ways, move_ways, tile_ways
+from ..ir.synchronisation import Join
+from . import join_ways, loop_ways, move_ways, reduction_ways, tile_ways
+from .frame_layout import lay_out_frame
+from .hardware_barriers import number_barriers
+from .join_ways import is_arrival, reads_queue
 from .loop_ways import Turns
 from .move_ways import Move
+from .place_checks import find_misplaced
 from .product_ways import Product
 from .role_facts import RoleFacts
 from .runs import record_run
 from .tile_ways import is_computed_in_fours
-from .ways import Decide, Ways, choose
+from .ways import CHOICE, Decide, NoWay, Selection, Ways, choose
 
-COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS)  # behind the ways of a target
-PRODUCT_STEPS = {None: "multiply", PRODUCTS: "multiply asynchronously"}  # by the group of a product's effects
+COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS, reduction_ways.WAYS, join_ways.WAYS)  # behind the ways of a target
+PRODUCT_STEPS = {None: "multiply", PRODUCTS: "multiply asynchronously", QUEUE: "multiply into tensor memory"}  # by a product's group
+PARTS = {"choose": CHOICE}  # of steps that are no operation's only one
 Subject = tuple[str, tuple[object, ...]]  # the name of a step, and the arguments of its ways
 
 
 class HasWays(Protocol):
-    """A target, whose `lineage` begins with it and ends with the oldest target that it extends."""
+    """A target, whose `lineage` begins with it and ends with the oldest target that it extends.
+
+    `printer` and `text` return the code of a primitive as a statement and in an expression, None if there is none.
+    """
 
     @property
     def ways(self) -> Ways: ...
+
+    def printer(self, name: str) -> object: ...
+
+    def text(self, name: str) -> object: ...
 
     @property
     def lineage(self) -> Sequence[HasWays]: ...
@@ -54,8 +71,13 @@ def list_ways(target: HasWays, step: str) -> list[tuple[str, Decide]]:
 
 
 def select(kernel: ops.Kernel, target: HasWays) -> None:
-    """Record a way on each operation that has several."""
+    """Record a way on each operation that has several, and the numbers of hardware barriers.
+
+    Raises: CuirError L001 to L005 for what the target cannot do.
+    """
     ways: dict[str, list[tuple[str, Decide]]] = {}
+    for op in every(kernel):
+        _check(kernel, op, target)
     for facts in _list_roles(kernel):
         for op in every(facts.role):
             for find in SUBJECTS:
@@ -64,14 +86,50 @@ def select(kernel: ops.Kernel, target: HasWays) -> None:
                     if step not in ways:
                         ways[step] = list_ways(target, step)
                     if ways[step]:
-                        choose(ways[step], *subject).record(op)
+                        _choose(kernel, op, ways[step], subject).record(op, PARTS.get(step, ""))
             record_run(op)
+    limits = TARGETS[kernel.arch.data]
+    if (beyond := number_barriers(kernel, limits.named_barriers)) is not None:
+        message = (
+            f"the kernel needs more than the {limits.named_barriers - 1} hardware barriers that a CTA has for named barriers "
+            "and joins of workers"
+        )
+        raise CuirError.of("L004", message, kernel.find_span(beyond), "use fewer named barriers or stages")
+    if (total := lay_out_frame(kernel).nbytes) > limits.shared_bytes:
+        message = f"arrays and barriers take {total} bytes of shared memory, a CTA has {limits.shared_bytes}"
+        raise CuirError.of("L005", message, kernel.find_span(kernel), "use fewer stages or smaller tiles")
+
+
+def _choose(kernel: ops.Kernel, op: Operation, ways: Sequence[tuple[str, Decide]], subject: Sequence[object]) -> Selection:
+    """Return the first way that fits. Raises CuirError with the verdict on the last way if none does."""
+    try:
+        return choose(ways, *subject)
+    except NoWay as error:
+        if error.verdict is None:
+            raise
+        _, because, code, hint = error.verdict
+        raise _refuse(kernel, op, because, hint) if code == "L002" else CuirError.of(code, because, kernel.find_span(op), hint) from None
+
+
+def _check(kernel: ops.Kernel, op: Operation, target: HasWays) -> None:
+    """Raise CuirError L001 for a primitive without code, and L002 for a place that cannot be addressed."""
+    if isinstance(op, ops.Perform) and target.printer(op.op) is None:
+        raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` as a statement", kernel.find_span(op))
+    if isinstance(op, ops.Apply) and not op.kind.index_of and target.text(op.op) is None and target.printer(op.op) is None:
+        raise CuirError.of("L001", f"the lowering has no meaning for `{op.entry.written}` here", kernel.find_span(op))
+    if (misplaced := find_misplaced(op)) is not None:
+        raise _refuse(kernel, misplaced.op, misplaced.because, misplaced.hint)
+
+
+def _refuse(kernel: ops.Kernel, op: Operation, because: str, hint: str) -> CuirError:
+    return CuirError.of("L002", f"the lowering cannot do this yet: {because}", kernel.find_span(op), hint or None)
 
 
 def _list_roles(kernel: ops.Kernel) -> Iterator[RoleFacts]:
+    values = Facts(kernel)
     for op in kernel.body.block.ops:
         if isinstance(op, (ops.Role, machine.Queue)):
-            yield RoleFacts(kernel, op)
+            yield RoleFacts(kernel, op, values)
 
 
 # ---- what is chosen of an operation
@@ -108,12 +166,37 @@ def _find_engine_work(op: Operation, role: RoleFacts) -> Subject | None:
     if effects.group == "cp_async":
         return "copy by threads", (op, role)
     if "bulk_store" in (effects.group, effects.drains):
-        return "store by the engine", (op,)
-    return ("copy by the engine", (op,)) if effects.completes and effects.accesses else None
+        return "store by the engine", (op, role)
+    if effects.group == PRODUCTS:
+        return "load from tensor memory", (op, role)
+    return ("copy by the engine", (op, role)) if effects.completes and effects.accesses else None
 
 
 def _find_tile(op: Operation, role: RoleFacts) -> Subject | None:
     return ("tile", (op,)) if is_computed_in_fours(op) else None
+
+
+def _find_choice(op: Operation, role: RoleFacts) -> Subject | None:
+    """Return a choice for each element: those of scalars, and of one number a row, are all done alike."""
+    t = op.result.type if isinstance(op, ops.Apply) and op.kind.chooses else None
+    return ("choose", (op,)) if isinstance(t, TileT) and t.layout.varies_by_column else None
+
+
+def _find_reduction(op: Operation, role: RoleFacts) -> Subject | None:
+    if isinstance(op, GiveColumns):
+        return "reduce columns", (op, role)
+    if not isinstance(op, ops.Apply) or not (op.kind.reduction or op.kind.column_reduction):
+        return None
+    return "reduce rows" if op.kind.reduction else "reduce columns", (op, role)
+
+
+def _find_join(op: Operation, role: RoleFacts) -> Subject | None:
+    """Return a join, or what a warp does for which its lanes join: an arrival, a take of a work item."""
+    if isinstance(op, Join):
+        return "join", (op, role)
+    if reads_queue(op):
+        return "take a work item", (op, role)
+    return ("arrive", (op, role)) if is_arrival(op) else None
 
 
 SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
@@ -122,4 +205,7 @@ SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
     _find_move,
     _find_engine_work,
     _find_tile,
+    _find_choice,
+    _find_reduction,
+    _find_join,
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
+from ...syntax.types import F32
 from ..ir import ops
-from ..ir.ir_types import TileT
+from ..ir.ir_types import TileT, dtype_of
 from ..ir.ir_walk import is_inlined
 from ..ir.machine_tiles import ByReciprocal, SharedTanh, can_share
 from .ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
+BRANCH_COST_THRESHOLD = 10  # instructions of one side of a choice from which on nvcc would branch around it
+BOTH_SIDES = "both sides"
 Site = ByReciprocal | SharedTanh | ops.Apply
 
 
@@ -66,3 +69,27 @@ def compute_fours(op: Operation) -> Verdict:
     angles = sum(isinstance(site, ops.Apply) for site in sites)
     shared = [f"{n} {name}" for n, name in ((len(sites) - angles, "shared reciprocals"), (angles, "functions of angles")) if n]
     return fits(f"four neighbours of a row have {' and '.join(shared)}")
+
+
+# ---- a choice between two elements
+@WAYS.way("choose", BOTH_SIDES)
+def compute_both(op: ops.Apply) -> Verdict | None:
+    """Compute both sides, and select by a function that nvcc does not see through."""
+    if dtype_of(op.result) != F32:
+        return None
+    cost = max(estimate_cost(a) for a in op.arguments[1:])
+    if cost < BRANCH_COST_THRESHOLD:
+        return misfits(f"a side takes {cost} instructions, and from {BRANCH_COST_THRESHOLD} on nvcc would branch around it")
+    return fits(f"a side takes {cost} instructions, and nvcc would branch around it for each element")
+
+
+@WAYS.way("choose", "conditional")
+def choose_element(op: ops.Apply) -> Verdict:
+    """Leave the choice to nvcc."""
+    return fits("both sides are cheap" if dtype_of(op.result) == F32 else f"elements are {dtype_of(op.result).name}")
+
+
+def estimate_cost(value: SSAValue) -> int:
+    """Estimate the instructions that a value takes where it is read."""
+    op = value.owner
+    return op.kind.cost + sum(map(estimate_cost, op.arguments)) if is_inlined(value) and isinstance(op, ops.Apply) else 0

@@ -10,13 +10,19 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Operation
 
 CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of an operation
+CHOICE = "choice_"  # before these names: how a choice between two elements is computed, in whatever loop it stands
 
 
 class Verdict(NamedTuple):
-    """Verdict on whether a way fits an operation, with the property that decides it."""
+    """Verdict on whether a way fits an operation, with the property that decides it.
+
+    `code` and `hint` are those of the error if no other way fits.
+    """
 
     fits: bool
     because: str
+    code: str = "L002"
+    hint: str = ""
 
 
 def fits(because: str) -> Verdict:
@@ -24,9 +30,17 @@ def fits(because: str) -> Verdict:
     return Verdict(True, because)
 
 
-def misfits(because: str) -> Verdict:
+def misfits(because: str, code: str = "L002", hint: str = "") -> Verdict:
     """Return the verdict of a way that does not fit, although it does the same for similar operations."""
-    return Verdict(False, because)
+    return Verdict(False, because, code, hint)
+
+
+class NoWay(LookupError):
+    """No way fits: the verdict on the last one, the most general, says why."""
+
+    def __init__(self, rejected: Sequence[str], verdict: Verdict | None) -> None:
+        super().__init__(f"no way fits: {'; '.join(rejected)}")
+        self.verdict = verdict
 
 
 Decide = Callable[..., Verdict | None]  # of a step's subject; None: the way is for operations of another kind
@@ -53,6 +67,16 @@ class Ways:
 
         return register
 
+    @classmethod
+    def join(cls, *families: Ways) -> Ways:
+        """Return the ways of several families, those of the first one first."""
+        result = cls()
+        for family in families:
+            for step, ways in family.steps.items():
+                for name, decide in ways.items():
+                    result.way(step, name)(decide)
+        return result
+
     def list_ways(self, step: str) -> list[tuple[str, Decide]]:
         """Return the ways of a step, by name."""
         return list(self.steps.get(step, {}).items())
@@ -66,43 +90,44 @@ class Selection:
     because: str
     rejected: tuple[str, ...] = ()
 
-    def record(self, op: Operation) -> None:
-        """Record the choice on an operation, in place of an earlier one."""
-        op.attributes[CHOSEN] = StringAttr(self.way)
-        op.attributes[BECAUSE] = StringAttr(self.because)
-        op.attributes.pop(REJECTED, None)
+    def record(self, op: Operation, part: str = "") -> None:
+        """Record the choice on an operation, in place of an earlier one of this part of its work."""
+        op.attributes[part + CHOSEN] = StringAttr(self.way)
+        op.attributes[part + BECAUSE] = StringAttr(self.because)
+        op.attributes.pop(part + REJECTED, None)
         if self.rejected:
-            op.attributes[REJECTED] = ArrayAttr([StringAttr(text) for text in self.rejected])
+            op.attributes[part + REJECTED] = ArrayAttr([StringAttr(text) for text in self.rejected])
 
 
 def choose(ways: Sequence[tuple[str, Decide]], *subject: object) -> Selection:
     """Return the first way that fits.
 
-    Raises: LookupError if none does.
+    Raises: NoWay if none does.
     """
-    rejected = list[str]()
+    rejected, last = list[str](), None
     for name, decide in ways:
         verdict = decide(*subject)
         if verdict is None:
             continue
         if verdict.fits:
             return Selection(name, verdict.because, tuple(rejected))
+        last = verdict
         rejected.append(f"{name}: {verdict.because}")
-    raise LookupError(f"no way fits: {'; '.join(rejected)}")
+    raise NoWay(rejected, last)
 
 
-def find_selection(op: Operation) -> Selection | None:
+def find_selection(op: Operation, part: str = "") -> Selection | None:
     """Return the choice that is recorded on an operation, or None."""
-    way, because, rejected = (op.attributes.get(name) for name in (CHOSEN, BECAUSE, REJECTED))
+    way, because, rejected = (op.attributes.get(part + name) for name in (CHOSEN, BECAUSE, REJECTED))
     if not isinstance(way, StringAttr) or not isinstance(because, StringAttr):
         return None
     texts = tuple(t.data for t in rejected.data if isinstance(t, StringAttr)) if isinstance(rejected, ArrayAttr) else ()
     return Selection(way.data, because.data, texts)
 
 
-def is_selected(op: Operation, way: str) -> bool:
+def is_selected(op: Operation, way: str, part: str = "") -> bool:
     """Return whether a way was chosen for an operation."""
-    chosen = op.attributes.get(CHOSEN)
+    chosen = op.attributes.get(part + CHOSEN)
     return isinstance(chosen, StringAttr) and chosen.data == way
 
 

@@ -12,12 +12,11 @@ import pytest
 from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.analyses import Facts
-from cuir.lowering.compiler import print_kernel
 from cuir.lowering.cuda.frame import KernelPrinter
-from cuir.lowering.passes import insert_synchronisation
+from cuir.lowering.passes import insert_synchronisation, select_instructions
 from cuir.syntax.parser import parse
 from tests.lowering.host import GXX, on_cpu
-from tests.lowering.tile_ir import clean, kernel_of, program, role
+from tests.lowering.tile_ir import clean, program
 
 HEAD = """
 @kernel(arch="sm_90a")
@@ -33,6 +32,7 @@ def print_role(body: str) -> str:
     checked = program(HEAD + "".join(f"        {line}\n" for line in body.split("\n")))
     kernel = clean(checked)
     insert_synchronisation.run(kernel)
+    select_instructions.run(kernel)
     source = KernelPrinter(kernel, Facts(kernel), frozenset()).emit().source
     return source[source.index("// ---- role one") :]
 
@@ -64,35 +64,6 @@ def test_indices_are_read_where_the_program_reads_them() -> None:
     assert text.count("cuir::gather(I,") == 1  # of a tensor that nobody writes one read will do
     text = print_role("y = X[I[rows(64)], cols(64)]\nstore(Y[0:64, :], y)")
     assert re.search(r"cuir::gather\(X, true, cuir::gather\(I, true", text)  # a read of a read is one loop
-
-
-# ---- IR texts
-SYNCHRONISED = """\
-tile.join warps because "each warp accesses its own rows alone"
-%q = tile.apply "*"(%n, %n) : !tile.scalar<i32>
-tile.for %i = %0 to %q {
-tile.join worker
-%e = tile.at %Y[%i, %0] : !tile.element<f32, 0, 0>
-tile.perform "store"(place: %e, tile: %s) attributes {selected = "one lane", because = "-"}
-tile.yield()
-} attributes {selected = "rolled", because = "-"}"""
-PRINTED = """\
-// ---- role all
-  __syncwarp();
-  const int q = cuir::mul(n, n);
-#pragma unroll 1
-  for (int i = 0; i < q; ++i) {
-    cuir::bar_sync(1, 128);
-    if (threadIdx.x % 128 == 0) Y[i * Y_stride0 + 0] = s;
-  }
-}
-"""
-
-
-def test_operations_are_printed_as_the_ir_has_them() -> None:
-    """Joins, ways and marks are in the text; nothing is added, and without places there are no comments of lines."""
-    source = print_kernel(kernel_of(role(*SYNCHRONISED.split("\n")))).source
-    assert source[source.index("// ---- role") :] == PRINTED
 
 
 # ---- loops

@@ -16,6 +16,7 @@ from cuir.lowering.analyses.uniformity import runs_on_one_lane
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.evaluator_state import Fault
+from cuir.lowering.ir.exchanges import ReleaseSlot
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.lane_order import find_holders
@@ -26,6 +27,7 @@ from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.validate import Lowering, random_arguments
 from cuir.syntax.parser import parse
 from tests.lowering.ir import cases
+from tests.lowering.kernels import queues
 from tests.lowering.tile_ir import clean, kernel_of, program, role
 from tests.strategies.selection import examples
 from tests.strategies.typed import Case, arguments, kernels
@@ -147,6 +149,8 @@ SETTINGS: dict[str, tuple[str, list[str], dict[str, int]]] = {
     ),
     "a scalar": ("", ["store(s[63, 0], 1.0)", "store(Z[0:64, :], load(s))"], {"tile.join worker": 2}),
     "bytes that are announced": ("", ["store(s, cast(x, f32))", "full.expect(0)"], {"tile.join warps": 1}),
+    "an arrival of each warp": ("", ["store(s, cast(x, f32))", "full.arrive()"], {"tile.join warps": 1}),
+    "columns over warps": ("", ["store(Z[v, cols(64)], col_sum(cast(x, f32)))"], {"tile.join worker": 2}),
 }
 
 
@@ -200,6 +204,18 @@ def test_copies_of_threads_land_for_all_lanes_after_a_join() -> None:
     assert missed - {op.location.line.data for op in undetected}  # type: ignore[union-attr]
 
 
+def test_a_slot_of_a_queue_that_is_given_back_too_early_shows() -> None:
+    checked = queues()[0]
+    kernel = build(checked)
+    optimise(kernel)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200}) | {"n": 2}
+    assert not run_lanes(kernel, dict(inputs))
+    joins = [join for op in every(kernel) if isinstance(op, ReleaseSlot) and isinstance(join := op.prev_op, Join)]
+    assert [join.lanes.data for join in joins] == ["none", "warps"]
+    joins[1].detach()
+    assert "before the lanes of its warp have met after `tile.for_units`" in run_lanes(kernel, dict(inputs))
+
+
 def test_a_signal_to_a_cta_that_has_exited_shows() -> None:
     case = cases.case("expert cluster f16")
     kernel = case.built.clone()
@@ -215,7 +231,7 @@ def test_validation_names_what_a_program_without_synchronisation_lacks() -> None
     for without, verdict in (((), "same"), (("insert_synchronisation",), "fails")):
         stages = list(Lowering(case.checked, without).stages(case.arguments))
         assert stages[-1].outcome is not None and stages[-1].outcome.verdict == verdict
-    assert stages[-1].name == "run_lanes" and "`store` in line" in stages[-1].outcome.error
+    assert stages[-1].name == "run_lanes" and "before the lanes of its warp have met" in stages[-1].outcome.error
 
 
 @pytest.mark.sweep

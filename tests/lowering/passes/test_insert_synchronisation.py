@@ -7,6 +7,7 @@ import pytest
 from cuir.lowering.analyses.memory import array_of
 from cuir.lowering.cuda import print_scope, role
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.exchanges import GiveColumns, TakeColumns
 from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every, mark
 from cuir.lowering.ir.synchronisation import ClusterSync, Join, Synchronisation
@@ -38,11 +39,14 @@ def list_around(*lines: str) -> list[str]:
             result.append(f"{op.lanes.data}: {op.argument.data}" if op.argument else op.lanes.data)
         elif isinstance(op, Synchronisation):
             result.append(op.name)
+        elif isinstance(op, (GiveColumns, TakeColumns)):
+            result.append("give" if isinstance(op, GiveColumns) else "take")
         elif isinstance(op, ops.Perform) and not (op.op == "load" and isinstance(array_of(op.arg("view")), ops.Tensor)):
             result.append(op.op)
     return result
 
 
+ARRIVAL = "warps: each warp arrives for itself"
 OWN, SAME = "warps: each warp accesses its own rows alone", "none: the same lanes write the same elements"
 
 
@@ -58,10 +62,21 @@ OWN, SAME = "warps: each warp accesses its own rows alone", "none: the same lane
             ["store(a, x)", "fence_async()", "store_async(a, Y[0:64, :])", "store_wait()"],
             ["store", "fence_async", OWN, "store_async", "store_wait", OWN],
         ),
-        (["full.expect(nbytes(a))", "full.wait(0)"], ["warps: each warp arrives for itself", "mbarrier.expect", "mbarrier.wait"]),
+        (["full.expect(nbytes(a))", "full.wait(0)"], [ARRIVAL, "mbarrier.expect", "mbarrier.wait"]),
+        (["store(Y[3, cols(64)], col_sum(x))"], ["give", "worker", "take", "worker", "store"]),
         (
             ["full.wait(0)", "y = load(a)", "free.arrive()", "free.wait(0)", "copy_async(X[0:64, :], a, full)", "store(Y[0:64, :], y)"],
-            ["mbarrier.wait", "load", "tile.proxy_fence", "mbarrier.arrive", "mbarrier.wait", "worker", "copy_async.bulk", "store"],
+            [
+                "mbarrier.wait",
+                "load",
+                "tile.proxy_fence",
+                ARRIVAL,
+                "mbarrier.arrive",
+                "mbarrier.wait",
+                "worker",
+                "copy_async.bulk",
+                "store",
+            ],
         ),
         (
             ["full.wait(0)", "copy_async(X[0:64, :], a, full)", "copy_async(X[0:64, :], a, full)"],

@@ -22,6 +22,7 @@ def test_choices_stand_in_the_order_of_lines() -> None:
     assert choices == [
         (6, "for", "rolled", ("first",)),
         (7, "load", "elements", ("first",)),
+        (7, "join", "__syncwarp", ("first",)),
         (7, "store", "stmatrix", ("first",)),
         (9, "load", "ldmatrix", ("second",)),
         (9, "store", "vectors if aligned", ("second",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,19 @@ def test_each_folder_is_an_architecture() -> None:
     folders = {p.parent.name for p in FOLDER.glob("*/__init__.py")}
     assert {t.folder for t in TARGETS.values()} == folders
     assert all(target_of(arch).limits is limits for arch, limits in TARGETS.items())
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_89"])
+def test_a_card_that_extends_another_is_six_files(arch: str) -> None:
+    """And nobody else names it (tests/test_architecture.py), or what its files define."""
+    target = target_of(arch)
+    files = [p for p in (FOLDER / target.limits.folder).rglob("*") if p.suffix in {".cuh", ".py", ".toml"}]
+    assert len(files) <= 6, sorted(p.name for p in files)
+    defined = {f"{step} {way}" for step, ways in target.ways.steps.items() for way in ways} | set(target.printers.codes)
+    defined |= {f"cuir::{name}" for part in target.parts for name in (part, *target.parts[part].names)}
+    common = [p for p in FOLDER.parent.rglob("*.py") if FOLDER not in p.parents]
+    named = {word for p in common for word in defined if re.search(rf"{re.escape(word)}\b", p.read_text(encoding="utf-8"))}
+    assert defined and not named
 
 
 def test_each_architecture_prints_what_it_has() -> None:

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from xdsl.ir import SSAValue
 
 from ...ir import machine_ops, ops
+from ...ir.exchanges import ReleaseSlot
 from ...ir.ir_types import TileT
 from ...ir.synchronisation import Join
+from ...select.hardware_barriers import find_barrier, get_number
+from ...select.join_ways import ELIDED, WITH_UNIT
+from ...select.ways import way_of
 from ..operator_text import strip
-from ..registry import prints
+from ..registry import code_of, prints
 from ..writer import identifier
 
 if TYPE_CHECKING:
@@ -19,11 +23,7 @@ if TYPE_CHECKING:
 
 def symbol(value: SSAValue) -> str:
     """Return the name of the barrier, or of the ring, that a value refers to."""
-    owner = value.owner
-    while isinstance(owner, ops.At):
-        owner = owner.array.owner
-    assert isinstance(owner, ops.Barrier)
-    return owner.symbol.data
+    return find_barrier(value).symbol.data
 
 
 def barrier(role: RolePrinter, value: SSAValue) -> str:
@@ -36,11 +36,11 @@ def barrier(role: RolePrinter, value: SSAValue) -> str:
 
 def _emit_named(role: RolePrinter, op: ops.Perform, function: str) -> None:
     value = op.arg("bar")
-    name = symbol(value)
-    number = str(role.kernel.reserve_named_barrier(name))
+    named = find_barrier(value)
+    number = str(get_number(named))
     if isinstance(value.owner, ops.At):
         number = f"{number} + {role.elements.scalar(value.owner.starts[0])}"
-    threads = role.kernel.barriers[name].warps.data * 32
+    threads = named.warps.data * 32
     role.out.line(f"cuir::{function}({number}, {threads});")
 
 
@@ -66,11 +66,32 @@ def sync(role: RolePrinter, op: ops.Perform) -> None:
 
 @prints("tile.join")
 def join(role: RolePrinter, op: Join) -> None:
-    """Emit a barrier of a worker's lanes, or of each warp's; nothing for an elided one."""
-    if op.lanes.data == "worker":
-        role.emit_join()
-    elif op.lanes.data == "warps":
-        role.out.line("__syncwarp();")
+    """Emit a join of lanes, in the way that was selected."""
+    role.target.code("join", way_of(op))(role, op)
+
+
+@code_of("join", ELIDED)
+@code_of("join", WITH_UNIT)
+def omit_join(role: RolePrinter, op: Join) -> None:
+    """Emit nothing: no join is needed, or the function that takes the work item holds it."""
+
+
+@code_of("join", "bar.sync")
+def join_warps(role: RolePrinter, op: Join) -> None:
+    """Emit a barrier of a worker's warps."""
+    assert isinstance(role.role, ops.Role)
+    role.out.line(f"cuir::bar_sync({role.kernel.worker_barrier(role.role)}, {role.threads});")
+
+
+@code_of("join", "__syncwarp")
+def join_lanes(role: RolePrinter, op: Join) -> None:
+    """Emit a barrier of each warp's lanes."""
+    role.out.line("__syncwarp();")
+
+
+@prints("tile.release_slot")
+def release_slot(role: RolePrinter, op: ReleaseSlot) -> None:
+    """Emit nothing: the function that takes the work item gives the slot back."""
 
 
 @prints("warp_any")

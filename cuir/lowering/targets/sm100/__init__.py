@@ -26,4 +26,5 @@ TARGET = Target(
     read_parts(Path(__file__).parent / "include", "tensor_memory"),
     phrases=PHRASES,
     base=sm90.TARGET,
+    ways=tcgen05.WAYS,
 )

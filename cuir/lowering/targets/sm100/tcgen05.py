@@ -1,4 +1,4 @@
-"""Products into tensor memory (tcgen05.mma), their commits, and loads of tensor memory into fragments.
+"""Products into tensor memory (tcgen05.mma), their commits, and loads of tensor memory into fragments, with their ways.
 
 An instruction multiplies 64 rows, and its 16 rows of warp w lie in 16 of the warp's 32 lanes, from lane 32 w or 32 w + 16
 on. So two instructions fill the lanes with 128 rows, and a load of 16 lanes gives a warp its rows of an accumulator in
@@ -18,12 +18,15 @@ from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
+from ...select.product_ways import check_panels
+from ...select.role_facts import RoleFacts
+from ...select.ways import Verdict, Ways, fits, misfits
 from ..sm90.warpgroup_products import STEP, Operand
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
 
-PRINTERS = Printers()
+PRINTERS, WAYS = Printers(), Ways()
 FORMATS = {F16: 0, BF16: 1}  # of operands, in the instruction descriptor
 ROWS = 64  # of an instruction
 SLAB_LANES = 16 << 16  # from the lanes of a slab of 64 rows to those of the next, in an address
@@ -61,6 +64,28 @@ def _make_operand(role: RolePrinter, view: SSAValue) -> tuple[Operand, str]:
     """Return an operand's layout and the text of its descriptor."""
     ref = role.places.shared(view)
     return Operand(ref.alloc, k_major=True), f"cuir::operand((({ref.address}) & 0x3FFFF) >> 4)"
+
+
+@WAYS.way("multiply into tensor memory", "tcgen05.mma SS")
+def multiply_shared(op: ops.Perform) -> Verdict:
+    """Multiply two operands in shared memory, 64 rows at a time."""
+    a, b = op.arg("a").type, op.arg("b").type
+    assert isinstance(a, SharedT) and isinstance(b, SharedT)
+    if reason := check_panels(op):
+        return misfits(reason)
+    count = int(a.sizes[1]) * a.element.itemsize // STEP * (int(a.sizes[0]) // ROWS)
+    return fits(
+        f"both operands lie in shared memory, K-major; one lane issues {count} instructions of {ROWS} rows and {b.sizes[1]} columns"
+    )
+
+
+@WAYS.way("load from tensor memory", "tcgen05.ld 16x256b")
+def load_fragment(op: ops.Perform, role: RoleFacts) -> Verdict:
+    """Load 16 lanes and 32 columns at a time, in the order of an accumulator."""
+    t = op.results[0].type
+    assert isinstance(t, TileT)
+    count = -(-t.shape[0] // ROWS) * -(-t.shape[1] // LOADED)
+    return fits(f"a warp loads its 16 rows of each {ROWS} in the layout {t.layout.name}, by {count} instructions of {LOADED} columns")
 
 
 @PRINTERS.prints("mma_into")

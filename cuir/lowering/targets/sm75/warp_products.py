@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....syntax.types import DType
-from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -29,16 +28,9 @@ STEP_BYTES = 32  # of the inner dim
 
 @PRINTERS.prints("mma")
 def mma(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit mma.sync: each warp multiplies 16 rows of each slab.
-
-    Raises: CuirError L002 for operands that the instruction cannot read.
-    """
+    """Emit mma.sync: each warp multiplies 16 rows of each slab."""
     result, target = op.results[0].type, role.storage(op.results[0])
     assert isinstance(result, TileT)
-    if not isinstance(op.arg("b").type, SharedT):
-        raise make_unsupported_error(
-            "a register tile as the right operand of mma", role.span(op), "store it to shared memory and give its view"
-        )
     if "c" in op.args:
         c = op.arg("c")
         if role.storage_or_none(c) is not target:
@@ -108,20 +100,13 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
         target: Name of the accumulator.
         emit_step: Emits the instructions of a step, 32 bytes of the inner dim.
         ahead: Load blocks one step before they are multiplied; the result's columns are a multiple of 16.
-
-    Raises: CuirError L002 for operands in shared memory that ldmatrix cannot load.
     """
-    a, b, out, span, t = op.arg("a"), op.arg("b"), role.out, role.span(op), op.results[0].type
+    a, b, out, t = op.arg("a"), op.arg("b"), role.out, op.results[0].type
     assert isinstance(a.type, (TileT, SharedT)) and isinstance(t, TileT)
     frag, element = role.fragment(t), a.type.element
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
-    for view in (a_view, b_view):
-        if view is not None and not view.alloc.panelled:
-            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", span)
-    if a_view is not None and a_view.transposed:
-        raise make_unsupported_error("a transposed left operand of mma", span)
     fragments, base_b = out.temp("b"), out.temp("base")
     per_slab = frag.groups * 4
     left: tuple[str, ...] = ()

@@ -22,4 +22,4 @@ def load_blocks(move: Move) -> Verdict | None:
 @WAYS.way("multiply", HALF_STEPS)
 def multiply_half_steps(product: Product) -> Verdict | None:
     """Multiply halves, whose blocks ldmatrix loads, by two instructions a step."""
-    return fits(product.describe()) if product.of_one_size(2) else None
+    return product.judge_operands() if product.of_one_size(2) else None

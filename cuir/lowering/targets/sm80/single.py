@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import PANEL_BYTES
-from ...cuda.address_sums import SharedRef, make_unsupported_error
+from ...cuda.address_sums import SharedRef
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -63,20 +63,12 @@ def _make_step_address(ref: SharedRef, at: str, k: str, more: str) -> str:
 @PRINTERS.code_of("multiply", "mma.sync of TF32")
 @PRINTERS.code_of("multiply", DEALT_SINGLES)
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
-    """Emit `target += a @ b`, in the number of TF32 parts of the product.
-
-    Raises: CuirError L002 for operands in shared memory that it cannot read.
-    """
+    """Emit `target += a @ b`, in the number of TF32 parts of the product."""
     a, b, out, t = op.arg("a"), op.arg("b"), role.out, op.results[0].type
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT)) and isinstance(b.type, SharedT)
     frag = role.fragment(t)
     left_view = None if isinstance(a.type, TileT) else role.places.shared(a)
     right_view = role.places.shared(b)
-    for view in (left_view, right_view):
-        if view is not None and not view.alloc.panelled:
-            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", role.span(op))
-    if left_view is not None and left_view.transposed:
-        raise make_unsupported_error("a transposed left operand of mma", role.span(op))
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     ordered = way_of(op) == DEALT_SINGLES
     steps = 2 if ordered else 1  # read at a time

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....syntax.types import I32
-from ...cuda.address_sums import make_unsupported_error
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...select.ways import way_of
@@ -25,8 +23,6 @@ def copy_cp(role: RolePrinter, op: ops.Perform) -> None:
     size = view.alloc.dtype.itemsize
     chunks = view.cols * size // 16
     tensor = kernel.tensors[box.tensor]
-    if tensor.dtype == I32 and size != 4:
-        raise make_unsupported_error("this element size in cp.async", role.span(op))
     base = out.temp("to")
     out.line(f"const uint32_t {base} = {view.address};")
     thread = "lane" if role.threads == 32 else "int(threadIdx.x) % 128"

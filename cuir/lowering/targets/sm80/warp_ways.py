@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from ....syntax.types import F32, PANEL_BYTES
+from ....syntax.types import F32, I32, PANEL_BYTES
 from ...analyses.memory import array_of
 from ...analyses.stores import is_panelled
 from ...ir import ops
@@ -19,6 +19,7 @@ WAYS = Ways()
 CHUNK = 16  # bytes that a lane copies at a time
 IN_TURNS, EIGHTS_AS_TF32, DEALT_SINGLES = "in turns", "eights as TF32", "mma.sync of TF32, eights"
 WHOLE_STEPS, LOADED_AHEAD = "mma.sync m16n8k16", "mma.sync m16n8k16, loaded ahead"
+ELEMENT_SIZE = "this element size in cp.async"
 LEFT_ALONE = "the tile is the left operand of TF32 products alone, whose right operands lie column by column"
 MAX_UNROLLED_TURNS, UNROLLED = 16, 4  # turns that are all written out, at most; of more turns
 
@@ -54,13 +55,13 @@ def multiply_loaded_ahead(product: Product) -> Verdict | None:
         return misfits("kernels with wgmma leave only small products to single warps")
     if product.columns % 16:
         return misfits(f"{product.columns} columns are no multiple of 16")
-    return fits(product.describe())
+    return product.judge_operands()
 
 
 @WAYS.way("multiply", WHOLE_STEPS)
 def multiply_whole_steps(product: Product) -> Verdict | None:
     """Multiply halves, whose blocks ldmatrix loads, by one instruction a step."""
-    return fits(product.describe()) if product.of_one_size(2) else None
+    return product.judge_operands() if product.of_one_size(2) else None
 
 
 @WAYS.way("multiply", DEALT_SINGLES)
@@ -75,13 +76,13 @@ def multiply_dealt_singles(product: Product) -> Verdict | None:
             return misfits("the left operand was not loaded in eights")
     elif product.inner % EIGHTS.width:
         return misfits(f"{product.inner} columns are no multiple of {EIGHTS.width}")
-    return fits(product.describe())
+    return product.judge_operands()
 
 
 @WAYS.way("multiply", "mma.sync of TF32")
 def multiply_singles(product: Product) -> Verdict | None:
     """Multiply f32 as TF32."""
-    return fits(product.describe()) if product.elements == (F32, F32) else None
+    return product.judge_operands() if product.elements == (F32, F32) else None
 
 
 # ---- copies by threads
@@ -93,6 +94,8 @@ def copy_in_turns(op: ops.Perform, role: RoleFacts) -> Verdict:
     assert isinstance(view.type, SharedT) and isinstance(array, ops.Shared)
     rows, columns = (int(n) for n in (1, *view.type.sizes)[-2:])
     chunks = columns * view.type.element.itemsize // CHUNK
+    if not _has_element_size(op):
+        return misfits(ELEMENT_SIZE)
     if not is_panelled(array):
         return misfits(NO_PANELS)
     if role.threads % chunks:
@@ -111,7 +114,16 @@ def copy_in_turns(op: ops.Perform, role: RoleFacts) -> Verdict:
 @WAYS.way("copy by threads", "chunk by chunk")
 def copy_chunks(op: ops.Perform, role: RoleFacts) -> Verdict:
     """Compute the place of each chunk."""
+    if not _has_element_size(op):
+        return misfits(ELEMENT_SIZE)
     return fits(f"{role.threads} lanes take chunks of {CHUNK} bytes in turn, {UNROLLED} turns written out")
+
+
+def _has_element_size(op: ops.Perform) -> bool:
+    """Return whether i32 are copied to elements of their size."""
+    view, tensor = op.arg("shared").type, array_of(op.arg("box")).result.type
+    assert isinstance(view, SharedT) and isinstance(tensor, TensorT)
+    return tensor.element != I32 or view.element.itemsize == I32.itemsize
 
 
 def count_unrolled_turns(turns: int) -> int:

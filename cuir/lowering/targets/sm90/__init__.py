@@ -7,9 +7,10 @@ from pathlib import Path
 from ....ops.limits import TARGETS
 from ...cuda.prelude import read_lines, read_parts
 from ...cuda.registry import Printers
+from ...select.ways import Ways
 from .. import sm89
 from ..target import Target
-from . import barriers, bulk_copies, matrix_stores, warpgroup_products, warpgroup_ways, widened
+from . import arrival_ways, barriers, bulk_copies, matrix_stores, warpgroup_products, warpgroup_ways, widened
 
 INCLUDE = Path(__file__).parent / "include"
 
@@ -34,5 +35,5 @@ TARGET = Target(
     read_lines(INCLUDE, "namespace "),
     PHRASES,
     sm89.TARGET,
-    warpgroup_ways.WAYS,
+    Ways.join(warpgroup_ways.WAYS, arrival_ways.WAYS),
 )

@@ -13,7 +13,9 @@ from ...cuda.operator_text import Operation, strip
 from ...cuda.primitives.sync import barrier, symbol
 from ...cuda.registry import Printers
 from ...ir import ops
-from ...ir.synchronisation import ProxyFence
+from ...ir.synchronisation import Join, ProxyFence
+from ...select.join_ways import JOINED, ONE_LANE, UNJOINED, WITH_ARRIVAL
+from ...select.ways import way_of
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -46,22 +48,47 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
 @PRINTERS.prints("mbarrier.arrive")
 def arrive(role: RolePrinter, op: ops.Perform) -> None:
     """Emit an arrival, in one CTA or in several of the cluster."""
-    bar, ctas = barrier(role, op.arg("bar")), select_ctas(role.kernel.kernel, op.const("cluster", False))
-    if role.single:
-        _keep_reads_before(role)
-    if ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers:
-        if role.single:
-            role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::release_cluster({bar}, {ctas.rank('cta')});")
-        else:
-            role.out.line(f"cuir::release_cluster_warp({bar}, lane, {ctas.count}, {ctas.rank('lane')});")
-    elif ctas is not None and role.single:
-        role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) cuir::Bar::arrive({bar}, {ctas.rank('cta')}, true);")
-    elif ctas is not None:
-        role.out.line(f"cuir::arrive_cluster({bar}, lane, {ctas.count}, {ctas.rank('lane')});")
-    elif role.single:
+    ctas = select_ctas(role.kernel.kernel, op.const("cluster", False))
+    released = ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers
+    role.target.code("arrive", way_of(op))(role, barrier(role, op.arg("bar")), ctas, released)
+
+
+@PRINTERS.code_of("arrive", ONE_LANE)
+def arrive_single(role: RolePrinter, bar: str, ctas: CtaLine | None, released: bool) -> None:
+    """Emit an arrival of one lane; `released` says that the barrier orders accesses to tensors between CTAs."""
+    _keep_reads_before(role)
+    if ctas is None:
         role.out.line(f"cuir::arrive({bar});")
-    else:
+        return
+    place = f"{bar}, {ctas.rank('cta')}"
+    function = f"cuir::release_cluster({place})" if released else f"cuir::Bar::arrive({place}, true)"
+    role.out.line(f"for (int cta = 0; cta < {ctas.count}; ++cta) {function};")
+
+
+@PRINTERS.code_of("arrive", JOINED)
+def arrive_joined(role: RolePrinter, bar: str, ctas: CtaLine | None, released: bool) -> None:
+    """Emit a join of a warp's lanes and the arrival of one of them, or of one for each CTA."""
+    if ctas is None:
         role.out.line(f"cuir::arrive_warp({bar}, lane);")
+        return
+    function = "release_cluster_warp" if released else "arrive_cluster"
+    role.out.line(f"cuir::{function}({bar}, lane, {ctas.count}, {ctas.rank('lane')});")
+
+
+@PRINTERS.code_of("arrive", UNJOINED)
+def arrive_unjoined(role: RolePrinter, bar: str, ctas: CtaLine | None, released: bool) -> None:
+    """Emit the arrival of one lane of a warp, or of one for each CTA."""
+    if ctas is None:
+        role.out.line(f"if (lane == 0) cuir::arrive({bar});")
+        return
+    place = f"{bar}, {ctas.rank('lane')}"
+    function = f"cuir::release_cluster({place})" if released else f"cuir::Bar::arrive({place}, true)"
+    role.out.line(f"if (lane < {ctas.count}) {function};")
+
+
+@PRINTERS.code_of("join", WITH_ARRIVAL)
+def omit_join(role: RolePrinter, op: Join) -> None:
+    """Emit nothing: the function of the arrival that follows holds the join."""
 
 
 @PRINTERS.prints("mbarrier.wait")

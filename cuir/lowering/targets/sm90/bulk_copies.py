@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation
 
 from ....syntax.types import PANEL_BYTES
-from ....text.diagnostics import CuirError
-from ....text.source import Span
-from ...cuda.address_sums import make_unsupported_error
 from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -28,15 +25,8 @@ PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool, span: Span | None) -> str:
-    """Return the name of a tensor map, registering it if it is new.
-
-    Raises: CuirError L003 if the tensor has too many dims.
-    """
-    rank = kernel.target.limits.tensor_rank
-    if len(sizes) > rank:
-        message = f"a bulk copy takes tensors of up to {rank} dims, `{tensor}` has {len(sizes)}"
-        raise CuirError.of("L003", message, span, "merge dims of the tensor that are contiguous")
+def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool) -> str:
+    """Return the name of a tensor map, registering it if it is new."""
     key = (tensor, sizes, swizzled)
     if key not in kernel.maps:
         maps_of_tensor = sum(m.tensor == tensor for m in kernel.maps.values())
@@ -54,15 +44,11 @@ def _split_into_panels(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tu
 
     Returns: The tensor map, its rank, and for each panel (or the single row without panels) a pointer to shared memory
     and the coordinates, innermost first.
-
-    Raises: CuirError L002 for rows that are no whole panels.
     """
-    box, view, span = role.places.box(op.arg("box")), role.places.shared(op.arg("shared")), role.span(op)
-    if not view.alloc.panelled and view.alloc.rows > 1:
-        raise make_unsupported_error("a bulk copy to rows that are no whole panels of 128 bytes", span)
+    box, view = role.places.box(op.arg("box")), role.places.shared(op.arg("shared"))
     width = PANEL_BYTES // view.alloc.dtype.itemsize if view.alloc.panelled else view.cols
     sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
-    name = _get_tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled, span)
+    name = _get_tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled)
     starts, offset = list(box.starts), view.offset
     if parts > 1:
         starts[-2] += f" + warp * {sizes[-2]}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import BF16, F8E4M3, F8E5M2, F16, PANEL_BYTES, DType, SharedLayout
-from ...cuda.address_sums import make_unsupported_error
 from ...cuda.operator_text import strip
 from ...cuda.registry import Printers
 from ...ir import ops
@@ -90,8 +89,8 @@ def _issue_product(role: RolePrinter, op: ops.Perform) -> None:
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT))
     frag = role.fragment(t)
     register = role.elements.array(a) if isinstance(a.type, TileT) else None
-    right_operand = _make_operand(role, op.arg("b"), op, transposed_is_k_major=True)
-    left_operand = None if register else _make_operand(role, a, op, transposed_is_k_major=False)
+    right_operand = _make_operand(role, op.arg("b"), transposed_is_k_major=True)
+    left_operand = None if register else _make_operand(role, a, transposed_is_k_major=False)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     major_a = "K" if left_operand is None or left_operand[0].k_major else "MN"
     cols = t.shape[1]
@@ -139,11 +138,9 @@ def _get_function(role: RolePrinter, cols: int, dtype: DType, kind: str, major_a
     return f"cuir::{name}"
 
 
-def _make_operand(role: RolePrinter, value: SSAValue, op: ops.Perform, transposed_is_k_major: bool) -> tuple[Operand, str]:
+def _make_operand(role: RolePrinter, value: SSAValue, transposed_is_k_major: bool) -> tuple[Operand, str]:
     """Return an operand's layout and the text of its descriptor."""
     view = role.places.shared(value)
-    if not view.alloc.panelled:
-        raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", role.span(op))
     operand = Operand(view.alloc, view.transposed == transposed_is_k_major)
     # in a cluster the upper bits name the CTA
     low = role.hoist_to_start("const uint32_t", "shared_units", "(smem_address & 0x3FFFF) >> 4")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from ....syntax.types import F8E4M3, F8E5M2, PANEL_BYTES
+from ...analyses.memory import array_of
+from ...analyses.stores import is_panelled
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
 from ...ir.ir_walk import find_innermost_loop
 from ...layouts.tile_layouts import CHUNKS, FOURS
 from ...select.move_ways import NO_PANELS, Move, check_blocks, describe_blocks
-from ...select.product_ways import Product
+from ...select.product_ways import Product, check_panels
+from ...select.role_facts import RoleFacts
 from ...select.ways import Verdict, Ways, fits, misfits
 
 WAYS = Ways()
@@ -77,9 +80,25 @@ def store_blocks(move: Move) -> Verdict | None:
 
 
 # ---- the copy engine
+def _judge_box(op: ops.Perform, role: RoleFacts) -> Verdict | None:
+    """Return the verdict on a copy that no tensor map describes, None if one does, or if the operation copies nothing."""
+    if "box" not in op.args:
+        return None
+    array, tensor, rank = array_of(op.arg("shared")), array_of(op.arg("box")), role.limits.tensor_rank
+    assert isinstance(array, ops.Shared) and isinstance(tensor, ops.Tensor)
+    if not is_panelled(array) and array.layout.rows > 1:
+        return misfits(f"a bulk copy to rows that are no whole panels of {PANEL_BYTES} bytes")
+    if len(tensor.dims) > rank:
+        text = f"a bulk copy takes tensors of up to {rank} dims, `{tensor.symbol.data}` has {len(tensor.dims)}"
+        return misfits(text, "L003", "merge dims of the tensor that are contiguous")
+    return None
+
+
 @WAYS.way("copy by the engine", "one lane")
-def copy_bulk(op: ops.Perform) -> Verdict:
+def copy_bulk(op: ops.Perform, role: RoleFacts) -> Verdict:
     """Start a bulk copy by one lane."""
+    if refused := _judge_box(op, role):
+        return refused
     view = op.arg("shared").type
     assert isinstance(view, SharedT)
     panels = int(view.sizes[-1]) * view.element.itemsize // PANEL_BYTES
@@ -87,17 +106,19 @@ def copy_bulk(op: ops.Perform) -> Verdict:
 
 
 @WAYS.way("store by the engine", BY_WARPS)
-def store_by_warps(op: ops.Perform) -> Verdict:
+def store_by_warps(op: ops.Perform, role: RoleFacts) -> Verdict:
     """Start a bulk store, or wait for it, by each warp for its rows."""
+    if refused := _judge_box(op, role):
+        return refused
     if op.const("by_warps"):
         return fits("each warp stores the 16 rows that it wrote, without waiting for the others")
     return misfits("the warps do not write just the rows that they would store")
 
 
 @WAYS.way("store by the engine", "one lane")
-def store_bulk(op: ops.Perform) -> Verdict:
+def store_bulk(op: ops.Perform, role: RoleFacts) -> Verdict:
     """Start a bulk store, or wait for it, by one lane for all warps."""
-    return fits("one lane stores what all lanes wrote")
+    return _judge_box(op, role) or fits("one lane stores what all lanes wrote")
 
 
 # ---- products
@@ -110,13 +131,13 @@ def multiply_dealt_bytes(product: Product) -> Verdict | None:
         return misfits("the right operand lies row by row")
     if isinstance(product.left, TileT) and product.left.layout != FOURS:
         return misfits("the left operand was not loaded in fours")
-    return fits(product.describe())
+    return product.judge_operands()
 
 
 @WAYS.way("multiply", "mma.sync, widened")
 def multiply_bytes(product: Product) -> Verdict | None:
     """Multiply halves by 8-bit floats, which lanes exchange."""
-    return fits(product.describe()) if _widens(product) else None
+    return product.judge_operands() if _widens(product) else None
 
 
 def _widens(product: Product) -> bool:
@@ -130,6 +151,8 @@ def multiply_shared(op: ops.Perform) -> Verdict | None:
     a = op.arg("a").type
     if not isinstance(a, SharedT):
         return None
+    if reason := check_panels(op):
+        return misfits(reason)
     return fits(f"the left operand lies in shared memory, {_name_major(a, 'K', 'M')}; {_describe_right(op)}")
 
 
@@ -141,12 +164,18 @@ def multiply_renewed(op: ops.Perform) -> Verdict | None:
     """
     if not isinstance(op.arg("a").type, TileT) or not _is_loop_invariant(op.arg("a"), op):
         return None
+    if reason := check_panels(op):
+        return misfits(reason)
     return fits(f"the left operand in registers is the same in each turn of the loop; {_describe_right(op)}")
 
 
 @WAYS.way("multiply asynchronously", "wgmma RS")
-def multiply_registers(op: ops.Perform) -> Verdict:
+def multiply_registers(op: ops.Perform) -> Verdict | None:
     """Multiply a left operand in registers."""
+    if not isinstance(op.arg("a").type, TileT):
+        return None
+    if reason := check_panels(op):
+        return misfits(reason)
     return fits(f"the left operand is computed in registers; {_describe_right(op)}")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....syntax.types import BF16
-from ...cuda.address_sums import SharedRef, make_unsupported_error
+from ...cuda.address_sums import SharedRef
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.ir_types import SharedT, TileT
@@ -51,20 +51,12 @@ def _emit_left_address(role: RolePrinter, ref: SharedRef, base: str) -> str:
 @PRINTERS.code_of("multiply", "mma.sync, widened")
 @PRINTERS.code_of("multiply", DEALT_WIDENED)
 def multiply(role: RolePrinter, op: ops.Perform, target: str) -> None:
-    """Emit `target += a @ b`, of halves by 8-bit floats in shared memory.
-
-    Raises: CuirError L002 for operands in shared memory that it cannot read.
-    """
+    """Emit `target += a @ b`, of halves by 8-bit floats in shared memory."""
     a, b, out, t = op.arg("a"), op.arg("b"), role.out, op.results[0].type
     assert isinstance(t, TileT) and isinstance(a.type, (TileT, SharedT)) and isinstance(b.type, SharedT)
-    frag, span = role.fragment(t), role.span(op)
+    frag = role.fragment(t)
     left_view = None if isinstance(a.type, TileT) else role.places.shared(a)
     right_view = role.places.shared(b)
-    for view in (left_view, right_view):
-        if view is not None and not view.alloc.panelled:
-            raise make_unsupported_error("an operand in shared memory whose rows are no whole panels", span)
-    if left_view is not None and left_view.transposed:
-        raise make_unsupported_error("a transposed left operand of mma", span)
     inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     ordered = way_of(op) == DEALT_WIDENED
     base = out.temp("base")

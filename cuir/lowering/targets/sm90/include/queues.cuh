@@ -41,6 +41,15 @@ template <int SLOTS, int WORDS> struct TileQueue {
   }
 };
 
+//@ part take_unjoined needs TileQueue
+// As `take`, without a join of the lanes before the slot is given back
+template <int SLOTS, int WORDS> DEV int take_unjoined(TileQueue<SLOTS, WORDS>& queue, int (&unit)[WORDS], int lane) {
+  queue.read(unit);
+  if (lane == 0) Bar::arrive(&queue.slots->empty[queue.use % SLOTS]);
+  ++queue.use;
+  return unit[0] = __shfl_sync(~0u, unit[0], 0);
+}
+
 //@ part Tickets needs Bar, wait, expect, address defines Mail
 // Numbers of units of work for a cluster: its first CTA draws them and sends them to the others, one at a time. For one lane of each CTA.
 struct Mail { uint64_t full, empty; int unit; };

@@ -1,0 +1,83 @@
+"""Ways of joins of lanes, and of taking a work item, in which a warp's lanes join too."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+
+from ..ir import machine_ops as machine
+from ..ir import ops
+from ..ir.exchanges import ReleaseSlot
+from ..ir.synchronisation import Join
+from .role_facts import RoleFacts
+from .ways import Verdict, Ways, fits
+
+WAYS = Ways()
+ELIDED, WITH_UNIT, WITH_ARRIVAL = "elided", "with the work item", "with the arrival"
+JOINED, UNJOINED, ONE_LANE = "a joined warp", "a warp", "one lane"  # who arrives, or takes a work item
+
+
+def find_join_before(op: Operation) -> Join | None:
+    """Return the join of a warp's lanes, no more, that stands directly before an operation."""
+    previous = op.prev_op
+    return previous if isinstance(previous, Join) and previous.lanes.data != "none" else None
+
+
+def is_arrival(op: Operation | None) -> bool:
+    """Return whether an operation is an arrival at an mbarrier, which announces no bytes."""
+    return isinstance(op, ops.Perform) and op.entry.effects.releases and not op.kind.hardware
+
+
+@WAYS.way("join", ELIDED)
+def elide(op: Join, role: RoleFacts) -> Verdict | None:
+    """Emit nothing."""
+    return fits(describe(op)) if op.lanes.data == "none" else None
+
+
+@WAYS.way("join", WITH_UNIT)
+def join_with_unit(op: Join, role: RoleFacts) -> Verdict | None:
+    """Join in the function that takes a work item."""
+    first = isinstance(op.next_op, ReleaseSlot) and op.prev_op is None
+    return fits("the lanes of a warp have read the slot before one of them gives it back") if first else None
+
+
+@WAYS.way("join", "bar.sync")
+def join_warps(op: Join, role: RoleFacts) -> Verdict | None:
+    """Join the warps of a worker at a hardware barrier."""
+    return fits(f"the {role.threads // 32} warps of the worker meet") if op.lanes.data == "worker" and role.threads > 32 else None
+
+
+@WAYS.way("join", "__syncwarp")
+def join_lanes(op: Join, role: RoleFacts) -> Verdict:
+    """Join the lanes of each warp."""
+    return fits(describe(op))
+
+
+def describe(op: Join) -> str:
+    """Return the argument for a join of few lanes."""
+    return op.argument.data if op.argument is not None else "the worker is one warp"
+
+
+@WAYS.way("take a work item", ONE_LANE)
+def take_single(op: ops.ForUnits, role: RoleFacts) -> Verdict | None:
+    """Take a work item by one lane."""
+    return fits("one lane runs the role") if role.single else None
+
+
+@WAYS.way("take a work item", JOINED)
+def take_joined(op: ops.ForUnits, role: RoleFacts) -> Verdict | None:
+    """Take a work item by all lanes of a warp, one of which gives the slot back."""
+    release = next((inner for inner in op.body.block.ops if isinstance(inner, ReleaseSlot)), None)
+    if release is None or find_join_before(release) is None:
+        return None
+    return fits("all lanes of a warp read the slot, and join before one gives it back")
+
+
+@WAYS.way("take a work item", UNJOINED)
+def take_unjoined(op: ops.ForUnits, role: RoleFacts) -> Verdict:
+    """Take a work item by all lanes of a warp, although nothing keeps one from giving the slot back too early."""
+    return fits("no join stands before the slot is given back")
+
+
+def reads_queue(op: Operation) -> bool:
+    """Return whether an operation is a loop over work items of a queue."""
+    return isinstance(op, ops.ForUnits) and machine.queue_of(op) is not None

@@ -1,0 +1,39 @@
+"""Ways of arrivals at mbarriers: by one lane, or by one lane of each warp, whose lanes join before."""
+
+from __future__ import annotations
+
+from ...ir import ops
+from ...ir.synchronisation import Join
+from ...select.join_ways import JOINED, ONE_LANE, UNJOINED, WITH_ARRIVAL, find_join_before, is_arrival
+from ...select.role_facts import RoleFacts
+from ...select.ways import Verdict, Ways, fits
+
+WAYS = Ways()
+
+
+@WAYS.way("join", WITH_ARRIVAL)
+def join_with_arrival(op: Join, role: RoleFacts) -> Verdict | None:
+    """Join in the function of the arrival."""
+    if op.lanes.data == "none" or not is_arrival(op.next_op):
+        return None
+    whole = op.lanes.data == "worker" and role.threads > 32
+    return None if whole else fits("one lane arrives when the lanes of its warp have met")
+
+
+@WAYS.way("arrive", ONE_LANE)
+def arrive_single(op: ops.Perform, role: RoleFacts) -> Verdict | None:
+    """Arrive from one lane."""
+    return fits("one lane runs the role") if role.single else None
+
+
+@WAYS.way("arrive", JOINED)
+def arrive_joined(op: ops.Perform, role: RoleFacts) -> Verdict | None:
+    """Arrive from a lane of each warp, whose lanes have met."""
+    join = find_join_before(op)
+    return None if join is None or join_with_arrival(join, role) is None else fits("each warp arrives once, when its lanes have met")
+
+
+@WAYS.way("arrive", UNJOINED)
+def arrive_unjoined(op: ops.Perform, role: RoleFacts) -> Verdict:
+    """Arrive from a lane of each warp, although nothing orders what the others do."""
+    return fits("each warp arrives once; no join of its lanes stands before")
