@@ -31,8 +31,10 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "flash_fwd_f32": {"flash_fwd": Computed("causal", small={"T": F32})},
     "decode_sm90": {"flash_decode": Computed("causal", small={"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
     "decode_cache_sm90": {"flash_decode": Computed("cached_decode", small={"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
+    "decode_cache_sm80": {"flash_decode": Computed("cached_decode", small={"BM": 4, "GROUP": 4, "WG": 2})},
     "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
+    "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_f32": {"flash_fwd_varlen": Computed("causal_packed", small={"T": F32})},
     "flash_bwd_sm90": {
         "flash_bwd": Computed("causal_gradients", small={"D": 64, "BM": 128}),
@@ -41,6 +43,12 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     },
     "flash_bwd_wide_sm90": {"flash_bwd": Computed("causal_gradients", {"D": 192})},
     "flash_bwd_dq_sm90": {"flash_bwd_dq": Computed("causal_query_gradients")},
+    "flash_bwd_sm80": {
+        "flash_bwd": Computed("causal_gradients", small={"D": 64, "BM": 32, "BN": 64}),
+        "prepare": Computed("attention_rows"),
+        "finish": Computed("scaled_gradient"),
+    },
+    "flash_bwd_dq_sm80": {"flash_bwd_dq": Computed("causal_query_gradients")},
     "flash_bwd_f32": {"flash_bwd": Computed("causal_key_gradients", small={"T": F32})},
     "flash_bwd_dq_f32": {"flash_bwd_dq": Computed("causal_query_gradients", small={"T": F32})},
     "flash_fwd": {"flash_fwd": Computed("causal")},

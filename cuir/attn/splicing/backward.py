@@ -35,6 +35,7 @@ from .quotient_bounds import bound_columns
 from .splice import TransferResult, declare_parameter, diff_texts, require_points, splice_functions, transfer, without_functions
 
 KERNEL = "flash_bwd"  # of the program, between `prepare` and `finish`
+OWNED = "ROWS"  # the const of kernels whose workers own another number of keys than 64
 _NAMES = {"q": "k", "k": "q", "M": "N", "N": "M", "BM": "BN", "BN": "BM", "m": "j", "kv_count": "q_count", "kv_block": "q_block"}
 _WORDS = (
     ("which key block is the i-th", "which block of queries is the i-th"),
@@ -77,7 +78,8 @@ def transfer_backward(
     closed_blocks = blocks(None if traced.keep is None else exchange_sides(traced.keep), fresh)
     lists = column_lists_for(traced.keep, fresh) if closed_blocks is None and traced.keep is not None else None
     by_rows = closed_blocks.functions if closed_blocks is not None else lists.build_functions() if lists is not None else {}
-    new = _functions(traced, by_rows) | make_gradient_functions(traced, gradients)
+    rows = OWNED if any(p.name == OWNED for p in target.params) else "64"
+    new = _functions(traced, by_rows) | make_gradient_functions(traced, gradients, rows)
     if "tile" in origin.funcs():
         new["tile"] = _order_items(origin.funcs()["tile"], closed_blocks.work if closed_blocks is not None else "listed")
     used = read_by_gradients(traced)

@@ -63,10 +63,15 @@ def local_names(traced: Traced, learned: Collection[str]) -> set[str]:
     return LOCALS | ({f"sum{i}" for i in range(summed)} if summed > 1 else set())
 
 
-def make_gradient_functions(traced: Traced, gradients: Mapping[str, str]) -> dict[str, Func]:
+def make_gradient_functions(traced: Traced, gradients: Mapping[str, str], rows: str = "64") -> dict[str, Func]:
     """Return the functions by name; none if no gradient is requested.
 
-    `gradients` maps a captured tensor's name to that of its gradient. Raises CuirError X109 for a score that has none.
+    Args:
+        gradients: the name of a captured tensor's gradient, by that of the tensor.
+        rows: the text of the number of keys that a worker owns.
+
+    Raises:
+        CuirError: X109 for a score that has no gradient.
     """
     reads = [r for name, gradient in gradients.items() for r in _reads(traced, name, gradient)]
     if not reads:
@@ -74,7 +79,7 @@ def make_gradient_functions(traced: Traced, gradients: Mapping[str, str]) -> dic
     summed = [r for r in reads if r.summed]
     names = [f"sum{i}" for i in range(len(summed))]
     holes = _GradientHoles()
-    begin = ", ".join("zeros(f32, [64, 1])" for _ in summed) or "()"
+    begin = ", ".join(f"zeros(f32, [{rows}, 1])" for _ in summed) or "()"
     unpacking = [f"{', '.join(names)} = sums"] if len(names) > 1 else []
     names = ["sums"] if len(names) == 1 else names
     steps = [f"{n} + row_sum({holes.put_term(r, 'dX', 'P')})" for n, r in zip(names, summed, strict=True)]

@@ -117,8 +117,8 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
     outputs = find_outputs(names)
     states = [state for output in outputs for state in output.states]
     functions = {**prelude().funcs(), **program.funcs()}
-    parted = is_parted(program.funcs())
-    if parted and not can_merge(names):
+    parted, meeting = is_parted(program.funcs()), meets(program.funcs())
+    if (parted or meeting) and not can_merge(names):
         raise CuirError.of(
             "X130",
             f"`{target.name}` shares out the keys, and cannot join {describe_outputs(names)} of its parts",
@@ -126,7 +126,7 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
             "transfer from a kernel that visits all keys of a query in one loop",
         )
     used_names = {item.name for item in program.items} | {name for item in program.items for name in names_read(item)}
-    points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meets(program.funcs()) else ())]
+    points = [*POINTS, *(PARTED if parted else ()), *(CONDITIONS if meeting else ())]
     inner = {point: _fresh(f"{point}_inner", used_names) for point in points}
     outer = Holes().fill(_write_points(states, inner, functions["softmax_end"].params))
     values = {output.name: _parse_value(output, normalize) for output in outputs}

@@ -14,6 +14,7 @@ from cuir.checking.checked import Checked
 from cuir.lowering import lower
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.layouts.layouts import Layout, fragment_map
+from cuir.lowering.layouts.tile_layouts import Fragment
 from cuir.lowering.passes.pipeline import PASSES
 from cuir.lowering.validate import random_arguments, validate
 from cuir.runtime.nvcc import compile_cuda
@@ -225,3 +226,40 @@ def test_functions_of_every_target_have_instructions_on_the_oldest() -> None:
     assert compile_cuda(source).cubin
     later = lower(cuir.check(cuir.parse(NUMBERS.replace("sm_75", "sm_80")))).source
     assert "x == x && y == y" not in later and "min.NaN" in later and "max.NaN" in later
+
+
+@pytest.mark.parametrize("columns", [16, 64, 128])
+def test_pairs_of_halves_are_stored_where_ldmatrix_loads_them(columns: int) -> None:
+    """The printed places of a lane's pairs are those of its rows and columns in swizzled panels, and no two lanes meet in a bank."""
+    text = f"""\
+@kernel(arch="sm_75")
+def put(X: Global[f16, 32, {columns}], Y: Global[f16, 32, {columns}]):
+    s = shared(f16, [32, {max(columns, 64)}])
+    with role("all", warps=1):
+        store(s[:, 0:{columns}], load(X[0:32, :]))
+        store(Y[0:32, :], load(s[:, 0:{columns}]))
+"""
+    source = lower(cuir.check(cuir.parse(text))).source
+    first, count, place = re.search(  # type: ignore[union-attr]
+        r"cuir::at<32>\(to__\d+, row, (.*?)\);.*?p_ < (\d+);.*?put<uint32_t>\(\(?cuir::beyond<32>\(first__\d+, (.*?)\), \w+\[p_\]\);",
+        source,
+        re.DOTALL,
+    ).groups()
+    row_text, byte_text, half_text = re.fullmatch(r"(.*), (32 \* .*)\) \^ (\(.*\))", place).groups()  # type: ignore[union-attr]
+    frag = Fragment(32, columns, 32)
+    assert int(count) == frag.count // 2
+
+    def at(row: int, byte: int) -> int:
+        return (byte >> 7) * 32 * 128 + row * 128 + (((byte >> 4 & 7) ^ (row & 7)) << 4) + (byte & 15)
+
+    for p in range(frag.count // 2):
+        banks = set()
+        for lane in range(32):
+            names = {"lane": lane, "p_": p}
+            row, byte, half = (eval(part.replace("/", "//"), names) for part in (row_text, byte_text, half_text))  # the printed text
+            start = at(lane // 4, eval(first, names))
+            actual = ((start ^ (byte & 96)) + (byte >> 7) * (32 * 128) + row * 128) ^ half
+            expected_row, expected_column = frag.element(lane, 2 * p)
+            assert actual == at(expected_row, 2 * expected_column)
+            banks.add(actual // 4 % 32)
+        assert len(banks) == 32

@@ -71,3 +71,10 @@ def test_copies_by_threads() -> None:
     assert narrow.way == "chunk by chunk" and narrow.rejected == ("in turns: the array's rows are no whole panels of 128 bytes",)
     dims = select("copy_async(L[0:32, 0:2, :], s)\ncopy_commit()\ncopy_wait(0)", "copy_async")
     assert dims.rejected == ("in turns: rows of the box lie along several dims",)
+
+
+def test_stores_of_halves() -> None:
+    body = "x = load(s)\nstore(r[0:64, 0:64], {})"
+    assert select(body.format("x"), "store").way == "pairs of halves"
+    assert select(body.format("x"), "store", arch="sm_90a").way == "stmatrix"
+    assert "a mask selects elements" in select(body.format("x, mask=rows(64) < 3"), "store").because

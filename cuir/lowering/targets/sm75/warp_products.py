@@ -18,7 +18,7 @@ from ...select.ways import way_of
 from .warp_ways import HALF_STEPS
 
 if TYPE_CHECKING:
-    from ...cuda.primitives.memory import SharedLoad
+    from ...cuda.primitives.memory import SharedLoad, SharedStore
     from ...cuda.role import RolePrinter
 
 PRINTERS = Printers()
@@ -205,3 +205,17 @@ def load_blocks(role: RolePrinter, load: SharedLoad) -> None:
         location = f"cuir::beyond<{rows}>({first}, {slab}, 32 * ({j}))"
         name = load.target.name
         role.out.line(f"cuir::load_matrix({location}, {name}[p_], {name}[p_ + 1], {name}[p_ + 2], {name}[p_ + 3]);")
+
+
+@PRINTERS.code_of("store", "pairs of halves")
+def store_pairs(role: RolePrinter, store: SharedStore) -> None:
+    """Emit the store of a packed tile whose columns are a multiple of 16, two neighbours at a time."""
+    frag, base, rows = role.fragment(store.t), role.out.temp("first"), store.ref.alloc.rows
+    role.out.line(f"const uint32_t {base} = cuir::at<{rows}>({store.base}, row, 4 * (lane % 4));")
+    with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_)"):
+        per_slab = frag.groups * 2
+        group = f"p_ % {per_slab} / 2" if frag.slabs > 1 else "p_ / 2"
+        slab = f"{frag.slab} * (p_ / {per_slab}) + " if frag.slabs > 1 else ""
+        half = f"({group} & 1) << 4"
+        location = f"(cuir::beyond<{rows}>({base}, {slab}8 * (p_ & 1), 32 * ({group} / 2)) ^ ({half}))"
+        role.out.line(f"cuir::put<uint32_t>({location}, {store.value}[p_]);")

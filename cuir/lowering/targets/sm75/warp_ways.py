@@ -1,7 +1,8 @@
-"""Ways of loads that ldmatrix allows, and of products whose operands it loads."""
+"""Ways of loads that ldmatrix allows, of stores of such blocks, and of products whose operands it loads."""
 
 from __future__ import annotations
 
+from ...layouts.tile_layouts import FULL
 from ...select.move_ways import Move, check_blocks, describe_blocks
 from ...select.product_ways import Product
 from ...select.ways import Verdict, Ways, fits, misfits
@@ -16,6 +17,15 @@ def load_blocks(move: Move) -> Verdict | None:
     if not move.is_matrix:
         return None
     reason = move.check_rows() or check_blocks(move)
+    return misfits(reason) if reason else fits(describe_blocks(move))
+
+
+@WAYS.way("store", "pairs of halves")
+def store_pairs(move: Move) -> Verdict | None:
+    """Store two neighbours at a time: eight rows of 16 bytes, which lie in different banks."""
+    if not move.is_matrix or move.tile.layout != FULL:
+        return None
+    reason = "a mask selects elements" if move.masked else move.check_rows() or check_blocks(move)
     return misfits(reason) if reason else fits(describe_blocks(move))
 
 
