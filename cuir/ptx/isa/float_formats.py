@@ -6,6 +6,8 @@ format at least two bits shorter, gives what rounding the exact sum gives.
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -157,7 +159,7 @@ def multiply_exactly(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def fma64(a: Array, b: Array, c: Array) -> Array:
-    """Return a * b + c in f64, rounded once (Boldo and Melquiond); near the limits of the exponent, rounded twice."""
+    """Return a * b + c in f64, rounded once (Boldo and Melquiond); near the limits of the exponent, by fractions."""
     plain = a * b + c
     uh, ul = multiply_exactly(a, b)
     th = c + ul
@@ -166,8 +168,40 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     vh = uh + th
     bb = vh - uh
     vl = (uh - (vh - bb)) + (th - bb)
-    result = vh + add_to_odd(tl, vl)
-    return np.where(np.isfinite(result) & (np.abs(uh) > 1e-290), result, plain)
+    result = np.asarray(vh + add_to_odd(tl, vl))
+    size = np.abs(uh)
+    safe = np.isfinite(result) & (size > 1e-260) & (size < 1e290) & (np.abs(result) > 1e-260)
+    if safe.all():
+        return result
+    result = np.where(safe, result, plain)
+    result = np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(c), c, result)  # a product beyond f64 is no infinity
+    vectors = np.broadcast_arrays(a, b, c, result)
+    finite = np.isfinite(vectors[0]) & np.isfinite(vectors[1]) & np.isfinite(vectors[2])
+    for i in np.flatnonzero(finite & ~safe).tolist():
+        x, y, z = (Fraction(float(v.flat[i])) for v in vectors[:3])
+        if x * y + z:
+            result.flat[i] = round_fraction(x * y + z)
+    return result
+
+
+def round_fraction(x: Fraction) -> float:
+    """Round a fraction to f64."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
+
+
+def move_by_mode(r: Array, side: Array, mode: str) -> Array:
+    """Return what a mode other than rn gives, for results rounded to nearest; side: the sign of the exact result minus r."""
+    down, up = side < 0, side > 0
+    if mode == "rz":
+        down, up = down & ~np.signbit(r), up & np.signbit(r)
+    elif mode == "rm":
+        up = np.zeros_like(up)
+    else:
+        down = np.zeros_like(down)
+    return np.where(down, np.nextafter(r, -np.inf), np.where(up, np.nextafter(r, np.inf), r))
 
 
 def fma32(a: Array, b: Array, c: Array) -> Array:
@@ -191,10 +225,10 @@ def add_to_f32(p: Array, c: Array) -> Array:
     return encode(s, "f32")
 
 
-def flush(a: Array) -> Array:
-    """Replace subnormal f32 numbers by zeros of their sign."""
-    tiny = np.abs(a) < F32(2.0**-126)
-    return np.where(tiny, np.copysign(F32(0), a), a) if tiny.any() else a
+def flush(a: Array, least: float = 2.0**-126) -> Array:
+    """Replace numbers below the least normal one by zeros of their sign."""
+    tiny = np.abs(a) < a.dtype.type(least)
+    return np.where(tiny, np.copysign(a.dtype.type(0), a), a) if tiny.any() else a
 
 
 def saturate(a: Array) -> Array:

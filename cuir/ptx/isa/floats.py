@@ -5,7 +5,8 @@ Approximate ones give one value within the stated bound: the exact function, rou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -21,12 +22,15 @@ from .float_formats import (
     fma32,
     fma64,
     get_element,
+    move_by_mode,
     saturate,
     take_root_to_odd,
 )
-from .instruction_table import Array, Meaning, Opcode, UnknownForm, instruction
+from .instruction_table import Array, Meaning, Opcode, instruction
 
 MODES = ("rn", "rz", "rm", "rp")
+LEAST_F16 = 2.0**-14
+NEW_NAN, QUIET = np.uint64(0xFFF8 << 48), np.uint64(1 << 51)  # of f64: the NaN of an invalid operation; the bit of a quiet one
 CANONICAL_F32 = np.array(CANONICAL["f32"], np.uint32).view(F32)
 
 
@@ -52,22 +56,17 @@ def in_f64(op: Opcode, exact: Callable[..., Array]) -> Callable[..., Array]:
     """Make a function of any format from one of f64 that rounds to odd."""
     t, mode = op.type, op.pick(*MODES, default="rn")
     sat, relu = op.has("sat"), op.has("relu")
-    tiny = F64(2.0**-14)
-
-    def shorten(v: Array) -> Array:
-        return np.where(np.abs(v) < tiny, np.copysign(0.0, v), v)
-
     ftz = op.has("ftz") and get_element(t) == "f16"
 
     def run(*operands: Array) -> Array:
         numbers = [decode(x, t) for x in operands]
-        result = exact(*(map(shorten, numbers) if ftz else numbers))
+        result = exact(*((flush(x, LEAST_F16) for x in numbers) if ftz else numbers))
         if sat:
             result = saturate(result)
         if relu:
             result = np.where(np.isnan(result), result, np.maximum(result, 0.0) + 0.0)
         bits = encode(result, t, mode)
-        return encode(shorten(decode(bits, t)), t) if ftz else bits
+        return encode(flush(decode(bits, t), LEAST_F16), t) if ftz else bits
 
     return run
 
@@ -75,15 +74,108 @@ def in_f64(op: Opcode, exact: Callable[..., Array]) -> Callable[..., Array]:
 def arithmetic(op: Opcode, count: int, plain: Callable[..., Array], exact: Callable[..., Array]) -> Meaning:
     """Make the meaning of arithmetic: by NumPy where it rounds so, else by f64 rounded to odd."""
     op.allow(*MODES, "ftz", "sat", "relu", "full", "approx")
-    t, rn = op.type, op.pick(*MODES, default="rn") == "rn"
+    t, mode = op.type, op.pick(*MODES, default="rn")
     if t == "f64":
-        if not rn:
-            raise UnknownForm(f"rounding of `{op.text}`")
-        return Meaning((t,), (t,) * count, plain)
+        rounded64 = plain if mode == "rn" else sign_sums(op.name, mode, round_by_fractions(op.name, mode, plain))
+        return Meaning((t,), (t,) * count, keep_payload(rounded64, first=op.name == "div"))
     if t == "f32":
-        mode = op.pick(*MODES, default="rn")
-        return Meaning((t,), (t,) * count, finish(op, plain if rn else lambda *v: encode(exact(*(x.astype(F64) for x in v)), "f32", mode)))
+
+        def rounded(*operands: Array) -> Array:
+            return encode(exact(*(x.astype(F64) for x in operands)), "f32", mode)
+
+        function = plain if mode == "rn" else sign_sums(op.name, mode, rounded)
+        early = op.has("ftz") and op.name in ("mul", "fma", "div", "rcp") and not op.has("approx", "full")
+        return Meaning((t,), (t,) * count, finish(op, flush_early(function, exact) if early else function))
     return Meaning((t,), (t,) * count, in_f64(op, exact))
+
+
+def flush_early(function: Callable[..., Array], exact: Callable[..., Array]) -> Callable[..., Array]:
+    """Flush results that only their rounding makes normal, as the hardware does for products and quotients."""
+
+    def run(*operands: Array) -> Array:
+        r = np.asarray(function(*operands))
+        least = np.abs(r) == F32(2.0**-126)
+        if not least.any():
+            return r
+        tiny = least & (np.abs(exact(*(x.astype(F64) for x in operands))) < 2.0**-126)
+        return np.where(tiny, np.copysign(F32(0), r), r)
+
+    return run
+
+
+def keep_payload(function: Callable[..., Array], first: bool = False) -> Callable[..., Array]:
+    """Make a function of f64 give NaN as the hardware does: an operand that is one, made quiet, or -NaN.
+
+    The second operand counts most, the first least; first: the first counts most.
+    """
+
+    def run(*operands: Array) -> Array:
+        result = np.asarray(function(*operands))
+        nan = np.isnan(result)
+        if not nan.any():
+            return result
+        bits = np.full(result.shape, NEW_NAN)
+        for x in operands[::-1] if first else (operands[0], *operands[:0:-1]):
+            bits = np.where(np.isnan(x), x.view(np.uint64) | QUIET, bits)
+        return np.where(nan, bits.view(F64), result)
+
+    return run
+
+
+Exact = Callable[..., Fraction]
+RESTS: dict[str, Exact] = {  # sign of the exact result minus r
+    "add": lambda r, a, b: a + b - r,
+    "sub": lambda r, a, b: a - b - r,
+    "mul": lambda r, a, b: a * b - r,
+    "fma": lambda r, a, b, c: a * b + c - r,
+    "div": lambda r, a, b: (a - r * b) * b,
+    "rcp": lambda r, a: (1 - r * a) * a,
+    "sqrt": lambda r, a: a - r * r,
+}
+
+
+def round_by_fractions(name: str, mode: str, nearest: Callable[..., Array]) -> Callable[..., Array]:
+    """Make a function of f64 that rounds by another mode from one that rounds to nearest."""
+    rest = RESTS[name]
+
+    def run(*operands: Array) -> Array:
+        r = np.asarray(nearest(*operands))
+        vectors = [np.broadcast_to(x, r.shape) for x in operands]
+        known = np.isfinite(vectors).all(0) & ~np.isnan(r)
+        if name in ("div", "rcp"):
+            known &= vectors[-1] != 0
+        side = np.where(known & np.isinf(r), -np.sign(r), 0.0)
+        for i in np.flatnonzero(known & np.isfinite(r)).tolist():
+            exact = rest(*(Fraction(float(v.flat[i])) for v in (r, *vectors)))
+            side.flat[i] = (exact > 0) - (exact < 0)
+        return move_by_mode(r, side, mode)
+
+    return run
+
+
+def sign_sums(name: str, mode: str, function: Callable[..., Array]) -> Callable[..., Array]:
+    """Give sums of opposite numbers the sign that they have if rounded down: -0."""
+    if mode != "rm" or name not in ("add", "sub", "fma"):
+        return function
+
+    def run(*operands: Array) -> Array:
+        r = np.asarray(function(*operands))
+        *factors, last = operands
+        first = np.signbit(factors[0]) ^ np.signbit(factors[1]) if name == "fma" else np.signbit(factors[0])
+        negative = first | (np.signbit(last) ^ (name == "sub"))
+        return np.where((r == 0) & ~np.signbit(r) & negative & is_zero_sum(name, operands), -r, r)
+
+    return run
+
+
+def is_zero_sum(name: str, operands: Sequence[Array]) -> Array:
+    """Return which sums are exactly zero."""
+    if name == "fma":
+        a, b, c = operands
+        product = a.astype(F64) * b
+        return np.where(product == 0, ((a == 0) | (b == 0)) & (c == 0), (product == -c) & (fma64(*(x.astype(F64) for x in operands)) == 0))
+    a, b = operands
+    return a == (b if name == "sub" else -b)
 
 
 def make_float_sum(op: Opcode) -> Meaning:
@@ -181,7 +273,13 @@ def make_extremum(op: Opcode) -> Meaning:
     if t in ("u16x2", "s16x2"):
         half = np.int16 if t[0] == "s" else np.uint16
         pick = np.maximum if op.name == "max" else np.minimum
-        return Meaning((t,), (t, t), lambda a, b: pick(a.view(half), b.view(half)).view(np.uint32))
+        relu = op.has("relu")
+
+        def of_halves(a: Array, b: Array) -> Array:
+            chosen = pick(a.view(half), b.view(half))
+            return (np.maximum(chosen, 0) if relu else chosen).view(np.uint32)
+
+        return Meaning((t,), (t, t), of_halves)
     op.allow("ftz", "NaN", "xorsign", "abs")
     choose = choose_extremum(op)
 
@@ -196,7 +294,9 @@ def make_extremum(op: Opcode) -> Meaning:
     return Meaning((t,), (t, t), fold if t == "f64" else in_f64(op, fold))
 
 
-SIGN_BITS = {"f16": 0x8000, "bf16": 0x8000, "f16x2": 0x80008000, "bf16x2": 0x80008000, "f32": 1 << 31, "f64": 1 << 63}
+SIGN_BITS = {"f16": 1 << 15, "bf16": 1 << 15, "f32": 1 << 31, "f64": 1 << 63}
+INFINITIES = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF << 52}
+LEAST_NORMAL = {"f16": 1 << 10, "bf16": 1 << 7, "f32": 1 << 23, "f64": 1 << 52}
 
 
 @instruction("neg", "abs")
@@ -207,12 +307,17 @@ def make_sign_change(op: Opcode) -> Meaning:
         return Meaning((t,), (t,), np.negative if op.name == "neg" else np.abs)
     op.allow("ftz")
     bits = f"b{8 * (4 if t.endswith('x2') else 2 if '16' in t else int(t[1:]) // 8)}"
-    sign, negates, ftz = SIGN_BITS[t], op.name == "neg", op.has("ftz") and t == "f32"
+    element, negates, ftz = get_element(t), op.name == "neg", op.has("ftz")
+    sign, infinity = SIGN_BITS[element], INFINITIES[element]
 
-    def change(a: Array) -> Array:
+    def change(whole: Array) -> Array:
+        a = np.ascontiguousarray(whole).view(f"u{SIGN_BITS[element].bit_length() // 8}")
+        magnitude = a & a.dtype.type(sign - 1)
+        result = a ^ a.dtype.type(sign) if negates else magnitude
         if ftz:
-            a = flush(a.view(F32)).view(a.dtype)
-        return a ^ a.dtype.type(sign) if negates else a & a.dtype.type(~sign & (1 << 8 * a.dtype.itemsize) - 1)
+            result = np.where(magnitude < LEAST_NORMAL[element], result & a.dtype.type(sign), result)
+        nan = a if element == "f64" else a.dtype.type(CANONICAL[element])
+        return np.where(magnitude > infinity, nan, result).view(whole.dtype).reshape(whole.shape)
 
     return Meaning((bits,), (bits,), change)
 
@@ -232,7 +337,7 @@ def make_property_test(op: Opcode) -> Meaning:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= least),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= least) | (a == 0)),  # zero is called normal
         "subnormal": lambda a: (np.abs(a) < least) & (a != 0),
     }
     return Meaning(("pred",), (op.type,), tests[op.modifiers[0]])

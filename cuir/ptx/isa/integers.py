@@ -130,9 +130,9 @@ def divide(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array) -> Array:
-    """Return the remainder, with the sign of the dividend; by zero the dividend."""
+    """Return the remainder, with the sign of the dividend; by zero all bits set, as the hardware gives."""
     safe = np.where(b == 0, b.dtype.type(1), b)
-    return np.where(b == 0, a, a - divide(a, safe) * safe)
+    return np.where(b == 0, np.array(-1).astype(a.dtype), a - divide(a, safe) * safe)
 
 
 @instruction("rem")
@@ -181,13 +181,18 @@ def make_funnel_shift(op: Opcode) -> Meaning:
     return Meaning(("b32",), ("b32", "b32", "u32"), shift)
 
 
+def limit_field(a: Array, width: int) -> Array:
+    """Return a position or length of a field: of 32 bits its last byte counts; of 64 all of it does, as an H200 shows."""
+    return np.minimum(a & U32(255) if width == 32 else a, U32(width))
+
+
 @instruction("bfe")
 def make_field_extract(op: Opcode) -> Meaning:
     op.allow()
     t, width = op.type, get_width(op.type)
 
     def extract(a: Array, b: Array, c: Array) -> Array:
-        start, count = np.minimum(b & U32(255), U32(width)).astype(I64), np.minimum(c & U32(255), U32(width)).astype(I64)
+        start, count = limit_field(b, width).astype(I64), limit_field(c, width).astype(I64)
         bits = unsigned(a).astype(U64)
         full = np.where(start >= 64, U64(0), bits >> np.minimum(start, 63).astype(U64))
         mask = np.where(count >= 64, ~U64(0), (U64(1) << np.minimum(count, 63).astype(U64)) - U64(1))
@@ -206,7 +211,7 @@ def make_field_insert(op: Opcode) -> Meaning:
     t, width = op.type, get_width(op.type)
 
     def insert(a: Array, b: Array, c: Array, d: Array) -> Array:
-        start, count = np.minimum(c & U32(255), U32(width)).astype(U64), np.minimum(d & U32(255), U32(width)).astype(U64)
+        start, count = limit_field(c, width).astype(U64), limit_field(d, width).astype(U64)
         ones = np.where(count >= 64, ~U64(0), (U64(1) << np.minimum(count, U64(63))) - U64(1))
         mask = np.where(start >= 64, U64(0), ones << np.minimum(start, U64(63)))
         moved = np.where(start >= 64, U64(0), a.astype(U64) << np.minimum(start, U64(63)))

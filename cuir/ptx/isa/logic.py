@@ -43,6 +43,8 @@ def compare(op: Opcode, name: str) -> Callable[[Array, Array], Array]:
 
     if t == "f32" and op.has("ftz"):
         return lambda a, b: floats(flush(a), flush(b))
+    if op.has("ftz"):
+        return lambda a, b: floats(flush(decode(a, t), 2.0**-14), flush(decode(b, t), 2.0**-14))
     return floats if t in ("f32", "f64", "f16") else lambda a, b: floats(decode(a, t), decode(b, t))
 
 
@@ -119,7 +121,8 @@ def make_selection(op: Opcode) -> Meaning:
 def make_choice_by_sign(op: Opcode) -> Meaning:
     op.allow("ftz")
     t = "b" + str(get_width(op.types[0]))
-    return Meaning((t,), (t, t, op.type), lambda a, b, c: np.where(c >= 0, a, b))
+    ftz = op.has("ftz")
+    return Meaning((t,), (t, t, op.type), lambda a, b, c: np.where((flush(c) if ftz else c) >= 0, a, b))
 
 
 @instruction("and", "or", "xor")

@@ -7,7 +7,8 @@ import re
 
 import numpy as np
 
-from .float_formats import add_to_f32, add_to_odd, decode, decode_fp8, encode
+from .float_formats import add_to_f32, add_to_odd, decode, decode_fp8, encode, fma64
+from .floats import keep_payload
 from .instruction_table import Array, Opcode, UnknownForm
 
 LANES = np.arange(32)
@@ -66,7 +67,7 @@ def multiply_fragments(op: Opcode, a: list[Array], b: list[Array], c: list[Array
 def multiply_by_several(op: Opcode, a: Array, b: Array, c: Array) -> Array:
     """Compute mma.sync of one A by several B, each with its C: the registers of all D, one product behind the other.
 
-    Products and sums are exact to f64, rounded once to the accumulator's type.
+    Products and sums are exact to f64, rounded once to the accumulator's type, but for f64.
 
     Args:
         a: Registers of A, [registers, threads] of whole warps.
@@ -74,11 +75,14 @@ def multiply_by_several(op: Opcode, a: Array, b: Array, c: Array) -> Array:
         c: Registers of the Cs, [products * registers, threads].
     """
     m, _, k = read_shape(op)
-    target, first, second, added = op.types
+    target, first, second, _ = op.types
     count, warps = len(b), a.shape[-1] // 32
     left = decode_registers(a, first)[find_operand(m, k, len(a), warps, _count_elements(first), False)]
     right = decode_registers(b, second)[find_several(k, b.shape[1], (count, warps), _count_elements(second))]
-    product = (left @ right).reshape(-1)[find_results(m, (count, warps))]  # [products * elements of D, threads]
+    places = find_results(m, (count, warps))
+    if target == "f64":
+        return multiply_in_turn(left, right, c, places)
+    product = (left @ right).reshape(-1)[places]  # [products * elements of D, threads]
     if target == "f16":
         old = c.view(np.float16).reshape(-1, c.shape[-1], 2).transpose(0, 2, 1).reshape(product.shape)
         rounded = np.asarray(encode(add_to_odd(product, old.astype(np.float64)), "f16")).reshape(-1, 2, c.shape[-1])
@@ -87,9 +91,24 @@ def multiply_by_several(op: Opcode, a: Array, b: Array, c: Array) -> Array:
         total = product.astype(np.int64) + c.view(np.int32)
         total = np.clip(total, -(2**31), 2**31 - 1) if op.has("satfinite") else total
         return total.astype(np.int32).view(np.uint32)
-    numbers = c.view(np.float64 if added == "f64" else np.float32).astype(np.float64)
-    total = add_to_f32(product, numbers) if target == "f32" else encode(add_to_odd(product, numbers), target)
-    return np.asarray(total).view(c.dtype)
+    return np.asarray(add_to_f32(product, c.view(np.float32).astype(np.float64))).view(c.dtype)
+
+
+def multiply_in_turn(left: Array, right: Array, c: Array, places: Array) -> Array:
+    """Compute mma.sync of f64: a fused product and sum for each step of the inner dim, from the first on.
+
+    Args:
+        left: The matrices A [warps, rows, inner].
+        right: The matrices B [warps, inner, columns].
+        c: Registers of C.
+        places: Where the elements of D lie in the matrices [warps, rows, columns].
+    """
+    fused, total = keep_payload(fma64), c.view(np.float64)
+    shape = (len(left), left.shape[1], right.shape[2])
+    for i in range(left.shape[2]):
+        a, b = (np.broadcast_to(x, shape).reshape(-1)[places] for x in (left[:, :, i, None], right[:, i, None, :]))
+        total = fused(a, b, total)
+    return total.view(c.dtype)
 
 
 def _count_elements(name: str) -> int:

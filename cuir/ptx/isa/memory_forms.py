@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .float_formats import add_to_odd, decode, encode, is_float
+from .float_formats import add_to_odd, decode, encode, flush, is_float
+from .floats import keep_payload, make_nan_canonical
 from .instruction_table import Array, Opcode, UnknownForm, get_width
 
 SPACES = ("global", "shared", "local", "const", "param")
@@ -106,8 +107,12 @@ def read_atomic(op: Opcode) -> MemoryAccess:
     )
 
 
-def find_atomic(op: Opcode) -> Callable[[Array, Array, Array | None], Array]:
-    """Return what an atomic stores, of the old value, its operand, and for `cas` the new value."""
+def find_atomic(op: Opcode, memory: str = "") -> Callable[[Array, Array, Array | None], Array]:
+    """Return what an atomic stores, of the old value, its operand, and for `cas` the new value.
+
+    memory: That of the old value, "" for what an engine combines. In global memory sums of f32 are flushed; in shared
+        memory a NaN of f64 that was there stays.
+    """
     name, t = op.pick(*ATOMICS), op.type
     functions: dict[str, Callable[[Array, Array, Array | None], Array]] = {
         "and": lambda old, b, _: old & b,
@@ -124,8 +129,13 @@ def find_atomic(op: Opcode) -> Callable[[Array, Array, Array | None], Array]:
         return {"add": lambda old, b, _: old + b, "min": lambda old, b, _: np.minimum(old, b), "max": lambda old, b, _: np.maximum(old, b)}[
             name
         ]
-    if t in ("f32", "f64") and name == "add":
-        return lambda old, b, _: old + b
+    if t == "f32" and name == "add":
+        if memory == "global":
+            return lambda old, b, _: flush(make_nan_canonical(flush(old) + flush(b)))
+        return lambda old, b, _: make_nan_canonical(old + b)
+    if t == "f64" and name == "add":
+        add64 = keep_payload(np.add)
+        return (lambda old, b, _: add64(b, old)) if memory == "shared" else (lambda old, b, _: add64(old, b))
     if name == "add":
         return lambda old, b, _: encode(add_to_odd(decode(old, t), decode(b, t)), t)
     if name in ("min", "max"):

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from .float_formats import F32, F64, FORMATS, decode, decode_fp8, encode, encode_fp8, flush, is_float, round_into, saturate
+from .float_formats import (
+    F32,
+    F64,
+    FORMATS,
+    STORED,
+    decode,
+    decode_fp8,
+    encode,
+    encode_fp8,
+    flush,
+    is_float,
+    move_by_mode,
+    round_into,
+    saturate,
+)
+from .floats import make_nan_canonical
 from .instruction_table import DTYPES, Array, Meaning, Opcode, UnknownForm, get_width, instruction
 
 TO_INTEGER = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 MODES = ("rn", "rz", "rm", "rp", "rna")
 FP8 = ("e4m3x2", "e5m2x2")
+TF32 = np.uint32(0xFFFFE000)  # bits of a number in tf32
 
 
 @instruction("cvt")
@@ -42,15 +58,15 @@ def from_integer(op: Opcode, target: str, source: str) -> Meaning:
         return Meaning((target,), (source,), clamp)
     mode = op.pick(*MODES, default="rn")
     wide = get_width(source) == 64
-    if target == "f64" and wide and mode != "rn":
-        raise UnknownForm(f"rounding of `{op.text}`")
 
     def convert(a: Array) -> Array:
         numbers = a.astype(F64)
-        if wide and target != "f64":
-            # Keep what f64 loses of 64-bit integers as its last bit.
+        if wide and (target != "f64" or mode != "rn"):
             back = numbers.astype(np.longdouble)
             exact = a.astype(np.longdouble)
+            if target == "f64":
+                return move_by_mode(numbers, np.sign(exact - back), mode)
+            # Keep what f64 loses of 64-bit integers as its last bit.
             bits = numbers.view(np.int64) - (np.abs(back) > np.abs(exact))
             numbers = np.where(back != exact, bits | 1, numbers.view(np.int64)).view(F64)
         result = encode(numbers, target, mode)
@@ -60,16 +76,24 @@ def from_integer(op: Opcode, target: str, source: str) -> Meaning:
 
 
 def to_integer(op: Opcode, target: str, source: str) -> Meaning:
-    """Convert a number to an integer: NaN gives 0, what is out of range the nearest integer in it."""
+    """Convert a number to an integer: what is out of range gives the nearest integer in it.
+
+    NaN gives 0; the highest bit alone where the number is an f64, or the integer has 64 bits.
+    """
     round_whole = TO_INTEGER[op.pick(*TO_INTEGER, default="rzi")]
     limits = np.iinfo(np.dtype(DTYPES[target]))
-    top = float(limits.max) if get_width(target) < 64 else np.nextafter(float(limits.max), 0)
+    width = get_width(target)
+    top = float(limits.max) if width < 64 else np.nextafter(float(limits.max), 0)
+    highest = np.array(1 << width - 1, f"u{width // 8}").view(DTYPES[target])
+    of_nan = highest if source == "f64" or width == 64 else DTYPES[target](0)
 
     def convert(a: Array) -> Array:
         numbers = decode(flush(a) if op.has("ftz") and source == "f32" else a, source)
         whole = round_whole(numbers)
-        inside = np.clip(np.where(np.isnan(whole), 0.0, whole), float(limits.min), top).astype(DTYPES[target])
-        return np.where(whole > top, DTYPES[target](limits.max), inside)
+        nan = np.isnan(whole)
+        inside = np.clip(np.where(nan, 0.0, whole), float(limits.min), top).astype(DTYPES[target])
+        result = np.where(whole > top, DTYPES[target](limits.max), inside)
+        return np.where(nan, of_nan, result) if nan.any() else result
 
     return Meaning((target,), (source,), convert)
 
@@ -87,9 +111,31 @@ def between_floats(op: Opcode, target: str, source: str) -> Meaning:
         if op.has("relu"):
             numbers = np.where(np.isnan(numbers), numbers, np.maximum(numbers, 0.0) + 0.0)
         result = encode(numbers, target, mode)
-        return flush(result) if ftz and target == "f32" else result
+        result = flush(result) if ftz and target == "f32" else result
+        if not keeps_payload:
+            return result
+        return move_payload(make_nan_canonical(a) if ftz and source == "f32" else a, source, result, target)
 
+    keeps_payload = ("f64" in (target, source) or (source, target) == ("bf16", "f32")) and not op.has("sat", "relu")
     return Meaning((target,), (source,), convert)
+
+
+def move_payload(a: Array, source: str, result: Array, target: str) -> Array:
+    """Give NaN the sign and the first bits of the one that was converted, made quiet unless its bits are shifted alone."""
+    raw, into = STORED[source], STORED[target]
+    bits = a.view(raw).astype(np.uint64)
+    nan = np.isnan(decode(a, source))
+    if not nan.any():
+        return result
+    widths, mantissas = (get_width(source), get_width(target)), (FORMATS[source].mantissa, FORMATS[target].mantissa)
+    fraction = bits & np.uint64((1 << mantissas[0]) - 1)
+    shift = mantissas[1] - mantissas[0]
+    fraction = fraction << np.uint64(shift) if shift >= 0 else fraction >> np.uint64(-shift)
+    sign = (bits >> np.uint64(widths[0] - 1)) << np.uint64(widths[1] - 1)
+    exponent, first = (1 << widths[1] - 1) - (1 << mantissas[1]), 1 << mantissas[1] - 1
+    quiet = exponent if source == "bf16" and target == "f32" else exponent | first  # the former is a shift
+    moved = (sign | fraction | np.uint64(quiet)).astype(into)
+    return np.where(nan, moved, result.view(into)).view(result.dtype)
 
 
 def make_packing(op: Opcode, target: str, source: str) -> Meaning:
@@ -98,7 +144,7 @@ def make_packing(op: Opcode, target: str, source: str) -> Meaning:
         raise UnknownForm(f"the types of `{op.text}`")
     mode = op.pick(*MODES, default="rn")
     if target == "tf32":
-        return Meaning(("b32",), ("f32",), lambda a: round_into(a.astype(F64), FORMATS["tf32"], mode).astype(F32).view(np.uint32))
+        return make_tf32(op, mode)
 
     def pack(a: Array, b: Array) -> Array:
         numbers = np.stack(np.broadcast_arrays(b, a), -1).astype(F64)
@@ -109,6 +155,20 @@ def make_packing(op: Opcode, target: str, source: str) -> Meaning:
         return encode(numbers, target, mode)
 
     return Meaning((target,), ("f32", "f32"), pack)
+
+
+def make_tf32(op: Opcode, mode: str) -> Meaning:
+    """Convert f32 to tf32, whose last 13 bits are zero; `.rna` keeps what it can of NaN."""
+    finite, relu = op.has("satfinite"), op.has("relu")
+
+    def convert(a: Array) -> Array:
+        numbers = a.astype(F64)
+        numbers = np.where(numbers <= 0, 0.0, numbers) if relu else numbers
+        bits = round_into(numbers, FORMATS["tf32"], mode, saturate=finite).astype(F32).view(np.uint32)
+        nan = np.isnan(a)
+        return np.where(nan, a.view(np.uint32) & TF32 if mode == "rna" else np.uint32(0x7FFFFFFF) & TF32, bits) if nan.any() else bits
+
+    return Meaning(("b32",), ("f32",), convert)
 
 
 def make_fp8_conversion(op: Opcode, target: str, source: str) -> Meaning:

@@ -55,6 +55,7 @@ def read_form(op: Opcode) -> Form:
     result, first, second = op.types
     same = first == second or {first, second} <= {"e4m3", "e5m2"} or {first, second} <= {"s8", "u8"}
     fits = first in RESULTS and result in RESULTS[first] and same and columns % 8 == 0 and columns <= 256
+    fits = fits and (first not in ("s8", "u8") or columns in (8, 24) or columns % 16 == 0)
     if not fits or inner * BITS[first] != 8 * K_BYTES:
         raise UnknownForm(f"the shape or types of `{op.text}`")
     return Form(columns, inner, result, first, second)

@@ -21,6 +21,7 @@ from .program import Binding, Step
 
 HINTS = ("L2__cache_hint", "mbarrier__complete_tx__bytes", "bulk_group", "tile", "multicast__cluster")
 PLACES = ("async", "bulk", "tensor", "global", "shared__cta", "shared__cluster")
+ALIGNMENT = 16  # bytes, of where a box begins in the innermost dim; an H200 ends the kernel at another (illegal instruction)
 RANKS = tuple(f"{n}d" for n in range(1, 6))
 UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 Combine = Callable[[Array, Array], Array]
@@ -138,7 +139,12 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         for i in range(g.n):
             slot = int(g.slots[i])
             boxes = read_map(m, slot, int(maps[i]), rank, place)
-            offsets, inside = find_elements(boxes, tuple(int(c[i]) for c in starts))
+            start = tuple(int(c[i]) for c in starts)
+            if start[0] * boxes.element % ALIGNMENT:
+                refuse(
+                    m, slot, place, f"copies a box from element {start[0]} of the innermost dim, which must lie at a multiple of 16 bytes"
+                )
+            offsets, inside = find_elements(boxes, start)
             first = int(places[i])
             address = get_shared_address(m, first)
             if address % (128 if boxes.swizzle else 16):

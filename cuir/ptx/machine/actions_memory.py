@@ -212,7 +212,7 @@ def make_proxy_fence(b: Binding) -> Step:
 @action("atom", "red")
 def make_atomic(b: Binding) -> Step:
     access = read_atomic(b.op)
-    combine = find_atomic(b.op)
+    by_memory = {name: find_atomic(b.op, name) for name in ("global", "shared", "local")}
     returns = b.op.name == "atom"
     first = 1 if returns else 0
     address = b.reader.fetch_address(b.get(first))
@@ -245,6 +245,7 @@ def make_atomic(b: Binding) -> Step:
 
     def combine_in_turn(memory: Memory, places: Array, values: list[Array]) -> Array:
         """Combine lane by lane where lanes meet, all others at once; return the old values."""
+        combine = by_memory[memory.name]
         order = np.argsort(places, kind="stable")
         ordered = places[order]
         starts = np.r_[True, ordered[1:] != ordered[:-1]]

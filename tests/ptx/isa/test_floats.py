@@ -103,12 +103,28 @@ def test_approximations_lie_within_their_bound(text: str, reference: object) -> 
     np.testing.assert_allclose(compute(f"{text}.approx.f32", x), reference(x.astype(np.float64)), rtol=2.0**-22)  # type: ignore[operator]
 
 
-def test_signs_are_bits() -> None:
+def test_signs_are_bits_of_numbers() -> None:
     bits = draw_bits(32)
-    np.testing.assert_array_equal(compute("neg.f32", bits), bits ^ np.uint32(1 << 31))
-    np.testing.assert_array_equal(compute("abs.bf16x2", bits), bits & np.uint32(0x7FFF7FFF))
+    numbers = ~np.isnan(bits.view(np.float32))
+    np.testing.assert_array_equal(compute("neg.f32", bits)[numbers], (bits ^ np.uint32(1 << 31))[numbers])
+    assert (compute("abs.f32", bits)[~numbers] == 0x7FFFFFFF).all() and not numbers.all()
     a, b = bits.view(np.float32), bits[::-1].view(np.float32)
     np.testing.assert_array_equal(np.signbit(compute("copysign.f32", a, b)), np.signbit(a))
+
+
+def test_products_are_flushed_before_they_are_rounded() -> None:
+    least, below_one = np.array([2.0**-126], np.float32), np.array([1 - 2.0**-24], np.float32)
+    assert compute("mul.f32", least, below_one)[0] == least[0]
+    assert compute("mul.ftz.f32", least, below_one)[0] == compute("div.rp.ftz.f32", least, 1 / below_one)[0] == 0
+
+
+def test_double_precision_is_rounded_by_every_mode() -> None:
+    a, b = (np.random.default_rng(i).standard_normal(100) * 2.0 ** np.linspace(-300, 0, 100) for i in range(2))
+    for mode in ("rz", "rm", "rp"):
+        for name, exact in (("add", Fraction.__add__), ("mul", Fraction.__mul__)):
+            result = compute(f"{name}.{mode}.f64", a, b)
+            expected = [round_exactly(exact(Fraction(x), Fraction(y)), "f64", mode) for x, y in zip(a.tolist(), b.tolist())]
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_properties_are_told_apart() -> None:
@@ -119,7 +135,7 @@ def test_properties_are_told_apart() -> None:
     }
     assert answers["finite"] == [True, False, False, True, True] and answers["infinite"] == [False, True, False, False, False]
     assert answers["number"] == [not n for n in answers["notanumber"]] == [True, True, False, True, True]
-    assert answers["normal"] == [True, False, False, False, False] and answers["subnormal"] == [False, False, False, True, False]
+    assert answers["normal"] == [True, False, False, False, True] and answers["subnormal"] == [False, False, False, True, False]
 
 
 def test_an_unknown_modifier_is_refused() -> None:

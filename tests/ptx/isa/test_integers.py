@@ -38,7 +38,7 @@ BINARY: dict[str, Callable[[int, int, int], int]] = {
     "mul.lo": lambda a, b, w: a * b,
     "mul.hi": lambda a, b, w: a * b >> w,
     "div": lambda a, b, w: truncate(a, b) if b else -1,
-    "rem": lambda a, b, w: a - truncate(a, b) * b if b else a,
+    "rem": lambda a, b, w: a - truncate(a, b) * b if b else -1,
     "min": lambda a, b, w: min(a, b),
     "max": lambda a, b, w: max(a, b),
 }

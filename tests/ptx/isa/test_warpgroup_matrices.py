@@ -160,7 +160,13 @@ def test_products_of_registers(kernel: str, name: str, sign: int) -> None:
 
 
 def test_forms_that_are_not_known_are_refused() -> None:
-    for form in ("m64n32k16.f16.bf16.bf16", "m64n12k16.f32.f16.f16", "m64n32k32.f32.f16.f16", "m64n32k32.f32.e4m3.s8"):
+    for form in (
+        "m64n32k16.f16.bf16.bf16",
+        "m64n12k16.f32.f16.f16",
+        "m64n32k32.f32.f16.f16",
+        "m64n32k32.f32.e4m3.s8",
+        "m64n40k32.s32.s8.s8",
+    ):
         with pytest.raises(UnknownForm):
             read_form(split_opcode(f"wgmma.mma_async.sync.aligned.{form}"))
     with pytest.raises(UnknownForm, match="base offset"):
