@@ -7,7 +7,7 @@ import pytest
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
-from cuir.lowering.select.ways import Selection, find_selection
+from cuir.lowering.select.ways import CHOICE, Selection, find_selection
 from tests.lowering.tile_ir import program
 
 PROGRAM = """
@@ -47,3 +47,18 @@ def test_a_tanh_whose_argument_would_be_computed_twice() -> None:
 @pytest.mark.parametrize(("expression", "width"), [("sin(x)", 8), ("x + 1.0", 64), ("x / 3.0", 64)])
 def test_tiles_that_share_nothing(expression: str, width: int) -> None:
     assert select(expression, width) == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "way", "because"),
+    [
+        ("where(x > 20.0, x, log1p(x))", "both sides", "nvcc would branch around it for each element"),
+        ("where(x > 20.0, x, x * 2.0 + 1.0)", "conditional", "both sides are cheap"),
+    ],
+)
+def test_a_choice_with_a_long_side_takes_no_branch(expression: str, way: str, because: str) -> None:
+    """Else the compiler branches around it for each element, and interleaves none."""
+    kernel = build(program(PROGRAM.format(expression=expression, width=64)))
+    optimise(kernel)
+    (choice,) = (s for op in every(kernel) if (s := find_selection(op, CHOICE)) is not None)
+    assert choice.way == way and because in choice.because

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from cuir.checking.checker import check
 from cuir.lowering import lower
+from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from tests.gpu import test_floats
 from tests.gpu.test_expressions import EXPRESSIONS, kernel
@@ -123,3 +125,44 @@ def test_pairs_are_unpacked(expression: str, dtype: str) -> None:
         # by element (i_) only through unpack; by pair (p_, k_) it is moved, packed into, or an operand
         assert not re.search(rf"\b{name}\[[^\]]*\bi_\b[^\]]*\]", text), name
     assert f"cuir::unpack_{dtype}(" in text
+
+
+# ---- loops
+BOUNDED = """
+@kernel(arch="sm_90a")
+def f(Y: Global[i32, 64], n: i32, m: i32):
+    with role("one", warpgroups=1):
+        total = 0
+        for i in range({bound}):
+            total += i + 1
+        store(Y[rows(64)], zeros(i32, [64, 1]) + total)
+"""
+
+
+@pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
+@pytest.mark.parametrize(
+    ("bound", "turns"),
+    [("n if n < m else 0", lambda n, m: n if n < m else 0), ("min(n, m) + 1", lambda n, m: min(n, m) + 1), ("n ^ m", lambda n, m: n ^ m)],
+)
+def test_a_loop_ends_where_its_bound_says(bound: str, turns: Callable[[int, int], int], tmp_path: Path) -> None:
+    run = on_cpu(lower(check(parse(BOUNDED.format(bound=bound)))), tmp_path)
+    for n, m in ((3, 5), (5, 3), (4, 4), (1, 2)):
+        y = np.full(64, -1, np.int32)
+        run(y, n, m)
+        count = turns(n, m)
+        assert (y == count * (count + 1) // 2).all(), (n, m)
+
+
+# ---- the frame
+FRAME = """
+@kernel(arch="sm_90a")
+def k(X: Global[f32, N, 64], Z: Global[f32, N, 64], I: Global[i32, M], n: i32):
+    q = (I[0] if M > 0 and I[M - 1] > 3 else n // N) * 64
+    with role("all", warpgroups=1):
+        store(Z[q : q + 64, :], load(X[0:64, :]))
+"""
+
+
+@pytest.mark.nvcc
+def test_branches_of_the_frame_compile() -> None:
+    compile_cuda(lower(check(parse(FRAME))))

@@ -78,10 +78,3 @@ def test_within_the_stated_bound(name: str, contract: str, tmp_path: Path) -> No
             off = np.abs(y - expected) / unit
         right = (off <= ULPS) | (y == expected) | (np.isnan(y) & np.isnan(expected))
         assert right.all(), (name, x[~right][:5], y[~right][:5], expected[~right][:5])
-
-
-@pytest.mark.parametrize(("side", "selected"), [("log1p(x)", True), ("x * 2.0 + 1.0", False)])
-def test_a_choice_with_a_long_side_takes_no_branch(side: str, selected: bool) -> None:
-    """Else the compiler branches around it for each element, and interleaves none."""
-    text = TEXT.format(function="abs").replace("where(y > 0.0, y, y + 0.0)", f"where(y > 20.0, y, {side.replace('x', 'y')})")
-    assert ("cuir::select(" in lower(check(parse(text))).source) == selected
