@@ -189,9 +189,9 @@ class _Job:
     def demands(self, compile: Demand, run: Demand) -> None:
         """Check that demanded steps are possible, before any work is done."""
         if compile == "yes":
-            from .runtime.nvcc import find_nvcc
+            from .runtime.nvcc import find_compiler
 
-            find_nvcc()
+            find_compiler()
         if run == "yes":
             from .performance.timing.gpu import require_gpu
 
@@ -355,12 +355,12 @@ class _Job:
         from .performance.suites.contest import compare
         from .performance.timing.gpu import explain_missing_gpu
 
-        reason = explain_missing_gpu()
+        reason = explain_missing_gpu(checked.arch)
         if demand == "no" or (demand == "auto" and reason):
             self.skip("run", reason if demand == "auto" else "not asked for")
             if demand == "auto":
                 self.report.missing.append(
-                    "a Hopper GPU (H100, H200) would add a run on the device, checked against PyTorch, and its time beside "
+                    f"a GPU that runs {checked.arch} would add a run on the device, checked against PyTorch, and its time beside "
                     "scaled_dot_product_attention and FlexAttention"
                 )
             return

@@ -25,6 +25,8 @@ EXTRAS = {
 }
 MODULES = {  # of distributions that are imported by another name
     "cuda-bindings": "cuda.bindings",
+    "nvidia-cuda-nvrtc": "nvidia",
+    "nvidia-cuda-runtime": "nvidia",
     "nvidia-cutlass": "cutlass_library",
     "mkdocs-material": "material",
     "mkdocstrings-python": "mkdocstrings_handlers.python",
@@ -36,7 +38,7 @@ PROGRAMS = ("ruff", "mypy")  # that are run, not imported
 
 
 def test_extras_have_their_names() -> None:
-    assert set(EXTRAS) == {"gpu", "pycuda", "bench", "llm", "transformers", "testing", "site", "browser", "ray", "dev"}
+    assert set(EXTRAS) == {"gpu", "nvrtc", "pycuda", "bench", "llm", "transformers", "testing", "site", "browser", "ray", "dev"}
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS))

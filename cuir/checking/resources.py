@@ -11,7 +11,7 @@ from ..syntax.nodes import Call, Kernel, Stmt, Typed
 from ..syntax.types import COLUMN_BYTES, TENSOR_COLUMNS, TENSOR_MEMORY, BarrierType, SharedView, TileType
 from ..syntax.walk import walk
 from ..text.diagnostics import Sink
-from .checked import Barrier, Role, SharedAlloc, TensorParam, call_of
+from .checked import Barrier, Checked, Role, SharedAlloc, TensorParam, call_of
 
 COPY_UNIT = 128  # alignment in bytes of a bulk copy's destination with rows without panels
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
@@ -76,6 +76,11 @@ def lay_out_shared(
 def count_signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
     """Return the bytes of shared memory that the barriers take."""
     return sum(8 * (t.stages or 1) for t, _, _ in barriers.values() if not TABLE[t.kind].traits.hardware)
+
+
+def count_shared_bytes(checked: Checked) -> int:
+    """Return the bytes of shared memory that a CTA may take: arrays, barriers, and what is reserved."""
+    return checked.shared_bytes + sum(8 * (b.stages or 1) for b in checked.barriers.values() if not b.hardware) + RESERVED
 
 
 def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target, sink: Sink) -> tuple[list[Role], int]:

@@ -183,10 +183,10 @@ def _compiler(jobs: int | None, optional: bool) -> Callable[[str, str, Mapping[s
     Raises CuirError U503, U504.
     """
     from ..performance.search import compile_all
-    from ..runtime.nvcc import find_nvcc, include_dir
+    from ..runtime.nvcc import find_compiler, include_dir
 
     try:
-        find_nvcc()
+        find_compiler()
         include_dir()
     except CuirError:
         if optional:

@@ -9,10 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..caching import disk
-from ..ops.limits import TARGETS, runs
+from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
+from .cards import list_cards
 from .driver_api import driver
 from .nvcc import compiler_version, find_nvcc, include_dir
+from .nvrtc import describe_version, find_headers, import_nvrtc
+
+COMPILERS = ("nvcc", "NVRTC")  # the first that is there compiles
+TO_COMPILE = ("nvcc", "CuTe headers")
 
 # package, the extra that installs it, what it is for
 OPTIONAL = (
@@ -20,6 +25,7 @@ OPTIONAL = (
     ("matplotlib", "bench", "plots and pictures of traces"),
     ("transformers", "transformers", "attention in Hugging Face models"),
     ("litellm", "llm", "language models that adapt kernels (transfer, lift, tune, eval)"),
+    ("nvidia-cuda-nvrtc", "nvrtc", "kernels compiled without nvcc"),
     ("pycuda", "pycuda", "launches by PyCUDA (--loader pycuda)"),
 )
 
@@ -31,12 +37,14 @@ class Finding:
     Attributes:
         name: What was looked for.
         value: What was found.
-        remedy: What to do about something missing; "" if nothing is.
+        remedy: What to do about something missing; "" if nothing is needed.
+        found: It is there.
     """
 
     name: str
     value: str
     remedy: str = ""
+    found: bool = True
 
     @property
     def ok(self) -> bool:
@@ -52,7 +60,7 @@ def inspect_environment() -> list[Finding]:
         Finding("system", f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {os.cpu_count()} cores"),
         Finding("PyTorch", f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA")),
         *_inspect_cards(),
-        _inspect("nvcc", lambda: f"{compiler_version(find_nvcc())} at {find_nvcc()}"),
+        *_inspect_compilers(),
         _inspect("CuTe headers", lambda: f"{include_dir()}, for the compiler"),
         _inspect("cuda-bindings", lambda: str(driver().__name__) and f"{importlib.metadata.version('cuda-bindings')}, to launch kernels"),
         Finding("cache", f"{disk.cache_dir()}, at most {disk.size_limit() / 2**20:g} MiB of compiled kernels and verdicts"),
@@ -73,23 +81,20 @@ def inspect_packages() -> list[Finding]:
 
 def describe_reach(findings: list[Finding]) -> list[str]:
     """Say what runs on this machine, a line each."""
-    import torch
-
-    missing = [f.name for f in findings if f.name in ("nvcc", "CuTe headers") and not f.ok]
+    missing = [f.name for f in findings if f.name in TO_COMPILE and not f.ok]
     lines = ["check, verify, mutate, bridge: yes, on the CPU"]
+    compiler = next((f.name for f in findings if f.name in COMPILERS and f.found), "")
     lines.append(
-        "compile kernels: yes; no GPU is needed for it" if not missing else f"compile kernels: no, without {' and '.join(missing)}"
+        f"compile kernels: yes, by {compiler}; no GPU is needed for it"
+        if not missing
+        else f"compile kernels: no, without {' and '.join(missing)}"
     )
-    cards = [torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    launch = all(f.ok for f in findings if f.name in ("nvcc", "CuTe headers", "cuda-bindings"))
-    for number, capability in enumerate(cards):
-        archs = [name for name, target in TARGETS.items() if target.runs_on(capability)]
-        attention = "flex_attention, serving and training too" if runs(capability, "wgmma") else "attention calls need a Hopper GPU"
-        names = ", ".join(archs) or "no architecture"
+    cards = list_cards()
+    launch = all(f.ok for f in findings if f.name in (*TO_COMPILE, "cuda-bindings"))
+    for number, card in enumerate(cards):
+        names = ", ".join(name for name, target in TARGETS.items() if target.runs_on(card.capability)) or "no architecture"
         lines.append(
-            f"run kernels on cuda {number}: yes, of {names}; {attention}"
-            if launch
-            else f"run kernels on cuda {number}: no, see what is missing"
+            f"run kernels on cuda {number}: yes, of {names}" if launch else f"run kernels on cuda {number}: no, see what is missing"
         )
     if not cards:
         lines.append('run kernels on a GPU: no, there is none; attention calls run in the interpreter (backend="interpret"), slowly')
@@ -103,16 +108,27 @@ def _inspect_cards() -> list[Finding]:
         remedy = "install PyTorch with CUDA" if not torch.version.cuda else "see nvidia-smi: a card and its driver"
         return [Finding("GPU", "none that PyTorch can use; only running and timing compiled kernels needs one", remedy)]
     cards = []
-    for number in range(torch.cuda.device_count()):
-        card = torch.cuda.get_device_properties(number)
+    for number, card in enumerate(list_cards()):
+        memory = torch.cuda.get_device_properties(number).total_memory
         cards.append(
             Finding(
                 f"cuda:{number}",
-                f"{card.name}, compute capability {card.major}.{card.minor}, {card.multi_processor_count} multiprocessors, "
-                f"{card.total_memory / 2**30:.0f} GiB",
+                f"{card.name}, compute capability {card.version}, {card.multiprocessors} multiprocessors, {memory / 2**30:.0f} GiB, "
+                f"L2 cache of {card.l2_bytes / 2**20:.0f} MiB, {card.shared_bytes // 1024} KiB of shared memory a CTA",
             )
         )
     return [Finding("driver", f"CUDA {_read_driver_version()}"), *cards]
+
+
+def _inspect_compilers() -> list[Finding]:
+    """Inspect nvcc and, in its place, NVRTC: of both, one is enough."""
+    nvcc = _inspect("nvcc", lambda: f"{compiler_version(find_nvcc())} at {find_nvcc()}")
+    nvrtc = import_nvrtc()
+    if nvrtc is None:
+        return [nvcc]
+    if not nvcc.ok:
+        nvcc = Finding("nvcc", "none; NVRTC takes its place", found=False)
+    return [nvcc, Finding("NVRTC", f"{describe_version(nvrtc)}, with the headers in {find_headers()}")]
 
 
 def _read_driver_version() -> str:
@@ -129,4 +145,4 @@ def _inspect(name: str, find: Callable[[], str]) -> Finding:
         return Finding(name, find())
     except CuirError as error:
         first = error.diagnostics[0]
-        return Finding(name, "none", first.hint or first.message)
+        return Finding(name, "none", first.hint or first.message, found=False)

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from ..caching.disk import KERNELS, mark_used, write_whole
 from ..checking.checked import Const
+from ..ops.limits import TARGETS
 from ..syntax.nodes import Program
 from ..syntax.printer import show
 from ..text.diagnostics import CuirError
+from .cards import list_codes
 from .content_digests import describe_nvcc, describe_package, digest
 from .loader import DRIVER
 from .nvcc import Compiled, describe_environment, find_nvcc
+from .nvrtc import describe_version, import_nvrtc
 from .result_cache import dump, restore
 
 CHECKSUM_BYTES = 4
@@ -28,7 +31,7 @@ def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, C
     """Return the file of a kernel, named after its cache key.
 
     The key covers the program (its text as written too, since reports quote it), its consts, this package's files, the
-    compiler and the loader.
+    compiler, the loader, and the cards that a kernel of several cards is compiled for.
     """
     values = sorted((n, repr(v)) for n, v in (consts or {}).items())
     parts = [
@@ -40,6 +43,7 @@ def make_entry_path(program: Program, kernel: str | None, consts: Mapping[str, C
         str(kernel),
         repr(values),
         loader,
+        *sorted({code for k in program.kernels().values() if k.arch in TARGETS for code in list_codes(k.arch)}),
     ]
     return KERNELS.path(digest(parts))
 
@@ -68,8 +72,9 @@ def store(entry: Path, compiled: Compiled) -> None:
 
 
 def _describe_compiler() -> str:
-    """Describe nvcc by its version, and the environment that it reads."""
+    """Describe nvcc by its version, and the environment that it reads; or NVRTC where there is no nvcc."""
     try:
         return f"{describe_nvcc(find_nvcc())} {describe_environment()}"
     except (CuirError, OSError):
-        return "none"
+        nvrtc = import_nvrtc()
+        return "none" if nvrtc is None else describe_version(nvrtc)

@@ -1,4 +1,4 @@
-"""Compilation of CUDA text to a cubin by nvcc, cached on disk, with resources read from ptxas."""
+"""Compilation of CUDA text to a cubin by nvcc, else by NVRTC, cached on disk, with resources read from ptxas."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 from ..caching.disk import cache_dir, mark_used, write_whole
 from ..lowering import Cuda
-from ..ops.limits import TARGETS
 from ..text.diagnostics import CuirError
 from ..text.notebook import ShownInNotebooks
+from .cards import list_codes
 from .machine_code import count_exponentials_around_waits
+from .nvrtc import compile_by_nvrtc, describe_version, import_nvrtc
 from .slim_headers import write_slim_headers
 
 FLAGS = ("-O3", "-std=c++17", "--expt-relaxed-constexpr", "-lineinfo", "-Xptxas=-v", "-diag-suppress=780")
 HARMLESS = "(C7519)"  # "warpgroup.arrive is injected"
+UNKNOWN_CARD = "is not defined for option 'gpu-code'"
 TOOLKITS = ("/usr/local/cuda",)  # default folders of installers
 # variables that nvcc, or the preprocessor that it starts, adds to its options
 ENVIRONMENT = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CUTLASS_INCLUDE")
-INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME"
+INSTALL = "install a CUDA toolkit (12.3 or newer) and put nvcc on the PATH, or name it in CUDA_HOME; or pip install cubridge[nvrtc]"
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,19 @@ def find_nvcc() -> str:
     return path
 
 
+def find_compiler() -> str:
+    """Return the name and version of the compiler of kernels: nvcc, or NVRTC where there is no nvcc.
+
+    Raises CuirError U503 if there is neither.
+    """
+    try:
+        return compiler_version(find_nvcc())
+    except CuirError:
+        if (nvrtc := import_nvrtc()) is None:
+            raise
+        return describe_version(nvrtc)
+
+
 def describe_environment() -> str:
     """Describe the variables of the environment that change what nvcc makes of a text; "" if none is set."""
     return " ".join(f"{name}={os.environ[name]}" for name in ENVIRONMENT if os.environ.get(name))
@@ -146,7 +162,7 @@ def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled
     """Compile a lowered kernel, or take the cubin from the cache.
 
     run: runs nvcc, if not by a process of ours; name: of that way in the cache key. Without nvcc a cached cubin of the
-    same text, architecture and flags serves, whichever compiler made it. Raises CuirError U503, U504 (nothing to
+    same text, architecture and flags serves, whichever compiler made it, else NVRTC compiles. Raises CuirError U503, U504 (nothing to
     compile with) or L010 (the compiler refuses the text: a fault of the lowering).
     """
     key, folder = _key(cuda), cache_dir()
@@ -155,12 +171,25 @@ def compile_cuda(cuda: Cuda, run: Run | None = None, name: str = "") -> Compiled
     except CuirError:
         entries = sorted(folder.glob(f"{key}-*.json"))
         compiled = _read_cached(cuda, entries[-1]) if entries else None
-        if compiled is None:
+        if compiled is not None:
+            return compiled
+        if name or (nvrtc := import_nvrtc()) is None:
             raise
-        return compiled
-    version = compiler_version(nvcc)
+        if isinstance(run, Nvcc):
+            run.note_end()  # a call of a library cannot be stopped
+        nvcc, version, run = "", describe_version(nvrtc), functools.partial(_run_nvrtc, nvrtc)
+    else:
+        version = compiler_version(nvcc)
     entry = folder / f"{key}-{name}{re.sub(r'[^A-Za-z0-9.]+', '_', version)}.json"
     return _read_cached(cuda, entry) or _store(entry, _compile(cuda, nvcc, version, run or Nvcc()))
+
+
+def _run_nvrtc(nvrtc: ModuleType, cuda: Cuda, _: str) -> tuple[bytes, str]:
+    """Compile a kernel by NVRTC, and return the binary and its log. Raises CuirError L010 if it refuses the source."""
+    output, log = compile_by_nvrtc(nvrtc, cuda, include_dir())
+    if output is None:
+        raise make_compiler_error(cuda, log)
+    return output, log
 
 
 def read_cached_resources(cuda: Cuda) -> Resources | None:
@@ -203,9 +232,9 @@ def _compile(cuda: Cuda, nvcc: str, version: str, run: Run) -> Compiled:
 def target(arch: str) -> tuple[str, str, str]:
     """Return nvcc's options for an architecture: output form, virtual architecture, and real ones.
 
-    A kernel for a card whose code others run too comes with theirs, and with PTX for later ones.
+    A kernel that several cards run comes with the code of `list_codes`, and with PTX for other cards.
     """
-    code = TARGETS[arch].code
+    code = list_codes(arch)
     return "cubin" if len(code) == 1 else "fatbin", arch.replace("sm_", "compute_"), f"-code={','.join(code)}"
 
 
@@ -239,6 +268,8 @@ class Nvcc:
                 code, log = self._run([*command[:1], "-I", str(slim), *command[1:]])
             if code and not self.stopped:
                 code, log = self._run(command)
+            if code and UNKNOWN_CARD in log and not self.stopped:  # the driver compiles PTX for a card newer than nvcc
+                code, log = self._run([f"-code={codes.rpartition(',')[2]}" if part == codes else part for part in command])
             if code:
                 raise make_compiler_error(cuda, log.replace(folder + os.sep, ""))
             return out.read_bytes(), log
@@ -278,9 +309,9 @@ def make_compiler_error(cuda: Cuda, log: str) -> CuirError:
     words = match[2] if match else next((line for line in log.splitlines() if "error" in line or "fatal" in line), log.strip()[-300:])
     return CuirError.of(
         "L010",
-        f"nvcc refuses the CUDA text of this statement: {words}",
+        f"the compiler refuses the CUDA text of this statement: {words}",
         span or cuda.checked.origin.span,
-        "this is a fault of the lowering (or of an old nvcc); please report it with the program",
+        "this is a fault of the lowering (or of an old compiler); please report it with the program",
     )
 
 

@@ -87,3 +87,4 @@ def no_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setenv("CUIR_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("cuir.runtime.nvcc.TOOLKITS", ())
+    monkeypatch.setattr("cuir.runtime.nvcc.import_nvrtc", lambda: None)

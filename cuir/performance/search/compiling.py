@@ -74,9 +74,9 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
     """
     if not work:
         return
-    from ...runtime.nvcc import find_nvcc, include_dir
+    from ...runtime.nvcc import find_compiler, include_dir
 
-    find_nvcc()
+    find_compiler()
     include_dir()
     pool = futures.ProcessPoolExecutor(min(jobs or default_jobs(), len(work)), mp_context=multiprocessing.get_context("spawn"))
     try:

@@ -128,15 +128,22 @@ class Space:
             yield dict(zip(self.parameters, chosen, strict=True))
 
 
-def find_violation(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
-    """Return why a candidate does not fit the architecture, without compiling it; None if it fits."""
+def find_violation(program: Program, kernel: str | None, consts: Mapping[str, Const], shared_bytes: int | None = None) -> Diagnostic | None:
+    """Return why a candidate does not fit the architecture, without compiling it; None if it fits.
+
+    shared_bytes: the shared memory of a CTA on a card that has less than the architecture.
+    """
     from ...checking.checker import check
+    from ...checking.resources import count_shared_bytes
 
     try:
-        check(program, kernel, consts)
+        checked = check(program, kernel, consts)
     except CuirError as error:
         return error.diagnostics[0]
-    return None
+    if shared_bytes is None or (needed := count_shared_bytes(checked)) <= shared_bytes:
+        return None
+    message = f"a CTA on this card has {shared_bytes} bytes of shared memory, found {needed}"
+    return CuirError.of("M301", message, checked.origin.span, "use fewer stages or smaller tiles").diagnostics[0]
 
 
 def defaults(program: Program, kernel: str | None) -> Consts:
@@ -176,21 +183,22 @@ class _NotKept(Exception):
     """A verdict that holds for this call alone."""
 
 
-def fits(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> bool:
-    """Return whether a candidate passes the checker (see `find_violation`).
+def fits(program: Program, kernel: str | None, consts: Mapping[str, Const], shared_bytes: int | None = None) -> bool:
+    """Return whether a candidate passes the checker, and fits a card (see `find_violation`).
 
     The verdict is from the cache folder if it was asked for before.
     """
 
     def check() -> bool:
-        violation = find_violation(program, kernel, consts)
+        violation = find_violation(program, kernel, consts, shared_bytes)
         if violation is not None and violation.code == STACK_OVERFLOW:
             raise _NotKept
         return violation is None
 
     values = sorted((name, repr(value)) for name, value in consts.items())
+    limit = [] if shared_bytes is None else [str(shared_bytes)]
     try:
-        return remember("fits", [show(program), repr(kernel), repr(values)], bool, check)
+        return remember("fits", [show(program), repr(kernel), repr(values), *limit], bool, check)
     except _NotKept:
         return False
 
