@@ -61,7 +61,7 @@ def launch_nothing() -> None:
         def launch(self, plan: Any, places: Any, captured: Any = None) -> bool:
             return True
 
-    attention_kernel.need_hopper = autograd.need_hopper = lambda device: None
+    attention_kernel.need_gpu = autograd.need_gpu = lambda device, arch: None
     cache.device = lambda: GPU
     launch.require_device = lambda checked, device: device  # type: ignore[assignment,return-value]
     launch.Launcher = NoLauncher  # type: ignore[assignment,misc]

@@ -60,13 +60,16 @@ def own_results(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 
 @functools.cache
-def _no_gpu() -> str:
+def _no_gpu(arch: str = "sm_90a") -> str:
+    """Return why kernels of an architecture do not run here; empty if they do."""
     import torch
+
+    from cuir.ops.limits import TARGETS
 
     if not torch.cuda.is_available():
         return "no CUDA device: torch.cuda.is_available() is False"
     major, minor = torch.cuda.get_device_capability()
-    return "" if major == 9 else f"needs compute capability 9.0 (Hopper), found {major}.{minor}"
+    return "" if TARGETS[arch].runs_on((major, minor)) else f"needs a GPU that runs {arch}, found compute capability {major}.{minor}"
 
 
 @functools.cache
@@ -119,9 +122,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    reason = _no_gpu()
     for item in items:
-        if reason and item.get_closest_marker("gpu"):
+        marker = item.get_closest_marker("gpu")
+        if marker is not None and (reason := _no_gpu(*marker.args)):
             item.add_marker(pytest.mark.skip(reason=reason))
         if item.get_closest_marker("nvcc") and not _has_nvcc():
             item.add_marker(pytest.mark.skip(reason="no nvcc on the PATH"))

@@ -216,10 +216,15 @@ def find_corpus_consts(program: str, kernel: Kernel) -> Mapping[str, Const]:
 
 
 def expert_for(origin: str, dtype: object) -> str:
-    """Return the named origin; for the default, the expert kernel of the dtype."""
+    """Return the named origin; for the default, the expert kernel of the dtype for the current GPU."""
     import corpus
 
-    return corpus.expert(str(dtype)) if origin == EXPERT else origin
+    from ..attn.kernels.card_kernels import DEFAULT, choose_target, find_kernel, get_current_device
+
+    if origin != EXPERT:
+        return origin
+    arch = choose_target(get_current_device()).arch
+    return corpus.expert(str(dtype)) if arch == DEFAULT else find_kernel(arch, "forward", DTYPES[str(dtype)])
 
 
 def agreeing(fixed: Mapping[str, Const], values: Mapping[str, Const], because: str, option: str = "-c") -> dict[str, Const]:

@@ -82,17 +82,17 @@ def _interpret_attention() -> str:
 
 
 def _compile() -> str:
-    import corpus
-
+    from ..attn.kernels.card_kernels import choose_target, find_kernel, get_current_device
+    from ..attn.kernels.experts import origin_of
     from ..checking.checker import check
     from ..lowering import lower
     from ..runtime.launchable import NOTHING_TO_COMPILE_WITH
     from ..runtime.nvcc import compile_cuda
-    from ..syntax.parser import parse
     from ..syntax.types import F16
 
     try:
-        compile_cuda(lower(check(parse(corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")), None, {"T": F16, "D": 128})))
+        name = find_kernel(choose_target(get_current_device()).arch, "forward", F16)
+        compile_cuda(lower(check(origin_of(name), None, {"T": F16, "D": 128})))
     except CuirError as error:
         if error.diagnostics[0].code not in NOTHING_TO_COMPILE_WITH:
             raise
@@ -113,7 +113,7 @@ def _launch() -> str:
 
     from ..checking.checker import check
     from ..runtime.driver_api import driver
-    from ..runtime.nvcc import find_nvcc
+    from ..runtime.nvcc import find_compiler
     from ..syntax.parser import parse
     from ..testing.matching import check_on_gpu
     from ..verification.spec_dispatch import prepare_specification
@@ -121,7 +121,7 @@ def _launch() -> str:
 
     if not torch.cuda.is_available():
         return "no GPU"
-    if reason := _needs(find_nvcc) or _needs(driver):
+    if reason := _needs(find_compiler) or _needs(driver):
         return reason
     program = parse(_SCALE)
     checked = check(program)
@@ -131,12 +131,13 @@ def _launch() -> str:
 
 
 def _launch_attention() -> str:
-    import torch
-
-    from ..attn.capture.call_inputs import need_hopper
+    from ..attn.capture.call_inputs import need_gpu
+    from ..attn.kernels.card_kernels import KERNELS, choose_target, get_current_device
     from ..testing import assert_attention_matches
 
-    if reason := _needs(lambda: need_hopper(torch.device("cuda"))):
+    device = get_current_device()
+    if reason := _needs(lambda: need_gpu(device, choose_target(device).arch)):
         return reason
-    assert_attention_matches(None, lambda b, h, q, k: q >= k, M=500, N=500, D=128, gpu=True)
+    trains = "keys" in KERNELS[choose_target(device).arch]
+    assert_attention_matches(None, lambda b, h, q, k: q >= k, M=500, N=500, D=128, gpu=True, gradients=trains)
     return ""

@@ -25,6 +25,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ..attn.capture.call_inputs import check_options
 from ..attn.kernels.attention_kernel import Level
+from ..attn.kernels.card_kernels import KERNELS, find_arch
 from .batches import Batch, CallOptions, attend, rules_of
 
 NAME = "CUIR"
@@ -48,6 +49,8 @@ class _Config(Protocol):
 class _Capability(Protocol):
     @property
     def major(self) -> int: ...
+    @property
+    def minor(self) -> int: ...
 
 
 class _Layer(Protocol):
@@ -127,7 +130,7 @@ class CuirMetadataBuilder(AttentionMetadataBuilder[CuirMetadata]):
 class CuirAttentionBackend(AttentionBackend):
     """The capabilities of the backend.
 
-    It supports decoders on Hopper, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks;
+    It supports decoders on GPUs with kernels for KV caches and packed sequences, f16 and bf16, head dims up to 256 in steps of 8, windows, soft caps, ALiBi, sinks;
     caches of their dtype.
     """
 
@@ -173,7 +176,8 @@ class CuirAttentionBackend(AttentionBackend):
 
     @classmethod
     def supports_compute_capability(cls, capability: _Capability) -> bool:
-        return bool(capability.major == 9)
+        arch = find_arch((capability.major, capability.minor))
+        return arch is not None and {"cache", "varlen"} <= KERNELS[arch].keys()
 
 
 class CuirAttentionImpl(AttentionImpl[CuirMetadata]):

@@ -91,11 +91,6 @@ def list_architectures(*features: str) -> tuple[str, ...]:
     return tuple(t.name for t in TARGETS.values() if t.has(*features))
 
 
-def runs(capability: tuple[int, int], *features: str) -> bool:
-    """Return whether a device of this compute capability runs code of an architecture with these features."""
-    return any(t.has(*features) and t.runs_on(capability) for t in TARGETS.values())
-
-
 def count_pool_registers(threads: int) -> int:
     """Return the registers that the roles of a CTA of `threads` threads share.
 

@@ -32,7 +32,7 @@ def eager_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
     result = Launches()
     monkeypatch.setattr("cuir.runtime.compiled.compile", result.compile)
-    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())

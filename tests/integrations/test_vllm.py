@@ -152,7 +152,7 @@ def test_another_interface_keeps_nobody_from_using_vllm(ours: Any, monkeypatch: 
         ({"kv_cache_dtype": "fp8"}, ["kv_cache_dtype"]),
         ({"use_mla": True}, ["MLA"]),
         ({"attn_type": "encoder_decoder"}, ["attention type"]),
-        ({"device_capability": SimpleNamespace(major=8)}, ["compute capability"]),
+        ({"device_capability": SimpleNamespace(major=7, minor=0)}, ["compute capability"]),
     ],
 )
 def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str], ours: Any) -> None:
@@ -166,7 +166,7 @@ def test_vllm_is_told_what_it_takes(requests: dict[str, Any], reasons: list[str]
         "use_sparse": False,
         "use_mm_prefix": False,
         "use_per_head_quant_scales": False,
-        "device_capability": SimpleNamespace(major=9),
+        "device_capability": SimpleNamespace(major=9, minor=0),
         "attn_type": "decoder",
     }
     result = ours.CuirAttentionBackend.validate_configuration(**{**inputs, **requests})

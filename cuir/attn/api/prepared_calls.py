@@ -15,12 +15,13 @@ from ...spec.specification import Specification, lengths_of
 from ...syntax.printer import show
 from ...text.diagnostics import CuirError
 from ..capture.attention_request import SOFTMAX, AttentionRequest, Level, Mod, Variant, Weighting
-from ..capture.call_inputs import Seeded, check_sink, check_wrapped, need_warm, parts_for, precision, stand_for_others
+from ..capture.call_inputs import Seeded, check_sink, check_wrapped, dtype_of, need_warm, parts_for, precision, stand_for_others
 from ..capture.capture_keys import CaptureKey, MutationGuard
 from ..capture.first_call_progress import Progress
 from ..kernels.attention_kernel import Attention, Ready, make_attention, name_of, trace_by_key
+from ..kernels.card_kernels import Kind, choose_target, has_kernel
 from ..kernels.decoding import runs_on_decode_kernel
-from ..kernels.experts import Form, Kind
+from ..kernels.experts import Form
 from ..outputs.output_table import can_merge
 from ..splicing.splice import TransferResult
 from ..tracing.read_ranges import trace_without_clashes
@@ -182,7 +183,7 @@ def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     query, key, value, weighting, block_mask = request.query, request.key, request.value, request.weighting, request.block_mask
     check_sink(weighting.sink, query.shape[1])
     variant, traced = Variant(mask_mod, request.score_mod, weighting), None
-    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting)
+    capture_key, form = variant.make_capture_key(), _form(query, key, value, weighting, request.backend)
     if is_materialised(block_mask):
         need_warm("looking at the blocks of a mask")
         mask_mod, traced = _mask_mod_from_blocks(request, variant, capture_key, form)
@@ -231,10 +232,11 @@ def _specification(variant: Variant) -> Specification:
     return variant.specification("_".join(name_of(mod) for mod in (variant.score_mod, variant.mask_mod) if mod is not None) or "full")
 
 
-def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weighting: Weighting) -> Form:
+def _form(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, weighting: Weighting, backend: str) -> Form:
+    target = choose_target(query.device, backend)
     split = runs_on_decode_kernel(query, key) and not weighting.dropout and can_merge(weighting.outputs)
-    kind: Kind = "decode" if split else "forward"
-    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype))
+    kind: Kind = "decode" if split and has_kernel(target.arch, "decode", dtype_of(query.dtype)) else "forward"
+    return Form(query.dtype, query.shape[3], value.shape[3], kind, precision(query.dtype), target)
 
 
 def _mods(capture_key: CaptureKey, form: Form, level: Level) -> Hashable:

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ...arguments.binding import TORCH
-from ...ops.limits import runs
+from ...ops.limits import TARGETS
 from ...spec.dropout_hash import WORDS, draw_dropout_seed
 from ...syntax.caller_values import plain_number
 from ...syntax.types import BF16, F16, F32, DType
@@ -176,8 +176,7 @@ def precision(dtype: torch.dtype) -> tuple[tuple[str, int], ...]:
 
     PyTorch's current settings decide; there is none for other dtypes.
     """
-    parts = parts_for(dtype)
-    return (("PARTS", parts),) if parts else ()
+    return (("PARTS", parts_for(dtype)),) if dtype == torch.float32 else ()
 
 
 def check_head_dims(keys: int, values: int) -> None:
@@ -374,23 +373,23 @@ def need_warm(action: str) -> None:
         )
 
 
-def need_hopper(device: torch.device) -> None:
-    """Raise CuirError for what is missing to compile and run a kernel on this device.
+def need_gpu(device: torch.device, arch: str) -> None:
+    """Raise CuirError for what is missing to compile and run a kernel of an architecture on this device.
 
-    U501 a Hopper GPU, U502 tensors on it, U503 nvcc, U505 cuda-bindings.
+    U501 a GPU that runs it, U502 tensors on it, U503 nvcc or NVRTC, U505 cuda-bindings.
     """
     from ...runtime.driver_api import driver
-    from ...runtime.nvcc import find_nvcc
+    from ...runtime.nvcc import find_compiler
 
     hint = 'backend="interpret" runs the kernel in the interpreter, on any machine, slowly'
     if not torch.cuda.is_available():
-        raise CuirError.of("U501", "attention kernels need a Hopper GPU (H100, H200): torch.cuda.is_available() is False", hint=hint)
+        raise CuirError.of("U501", "attention kernels need a GPU: torch.cuda.is_available() is False", hint=hint)
     if device.type != "cuda":
         raise CuirError.of("U502", f"query, key and value must be on a GPU, found {device}", hint=f"tensor.cuda(); {hint}")
     major, minor = torch.cuda.get_device_capability(device)
-    if not runs((major, minor), "wgmma"):
-        raise CuirError.of("U501", f"attention kernels are for Hopper (compute capability 9.0), {device} has {major}.{minor}", hint=hint)
-    find_nvcc()
+    if not TARGETS[arch].runs_on((major, minor)):
+        raise CuirError.of("U501", f"this attention kernel is for {arch}, {device} has compute capability {major}.{minor}", hint=hint)
+    find_compiler()
     driver()
 
 
@@ -427,8 +426,8 @@ __all__ = [
     "check_tensors",
     "check_wrapped",
     "make_scale_positive",
+    "need_gpu",
     "need_gradients",
-    "need_hopper",
     "need_warm",
     "parts_for",
     "plain_integer",

@@ -15,6 +15,8 @@ from ...arguments.binding import TORCH
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...caching import Memo, WeakValueMemo
 from ...checking.checked import Checked, Const
+from ...checking.checker import pick_kernel
+from ...runtime.cards import Card
 from ...spec.loading import as_specification
 from ...spec.specification import Lengths, Specification, lengths_of
 from ...syntax.caller_values import plain_number
@@ -30,7 +32,7 @@ from ..capture.call_inputs import (
     check_options,
     check_tensors,
     dtype_of,
-    need_hopper,
+    need_gpu,
     need_warm,
     parts_for,
     plain_integer,
@@ -49,11 +51,11 @@ from ..splicing.splice import TransferResult, transfer
 from ..tracing.read_ranges import Reads, trace_without_clashes
 from ..tracing.splice_names import DROPOUT
 from ..tracing.traced_result import Parameter, Traced
-from . import decoding
 from .autograd import Gradients, Learnable, collect_learnable, collect_read_tensors, run_differentiable
 from .backward_kernels import RequestedGradients
-from .experts import Form, expert, space_of, starts_of
-from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
+from .card_kernels import choose_target, find_kernel, get_current_device
+from .experts import Form
+from .form_settings import make_settings
 from .settings import KNOWN_LENGTHS, Settings, text_of
 from .split_kv import join_shares, launch_arguments, share_count
 from .transfers import transfer_to_expert
@@ -194,11 +196,10 @@ class Ready:
             outputs: tuple[torch.Tensor, ...] = self.kernel.launch({**arguments, **self.arguments})
         else:
             outputs = self._interpret(arguments)
-        return (
-            outputs
-            if arguments["O"] is o
-            else (o, join_shares(arguments["O"], outputs[1], o, self.setting, interpreted=self.kernel is None))
-        )
+        if arguments["O"] is o:
+            return outputs
+        assert self.attention is not None
+        return o, join_shares(arguments["O"], outputs[1], o, self.setting, self.attention.arch, interpreted=self.kernel is None)
 
     def _interpret(self, tensors: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
         from ...interp import run
@@ -286,6 +287,16 @@ class Attention:
         return self.transferred.program
 
     @property
+    def arch(self) -> str:
+        """The architecture that its kernels are for."""
+        return pick_kernel(self.program, None).arch
+
+    @property
+    def card(self) -> Card | None:
+        """The GPU for which a model of cost chooses settings; None for Hopper's kernels."""
+        return self.settings.card
+
+    @property
     def report(self) -> VerifyReport | None:
         """The report of verification; None with verify="off".
 
@@ -356,7 +367,7 @@ class Attention:
 
         Args:
             scale: of the scores, 1 / sqrt(D) by default.
-            backend: "auto" runs on the Hopper GPU that holds the tensors, "interpret" in the interpreter.
+            backend: "auto" runs on the GPU that holds the tensors, "interpret" in the interpreter.
 
         Raises CuirError for arguments that do not fit (U1xx, U4xx), for a missing device or tool (U5xx), and for a
         program that verification finds wrong.
@@ -477,7 +488,7 @@ class Attention:
         else:
             problem = at, self.settings.numbers(data.captured)
             if problem not in self.settings.by_problem:
-                need_hopper(query.device)
+                need_gpu(query.device, self.arch)
                 if not capturing():  # report unfitting values before verification spends seconds
                     self._check_captured(list(sources_of(data.captured, data.spec, at).values()), at, query.device)
             consts, kernel = self.settings.compile_for(*problem, self.prove, self.spec.name)
@@ -569,7 +580,7 @@ def attention(
     consts: Mapping[str, Const] | None = None,
     verify: Level = "quick",
 ) -> Attention:
-    """Make the attention of a specification from the expert kernel for Hopper.
+    """Make the attention of a specification from the expert kernel for the current GPU; without one, for Hopper.
 
     It is traced, transferred and checked now, and verified and compiled when first run.
 
@@ -590,7 +601,8 @@ def attention(
     spec = as_specification(spec, name_of(spec))
     capture_key = make_capture_key(spec.mask_mod, spec.score_mod, dict(spec.captured), *spec.weighting)
     values = head_dim if value_dim is None else value_dim
-    form = Form(TORCH[dtype_of(dtype)], head_dim, values, consts=tuple((consts or {}).items()))
+    target = choose_target(get_current_device())
+    form = Form(TORCH[dtype_of(dtype)], head_dim, values, consts=tuple((consts or {}).items()), target=target)
     return make_attention(spec, capture_key, form, verify, origin=origin)
 
 
@@ -609,30 +621,19 @@ def make_attention(
         origin: a kernel in place of the expert one of this form.
         bits: as for `transfer`.
     """
-    dtype, kind, head_dims = dtype_of(form.dtype), form.kind, (form.head_dim, form.value_dim)
+    dtype, kind, head_dims, (arch, card) = dtype_of(form.dtype), form.kind, (form.head_dim, form.value_dim), form.target
     check_head_dims(*head_dims)
     parts = {"PARTS": parts_for(form.dtype)} if dtype == F32 and origin is None else {}
     fixed: dict[str, Const] = {"T": dtype, "D": head_dims[0], "DV": head_dims[1], **parts, **dict(form.consts)}
     traced = trace_by_key(spec, capture_key) if traced is None else traced
     if origin is None:
-        transferred = transfer_to_expert(expert(kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
+        transferred = transfer_to_expert(find_kernel(arch, kind, dtype), spec, traced, bits=bits, tables=bits and kind == "forward")
     else:
         transferred = transfer(origin, spec, traced=traced, bits=bits, tables=bits and kind == "forward")
-    key = (transferred.text, text_of(fixed), level, capture_key.structure)
+    key = (transferred.text, text_of(fixed), level, capture_key.structure, card)
     settings = _SETTINGS.get(key)
     if settings is None:
-        if kind == "varlen":
-            settings = VarlenSettings(transferred.program, fixed, starts_of(transferred.program, fixed))
-        elif kind != "forward":
-            settings_class = DecodeSettings if kind == "decode" else CacheSettings
-            joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
-            settings = settings_class(
-                transferred.program, fixed, decoding.can_pack_heads(traced, transferred.program, fixed), joins, spec.score_mod is not None
-            )
-        else:
-            space = space_of(transferred.program, fixed) if origin is None else None
-            start_settings = (space.starts, space.exact) if space is not None else ((), False)
-            settings = Settings(transferred.program, fixed, *start_settings, transferred.mask)
+        settings = make_settings(form, fixed, transferred, traced, origin is not None)
         settings.require_fit(settings.start)
         _SETTINGS[key] = settings
     return Attention(

@@ -21,7 +21,7 @@ from ...runtime.garbage_collection import without_full_collections
 from ...spec.gradients import pad_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
-from ..capture.call_inputs import need_gradients, need_hopper, need_warm, wrong
+from ..capture.call_inputs import need_gpu, need_gradients, need_warm, wrong
 from ..capture.device_tensors import DeviceArguments
 from ..capture.double_backward import GradientError, differentiate_once
 from ..capture.first_call_progress import Progress
@@ -314,7 +314,7 @@ class Gradients:
         from ...runtime.compiled import compile
 
         need_warm("compiling a kernel")
-        need_hopper(device)
+        need_gpu(device, self.attention.arch)
         progress = Progress(f"{self.attention.spec.name} backward")
         with ThreadPoolExecutor(len(self.plan.steps)) as pool, progress.step("compiling"):
             steps = set(self.plan.steps.values())

@@ -31,10 +31,11 @@ import torch
 
 from ...checking.checked import Checked, Const
 from ...performance.selection.device import bandwidth
+from ...runtime.cards import Card
 from ...spec.specification import Lengths, Specification
 from ...syntax import nodes
 from ...syntax.nodes import Program
-from ...syntax.types import F32
+from ...syntax.types import F16, F32, DType
 from ...syntax.walk import names_read
 from ..capture.call_inputs import capturing, need_warm
 from ..capture.capture_keys import CaptureKey
@@ -47,12 +48,11 @@ from ..splicing.captured_arguments import Cache, sources_of
 from ..splicing.derivative import dscore
 from ..splicing.splice import TransferResult
 from ..tracing.traced_result import Traced
+from .card_kernels import DEFAULT, find_kernel
 from .experts import origin_of
 from .settings import KNOWN_LENGTHS, Settings
 from .transfers import places_read_by_gradients, transfer_backward_to_expert, transfer_queries_to_expert
-
-NARROW, WIDE, QUERIES = "flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_dq_sm90"  # programs of the corpus
-SINGLE, SINGLE_QUERIES = "flash_bwd_f32", "flash_bwd_dq_f32"  # those of f32
+from .warp_settings import choose_fitting, list_by_keys, list_by_queries
 
 NARROW_DIM = 128  # head dim up to which a warpgroup's registers hold dK and dV of 64 keys
 LEAST_SPREAD = 1 << 17  # least queries times head dim for which heads of a group are dealt to separate CTAs
@@ -68,6 +68,10 @@ class Attention(Protocol):
 
     @property
     def spec(self) -> Specification: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def card(self) -> Card | None: ...
     @property
     def fixed(self) -> Mapping[str, Const]: ...
     @property
@@ -211,24 +215,34 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     """
     traced = attention.traced
     dims = int(attention.fixed["D"]), int(attention.fixed["DV"])  # type: ignore[arg-type]
-    single = attention.fixed["T"] == F32
-    program = SINGLE if single else NARROW if max(dims) <= NARROW_DIM else WIDE
+    T = attention.fixed["T"]
+    assert isinstance(T, DType)
+    single = T == F32
     by_keys = by_queries = None
     open_order = not (requested.in_order or requested.separate_queries or single)
     spread = requested.spread and requested.keys and open_order
     if requested.keys or requested.learned:
+        program = find_kernel(attention.arch, "keys" if max(dims) <= NARROW_DIM else "wide keys", T)
         transferred = transfer_backward_to_expert(program, attention.spec, traced, requested.learned)
         if requested.keys or transferred.gradients:
             adds = requested.queries and open_order
-            outputs: dict[str, Const] = {"KEYS": requested.keys} if single else {"QUERIES": adds, "KEYS": requested.keys}
+            parameters = {p.name for p in transferred.program.kernels()[transferred.kernel].params}
+            outputs: dict[str, Const] = {"KEYS": requested.keys, **({"QUERIES": adds} if "QUERIES" in parameters else {})}
             if spread:
                 outputs |= {"SPREAD": True, "G": F32}
-            setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
+            if attention.arch != DEFAULT:
+                setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single), outputs)
+            else:
+                setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             by_keys = Part(attention, transferred, {**setting, **outputs})
     adds = requested.queries and by_keys is not None and open_order
     if requested.queries and not adds:
-        transferred = transfer_queries_to_expert(SINGLE_QUERIES if single else QUERIES, attention.spec, traced)
-        by_queries = Part(attention, transferred, single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse))
+        transferred = transfer_queries_to_expert(find_kernel(attention.arch, "queries", T), attention.spec, traced)
+        if attention.arch != DEFAULT:
+            setting = _choose_for_card(attention, transferred, list_by_queries(*dims, single), {})
+        else:
+            setting = single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse)
+        by_queries = Part(attention, transferred, setting)
     sinks = names_read(traced.sink) if traced.sink is not None else set()
     if by_keys is None and by_queries is None and not any(traced.parameters[i].name in sinks for i in requested.learned):
         return Plan({})
@@ -243,6 +257,14 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     if spread:
         steps |= {"finish_keys": finish, "finish_values": finish if dims[0] == dims[1] else _around("finish", attention, D=dims[1])}
     return Plan(steps, by_keys, by_queries, adds, spread)
+
+
+def _choose_for_card(
+    attention: Attention, transferred: TransferResult, candidates: list[dict[str, Const]], outputs: Mapping[str, Const]
+) -> dict[str, Const]:
+    """Return the first setting of a kernel of gradients that the card holds."""
+    fixed = {**attention.fixed, **outputs, "SLOPES": _has_slope(attention.traced)}
+    return choose_fitting(transferred.program, transferred.kernel, fixed, candidates, attention.card)
 
 
 def deals_heads(attention: Attention, at: Lengths) -> bool:
@@ -312,7 +334,7 @@ def _panels(dim: int) -> int:
 
 def _around(kernel: str, attention: Attention, **consts: Const) -> Step:
     """Return the step of a kernel that runs before or after the variant's own: the same for all variants."""
-    program = origin_of(NARROW)
+    program = origin_of(find_kernel(attention.arch, "keys", F16))  # which holds them for every dtype
     parameters = {p.name for p in program.kernels()[kernel].params}
     return Step(program, kernel, {n: v for n, v in {**attention.fixed, **consts}.items() if n in parameters})
 

@@ -21,9 +21,6 @@ from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
 from ..tracing.traced_result import Traced
 
-ORIGIN = "decode_sm90"
-CACHE_ORIGIN = "decode_cache_sm90"
-EIGHT_BIT_ORIGIN = "decode_cache_f8_sm90"
 ROWS = 64  # of the tile that holds the queries of a key head: the least that a warpgroup's product takes
 ROWS_OF_A_WARP = 16
 LEAST_KEYS = 256  # fewer are not worth splitting
@@ -77,16 +74,19 @@ def can_pack_heads(traced: Traced, program: Program, fixed: Mapping[str, Const])
 
     The blocks to visit must not depend on the head, and the mods must not need the head as a scalar.
     """
-    from ...checking.checker import check
+    from ...checking.checker import check, pick_kernel
 
     by_head = traced.keep is not None and "h" in names_read(traced.keep)
     if by_head and "CHUNK" not in fixed:  # over a cache such a mask visits all blocks
         return False
     if not any("h" in names_read(e) for e in (traced.keep, traced.score, traced.factor, traced.sink) if e is not None):
         return True
+    rows = ROWS_OF_A_WARP if "TOKENS" in fixed else ROWS
     try:
-        rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP, False) if "TOKENS" in fixed else _rings(fixed, 2)
-        rows = ROWS_OF_A_WARP if "TOKENS" in fixed else ROWS
+        if any(p.name == "ROWS" for p in pick_kernel(program, None).params) and "TOKENS" not in fixed:
+            rings, rows = {"WG": 1}, ROWS_OF_A_WARP  # a kernel by `mma`, whose other defaults are for a warp
+        else:
+            rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP, False) if "TOKENS" in fixed else _rings(fixed, 2)
         check(program, None, {**fixed, **rings, "GROUP": 2, "BM": rows // 2})
     except CuirError:
         return False
@@ -120,7 +120,7 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
     eight, cached = "TOKENS" in fixed, "CHUNK" in fixed
     features = Features(joins, ruled, cached, eight)
     rows = _rows(fixed, at, packed)
-    tile = _tile(at, rows, packed)
+    tile = make_tile(at, rows, packed)
     blocks = -(-at.N // BLOCK)
     cluster, splits = _shared_out(tile.units, blocks, features)
     if (
@@ -132,7 +132,7 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
         and at.B * max(1, at.HK) * CLUSTERS[-1] <= _processors()
     ):
         rows = ROWS_OF_A_WARP  # the card has room for each tile of a warp in CTAs of its own
-        tile = _tile(at, rows, packed)
+        tile = make_tile(at, rows, packed)
         cluster, splits = _shared_out(tile.units, blocks, features)
     units = tile.units * splits
     several = cached and at.B > 1 and units > _at_once(cluster)  # sequences differ in length, and some wait for others
@@ -151,7 +151,7 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
     return {"BM": tile.queries, "GROUP": tile.group, **rings, "CLUSTER": cluster, **alone, **ordered, **shared, **fixed}
 
 
-class _Tile(NamedTuple):
+class Tile(NamedTuple):
     """A tile of queries: queries of each head, heads, and the number of such tiles in the problem."""
 
     queries: int
@@ -159,11 +159,12 @@ class _Tile(NamedTuple):
     units: int
 
 
-def _tile(at: Lengths, rows: int, packed: bool) -> _Tile:
+def make_tile(at: Lengths, rows: int, packed: bool) -> Tile:
+    """Return the tile of so many rows for a problem; `packed` as in `consts_for`."""
     heads = at.H // max(1, at.HK)
     group = min(_power(heads), rows // _power(min(at.M, rows))) if packed else 1
     queries = rows // group
-    return _Tile(queries, group, at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries))
+    return Tile(queries, group, at.B * max(1, at.HK) * -(-heads // group) * -(-at.M // queries))
 
 
 def _rows(fixed: Mapping[str, Const], at: Lengths, packed: bool) -> int:
@@ -281,4 +282,4 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-__all__ = ["CACHE_ORIGIN", "EIGHT_BIT_ORIGIN", "ORIGIN", "can_pack_heads", "consts_for", "runs_on_decode_kernel"]
+__all__ = ["Tile", "can_pack_heads", "consts_for", "make_tile", "runs_on_decode_kernel"]

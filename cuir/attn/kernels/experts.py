@@ -1,24 +1,22 @@
-"""Expert kernels of attention calls, by kind, and good settings of their const parameters."""
+"""Programs of expert kernels, and good settings of their const parameters."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from ...checking.checked import Const
+from ...ops.limits import TARGETS
+from ...runtime.cards import find_relative
 from ...runtime.result_cache import remember
 from ...syntax.nodes import Program
-from ...syntax.types import F32, DType
-from . import decoding
+from .card_kernels import DEFAULT, KernelTarget, Kind, find_kernel
 
 if TYPE_CHECKING:
     from ...performance.search import Space
-
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
-VARLEN, SINGLE_VARLEN = "flash_fwd_varlen_sm90", "flash_fwd_varlen_f32"
 
 
 class Form(NamedTuple):
@@ -28,6 +26,7 @@ class Form(NamedTuple):
         value_dim: head dim of value and O.
         kind: which expert kernel.
         consts: const parameters that are not to be chosen.
+        target: the GPUs that the kernel is for.
     """
 
     dtype: torch.dtype
@@ -35,19 +34,7 @@ class Form(NamedTuple):
     value_dim: int
     kind: Kind = "forward"
     consts: tuple[tuple[str, Const], ...] = ()
-
-
-def expert(kind: Kind, dtype: DType) -> str:
-    """Return the name of the expert kernel for calls of a kind."""
-    import corpus
-
-    return {
-        "forward": corpus.expert(dtype.name),
-        "decode": decoding.ORIGIN,
-        "cache": decoding.CACHE_ORIGIN,
-        "cache of 8 bits": decoding.EIGHT_BIT_ORIGIN,
-        "varlen": SINGLE_VARLEN if dtype == F32 else VARLEN,
-    }[kind]
+    target: KernelTarget = KernelTarget()
 
 
 @functools.cache
@@ -72,28 +59,47 @@ def origin_text(name: str) -> str:
     """Return the text of an expert program."""
     import corpus
 
-    return corpus.kernels()[name].read_text(encoding="utf-8")
+    return {**corpus.programs(), **corpus.kernels()}[name].read_text(encoding="utf-8")
 
 
-def space_of(program: Program, fixed: Mapping[str, Const]) -> Space:
-    """Return good settings of the expert kernel that agree with the fixed consts."""
+def space_of(program: Program, fixed: Mapping[str, Const], arch: str) -> Space:
+    """Return good settings of the expert kernel of an architecture that agree with the fixed consts."""
     import corpus
 
     from ...performance.search import Space
 
-    name = corpus.expert(str(fixed["T"]))
+    name = find_kernel(arch, "forward", fixed["T"])  # type: ignore[arg-type]
+    if name not in corpus.spaces():
+        return Space((), ())
     space = Space.parse(corpus.spaces()[name].read_text(encoding="utf-8"), f"{name}.tune.json")
     return space.restrict(program, None).narrow(fixed)
 
 
-def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str, Const], ...]:
+def list_starts(program: Program, fixed: Mapping[str, Const], target: KernelTarget) -> tuple[tuple[Mapping[str, Const], ...], bool]:
+    """Return settings of a forward kernel, the best guesses first, and whether they are for these head dims.
+
+    Kernels by `mma` run on cards with little shared memory, so that settings of any size follow.
+    """
+    from ...performance.search.space import defaults
+    from ...performance.selection.warp_cost import list_fitting
+
+    space = space_of(program, fixed, target.arch)
+    if target.arch == DEFAULT:
+        return space.starts, space.exact
+    card = target.card or find_relative(TARGETS[target.arch].capability)
+    head_dims = int(fixed["D"]), int(fixed["DV"])  # type: ignore[arg-type]
+    return (*space.starts, *list_fitting(head_dims, fixed, defaults(program, None), card)), space.exact
+
+
+def starts_of(program: Program, fixed: Mapping[str, Const], arch: str) -> tuple[Mapping[str, Const], ...]:
     """Return settings of the expert kernel for the consts that this kernel has, the best guesses first.
 
     Among the tiles that fit, those of 128 queries waste the fewest rows. Over a cache a block is a multiple of the
     copy's tokens.
     """
     parameters = {p.name for p in next(iter(program.kernels().values())).params}
-    space = space_of(origin_of(expert("forward", fixed["T"])), fixed)  # type: ignore[arg-type]
+    origin = origin_of(find_kernel(arch, "forward", fixed["T"]))  # type: ignore[arg-type]
+    space = space_of(origin, fixed, arch)
     starts = [start for start in space.starts if start.get("CLUSTER", 1) == 1]
     chunk = fixed.get("CHUNK", 1)
     assert isinstance(chunk, int)
@@ -101,4 +107,4 @@ def starts_of(program: Program, fixed: Mapping[str, Const]) -> tuple[Mapping[str
     return tuple({n: v for n, v in start.items() if n in parameters} for start in sorted(aligned, key=lambda s: s["BM"] != 128))
 
 
-__all__ = ["Form", "Kind", "expert", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]
+__all__ = ["Form", "Kind", "list_starts", "origin_of", "origin_text", "parse_shipped", "space_of", "starts_of"]

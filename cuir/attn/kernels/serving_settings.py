@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...checking.checked import Const
+from ...runtime.cards import Card
 from ...spec.specification import Lengths
 from ...syntax.nodes import Name, Program, ScalarType, Subscript
 from ...syntax.types import F32
@@ -37,8 +38,8 @@ class DecodeSettings(Settings):
     packed, joins and ruled are as for `decoding.consts_for`.
     """
 
-    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool, ruled: bool):
-        super().__init__(program, fixed, ())
+    def __init__(self, program: Program, fixed: Mapping[str, Const], packed: bool, joins: bool, ruled: bool, card: Card | None = None):
+        super().__init__(program, fixed, (), card=card)
         self.packed, self.joins, self.ruled = packed, joins, ruled
 
     @functools.cached_property
@@ -118,10 +119,8 @@ class VarlenSettings(Settings):
     @functools.cached_property
     def tall(self) -> dict[str, Const]:
         """The setting for long sequences; `start` if none with taller tiles is known."""
-        from ...performance.search.space import fits
-
         settings = ({**start, **self.fixed} for start in self.starts if start.get("BM") == TALL)
-        return next((consts for consts in settings if fits(self.program, None, consts)), self.start)
+        return next((consts for consts in settings if self.fits(consts)), self.start)
 
     def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         if at.M > SHORT:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from ...checking.checked import Checked, Const
 from ...checking.checker import pick_kernel
 from ...checking.const_defaults import with_defaults
+from ...runtime.cards import Card, find_shared_limit
 from ...runtime.garbage_collection import without_full_collections
 from ...spec.specification import Lengths
 from ...syntax.nodes import Expr, Program
+from ...text.diagnostics import CuirError
 from ..capture.call_inputs import need_warm
 from ..capture.first_call_progress import Progress
 from ..tracing.traced_result import Parameter
@@ -52,6 +54,7 @@ class Settings:
         starts: tuple[Mapping[str, Const], ...],
         exact: bool = False,
         mask: Expr | None = None,
+        card: Card | None = None,
     ):
         """Create the settings of a program.
 
@@ -60,7 +63,9 @@ class Settings:
             starts: settings of which the first that fits is used where nothing else is known.
             exact: these are for the head dims of the program.
             mask: that of the program's block lists.
+            card: the GPU for which a model of cost chooses.
         """
+        self.card = card
         self.program, self.fixed, self.starts, self.exact, self.mask = program, dict(fixed), starts, exact, mask
         self.by_problem: dict[tuple[Lengths, Numbers], tuple[dict[str, Const], CompiledKernel]] = {}
         self.by_class: dict[object, Choice] = {}
@@ -74,10 +79,19 @@ class Settings:
     @functools.cached_property
     def start(self) -> dict[str, Const]:
         """The setting for the interpreter, and for reports that are of no problem."""
+        settings = ({**start, **self.fixed} for start in self.starts)
+        return next((consts for consts in settings if self.fits(consts)), self.fixed)
+
+    def fits(self, consts: Mapping[str, Const]) -> bool:
+        """Return whether a setting passes the checker, and fits the card."""
         from ...performance.search.space import fits
 
-        settings = ({**start, **self.fixed} for start in self.starts)
-        return next((consts for consts in settings if fits(self.program, None, consts)), self.fixed)
+        return fits(self.program, None, consts, self.shared_limit)
+
+    @property
+    def shared_limit(self) -> int | None:
+        """The shared memory of a CTA on a card that has less than the program's architecture."""
+        return find_shared_limit(pick_kernel(self.program, None).arch, self.card)
 
     @functools.cached_property
     def work(self) -> Work | None:
@@ -109,7 +123,7 @@ class Settings:
         kind = (shape_key, problem_key[0], *problem_key[1].items())
         if kind not in self.by_class:
             self.by_class[kind] = choose(
-                self.program, self.fixed, at, Evidence(self.starts, self.exact), numbers=dict(numbers), mask=self.mask
+                self.program, self.fixed, at, Evidence(self.starts, self.exact, card=self.card), numbers=dict(numbers), mask=self.mask
             )
         return self.by_class[kind]
 
@@ -152,11 +166,13 @@ class Settings:
         return self.checks[key]
 
     def require_fit(self, consts: Mapping[str, Const]) -> None:
-        """Raise the checker's CuirError for a setting that it refuses."""
-        from ...performance.search.space import fits
+        """Raise the CuirError of the checker, or M301 of the card, for a setting that does not fit."""
+        from ...performance.search.space import find_violation
 
-        if not fits(self.program, None, consts):
+        if not self.fits(consts):
             self.check_program(consts)
+            if (violation := find_violation(self.program, None, consts, self.shared_limit)) is not None:
+                raise CuirError([violation])
 
     def compile_for(
         self, at: Lengths, numbers: Numbers, prove: Callable[[Mapping[str, Const], Progress], object], name: str
@@ -234,14 +250,12 @@ class Settings:
 
         Consts that the user chose are unchanged.
         """
-        from ...performance.search.space import fits
-
         queries, keys = consts.get("BM"), consts.get("BN")
         if not isinstance(queries, int) or not isinstance(keys, int) or consts.get("CLUSTER", 1) != 1:
             return []
         tiles = [(queries, n) for n in NARROWER if n < keys] + [(FEWER, NARROWER[-1])] * (queries > FEWER)
         settings = [{**consts, **{n: v for n, v in (("BM", m), ("BN", k)) if n not in self.fixed}} for m, k in tiles]
-        return [s for s in settings if s != consts and fits(self.program, None, s)]
+        return [s for s in settings if s != consts and self.fits(s)]
 
 
 def text_of(consts: Mapping[str, Const]) -> str:

@@ -17,6 +17,7 @@ import torch
 from ...checking.checked import Checked, Const
 from ...checking.checker import check
 from ...syntax.nodes import Program
+from .card_kernels import KERNELS
 from .experts import parse_shipped
 
 if TYPE_CHECKING:
@@ -43,39 +44,43 @@ def launch_arguments(arguments: Mapping[str, Any], consts: Mapping[str, Const]) 
     return {**arguments, "O": torch.empty(o.shape[0] * count, *o.shape[1:], dtype=torch.float32, device=o.device)}
 
 
-def join_shares(parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], interpreted: bool) -> torch.Tensor:
+def join_shares(
+    parts: torch.Tensor, sums: torch.Tensor, o: torch.Tensor, consts: Mapping[str, Const], arch: str, interpreted: bool
+) -> torch.Tensor:
     """Join the results of shares: write O [B, H, M, DV] and return LSE [B, H, M], f32.
 
     Args:
         parts: O of the shares, [B * shares, H, M, DV].
         sums: LSE of the shares, [B * shares, H, M].
+        arch: the architecture of the kernel of the shares.
     """
     settings = {n: consts[n] for n in ("T", "DV", "SPLITS")}
     if not interpreted:
         lse: torch.Tensor
-        _, lse = _compile_kernel(tuple(settings.items()))(PO=parts, PL=sums, O=o)
+        _, lse = _compile_kernel(arch, tuple(settings.items()))(PO=parts, PL=sums, O=o)
         return lse
     from ...interp import run
 
     lse = torch.empty(o.shape[:3], dtype=torch.float32, device=o.device)
-    run(_check_kernel(tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
+    run(_check_kernel(arch, tuple(settings.items())), {"PO": parts, "PL": sums, "O": o, "LSE": lse})
     return lse
 
 
-def _read_program() -> Program:
-    return parse_shipped(PROGRAM.read_text(encoding="utf-8"), str(PROGRAM))
+def _read_program(arch: str) -> Program:
+    place = PROGRAM.with_name(f"{KERNELS[arch]['join'].halves}.cuir")
+    return parse_shipped(place.read_text(encoding="utf-8"), str(place))
 
 
 @functools.cache
-def _check_kernel(consts: tuple[tuple[str, Const], ...]) -> Checked:
-    return check(_read_program(), None, dict(consts))
+def _check_kernel(arch: str, consts: tuple[tuple[str, Const], ...]) -> Checked:
+    return check(_read_program(arch), None, dict(consts))
 
 
 @functools.cache
-def _compile_kernel(consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
+def _compile_kernel(arch: str, consts: tuple[tuple[str, Const], ...]) -> CompiledKernel:
     from ...runtime.compiled import compile
 
-    return compile(_read_program(), consts=dict(consts))
+    return compile(_read_program(arch), consts=dict(consts))
 
 
 __all__ = ["join_shares", "launch_arguments", "share_count"]

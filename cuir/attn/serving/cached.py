@@ -29,6 +29,7 @@ from ..capture.call_inputs import (
     wrong,
 )
 from ..capture.kernel_operands import pack_rows, strides_fit
+from ..kernels.card_kernels import DEFAULT, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form
 from .cache_writes import append
@@ -153,8 +154,8 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         pages = torch.full((B, 1), keys.shape[0], dtype=torch.int32, device=q.device)  # a page that is none
     else:
         pages = page_table.contiguous()
-    single = q.dtype == torch.float32
-    chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single else BLOCK)
+    single, target = q.dtype == torch.float32, choose_target(q.device, backend)
+    chunk = _chunk(page, page_table is not None, SINGLE_BLOCK if single or target.arch != DEFAULT else BLOCK)
     lengths = _lengths(cache_seqlens, B, q.device)
     if cu_seqlens_q is not None:
         return attention_of_packed(inputs, PagedCache(keys, values, pages, lengths, chunk), variant, options)
@@ -174,7 +175,7 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         ("CHUNK", chunk),
         *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
     )
-    form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts)
+    form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts, target)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)

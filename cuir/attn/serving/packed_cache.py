@@ -16,6 +16,7 @@ from ..capture.attention_request import Variant
 from ..capture.call_inputs import precision
 from ..capture.device_tensors import constant
 from ..capture.kernel_operands import pack_rows, strides_fit
+from ..kernels.card_kernels import choose_target
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
 from .cache_writes import append_packed
@@ -86,7 +87,7 @@ def _over_pages(
     DV, scale = cache.values.shape[3], options.scale
     whole = Variant(rule(variant.mask_mod, options.causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
-    form = Form(q.dtype, D, DV, "varlen", (("CHUNK", cache.chunk), *precision(q.dtype)))
+    form = Form(q.dtype, D, DV, "varlen", (("CHUNK", cache.chunk), *precision(q.dtype)), choose_target(q.device, options.backend))
     attention = lookup_rule_attention(whole, variant, capture_key, form, options.verify)
     query = q.transpose(0, 1)
     if not (strides_fit(query) and query.data_ptr() % COPY_ALIGNMENT == 0):

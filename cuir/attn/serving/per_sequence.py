@@ -21,7 +21,7 @@ from ..api.dynamo_closures import read_mods
 from ..api.operator import GraphMods, sink_of
 from ..api.prepared_calls import KnownAttention, lookup_attention
 from ..capture.attention_request import Level, Mod, Variant, Weighting
-from ..capture.call_inputs import check_dense, check_device, check_gradient, need_hopper, word, wrong
+from ..capture.call_inputs import check_dense, check_device, check_gradient, need_gpu, word, wrong
 from ..capture.capture_keys import CaptureKey
 from ..capture.dispatcher_calls import check_local, has_no_numbers, is_dispatched
 from ..capture.symbolic_sizes import is_known
@@ -220,10 +220,14 @@ def launch_attention(
             {**arguments, **by_setting(consts), "LSE": lse, **({} if device_arguments is None else device_arguments)},
             budget=math.inf,
         )
-        return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=True)
+        return (
+            lse
+            if arguments["O"] is inputs["O"]
+            else join_shares(arguments["O"], lse, inputs["O"], consts, attention.arch, interpreted=True)
+        )
     problem = at, attention.settings.numbers(data.captured)
     if problem not in attention.settings.by_problem:
-        need_hopper(device)
+        need_gpu(device, attention.arch)
     consts, kernel = attention.settings.compile_for(*problem, attention.prove, attention.spec.name)
     device_arguments = attention.arguments(data, at, device, consts)
     if device_arguments is not None:
@@ -231,7 +235,9 @@ def launch_attention(
     arguments = launch_arguments(inputs, consts)
     before()
     _, lse = kernel.launch({**arguments, **by_setting(consts), **({} if device_arguments is None else device_arguments)})
-    return lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, interpreted=False)
+    return (
+        lse if arguments["O"] is inputs["O"] else join_shares(arguments["O"], lse, inputs["O"], consts, attention.arch, interpreted=False)
+    )
 
 
 def register_in_graph(

@@ -34,6 +34,7 @@ from ..capture.call_inputs import (
 from ..capture.device_tensors import constant
 from ..capture.kernel_operands import autocast, autocasts, pack_rows, strides_fit
 from ..capture.symbolic_sizes import are_equal, have_equal_sizes, is_known
+from ..kernels.card_kernels import choose_target
 from ..kernels.experts import Form
 from ..kernels.serving_settings import longest_class
 from ..splicing.captured_arguments import memory_of, state_of
@@ -340,7 +341,7 @@ def _attention(
     DV, unit = v.shape[2], COPY_ALIGNMENT // v.element_size()
     check_sink(variant.weighting.sink, H)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
-    capture_key, form = whole.make_capture_key(), Form(q.dtype, D, DV, "varlen", precision(q.dtype))
+    capture_key, form = whole.make_capture_key(), Form(q.dtype, D, DV, "varlen", precision(q.dtype), choose_target(q.device, backend))
     if dropout is not None or _want_gradients(
         q, k, v, *capture_key.tensors
     ):  # dropout draws one mask with and without gradients, as checkpointing asks for

@@ -52,6 +52,7 @@ def bench(
         cuir bench masks --only sliding_window --peer flex
         cuir bench --show --out results.jsonl
     """
+    from ...attn.kernels.card_kernels import DEFAULT
     from ...bridging import attention_consts
     from ...performance.suites import Results
     from ...performance.suites import suite as find_suite
@@ -99,7 +100,8 @@ def bench(
     if out is not None:
         results_file(out)
     require_gpu(
-        "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file"
+        "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file",
+        DEFAULT,
     )
     device_versions = versions()
     path = results_file(

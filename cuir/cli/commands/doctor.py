@@ -31,6 +31,8 @@ def doctor(
     """
     import cuir
 
+    from ...attn.kernels.card_kernels import describe_attention
+    from ...runtime.cards import list_cards
     from ...runtime.environment import describe_reach, inspect_environment, inspect_packages
     from ..live_view import ProgressLine
     from ..self_test import STEPS, run_self_test
@@ -38,6 +40,7 @@ def doctor(
 
     findings, packages = inspect_environment(), inspect_packages()
     reach = describe_reach(findings)
+    reach += [f"attention on cuda {number}: {describe_attention(card)}" for number, card in enumerate(list_cards())]
     console = stdout()
     if not as_json:
         console.print(f"cuir {cuir.__version__}\n")

@@ -404,7 +404,8 @@ def _compare_with_source(
     verdict = lifted.last.verdict
     if not lifted.ok or verdict is None or verdict.program is None:
         return None
-    why_not = explain_missing_gpu() or ("" if expert is not None else "the source has no launch description (NAME.launch.toml)")
+    (arch, *_) = {kernel.arch for kernel in verdict.program.kernels().values()}
+    why_not = explain_missing_gpu(arch) or ("" if expert is not None else "the source has no launch description (NAME.launch.toml)")
     why_not = why_not or ("" if str(consts["T"]) == "f16" else "sources are launched with f16")
     if why_not or expert is None or not isinstance(spec, Specification):
         return {"skipped": why_not or "the specification is a function of all inputs, not of a mask and scores"}

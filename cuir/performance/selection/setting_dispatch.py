@@ -13,6 +13,7 @@ from typing import Literal
 
 from ...checking.checked import Const
 from ...checking.checker import pick_kernel
+from ...runtime.cards import Card, find_shared_limit
 from ...spec.specification import Lengths
 from ...syntax.nodes import ConstType, Expr, Program
 from ...syntax.types import DType
@@ -20,7 +21,7 @@ from ..search import space
 from ..search import tuning_records as cache
 from ..search.space import Consts, defaults, label
 from ..timing.problem import Shape
-from . import cost
+from . import cost, warp_cost
 from . import shipped_table as table
 from .device import Device
 from .work import Work
@@ -28,6 +29,7 @@ from .work import Work
 Source = Literal["given", "tuned", "table", "model", "start"]
 Numbers = Mapping[str, int | float]
 SOURCES: tuple[Source, ...] = ("tuned", "table", "start", "model")  # in order of precedence
+BLOCKS_OF_WARPS = {"BM", "BN"}  # const parameters of kernels that the model of warps covers
 RESULT_CONSTS = ("T", "D", "DV", "PARTS")  # const parameters that determine the result, not the schedule
 
 
@@ -70,12 +72,14 @@ class Evidence:
         exact: True if `starts` are for these head dims.
         sources: Sources that may be used.
         device: A device instead of the current one.
+        card: The GPU, if the model of kernels by `mma` chooses for it.
     """
 
     starts: Sequence[Mapping[str, Const]] = ()
     exact: bool = False
     sources: Sequence[Source] = SOURCES
     device: Device | None = None
+    card: Card | None = None
 
 
 def choose(
@@ -106,10 +110,12 @@ def choose(
     requested = {n: v for n, v in fixed.items() if n in tunable}
     T, D = fixed.get("T"), fixed.get("D")
 
+    shared_limit = find_shared_limit(pick_kernel(program, kernel).arch, evidence.card)
+
     def fits(setting: Mapping[str, Const]) -> bool:
         """Return whether a setting agrees with the user's values and passes the checker."""
         agrees = set(setting) <= tunable and all(setting.get(n, v) == v for n, v in requested.items())
-        return agrees and space.fits(program, kernel, {**setting, **fixed})
+        return agrees and space.fits(program, kernel, {**setting, **fixed}, shared_limit)
 
     def drop_defaults(setting: Mapping[str, Const]) -> Consts:
         """Return the tile, and the values that differ from the signature."""
@@ -149,6 +155,13 @@ def choose(
                 )
                 return Choice({**drop_defaults(smaller_setting), **fixed}, "model", f"{finding} ({why})")
 
+            if evidence.card is not None and "model" in sources and not evidence.card.is_measured and tunable >= BLOCKS_OF_WARPS:
+                card = evidence.card
+                ranked = warp_cost.rank_candidates(work, shape, numbers, card, requested, defaults(program, kernel))
+                setting = next((s for s in ranked if fits(s)), None)
+                if setting is not None:
+                    why = f"an estimate for {card.name}, which nobody measured; `cuir tune` measures"
+                    return Choice({**drop_defaults(setting), **fixed}, "model", why)
             if "table" in sources and is_modelled_kernel and (row := table.find_nearest(work, shape, numbers, device, fits)) is not None:
                 return refine_for_mask(dict(row.setting), "table", row.why, row.spilled)
             first = (

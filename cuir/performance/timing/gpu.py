@@ -7,26 +7,29 @@ import subprocess
 
 import torch
 
-from ...ops.limits import runs
+from ...ops.limits import TARGETS
 from ...text.diagnostics import CuirError
 
 
-def explain_missing_gpu() -> str:
-    """Return why kernels cannot run here; empty if they can."""
+def explain_missing_gpu(arch: str | None = None) -> str:
+    """Return why kernels of an architecture, or of any, cannot run here; empty if they can."""
     if not torch.cuda.is_available():
         return "no CUDA device (torch.cuda.is_available() is False)"
     major, minor = torch.cuda.get_device_capability()
-    return "" if runs((major, minor), "wgmma") else f"kernels are for Hopper (compute capability 9.0), this device has {major}.{minor}"
+    archs = list(TARGETS) if arch is None else [arch]
+    if any(TARGETS[a].runs_on((major, minor)) for a in archs):
+        return ""
+    return f"kernels are for {' or '.join(archs)}, this device has compute capability {major}.{minor}"
 
 
-def require_gpu(otherwise: str = "cuir.run and cuir.verify need none") -> None:
-    """Check that a GPU runs kernels with wgmma.
+def require_gpu(otherwise: str = "cuir.run and cuir.verify need none", arch: str | None = None) -> None:
+    """Check that a GPU runs kernels of an architecture, or of any.
 
     `otherwise` names for the hint what works without one.
 
     Raises: CuirError U501 if there is none.
     """
-    reason = explain_missing_gpu()
+    reason = explain_missing_gpu(arch)
     if reason:
         raise CuirError.of(
             "U501",

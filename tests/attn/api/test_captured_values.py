@@ -261,7 +261,7 @@ def test_a_tensor_that_does_not_fit_is_refused_before_verification(monkeypatch: 
     """On a GPU too: verification would find another mask, and say so of a program that is right."""
     times = 1.7e9 + torch.arange(40, dtype=torch.float64) * 7
     attention = attention_kernel.attention(lambda b, h, q, k: (times[q] - times[k]).abs() < 20, head_dim=32)
-    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
     monkeypatch.setattr(
         type(attention.settings), "compile_for", lambda *args: pytest.fail("verified before its captured tensors were checked")
     )

@@ -208,7 +208,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return SimpleNamespace(launch=launch, spilled=0, make_replay=lambda varying, arguments: None)  # every call is seen here
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
-    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     monkeypatch.setattr(prepared_calls, "_ATTENTIONS", OrderedDict())
     monkeypatch.setattr(prepared_calls, "_TRACED", {})

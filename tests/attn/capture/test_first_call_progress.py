@@ -85,7 +85,7 @@ def test_verification_and_compiling_overlap(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", compile)
     monkeypatch.setattr("cuir.verification.stages.verify", verify)
-    monkeypatch.setattr(attention_kernel, "need_hopper", lambda device: None)
+    monkeypatch.setattr(attention_kernel, "need_gpu", lambda device, arch: None)
     monkeypatch.setattr(attention_kernel, "_SETTINGS", {})
     for name in ("_ATTENTIONS", "_TRACED", "_WARM"):
         monkeypatch.setattr(prepared_calls, name, OrderedDict())

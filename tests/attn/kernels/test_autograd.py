@@ -160,7 +160,7 @@ def test_what_a_gpu_compiles(
         return kernel
 
     monkeypatch.setattr("cuir.runtime.compiled.compile", record_compilation)
-    monkeypatch.setattr("cuir.attn.kernels.autograd.need_hopper", lambda device: None)
+    monkeypatch.setattr("cuir.attn.kernels.autograd.need_gpu", lambda device, arch: None)
     inputs = cuir.attention(causal, dtype=torch.float16, head_dim=keys, value_dim=values, verify="off").gradients(requests)
     result = inputs.compile_kernels(torch.device("cuda"))
     assert sorted(compilations) == kernels

@@ -25,7 +25,7 @@ from cuir.syntax.parser import parse
 from cuir.syntax.types import BF16, F16
 from cuir.testing import assert_attention_matches
 
-PROGRAM = parse(corpus.kernels()[decoding.ORIGIN].read_text(encoding="utf-8"))
+PROGRAM = parse(corpus.kernels()["decode_sm90"].read_text(encoding="utf-8"))
 Mod = Callable[..., Any]
 LENGTHS = torch.tensor([300, 0])
 SLOPES = torch.tensor([0.5, 0.1, 0.2, 0.3])

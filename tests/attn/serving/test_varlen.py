@@ -137,11 +137,12 @@ def test_other_lengths_are_other_data_of_one_kernel() -> None:
 
 
 def choose_packed_setting(dims: tuple[int, int], longest: int | None, tokens: int = 32768, dtype: DType = cuir.bf16) -> dict[str, Any]:
-    from cuir.attn.kernels.experts import expert, origin_of, starts_of
+    from cuir.attn.kernels.card_kernels import DEFAULT, find_kernel
+    from cuir.attn.kernels.experts import origin_of, starts_of
 
-    program = origin_of(expert("varlen", dtype))
+    program = origin_of(find_kernel(DEFAULT, "varlen", dtype))
     fixed = {"T": dtype, "D": dims[0], "DV": dims[1]}
-    settings = VarlenSettings(program, fixed, starts_of(program, fixed))
+    settings = VarlenSettings(program, fixed, starts_of(program, fixed, DEFAULT))
     return settings.choose_untuned(Lengths(1, 32, 8, longest_class(longest, tokens), 1))
 
 

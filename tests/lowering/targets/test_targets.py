@@ -12,7 +12,7 @@ from cuir.checking.checker import check
 from cuir.lowering import lower
 from cuir.lowering.targets import gaps, target_of
 from cuir.ops import TABLE
-from cuir.ops.limits import FEATURES, TARGETS, list_architectures, runs
+from cuir.ops.limits import FEATURES, TARGETS, list_architectures
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F16
@@ -117,7 +117,6 @@ def test_which_devices_run_which_code() -> None:
         "sm_90a": [(9, 0)],
         "sm_100a": [(10, 0)],
     }
-    assert runs((9, 0), "wgmma") and not runs((10, 0), "wgmma")
 
 
 @needs_nvcc

@@ -20,7 +20,7 @@ def test_no_gpu_is_said() -> None:
 def test_another_generation_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
-    assert "this device has 10.0" in explain_missing_gpu()
+    assert explain_missing_gpu("sm_90a") == "kernels are for sm_90a, this device has compute capability 10.0" and not explain_missing_gpu()
 
 
 def test_versions_name_what_a_figure_depends_on() -> None:

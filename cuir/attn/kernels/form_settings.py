@@ -1,0 +1,38 @@
+"""The settings of a program for a form of calls: by its task, and by the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...checking.checked import Const
+from ..splicing.splice import TransferResult
+from ..tracing.traced_result import Traced
+from . import decoding
+from .card_kernels import DEFAULT
+from .experts import Form, list_starts, starts_of
+from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
+from .settings import Settings
+from .warp_settings import WarpCacheSettings, WarpVarlenSettings
+
+
+def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferResult, traced: Traced, of_user: bool) -> Settings:
+    """Make the settings of a variant's program.
+
+    Args:
+        fixed: T, D, DV, PARTS and the const parameters that are not to be chosen.
+        of_user: the program was not adapted from one of ours.
+    """
+    program, spec, (arch, card) = transferred.program, transferred.spec, form.target
+    if form.kind == "varlen":
+        varlen = VarlenSettings if arch == DEFAULT else WarpVarlenSettings
+        return varlen(program, fixed, starts_of(program, fixed, arch), card=card)
+    if form.kind != "forward":
+        decode = DecodeSettings if form.kind == "decode" else CacheSettings if arch == DEFAULT else WarpCacheSettings
+        joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
+        packed = decoding.can_pack_heads(traced, program, fixed)
+        return decode(program, fixed, packed, joins, spec.score_mod is not None, card)
+    starts, exact = ((), False) if of_user else list_starts(program, fixed, form.target)
+    return Settings(program, fixed, starts, exact, transferred.mask, card)
+
+
+__all__ = ["make_settings"]

@@ -1,0 +1,131 @@
+"""The settings of kernels by `mma`, for gradients, KV caches and packed sequences, on any card.
+
+Each is the first of a list, the best guess first, that the shared memory of the card holds. Nobody measured them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ...checking.checked import Const
+from ...checking.checker import pick_kernel
+from ...ops.limits import TARGETS
+from ...runtime.cards import Card, find_relative, find_shared_limit
+from ...spec.specification import Lengths
+from ...syntax.nodes import ConstType, Program
+from ...syntax.types import F32
+from . import decoding
+from .serving_settings import SHORT, CacheSettings, VarlenSettings
+
+if TYPE_CHECKING:
+    from ...performance.selection import Choice
+
+WIDE = 128  # head dim from which warps share keys, each with its columns of dK and dV
+ROWS = 16  # queries of a warp's tile, two of which it may hold
+RESIDENT = 2  # CTAs of decoding that a multiprocessor holds at a time
+LEAST_KEYS = 256  # keys of a CTA where CTAs share a sequence
+SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
+BLOCK = 16  # keys that a warp copies at a time, of a page or several
+
+
+def choose_fitting(
+    program: Program, kernel: str | None, fixed: Mapping[str, Const], candidates: Iterable[Mapping[str, Const]], card: Card | None
+) -> dict[str, Const]:
+    """Return the first candidate that a card holds, without parameters that the kernel lacks; the last one if none fits."""
+    from ...performance.search.space import fits
+
+    picked = pick_kernel(program, kernel)
+    names = {p.name for p in picked.params if isinstance(p.type, ConstType)}
+    limit, setting = find_shared_limit(picked.arch, card), dict[str, Const]()
+    for candidate in candidates:
+        setting = {n: v for n, v in candidate.items() if n in names}
+        if fits(program, kernel, {**setting, **{n: v for n, v in fixed.items() if n in names}}, limit):
+            break
+    return setting
+
+
+def list_by_keys(keys: int, values: int, single: bool) -> list[dict[str, Const]]:
+    """Return settings of the kernel of dK and dV, of which `SPLIT` warps share the columns of wide heads."""
+    tiles = [(64, 128), (32, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16)]
+    if single:  # of twice the bytes, in parts that take registers
+        tiles = tiles[3:]
+    split = 2 if max(keys, values) > WIDE else 1
+    return [{"BM": m, "BN": n, "SPLIT": split, "PQ": min(m, 32) if split > 1 else m} for m, n in tiles if split == 1 or n <= 64]
+
+
+def list_by_queries(keys: int, values: int, single: bool) -> list[dict[str, Const]]:
+    """Return settings of the kernel of dQ alone."""
+    tiles = [(128, 64, 2), (64, 64, 2), (64, 32, 2), (32, 32, 2), (32, 16, 2)]
+    return [{"BM": m, "BN": n, "STAGES": stages} for m, n, stages in (tiles[2:] if single or max(keys, values) > WIDE else tiles)]
+
+
+class WarpCacheSettings(CacheSettings):
+    """The settings of a decode kernel over a cache whose warps share the keys of a sequence, each with a ring of its own."""
+
+    def choose_untuned(
+        self, at: Lengths, numbers: Mapping[str, int | float] | tuple[tuple[str, int | float], ...] = ()
+    ) -> dict[str, Const]:
+        """Return the setting for lengths: as many shares of the keys as the card has room for."""
+        heads = at.H // max(1, at.HK)
+        needed = at.M * (heads if self.packed else 1)
+        rows = ROWS if needed <= ROWS else 2 * ROWS
+        tile = decoding.make_tile(at, rows, self.packed)
+        card = self.card or find_relative(TARGETS[pick_kernel(self.program, None).arch].capability)
+        wanted = RESIDENT * card.multiprocessors
+        most = max(1, at.N // LEAST_KEYS) if self.joins else 1
+        splits = next((s for s in SHARES if s <= most and tile.units * s >= wanted), max(s for s in SHARES if s <= most))
+        shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+        # longest_first.cuir, which finds an order, is for Hopper; any order is right
+        return {"BM": tile.queries, "GROUP": tile.group, "ROWS": rows, **self.ring(rows), "ORDERED": False, **shared, **self.fixed}
+
+    def ring(self, rows: int) -> Mapping[str, Const]:
+        """Return the warps, the block of keys of each, and the stages, for a tile of so many rows."""
+        block = max(BLOCK, int(self.fixed.get("CHUNK", BLOCK)))  # type: ignore[arg-type]
+        sizes = [(4, 2 * block, 2), (4, block, 3), (4, block, 2), (2, block, 3), (2, block, 2), (1, block, 2)]
+        candidates = [
+            {"WG": warps, "BN": keys, "STAGES": max(stages, -(-2 * rows // keys)), "ROWS": rows, "BM": rows}
+            for warps, keys, stages in sizes
+        ]
+        setting = choose_fitting(self.program, None, self.fixed, candidates, self.card)
+        return {n: setting[n] for n in ("WG", "BN", "STAGES")}
+
+    def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """Return a smaller setting to verify in place of one that runs: two warps in place of more, and one share."""
+        whole = {"SPLITS": 1, "G": consts["T"]} if "SPLITS" in consts else {}
+        return {**consts, "WG": min(2, int(consts["WG"])), **whole}  # type: ignore[arg-type]
+
+
+class WarpVarlenSettings(VarlenSettings):
+    """The settings of a kernel of packed sequences, which follow from the queries of the longest one."""
+
+    @functools.cached_property
+    def start(self) -> dict[str, Const]:
+        return self._choose(((128, 64, 32, 2), (128, 64, 16, 2), (128, 32, 32, 2), (64, 64, 16, 2), (64, 32, 16, 2), (32, 32, 16, 2)))
+
+    @functools.cached_property
+    def short(self) -> dict[str, Const]:
+        """The setting where all sequences are short."""
+        return self._choose(((64, 64, 16, 2), (64, 32, 16, 2), (32, 32, 16, 2)))
+
+    def _choose(self, sizes: Iterable[tuple[int, int, int, int]]) -> dict[str, Const]:
+        candidates = [{"BM": m, "BN": n, "ROWS": rows, "STAGES": stages} for m, n, rows, stages in sizes if self._has_registers(rows, n)]
+        return {**choose_fitting(self.program, None, self.fixed, candidates, self.card), **self.fixed}
+
+    def _has_registers(self, rows: int, keys: int) -> bool:
+        """Return whether a warp's registers hold its sums and scores."""
+        from ...performance.selection.warp_cost import MOST_REGISTERS, OTHER_REGISTERS
+
+        return rows * (int(self.fixed["DV"]) + keys) // 32 + OTHER_REGISTERS <= MOST_REGISTERS or rows == ROWS  # type: ignore[arg-type]
+
+    def choose_untuned(self, at: Lengths) -> dict[str, Const]:
+        return self.start if at.M > SHORT else self.short
+
+    def choice(self, at: Lengths, numbers: object = ()) -> Choice:
+        from ...performance.selection import Choice
+
+        return Choice(self.choose_untuned(at), "start", "an estimate, by the longest sequence: the device alone knows the others")
+
+
+__all__ = ["WarpCacheSettings", "WarpVarlenSettings", "choose_fitting", "list_by_keys", "list_by_queries"]

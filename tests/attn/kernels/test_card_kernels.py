@@ -1,0 +1,176 @@
+"""The kernel that a GPU gets: by its compute capability, with settings that its shared memory holds, compiled for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import corpus
+import cuir
+from cuir.attn.api import prepared_calls
+from cuir.attn.capture.capture_keys import make_capture_key
+from cuir.attn.kernels.attention_kernel import Attention, make_attention
+from cuir.attn.kernels.card_kernels import (
+    DEFAULT,
+    KERNELS,
+    VARIABLE,
+    KernelTarget,
+    choose_target,
+    describe_attention,
+    find_arch,
+    find_kernel,
+)
+from cuir.attn.kernels.experts import Form, origin_of
+from cuir.checking.resources import count_shared_bytes
+from cuir.lowering import lower
+from cuir.runtime.cards import CARDS
+from cuir.runtime.nvcc import compile_cuda
+from cuir.spec.specification import Lengths, Specification
+from cuir.syntax.types import BF16, F16, F32
+from cuir.text.diagnostics import CuirError
+from tests.attn.launches import Launches
+from tests.stand_in_cards import forget, stand_in
+
+GPU = torch.device("cuda", 0)
+ARCHS = {(7, 5): "sm_75", (8, 0): "sm_80", (8, 6): "sm_80", (8, 9): "sm_80", (9, 0): "sm_90a", (10, 0): "sm_80", (12, 0): "sm_80"}
+
+
+def make(capability: tuple[int, int], dim: int) -> Attention:
+    """Return the attention that calls on a card get."""
+    with stand_in(CARDS[capability]):
+        target = choose_target(GPU)
+    spec = Specification("causal", lambda b, h, q, k: q >= k)
+    return make_attention(spec, make_capture_key(spec.mask_mod, None), Form(torch.float16, dim, dim, target=target), "off")
+
+
+@pytest.fixture
+def forced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Names the architecture of kernels in the environment."""
+
+    def force(arch: str) -> None:
+        monkeypatch.setenv(VARIABLE, arch)
+        forget()
+
+    yield force
+    forget()
+
+
+@pytest.mark.parametrize("arch", KERNELS)
+def test_the_table_names_programs_of_its_architecture(arch: str) -> None:
+    names = {name for task, kernels in KERNELS[arch].items() if task != "join" for name in kernels if name}
+    assert names <= corpus.kernels().keys() | corpus.programs().keys()
+    assert {kernel.arch for name in names for kernel in origin_of(name).kernels().values()} == {arch}
+
+
+@pytest.mark.parametrize(("capability", "arch"), ARCHS.items())
+def test_a_card_gets_the_newest_kernels_that_it_runs(capability: tuple[int, int], arch: str) -> None:
+    assert find_arch(capability) == arch
+    with stand_in(CARDS[capability]):
+        assert choose_target(GPU) == KernelTarget(arch, None if arch == DEFAULT else CARDS[capability])
+        assert choose_target(GPU, "interpret") == choose_target(torch.device("cpu")) == KernelTarget(DEFAULT)
+
+
+def test_an_older_card_is_refused() -> None:
+    assert find_arch((7, 0)) is None
+    with stand_in(CARDS[7, 5].__class__(**{**vars(CARDS[7, 5]), "capability": (7, 0)})), pytest.raises(CuirError) as error:
+        choose_target(GPU)
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "U501" and "compute capability 7.0" in diagnostic.message and "interpret" in (diagnostic.hint or "")
+
+
+def test_the_environment_names_the_kernels(forced: Callable[[str], None]) -> None:
+    forced("sm_75")
+    assert choose_target(torch.device("cpu")).arch == choose_target(torch.device("cpu"), "interpret").arch == "sm_75"
+    forced("sm_70")
+    with pytest.raises(CuirError, match=f"{VARIABLE}=sm_70"):
+        choose_target(torch.device("cpu"))
+
+
+def test_a_dtype_that_a_card_does_not_multiply_names_another() -> None:
+    with pytest.raises(CuirError) as error:
+        find_kernel("sm_75", "forward", BF16)
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "U109" and "f16" in diagnostic.message and "float16" in (diagnostic.hint or "")
+
+
+def test_a_task_without_a_kernel_names_what_to_use() -> None:
+    with pytest.raises(CuirError) as error:
+        find_kernel("sm_75", "varlen", F16)
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "U501" and "packed sequences" in diagnostic.message and "flex_attention" in (diagnostic.hint or "")
+    assert find_kernel(DEFAULT, "forward", F32) == "flash_fwd_f32"
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("capability", ARCHS)
+def test_settings_fit_the_shared_memory_of_the_card(capability: tuple[int, int], dim: int) -> None:
+    attention, card = make(capability, dim), CARDS[capability]
+    assert attention.arch == ARCHS[capability]
+    with stand_in(card):
+        choices = [attention.settings.choice(at) for at in (Lengths(1, 8, 8, 64, 4096), Lengths(2, 32, 8, 4096, 4096))]
+    for consts in (attention.settings.start, *(choice.consts for choice in choices)):
+        assert count_shared_bytes(attention.settings.check_program(consts)) <= card.shared_bytes
+    assert all(("nobody measured" in choice.why) != card.is_measured for choice in choices)
+
+
+def test_a_setting_of_the_user_that_the_card_does_not_hold_is_refused() -> None:
+    spec = Specification("full")
+    form = Form(torch.float16, 128, 128, consts=(("BM", 128), ("BN", 128)), target=KernelTarget("sm_75"))
+    with pytest.raises(CuirError) as error:
+        make_attention(spec, make_capture_key(None, None), form, "off")
+    assert error.value.diagnostics[0].code == "M301"
+
+
+@pytest.mark.parametrize("arch", KERNELS.keys() - {DEFAULT})
+def test_kernels_of_other_cards_compute_attention(arch: str, forced: Callable[[str], None]) -> None:
+    forced(arch)
+    q, k, v = (torch.randn(1, n, 70, 64, dtype=torch.float16) for n in (2, 1, 1))
+    mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 70, 70, "cpu")
+    out = cuir.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret", verify="off")
+    expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(out.float(), expected, atol=2e-3, rtol=2e-3)
+
+
+def test_calls_without_a_kernel_are_refused_before_they_run(forced: Callable[[str], None]) -> None:
+    forced("sm_75")
+    q = torch.randn(1, 1, 16, 64, dtype=torch.bfloat16)
+    with pytest.raises(CuirError, match="float16"):
+        cuir.flex_attention(q, q, q, backend="interpret")
+    half = q.half().requires_grad_()
+    with pytest.raises(CuirError, match="no kernel for gradients"):
+        cuir.flex_attention(half, half, half, backend="interpret", verify="off")
+
+
+def test_a_warm_call_does_not_ask_for_the_card(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(device: torch.device, backend: str) -> KernelTarget:
+        asked.append(device)
+        return KernelTarget()
+
+    monkeypatch.setattr(prepared_calls, "choose_target", ask)
+    q = torch.randn(1, 2, 40, 64, dtype=torch.float16)
+    for _ in range(3):
+        cuir.flex_attention(q, q, q, verify="off")
+    assert len(asked) == 1
+
+
+def test_the_report_says_what_runs_and_what_is_unmeasured() -> None:
+    assert "measured settings" in describe_attention(CARDS[9, 0]) and "compiled for" not in describe_attention(CARDS[9, 0])
+    ampere, newest = describe_attention(CARDS[8, 6]), describe_attention(CARDS[12, 0])
+    assert "compiled for sm_86" in ampere and "nobody measured" in ampere and "could do" not in ampere
+    assert "compiled for sm_120" in newest and "not what the GPU could do" in newest
+
+
+@pytest.mark.nvcc
+@pytest.mark.thorough
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("capability", [c for c in ARCHS if c != (9, 0)])
+def test_the_kernel_of_a_card_is_compiled_for_it(capability: tuple[int, int], dim: int) -> None:
+    attention = make(capability, dim)
+    cuda = lower(attention.settings.check_program(attention.settings.start))
+    with stand_in(CARDS[capability]):
+        compiled = compile_cuda(cuda)
+    assert compiled.cubin and compiled.resources.spill_stores == 0
