@@ -38,6 +38,7 @@ from cuir.syntax.types import F16
 
 NAME = "flash_fwd_sm80"
 DIMS, LENGTHS, MASKS = (64, 96, 128, 256), (1024, 4096, 16384), ("full", "causal")
+PEERS = ("fa2", "flex")
 TOKENS, OFF = 16384, 3e-3  # of a call; relative error of the rows that are looked at
 Setting = Mapping[str, Const]
 Row = dict[str, object]
@@ -90,8 +91,8 @@ def warm_cache(mask: str, dim: int, setting: Setting) -> str:
     return kernel if isinstance(kernel, str) else kernel.compiled.resources.summary()
 
 
-def make_peers(cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return calls of PyTorch's kernels."""
+def make_peer(name: str, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], object]:
+    """Return a call of a kernel of PyTorch's, `fa2` or `flex`."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -99,8 +100,10 @@ def make_peers(cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=cell.mask == "causal")
 
+    if name == "fa2":
+        return call_flash
     blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, cell.length, cell.length) if cell.mask == "causal" else None
-    return {"fa2": call_flash, "flex": partial(torch.compile(flex_attention, dynamic=False), q, k, v, block_mask=blocks)}
+    return partial(torch.compile(flex_attention, dynamic=False), q, k, v, block_mask=blocks)
 
 
 def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], rounds: int, milliseconds: float) -> Row:
@@ -111,7 +114,7 @@ def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], 
     shape = (max(1, TOKENS // cell.length), cell.heads, cell.length, cell.dim)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16, generator=g) for _ in range(3))
     o, lse = torch.empty_like(q), torch.empty(shape[:3], device="cuda")
-    calls: dict[str, Callable[[], object]] = {n: call for n, call in make_peers(cell, q, k, v).items() if n in peers}
+    calls = {name: make_peer(name, cell, q, k, v) for name in peers}
     failed: dict[str, str] = {}
     for setting in settings:
         name, kernel = f"ours {label(setting)}", compile_kernel(cell.mask, cell.dim, setting)
@@ -167,7 +170,7 @@ def main() -> int:
     parser.add_argument("--dims", nargs="+", type=int, default=DIMS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--settings", nargs="+", type=parse_setting)
-    parser.add_argument("--peers", nargs="*", default=["fa2", "flex"])
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--milliseconds", type=float, default=100.0, help="of a contender's turn")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
