@@ -12,11 +12,13 @@ import cuir
 from cuir.attn.api import prepared_calls
 from cuir.attn.capture.capture_keys import make_capture_key
 from cuir.attn.kernels.attention_kernel import Attention, make_attention
+from cuir.attn.kernels.backward_kernels import RequestedGradients, plan_gradients
 from cuir.attn.kernels.card_kernels import (
     DEFAULT,
     KERNELS,
     VARIABLE,
     KernelTarget,
+    Kind,
     choose_target,
     describe_attention,
     find_arch,
@@ -131,6 +133,77 @@ def test_kernels_of_other_cards_compute_attention(arch: str, forced: Callable[[s
     out = cuir.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret", verify="off")
     expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
     torch.testing.assert_close(out.float(), expected, atol=2e-3, rtol=2e-3)
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return causal attention [H, M, DV] in float32."""
+    return torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize(("dim", "in_order"), [(64, False), (64, True), (192, False)])
+def test_gradients_by_kernels_of_ampere(dim: int, in_order: bool, forced: Callable[[str], None]) -> None:
+    forced("sm_80")
+    q, k, v = (torch.randn(1, n, 70, dim, dtype=torch.float16, requires_grad=True) for n in (2, 1, 1))
+    mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 70, 70, "cpu")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(in_order)
+    try:
+        out = cuir.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret", verify="off")
+        do = torch.randn_like(out)
+        actual = torch.autograd.grad(out, (q, k, v), do)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    expected = torch.autograd.grad(attend(q, k, v), (q, k, v), do.float())
+    for x, y in zip(actual, expected, strict=True):
+        torch.testing.assert_close(x.float(), y.float(), atol=8e-3, rtol=4e-3)
+
+
+def test_packed_sequences_by_kernels_of_ampere(forced: Callable[[str], None]) -> None:
+    forced("sm_80")
+    edges = torch.tensor([0, 30, 30, 95], dtype=torch.int32)
+    q, k, v = (torch.randn(95, n, 64, dtype=torch.float16) for n in (2, 1, 1))
+    out = cuir.varlen_attention(q, k, v, edges, edges, causal=True, enable_gqa=True, backend="interpret", verify="off")
+    for a, b in ((0, 30), (30, 95)):
+        expected = attend(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
+        torch.testing.assert_close(out[a:b].float(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("page", "tokens", "M", "dim"), [(0, 700, 1, 64), (16, 200, 5, 128), (4, 100, 1, 64), (48, 300, 12, 64), (0, 2500, 1, 64)]
+)
+def test_caches_by_kernels_of_ampere(page: int, tokens: int, M: int, dim: int, forced: Callable[[str], None]) -> None:
+    """A contiguous cache and pages, of more and fewer tokens than a copy's; the longest is shared among CTAs."""
+    forced("sm_80")
+    lengths, each = torch.tensor([tokens - 3, 37], dtype=torch.int32), -(-tokens // page) if page else 1
+    q, table = torch.randn(2, M, 4, dim, dtype=torch.float16), torch.randperm(2 * each).view(2, each).int()
+    keys, values = (torch.randn(2 * each, page or tokens, 2, dim, dtype=torch.float16) for _ in range(2))
+    if not page:
+        table = torch.arange(2, dtype=torch.int32)[:, None]
+    out = cuir.attention_with_kv_cache(
+        q, keys, values, cache_seqlens=lengths, page_table=table if page else None, causal=True, backend="interpret", verify="off"
+    )
+    for b, n in enumerate(lengths.tolist()):
+        k, v = (x[table[b].long()].flatten(0, 1)[:n].transpose(0, 1).float().repeat_interleave(2, 0) for x in (keys, values))
+        scores = q[b].transpose(0, 1).float() @ k.mT * dim**-0.5
+        later = torch.arange(n)[None] > torch.arange(M)[:, None] + n - M
+        expected = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+        torch.testing.assert_close(out[b].transpose(0, 1).float(), expected, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (12, 0)])
+def test_settings_of_other_kernels_fit_the_card(capability: tuple[int, int], dim: int) -> None:
+    card, spec = CARDS[capability], Specification("causal", lambda b, h, q, k: q >= k)
+    target, key = KernelTarget("sm_80", card), make_capture_key(spec.mask_mod, None)
+    for plan in (plan_gradients(make(capability, dim), RequestedGradients(in_order=in_order)) for in_order in (False, True)):
+        assert {"flash_bwd"} <= plan.steps.keys() and all(
+            count_shared_bytes(step.checked) <= card.shared_bytes for step in plan.steps.values()
+        )
+    kinds: tuple[tuple[Kind, tuple[tuple[str, int], ...]], ...] = (("varlen", ()), ("cache", (("CHUNK", 16),)))
+    for kind, consts in kinds:
+        settings = make_attention(spec, key, Form(torch.float16, dim, dim, kind, consts, target), "off").settings
+        for at in (Lengths(1, 32, 8, 1, 32768), Lengths(64, 32, 8, 4096, 4096)):
+            assert count_shared_bytes(settings.check_program(settings.choose_untuned(at))) <= card.shared_bytes
 
 
 def test_calls_without_a_kernel_are_refused_before_they_run(forced: Callable[[str], None]) -> None:
