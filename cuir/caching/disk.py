@@ -56,7 +56,7 @@ KERNELS = DiskCache("kernels", (".kernel",), "program, consts, files of this pac
 CUBINS = DiskCache("cubins", (".json", ".cubin"), "CUDA text, architecture, flags, compiler")
 VERDICTS = DiskCache("verdicts", (".json",), "program, consts, structure of the mods, level, files of this package", "verified")
 PTX = DiskCache(
-    "ptx", (".ptx", ".ptx.json", ".cu"), "source, macros, flags, compiler; sizes and times of all files that it includes", "ptx"
+    "ptx", (".ptx", ".ptx.json", ".cu", ".so"), "source, macros, flags, compiler; sizes and times of all files that it includes", "ptx"
 )
 RESULTS = DiskCache(
     "results", ("",), "texts that a transfer, a parsed program or a verdict of the checker depends on, files of this package", "results"

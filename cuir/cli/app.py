@@ -13,6 +13,7 @@ from .commands.cache import cache
 from .commands.check import check
 from .commands.corpus import corpus
 from .commands.cuda_check import cuda_check
+from .commands.cuda_run import cuda_run
 from .commands.doctor import doctor
 from .commands.eval import evaluate
 from .commands.explain import explain
@@ -90,4 +91,5 @@ for panel, commands in PANELS.items():
 
 cuda = typer.Typer(cls=Group, no_args_is_help=True, help="Run CUDA kernels of any origin on the CPU, and check them.")
 cuda.command("check", cls=Command, short_help="find races, deadlocks, missing waits and fences, bad addresses")(cuda_check)
+cuda.command("run", cls=Command, short_help="run a host program of your own, and check its launches")(cuda_run)
 app.add_typer(cuda, name="cuda", rich_help_panel="Test it", short_help="run CUDA kernels of any origin on the CPU, and check them")

@@ -73,6 +73,62 @@ class CudaReport:
         return not self.findings
 
 
+class RunLedger:
+    """What runs of kernels have shown so far; an interruption keeps it.
+
+    Attributes:
+        replay: How a schedule is replayed, in words with `{}` in its place.
+    """
+
+    def __init__(self, replay: str):
+        self.replay = replay
+        self.findings: dict[object, Diagnostic] = {}
+        self.programs: dict[str, tuple[Program, set[int]]] = {}
+        self.launches = self.ctas = self.instructions = self.lane_instructions = 0
+
+    def execute(self, run: KernelRun, progress: Callable[[float], None] = lambda share: None) -> bool:
+        """Run one launch and count what ran, also if it is interrupted; return whether it came to its end."""
+        _, ran = self.programs.setdefault(run.name, (run.program, set()))
+        try:
+            run.execute(progress)
+        except CuirError:
+            if not run.findings.diagnostics:
+                raise
+            return False
+        finally:
+            report = run.make_report()
+            ran.update(run.list_ran())
+            self.launches += 1
+            self.ctas += report.ctas
+            self.instructions += report.instructions
+            self.lane_instructions += report.lane_instructions
+            self.enter(report.findings, run.schedule)
+        return True
+
+    def enter(self, diagnostics: Sequence[Diagnostic], schedule: str) -> None:
+        """Enter findings that were not entered before."""
+        for d in diagnostics:
+            told = tuple(Note(f"replay: {self.replay.format(schedule)}") if n.message.startswith("replay:") else n for n in d.notes)
+            places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
+            subject = d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
+            self.findings.setdefault((d.code, places, subject), replace(d, notes=told))
+
+    def make_report(self, schedules: Sequence[str], compared: Sequence[ComparedOutput] = (), varying: Sequence[str] = ()) -> CudaReport:
+        """Make the report of what ran."""
+        return CudaReport(
+            tuple(self.programs),
+            tuple(schedules),
+            self.launches,
+            self.ctas,
+            self.instructions,
+            self.lane_instructions,
+            tuple(u for program, ran in self.programs.values() for u in list_unrun_lines(program, ran)),
+            tuple(compared),
+            tuple(varying),
+            tuple(self.findings.values()),
+        )
+
+
 class CudaCheck:
     """Check of the launches of a file.
 
@@ -81,7 +137,7 @@ class CudaCheck:
         launch: Returns a KernelCall, or a list of them, with new tensors for each schedule.
         judge: Of what they wrote, if that is compared.
         kernel: Name of the kernel of launches that name none; None for the only one of the file.
-        replay: How a schedule is replayed, in words with `{}` in its place.
+        ledger: What was run and found.
     """
 
     def __init__(
@@ -92,11 +148,9 @@ class CudaCheck:
         kernel: str | None = None,
         replay: str = 'schedule="{}"',
     ):
-        self.module, self.launch, self.judge, self.kernel, self.replay = module, launch, judge, kernel, replay
-        self.findings: dict[object, Diagnostic] = {}
+        self.module, self.launch, self.judge, self.kernel = module, launch, judge, kernel
+        self.ledger = RunLedger(replay)
         self.schedules: list[str] = []
-        self.programs: dict[str, tuple[Program, set[int]]] = {}
-        self.launches = self.ctas = self.instructions = self.lane_instructions = 0
         self.compared: dict[str, ComparedOutput] = {}
         self.bits: dict[str, str] = {}
         self.varying: dict[str, None] = {}
@@ -125,7 +179,7 @@ class CudaCheck:
                 tell(f", launch {number + 1} of {len(calls)}" if len(calls) > 1 else "", (number + share) / len(calls))
 
             run, parameters = self._prepare(call, schedule)
-            if not self._execute(run, progress):
+            if not self.ledger.execute(run, progress):
                 return
             touched = run.list_written()
             for index, value in enumerate(collect_places(run.arguments, values)):
@@ -143,27 +197,7 @@ class CudaCheck:
         if len(parameters) != len(call.arguments):
             message = f"the kernel takes {len(parameters)} arguments, found {len(call.arguments)}"
             raise CuirError.of("U401", message, None, f"its parameters are {', '.join(map(str, parameters)) or 'none'}")
-        run = KernelRun(kernel, call, schedule)
-        self.programs.setdefault(kernel.name, (run.program, set()))
-        return run, parameters
-
-    def _execute(self, run: KernelRun, progress: Callable[[float], None]) -> bool:
-        """Run one launch and count what ran, also if it is interrupted; return whether it came to its end."""
-        try:
-            run.execute(progress)
-        except CuirError:
-            if not run.findings.diagnostics:
-                raise
-            return False
-        finally:
-            report = run.make_report()
-            self.programs[run.name][1].update(run.list_ran())
-            self.launches += 1
-            self.ctas += report.ctas
-            self.instructions += report.instructions
-            self.lane_instructions += report.lane_instructions
-            self._enter(report.findings, run.schedule)
-        return True
+        return KernelRun(kernel, call, schedule), parameters
 
     def _judge(self, before: Sequence[Value], after: Sequence[Value], written: Sequence[int], names: Sequence[str], schedule: str) -> None:
         """Compare what was written with the function, and with the other schedules."""
@@ -179,28 +213,8 @@ class CudaCheck:
         for row in rows:
             if row.name not in self.compared or row.error > self.compared[row.name].error:
                 self.compared[row.name] = row
-        self._enter([replace(d, notes=(*d.notes, Note("replay: "))) for d in wrong], schedule)
-
-    def _enter(self, diagnostics: Sequence[Diagnostic], schedule: str) -> None:
-        """Enter findings that no earlier schedule gave."""
-        for d in diagnostics:
-            told = tuple(Note(f"replay: {self.replay.format(schedule)}") if n.message.startswith("replay:") else n for n in d.notes)
-            places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
-            subject = d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
-            self.findings.setdefault((d.code, places, subject), replace(d, notes=told))
+        self.ledger.enter([replace(d, notes=(*d.notes, Note("replay: "))) for d in wrong], schedule)
 
     def make_report(self) -> CudaReport:
         """Make the report of what ran so far."""
-        unrun = [u for program, ran in self.programs.values() for u in list_unrun_lines(program, ran)]
-        return CudaReport(
-            tuple(self.programs),
-            tuple(self.schedules),
-            self.launches,
-            self.ctas,
-            self.instructions,
-            self.lane_instructions,
-            tuple(unrun),
-            tuple(self.compared.values()),
-            tuple(self.varying),
-            tuple(self.findings.values()),
-        )
+        return self.ledger.make_report(self.schedules, tuple(self.compared.values()), tuple(self.varying))

@@ -36,7 +36,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ("line", "expected"),
     [
         ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval", "cuda"}),
-        ("cuir cuda ", {"check"}),
+        ("cuir cuda ", {"check", "run"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
         ("cuir check ge", {"gemm", "gemm_clusters", "gemm_sm75", "gemm_sm89"}),
         ("cuir bridge pre", {"prefix_lm", "prefix_document"}),

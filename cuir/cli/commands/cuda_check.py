@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,7 +118,7 @@ def cuda_check(
     except Interrupted as stop:
         step = stop.step
     report = check.make_report()
-    _print(report, module, source, as_json, step)
+    print_report(report, Path(source), as_json, step)
     if step is not None:
         raise Interrupted(step=step, told=True)
     return 0 if report.ok else exit_code(report.findings)
@@ -165,10 +166,14 @@ def _print_template(module: LoadedModule, source: str, kernel: str | None, as_js
     return 2
 
 
-def _print(report: CudaReport, module: LoadedModule, source: str, as_json: bool, step: str | None) -> None:
-    """Print what ran and what was found; step: what was interrupted."""
+def print_report(report: CudaReport, source: Path, as_json: bool, step: str | None, more: Mapping[str, object] | None = None) -> None:
+    """Print what ran and what was found.
+
+    step: what was interrupted. more: what the object of --json holds beside, and the text if it is not 0.
+    """
     if as_json:
-        print_json(_as_data(report, module) | ({"interrupted": True, "step": step or None} if step is not None else {}))
+        interrupted = {"interrupted": True, "step": step or None} if step is not None else {}
+        print_json({**_as_data(report, source), **(more or {}), **interrupted})
         return
     print_errors(report.findings, False)
     console = stdout()
@@ -176,7 +181,7 @@ def _print(report: CudaReport, module: LoadedModule, source: str, as_json: bool,
     head = ("ok", "bold green") if report.ok and step is None else ("interrupted" if report.ok else "wrong", "bold red")
     words = f"{count} finding{'s' * (count != 1)}, " if count else ""
     console.print(make_styled_text(head, f"  {source}: {words}{_describe_runs(report)}"), soft_wrap=True)
-    for text in _list_facts(report, module):
+    for text in (*_list_facts(report, source), *(f"{name.replace('_', ' '):12s}{value}" for name, value in (more or {}).items() if value)):
         console.print(f"    {text}", style="dim", soft_wrap=True)
     if step is not None:
         stderr().print("interrupted; what was found until then stands above", soft_wrap=True)
@@ -190,7 +195,7 @@ def _describe_runs(report: CudaReport) -> str:
     return f"{launches} of {count_noun(report.ctas, 'CTA')} in all, {count_noun(len(report.schedules), 'schedule')} to the end"
 
 
-def _list_facts(report: CudaReport, module: LoadedModule) -> list[str]:
+def _list_facts(report: CudaReport, source: Path) -> list[str]:
     """Return lines on kernels, instructions, numbers, bits, and what was not judged."""
     from ...ptx.launch.compile_ptx import demangle
 
@@ -204,12 +209,12 @@ def _list_facts(report: CudaReport, module: LoadedModule) -> list[str]:
     if not report.unrun:
         facts.append("not judged  nothing: every line with instructions ran")
     for part in report.unrun:
-        name = Path(part.path).name if part.path else f"the PTX of {module.path.name}"
+        name = Path(part.path).name if part.path else f"the PTX of {source.name}"
         facts.append(f"not judged  {part.count} of {part.of} lines of {name}, which never ran: {part}")
     return facts
 
 
-def _as_data(report: CudaReport, module: LoadedModule) -> dict[str, Any]:
+def _as_data(report: CudaReport, source: Path) -> dict[str, Any]:
     """Return the report as JSON values."""
     from ...ptx.launch.compile_ptx import demangle
 
@@ -223,7 +228,7 @@ def _as_data(report: CudaReport, module: LoadedModule) -> dict[str, Any]:
         "instructions": report.instructions,
         "lane_instructions": report.lane_instructions,
         "not_run": [
-            {"file": u.path or str(module.path), "lines": [list(x) for x in u.lines], "count": u.count, "of": u.of} for u in report.unrun
+            {"file": u.path or str(source), "lines": [list(x) for x in u.lines], "count": u.count, "of": u.of} for u in report.unrun
         ],
         "numbers": [{"name": r.name, "error": r.error, "allowed": r.allowed, "elements": r.elements} for r in report.compared],
         "varying": list(report.varying),

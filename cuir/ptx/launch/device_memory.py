@@ -26,12 +26,14 @@ class Allocation:
     Attributes:
         start: Its first byte in the memory.
         host: The bytes of the host that it stands for.
+        defined: Which of them something has written, as bytes of 0 and 1; None if all are.
     """
 
     name: str
     start: int
     size: int
     host: np.ndarray | None
+    defined: np.ndarray | None = None
 
 
 class DeviceMemory(Memory):
@@ -52,6 +54,27 @@ class DeviceMemory(Memory):
         self.shadow.allocate(a.start, a.size, NOTHING if a.host is None else 0)
         if a.host is not None:
             self.bytes[a.start : a.start + a.size] = a.host
+        if a.defined is not None:
+            self.shadow.written[self._find_entries(a)[~self._join(a.defined)]] = NOTHING
+
+    def _find_entries(self, a: Allocation) -> np.ndarray:
+        """Return the entries of the shadow that an allocation has."""
+        assert self.shadow is not None
+        return np.arange(a.start >> self.shadow.shift, (a.start + a.size + 3) >> self.shadow.shift)
+
+    def _join(self, defined: np.ndarray) -> np.ndarray:
+        """Return for each entry whether a byte of it is defined."""
+        assert self.shadow is not None
+        step = 1 << self.shadow.shift
+        return np.asarray(np.pad(defined, (0, -len(defined) % step)).reshape(-1, step).any(1))
+
+    def keep(self, a: Allocation) -> None:
+        """Give the host what an allocation holds, and note what has been written."""
+        if a.host is not None and a.host.flags.writeable:
+            a.host[:] = self.bytes[a.start : a.start + a.size]
+        if a.defined is not None and self.shadow is not None:
+            written = np.repeat(self.shadow.written[self._find_entries(a)] > 0, 1 << self.shadow.shift)
+            a.defined[:] |= written[: a.size]
 
 
 def view_storage(tensor: torch.Tensor) -> np.ndarray:

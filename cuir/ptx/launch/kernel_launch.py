@@ -18,6 +18,7 @@ from ..machine.program import GLOBAL_BASE, Program, make_symbols
 from ..module import Function, Module, read_module
 from .compile_ptx import Build, choose_kernel, compile_to_ptx
 from .device_memory import (
+    Allocation,
     find_span,
     make_constants,
     make_memory,
@@ -126,6 +127,24 @@ class KernelCall:
 
 
 @dataclass(frozen=True)
+class PlacedCall:
+    """Launch whose parameters and allocations are in place.
+
+    Attributes:
+        parameters: Their bytes.
+        size: Bytes of global memory.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    cluster: Extent | None
+    parameters: bytes
+    allocations: tuple[Allocation, ...]
+    size: int
+
+
+@dataclass(frozen=True)
 class LoadedKernel:
     """A kernel that is called as `kernel(grid, block, *arguments)`."""
 
@@ -171,7 +190,7 @@ class KernelRun:
         findings: Broken rules so far.
     """
 
-    def __init__(self, kernel: LoadedKernel, call: KernelCall, schedule: str = "together", detect: bool = True):
+    def __init__(self, kernel: LoadedKernel, call: KernelCall | PlacedCall, schedule: str = "together", detect: bool = True):
         """Place arguments in memory. Raises CuirError U111, U401 for what does not fit, O123 for an unknown instruction."""
         module, name = kernel.module, kernel.name
         function = module.module.functions[name]
@@ -182,23 +201,31 @@ class KernelRun:
             raise CuirError.of("U401", f"`{name}` takes at most {int(np.prod(function.threads))} threads a CTA, found {threads}")
         self.name, self.program, self.schedule = name, module.find_program(name), schedule
         variables = place_variables(module.module, module.symbols, module.state)
-        end = max((a.start + a.size for a in variables), default=0)
-        names = [v.name for v in function.parameters] + ["?"] * len(call.arguments)
-        inner = list_inner_tensors(call.arguments)
-        self.arguments = (*call.arguments, *inner)
-        tensors, self.addresses, size = place_tensors(self.arguments, [*names, *["?"] * len(inner)], end)
-        arguments = fill_structs(call.arguments, self.addresses[len(call.arguments) :])
-        parameters = pack_parameters(function, arguments, self.addresses)
+        self.arguments: tuple[Argument, ...] = ()
+        self.addresses: list[int] = []
+        placed = (
+            call if isinstance(call, PlacedCall) else self._place(function, call, max((a.start + a.size for a in variables), default=0))
+        )
         cluster = choose_cluster(function, call.grid, call.cluster)
-        self.launch = Launch(call.grid, call.block, call.shared, parameters, schedule, detect, cluster)
-        self.allocations = [*variables, *tensors]
+        self.launch = Launch(call.grid, call.block, call.shared, placed.parameters, schedule, detect, cluster)
+        self.allocations = [*variables, *placed.allocations]
         knowledge: list[Knowledge] = []
-        self.memory = make_memory(self.allocations, size, make_shadow(size, knowledge))
+        self.memory = make_memory(self.allocations, placed.size, make_shadow(placed.size, knowledge))
         constants = make_constants(module.module, module.symbols, module.state)
         self.findings = Findings(f'schedule="{schedule}", grid {call.grid}, block {call.block}')
         source = Source(f"{module.path.name} (PTX)", module.module.text)
         self.state = SharedState(self.memory, constants, self.findings, source, knowledge)
         self.ctas, self.width = int(np.prod(call.grid)), -(-threads // 32) * 32
+
+    def _place(self, function: Function, call: KernelCall, first: int) -> PlacedCall:
+        """Place tensors behind the variables, and pack the arguments. Raises CuirError U401."""
+        inner = list_inner_tensors(call.arguments)
+        self.arguments = (*call.arguments, *inner)
+        names = [*(v.name for v in function.parameters), *["?"] * len(self.arguments)]
+        tensors, self.addresses, size = place_tensors(self.arguments, names, first)
+        arguments = fill_structs(call.arguments, self.addresses[len(call.arguments) :])
+        packed = pack_parameters(function, arguments, self.addresses)
+        return PlacedCall(call.grid, call.block, call.shared, call.cluster, packed, tuple(tensors), size)
 
     def execute(self, progress: Callable[[float], None] = lambda share: None) -> None:
         """Run all CTAs; tensors take what they wrote. Raises CuirError with all findings if the run cannot go on.
@@ -214,8 +241,7 @@ class KernelRun:
                     Machine(self.program, self.launch, range(first, min(first + step, self.ctas)), self.state).run()
         finally:
             for a in self.allocations:
-                if a.host is not None and a.host.flags.writeable:
-                    a.host[:] = self.memory.bytes[a.start : a.start + a.size]
+                self.memory.keep(a)
 
     def list_written(self) -> list[int]:
         """Return the arguments, by their index, that are tensors of which the kernel wrote an element.
