@@ -16,7 +16,7 @@ PART = struct.Struct(
 )  # kind, version, bytes of this head, bytes behind it, of them packed, ..., architecture, flags, bytes unpacked
 PTX_KIND = 1
 ZSTD = b"\x28\xb5\x2f\xfd"
-BUILD = "nvcc -cudart shared -lineinfo -gencode arch=compute_90a,code=compute_90a -Xfatbinary=-no-compress"
+BUILD = "nvcc -cudart shared -lineinfo -gencode arch=compute_XX,code=compute_XX --no-compress"
 
 
 def read_ptx(data: bytes) -> list[str]:

@@ -78,7 +78,7 @@ def require_shared_runtime(program: Path) -> None:
         raise CuirError.of(
             "U100",
             f"`{program}` does not load CUDA's runtime as a library",
-            hint="build it by nvcc -cudart shared, with PTX in it: -gencode arch=compute_90a,code=compute_90a",
+            hint="build it by nvcc -cudart shared, with PTX in it: -gencode arch=compute_XX,code=compute_XX",
         )
 
 

@@ -42,7 +42,7 @@ class Transfer:
 
     Attributes:
         move: Function that moves the bytes.
-        memory, entries: What it writes, as entries of the shadow.
+        memory, entries: What it writes, as entries of the shadow when it was issued.
         barrier: Place of the mbarrier that it lands on; None for one of a group.
         read: What it reads of shared memory.
     """
@@ -57,6 +57,7 @@ class Transfer:
     barrier: int | None
     read: EngineRead | None
     moved: bool = False
+    shift: int = 0  # of the shadow then; single bytes may get entries before the copy lands
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ class Engines:
         m = self.machine
         shadow = t.memory.shadow
         if m.launch.detect and shadow is not None:
+            t.shift = shadow.shift
             shadow.writer[t.entries] = t.slot + m.knowledge.first
             shadow.written[t.entries] = IN_FLIGHT + t.tick
             shadow.write_strong[t.entries] = False
@@ -247,7 +249,8 @@ class Engines:
         shadow = t.memory.shadow
         if not self.machine.launch.detect or shadow is None:
             return
-        mine = t.entries[shadow.written[t.entries] == IN_FLIGHT + t.tick]
+        entries = t.entries if t.shift == shadow.shift else (4 * t.entries.reshape(-1, 1) + np.arange(4)).reshape(-1)
+        mine = entries[shadow.written[entries] == IN_FLIGHT + t.tick]
         shadow.writer[mine], shadow.written[mine] = writer, tick
 
     def act_late(self) -> bool:
