@@ -73,19 +73,19 @@ template <int RANK> __device__ void take(const Map& map, unsigned char* y, int n
 }
 #define TAKE(rank) extern "C" __global__ void take_##rank(const __grid_constant__ Map map, unsigned char* y, int n, int a, int b, int c, int d, int e) { take<rank>(map, y, n, a, b, c, d, e); }
 TAKE(1) TAKE(2) TAKE(3) TAKE(4) TAKE(5)
-template <bool ADDS, bool FENCED> __device__ void put(const Map& map, const unsigned char* x, int n, int a, int b) {
+template <bool ADDS, bool FENCED, int THREADS = 1> __device__ void put(const Map& map, const unsigned char* x, int n, int a, int b) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) tile[i] = x[i];
   if (FENCED) fence();
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < THREADS) {
     if (ADDS) asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%1, %2}], [%3];" :: "l"(&map), "r"(a), "r"(b), "r"(sm(tile)) : "memory");
     else asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" :: "l"(&map), "r"(a), "r"(b), "r"(sm(tile)) : "memory");
     commit();
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
 }
-#define PUT(name, adds, fenced) extern "C" __global__ void name(const __grid_constant__ Map map, const unsigned char* x, int n, int a, int b) { put<adds, fenced>(map, x, n, a, b); }
-PUT(put_box, false, true) PUT(add_box, true, true) PUT(put_box_without_fence, false, false)
+#define PUT(name, ...) extern "C" __global__ void name(const __grid_constant__ Map map, const unsigned char* x, int n, int a, int b) { put<__VA_ARGS__>(map, x, n, a, b); }
+PUT(put_box, false, true) PUT(add_box, true, true) PUT(put_box_without_fence, false, false) PUT(put_box_by_a_warp, false, true, 32) PUT(put_box_by_two_warps, false, true, 64)
 
 // Adds 64 words of x to those of y.
 #define ADD(name, type) extern "C" __global__ void name(const uint32_t* x, uint32_t* y) { \

@@ -242,3 +242,15 @@ KERNEL choose(float* y, const __half* h, int n, int way) {
     y[t] = kept[(way * 7 + t) & 15];
     if (t == 0) atomicAdd(&calls, 1);
 }
+
+// Warps that read what nobody wrote: of what USED says, y takes the results.
+template <bool USED> __device__ void take_unwritten(float* y) {
+  __shared__ float s[64];
+  if (threadIdx.x < 32) s[threadIdx.x] = 1;
+  __syncthreads();
+  float v = s[threadIdx.x] * 2;
+  asm volatile("" :: "f"(v));
+  if (USED || threadIdx.x < 32) y[threadIdx.x] = v;
+}
+extern "C" __global__ void unwritten_used(float* y) { take_unwritten<true>(y); }
+extern "C" __global__ void unwritten_left_out(float* y) { take_unwritten<false>(y); }

@@ -25,6 +25,7 @@ ALIGNMENT = 16  # bytes, of where a box begins in the innermost dim; an H200 end
 RANKS = tuple(f"{n}d" for n in range(1, 6))
 UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 Combine = Callable[[Array, Array], Array]
+Stores = dict[tuple[int, ...] | None, Transfer]  # by what they copy, of the lanes of one instruction
 
 
 class Parts(NamedTuple):
@@ -79,15 +80,19 @@ def make_plain_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         sizes, shared, outer = g.spread(size(g)), target if loads else source, source if loads else target
         addresses, others = find_shared(m, g, shared(g), place), g.spread(outer(g)) - m.global_memory.base
         receivers = find_receivers(g, mask, place)
+        stores: Stores = {}
         for i in range(g.n):
             n, slot = int(sizes[i]), int(g.slots[i])
+            key = None if loads or reduces else (slot >> 5, n, int(addresses[i]), int(others[i]))
+            if join_store(m, stores, key, slot):
+                continue
             if n % 16 or addresses[i] % 16 or others[i] % 16:
                 refuse(m, slot, place, f"copies {n} bytes from or to addresses, and all three must be multiples of 16")
             steps = np.arange(0, n, element)
             parts = Parts(addresses[i] + steps, others[i] + steps, np.ones(len(steps), np.bool_), element)
             for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
                 check_bounds(m, slot, copied, place)
-                start_copy(m, slot, place, copied, bar, combine)
+                stores[key] = start_copy(m, slot, place, copied, bar, combine)
 
     return issue
 
@@ -136,8 +141,12 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
         m: Machine = g.machine
         maps, starts = g.spread(map_address(g)), [g.spread(c(g)) for c in coordinates]
         places, receivers = find_shared(m, g, shared(g), place), find_receivers(g, mask, place)
+        stores: Stores = {}
         for i in range(g.n):
             slot = int(g.slots[i])
+            key = None if loads or reduces else (slot >> 5, int(maps[i]), int(places[i]), *(int(c[i]) for c in starts))
+            if join_store(m, stores, key, slot):
+                continue
             boxes = read_map(m, slot, int(maps[i]), rank, place)
             start = tuple(int(c[i]) for c in starts)
             if start[0] * boxes.element % ALIGNMENT:
@@ -153,7 +162,7 @@ def make_tensor_copy(b: Binding, loads: bool, reduces: bool) -> Step:
             parts = Parts(own, boxes.address - m.global_memory.base + offsets, inside, boxes.element)
             for copied, bar in send(m, parts, find_barrier(m, g, barrier, i, place), receivers[i]):
                 check_bounds(m, slot, copied, place)
-                start_copy(m, slot, place, copied, bar, sums.get(boxes.type))
+                stores[key] = start_copy(m, slot, place, copied, bar, sums.get(boxes.type))
 
     return issue
 
@@ -175,6 +184,17 @@ def find_shared(m: Machine, g: Group, addresses: Array, place: int) -> Array:
 def find_barrier(m: Machine, g: Group, address: Fetch | None, i: int, place: int) -> int | None:
     """Return the byte place of a thread's mbarrier; None for a copy of a group."""
     return None if address is None else int(find_shared(m, g, address(g), place)[i])
+
+
+def join_store(m: Machine, stores: Stores, key: tuple[int, ...] | None, slot: int) -> bool:
+    """Return whether another lane of the warp has issued the same store by this instruction; it is one for both then.
+
+    CUTLASS lets all lanes of a warp store a tile: they write the same bytes.
+    """
+    if key is None or key not in stores:
+        return False
+    m.engines.join(stores[key], slot)
+    return True
 
 
 def find_receivers(g: Group, mask: Fetch | None, place: int) -> list[list[int]]:
@@ -253,8 +273,8 @@ def find_entries(memory: Memory, places: Array, element: int) -> Array:
     return np.unique(shadow.find_entries(places, element))
 
 
-def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | None, combine: Combine | None) -> None:
-    """Check a copy, and hand it to the engine."""
+def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | None, combine: Combine | None) -> Transfer:
+    """Check a copy, hand it to the engine, and return it."""
     unit, engines = np.dtype(UNITS[parts.element]), m.engines
     inside = parts.inside
     outer, shared = m.global_memory, m.shared
@@ -282,7 +302,9 @@ def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | N
 
     nbytes = len(inside) * parts.element
     entries = shared_entries if loads else outer_entries
-    engines.issue(Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read))
+    transfer = Transfer(slot, place, tick, load if loads else store, target, entries, nbytes, barrier, read)
+    engines.issue(transfer)
+    return transfer
 
 
 def start_peer_copy(m: Machine, slot: int, place: int, places: tuple[Array, Array], barrier: int) -> None:

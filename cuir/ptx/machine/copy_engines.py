@@ -134,12 +134,7 @@ class Engines:
         if not m.launch.detect:
             return
         if lowest == NOTHING and mode == "read":
-            m.findings.add(
-                "M401",
-                f"{who} reads {memory.name} memory that nothing has written",
-                make_span(m, place),
-                "write it first, or wait for the copy that does",
-            )
+            m.findings.add_unwritten(who, memory.name, make_span(m, place))
         written = ticks > 0
         if written.any():
             threads, ticks = shadow.writer[entries[written]], ticks[written]
@@ -219,6 +214,10 @@ class Engines:
             self.act(t)
         else:
             self.late.append(t)
+
+    def join(self, t: Transfer, slot: int) -> None:
+        """Add a copy to the open group of another thread, which issued the same one."""
+        self.groups.setdefault(slot, BulkGroups()).open.append(t)
 
     def act(self, t: Transfer) -> None:
         """Move the bytes of a copy; on an mbarrier it lands."""

@@ -102,11 +102,14 @@ def read_source(path: str) -> Source | None:
 class Findings:
     """The findings of a launch; one for each pair of places.
 
-    replay: how the run is repeated.
+    Attributes:
+        replay: How the run is repeated.
+        doubtful: Those that count only if what the kernel writes depends on them.
     """
 
     replay: str = ""
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    doubtful: list[Diagnostic] = field(default_factory=list)
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
     def add(self, code: str, message: str, span: Span | None, hint: str = "", notes: Sequence[tuple[str, Span | None]] = ()) -> None:
@@ -117,6 +120,16 @@ class Findings:
         self.seen.add(key)
         told = (*(Note(*n) for n in notes), Note(f"replay: {self.replay}"))
         self.diagnostics.append(Diagnostic(code, message, span, told, hint or None))
+
+    def add_unwritten(self, who: str, memory: str, span: Span | None) -> None:
+        """Enter a read of memory that nothing has written."""
+        count = len(self.diagnostics)
+        self.add("M401", f"{who} reads {memory} memory that nothing has written", span, "write it first, or wait for the copy that does")
+        self.doubtful += self.diagnostics[count:]
+
+    def drop_doubtful(self) -> None:
+        """Drop findings on which nothing depends."""
+        self.diagnostics[:] = [d for d in self.diagnostics if not any(d is other for other in self.doubtful)]
 
     def stop(self, code: str, message: str, span: Span | None, hint: str = "") -> CuirError:
         """Enter a finding after which the run cannot go on; return the error to raise, with all findings."""

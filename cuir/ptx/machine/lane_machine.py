@@ -131,6 +131,8 @@ class Machine:
         in_clusters = launch.cluster != (1, 1, 1)
         shadow = Shadow(stride * len(ctas), NOTHING if launch.detect else 0, lambda: self.knowledge, in_clusters)
         self.shared = Memory("shared", SHARED_BASE, size, len(ctas), shadow)
+        if shared_state.fill is not None:
+            self.shared.bytes[:] = np.random.default_rng(shared_state.fill).integers(0, 256, len(self.shared.bytes), np.uint8)
         self.shared_size = size
         self.local = Memory("local", 0, program.local_bytes, self.count, None)
         local_thread = np.arange(self.count) % self.width
@@ -517,12 +519,7 @@ class Machine:
         if lowest == NOTHING and reads:
             lane = int(np.flatnonzero((ticks == NOTHING).any(1))[0])
             who = describe_thread(self, int(g.slots[lane]) + self.knowledge.first)
-            self.findings.add(
-                "M401",
-                f"{who} reads {memory.name} memory that nothing has written",
-                make_span(self, place),
-                "write it first, or wait for the copy that does",
-            )
+            self.findings.add_unwritten(who, memory.name, make_span(self, place))
         tick = self.next_tick(place)
 
         def report(meeting: Meeting) -> None:
@@ -546,7 +543,10 @@ class Machine:
 
 @dataclass
 class SharedState:
-    """What the machines of one launch share."""
+    """What the machines of one launch share.
+
+    fill: the seed of what lies in shared memory before anything is written; zeros if None.
+    """
 
     global_memory: Memory
     constants: Memory
@@ -556,3 +556,4 @@ class SharedState:
     places: list[int] = field(default_factory=lambda: [0])
     counts: Counts = field(default_factory=Counts)
     releases: dict[int, tuple[Array, str, int]] = field(default_factory=dict)
+    fill: int | None = None

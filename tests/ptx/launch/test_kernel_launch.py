@@ -168,6 +168,13 @@ def test_shared_memory_that_nothing_wrote_is_found() -> None:
     assert found.code == "M401" and "warp 1" in found.message
 
 
+def test_unwritten_memory_counts_where_results_depend_on_it() -> None:
+    assert [d.code for d in launch("unwritten_used", 1, 64, torch.zeros(64)).findings] == ["M401"]
+    y = torch.zeros(64)
+    report = launch("unwritten_left_out", 1, 64, y)
+    assert not report.findings and y.tolist() == [2.0] * 32 + [0.0] * 32
+
+
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("way", range(7))
 def test_calls_branches_by_index_local_memory_and_constants(arch: str, way: int) -> None:

@@ -130,6 +130,14 @@ def test_ctas_may_add_to_the_same_elements_and_not_store() -> None:
     assert {d.code for d in report.findings} == {"R402"}
 
 
+def test_lanes_of_a_warp_may_issue_the_same_store() -> None:
+    y, x = torch.zeros(16, 16).half(), torch.arange(16 * 16).half().reshape(16, 16)
+    report = compiled()["put_box_by_a_warp"](1, 64, tensor_map(y, (16, 16)), x.view(torch.uint8), 512, 0, 0, schedule="last")
+    assert not report.findings and torch.equal(y, x)
+    report = compiled()["put_box_by_two_warps"](1, 64, tensor_map(y, (16, 16)), x.view(torch.uint8), 512, 0, 0, raises=False)
+    assert {d.code for d in report.findings} == {"R402"}
+
+
 def test_a_store_of_a_box_needs_the_fence() -> None:
     y, x = torch.zeros(16, 16).half(), torch.ones(16, 16).half().view(torch.uint8)
     report = compiled()["put_box_without_fence"](1, 64, tensor_map(y, (16, 16)), x, 512, 0, 0, raises=False)
