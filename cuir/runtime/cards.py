@@ -115,6 +115,13 @@ def find_shared_limit(arch: str, card: Card | None) -> int | None:
     return None if card is None or card.shared_bytes >= TARGETS[arch].shared_bytes else card.shared_bytes
 
 
+def find_current_limit(arch: str) -> int | None:
+    """Return `find_shared_limit` of PyTorch's current GPU; None without one."""
+    import torch
+
+    return find_shared_limit(arch, find_card(torch.device("cuda")))
+
+
 def list_cards() -> list[Card]:
     """Return the GPUs of this machine that PyTorch can use."""
     import torch
@@ -137,4 +144,4 @@ def list_codes(arch: str) -> tuple[str, ...]:
     return (*here, *(c for c in target.code if c.startswith("compute_"))) if here else target.code
 
 
-__all__ = ["CARDS", "Card", "find_card", "find_relative", "find_shared_limit", "list_cards", "list_codes"]
+__all__ = ["CARDS", "Card", "find_card", "find_current_limit", "find_relative", "find_shared_limit", "list_cards", "list_codes"]

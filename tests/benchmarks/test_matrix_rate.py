@@ -21,5 +21,5 @@ def test_operations_of_a_product_are_counted() -> None:
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matrix_rate, "explain_missing_gpu", lambda: "no CUDA device")
+    monkeypatch.setattr(matrix_rate, "explain_missing_gpu", lambda *_: "no CUDA device")
     assert matrix_rate.main() == 1 and capsys.readouterr().err == "nothing measured: no CUDA device\n"

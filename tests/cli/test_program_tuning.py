@@ -76,7 +76,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("CUIR_MODEL", raising=False)
     monkeypatch.setattr("llm.limited_processes.LimitedProcesses", InProcess)
     monkeypatch.setattr("cuir.performance.timing.worker.Worker", Worker)
-    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda *_: "")
     monkeypatch.setattr("cuir.performance.search.tuning_records.device", lambda: ("a formula", 1))
     monkeypatch.setattr("cuir.cli.program_tuning._compiler", lambda jobs, optional: lambda *of: BuildResult(registers=168))
     monkeypatch.setattr(tune_pass, "verify", lambda *of, **options: type("Report", (), {"stages": []})())
@@ -162,7 +162,7 @@ def show_causal() -> str:
 
 
 def test_without_a_gpu_nothing_is_kept_and_the_proposals_are_written(cuir: Callable, bench: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda *_: "no CUDA device")
     output = cuir(*CALL, "--replay", write_transcript(bench / "t.jsonl", STAGES))
     assert (
         output.code == 0

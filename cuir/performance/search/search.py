@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...checking.checked import Const
+from ...checking.checker import pick_kernel
+from ...runtime.cards import find_current_limit
 from ...syntax.nodes import Program
 from .compiling import BuildResult
 from .space import Consts, Space, defaults, find_violation, from_plain, label, plain
@@ -266,10 +268,11 @@ class _Search:
 
     def select_fitting(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the candidates that pass `check`."""
+        shared_limit = find_current_limit(pick_kernel(self.program, self.kernel).arch)
         for number, outcome in enumerate(outcomes, 1):
             share = (number - 1) / len(outcomes) if self.device is None else None
             self.report(f"check {number} of {len(outcomes)}: {label(outcome.consts)}", share)
-            diagnostic = find_violation(self.program, self.kernel, {**self.fixed, **outcome.consts})
+            diagnostic = find_violation(self.program, self.kernel, {**self.fixed, **outcome.consts}, shared_limit)
             if diagnostic is not None:
                 self.set_status(outcome, "pruned", f"{diagnostic.code}: {diagnostic.message}")
             else:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from cuir.cli import self_test
+from cuir.runtime import environment
+from cuir.runtime.cards import CARDS
 from cuir.text.diagnostics import CuirError
+from tests.stand_in_cards import stand_in
 
 
 def test_the_machine_is_described(cuir: Callable) -> None:
@@ -36,6 +39,38 @@ def test_what_is_missing_names_what_to_install(cuir: Callable, monkeypatch: pyte
     data = cuir("doctor", "--json").json
     assert next(f for f in data["machine"] if f["name"] == "nvcc")["remedy"] == "install a toolkit"
     assert "compile kernels: no, without nvcc" in data["runs"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "words", "lacks"),
+    [
+        ((7, 5), ["kernels for sm_75", "not gradients", "nobody measured"], ["sm_80"]),
+        ((8, 6), ["kernels for sm_80", "compiled for sm_86", "nobody measured"], ["could do"]),
+        ((9, 0), ["kernels for sm_90a", "measured settings"], ["nobody", "not "]),
+        ((10, 0), ["kernels for sm_80", "compiled for sm_100", "not what the GPU could do"], []),
+    ],
+)
+def test_people_see_which_attention_calls_a_card_runs(
+    cuir: Callable, capability: tuple[int, int], words: list[str], lacks: list[str]
+) -> None:
+    with stand_in(CARDS[capability]):
+        data = cuir("doctor", "--json").json
+    (line,) = (text for text in data["runs"] if text.startswith("attention on cuda 0"))
+    assert all(word in line for word in words) and not any(word in line for word in lacks)
+    (card,) = (f for f in data["machine"] if f["name"] == "cuda:0")
+    assert CARDS[capability].name in card["value"] and f"{CARDS[capability].shared_bytes // 1024} KiB" in card["value"]
+
+
+def test_nvrtc_takes_the_place_of_nvcc(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise CuirError.of("U503", "no nvcc", hint="install a toolkit")
+
+    monkeypatch.setattr(environment, "find_nvcc", missing)
+    monkeypatch.setattr(environment, "import_nvrtc", lambda: object())
+    monkeypatch.setattr(environment, "describe_version", lambda library: "NVRTC 13.9")
+    data = cuir("doctor", "--json").json
+    assert any("compile kernels: yes, by NVRTC" in text for text in data["runs"])
+    assert next(f for f in data["machine"] if f["name"] == "NVRTC")["value"].startswith("NVRTC 13.9")
 
 
 def test_a_failed_step_does_not_stop_the_next(cuir: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

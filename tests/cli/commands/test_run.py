@@ -174,7 +174,7 @@ RUN = ("run", "gemm", "-d", "M=64,N=64,K=64")
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda *_: "")
     import_pycuda.cache_clear()
     monkeypatch.setitem(sys.modules, "pycuda", None)
     yield
@@ -206,7 +206,7 @@ def test_a_loader_is_refused_beside_what_runs_no_compiled_kernel(cuir: Callable,
 def test_without_a_gpu_that_is_said_first_with_the_options_to_leave_out(
     cuir: Callable, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda: "no CUDA device")
+    monkeypatch.setattr("cuir.performance.timing.gpu.explain_missing_gpu", lambda *_: "no CUDA device")
     output = cuir(*RUN, *typed, "--json")
     (result,) = output.json["diagnostics"]
     assert output.code == 2 and result["code"] == "U501" and result["hint"].startswith(f"leave out {' '.join(typed)} to run it")

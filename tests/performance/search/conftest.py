@@ -22,12 +22,12 @@ VIOLATIONS: dict[tuple[object, ...], Diagnostic | None] = {}
 def once(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     """Cache the reasons that rule out settings of the program: all tests try the same few."""
 
-    def find_known(of: Program, kernel: str | None, consts: Consts) -> Diagnostic | None:
+    def find_known(of: Program, kernel: str | None, consts: Consts, shared_bytes: int | None = None) -> Diagnostic | None:
         if of is not program:
-            return find_violation(of, kernel, consts)
-        key = (kernel, *sorted(consts.items(), key=lambda item: item[0]))
+            return find_violation(of, kernel, consts, shared_bytes)
+        key = (kernel, shared_bytes, *sorted(consts.items(), key=lambda item: item[0]))
         if key not in VIOLATIONS:
-            VIOLATIONS[key] = find_violation(of, kernel, consts)
+            VIOLATIONS[key] = find_violation(of, kernel, consts, shared_bytes)
         return VIOLATIONS[key]
 
     monkeypatch.setattr("cuir.performance.search.search.find_violation", find_known)

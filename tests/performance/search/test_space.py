@@ -103,9 +103,9 @@ SETTINGS: list[dict[str, Const]] = [{}, {"C": 4}, {"C": True}, {"C": -1}, {"D": 
 def questions(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     calls: list[object] = []
 
-    def find(program: Program, kernel: str | None, consts: Mapping[str, Const]) -> Diagnostic | None:
+    def find(program: Program, kernel: str | None, consts: Mapping[str, Const], shared_bytes: int | None = None) -> Diagnostic | None:
         calls.append((program, kernel, consts))
-        return find_violation(program, kernel, consts)
+        return find_violation(program, kernel, consts, shared_bytes)
 
     monkeypatch.setattr(space, "find_violation", find)
     return calls
