@@ -40,9 +40,8 @@ def test_no_result_lies_outside(data: st.DataObject, name: str) -> None:
 
 
 def test_every_operation_that_gives_i32_says_so() -> None:
-    """But for complement, of which nobody asks."""
     silent = {n for n, op in ENTRIES.items() if op.evaluate is not None and op.evaluate.scalar(I32) is not None} - set(INTERVALS)
-    assert silent == {"~"} and set(ON_THE_WAY) <= set(INTERVALS)
+    assert not silent and set(ON_THE_WAY) <= set(INTERVALS)
 
 
 def test_known_ends_are_the_nearest() -> None:
@@ -52,7 +51,7 @@ def test_known_ends_are_the_nearest() -> None:
         return evaluate.interval(*args)
 
     assert of("%", (0, 5), (7, 9)) == (0, 5) and of("%", (0, 50), (7, 9)) == (0, 8) and of("%", None, (7, 9)) == (0, 8)
-    assert of("//", (-5, 5), (2, 2)) == (-3, 2) and of("//", (1, 2), (0, 2)) is None and of("cdiv", (0, 9), (4, 4)) == (0, 3)
+    assert of("//", (-5, 5), (2, 2)) == (-3, 2) and of("//", (1, 2), (0, 2)) == (0, 2) and of("cdiv", (0, 9), (4, 4)) == (0, 3)
     assert of("&", None, (0, 6)) == (0, 6) and of("|", (0, 4), (0, 3)) == (0, 7) and of("|", None, (0, 3)) is None
     assert is_half_open(of("min", None, (0, 6))) and of("min", None, (0, 6))[1] == 6  # type: ignore[index]
     assert of("abs", (-3, 2)) == (0, 3) and of("exp2", (0, 1)) is None

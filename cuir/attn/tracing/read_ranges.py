@@ -243,7 +243,10 @@ class _Bounds:
         op, args = match
         if op.traits.converts:
             return self.of(args[0]) if args[1] == Name(I32.name) else None
-        return None if op.evaluate is None else op.evaluate.interval(*map(self.of, args))
+        bounds = [self.of(a) for a in args]
+        if op.evaluate is None or (op.evaluate.divides and (bounds[-1] is None or bounds[-1][0] <= 0 <= bounds[-1][1])):
+            return None  # a pair that divides by 0 is found by evaluation
+        return op.evaluate.interval(*bounds)
 
 
 class _Poison:

@@ -144,7 +144,8 @@ class ValueFlow(Generic[Fact]):
     def __init__(self, join: Callable[[Fact, Fact], Fact], widen: Callable[[Fact, Fact], Fact] | None = None, rounds: int = 0):
         self.facts: dict[SSAValue, Fact] = {}  # without an entry: not reached yet
         self._join, self._widen, self._rounds = join, widen, rounds
-        self._steps: list[_Step[Fact]] = []
+        self._steps: list[_Step[Fact]] = []  # put since `solve`
+        self._described = set[SSAValue]()
         self._readers: dict[SSAValue, list[_Step[Fact]]] = {}
 
     def put(self, value: SSAValue, rule: Rule[Fact], sources: Sequence[SSAValue] = (), carried: bool = False) -> None:
@@ -154,23 +155,36 @@ class ValueFlow(Generic[Fact]):
         for source in sources:
             self._readers.setdefault(source, []).append(step)
 
-    def reach(self, roots: Iterable[SSAValue], describe: Callable[[SSAValue], tuple[Rule[Fact], Sequence[SSAValue]]]) -> None:
-        """Add the steps of values and all that they are computed from, sources first."""
+    def reach(
+        self,
+        roots: Iterable[SSAValue],
+        describe: Callable[[SSAValue], tuple[Rule[Fact], Sequence[SSAValue]]],
+        carries: Callable[[SSAValue], bool] = lambda value: True,
+    ) -> None:
+        """Add the steps of values and all that they are computed from, sources first, but for those added before.
+
+        Args:
+            roots: The values.
+            describe: Returns the rule of a value, and its sources.
+            carries: Returns whether a value is one that is widened.
+        """
         described = dict[SSAValue, tuple[Rule[Fact], Sequence[SSAValue]]]()
         worklist = [(root, False) for root in roots]
         while worklist:
             value, is_done = worklist.pop()
             if is_done:
-                self.put(value, *described[value], carried=True)
-            elif value not in described:
+                self.put(value, *described[value], carries(value))
+            elif value not in self._described:
+                self._described.add(value)
                 described[value] = describe(value)
                 worklist.append((value, True))
                 worklist += [(source, False) for source in described[value][1]]
 
     def solve(self) -> dict[SSAValue, Fact]:
-        """Return the facts of all values that are reached."""
-        while any(step.due for step in self._steps):
-            for step in self._steps:
+        """Return the facts of all values that are reached; steps that were solved before do not depend on later ones."""
+        steps, self._steps = self._steps, []
+        while any(step.due for step in steps):
+            for step in steps:
                 if step.due:
                     self._take(step)
         return self.facts

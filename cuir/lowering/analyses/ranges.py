@@ -2,7 +2,7 @@
 
 A range has bounds, and says whether a value may be near an end of the 32-bit range. Lengths, counters and places in a
 tile are far from the ends: a launch for which arithmetic on these would leave 32 bits on its way to an index is refused
-(calls/index_ranges.py), so arithmetic on them alone does not wrap. Values that are loaded, cast from a float, or
+(arguments/index_ranges.py), so arithmetic on them alone does not wrap. Values that are loaded, cast from a float, or
 parameters from which no index follows may be any number; arithmetic with them wraps, and its bounds are then unknown
 unless the operands' bounds say otherwise. `q - k <= window` limits k once `q - window` is computed, which wraps for a
 window of 2^31 - 1.
@@ -13,24 +13,25 @@ The bounds of values that a loop carries are a fixed point: an end that still mo
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, SSAValue
 
-from ...ops.traits import DIFFERENCE, NEGATIVE, SUM, Traits
+from ...ops import entries
+from ...ops.base import Op
+from ...ops.meaning.intervals import ANYTHING, INF, Interval, add_saturating
+from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32
 from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
-from ..ir.ir_walk import last
 from ..ir.machine_tiles import Line
 from .fixed_point import Rule, ValueFlow
+from .value_flow import find_sources
 
 FAR = 2**24  # a constant nearer to 0 counts as a length
 LEAST, MOST = -(2**31), 2**31 - 1
-INF = 2**62  # stands for an unknown end
 ROUNDS = 3  # an end that moves more often is unknown
 
 
@@ -66,14 +67,19 @@ NEAR = Range()
 
 
 class Ranges:
-    """The ranges of a kernel's i32 values."""
+    """The ranges of a kernel's i32 values, computed on demand, for dims of at least `shortest`."""
 
-    def __init__(self, kernel: ops.Kernel):
-        self._bounds = _Flow(kernel).solve()
+    def __init__(self, kernel: ops.Kernel, shortest: int = 0):
+        self._ctas, self._dim = Range(0, kernel.cluster.data - 1), Range(shortest)
+        self._flow = ValueFlow(_join_two, _forget_moved_ends, ROUNDS)
 
     def __getitem__(self, value: SSAValue) -> Range:
-        """Return the range of a value; ANYTHING for values that are no i32, or of code that does not run."""
-        return self._bounds.get(value, UNBOUNDED)
+        """Return the range of a value; UNBOUNDED for values that are no i32, or of code that does not run."""
+        known = self._flow.facts.get(value)
+        if known is None:
+            self._flow.reach([value], self._describe, _is_carried)
+            known = self._flow.solve().get(value, UNBOUNDED)
+        return known
 
     def nonnegative(self, value: SSAValue) -> bool:
         """Return whether a value is certainly not negative."""
@@ -96,9 +102,45 @@ class Ranges:
             return False
         operands = [self[a] for a in op.arguments]
         if _wraps(kind) and all(r.least > -INF and r.most < INF for r in operands):
-            least, most = _compute_bounds(kind, operands)
+            least, most = _compute_bounds(op.entry, operands)
             return least >= LEAST and most <= MOST
         return not any(r.reaches for r in operands) and (not kind.multiplies or any(r.small for r in operands))
+
+    # ---- how ranges follow from those of other values
+    def _describe(self, value: SSAValue) -> Step:
+        """Return how the range of a value follows from those of others."""
+        op = value.owner
+        if not _is_i32(value):
+            return _constant_rule(UNBOUNDED), ()
+        if isinstance(op, ops.Apply):
+            return self._describe_operation(op.entry, op.arguments, value)
+        if isinstance(op, ops.Constant):
+            return _constant_rule(_make_range(int(op.value), int(op.value))), ()
+        if isinstance(op, ops.Parameter):
+            return _constant_rule(self._dim if op.dim is not None else NEAR if op.judged is not None else UNBOUNDED), ()
+        if isinstance(op, (Block, ops.Loop, ops.Branch)):
+            sources = find_sources(value)
+            return _describe_argument(value) if sources is None else (_join_sources, sources)
+        if isinstance(op, (machine.Quotient, machine.Remainder)):
+            return self._describe_operation(op.entry, [op.x, op.y], value)
+        if isinstance(op, Line):
+            return _line_rule(op.result.type.shape[1]), [op.slope, *([] if op.rows is None else [op.rows])]
+        return _constant_rule(UNBOUNDED), ()
+
+    def _describe_operation(self, entry: Op, args: Sequence[SSAValue], result: SSAValue) -> Step:
+        kind = entry.traits
+        if kind.converts:
+            if types.dtype_of(args[0]) == BOOL:
+                return _constant_rule(Range(0, 1)), ()
+            return _join_sources, args[:1]
+        if kind.index_of:
+            assert isinstance(result.type, types.TileT)
+            return _constant_rule(Range(0, result.type.shape[kind.index_of == "column"] - 1)), ()
+        if kind.rank:
+            return _constant_rule(self._ctas), ()
+        if kind.constant is not None:
+            return _constant_rule(Range(kind.constant, kind.constant)), ()
+        return _operand_rule(entry), args[1:] if kind.chooses else args
 
 
 def analyse_ranges(kernel: ops.Kernel) -> Ranges:
@@ -107,100 +149,30 @@ def analyse_ranges(kernel: ops.Kernel) -> Ranges:
 
 
 RangeRule = Rule[Range]
+Step = tuple[RangeRule, Sequence[SSAValue]]
 
 
-class _Flow(ValueFlow[Range]):
-    """The steps of a kernel's i32 values."""
+def _describe_argument(value: SSAValue) -> Step:
+    """Return how the range of a worker's, a work item's or a turn's index follows from those of others."""
+    block = value.owner
+    assert isinstance(block, Block)
+    op = block.parent_op()
+    if isinstance(op, ops.Role):
+        return _constant_rule(Range(0, op.workers.data - 1)), ()
+    if isinstance(op, ops.For):
+        return _turn_rule(op.step.data), (op.start, op.stop)
+    if isinstance(op, machine.HandOut):
+        op = op.parent_op()
+    units = op.units.owner if isinstance(op, (ops.ForUnits, machine.Queue)) else None
+    while isinstance(units, machine.Queue):
+        units = units.units.owner
+    return _join_work_item, [units.count] if isinstance(units, ops.Units) else []
 
-    def __init__(self, kernel: ops.Kernel):
-        super().__init__(_join_two, _forget_moved_ends, ROUNDS)
-        self.kernel = kernel
-        self.block(kernel.body.block)
 
-    # ---- the steps of a kernel
-    def put_i32(self, value: SSAValue, rule: RangeRule, *sources: SSAValue, carried: bool = False) -> None:
-        """Add a step if the value is an i32. Sources that are no i32 may be anything."""
-        if _is_i32(value):
-            self.put(value, rule, sources, carried)
-            self.facts.update((source, UNBOUNDED) for source in sources if not _is_i32(source))
-
-    def block(self, block: Block) -> None:
-        for op in block.ops:
-            self.operation(op)
-
-    def operation(self, op: Operation) -> None:
-        if not op.regions:
-            self.results(op)
-        elif isinstance(op, ops.Role):
-            self.put_i32(op.body.block.args[0], _constant_rule(Range(0, op.workers.data - 1)))
-            self.block(op.body.block)
-        elif isinstance(op, ops.For):
-            self.put_i32(op.turn, _turn_rule(op.step.data), op.start, op.stop)
-            self.loop(op)
-        elif isinstance(op, ops.ForUnits):
-            self.unit(op.turn, op.units)
-            queue = machine.queue_of(op)
-            for word, argument in op.reads:
-                assert queue is not None
-                self.put_i32(argument, _join_sources, *queue.hand_out.words[word.index - 1 : word.index - 1 + word.copies])
-            self.loop(op)
-        elif isinstance(op, machine.Queue):
-            self.unit(op.hand_out.unit, op.units)
-            self.block(op.body.block)
-        else:  # a branch of some kind, or a queue's hand_out
-            for region in op.regions:
-                self.block(region.block)
-            if op.results:
-                for result, *inputs in zip(op.results, *(last(region).values for region in op.regions), strict=True):
-                    self.put_i32(result, _join_sources, *inputs)
-
-    def loop(self, op: ops.Loop) -> None:
-        ends = last(op.body).values
-        for argument, start, end in zip(op.inner, op.carried, ends, strict=True):
-            self.put_i32(argument, _join_sources, start, end, carried=True)
-        self.block(op.body.block)
-        for result, start, end in zip(op.outputs, op.carried, ends, strict=True):
-            self.put_i32(result, _join_sources, start, end)
-
-    def unit(self, number: SSAValue, units: SSAValue) -> None:
-        """Add the step of a work item's index. A launch with too many work items is refused."""
-        op = units.owner
-        while isinstance(op, machine.Queue):
-            op = op.units.owner
-        self.put_i32(number, _join_work_item, *([op.count] if isinstance(op, ops.Units) else []))
-
-    def results(self, op: Operation) -> None:
-        if isinstance(op, ops.Apply):
-            if _is_i32(op.result):
-                self.apply(op.kind, op.arguments, op.result)
-        elif isinstance(op, ops.Constant):
-            if _is_i32(op.result):
-                self.put_i32(op.result, _constant_rule(_make_range(int(op.value), int(op.value))))
-        elif isinstance(op, ops.Parameter):
-            self.put_i32(op.result, _constant_rule(Range(0) if op.dim is not None else NEAR if op.judged is not None else UNBOUNDED))
-        elif isinstance(op, (machine.Quotient, machine.Remainder)):
-            self.apply(op.entry.traits, [op.x, op.y], op.result)
-        elif isinstance(op, Line):
-            self.put_i32(op.result, _line_rule(op.result.type.shape[1]), op.slope, *([] if op.rows is None else [op.rows]))
-        else:
-            for result in op.results:
-                self.put_i32(result, _constant_rule(UNBOUNDED))
-
-    def apply(self, kind: Traits, args: Sequence[SSAValue], result: SSAValue) -> None:
-        if kind.converts:
-            if types.dtype_of(args[0]) == BOOL:
-                self.put_i32(result, _constant_rule(Range(0, 1)))
-            else:
-                self.put_i32(result, _join_sources, args[0])
-        elif kind.index_of:
-            assert isinstance(result.type, types.TileT)
-            self.put_i32(result, _constant_rule(Range(0, result.type.shape[kind.index_of == "column"] - 1)))
-        elif kind.rank:
-            self.put_i32(result, _constant_rule(Range(0, self.kernel.cluster.data - 1)))
-        elif kind.constant is not None:
-            self.put_i32(result, _constant_rule(Range(kind.constant, kind.constant)))
-        else:
-            self.put_i32(result, _operand_rule(kind), *(args[1:] if kind.chooses else args))
+def _is_carried(value: SSAValue) -> bool:
+    """Return whether a loop carries a value."""
+    loop = value.block.parent_op() if isinstance(value, BlockArgument) else None
+    return isinstance(loop, ops.Loop) and value is not loop.turn
 
 
 # ---- rules
@@ -222,8 +194,8 @@ def _turn_rule(step: int) -> RangeRule:
         if start is None or stop is None:
             return None
         if step > 0:
-            return Range(start.least, max(start.least, _add_saturating(stop.most, -1)))
-        return Range(min(start.most, _add_saturating(stop.least, 1)), start.most)
+            return Range(start.least, max(start.least, add_saturating(stop.most, -1)))
+        return Range(min(start.most, add_saturating(stop.least, 1)), start.most)
 
     return rule
 
@@ -231,13 +203,13 @@ def _turn_rule(step: int) -> RangeRule:
 def _join_work_item(inputs: Sequence[Range | None]) -> Range:
     """Return the range of a work item's index, from the number of work items if it is known."""
     counts = [r.most for r in inputs if r is not None]
-    return Range(0, max(0, _add_saturating(counts[0], -1)) if counts else INF)
+    return Range(0, max(0, add_saturating(counts[0], -1)) if counts else INF)
 
 
-def _operand_rule(kind: Traits) -> RangeRule:
+def _operand_rule(entry: Op) -> RangeRule:
     def rule(inputs: Sequence[Range | None]) -> Range | None:
         ranges = [r for r in inputs if r is not None]
-        return _apply(kind, ranges) if len(ranges) == len(inputs) else None
+        return _apply(entry, ranges) if len(ranges) == len(inputs) else None
 
     return rule
 
@@ -250,8 +222,8 @@ def _line_rule(columns: int) -> RangeRule:
         if len(ranges) < len(inputs):
             return None
         slope, *rows = ranges
-        steps = _apply_arithmetic(Traits(multiplies=True), [slope, Range(0, columns - 1)])
-        return _apply_arithmetic(Traits(linear=SUM), [rows[0], steps]) if rows else steps
+        steps = _apply_arithmetic(entries.MULTIPLY, [slope, Range(0, columns - 1)])
+        return _apply_arithmetic(entries.ADD, [rows[0], steps]) if rows else steps
 
     return rule
 
@@ -261,22 +233,21 @@ def _wraps(kind: Traits) -> bool:
     return bool(kind.linear) or kind.multiplies
 
 
-def _apply(kind: Traits, operands: list[Range]) -> Range:
+def _apply(entry: Op, operands: list[Range]) -> Range:
     """Compute the range of an operation on i32 operands of these ranges."""
+    kind = entry.traits
     if kind.chooses:
         return _join(operands)
     if kind.repeats or "max" in (kind.reduction, kind.column_reduction):
         return operands[0]
     if _wraps(kind):
-        return _apply_arithmetic(kind, operands)
-    if not _is_bounded(kind):
-        return UNBOUNDED if any(r.reaches for r in operands) else NEAR
-    least, most = _compute_bounds(kind, operands)
+        return _apply_arithmetic(entry, operands)
+    least, most = _compute_bounds(entry, operands)
     low, high = _compute_ends(kind, operands)
     return _make_range(least, most, low, high)
 
 
-def _apply_arithmetic(kind: Traits, operands: list[Range]) -> Range:
+def _apply_arithmetic(entry: Op, operands: list[Range]) -> Range:
     """Compute the range of arithmetic that may wrap.
 
     It does not wrap if no operand is near an end, or if the bounds exclude it.
@@ -284,7 +255,7 @@ def _apply_arithmetic(kind: Traits, operands: list[Range]) -> Range:
     reaches = any(r.reaches for r in operands)
     if reaches:
         operands = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in operands]
-    least, most = _compute_bounds(kind, operands)
+    least, most = _compute_bounds(entry, operands)
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return UNBOUNDED
@@ -300,100 +271,12 @@ def _make_range(least: int, most: int, low: bool = True, high: bool = True) -> R
     return Range(least, most, low and least <= -FAR, high and most >= FAR)
 
 
-# ---- bounds: the numbers of mathematics
-Bounds = tuple[int, int]
-
-
-def _add_saturating(a: int, b: int) -> int:
-    return a if abs(a) >= INF else max(-INF, min(INF, a + b))
-
-
-def _bound_sum(x: Range, y: Range) -> Bounds:
-    return _add_saturating(x.least, y.least) if y.least > -INF else -INF, _add_saturating(x.most, y.most) if y.most < INF else INF
-
-
-def _negate(x: Range) -> Range:
-    return Range(-x.most, -x.least, x.high, x.low)
-
-
-def _bound_product(x: Range, y: Range) -> Bounds:
-    corners = [a * b for a, b in itertools.product((x.least, x.most), (y.least, y.most))]
-    return max(min(corners), -INF), min(max(corners), INF)
-
-
-def _quotient_bounds(round_up: bool) -> Callable[[Range, Range], Bounds]:
-    def divide(a: int, b: int) -> int:
-        if abs(a) >= INF:
-            return a
-        if b >= INF:  # as by a huge divisor
-            return int(a > 0) if round_up else -int(a < 0)
-        return -(-a // b) if round_up else a // b
-
-    def bounds(x: Range, y: Range) -> Bounds:
-        if y.least < 0:  # the quotient may be -x
-            most = max(abs(x.least), abs(x.most))
-            return -most, most
-        corners = [divide(a, b) for a, b in itertools.product((x.least, x.most), (max(1, y.least), max(1, y.most)))]
-        return min(corners), max(corners)
-
-    return bounds
-
-
-_DOWN, _UP = _quotient_bounds(round_up=False), _quotient_bounds(round_up=True)
-
-
-def _bound_remainder(x: Range, y: Range) -> Bounds:
-    """Bound a remainder, which has the sign of the divisor."""
-    least, most = min(0, _add_saturating(y.least, 1)), max(0, _add_saturating(y.most, -1))
-    return (least, min(x.most, most)) if x.least >= 0 and y.least >= 0 else (least, most)
-
-
-def _bound_magnitude(x: Range) -> Bounds:
-    if x.low and x.least <= LEAST:  # -2^31 has no opposite
-        return -INF, INF
-    return 0 if x.least <= 0 <= x.most else min(abs(x.least), abs(x.most)), max(abs(x.least), abs(x.most))
-
-
-def _bound_and(*operands: Range) -> Bounds:
-    most = [r.most for r in operands if r.least >= 0]
-    return (0, min(most)) if most else (-INF, INF)
-
-
-def _bound_or(x: Range, y: Range) -> Bounds:
-    if min(x.least, y.least) < 0:
-        return -INF, INF
-    most = max(x.most, y.most)
-    return 0, INF if most >= INF else (1 << most.bit_length()) - 1
-
-
-def _is_bounded(kind: Traits) -> bool:
-    """Return whether the result's bounds follow from the operands'."""
-    bits = kind.decided_by is not None or kind.involutive  # one by one
-    return _wraps(kind) or bits or kind.divides_integers or kind.magnitude or kind.extremum is not None
-
-
-def _compute_bounds(kind: Traits, operands: Sequence[Range]) -> Bounds:
-    x, y = operands[0], operands[-1]
-    if kind.linear == SUM:
-        return _bound_sum(x, y)
-    if kind.linear == DIFFERENCE:
-        return _bound_sum(x, _negate(y))
-    if kind.linear == NEGATIVE:
-        return -x.most, -x.least
-    if kind.multiplies:
-        return _bound_product(x, y)
-    if kind.rounds:
-        return (_UP if kind.rounds == "up" else _DOWN)(x, y)
-    if kind.remainder:
-        return _bound_remainder(x, y)
-    if kind.extremum:
-        extreme = min if kind.extremum == "min" else max
-        return extreme(r.least for r in operands), extreme(r.most for r in operands)
-    if kind.magnitude:
-        return _bound_magnitude(x)
-    if kind.complements:  # -x - 1
-        return _add_saturating(-x.most, -1), _add_saturating(-x.least, -1)
-    return _bound_and(x, y) if kind.decided_by is False else _bound_or(x, y)
+def _compute_bounds(entry: Op, operands: Sequence[Range]) -> Interval:
+    """Return the bounds of an operation's result, as the numbers of mathematics."""
+    if entry.traits.magnitude and operands[0].low and operands[0].least <= LEAST:  # -2^31 has no opposite
+        return ANYTHING
+    bounds = entry.evaluate.interval(*((r.least, r.most) for r in operands)) if entry.evaluate is not None else None
+    return ANYTHING if bounds is None else bounds
 
 
 # ---- ends of the 32-bit range that a result may be near
@@ -442,4 +325,4 @@ def _is_i32(value: SSAValue) -> bool:
     return isinstance(value.type, (types.ScalarT, types.TileT)) and value.type.element == I32
 
 
-__all__ = ["Range", "Ranges", "analyse_ranges"]
+__all__ = ["UNBOUNDED", "Range", "Ranges", "analyse_ranges"]

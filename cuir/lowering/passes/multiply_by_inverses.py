@@ -13,8 +13,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...syntax.types import BOOL, I32
 from ..analyses.memory import is_speculatable
-from ..analyses.ranges import analyse_ranges
-from ..analyses.uniformity import Uniformity, analyse_uniformity, runs_on_one_lane
+from ..analyses.ranges import UNBOUNDED, Range, analyse_ranges
+from ..analyses.uniformity import Uniformity, compute_uniformity, runs_on_one_lane
 from ..ir import constructors, ops
 from ..ir import machine_ops as machine
 from ..ir.ir_types import is_scalar, scalar
@@ -32,17 +32,23 @@ def run(kernel: ops.Kernel) -> None:
 
 
 class _Facts:
-    """Facts about values before the pass; `was` maps new values to those that they replace."""
+    """Facts about dividends and divisors before the pass; `originals` maps new values to those that they replace."""
 
     def __init__(self, kernel: ops.Kernel):
-        self.ranges, self.uniformity = analyse_ranges(kernel), analyse_uniformity(kernel)
+        divisions = (op for op in every(kernel) if isinstance(op, ops.Apply) and op.kind.divides_integers)
+        operands = [a for op in divisions for a in op.arguments]
+        ranges, self.uniformity = analyse_ranges(kernel), compute_uniformity(operands)
+        self.ranges = {a: ranges[a] for a in operands}
         self.originals: dict[SSAValue, SSAValue] = {}
 
     def nonnegative(self, value: SSAValue) -> bool:
-        return self.ranges.nonnegative(self.originals.get(value, value))
+        return self._find_range(value).least >= 0
 
     def near_ends(self, value: SSAValue) -> bool:
-        return self.ranges.near_ends(self.originals.get(value, value))
+        return self._find_range(value).reaches
+
+    def _find_range(self, value: SSAValue) -> Range:
+        return self.ranges.get(self.originals.get(value, value), UNBOUNDED)
 
     def is_uniform_in_cta(self, value: SSAValue) -> bool:
         """Return whether a value is the same in a CTA during the whole launch."""

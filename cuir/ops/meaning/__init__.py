@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ...syntax.types import BOOL, F32, I32, DType
-from .intervals import INTERVALS, ON_THE_WAY, Bounds
+from .intervals import ANYTHING, INTERVALS, ON_THE_WAY, Bounds
 from .scalars import PLAIN, SCALARS, DivisionByZero, Function, Value, cast, f32, shortest, wrap
 
 
@@ -57,7 +57,10 @@ class Meaning:
         None, of an operand or of the result: anything.
         """
         function = INTERVALS.get(self.name)
-        return None if function is None else function(*operands)
+        if function is None:
+            return None
+        bounds = function(*(ANYTHING if b is None else b for b in operands))
+        return None if bounds == ANYTHING else bounds
 
     def on_the_way(self, *operands: Bounds) -> Bounds:
         """Return bounds of an i32 operation's intermediate result, if it may be further from 0; else None."""

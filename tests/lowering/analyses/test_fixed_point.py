@@ -6,9 +6,9 @@ from operator import or_
 
 from hypothesis import given
 from hypothesis import strategies as st
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
-from cuir.lowering.analyses.fixed_point import Backward, Forward, ValueFlow
+from cuir.lowering.analyses.fixed_point import Backward, Forward, Rule, ValueFlow
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.ir_walk import every
 from cuir.syntax.types import I32
@@ -138,3 +138,18 @@ def test_values_are_reached_from_their_roots() -> None:
     flow = ValueFlow[bool](or_)
     flow.reach([a], lambda v: ((lambda inputs: True) if v is c else (lambda inputs: any(inputs) or None), sources[v]))
     assert set(flow.solve()) == {a, b, c}
+
+
+def test_values_are_reached_on_demand() -> None:
+    a, b, c = VALUES[:3]
+    described = list[SSAValue]()
+
+    def describe(value: SSAValue) -> tuple[Rule[int], list[SSAValue]]:
+        described.append(value)
+        return (lambda inputs: 1 + max((n for n in inputs if n is not None), default=0)), {a: [b], b: [], c: [a, b]}[value]
+
+    flow = ValueFlow[int](max)
+    flow.reach([a], describe)
+    assert dict(flow.solve()) == {a: 2, b: 1}
+    flow.reach([c], describe)
+    assert dict(flow.solve()) == {a: 2, b: 1, c: 3} and described == [a, b, c]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from xdsl.ir import SSAValue
 
-from cuir.lowering.analyses.ranges import INF, Ranges, analyse_ranges
+from cuir.lowering.analyses.ranges import Ranges, analyse_ranges
 from cuir.lowering.ir.ir_text import parse
 from cuir.lowering.ir.ops import Kernel
+from cuir.ops.meaning.intervals import INF
 
 HEAD = """
 tile.kernel "k" arch="sm_90a" cluster=2 cluster_x=2 threads=128 {
