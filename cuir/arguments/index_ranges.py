@@ -2,6 +2,9 @@
 
 Bounds whatever becomes a subscript, a trip count or a number of work items, for given lengths. Offsets inside a tensor
 do not matter: lengths times strides are computed in 64 bits.
+
+It reads the checked kernel, and not the IR, as lowering/analyses/ranges.py does: the first launch of a cached kernel
+would spend more time on importing xDSL and building the IR than on all its other checks.
 """
 
 from __future__ import annotations

@@ -233,6 +233,7 @@ class Lowering:
         self.checked, self.without = to_checked(source), without
         start = time.perf_counter()
         self.kernel = build(self.checked)
+        self.kernel.verify()
         self.seconds = time.perf_counter() - start
 
     def stages(self, arguments: Mapping[str, Argument] | None = None, ctas: int = 1) -> Iterator[Stage]:

@@ -6,7 +6,7 @@ wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeGuard
 
 from xdsl.ir import BlockArgument, SSAValue, Use
@@ -52,6 +52,14 @@ def find_sources(value: SSAValue) -> list[SSAValue] | None:
     return [op.operands[0]] if isinstance(op, (Pin, After)) else None
 
 
+def find_deciders(value: SSAValue) -> Sequence[SSAValue]:
+    """Return the values that decide which of its sources a value has: a branch's decision, a loop's bounds."""
+    op = value.block.parent_op() if isinstance(value, BlockArgument) else value.owner
+    if isinstance(op, ops.For):
+        return op.start, op.stop
+    return (op.decision,) if isinstance(op, ops.Branch) else ()
+
+
 def find_targets(use: Use) -> list[SSAValue]:
     """Return the values that receive a value unchanged through this use; none if the use reads it."""
     op, i = use.operation, use.index
@@ -85,4 +93,4 @@ def walk_expression(value: SSAValue, ends: Callable[[SSAValue], bool] = lambda _
             worklist += dict.fromkeys(new)
 
 
-__all__ = ["find_sources", "find_targets", "is_tile_wait", "walk_expression"]
+__all__ = ["find_deciders", "find_sources", "find_targets", "is_tile_wait", "walk_expression"]

@@ -2,6 +2,9 @@
 
 Groups of products finish in the order of their issue: a wait for one finishes all that were issued before it. On paths
 that meet, the one with fewer products issued after a tile counts.
+
+This comes before the IR: a wait returns the tiles that it finishes as new values, to which the builder binds their
+names. In the IR, `analyses/in_flight.py` follows the values.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -16,6 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.contraction import collect_exact
+from ...checking.kernel_results import keep_with_kernel
 from ...checking.tensor_modes import find_exchanged
 from ...checking.views import Drop, make_view
 from ...ops.base import Op, Param
@@ -29,28 +31,42 @@ from ...text.source import Span
 from . import ir_types as types
 from . import ops
 from .asynchronous_products import Wait, Waits, collect_waits
-from .ir_walk import every, last
+from .ir_walk import every, last, operations
 from .program_places import Key, Places, make_key, make_location
 
 
 def build(checked: Checked) -> ops.Kernel:
-    """Build the IR of a kernel, verified. The program's lines are its operations' locations."""
+    """Build the IR of a kernel. The program's lines are its operations' locations."""
     return _Kernel(checked).build()
+
+
+class Built(NamedTuple):
+    """The IR of a kernel for analyses, which change nothing, and the value of each expression of the program."""
+
+    kernel: ops.Kernel
+    values: Mapping[IdentityKey, SSAValue]
+
+
+@keep_with_kernel
+def build_for_analyses(checked: Checked) -> Built:
+    """Build the IR of a kernel once for all analyses that ask about expressions of the program."""
+    builder = _Kernel(checked)
+    return Built(builder.build(), builder.values)
 
 
 def _hint(name: str) -> str:
     """Return a name as xDSL accepts it for a value: it puts numbers behind `_` itself."""
-    return re.sub(r"_(\d+)$", r".\1", name)
+    return re.sub(r"_(\d+)$", r".\1", name) if name[-1].isdigit() else name
 
 
 class _Builder:
     """Appends operations to a block, with the location of the statement that they come from.
 
-    `places` collects the spans of locations.
+    `places` collects the spans of locations, `values` those of expressions.
     """
 
-    def __init__(self, block: Block, places: dict[Key, Span], span: Span | None = None):
-        self.block, self.places, self.span = block, places, span
+    def __init__(self, block: Block, places: dict[Key, Span], values: dict[IdentityKey, SSAValue], span: Span | None = None):
+        self.block, self.places, self.values, self.span = block, places, values, span
 
     @property
     def span(self) -> Span | None:
@@ -86,10 +102,11 @@ class _Kernel:
         self.checked = checked
         self.frame: dict[str, SSAValue] = {}
         self.places: dict[Key, Span] = {}
+        self.values: dict[IdentityKey, SSAValue] = {}
 
     def build(self) -> ops.Kernel:
         checked, block = self.checked, Block()
-        to = _Builder(block, self.places)
+        to = _Builder(block, self.places, self.values)
         exchanged = find_exchanged(checked)
         for t in checked.tensors:
             flags = {"written": t.written, "scratch": t.scratch, "exchanged": t.name in exchanged}
@@ -144,7 +161,6 @@ class _Kernel:
         origin = make_key(checked.origin.span)
         self.places.setdefault(origin, checked.origin.span)
         kernel.location = make_location(origin)
-        kernel.verify()
         return kernel
 
     def _declare(self, to: _Builder, name: str, op: Operation) -> None:
@@ -156,7 +172,7 @@ class _Kernel:
         if role.index:
             block.args[0].name_hint = _hint(role.index)
             env[role.index] = block.args[0]
-        body = _Body(self.checked, _Builder(block, self.places, role.span), env, collect_waits(self.checked, role))
+        body = _Body(self.checked, _Builder(block, self.places, self.values, role.span), env, collect_waits(self.checked, role))
         body.statements(role.body)
         body.to.put(ops.end())
         to.span = role.span
@@ -193,7 +209,7 @@ class _Body:
         if isinstance(stmt, Assign):
             name, t = stmt.targets[0], self.checked.type_of(stmt.value)
             if isinstance(t, (Scalar, TileType)):
-                value = self._build_call(stmt.value).results[0] if isinstance(stmt.value, Call) else self.value(stmt.value)
+                value = self.value(stmt.value)
                 if value.name_hint is None:
                     value.name_hint = _hint(name)
                 self.env[name] = value
@@ -278,7 +294,7 @@ class _Body:
         return start, stop, step
 
     def _make_inner(self, block: Block) -> _Body:
-        return _Body(self.checked, _Builder(block, self.to.places, self.to.span), self.env, self.waits)
+        return _Body(self.checked, _Builder(block, self.to.places, self.to.values, self.to.span), self.env, self.waits)
 
     def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
         for name, value in zip(names, values, strict=True):
@@ -292,6 +308,10 @@ class _Body:
 
     def value(self, expr: Expr) -> SSAValue:
         """Build the operations of an expression, and return its value."""
+        value = self.to.values[IdentityKey(expr)] = self._build_expression(expr)
+        return value
+
+    def _build_expression(self, expr: Expr) -> SSAValue:
         t = self.checked.type_of(expr)
         if isinstance(expr, Literal):
             assert isinstance(t, Scalar)
@@ -413,6 +433,8 @@ def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
 
     A launch is refused if arithmetic on the way there would leave 32 bits (arguments/index_ranges.py).
     """
+    if not any(isinstance(op, ops.Parameter) and op.dim is None for op in operations(kernel.body.block)):
+        return []
     worklist = list[SSAValue]()
     for op in (op for role in kernel.roles for op in every(role)):
         if isinstance(op, ops.For):
@@ -489,4 +511,4 @@ def _iterate_operands(expr: Expr) -> Iterator[Expr]:
         yield from (expr.cond, expr.then, expr.other)
 
 
-__all__ = ["build"]
+__all__ = ["Built", "build", "build_for_analyses"]

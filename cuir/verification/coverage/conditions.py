@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ...checking.checked import Checked, Role
+from ...checking.checked import Checked
 from ...checking.decisions import entry
-from ...checking.kernel_results import ResultKey, keep_with_kernel
+from ...checking.kernel_results import keep_with_kernel
 from ...checking.views import root_name
 from ...ops.base import Op
 from ...ops.meaning import Value
@@ -26,7 +26,7 @@ from ...syntax.printer import show
 from ...syntax.types import I32, Scalar, TileType
 from ...syntax.walk import CHILD_FIELDS, IdentityKey
 from ...text.source import Span
-from .origins import NUMBERS, Reader
+from .origins import NUMBERS, find_origins
 
 Kind = Literal["truth", "comparison", "remainder", "quotient", "bits", "flips", "extremum", "turns"]
 DECLARATIONS, WORK = -1, -2  # in place of the number of a role
@@ -204,19 +204,19 @@ def collect_conditions(checked: Checked) -> list[Condition]:
 
 class _Collector:
     def __init__(self, checked: Checked):
-        self.checked = checked
+        self.checked, self.origins = checked, find_origins(checked)
         self.conditions: list[Condition] = []
 
     def collect(self) -> list[Condition]:
         self.loops: tuple[For, ...] = ()
         self.guards: tuple[Expr, ...] = ()
-        self.reader, self.role, self.under = get_reader(self.checked, None), DECLARATIONS, NUMBERS
+        self.role, self.under = DECLARATIONS, NUMBERS
         self.collect_block(self.checked.declarations)
         if self.checked.tiles is not None:
             self.role = WORK
             self.collect_expression(self.checked.tiles.count)
         for number, role in enumerate(self.checked.roles):
-            self.reader, self.role = get_reader(self.checked, role), number
+            self.role = number
             self.collect_block(role.body)
         return self.conditions
 
@@ -224,13 +224,13 @@ class _Collector:
         for stmt in body:
             if isinstance(stmt, If):
                 self.collect_choice(stmt.cond)
-                self.collect_inside((*stmt.body, *stmt.orelse), self.reader.level(stmt.cond), stmt.cond)
+                self.collect_inside((*stmt.body, *stmt.orelse), self.origins.find_level(stmt.cond), stmt.cond)
             elif isinstance(stmt, For):
                 level = NUMBERS
                 if isinstance(stmt.iter, Call):
                     for e in stmt.iter.args:
                         self.collect_expression(e)
-                    level = max(map(self.reader.level, stmt.iter.args))
+                    level = max(map(self.origins.find_level, stmt.iter.args))
                     if not all(isinstance(e, Number) for e in stmt.iter.args):
                         self.add("turns", stmt, _SIDES["turns"], level)
                 before, self.loops = self.loops, (*self.loops, stmt)
@@ -257,7 +257,7 @@ class _Collector:
         operation = entry(self.checked, cond)
         is_comparison = operation is not None and (operation[0].traits.compares or operation[0].traits.tests_bit)
         if not is_comparison and not isinstance(cond, Number):
-            self.add("truth", cond, _SIDES["truth"], self.reader.level(cond))
+            self.add("truth", cond, _SIDES["truth"], self.origins.find_level(cond))
 
     def add(self, kind: Kind, node: Expr | For, sides: tuple[str, ...], level: int, **fields: Any) -> None:
         self.conditions.append(
@@ -285,7 +285,7 @@ class _Collector:
         if op.traits.chooses is not None and isinstance(e.type, Scalar):
             self.collect_truth(operands[0])
         tile = isinstance(e.type, TileType)
-        if isinstance(e.type, (Scalar, TileType)) and (not tile or (self.reader.is_index(e) and self.reader.varies(e))):
+        if isinstance(e.type, (Scalar, TileType)) and (not tile or (self.origins.is_index(e) and self.origins.varies(e))):
             self.collect_operation(e, op, operands, tile)
 
     def collect_operation(self, e: Expr, op: Op, operands: Sequence[Expr], tile: bool) -> None:
@@ -300,7 +300,7 @@ class _Collector:
         sides = tuple(f"operand {i + 1}" for i in range(len(operands))) if kind == "extremum" else _SIDES[kind]
         if kind == "quotient" and op.traits.rounds == "up":
             sides = ("at most 1", "more than 1")
-        self.add(kind, e, sides, self.reader.level(e), op=op, operands=ordered, tile=tile, by=number)
+        self.add(kind, e, sides, self.origins.find_level(e), op=op, operands=ordered, tile=tile, by=number)
 
 
 def classify_operation(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None:
@@ -326,19 +326,6 @@ def classify_operation(op: Op, e: Expr, operands: Sequence[Expr]) -> Kind | None
 
 def _dtype(e: Expr) -> object:
     return e.type.dtype if isinstance(e.type, (Scalar, TileType)) else None
-
-
-_READER = ResultKey[Reader]("reader of a role")
-
-
-def get_reader(checked: Checked, role: Role | None) -> Reader:
-    """Return the origins of the names of a role, or of the declarations. Cached with the kernel."""
-    name = role.name if role is not None else ""
-    reader = checked.results.find(_READER, name)
-    if reader is None:
-        reader = Reader(checked, role, None if role is None else get_reader(checked, None).origins)
-        checked.results.store(_READER, reader, name)
-    return reader
 
 
 def list_evaluated_nodes(node: Node) -> Iterator[Node]:
@@ -388,7 +375,6 @@ __all__ = [
     "Condition",
     "classify_operation",
     "collect_conditions",
-    "get_reader",
     "list_boundary_numbers",
     "list_evaluated_nodes",
 ]

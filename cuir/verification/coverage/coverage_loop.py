@@ -28,7 +28,7 @@ from ..spec_dispatch import check_case, prepare_launch, shrink_error
 from ..synchronisation import run_synchronisation
 from ..tile_steps import find_unit_dims
 from ..values.cases import Draw
-from .condition_ranges import Ranges
+from .condition_ranges import PossibleSides
 from .observed_sides import Observed
 from .origins import NUMBERS
 from .scalar_program import ScalarProgram, Tensors, Unknown
@@ -190,13 +190,10 @@ class Driver:
         self.coverage.driven += [(t, solution.problem.case) for t in solution.targets if t.required]
 
     def _exclude(self, sides: Iterable[Target]) -> None:
-        """Mark sides that no launch can take, by intervals: lengths are at least 1."""
-        bounds = dict.fromkeys(self.checked.dims, (1, 2**31 - 1)) | {
-            s.name: (-(2**31), 2**31 - 1) for s in self.checked.scalars if s.dtype == I32
-        }
-        ranges = Ranges(self.checked, bounds)
+        """Mark sides that no launch can take."""
+        possible = PossibleSides(self.checked)
         for c in {t.condition.number: t.condition for t in sides}.values():
-            self.coverage.impossible[c.number] |= ranges.impossible(c)
+            self.coverage.impossible[c.number] |= possible.find_impossible(c)
 
     def _read_tensors(self, problem: Problem) -> Tensors:
         """Return a function that returns the inputs of a problem by name."""

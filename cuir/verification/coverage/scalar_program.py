@@ -19,8 +19,8 @@ from ...syntax.nodes import Assign, Binary, Call, Expr, For, If, Name, Node, Stm
 from ...syntax.nodes import Literal as Number
 from ...syntax.types import DTYPES, I32, DType, Scalar, TileType
 from ...syntax.walk import IdentityKey
-from .conditions import WORK, Condition, collect_conditions, get_reader, list_evaluated_nodes, map_parents
-from .origins import RUN
+from .conditions import WORK, Condition, collect_conditions, list_evaluated_nodes, map_parents
+from .origins import RUN, find_origins
 
 TURNS = 400_000  # of all loops of one evaluation
 UNIT, WORKER, RANK = "#units", "#worker", "#rank"  # no names of the language
@@ -69,7 +69,7 @@ class ScalarProgram:
         self.tensors: Tensors = _no_tensors
         self.reads: set[str] = set()  # tensors that are read from
         self.names: set[str] = set()  # that are needed
-        self.reader, self.needed = get_reader(checked, None), set[str]()
+        self.origins, self.needed = find_origins(checked), set[str]()
         self.before = self._slice(checked.declarations, all_names=True)
         declared, self.needed = self.needed, set()
         self.count = self._compile(checked.tiles.count) if checked.tiles is not None else None
@@ -77,7 +77,6 @@ class ScalarProgram:
         self.roles: list[tuple[Role, tuple[Action, ...], bool, bool]] = []
         for number, role in enumerate(checked.roles):
             if any(c.role == number for c in self.conditions.values()):
-                self.reader = get_reader(checked, role)
                 body = self._slice(role.body)
                 self.roles.append((role, body, role.index is not None and role.index in self.needed, RANK in self.needed))
                 self.names |= self.needed
@@ -304,7 +303,7 @@ class ScalarProgram:
 
     def _compile_read(self, e: Subscript) -> Value:
         name = root_name(e)
-        if name is None or self.reader.level(e) >= RUN or isinstance(e.type, TileType):
+        if name is None or self.origins.find_level(e) >= RUN or isinstance(e.type, TileType):
             return _raise_unknown
         self.reads.add(name)
         indices = [self._compile(i) for i in e.indices]  # type: ignore[arg-type]

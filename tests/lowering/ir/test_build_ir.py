@@ -8,8 +8,11 @@ import pytest
 from xdsl.dialects.builtin import FileLineColLoc
 
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.build_ir import build, build_for_analyses
 from cuir.lowering.ir.ir_text import show
+from cuir.lowering.ir.ir_types import from_language
+from cuir.syntax.nodes import Binary, For
+from cuir.syntax.walk import IdentityKey, walk
 from tests.lowering.conftest import kernel
 
 
@@ -123,3 +126,16 @@ def test_views_of_views_are_one_place() -> None:
 def test_numbers_from_which_indices_follow_are_judged(lines: str, judged: set[str]) -> None:
     ir = build(kernel(lines))
     assert {op.symbol.data for op in ir.body.block.ops if isinstance(op, ops.Parameter) and op.judged is not None} == judged
+
+
+def test_each_expression_has_its_value_at_its_place() -> None:
+    checked = kernel("i = n\nfor j in range(n + 1):\n    i = i + j\nx = load(s[i % 2])\nstore(Z[0 : 64, :], cast(x, f32) * scale)")
+    built = build_for_analyses(checked)
+    numbers = [e for stmt in checked.roles[0].body for e in walk(stmt) if isinstance(e, Binary)]
+    values = [built.values[IdentityKey(e)] for e in numbers]
+    assert [v.type for v in values] == [from_language(checked.type_of(e)) for e in numbers]
+    (remainder,) = (v for v in values if ops.kind_of(v).remainder)
+    (stmt,) = (stmt for stmt in checked.roles[0].body if isinstance(stmt, For))
+    loop = remainder.owner.operands[0].owner  # type: ignore[union-attr]
+    assert isinstance(loop, ops.For) and built.values[IdentityKey(stmt.iter.args[0])] is loop.stop  # type: ignore[union-attr]
+    assert build_for_analyses(checked) is built
