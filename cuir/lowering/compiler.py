@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..checking.checked import Checked
@@ -37,9 +39,26 @@ def lower(checked: Source, without: Collection[str] = ()) -> Cuda:
     Raises: CuirError (codes L0xx) naming the statement.
     """
     checked = to_checked(checked)
-    kernel = build(checked)
-    optimise(kernel, without)
-    return Cuda.of(print_kernel(kernel), checked)
+    with _pause_collection():
+        kernel = build(checked)
+        optimise(kernel, without)
+        return Cuda.of(print_kernel(kernel), checked)
+
+
+@contextmanager
+def _pause_collection() -> Iterator[None]:
+    """Collect no cyclic garbage for a while.
+
+    The operations and values of an IR refer to one another, and become garbage all at once, behind the last pass. A
+    collection before that finds nothing; it visits the IR, and at times all objects of the process.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def lower_ir(path: str | os.PathLike[str], without: Collection[str] = ()) -> CudaText:

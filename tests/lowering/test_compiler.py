@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.checking.checker import check
-from cuir.lowering import Lowering, lower, lower_ir
+from cuir.lowering import Lowering, compiler, lower, lower_ir
 from cuir.lowering.compiler import print_kernel
 from cuir.lowering.cuda.writer import RESERVED, identifier
 from cuir.lowering.ir import ops
@@ -206,3 +207,22 @@ if cta_rank() == 0:
     cluster = lower(kernel(body, head, C=8))
     assert cluster.cluster == 2 and "MULTICAST" in cluster.source and "arrive_cluster(full + 0, lane, 2, lane)" in cluster.source
     assert "cluster_wait" in cluster.source and "block_rank_in_cluster" in cluster.source
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_is_collected_again_behind_a_lowering_that_fails(is_enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    during = list[bool]()
+
+    def fail(kernel: ops.Kernel, without: object) -> None:
+        during.append(gc.isenabled())
+        raise RuntimeError
+
+    monkeypatch.setattr(compiler, "optimise", fail)
+    try:
+        if not is_enabled:
+            gc.disable()
+        with pytest.raises(RuntimeError):
+            lower(kernel("store(Y[0], scale)"))
+        assert during == [False] and gc.isenabled() == is_enabled
+    finally:
+        gc.enable()

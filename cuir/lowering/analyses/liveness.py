@@ -31,6 +31,7 @@ class Liveness(Backward[frozenset[SSAValue]]):
 
     def __init__(self, body: Block):
         super().__init__()
+        self._leaves: dict[SSAValue, tuple[SSAValue, ...]] = {}  # loops are visited more than once
         self.run(body, frozenset())
 
     def join(self, a: frozenset[SSAValue], b: frozenset[SSAValue]) -> frozenset[SSAValue]:
@@ -41,19 +42,27 @@ class Liveness(Backward[frozenset[SSAValue]]):
         """Return the values that are live before an operation."""
         if len(op.results) == 1 and is_inlined(op.results[0]):
             return state
-        return state.difference(op.results) | _read_values(op.operands)
+        if not state.isdisjoint(op.results):
+            state = state.difference(op.results)
+        read = self._read_values(op.operands)
+        return state if read <= state else state | read
 
     def enter(self, op: Operation, state: frozenset[SSAValue]) -> frozenset[SSAValue]:
         """Return the values that are live at the end of an operation's regions; a loop reads its end at each turn."""
-        return state.difference(op.results) | _read_values([op.stop] if isinstance(op, ops.For) else [])
+        return state.difference(op.results) | self._read_values([op.stop] if isinstance(op, ops.For) else [])
 
     def drop(self, values: Sequence[SSAValue], state: frozenset[SSAValue]) -> frozenset[SSAValue]:
         """Remove the arguments of a block."""
         return state.difference(values)
 
-
-def _read_values(values: Iterable[SSAValue]) -> frozenset[SSAValue]:
-    return frozenset(leaf for v in values for leaf in iterate_leaves(v))
+    def _read_values(self, values: Iterable[SSAValue]) -> set[SSAValue]:
+        leaves = set[SSAValue]()
+        for value in values:
+            known = self._leaves.get(value)
+            if known is None:
+                known = self._leaves[value] = tuple(iterate_leaves(value))
+            leaves.update(known)
+        return leaves
 
 
 def count_registers(values: Iterable[SSAValue], threads: int) -> int:

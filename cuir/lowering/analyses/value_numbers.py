@@ -68,20 +68,20 @@ class Numbers:
             self._of[value] = self._compute_number(value) if is_scalar(value) else None
         return self._of[value]
 
-    def cost(self, number: int, free: Container[int]) -> int:
-        """Count the instructions that a value takes for a work item.
+    def costs(self, number: int, least: int, free: Container[int] = ()) -> bool:
+        """Return whether a value takes at least so many instructions for a work item.
 
         Values that are the same for all work items cost nothing, nor do those in `free`.
         """
         visited: set[int] = set()
         worklist, total = [number], 0
-        while worklist:
+        while worklist and total < least:
             n = worklist.pop()
             if n not in visited and n not in free and self.table[n].of_unit:
                 visited.add(n)
                 total += self.table[n].cost
                 worklist += self.table[n].operands
-        return total
+        return total >= least
 
     # ---- numbering
     def _block(self, block: Block) -> None:

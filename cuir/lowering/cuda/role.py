@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.limits import count_pool_registers
 from ...syntax.types import BOOL, F32
-from ..analyses.liveness import Liveness, find_peak, iterate_leaves
+from ..analyses.liveness import find_peak, iterate_leaves
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TileT, dtype_of, is_tile
@@ -137,11 +136,6 @@ class RolePrinter(RoleScope):
         self.places = self.elements.places
         self.declared = place_declarations(role, self.storages)
 
-    @cached_property
-    def liveness(self) -> Liveness:
-        assert isinstance(self.role, ops.Role)
-        return Liveness(self.role.body.block)
-
     @property
     def available_registers(self) -> int:
         """Registers of a thread: those of the role, or those of the launch."""
@@ -151,7 +145,7 @@ class RolePrinter(RoleScope):
     def estimate_registers(self) -> TileRegisters:
         """Return the registers of a thread that the role's tiles take at once."""
         assert isinstance(self.role, ops.Role)
-        count, op = find_peak(self.role, self.liveness, self.threads)
+        count, op = find_peak(self.role, self.storages.variables.liveness, self.threads)
         return TileRegisters(self.role.symbol.data, count, self.available_registers, self.span(op if op is not None else self.role))
 
     def declare(self, s: Storage) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, OpResult, Region, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -33,9 +32,10 @@ from ...text.source import Span
 from .ir_types import BarrierT, ScalarT, SharedT, TensorT, UnitsT, scalar
 from .operand_access import all_operands, parse_operand, parse_operands, print_operands
 from .program_places import Places
+from .tile_operation import TileOperation
 
 
-class Declaration(IRDLOperation):
+class Declaration(TileOperation):
     """A value of the kernel's frame under its name in the program.
 
     `WORDS`: its numbers and flags, in the order of its text.
@@ -182,7 +182,7 @@ class Units(Declaration):
 
 @all_operands("values")
 @irdl_op_definition
-class Yield(IRDLOperation):
+class Yield(TileOperation):
     """The end of a region: the values that a loop carries into its next turn, or that a branch yields."""
 
     name = "tile.yield"
@@ -202,7 +202,7 @@ def end(values: Sequence[SSAValue] = ()) -> Yield:
     return Yield.create(operands=values)
 
 
-class Loop(IRDLOperation):
+class Loop(TileOperation):
     """A loop: its block takes the turn's index and the carried values, its results are their last values."""
 
     if TYPE_CHECKING:
@@ -397,7 +397,7 @@ def words_attribute(words: Sequence[Word]) -> ArrayAttr:
     return ArrayAttr([ArrayAttr([IntAttr(w.index), IntAttr(w.copies), IntAttr(int(w.uniform))]) for w in words])
 
 
-class Branch(IRDLOperation):
+class Branch(TileOperation):
     """A branch with two regions, which both yield its results; `decision` is its condition."""
 
     if TYPE_CHECKING:
@@ -455,7 +455,7 @@ def branch(condition: SSAValue, then: Region, orelse: Region) -> If:
     return If.from_regions(condition, then, orelse)
 
 
-class _Named(IRDLOperation):
+class _Named(TileOperation):
     """name "symbol" word=value ... { body }.
 
     `WORDS`: the properties in the order of the text; those of `OPTIONAL` may be absent.

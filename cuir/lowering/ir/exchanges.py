@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, prop_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
@@ -19,12 +19,13 @@ from ...ops.meaning import Value
 from . import ops
 from .ir_types import TileT
 from .operand_access import parse_operand
+from .tile_operation import TileOperation
 
 if TYPE_CHECKING:
     from .evaluator_state import Worker
 
 
-class _Columns(IRDLOperation):
+class _Columns(TileOperation):
     """name "primitive"(x) : type."""
 
     primitive = prop_def(StringAttr)
@@ -88,7 +89,7 @@ def exchange_columns(primitive: str, x: SSAValue, t: TileT) -> tuple[GiveColumns
 
 
 @irdl_op_definition
-class ReleaseSlot(IRDLOperation):
+class ReleaseSlot(TileOperation):
     """A warp gives back the slot of the queue from which it has read a work item, once all its lanes have read."""
 
     name = "tile.release_slot"

@@ -8,6 +8,7 @@ The mark of inlined values, which are computed in their readers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Block, Operation, OpResult, Region, SSAValue
@@ -24,7 +25,7 @@ def operations(block: Block) -> list[Operation]:
     result, op = list[Operation](), block.first_op
     while op is not None:
         result.append(op)
-        op = op.next_op
+        op = op._next_op  # as `next_op`, which costs a call; walks visit every operation some fifty times
     return result
 
 
@@ -33,13 +34,21 @@ def every(op: Operation) -> Iterator[Operation]:
 
     Each block is listed first, so that visited operations may be removed.
     """
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in operations(block):
-                if inner.parent is not None:
-                    yield inner
-                    if inner.regions:
-                        yield from every(inner)
+    around = [_iterate_inside(op)]  # a stack, since nested generators would pass on each operation once per level
+    while around:
+        for inner in around[-1]:
+            if inner.parent is not None:
+                yield inner
+                if inner.regions:
+                    around.append(_iterate_inside(inner))
+                    break
+        else:
+            around.pop()
+
+
+def _iterate_inside(op: Operation) -> Iterator[Operation]:
+    """Iterate over the operations of an operation's blocks, each block as it is when its turn comes."""
+    return chain.from_iterable(operations(block) for region in op.regions for block in region.blocks)
 
 
 def inner_first(op: Operation) -> Iterator[Operation]:

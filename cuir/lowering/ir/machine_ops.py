@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    IRDLOperation,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -39,11 +38,12 @@ from ...syntax.types import I32
 from . import ops
 from .ir_types import ScalarT, TileT, UnitsT, scalar
 from .operand_access import Function, parse_operand, parse_operands
+from .tile_operation import TileOperation
 
 
 # ---- work items by a queue
 @irdl_op_definition
-class HandOut(IRDLOperation):
+class HandOut(TileOperation):
     """The producer's code for each work item of a queue: it takes the index and yields the slot's words.
 
     It runs for work items alone, not for the index behind the last one.
@@ -82,7 +82,7 @@ class HandOut(IRDLOperation):
 
 
 @irdl_op_definition
-class Queue(IRDLOperation):
+class Queue(TileOperation):
     """Work items handed out through a ring of slots in shared memory.
 
     A slot has `words` words of 4 bytes: the index of a work item and values that depend on it alone. The body is the
@@ -275,7 +275,7 @@ def division(
 
 # ---- for the reader of the lowering's report
 @irdl_op_definition
-class Note(IRDLOperation):
+class Note(TileOperation):
     """A choice of a pass that is reported to the program's author; it has no effect.
 
     Its location is the place in the program.
@@ -334,7 +334,7 @@ class WarpIf(ops.Branch):
 
 
 @irdl_op_definition
-class Pinned(IRDLOperation):
+class Pinned(TileOperation):
     """A point in the program before which these values must be computed.
 
     Compilers sink arithmetic below a wait unless a branch before it needs the result. With a barrier, the operation

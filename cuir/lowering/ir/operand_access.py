@@ -13,10 +13,12 @@ from typing import ClassVar, Self, TypeVar
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, traits_def
+from xdsl.irdl import traits_def
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import Pure
+
+from .tile_operation import TileOperation
 
 
 def print_operands(printer: Printer, values: Sequence[SSAValue]) -> None:
@@ -73,7 +75,7 @@ def one_result(op: Op) -> Op:
     return op
 
 
-class Function(IRDLOperation):
+class Function(TileOperation):
     """name(operands) words : type. `WORDS`: properties that are present or absent.
 
     Attributes:

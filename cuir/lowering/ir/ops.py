@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import ArrayAttr, BoolAttr, DictionaryAttr, IntAttr, StringAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, var_operand_def, var_result_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def, var_operand_def, var_result_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
@@ -46,9 +46,20 @@ from .control import (
 )
 from .ir_types import ScalarT, TileT, is_tile, scalar
 from .operand_access import all_operands, one_result, parse_operand, parse_operands, parse_optional_operand, print_operands
+from .tile_operation import TileOperation
 
 Const = int | str | bool
 _NO_TRAITS = Traits()
+
+
+# ---- attributes of which operations have many
+_PRESENT, _NO_CONSTS = UnitAttr(), DictionaryAttr({})
+_text = functools.lru_cache(maxsize=4096)(StringAttr)
+
+
+@functools.lru_cache(maxsize=4096)
+def _array(items: tuple[int, ...] | tuple[str, ...]) -> ArrayAttr:
+    return ArrayAttr([IntAttr(n) if isinstance(n, int) else StringAttr(n) for n in items])
 
 
 @functools.cache
@@ -60,7 +71,7 @@ def entry(name: str) -> Op:
 # ---- values
 @one_result
 @irdl_op_definition
-class Constant(IRDLOperation):
+class Constant(TileOperation):
     """A constant number or truth value."""
 
     name = "tile.constant"
@@ -100,7 +111,7 @@ def value_of(text: str, dtype: DType) -> int | float | bool:
 def constant(value: int | float | bool, dtype: DType) -> Constant:
     """Make a constant."""
     text = repr(bool(value)) if dtype == BOOL else repr(int(value)) if dtype == I32 else repr(float(value))
-    return Constant.create(properties={"text": StringAttr(text)}, result_types=[scalar(dtype)])
+    return Constant.create(properties={"text": _text(text)}, result_types=[scalar(dtype)])
 
 
 def constant_value(value: SSAValue) -> int | float | bool | None:
@@ -109,7 +120,7 @@ def constant_value(value: SSAValue) -> int | float | bool | None:
     return owner.value if type(owner) is Constant else None
 
 
-class Primitive(IRDLOperation):
+class Primitive(TileOperation):
     """An operation that refers to an entry of the table."""
 
     if TYPE_CHECKING:
@@ -177,9 +188,9 @@ class Apply(Primitive):
 
 def apply(primitive: str, arguments: Sequence[SSAValue], result: Attribute, exact: bool = False) -> Apply:
     """Make a pure operation of the table."""
-    properties: dict[str, Attribute] = {"primitive": StringAttr(primitive)}
+    properties: dict[str, Attribute] = {"primitive": _text(primitive)}
     if exact:
-        properties["exact"] = UnitAttr()
+        properties["exact"] = _PRESENT
     return Apply.create(operands=arguments, properties=properties, result_types=[result])
 
 
@@ -192,7 +203,7 @@ def kind_of(value: SSAValue) -> Traits:
 def number(value: SSAValue) -> int | float | bool | None:
     """Return the constant that a scalar, or every element of a tile, is; None if it is no constant."""
     owner = value.owner
-    if isinstance(owner, Apply) and owner.kind.repeats:
+    if type(owner) is Apply and owner.kind.repeats:
         value = owner.arguments[0]
     return constant_value(value)
 
@@ -204,7 +215,7 @@ def is_same_number(a: SSAValue, b: SSAValue) -> bool:
 
 @one_result
 @irdl_op_definition
-class At(IRDLOperation):
+class At(TileOperation):
     """A place in an array: a view of shared memory, a box of a tensor, elements, a barrier of a ring.
 
     `sizes` has the extent of each dim: n elements from its operand on, -1 for the one element there, 0 for the whole
@@ -260,8 +271,8 @@ def at(array: SSAValue, parts: Sequence[tuple[SSAValue | None, int]], result: At
     return At.create(
         operands=[array, *(s for s, _ in parts if s is not None)],
         properties={
-            "sizes": ArrayAttr([IntAttr(size) for _, size in parts]),
-            "given": ArrayAttr([IntAttr(int(s is not None)) for s, _ in parts]),
+            "sizes": _array(tuple(size for _, size in parts)),
+            "given": _array(tuple(int(s is not None) for s, _ in parts)),
         },
         result_types=[result],
     )
@@ -357,9 +368,9 @@ def perform(
     return Perform.create(
         operands=list(args.values()),
         properties={
-            "primitive": StringAttr(primitive),
-            "params": ArrayAttr([StringAttr(p) for p in args]),
-            "consts": DictionaryAttr({k: _make_attribute(v) for k, v in (consts or {}).items()}),
+            "primitive": _text(primitive),
+            "params": _array(tuple(args)),
+            "consts": DictionaryAttr({k: _make_attribute(v) for k, v in consts.items()}) if consts else _NO_CONSTS,
         },
         result_types=results,
     )

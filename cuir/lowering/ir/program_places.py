@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, StringAttr
@@ -21,6 +22,7 @@ def make_key(span: Span) -> Key:
     return span.source.name, span.line, span.column
 
 
+@functools.lru_cache(maxsize=4096)
 def make_location(key: Key) -> FileLineColLoc:
     """Return a place as the location of an operation."""
     file, line, column = key

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import IntAttr, UnitAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
-    IRDLOperation,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -34,6 +33,7 @@ from ...syntax.types import BOOL, I32
 from ..layouts.tile_layouts import PARTIAL
 from .ir_types import TileT, dtype_of, tile
 from .operand_access import Function, parse_operand, parse_operands, print_operands
+from .tile_operation import TileOperation
 
 
 @irdl_op_definition
@@ -70,7 +70,7 @@ class QuadSum(Function):
 
 
 @irdl_op_definition
-class Nothing(IRDLOperation):
+class Nothing(TileOperation):
     """Registers that hold no value yet.
 
     They are not read: a product that takes them over starts from zeros.
@@ -112,7 +112,7 @@ OPERATIONS = [RowPart, QuadSum, Nothing]
 
 
 @irdl_op_definition
-class LimitOf(IRDLOperation):
+class LimitOf(TileOperation):
     """y - x + plus, saturated to 32 bits: the limit with which a column index is compared.
 
     `sums`: x plus a column is a number of the program, and stays within 32 bits.

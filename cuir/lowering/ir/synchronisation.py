@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation
-from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def
+from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops.meaning import Value
+from .tile_operation import TileOperation
 
 if TYPE_CHECKING:
     from .evaluator_state import Lanes, Worker
@@ -33,7 +34,7 @@ ARRIVAL_OF_WARPS = "each warp arrives for itself"
 ALL_AWAITED = "each signal is awaited before its CTA exits"
 
 
-class Synchronisation(IRDLOperation):
+class Synchronisation(TileOperation):
     """An operation that orders accesses, and has neither operands nor results."""
 
     def evaluate(self, context: Worker, operands: Sequence[Value]) -> list[Value]:

@@ -7,6 +7,7 @@ The counter starts at a nonnegative constant, goes up by one, and does not wrap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xdsl.ir import Operation, SSAValue
@@ -23,18 +24,20 @@ from .webs import Companions, Web, find_webs
 def run(kernel: ops.Kernel) -> None:
     """Carry stage and parity beside each counter of a role until none is divided."""
     for role in kernel.roles:
-        while (ring := _find_counter(role)) is not None:
+        remainders = [op for op in every(role) if isinstance(op, ops.Apply) and op.kind.remainder and is_scalar(op.result)]
+        while (ring := _find_counter(role, remainders)) is not None:
             web, stages = ring
             companions = Companions(role, web, lambda c, v, n=stages: _make_stage_and_parity(c, v, n))  # type: ignore[misc]
-            for op in list(every(role)):
+            for op in remainders:
                 place = _match_ring_index(op)
-                if place is not None and place.stages == stages and place.counter in companions.by_value and op.parent is not None:
+                if place is not None and place.stages == stages and place.counter in companions.by_value:
                     replace(op, [companions.by_value[place.counter][int(place.is_parity)]])
+            remainders = [op for op in remainders if op.parent is not None]
 
 
-def _find_counter(role: ops.Role) -> tuple[Web, int] | None:
+def _find_counter(role: ops.Role, remainders: Sequence[ops.Apply]) -> tuple[Web, int] | None:
     """Return a counter whose ring is still computed by division, and the ring's stages."""
-    places = [p for op in every(role) if (p := _match_ring_index(op)) is not None]
+    places = [p for op in remainders if (p := _match_ring_index(op)) is not None]
     if not places:
         return None
     for web in find_webs(role, _match_increment):
@@ -54,10 +57,8 @@ class _RingIndex(NamedTuple):
     is_parity: bool
 
 
-def _match_ring_index(op: Operation) -> _RingIndex | None:
-    """Return the index that `i % n` and `i // n % 2` are."""
-    if not (isinstance(op, ops.Apply) and op.kind.remainder and is_scalar(op.result)):
-        return None
+def _match_ring_index(op: ops.Apply) -> _RingIndex | None:
+    """Return the index that a remainder is: `i % n`, or `i // n % 2`."""
     value, n = op.arguments[0], ops.constant_value(op.arguments[1])
     inner = value.owner
     if isinstance(inner, ops.Apply) and inner.kind.rounds == "down" and n == 2:

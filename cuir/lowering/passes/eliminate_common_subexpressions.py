@@ -52,13 +52,13 @@ def value_key(op: Operation) -> Key | None:
 
     None for those whose value depends on the time at which they run.
     """
+    if isinstance(op, ops.Apply):  # most are
+        return ("apply", op.op, op.result.type, op.arguments)
+    if isinstance(op, ops.Constant):
+        return ("constant", op.text.data, op.result.type)
     if op.regions or not is_memory_effect_free(op):
         return None
     operands = tuple(op.operands)
-    if isinstance(op, ops.Constant):
-        return ("constant", op.text.data, op.result.type)
-    if isinstance(op, ops.Apply):
-        return ("apply", op.op, op.result.type, operands)
     if isinstance(op, ops.At):
         return ("at", operands, op.sizes, op.given, op.result.type)
     if isinstance(op, ops.Perform):

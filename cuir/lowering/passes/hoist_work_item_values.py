@@ -26,7 +26,7 @@ from ..analyses.value_numbers import DIVISION, LOAD, Number, Numbers, find_eleme
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import dtype_of, is_scalar, scalar
-from ..ir.ir_walk import every, last
+from ..ir.ir_walk import every, last, operations
 
 
 def build_body(numbers: Numbers, words: Mapping[int, int], names: Mapping[int, str]) -> Region:
@@ -170,11 +170,13 @@ WARPS = 4  # of a warpgroup
 def run(kernel: ops.Kernel) -> None:
     """Insert a queue of work items, if the kernel allows one and profits from it."""
     units = next((op for op in kernel.body.block.ops if isinstance(op, ops.Units)), None)
-    readers = [role for role in kernel.roles if _list_loops(role)]
-    if units is None or not readers:
+    if units is None:
+        return
+    loops = {role: loops for role in kernel.roles if (loops := _list_loops(role))}
+    if not loops:
         return
     spare = _find_spare_warp(kernel)
-    if not _can_queue(kernel, readers, spare):
+    if not _can_queue(kernel, loops, spare):
         if units.dynamic is not None and not TARGETS[kernel.arch.data].has("mbarriers"):
             _insert_note(kernel, units, "each unit of work is a CTA: the hardware starts one when another ends")
         elif units.dynamic is not None:
@@ -182,9 +184,9 @@ def run(kernel: ops.Kernel) -> None:
             text = "dynamic tiles are handed out statically: else they need two warps (one that no role has in a cluster), and one loop over them at the top of each role"
             _insert_note(kernel, units, text)
         return
-    numbers = Numbers(kernel)
+    numbers, readers = Numbers(kernel), [_Reader(role, of_role) for role, (of_role,) in loops.items()]
     words = _select_broadcast_values(numbers, readers) if spare is not None else {}
-    is_costly = any(numbers.cost(n, ()) >= min(DIVISION, LOAD) for n in words)
+    is_costly = any(numbers.costs(n, min(DIVISION, LOAD)) for n in words)
     if units.dynamic is None and not is_costly:
         return
     names = _read_words(numbers, readers, words)
@@ -213,9 +215,9 @@ def _find_spare_warp(kernel: ops.Kernel) -> int | None:
     return next(free, None)
 
 
-def _can_queue(kernel: ops.Kernel, readers: Sequence[ops.Role], spare: int | None) -> bool:
-    is_top_level = all([loop.parent_op() for loop in _list_loops(r)] == [r] for r in readers)
-    is_single_warp = spare is None and sum(map(_count_warps, readers)) < 2
+def _can_queue(kernel: ops.Kernel, loops: Mapping[ops.Role, Sequence[ops.ForUnits]], spare: int | None) -> bool:
+    is_top_level = all([loop.parent_op() for loop in of_role] == [role] for role, of_role in loops.items())
+    is_single_warp = spare is None and sum(map(_count_warps, loops)) < 2
     return (
         TARGETS[kernel.arch.data].has("mbarriers")
         and is_top_level
@@ -233,7 +235,7 @@ def _insert_note(kernel: ops.Kernel, units: ops.Units, text: str) -> None:
 def _insert_queue(
     kernel: ops.Kernel,
     units: ops.Units,
-    readers: Sequence[ops.Role],
+    readers: Sequence[_Reader],
     spare: int | None,
     numbers: Numbers,
     words: Mapping[int, int],
@@ -243,15 +245,15 @@ def _insert_queue(
     dynamic = units.dynamic is not None
     # Static work items are known in advance; a dynamic one is drawn late, for the first CTA that is free: when all
     # workers have taken the one before, or, where single lanes fetch for the others, when these have.
-    single_lane = [r for r in readers if runs_on_one_lane(r)]
-    ahead = sum(r.workers.data for r in single_lane) if dynamic and spare is not None and len(single_lane) < len(readers) else 0
+    single_lane = [r.role for r in readers if runs_on_one_lane(r.role)]
+    ahead = sum(role.workers.data for role in single_lane) if dynamic and spare is not None and len(single_lane) < len(readers) else 0
     queue = machine.queue(
         units.result,
         build_body(numbers, words, names),
         slots=2 if ahead else 1 if dynamic else 4,
         words=-(-(1 + sum(numbers.table[n].copies for n in words)) // 4) * 4,
         spare=-1 if spare is None else spare,
-        readers=sum(map(_count_warps, readers)),
+        readers=sum(_count_warps(r.role) for r in readers),
         ctas=kernel.cluster.data,
         ahead=ahead,
         dynamic=dynamic,
@@ -259,22 +261,68 @@ def _insert_queue(
     queue.location = units.location
     queue.result.name_hint = "queue"
     kernel.body.block.insert_op_before(queue, kernel.roles[0])
-    for role in readers:
-        _list_loops(role)[0].operands[0] = queue.result
+    for reader in readers:
+        reader.loop.operands[0] = queue.result
 
 
 # ---- values to broadcast
-def _select_broadcast_values(numbers: Numbers, readers: Sequence[ops.Role]) -> dict[int, int]:
+class _Reader:
+    """A role with a loop over work items, and what its effects and its control flow read."""
+
+    def __init__(self, role: ops.Role, loop: ops.ForUnits):
+        self.role, self.loop = role, loop
+        self.operands: list[SSAValue] = []
+        self._collect(role.body.block)
+
+    def collect_live(self, numbers: Numbers, leaves: Container[int]) -> set[SSAValue]:
+        """Return the values on which an effect depends.
+
+        Operands of values in `leaves` are not visited.
+        """
+        live: set[SSAValue] = set()
+        worklist = list(self.operands)
+        while worklist:
+            value = worklist.pop()
+            if value not in live:
+                live.add(value)
+                if (number := numbers[value]) is None or number not in leaves:
+                    worklist += _iterate_operands(value)
+        return live
+
+    def _collect(self, block: Block) -> bool:
+        """Add the operands of a block, and return whether it has an effect."""
+        has_effect = False
+        for op in operations(block):
+            if isinstance(op, ops.Apply):  # most are
+                continue
+            inside = False
+            for region in op.regions:
+                inside |= self._collect(region.block)
+            if isinstance(op, ops.Branch):
+                read = [op.decision] if inside else []
+            elif isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.Loop, ops.Branch)):
+                continue  # readers of the results need its operands
+            elif isinstance(op, ops.For):
+                read, inside = [op.start, op.stop], True
+            elif isinstance(op, ops.ForUnits):
+                read, inside = [], True
+            else:
+                inside = not is_memory_effect_free(op)
+                read = list(op.operands) if inside else []
+            has_effect |= inside
+            self.operands += read
+        return has_effect
+
+
+def _select_broadcast_values(numbers: Numbers, readers: Sequence[_Reader]) -> dict[int, int]:
     """Select the values to broadcast, by number, with the first word of each in a slot.
 
     A value has one word for each of its copies.
     """
     table = numbers.table
-    computed = {n for role in readers for op in _list_loops(role)[0].body.block.ops for v in op.results if (n := numbers[v]) is not None}
+    computed = {n for r in readers for op in r.loop.body.block.ops for v in op.results if (n := numbers[v]) is not None}
     candidates = {n for n in computed if table[n].of_unit and _is_profitable(numbers, table[n], ())}
-    selected = {
-        n for role in readers for v in _collect_live(role, numbers, candidates) if (n := numbers[v]) in candidates and n is not None
-    }
+    selected = {n for r in readers for v in r.collect_live(numbers, candidates) if (n := numbers[v]) in candidates and n is not None}
     selected = _share_operands(numbers, selected, candidates)
     words: dict[int, int] = {}
     used = 1
@@ -306,36 +354,7 @@ def _is_profitable(numbers: Numbers, value: Number, free: Container[int]) -> boo
     Each costs a move and a register, where the compiler could rematerialise it; selecting one of several copies costs a
     few more.
     """
-    return numbers.cost(value.number, free) > 2 * value.copies + 1
-
-
-def _collect_live(role: ops.Role, numbers: Numbers, leaves: Container[int]) -> set[SSAValue]:
-    """Return the values of a role on which an effect depends.
-
-    Operands of values in `leaves` are not visited.
-    """
-    live: set[SSAValue] = set()
-    worklist = [v for op in every(role) for v in _list_effect_operands(op)]
-    while worklist:
-        value = worklist.pop()
-        if value not in live:
-            live.add(value)
-            if (number := numbers[value]) is None or number not in leaves:
-                worklist += _iterate_operands(value)
-    return live
-
-
-def _list_effect_operands(op: Operation) -> Sequence[SSAValue]:
-    """Return the operands that an effect, or its control flow, reads."""
-    if isinstance(op, ops.Apply):  # most are
-        return []
-    if isinstance(op, ops.For):
-        return [op.start, op.stop]
-    if isinstance(op, ops.Branch):
-        return [] if is_memory_effect_free(op) else [op.decision]
-    if isinstance(op, ops.Yield) and isinstance(op.parent_op(), (ops.For, ops.ForUnits, ops.Branch)):
-        return []  # readers of the results need its operands
-    return [] if isinstance(op, ops.ForUnits) or is_memory_effect_free(op) else op.operands
+    return numbers.costs(value.number, 2 * value.copies + 2, free)
 
 
 def _iterate_operands(value: SSAValue) -> Iterator[SSAValue]:
@@ -364,11 +383,11 @@ class _Reading:
     values: list[SSAValue]  # replaced by the word
 
 
-def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[int, int]) -> dict[int, str]:
+def _read_words(numbers: Numbers, readers: Sequence[_Reader], words: Mapping[int, int]) -> dict[int, str]:
     """Let the roles read the broadcast values, and return names of these for people."""
     names: dict[int, str] = {}
-    for role in readers:
-        loop, live = _list_loops(role)[0], _collect_live(role, numbers, words)
+    for reader in readers:
+        loop, live = reader.loop, reader.collect_live(numbers, words)
         by_number: dict[int, _Reading] = {}
         for value in _iterate_results(loop):
             number = numbers[value]
@@ -386,10 +405,10 @@ def _read_words(numbers: Numbers, readers: Sequence[ops.Role], words: Mapping[in
             if hint:
                 names.setdefault(number, hint)
         loop.properties["words"] = ops.words_attribute([r.word for r in readings])
-        steering = set() if runs_on_one_lane(role) else _collect_uniform(role)
+        steering = set() if runs_on_one_lane(reader.role) else _collect_uniform(reader.role)
         uniform = [ops.Word(w.index, w.copies, argument in steering) for w, argument in loop.reads]
         loop.properties["words"] = ops.words_attribute(uniform)
-        _sweep(role)
+        _sweep(reader.role)
     return names
 
 
@@ -421,7 +440,7 @@ def _collect_uniform(role: ops.Role) -> set[SSAValue]:
 def _sweep(role: ops.Role) -> None:
     """Remove operations without an effect whose results are not read any more."""
     for op in reversed(list(every(role))):
-        if op.results and is_memory_effect_free(op) and all(r.first_use is None for r in op.results):
+        if op.results and all(r.first_use is None for r in op.results) and is_memory_effect_free(op):
             op.detach()
             op.erase()
 

@@ -106,8 +106,10 @@ def test_equal_scalars_of_two_roles_have_one_number() -> None:
     assert numbers[v["b"]] != numbers[v["bz"]]  # of different workers
     assert all(numbers[v[n]] is None for n in "cghr")
     b = numbers.table[numbers[v["b"]] or 0]
-    assert b.of_unit and b.copies == 2 and numbers.cost(b.number, ()) == 11 and numbers.cost(b.number, {numbers[v["a"]] or 0}) == 1
-    assert numbers.cost(numbers[v["d"]] or 0, ()) == 0  # the same for all units
+    assert b.of_unit and b.copies == 2 and numbers.costs(b.number, 11) and not numbers.costs(b.number, 12)
+    free = {numbers[v["a"]] or 0}
+    assert numbers.costs(b.number, 1, free) and not numbers.costs(b.number, 2, free)
+    assert not numbers.costs(numbers[v["d"]] or 0, 1)  # the same for all units
 
 
 def test_a_branch_whose_sides_agree_is_their_value() -> None:
