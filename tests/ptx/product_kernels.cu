@@ -71,3 +71,26 @@ extern "C" __global__ void __launch_bounds__(128) one_warp_less(const uint32_t* 
   if (threadIdx.x < 96) twice<0>(x, y);
   else { __syncthreads(); asm volatile("bar.sync 1, 64;" ::: "memory"); }
 }
+
+// Each warp writes the rows of A of a warp, its own or the next one's, and meets its lanes alone.
+template <int SHIFT> __device__ void rows(const uint32_t* x, float* y) {
+  __shared__ alignas(1024) uint32_t first[2048];
+  __shared__ alignas(1024) uint32_t second[256];
+  for (int i = threadIdx.x; i < 256; i += 128) second[i] = x[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  for (int i = threadIdx.x % 32; i < 512; i += 32) first[(threadIdx.x / 32 + SHIFT) % 4 * 512 + i] = x[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncwarp();
+  uint64_t form = (1ull << 16) | (64ull << 32) | (1ull << 62);
+  uint64_t d = (((uint64_t)__cvta_generic_to_shared(first) & 0x3FFFF) >> 4) | form, f = (((uint64_t)__cvta_generic_to_shared(second) & 0x3FFFF) >> 4) | form;
+  float a = 0, b = 0, c = 0, e = 0;
+  PIN;
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;" : "+f"(a), "+f"(b), "+f"(c), "+f"(e) : "l"(d), "l"(f) : "memory");
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  PIN;
+  y[threadIdx.x] = a + b + c + e;
+}
+extern "C" __global__ void __launch_bounds__(128) own_rows(const uint32_t* x, float* y) { rows<0>(x, y); }
+extern "C" __global__ void __launch_bounds__(128) rows_of_others(const uint32_t* x, float* y) { rows<1>(x, y); }

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..isa.instruction_table import Opcode, UnknownForm
 from ..isa.warpgroup_matrices import CHUNK, ROWS, Form, accumulate, arrange, decode_descriptor, find_chunks, gather_operand, read_form
+from .copy_engines import EngineRead
 from .findings import describe_thread, make_span
 from .groups import Group
 from .lane_machine import Machine
@@ -90,12 +91,8 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
             registers = [g.spread(f(g))[mine] for f in fragments]
             adds = bool(scale[mine[0]])
             m.products.check_fence(slots, targets if adds else (), sources, place)
-            shadow = m.shared.shadow
-            assert shadow is not None
-            entries = shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK).reshape(-1)
             m.next_tick(place)
-            m.engines.check(m.shared, slots[::32], entries, "read", place)
-            read = m.engines.enter_read(slots, entries, place) if m.launch.detect else None
+            read = check_operands(m, slots, places, None if in_registers else first_transposed, place)
 
             def compute(slots: Array = slots, places: list[Array] = places, registers: list[Array] = registers, adds: bool = adds) -> None:
                 rows = m.shared.bytes.reshape(-1, CHUNK)
@@ -113,6 +110,25 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
             m.products.issue(Product(slots, place, targets, frozenset(sources), compute, read, m.products.commits.get(which, 0)))
 
     return issue
+
+
+def check_operands(m: Machine, slots: Array, places: list[Array], first_transposed: bool | None, place: int) -> EngineRead | None:
+    """Check what a product reads of shared memory, and record it. A warp needs its 16 rows of A alone, and all of B.
+
+    first_transposed: of A; None if it lies in registers.
+    """
+    shadow = m.shared.shadow
+    assert shadow is not None
+    if first_transposed is not None:
+        for warp, rows in enumerate(np.split(places[0], 4, axis=1 if first_transposed else 0)):
+            m.engines.check(
+                m.shared, slots[32 * warp : 32 * warp + 1], shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1), "read", place
+            )
+    m.engines.check(m.shared, slots[::32], shadow.find_entries(places[-1].reshape(-1), CHUNK).reshape(-1), "read", place)
+    if not m.launch.detect:
+        return None
+    whole = shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK).reshape(-1)
+    return m.engines.enter_read(slots, whole, place)
 
 
 def refuse(m: Machine, slot: int, place: int, message: str) -> None:

@@ -63,6 +63,13 @@ def test_a_missing_piece_is_found(name: str, code: str, message: str) -> None:
         assert any(d.code == code and message in d.message for d in findings), (schedule, findings)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_warp_needs_its_own_rows_of_the_first_matrix_alone(schedule: str) -> None:
+    assert not run_twice("own_rows", schedule)[0].findings
+    findings = run_twice("rows_of_others", schedule)[0].findings
+    assert [d.code for d in findings] == ["R401"] and "wgmma" in findings[0].message
+
+
 def test_a_late_product_leaves_its_registers_as_they_were() -> None:
     assert not torch.equal(run_twice("no_wait", "last")[2], run_twice("right", "last")[2])
 
