@@ -23,6 +23,7 @@ from ..ptx.launch.structs import Argument as PtxArgument
 from ..ptx.launch.tensor_maps import TensorMap
 from ..ptx.module import read_module
 from ..runtime.argument_buffer import round_parameter
+from ..runtime.launch_description import count_ctas
 from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.source import Span
 
@@ -95,7 +96,7 @@ def make_call(cuda: Cuda, arguments: Mapping[str, Argument], resident: int) -> K
     bound = bind(checked.origin, whole, dict(checked.consts))
     scalars = {s: whole[s] for s in cuda.scalars}
     count = count_tiles(checked, bound.dims, scalars)  # type: ignore[arg-type]
-    grid = cuda.cluster if count is None else min(max(count, 0), resident) * cuda.cluster
+    grid = count_ctas(cuda, count, resident)
     values: list[PtxArgument] = [_make_map(m, whole[m.tensor]) for m in cuda.maps]  # type: ignore[arg-type]
     scratch = {t.name for t in checked.tensors if t.scratch}
     for name in cuda.tensors:

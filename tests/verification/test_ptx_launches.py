@@ -39,6 +39,24 @@ def test_arguments_are_those_of_the_signature() -> None:
 
 
 @pytest.mark.nvcc
+def test_every_unit_of_work_has_a_cta_without_mbarriers() -> None:
+    """However few CTAs are said to be resident."""
+    text = """
+@kernel(arch="sm_80")
+def double(X: Global[f32, M, 64], Y: Global[f32, M, 64]):
+    work = tiles(cdiv(M, 64), dynamic=True)
+    with role("all", warpgroups=1):
+        for t in work:
+            store(Y[t * 64 : t * 64 + 64, :], load(X[t * 64 : t * 64 + 64, :]) * 2.0)
+"""
+    x, y = torch.randn(300, 64), torch.zeros(300, 64)
+    kernel = compile_lowered(lower(check(parse(text, "double.cuir"))))
+    assert make_call(kernel.cuda, {"X": x, "Y": y}, 2).grid == (5, 1, 1)
+    kernel.launch({"X": x, "Y": y}, "random:1")
+    assert torch.equal(y, 2 * x)
+
+
+@pytest.mark.nvcc
 def test_a_finding_stands_at_the_statement_of_the_program() -> None:
     x, y = torch.randn(100, 64).half(), torch.zeros(100, 64).half()
     right = compile_lowered(lower(check(parse(COPY, "twice.cuir"))))
