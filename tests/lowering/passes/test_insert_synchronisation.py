@@ -46,6 +46,8 @@ def list_around(*lines: str) -> list[str]:
     return result
 
 
+COPY = "copy_async(X[0:64, :], a)"
+UNTOUCHED, LATER = "none: no lane has accessed the memory since the lanes met", "none: the lanes meet before they read what was copied"
 ARRIVAL = "warps: each warp arrives for itself"
 OWN, SAME = "warps: each warp accesses its own rows alone", "none: the same lanes write the same elements"
 
@@ -63,6 +65,19 @@ OWN, SAME = "warps: each warp accesses its own rows alone", "none: the same lane
             ["store", "fence_async", OWN, "store_async", "store_wait", OWN],
         ),
         (["full.expect(nbytes(a))", "full.wait(0)"], [ARRIVAL, "mbarrier.expect", "mbarrier.wait"]),
+        # copies by threads: lanes join where they access what others have copied, or have accessed before the copy
+        (
+            [COPY, "copy_commit()", "copy_wait(0)", "store(Y[0:64, :], load(a))"],
+            [UNTOUCHED, "copy_async.cp", "copy_commit", "copy_wait", LATER, "worker", "load", "store"],
+        ),
+        (
+            [COPY, "copy_commit()", "copy_wait(0)", "sync()", "y = load(a)", COPY, "store(Y[0:64, :], y)"],
+            [UNTOUCHED, "copy_async.cp", "copy_commit", "copy_wait", LATER, "sync", "load", "worker", "copy_async.cp", "store"],
+        ),
+        (
+            [COPY, "copy_commit()", "store(a[3, 5], 1.0)", "copy_wait(0)", "store(Y[0:64, :], load(a))"],
+            [UNTOUCHED, "copy_async.cp", "copy_commit", "worker", "store", "worker", "copy_wait", LATER, "worker", "load", "store"],
+        ),
         (["store(Y[3, cols(64)], col_sum(x))"], ["give", "worker", "take", "worker", "store"]),
         (
             ["full.wait(0)", "y = load(a)", "free.arrive()", "free.wait(0)", "copy_async(X[0:64, :], a, full)", "store(Y[0:64, :], y)"],
