@@ -213,6 +213,12 @@ def test_printers_read_the_ir_alone() -> None:
     assert "cuir/lowering/ir/build_ir.py" in importers("cuir.checking", "cuir/lowering"), "the test finds what there is"
 
 
+def test_printers_refuse_nothing() -> None:
+    """What a target cannot do is said before anything is printed, by the selection."""
+    assert not importers("cuir.text.diagnostics", "cuir/lowering/cuda", "cuir/lowering/targets")
+    assert "cuir/lowering/select/selector.py" in importers("cuir.text.diagnostics", "cuir/lowering"), "the test finds what there is"
+
+
 def test_no_import_circles() -> None:
     """Type-only imports included."""
     files = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in sources("cuir")}

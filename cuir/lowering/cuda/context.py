@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
 from ...text.source import Span
 from ..analyses import Facts
-from ..analyses.arrivals import find_cluster_barriers
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
@@ -46,16 +44,6 @@ class KernelContext:
         self.frame: dict[SSAValue, str] = {op.result: identifier(op.symbol.data) for op in self.parameters}
         self.queue = next((op for op in kernel.body.block.ops if isinstance(op, machine.Queue)), None)
         self.names = {*self.frame.values(), *(identifier(n) for n in (*self.tensors, *self.barriers)), "tile_count"}
-
-    @functools.cached_property
-    def cluster_barriers(self) -> frozenset[str]:
-        """Barriers that order tensor accesses between CTAs of a cluster.
-
-        These are the barriers that are arrived at across the cluster, in a kernel whose CTAs may hand over data in tensors.
-        """
-        if self.cluster == 1 or not self.exchanged_tensors:
-            return frozenset()
-        return find_cluster_barriers(self.kernel)
 
     @property
     def draws(self) -> bool:

@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.exchanges import GiveColumns
 from ..ir.ir_walk import every
 from .runs import count_run
-from .ways import CHOICE, Selection, find_selection
+from .ways import PARTS, Selection, find_selection
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def explain_kernel(kernel: ops.Kernel, find_span: Callable[[Operation], Span]) -
 def _list_selections(op: Operation) -> list[Selection]:
     if isinstance(op, machine.Note):
         return [Selection("", op.text.data)]
-    return [s for part in ("", CHOICE) if (s := find_selection(op, part)) is not None]
+    return [s for part in PARTS if (s := find_selection(op, part)) is not None]
 
 
 def _walk(kernel: ops.Kernel) -> Iterator[tuple[str, Operation]]:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from ...ops.limits import TARGETS, Target, count_pool_registers
 from ..analyses import Facts
+from ..analyses.arrivals import find_cluster_barriers
 from ..analyses.liveness import Liveness
 from ..analyses.uniformity import runs_on_one_lane
 from ..ir import machine_ops as machine
@@ -40,6 +41,15 @@ class RoleFacts:
     def available_registers(self) -> int:
         """Registers of a thread: those of the role, or those of the launch."""
         return self.registers or count_pool_registers(self.kernel.threads.data) // self.kernel.threads.data
+
+    @cached_property
+    def cluster_barriers(self) -> frozenset[str]:
+        """Barriers that order tensor accesses between CTAs of a cluster.
+
+        These are the barriers that are arrived at across the cluster, in a kernel whose CTAs may hand over data in tensors.
+        """
+        exchanged = any(t.exchanged is not None for t in self.kernel.collect(ops.Tensor).values())
+        return find_cluster_barriers(self.kernel) if self.kernel.cluster.data > 1 and exchanged else frozenset()
 
     @cached_property
     def single(self) -> bool:

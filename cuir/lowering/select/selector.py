@@ -31,11 +31,11 @@ from .product_ways import Product
 from .role_facts import RoleFacts
 from .runs import record_run
 from .tile_ways import is_computed_in_fours
-from .ways import CHOICE, Decide, NoWay, Selection, Ways, choose
+from .ways import CHOICE, SCOPE, Decide, NoWay, Selection, Ways, choose
 
 COMMON = (move_ways.WAYS, loop_ways.WAYS, tile_ways.WAYS, reduction_ways.WAYS, join_ways.WAYS)  # behind the ways of a target
 PRODUCT_STEPS = {None: "multiply", PRODUCTS: "multiply asynchronously", QUEUE: "multiply into tensor memory"}  # by a product's group
-PARTS = {"choose": CHOICE}  # of steps that are no operation's only one
+PARTS = {"choose": CHOICE, "order": SCOPE}  # of steps that are no operation's only one
 Subject = tuple[str, tuple[object, ...]]  # the name of a step, and the arguments of its ways
 
 
@@ -199,6 +199,13 @@ def _find_join(op: Operation, role: RoleFacts) -> Subject | None:
     return ("arrive", (op, role)) if is_arrival(op) else None
 
 
+def _find_scope(op: Operation, role: RoleFacts) -> Subject | None:
+    """Return an arrival at an mbarrier, or a wait, that may order what other CTAs do to tensors."""
+    if not isinstance(op, ops.Perform) or op.kind.hardware or not (op.entry.effects.releases or op.entry.effects.waits):
+        return None
+    return ("order", (op, role)) if role.cluster_barriers else None
+
+
 SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
     _find_loop,
     _find_gather,
@@ -208,4 +215,5 @@ SUBJECTS: tuple[Callable[[Operation, RoleFacts], Subject | None], ...] = (
     _find_choice,
     _find_reduction,
     _find_join,
+    _find_scope,
 )

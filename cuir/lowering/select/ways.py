@@ -10,7 +10,9 @@ from xdsl.dialects.builtin import ArrayAttr, StringAttr
 from xdsl.ir import Operation
 
 CHOSEN, BECAUSE, REJECTED = "selected", "because", "rejected"  # attributes of an operation
-CHOICE = "choice_"  # before these names: how a choice between two elements is computed, in whatever loop it stands
+# before these names: how a choice between two elements is computed, in whatever loop it stands; what a barrier orders
+CHOICE, SCOPE = "choice_", "scope_"
+PARTS = ("", CHOICE, SCOPE)
 
 
 class Verdict(NamedTuple):

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from ...ir import ops
 from ...ir.synchronisation import Join
+from ...select.hardware_barriers import find_barrier
 from ...select.join_ways import JOINED, ONE_LANE, UNJOINED, WITH_ARRIVAL, find_join_before, is_arrival
 from ...select.role_facts import RoleFacts
 from ...select.ways import Verdict, Ways, fits
 
 WAYS = Ways()
+CLUSTER = "cluster"
+
+
+@WAYS.way("order", CLUSTER)
+def order_cluster(op: ops.Perform, role: RoleFacts) -> Verdict | None:
+    """Release to, or acquire from, the CTAs of the cluster."""
+    if find_barrier(op.arg("bar")).symbol.data not in role.cluster_barriers or (op.entry.effects.releases and not op.const("cluster")):
+        return None
+    return fits("CTAs of the cluster arrive here, and may hand over tensors")
+
+
+@WAYS.way("order", "CTA")
+def order_cta(op: ops.Perform, role: RoleFacts) -> Verdict:
+    """Release to, or acquire from, the CTA alone."""
+    return fits("no tensor is handed over between CTAs here")
 
 
 @WAYS.way("join", WITH_ARRIVAL)

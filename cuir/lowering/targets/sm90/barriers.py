@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...cuda.operator_text import Operation, strip
-from ...cuda.primitives.sync import barrier, symbol
+from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...ir.synchronisation import Join, ProxyFence
 from ...select.join_ways import JOINED, ONE_LANE, UNJOINED, WITH_ARRIVAL
-from ...select.ways import way_of
+from ...select.ways import SCOPE, is_selected, way_of
+from .arrival_ways import CLUSTER
 
 if TYPE_CHECKING:
     from ...cuda.role import RolePrinter
@@ -49,7 +50,7 @@ def expect(role: RolePrinter, op: ops.Perform) -> None:
 def arrive(role: RolePrinter, op: ops.Perform) -> None:
     """Emit an arrival, in one CTA or in several of the cluster."""
     ctas = select_ctas(role.kernel.kernel, op.const("cluster", False))
-    released = ctas is not None and symbol(op.arg("bar")) in role.kernel.cluster_barriers
+    released = is_selected(op, CLUSTER, SCOPE)
     role.target.code("arrive", way_of(op))(role, barrier(role, op.arg("bar")), ctas, released)
 
 
@@ -94,7 +95,7 @@ def omit_join(role: RolePrinter, op: Join) -> None:
 @PRINTERS.prints("mbarrier.wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
     """Emit a wait for the phase of a parity."""
-    function = "wait_cluster" if symbol(op.arg("bar")) in role.kernel.cluster_barriers else "wait"
+    function = "wait_cluster" if is_selected(op, CLUSTER, SCOPE) else "wait"
     role.out.line(f"cuir::{function}({barrier(role, op.arg('bar'))}, {strip(role.elements.scalar(op.arg('parity')))});")
 
 
