@@ -50,13 +50,16 @@ class WarpSetting:
     keeps_queries: bool
     D: int
     DV: int
+    loads: bool = False  # a kernel without stages: blocks of K and V pass through registers
 
     @staticmethod
     def of(shape: Shape, setting: Mapping[str, Const], defaults: Mapping[str, Const]) -> WarpSetting:
         """Read a setting; parameters that the kernel lacks have one value."""
         values = {"WARPS": 4, "STAGES": 1, "QREGS": False, **defaults, **setting}
         BM, BN, warps, stages = (int(values[n]) for n in ("BM", "BN", "WARPS", "STAGES"))  # type: ignore[arg-type]
-        return WarpSetting(BM, BN, warps, stages, bool(values["QREGS"]), -(-shape.D // 16) * 16, -(-shape.DV // 16) * 16)
+        return WarpSetting(
+            BM, BN, warps, stages, bool(values["QREGS"]), -(-shape.D // 16) * 16, -(-shape.DV // 16) * 16, "STAGES" not in defaults
+        )
 
     @property
     def rows(self) -> int:
@@ -65,9 +68,10 @@ class WarpSetting:
 
     @property
     def registers(self) -> int:
-        """Registers of a thread: sums, scores, perhaps queries, and others."""
+        """Registers of a thread: sums, scores, perhaps queries or blocks on their way, and others."""
         queries = self.rows * self.D // 64 if self.keeps_queries else 0
-        return self.rows * (self.DV + self.BN) // 32 + queries + OTHER_REGISTERS
+        blocks = self.BN * (self.D + self.DV) // (64 * self.warps) if self.loads else 0
+        return self.rows * (self.DV + self.BN) // 32 + queries + blocks + OTHER_REGISTERS
 
     @property
     def shared_bytes(self) -> int:

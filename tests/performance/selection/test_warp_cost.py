@@ -35,6 +35,11 @@ def test_shared_memory_and_registers_limit_the_resident_ctas() -> None:
     assert setting_of(BM=128, BN=128, WARPS=4).registers > 255 and setting_of(BM=128, BN=128, WARPS=4).count_resident(CARDS[8, 0]) == 0
 
 
+def test_blocks_that_pass_through_registers_take_some() -> None:
+    staged, loaded = (WarpSetting.of(SHAPE, {"BM": 64, "BN": 64}, d) for d in (DEFAULTS, {"BM": 64, "BN": 64}))
+    assert loaded.registers - staged.registers == 64 * 256 // 256 == 64
+
+
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
 def test_ranked_settings_fit(card: Card, work: Work) -> None:
     ranked = rank_candidates(work, SHAPE, {}, card, {}, DEFAULTS)
