@@ -127,6 +127,16 @@ def test_cp_async_begins_at_chunks() -> None:
     assert "first" in lower(checked).source and ">= 0" in lower(checked).source  # chunks left of a row are outside of it
 
 
+@pytest.mark.parametrize(
+    "store", ["store(Y[0 : 64, 0 : 64], load(s))", "store_async(s, Y[0 : 64, first : first + 64])\n        store_wait(0)"]
+)
+def test_bulk_copies_begin_at_chunks(store: str) -> None:
+    text = BULK.replace("*, T", "first: i32, *, T").replace("X[0 : 64, 0 : COLS]", "X[0 : 64, first : first + 64]")
+    checked = move("M, N", text=text.replace("store(Y[0 : 64, 0 : COLS], load(s))", store))
+    x, y = (torch.zeros(64, 128, dtype=torch.float16) for _ in range(2))
+    assert [code(checked, X=x, Y=y, first=n) for n in (0, 8, 4, 128, -1)] == ["", "", "M414", "", "M414"]
+
+
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=4), st.sampled_from(["f16", "f32"]))
 def test_padded_tensors_are_admitted(shape: list[int], dtype: str) -> None:
     checked = move(", ".join("ABCD"[: len(shape)]) if len(shape) == 2 else "M, N", dtype)

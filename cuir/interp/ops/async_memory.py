@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...syntax.types import SharedView
+from ...text.source import Span
 from .. import trace_times
 from ..actions import Copy, Store
 from ..async_groups import drain_copies, drain_stores
@@ -12,9 +13,10 @@ from ..code import Site
 from ..element_places import compile_barrier_place, compile_box_place, compile_shared_place, list_peers
 from ..engines import enter_copy, enter_store, issue
 from ..faults import make_fault
-from ..machine import GO, POINT, Evaluate, Worker
+from ..machine import GO, POINT, Evaluate, Machine, Worker
 from ..ops_registry import runs
 from ..races import touch
+from ..tensors import BoxRef
 
 
 def copy_name(w: Worker, number: int, cta: int | None) -> str:
@@ -30,6 +32,25 @@ def commit_name(w: Worker) -> str:
     return f"commit {w.copies} by {w.label}"
 
 
+def count_columns(site: Site) -> int:
+    """Return the columns of a chunk of 16 bytes."""
+    view = site.type("shared")
+    assert isinstance(view, SharedView)
+    return max(1, 16 // view.dtype.itemsize)
+
+
+def require_chunk(m: Machine, box: BoxRef, unit: int, span: Span) -> None:
+    """Raise CuirError M414 for a box that begins inside of a chunk: on an H200 the copy engine ends the kernel there."""
+    if np.any(np.remainder(box.starts[-1], unit)):
+        raise make_fault(
+            m,
+            "M414",
+            f"the copy begins at column {np.ravel(box.starts[-1])[0]} of `{box.tensor.name}`, and it moves chunks of 16 bytes, {unit} columns",
+            span,
+            f"begin at a multiple of {unit} columns, or load and store the elements",
+        )
+
+
 @runs("copy_async.bulk")
 def copy_bulk(site: Site) -> Evaluate:
     box, shared, bar, op, span = (
@@ -40,10 +61,12 @@ def copy_bulk(site: Site) -> Evaluate:
         site.span,
     )
     along, proxy = site.const("cluster", False), op.effects.proxy("box")
+    unit = count_columns(site)
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source, target = shared(w), box(w), bar(w)
+        require_chunk(m, source, unit, span)
         bars = list_peers(m, w, target, site, along)
         refs = [ref.at(cta) for cta in m.launch.checked.ctas(w.cta, along)] if along else [ref]
         actor = w.engine("bulk copy", span, "the copy")
@@ -69,21 +92,12 @@ def copy_bulk(site: Site) -> Evaluate:
 def copy_cp(site: Site) -> Evaluate:
     box, shared, op, span = compile_box_place(site, "box"), compile_shared_place(site, "shared"), site.op, site.span
     proxy = op.effects.proxy("box")
-    view = site.type("shared")
-    assert isinstance(view, SharedView)
-    unit = max(1, 16 // view.dtype.itemsize)
+    unit = count_columns(site)
 
     def run(w: Worker) -> int:
         m = w.m
         ref, source = shared(w), box(w)
-        if np.any(np.remainder(source.starts[-1], unit)):
-            raise make_fault(
-                m,
-                "M414",
-                f"cp.async begins at column {np.ravel(source.starts[-1])[0]} of `{source.tensor.name}`, and it copies chunks of 16 bytes, {unit} columns",
-                span,
-                f"begin at a multiple of {unit} columns, or load and store the elements",
-            )
+        require_chunk(m, source, unit, span)
         actor = w.engine("cp.async", span, "the copy")
         awaited = f"{w.label} calls copy_commit and copy_wait"
         action = Copy(actor, source, ref, None, proxy, awaited)
@@ -129,11 +143,12 @@ def store_async(site: Site) -> Evaluate:
         site.span,
         bool(site.const("add", False)),
     )
-    proxy = op.effects.proxy("box")
+    proxy, unit = op.effects.proxy("box"), count_columns(site)
 
     def run(w: Worker) -> int:
         m = w.m
         ref, target = shared(w), box(w)
+        require_chunk(m, target, unit, span)
         actor = w.engine("bulk store", span, "the store")
         action = Store(actor, ref, target, add, proxy)
         columns = target.columns_inside()  # columns beyond the tensor's last are not stored
