@@ -29,7 +29,7 @@ from .rounding import (
     saturates,
 )
 from .values.cases import Draw
-from .values.number_text import describe_overflow, show_different
+from .values.number_text import describe_overflow, describe_pattern, describe_worst, format_place, show_different
 from .values.step_inputs import KIND as STEPS
 from .values.step_inputs import describe_steps, find_undecided
 
@@ -443,7 +443,7 @@ class _Judgement:
         if (unwritten := x.isnan() & ~free).any():
             raise self.make_error(
                 "V302",
-                f"{name} is NaN, as before the launch, or computed so, at {_format_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
+                f"{name} is NaN, as before the launch, or computed so, at {format_place(unwritten)}; {int(unwritten.sum())} of {x.numel()} elements",
                 _describe_unwritten(self.case),
             )
         overflowing = ~free & (w.abs() >= limit)
@@ -578,7 +578,7 @@ class _Judgement:
         if hidden > most:
             message += f"rounding the output does not explain {hidden:.2e} of it, allowed {most:.2e}; "
         return self.make_error(
-            "V301", message + _describe_worst(name, self.x, self.w, self.each), _describe_pattern(~(self.each <= self.row_allowed), name)
+            "V301", message + describe_worst(name, self.x, self.w, self.each), describe_pattern(~(self.each <= self.row_allowed), name)
         )
 
 
@@ -589,31 +589,6 @@ def _compute_norms(x: torch.Tensor) -> torch.Tensor:
 
 def _find_largest(x: torch.Tensor) -> float:
     return x.max().item() if x.numel() else 0.0
-
-
-def _describe_worst(name: str, output: torch.Tensor, expected_values: torch.Tensor, bad: torch.Tensor) -> str:
-    """Describe the largest error: a row, or the element of an output of one dim."""
-    if output.dim() > 1:
-        return f"the worst row is {_format_place(~(bad < _find_largest(bad)))}"
-    index = int((output - expected_values).abs().argmax())
-    actual, expected = show_different(output.flatten()[index].item(), expected_values.flatten()[index].item())
-    return f"{name}[{index}] is {actual}, the specification gives {expected}"
-
-
-def _format_place(selected: torch.Tensor) -> str:
-    return str(torch.nonzero(selected)[0].tolist()) if selected.any() else "no place"
-
-
-def _describe_pattern(bad: torch.Tensor, name: str) -> str | None:
-    """Describe the wrong rows, dim by dim, if they lie in a part of a dim."""
-    if not bad.any() or bad.all() or not bad.dim():
-        return None
-    parts = []
-    for d, n in enumerate(bad.shape):
-        places = bad.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().tolist()
-        if len(places) < n:
-            parts.append(f"of dim {d}: {places[0]} to {places[-1]} ({len(places)} of {n})")
-    return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(parts) if parts else "")
 
 
 def make_table_rows(

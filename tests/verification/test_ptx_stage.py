@@ -17,7 +17,7 @@ from cuir.spec.function_specification import AnySpecification, FunctionSpecifica
 from cuir.spec.loading import as_any
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
-from cuir.syntax.types import F16
+from cuir.syntax.types import F16, DType
 from cuir.text.diagnostics import CuirError
 from cuir.verification.function_judge import check_function
 from cuir.verification.inputs import FunctionLaunch
@@ -40,7 +40,7 @@ def prepare(name: str, kernel: str) -> tuple[Program, Checked, AnySpecification]
     """A kernel of the corpus with small consts, and what it computes."""
     program, computed = read_program(name), COMPUTES[name][kernel]
     params = {p.name for p in program.kernels()[kernel].params}
-    small = {n: 64 for n in ("D", "BM", "BN") if n in params and n not in computed.tested} if name in TILES else {}
+    small: dict[str, int | DType] = {n: 64 for n in ("D", "BM", "BN") if n in params and n not in computed.tested} if name in TILES else {}
     spec = as_any(corpus.specification(computed.specification), computed.specification)
     return program, check(program, kernel, {"T": F16, **computed.tested, **small}), spec
 

@@ -32,3 +32,29 @@ def describe_overflow(name: str, output: torch.Tensor, expected: torch.Tensor) -
     dtype = str(output.dtype).removeprefix("torch.")
     x, w = (show_number(t[tuple(index)].item()) for t in (output, expected))
     return f"{name}{index} is {x}, an overflow on the way to {dtype}, the specification gives {w}; {int(overflowed.sum())} of {output.numel()} elements"
+
+
+def describe_worst(name: str, output: torch.Tensor, expected_values: torch.Tensor, bad: torch.Tensor) -> str:
+    """Describe the largest error: a row, or the element of an output of one dim."""
+    if output.dim() > 1:
+        return f"the worst row is {format_place(~(bad < (bad.max() if bad.numel() else 0.0)))}"
+    index = int((output - expected_values).abs().argmax())
+    actual, expected = show_different(output.flatten()[index].item(), expected_values.flatten()[index].item())
+    return f"{name}[{index}] is {actual}, the specification gives {expected}"
+
+
+def format_place(selected: torch.Tensor) -> str:
+    """Return the index of the first selected element."""
+    return str(torch.nonzero(selected)[0].tolist()) if selected.any() else "no place"
+
+
+def describe_pattern(bad: torch.Tensor, name: str) -> str | None:
+    """Describe the wrong rows, dim by dim, if they lie in a part of a dim."""
+    if not bad.any() or bad.all() or not bad.dim():
+        return None
+    parts = []
+    for d, n in enumerate(bad.shape):
+        places = bad.movedim(d, 0).reshape(n, -1).any(1).nonzero().flatten().tolist()
+        if len(places) < n:
+            parts.append(f"of dim {d}: {places[0]} to {places[-1]} ({len(places)} of {n})")
+    return f"wrong rows of {name}: {int(bad.sum())} of {bad.numel()}" + (", " + "; ".join(parts) if parts else "")
