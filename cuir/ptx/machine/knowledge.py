@@ -88,10 +88,14 @@ class Knowledge:
         own = slots + self.first
         over = (own // self.width == threads[0] // self.width) & (tick <= self.cta[slots])
         over |= np.isin(own, threads) | (np.isin(own >> 5, threads >> 5) & (tick <= self.warp[slots]))
-        if self.has_extra:
+        if self.has_extra and not over.all():
+            knows: dict[int, bool] = {}  # by clock: most threads have learned the same
             for i in np.flatnonzero(~over).tolist():
                 clock = self.extra[int(slots[i])]
-                over[i] = clock is not None and bool((clock[threads] >= tick).any())
+                if clock is not None:
+                    if id(clock) not in knows:
+                        knows[id(clock)] = bool((clock[threads] >= tick).any())
+                    over[i] = knows[id(clock)]
         return over
 
     def copy_of(self, slots: Array) -> Knowledge:

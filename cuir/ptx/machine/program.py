@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -142,7 +143,7 @@ class Program:
         product_registers: Registers of such products, and those that are copied to them.
     """
 
-    @property
+    @cached_property
     def has_mbarriers(self) -> bool:
         """Return whether the kernel uses mbarriers."""
         return any(i.op.startswith("mbarrier.init") for i, _ in self.instructions)
