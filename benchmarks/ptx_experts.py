@@ -131,11 +131,11 @@ def make_attention(b: int, h: int, hk: int, m: int, n: int, d: int, causal: bool
         def results() -> list[tuple[torch.Tensor, torch.Tensor]]:
             keys, values = (t.float().repeat_interleave(h // hk, 2) for t in (k, v))
             scores = torch.einsum("bmhd,bnhd->bhmn", q.float(), keys) / math.sqrt(d)
-            if causal:
-                kept = torch.arange(n)[None] <= torch.arange(m)[:, None] + n - m
-                scores = scores.masked_fill(~kept, -math.inf)
-            expected = torch.einsum("bhmn,bnhd->bmhd", scores.softmax(-1), values)
-            return [(o.float(), expected), (lse, scores.logsumexp(-1))]
+            kept = torch.arange(n)[None] <= torch.arange(m)[:, None] + (n - m if causal else n)
+            scores = scores.masked_fill(~kept, -math.inf)
+            expected = torch.einsum("bhmn,bnhd->bmhd", scores.softmax(-1), values).nan_to_num()  # 0 in rows without keys
+            rows = kept.any(1)
+            return [(o.float(), expected), (lse[..., rows], scores.logsumexp(-1)[..., rows])]
 
         return Case((b, h, hk, m, n), (q, k, v, o, lse, count), results)
 
