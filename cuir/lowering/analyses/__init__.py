@@ -25,7 +25,7 @@ class Facts:
     @functools.cached_property
     def nans(self) -> Nans:
         """NaNs with a sign bit."""
-        return Nans(self.kernel)
+        return Nans()
 
     def nonnegative(self, value: SSAValue) -> bool:
         """Return whether a number is certainly not negative."""

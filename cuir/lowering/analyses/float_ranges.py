@@ -22,7 +22,6 @@ from ...ops.traits import NEGATIVE, Traits
 from ...syntax.types import I32
 from ..ir import ops
 from ..ir.ir_types import ScalarT, TensorT, TileT, dtype_of, is_tile
-from ..ir.ir_walk import every
 from ..ir.machine_ops import Pinned, RowBound
 from ..ir.machine_tiles import After, Line, ReadColumns
 from ..ir.operand_access import Function
@@ -137,20 +136,20 @@ def _spreads(kind: Traits) -> bool:
 
 
 class Nans:
-    """Values of a kernel that may hold a NaN with its sign bit set, valid until the kernel changes."""
+    """Values of a kernel that may hold a NaN with its sign bit set, found on demand, valid until the kernel changes."""
 
-    def __init__(self, kernel: ops.Kernel):
-        values = [v for op in every(kernel) for v in (*op.results, *(a for r in op.regions for a in r.block.args)) if _is_number(v)]
-        # may be a number that the compiler knows, or a choice of such
-        self._constant = _find_members(values, _describe_constant)
-        self._negative = _find_members([v for v in values if dtype_of(v).is_float], self._describe_negative)
+    def __init__(self) -> None:
+        self._constant = _Members(_describe_constant)  # may be a number that the compiler knows, or a choice of such
+        self._negative = _Members(self._describe_negative)
 
     def negative(self, value: SSAValue) -> bool:
         """Return whether a value may hold a NaN with its sign bit set."""
         return value in self._negative
 
-    def _describe_negative(self, value: SSAValue) -> tuple[_Members, Sequence[SSAValue]]:
+    def _describe_negative(self, value: SSAValue) -> _Described:
         """Return how it follows that a value may hold a NaN with its sign bit set."""
+        if not dtype_of(value).is_float:
+            return _always(False)
         if (inputs := find_sources(value)) is not None:
             return any, inputs
         op = value.owner
@@ -168,7 +167,7 @@ class Nans:
             return _always(True)
         return any, [op.arguments[i] for i in range(2) if changes[i] is None]
 
-    def _describe_load(self, op: Operation | Block) -> tuple[_Members, Sequence[SSAValue]]:
+    def _describe_load(self, op: Operation | Block) -> _Described:
         """Return how it follows that a load or machine operation gives a NaN with its sign bit set."""
         if isinstance(op, ops.Parameter):
             return _always(True)
@@ -191,26 +190,35 @@ class Nans:
         return True if negates else None
 
 
-_Members = Callable[[Sequence[bool | None]], bool]  # from the membership of a value's sources
+_Rule = Callable[[Sequence[bool | None]], bool]  # from the membership of a value's sources
+_Described = tuple[_Rule, Sequence[SSAValue]]
 
 
-def _find_members(values: Sequence[SSAValue], describe: Callable[[SSAValue], tuple[_Members, Sequence[SSAValue]]]) -> frozenset[SSAValue]:
-    """Return the least set that is closed under the rules.
+class _Members:
+    """The least set of numbers and tiles that is closed under the rules.
 
     A loop's value is in it because of its initial value, or because of the value of a turn.
     """
-    flow = ValueFlow[bool](or_)
-    for value in values:
-        holds, sources = describe(value)
-        flow.put(value, lambda inputs, holds=holds: holds(inputs) or None, sources)  # type: ignore[misc]
-    return frozenset(flow.solve())
+
+    def __init__(self, describe: Callable[[SSAValue], _Described]):
+        self._describe, self._flow = describe, ValueFlow[bool](or_)
+
+    def __contains__(self, value: SSAValue) -> bool:
+        self._flow.reach([value], self._describe_number)
+        return value in self._flow.solve()
+
+    def _describe_number(self, value: SSAValue) -> tuple[Rule[bool], Sequence[SSAValue]]:
+        if not isinstance(value.type, (ScalarT, TileT)):
+            return lambda inputs: None, ()
+        holds, sources = self._describe(value)
+        return lambda inputs: holds(inputs) or None, sources
 
 
-def _always(holds: bool) -> tuple[_Members, Sequence[SSAValue]]:
+def _always(holds: bool) -> _Described:
     return lambda inputs: holds, ()
 
 
-def _describe_constant(value: SSAValue) -> tuple[_Members, Sequence[SSAValue]]:
+def _describe_constant(value: SSAValue) -> _Described:
     """Return how it follows that a value may be a number that the compiler knows, or a choice of such."""
     if (inputs := find_sources(value)) is not None:
         return any, inputs
@@ -224,10 +232,6 @@ def _describe_constant(value: SSAValue) -> tuple[_Members, Sequence[SSAValue]]:
     choice = _chooses(op.kind)
     candidates = [a for a in op.arguments if not choice or dtype_of(a) == dtype_of(value)]
     return any if choice else lambda inputs: bool(inputs) and all(inputs), candidates
-
-
-def _is_number(value: SSAValue) -> bool:
-    return isinstance(value.type, (ScalarT, TileT))
 
 
 def spoils_row(value: SSAValue) -> bool:

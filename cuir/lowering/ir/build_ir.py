@@ -429,11 +429,13 @@ class _Body:
 
 
 def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
-    """Return the scalars from which a role computes an index of a tensor or the bounds of a loop.
+    """Return the integers from which a role computes an index of a tensor or the bounds of a loop.
 
     A launch is refused if arithmetic on the way there would leave 32 bits (arguments/index_ranges.py).
     """
-    if not any(isinstance(op, ops.Parameter) and op.dim is None for op in operations(kernel.body.block)):
+    parameters = [op for op in operations(kernel.body.block) if isinstance(op, ops.Parameter) and op.dim is None]
+    parameters = [op for op in parameters if types.dtype_of(op.result) == I32]
+    if not parameters:
         return []
     worklist = list[SSAValue]()
     for op in (op for role in kernel.roles for op in every(role)):
@@ -447,8 +449,7 @@ def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
         if value not in visited:
             visited.add(value)
             worklist += _list_inputs(value)
-    owners = (value.owner for value in visited)
-    return [op for op in owners if isinstance(op, ops.Parameter) and op.dim is None]
+    return [op for op in parameters if op.result in visited]
 
 
 def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:

@@ -19,7 +19,7 @@ from cuir.lowering.ir.ops import Perform
 from tests.lowering.conftest import kernel
 from tests.lowering.passes.lowering import role
 from tests.lowering.passes.lowering import role as machine_role
-from tests.lowering.tile_ir import clean, kernel_of, program, value
+from tests.lowering.tile_ir import clean, program, value
 from tests.lowering.tile_ir import role as role_of_nans
 
 INF = math.inf
@@ -156,7 +156,7 @@ def test_a_loop_is_what_any_turn_makes_of_it() -> None:
         "}",
         '%y = tile.apply "*"(%z, %s) : !tile.reg<f32, 64, 64>',
     )
-    nans = Nans(kernel_of(r))
+    nans = Nans()
     assert [nans.negative(value(r, n)) for n in ("z", "x", "u1", "v1", "u3", "y")] == [False, True, True, True, True, True]
 
 
@@ -210,6 +210,6 @@ def test_operations_of_the_machine() -> None:
         '%m = tile.apply "row_max"(%u) : !tile.reg<f32, 64, 1>',
         'tile.perform "store"(place: %a, tile: %t)',
     )
-    nans = Nans(kernel_of(r))
+    nans = Nans()
     assert [nans.negative(value(r, n)) for n in ("z", "c", "o", "p", "q", "t", "u")] == [False, True, True, False, True, True, False]
     assert [spoils_row(value(r, n)) for n in ("p", "u", "z", "q")] == [True, True, False, False]
