@@ -35,3 +35,13 @@ def test_a_failing_verification_tells_the_command_that_replays_it(cuir: Callable
     repeated = cuir(*shlex.split(command)[1:])
     code = output.err.split("error[")[1][:4]
     assert repeated.code == 1 and f"error[{code}]" in repeated.err
+
+
+@pytest.mark.nvcc
+@pytest.mark.usefixtures("few_problems")
+def test_the_last_question_is_about_ptx(cuir: Callable) -> None:
+    output = cuir("verify", "decode_paged", "-k", "combine", "--ptx", "--json")
+    assert output.code == 0, output.err
+    last = output.json["verification"]["stages"][-1]
+    assert (last["name"], last["verdict"]) == ("ptx", "passed") and "million instructions of threads" in last["reason"]
+    assert cuir("verify", "decode_paged", "-k", "combine", "--ptx", "--problem", "B=1").code == 2
