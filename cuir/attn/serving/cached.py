@@ -142,9 +142,10 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     causal, scale, layout, max_seqlen, backend, verify = options
     _check_starts(k_cache, v_cache)
     check_sink(variant.weighting.sink, q.shape[-2])
-    for name, bound in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
-        if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, torch.SymInt)) or bound < 0):
-            wrong("U413", f"{name} must be an integer from 0 on, found {bound!r}")
+    if max_seqlen is not None or max_seqlen_q is not None:
+        for name, bound in (("max_seqlen", max_seqlen), ("max_seqlen_q", max_seqlen_q)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, (int, torch.SymInt)) or bound < 0):
+                wrong("U413", f"{name} must be an integer from 0 on, found {bound!r}")
     H, D = q.shape[-2:]
     keys, values = (x.transpose(1, 2) if layout == "NHD" else x for x in (k_cache, v_cache))
     page, DV = keys.shape[2], values.shape[3]
@@ -171,11 +172,11 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         return attention_of_equal(q, PagedCache(keys, values, pages, lengths_after, chunk), append_new, variant, options)
     at = Lengths(B, H, keys.shape[1], M, pages.shape[1] * page if max_seqlen is None else max(1, int(max_seqlen)))
     eight = keys.dtype == EIGHT_BITS
-    consts = (
-        ("CHUNK", chunk),
-        *([("TOKENS", int(k_scale is not None and k_scale.dim() == 3))] if eight else []),
-    )
-    form = Form(q.dtype, D, DV, "cache of 8 bits" if eight else "cache", consts, target)
+    if eight:
+        consts = ("CHUNK", chunk), ("TOKENS", int(k_scale is not None and k_scale.dim() == 3))
+        form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target)
+    else:
+        form = Form(q.dtype, D, DV, "cache", (("CHUNK", chunk),), target)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
