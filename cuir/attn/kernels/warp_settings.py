@@ -1,6 +1,7 @@
 """The settings of kernels by `mma`, for gradients, KV caches and packed sequences, on any card.
 
-Each is the first of a list, the best guess first, that the shared memory of the card holds. Nobody measured them.
+Each is the first of a list, the best guess first, that the shared memory of the card holds. Those of gradients for head
+dims to 128 were the fastest of a few on an H200; nobody measured the others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ...performance.selection import Choice
 
 WIDE = 128  # head dim from which warps share keys, each with its columns of dK and dV
+NARROW = 64  # head dim up to which registers hold more rows
 ROWS = 16  # queries of a warp's tile, two of which it may hold
 RESIDENT = 2  # CTAs of decoding that a multiprocessor holds at a time
 LEAST_KEYS = 256  # keys of a CTA where CTAs share a sequence
@@ -52,13 +54,26 @@ def list_by_keys(keys: int, values: int, single: bool) -> list[dict[str, Const]]
     if single:  # of twice the bytes, in parts that take registers
         tiles = tiles[3:]
     split = 2 if max(keys, values) > WIDE else 1
-    return [{"BM": m, "BN": n, "SPLIT": split, "PQ": min(m, 32) if split > 1 else m} for m, n in tiles if split == 1 or n <= 64]
+    settings: list[dict[str, Const]] = [
+        {"BM": m, "BN": n, "SPLIT": split, "PQ": min(m, 32) if split > 1 else m} for m, n in tiles if split == 1 or n <= 64
+    ]
+    tall: dict[str, Const] = {"BM": 64, "BN": 128, "SPLIT": 1, "PQ": 32, "ROWS": 2 * ROWS}  # reads each query half as often
+    return [tall, *settings] if max(keys, values) <= NARROW and not single else settings
 
 
 def list_by_queries(keys: int, values: int, single: bool) -> list[dict[str, Const]]:
     """Return settings of the kernel of dQ alone."""
-    tiles = [(128, 64, 2), (64, 64, 2), (64, 32, 2), (32, 32, 2), (32, 16, 2)]
-    return [{"BM": m, "BN": n, "STAGES": stages} for m, n, stages in (tiles[2:] if single or max(keys, values) > WIDE else tiles)]
+    tiles = [(64, 64), (64, 32), (32, 32), (32, 16)]
+    settings: list[dict[str, Const]] = [{"BM": m, "BN": n, "STAGES": 2} for m, n in tiles]
+    if single or max(keys, values) > WIDE:
+        return settings[1:]
+    tall: dict[str, Const] = {
+        "BM": 128,
+        "BN": 64 if max(keys, values) <= NARROW else 32,
+        "ROWS": 2 * ROWS,
+        "STAGES": 2,
+    }  # reads each key half as often
+    return [tall, *settings]
 
 
 class WarpCacheSettings(CacheSettings):

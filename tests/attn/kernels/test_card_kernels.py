@@ -197,8 +197,10 @@ def test_settings_of_other_kernels_fit_the_card(capability: tuple[int, int], dim
     card, spec = CARDS[capability], Specification("causal", lambda b, h, q, k: q >= k)
     target, key = KernelTarget("sm_80", card), make_capture_key(spec.mask_mod, None)
     for plan in (plan_gradients(make(capability, dim), RequestedGradients(in_order=in_order)) for in_order in (False, True)):
-        assert {"flash_bwd"} <= plan.steps.keys() and all(
-            count_shared_bytes(step.checked) <= card.shared_bytes for step in plan.steps.values()
+        assert (
+            {"flash_bwd", "flash_bwd_dq"} <= plan.steps.keys()
+            and not plan.adds
+            and all(count_shared_bytes(step.checked) <= card.shared_bytes for step in plan.steps.values())
         )
     kinds: tuple[tuple[Kind, tuple[tuple[str, int], ...]], ...] = (("varlen", ()), ("cache", (("CHUNK", 16),)))
     for kind, consts in kinds:
