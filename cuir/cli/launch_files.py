@@ -93,7 +93,7 @@ def _make_value(parameter: KernelParameter) -> str:
         return "tensor_map(torch.randn(128, 128).half(), box=(64, 64), swizzle=128)"
     words = re.findall(r"[a-z]+\d*", text.lower())
     dtype = next((f"torch.{d}" for key, d in DTYPES.items() if any(w.startswith(key) for w in words)), None)
-    if text.endswith(("*", "&")):
+    if re.search(r"[*&]$", text):
         made = "zeros" if "const" not in text or "int" in str(dtype) else "randn"
         extra = f", dtype={dtype}" if dtype and (made == "zeros" and dtype != "torch.float32") else ""
         cast = f".to({dtype})" if made == "randn" and dtype not in (None, "torch.float32") else ""

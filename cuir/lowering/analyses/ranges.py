@@ -13,14 +13,13 @@ The bounds of values that a loop carries are a fixed point: an end that still mo
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, SSAValue
 
-from ...ops import entries
 from ...ops.base import Op
-from ...ops.meaning.intervals import ANYTHING, INF, Interval, add_saturating
+from ...ops.meaning.intervals import ANYTHING, INF, Interval, add_intervals, add_saturating, multiply_intervals
 from ...ops.traits import Traits
 from ...syntax.types import BOOL, I32
 from ..ir import ir_types as types
@@ -222,8 +221,8 @@ def _line_rule(columns: int) -> RangeRule:
         if len(ranges) < len(inputs):
             return None
         slope, *rows = ranges
-        steps = _apply_arithmetic(entries.MULTIPLY, [slope, Range(0, columns - 1)])
-        return _apply_arithmetic(entries.ADD, [rows[0], steps]) if rows else steps
+        steps = _apply_arithmetic(multiply_intervals, [slope, Range(0, columns - 1)])
+        return _apply_arithmetic(add_intervals, [rows[0], steps]) if rows else steps
 
     return rule
 
@@ -241,21 +240,21 @@ def _apply(entry: Op, operands: list[Range]) -> Range:
     if kind.repeats or "max" in (kind.reduction, kind.column_reduction):
         return operands[0]
     if _wraps(kind):
-        return _apply_arithmetic(entry, operands)
+        return _apply_arithmetic(lambda *bounds: _evaluate(entry, bounds), operands)
     least, most = _compute_bounds(entry, operands)
     low, high = _compute_ends(kind, operands)
     return _make_range(least, most, low, high)
 
 
-def _apply_arithmetic(entry: Op, operands: list[Range]) -> Range:
-    """Compute the range of arithmetic that may wrap.
+def _apply_arithmetic(interval: Callable[..., Interval], operands: list[Range]) -> Range:
+    """Compute the range of arithmetic that may wrap. interval: of results, for intervals of operands.
 
     It does not wrap if no operand is near an end, or if the bounds exclude it.
     """
     reaches = any(r.reaches for r in operands)
     if reaches:
         operands = [Range(max(r.least, LEAST), min(r.most, MOST)) for r in operands]
-    least, most = _compute_bounds(entry, operands)
+    least, most = interval(*((r.least, r.most) for r in operands))
     below, above = (least < LEAST, most > MOST) if reaches else (LEAST > least > -INF, MOST < most < INF)
     if below or above:
         return UNBOUNDED
@@ -275,7 +274,11 @@ def _compute_bounds(entry: Op, operands: Sequence[Range]) -> Interval:
     """Return the bounds of an operation's result, as the numbers of mathematics."""
     if entry.traits.magnitude and operands[0].low and operands[0].least <= LEAST:  # -2^31 has no opposite
         return ANYTHING
-    bounds = entry.evaluate.interval(*((r.least, r.most) for r in operands)) if entry.evaluate is not None else None
+    return _evaluate(entry, [(r.least, r.most) for r in operands])
+
+
+def _evaluate(entry: Op, intervals: Sequence[Interval]) -> Interval:
+    bounds = entry.evaluate.interval(*intervals) if entry.evaluate is not None else None
     return ANYTHING if bounds is None else bounds
 
 

@@ -33,7 +33,8 @@ def add_saturating(a: int, b: int) -> int:
     return a if abs(a) >= INF else max(-INF, min(INF, a + b))
 
 
-def _sum(x: Interval, y: Interval) -> Interval:
+def add_intervals(x: Interval, y: Interval) -> Interval:
+    """Return the interval of sums."""
     return add_saturating(x[0], y[0]) if y[0] > -INF else -INF, add_saturating(x[1], y[1]) if y[1] < INF else INF
 
 
@@ -41,7 +42,8 @@ def _negate(x: Interval) -> Interval:
     return -x[1], -x[0]
 
 
-def _product(x: Interval, y: Interval) -> Interval:
+def multiply_intervals(x: Interval, y: Interval) -> Interval:
+    """Return the interval of products."""
     corners = (x[0] * y[0], x[0] * y[1], x[1] * y[0], x[1] * y[1])
     return max(min(corners), -INF), min(max(corners), INF)
 
@@ -102,9 +104,9 @@ def _choice(cond: Interval, x: Interval, y: Interval) -> Interval:
 
 
 INTERVALS: dict[str, Function] = {
-    "+": _sum,
-    "-": lambda x, y: _sum(x, _negate(y)),
-    "*": _product,
+    "+": add_intervals,
+    "-": lambda x, y: add_intervals(x, _negate(y)),
+    "*": multiply_intervals,
     "//": _make_quotient(round_up=False),
     "%": _remainder,
     "cdiv": _make_quotient(round_up=True),
