@@ -122,10 +122,11 @@ class Findings:
         self.diagnostics.append(Diagnostic(code, message, span, told, hint or None))
 
     def add_unwritten(self, who: str, memory: str, span: Span | None) -> None:
-        """Enter a read of memory that nothing has written."""
+        """Enter a read of memory that nothing has written; one of shared memory is doubtful."""
         count = len(self.diagnostics)
         self.add("M401", f"{who} reads {memory} memory that nothing has written", span, "write it first, or wait for the copy that does")
-        self.doubtful += self.diagnostics[count:]
+        if memory == "shared":
+            self.doubtful += self.diagnostics[count:]
 
     def drop_doubtful(self) -> None:
         """Drop findings on which nothing depends."""
