@@ -65,6 +65,8 @@ def markdown(rows: Sequence[Row]) -> str:
         return f"# Models of transformers\n\n{introduction}\n\n    python -m benchmarks.transformers --out FILE\n\n{transformers.table(rows)}\n"
     if "dims" in rows[0]:
         return f"# Head dims\n\n    python -m benchmarks.head_dims --all --out FILE\n\n{head_dims.table(rows)}\n"
+    if "tflops" in rows[0]:
+        return _list_beside_peer(rows)
     columns = ["name", "length", "old / new", "least", "most", "milliseconds"]
     introduction = "Milliseconds of the text before over those now, in turns: the median of all rounds, the least and the most. Above 1 the text now is faster."
     lines = table(columns, [[str(r[c]) for c in columns] for r in rows])
@@ -83,6 +85,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "rates": _tokens,
         "program": _plot_lifted,
         "rule": _quotients,
+        "tflops": _plot_beside_peer,
     }
     of_suites = {"structures": _structures, "newest_peers": _peer_ratios}
     if draw_suite := of_suites.get(rows[0].get("suite", "")):
@@ -206,6 +209,29 @@ def _peer_ratios(rows: Sequence[Row], path: Path) -> None:
     panel.set_xticks(range(len(rows)), names, fontsize=4, rotation=90)
     panel.set_ylabel("peer's time / ours", fontsize=8)
     figure.legend(fontsize=6, loc="outside upper right", ncols=4, frameon=False)
+    save_figure(figure, path)
+
+
+def _take_ours(row: Row) -> float:
+    """Return our TFLOP/s in a row of `benchmarks.sm80`; of several settings, those of the fastest."""
+    return max(float(x) for name, x in row["tflops"].items() if name.startswith("ours"))
+
+
+def _list_beside_peer(rows: Sequence[Row]) -> str:
+    """Return the table of `benchmarks.sm80`: TFLOP/s of ours and of FlashAttention-2."""
+    cells = [[str(r["dim"]), r["mask"], str(r["length"]), f"{_take_ours(r):.0f}", f"{r['tflops']['fa2']:.0f}"] for r in rows]
+    lines = table(["head dim", "mask", "length", "ours", "FlashAttention-2"], cells)
+    introduction = "TFLOP/s of the kernel for sm_80 on an H200, contenders in turns."
+    return "\n".join(["# The kernel for sm_80", "", introduction, "", "    python -m benchmarks.sm80 --out FILE", "", *lines, ""])
+
+
+def _plot_beside_peer(rows: Sequence[Row], path: Path) -> None:
+    """Plot the quotient of our TFLOP/s and FlashAttention-2's for each row."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.2), layout="constrained")
+    panel.plot([_take_ours(r) / r["tflops"]["fa2"] for r in rows], "o", markersize=3)
+    panel.axhline(1.0, linewidth=0.6, color="black")
+    panel.set_xticks(range(len(rows)), [f"d{r['dim']} {r['mask']} {r['length']}" for r in rows], fontsize=5, rotation=90)
+    panel.set_ylabel("ours / FlashAttention-2", fontsize=8)
     save_figure(figure, path)
 
 

@@ -25,6 +25,7 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.phrases import ProgressMessage, count_noun
 from .function_judge import check_function
 from .inputs import FunctionLaunch, find_accumulated
+from .lengths import convert_case
 from .ptx_launches import PtxKernel, compile_lowered
 from .report import Stage
 from .request import Progress
@@ -85,6 +86,8 @@ def check_ptx_case(program: Program, kernel: PtxKernel, spec: AnySpecification, 
     Raises CuirError: V301, V302, V402, and what the machine finds.
     """
     checked = kernel.cuda.checked
+    if isinstance(spec, FunctionSpecification) and isinstance(case, Case):  # lengths that the schedules need
+        case = convert_case(checked, spec, case)
     problem = prepare_launch(program, checked, spec, case, poison=True)
 
     def execute(launched: AnyLaunch) -> None:
