@@ -28,7 +28,7 @@ MARK = 0x5EED0000  # upper half of a pointer that stands for a tensor: experts/t
 
 @dataclass(frozen=True)
 class Case:
-    """What a host program is called with, the tensors that its pointers stand for, and what it must have written."""
+    """Arguments of a host program, the tensors behind its pointers, and the expected results."""
 
     arguments: tuple[int, ...]
     tensors: tuple[torch.Tensor, ...]

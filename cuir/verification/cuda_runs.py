@@ -45,7 +45,7 @@ def collect_calls(made: object, function: Callable[[], object]) -> list[KernelCa
 
 @dataclass(frozen=True)
 class CudaReport:
-    """What was run, and what it showed.
+    """Record of the runs of a kernel, with their findings.
 
     Attributes:
         kernels: Names of the kernels.
@@ -69,12 +69,12 @@ class CudaReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Return whether nothing was found."""
         return not self.findings
 
 
 class RunLedger:
-    """What runs of kernels have shown so far; an interruption keeps it.
+    """Results of the runs so far, which an interruption keeps.
 
     Attributes:
         replay: How a schedule is replayed, in words with `{}` in its place.

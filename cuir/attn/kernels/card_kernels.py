@@ -56,7 +56,7 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
 
 
 class KernelTarget(NamedTuple):
-    """What the kernels of a call are made for.
+    """Architecture and card that the kernels of a call are made for.
 
     Attributes:
         arch: their architecture.

@@ -543,7 +543,7 @@ class Machine:
 
 @dataclass
 class SharedState:
-    """What the machines of one launch share.
+    """State that the machines of one launch share.
 
     fill: the seed of what lies in shared memory before anything is written; zeros if None.
     """

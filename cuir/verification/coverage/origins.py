@@ -28,7 +28,7 @@ NUMBERS, INPUTS, RUN = 0, 1, 2  # the launch alone; also elements of read-only t
 
 
 class _Origin(Flag):
-    """What a value is computed from, besides constants, rows and columns."""
+    """Sources of a value, besides constants, rows and columns."""
 
     CONSTANTS = 0
     LAUNCH = 1  # dims and scalars, units of work, workers, turns

@@ -1,4 +1,4 @@
-"""What the lowering adds to shared memory: its order, its alignment, and the error for more than a CTA has."""
+"""Shared memory behind the arrays: its order, its alignment, and the error for more than a CTA has."""
 
 from __future__ import annotations
 
