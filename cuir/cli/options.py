@@ -83,6 +83,14 @@ HtmlReport = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="write the results as one page, without a network", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object and nothing else on stdout")]
+
+# of commands that compile CUDA
+COMPILING = "Compilation by nvcc"  # panel of the help
+CudaArch = Annotated[str | None, typer.Option("--arch", help="architecture", show_default="sm_90a (Hopper)", rich_help_panel=COMPILING)]
+IncludeFolders = Annotated[
+    list[Path] | None, typer.Option("-I", "--include", metavar="FOLDER", help="a folder of headers", rich_help_panel=COMPILING)
+]
+Macros = Annotated[list[str] | None, typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="a macro", rich_help_panel=COMPILING)]
 Seconds = Annotated[
     float,
     typer.Option(

@@ -11,15 +11,13 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_cuda_or_ptx, complete_python
 from ..live_view import ProgressLine
-from ..options import Json, not_beside, only_with
+from ..options import COMPILING, CudaArch, IncludeFolders, Json, Macros, not_beside, only_with
 from ..output import exit_code, make_styled_text, print_errors, print_json, stderr, stdout
 from ..process_setup import Interrupted, configure_process
 
 if TYPE_CHECKING:
     from ...ptx.launch.kernel_launch import LoadedModule
     from ...verification.cuda_runs import CudaReport
-
-COMPILING = "Compilation by nvcc"  # panel of the help
 
 
 def cuda_check(
@@ -65,15 +63,9 @@ def cuda_check(
         str | None,
         typer.Option("--schedule", metavar="NAME", help="run this one alone: together, first, last or random:SEED", show_default=False),
     ] = None,
-    arch: Annotated[
-        str | None, typer.Option("--arch", help="architecture", show_default="sm_90a (Hopper)", rich_help_panel=COMPILING)
-    ] = None,
-    include: Annotated[
-        list[Path] | None, typer.Option("-I", "--include", metavar="FOLDER", help="a folder of headers", rich_help_panel=COMPILING)
-    ] = None,
-    define: Annotated[
-        list[str] | None, typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="a macro", rich_help_panel=COMPILING)
-    ] = None,
+    arch: CudaArch = None,
+    include: IncludeFolders = None,
+    define: Macros = None,
     instantiate: Annotated[
         str,
         typer.Option(

@@ -11,10 +11,10 @@ import typer
 from ...text.diagnostics import CuirError
 from ..completion import complete_cuda_or_ptx
 from ..live_view import ProgressLine
-from ..options import Json
+from ..options import CudaArch, IncludeFolders, Json, Macros
 from ..output import exit_code
 from ..process_setup import Interrupted, configure_process
-from .cuda_check import COMPILING, print_report
+from .cuda_check import print_report
 
 
 def cuda_run(
@@ -33,15 +33,9 @@ def cuda_run(
         str, typer.Option("--schedule", metavar="NAME", help="order of warps and copies: together, first, last or random:SEED")
     ] = "together",
     memory: Annotated[int, typer.Option("--memory", min=2, metavar="MIB", help="device memory")] = 1024,
-    arch: Annotated[
-        str | None, typer.Option("--arch", help="architecture", show_default="sm_90a (Hopper)", rich_help_panel=COMPILING)
-    ] = None,
-    include: Annotated[
-        list[Path] | None, typer.Option("-I", "--include", metavar="FOLDER", help="a folder of headers", rich_help_panel=COMPILING)
-    ] = None,
-    define: Annotated[
-        list[str] | None, typer.Option("-D", "--define", metavar="NAME[=VALUE]", help="a macro", rich_help_panel=COMPILING)
-    ] = None,
+    arch: CudaArch = None,
+    include: IncludeFolders = None,
+    define: Macros = None,
     as_json: Json = False,
 ) -> int:
     """Run a CUDA program of your own on the CPU, unchanged: each of its launches is checked as `cuda check` does.
