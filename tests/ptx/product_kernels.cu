@@ -72,16 +72,42 @@ extern "C" __global__ void __launch_bounds__(128) one_warp_less(const uint32_t* 
   else { __syncthreads(); asm volatile("bar.sync 1, 64;" ::: "memory"); }
 }
 
-// Each warp writes the rows of A of a warp, its own or the next one's, and meets its lanes alone.
+// Each thread reads what its neighbour overwrites: before a product that all wait for, or behind it.
+template <bool BEFORE> __device__ void reads(const uint32_t* x, float* y) {
+  __shared__ alignas(1024) uint32_t tile[2048];
+  __shared__ float other[128];
+  for (int i = threadIdx.x; i < 2048; i += 128) tile[i] = x[i];
+  other[threadIdx.x] = 1;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  uint64_t d = (((uint64_t)__cvta_generic_to_shared(tile) & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+  float a = 0, b = 0, c = 0, e = 0, read = 0;
+#define READ asm volatile("ld.shared.f32 %0, [%1];" : "=f"(read) : "r"((uint32_t)__cvta_generic_to_shared(other + (threadIdx.x ^ 1))) : "memory")
+  if (BEFORE) READ;
+  PIN;
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  MULTIPLY;
+  asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  PIN;
+  if (!BEFORE) READ;
+  other[threadIdx.x] = 2;
+  y[threadIdx.x] = a + b + c + e + read;
+}
+extern "C" __global__ void __launch_bounds__(128) read_before(const uint32_t* x, float* y) { reads<true>(x, y); }
+extern "C" __global__ void __launch_bounds__(128) read_behind(const uint32_t* x, float* y) { reads<false>(x, y); }
+
+// Each warp writes the rows of A of a warp: its own, the next one's, or that of the first warpgroup if it belongs to the second; it meets its lanes alone.
 template <int SHIFT> __device__ void rows(const uint32_t* x, float* y) {
   __shared__ alignas(1024) uint32_t first[2048];
   __shared__ alignas(1024) uint32_t second[256];
   for (int i = threadIdx.x; i < 256; i += 128) second[i] = x[i];
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
-  for (int i = threadIdx.x % 32; i < 512; i += 32) first[(threadIdx.x / 32 + SHIFT) % 4 * 512 + i] = x[i];
+  if (SHIFT < 4 || threadIdx.x >= 128)
+    for (int i = threadIdx.x % 32; i < 512; i += 32) first[(threadIdx.x / 32 + SHIFT) % 4 * 512 + i] = x[i];
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncwarp();
+  if (threadIdx.x >= 128) return;
   uint64_t form = (1ull << 16) | (64ull << 32) | (1ull << 62);
   uint64_t d = (((uint64_t)__cvta_generic_to_shared(first) & 0x3FFFF) >> 4) | form, f = (((uint64_t)__cvta_generic_to_shared(second) & 0x3FFFF) >> 4) | form;
   float a = 0, b = 0, c = 0, e = 0;
@@ -94,3 +120,4 @@ template <int SHIFT> __device__ void rows(const uint32_t* x, float* y) {
 }
 extern "C" __global__ void __launch_bounds__(128) own_rows(const uint32_t* x, float* y) { rows<0>(x, y); }
 extern "C" __global__ void __launch_bounds__(128) rows_of_others(const uint32_t* x, float* y) { rows<1>(x, y); }
+extern "C" __global__ void __launch_bounds__(256) rows_of_another_warpgroup(const uint32_t* x, float* y) { rows<4>(x, y); }

@@ -91,7 +91,7 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
             registers = [g.spread(f(g))[mine] for f in fragments]
             adds = bool(scale[mine[0]])
             m.products.check_fence(slots, targets if adds else (), sources, place)
-            m.next_tick(place)
+            started = m.next_tick(place)
             read = check_operands(m, slots, places, None if in_registers else first_transposed, place)
 
             def compute(slots: Array = slots, places: list[Array] = places, registers: list[Array] = registers, adds: bool = adds) -> None:
@@ -107,13 +107,15 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
                 for t, value in zip(targets, accumulate(form, product if factor > 0 else -product, old, op.has("satfinite"))):
                     m.set_register(t, slots, value)
 
-            m.products.issue(Product(slots, place, targets, frozenset(sources), compute, read, m.products.commits.get(which, 0)))
+            m.products.issue(Product(slots, place, targets, frozenset(sources), compute, read, m.products.commits.get(which, 0), started))
 
     return issue
 
 
 def check_operands(m: Machine, slots: Array, places: list[Array], first_transposed: bool | None, place: int) -> EngineRead | None:
     """Check what a product reads of shared memory, and record it. A warp needs its 16 rows of A alone, and all of B.
+
+    All threads of the warpgroup start the product together, so what each wrote and fenced before needs no barrier.
 
     first_transposed: of A; None if it lies in registers.
     """
@@ -122,9 +124,9 @@ def check_operands(m: Machine, slots: Array, places: list[Array], first_transpos
     if first_transposed is not None:
         for warp, rows in enumerate(np.split(places[0], 4, axis=1 if first_transposed else 0)):
             m.engines.check(
-                m.shared, slots[32 * warp : 32 * warp + 1], shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1), "read", place
+                m.shared, slots[32 * warp : 32 * warp + 1], shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1), "read", place, slots
             )
-    m.engines.check(m.shared, slots[::32], shadow.find_entries(places[-1].reshape(-1), CHUNK).reshape(-1), "read", place)
+    m.engines.check(m.shared, slots[::32], shadow.find_entries(places[-1].reshape(-1), CHUNK).reshape(-1), "read", place, slots)
     if not m.launch.detect:
         return None
     whole = shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK).reshape(-1)

@@ -119,8 +119,11 @@ class Engines:
         return False
 
     # ---- accesses of engines
-    def check(self, memory: Memory, slots: Array, entries: Array, mode: str, place: int) -> None:
-        """Check what an engine accesses for threads; mode: "read", "write" or "add"."""
+    def check(self, memory: Memory, slots: Array, entries: Array, mode: str, place: int, issuers: Array | None = None) -> None:
+        """Check what an engine accesses for threads; mode: "read", "write" or "add".
+
+        issuers: those that start a product together: it comes behind what each of them did before.
+        """
         m, shadow, slot = self.machine, memory.shadow, int(slots[0])
         if shadow is None or not len(entries):
             return
@@ -140,7 +143,8 @@ class Engines:
             threads, ticks = shadow.writer[entries[written]], ticks[written]
             changes = np.r_[True, (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])]
             for thread, tick in sorted(set(zip(threads[changes].tolist(), ticks[changes].tolist()))):
-                for mine in slots.tolist():
+                own = thread - m.knowledge.first
+                for mine in slots.tolist() if issuers is None or own not in issuers else [own]:
                     if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory.name):
                         report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory.name)
                         break

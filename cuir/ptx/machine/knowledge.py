@@ -8,6 +8,8 @@ learned the same.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 
 Array = np.ndarray
@@ -56,6 +58,7 @@ class Knowledge:
         self.extra: list[Array | None] = [None] * count
         self.has_extra = False
         self.threads: Array | None = None  # of a copy: whose knowledge it is
+        self.products: dict[int, list[tuple[int, int]]] = {}  # by warpgroup: when products started, and when they were waited for
 
     def is_known(self, slot: int, event: Event) -> bool:
         """Return whether a thread (by its slot) knows an event of another one."""
@@ -66,6 +69,22 @@ class Knowledge:
             return True
         clock = self.extra[slot]
         return clock is not None and bool(tick <= clock[thread])
+
+    def note_product(self, warpgroup: int, started: int, over: int) -> None:
+        """Note that threads have waited for a product of their warpgroup, which started when all of them had come to it."""
+        self.products.setdefault(warpgroup, []).append((started, over))
+
+    def is_read_over(self, slot: int, event: Event) -> bool:
+        """Return whether a thread, by its slot, knows a read to be over: by a product that the reader's warpgroup started behind it."""
+        thread, tick = event
+        cta, local = divmod(thread - self.first, self.width)
+        products = self.products.get(cta * (self.width // 128 + 1) + local // 128, [])
+        behind = bisect_right(products, (tick, self.total))
+        if behind == len(products):
+            return False
+        over = products[behind][1]
+        mates = range(thread - local % 128, thread - local % 128 + 128)
+        return slot + self.first in mates or any(self.is_known(slot, (mate, over)) for mate in mates)
 
     def find_unlearned(self, slots: Array, threads: Array, ticks: Array) -> Array:
         """Return the numbers of the events that threads, by their slots, have not learned by a clock."""

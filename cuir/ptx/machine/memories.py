@@ -103,8 +103,10 @@ class Shadow:
         """Report old accesses (entry, thread, tick) that the lanes' threads do not know."""
         known = self.get_knowledge()
         for lane, (entry, thread, tick) in zip(lanes.tolist(), found):
-            slot = int(slots[lane])
-            if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, (thread, tick))):
+            slot, event = int(slots[lane]), (thread, tick)
+            if mode == "read" and known.products and known.is_read_over(slot, event):
+                continue
+            if tick >= IN_FLIGHT or not (thread == slot + known.first or known.is_known(slot, event)):
                 report(Meeting(lane, entry << self.shift, thread, tick, mode, strong))
 
     def check_write(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:

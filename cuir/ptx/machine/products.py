@@ -22,6 +22,7 @@ class Product:
         results, operands: Registers that it writes, and that it reads.
         compute: Function that computes it and keeps its results; None once it has.
         group: Number of its group among those of its warpgroup.
+        started: Tick at which all its threads had come to it.
     """
 
     slots: Array
@@ -31,6 +32,7 @@ class Product:
     compute: Callable[[], None] | None
     read: EngineRead | None
     group: int
+    started: int
     held: frozenset[int] = field(default_factory=frozenset)
 
 
@@ -157,6 +159,7 @@ class Products:
                 over.append(p)
         self._compute(over)
         for p in over:
+            m.knowledge.note_product(self.find_group(p.slots), p.started, tick)
             if p.read is not None:
                 p.read.over = tick
         self.flying = [p for p in self.flying if p not in over]

@@ -26,10 +26,10 @@ def compiled() -> LoadedModule:
     return load(SOURCE, arch="sm_90a")
 
 
-def run_twice(name: str, schedule: str) -> tuple[Report, torch.Tensor, torch.Tensor]:
+def run_twice(name: str, schedule: str, threads: int = 128) -> tuple[Report, torch.Tensor, torch.Tensor]:
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0)).half()
     y = torch.zeros(128)
-    return compiled()[name](1, 128, x.view(torch.int32), y, schedule=schedule, raises=False), x, y
+    return compiled()[name](1, threads, x.view(torch.int32), y, schedule=schedule, raises=False), x, y
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -64,10 +64,21 @@ def test_a_missing_piece_is_found(name: str, code: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_warp_needs_its_own_rows_of_the_first_matrix_alone(schedule: str) -> None:
-    assert not run_twice("own_rows", schedule)[0].findings
-    findings = run_twice("rows_of_others", schedule)[0].findings
-    assert [d.code for d in findings] == ["R401"] and "wgmma" in findings[0].message
+def test_a_product_comes_behind_what_its_warpgroup_wrote_and_fenced(schedule: str) -> None:
+    for name in ("own_rows", "rows_of_others"):
+        assert not run_twice(name, schedule)[0].findings
+
+
+def test_a_product_needs_a_barrier_behind_writes_of_another_warpgroup() -> None:
+    findings = run_twice("rows_of_another_warpgroup", "last", 256)[0].findings
+    assert {d.code for d in findings} == {"R401"} and any("wgmma" in d.message for d in findings)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_reads_before_a_product_are_over_with_it(schedule: str) -> None:
+    assert not run_twice("read_before", schedule)[0].findings
+    findings = run_twice("read_behind", schedule)[0].findings
+    assert {d.code for d in findings} == {"R401"} and all("the read by" in d.message for d in findings)
 
 
 def test_a_late_product_leaves_its_registers_as_they_were() -> None:
