@@ -58,6 +58,25 @@ def test_the_ir_between_any_two_passes_gives_the_same_text(name: str, tmp_path: 
         assert all(getattr(text, name) == getattr(cuda, name) for name in same)
 
 
+@pytest.mark.parametrize("name", ["flash_fwd_varlen_sm90.flash_fwd_varlen", "flash_fwd_varlen_f32.flash_fwd_varlen"])
+def test_lowering_the_longest_kernels_takes_few_calls(name: str) -> None:
+    """3.5 million calls are a third of a second on a quiet machine; seconds would depend on what else runs on it."""
+    checked, calls = corpus_kernel(name), 0
+    lower(checked)  # fills what the process keeps
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        lower(checked)
+    finally:
+        sys.setprofile(before)
+    assert 500_000 < calls < 3_500_000, calls
+
+
 def test_errors_of_an_ir_file_are_at_the_lines_of_the_program(tmp_path: Path) -> None:
     head = HEAD.replace("named_barrier(1)", "named_barrier(1, stages=15)")
     checked = kernel("turn[n % 15].sync()\nstore(s[0], zeros(f16, [64, 64]))\nfence_async()\nstore_wait()", head)

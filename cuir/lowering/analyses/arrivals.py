@@ -15,31 +15,25 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_walk import every, is_inlined
 from .fixed_point import Forward
-from .memory import Array, Memory, iterate_accesses, iterate_evaluated
+from .memory import Memory, iterate_accesses, iterate_evaluated
 
 
-def find_fenced_arrivals(role: ops.Role) -> frozenset[Operation]:
+def find_fenced_arrivals(role: ops.Role, memory: Memory | None = None) -> frozenset[Operation]:
     """Return the arrivals that need a proxy fence: an unfenced read may precede them on some path."""
-    arrivals = _Arrivals(role)
-    if arrivals.refilled:
+    kernel = role.parent_op()
+    assert isinstance(kernel, ops.Kernel)
+    arrivals = _Arrivals(memory or Memory(kernel))
+    if arrivals.memory.refilled:
         arrivals.run(role.body.block, False)
     return frozenset(arrivals.unfenced_arrivals)
 
 
 class _Arrivals(Forward[bool]):
-    """Flow of unfenced reads through a role: arrays that engines refill, arrivals that need a fence."""
+    """Flow of unfenced reads through a role: whether there are any, and the arrivals that need a fence."""
 
-    def __init__(self, role: ops.Role):
+    def __init__(self, memory: Memory):
         super().__init__()
-        kernel = role.parent_op()
-        assert isinstance(kernel, ops.Kernel)
-        self.memory = Memory(kernel)
-        self.refilled: frozenset[Array] = frozenset(
-            self.memory.of(a.place)
-            for op in every(kernel)
-            for a in iterate_accesses(op)
-            if isinstance(a.array, ops.Shared) and a.writes and a.access.proxy == "async"
-        )
+        self.memory = memory
         self.unfenced_arrivals: set[Operation] = set()
 
     def join(self, a: bool, b: bool) -> bool:
@@ -61,7 +55,10 @@ class _Arrivals(Forward[bool]):
 
     def _reads(self, op: Operation) -> bool:
         return any(
-            isinstance(a.array, ops.Shared) and not a.writes and a.access.proxy == "generic" and self.memory.of(a.place) in self.refilled
+            isinstance(a.array, ops.Shared)
+            and not a.writes
+            and a.access.proxy == "generic"
+            and self.memory.of(a.place) in self.memory.refilled
             for a in iterate_accesses(op)
         )
 

@@ -86,8 +86,10 @@ def find_peak(role: ops.Role, liveness: Liveness, threads: int) -> tuple[int, Op
     The place is the first operation after which they do.
     """
     most: tuple[int, Operation | None] = (0, None)
+    registers = dict[SSAValue, int]()  # of a value, which is live after many operations
     for op in every(role):
-        live = liveness.after.get(op, frozenset()) | {r for r in op.results if is_stored(r)}
-        if (count := count_registers(live, threads)) > most[0]:
+        live = liveness.after.get(op, frozenset()).union(r for r in op.results if is_stored(r))
+        registers |= {v: count_registers([v], threads) for v in live if v not in registers}
+        if (count := sum(map(registers.__getitem__, live))) > most[0]:
             most = count, op
     return most

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.traits import Pure
@@ -66,9 +67,13 @@ def iterate_evaluated(op: Operation) -> Iterator[Operation]:
 
 
 class Memory:
-    """Declarations of a kernel that share bytes of shared memory."""
+    """Declarations of a kernel that share bytes of shared memory, and how the kernel accesses arrays.
+
+    It stays valid as long as nobody adds accesses.
+    """
 
     def __init__(self, kernel: ops.Kernel):
+        self.kernel = kernel
         self._first: dict[Array, Array] = {}
         arrays = sorted((op for op in kernel.body.block.ops if isinstance(op, ops.Shared)), key=lambda a: a.offset.data)
         first, end = None, 0
@@ -82,6 +87,22 @@ class Memory:
         """Return the array of a place; arrays that share bytes are represented by the first one declared."""
         array = array_of(place)
         return self._first.get(array, array)
+
+    @cached_property
+    def modes(self) -> dict[Array, frozenset[str]]:
+        """The access modes of each array and tensor, out of "read", "write" and "add"."""
+        modes: dict[Array, set[str]] = {}
+        for op in every(self.kernel):
+            for a in iterate_accesses(op):
+                assert isinstance(op, ops.Perform)
+                modes.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
+        return {array: frozenset(m) for array, m in modes.items()}
+
+    @cached_property
+    def refilled(self) -> frozenset[Array]:
+        """The shared arrays that an engine writes."""
+        accesses = (a for op in every(self.kernel) for a in iterate_accesses(op))
+        return frozenset(self.of(a.place) for a in accesses if isinstance(a.array, ops.Shared) and a.writes and a.access.proxy == "async")
 
 
 def _count_bytes(array: ops.Shared) -> int:
@@ -131,22 +152,11 @@ def _is_never_written(place: SSAValue) -> bool:
     return isinstance(tensor, ops.Tensor) and tensor.written is None and isinstance(tensor.result.type, TensorT)
 
 
-def collect_modes(kernel: ops.Kernel) -> dict[Array, frozenset[str]]:
-    """Return the access modes of each array and tensor, out of "read", "write" and "add"."""
-    modes: dict[Array, set[str]] = {}
-    for op in every(kernel):
-        for a in iterate_accesses(op):
-            assert isinstance(op, ops.Perform)
-            modes.setdefault(a.array, set()).add("add" if a.writes and op.const("add") else a.access.mode)
-    return {array: frozenset(m) for array, m in modes.items()}
-
-
 __all__ = [
     "Accessed",
     "Array",
     "Memory",
     "array_of",
-    "collect_modes",
     "find_memory_effect",
     "is_memory_effect_free",
     "is_speculatable",

@@ -74,7 +74,7 @@ class Ranges:
 
     def __getitem__(self, value: SSAValue) -> Range:
         """Return the range of a value; UNBOUNDED for values that are no i32, or of code that does not run."""
-        known = self._flow.facts.get(value)
+        known = self._flow.facts.get(value) if _is_i32(value) else UNBOUNDED
         if known is None:
             self._flow.reach([value], self._describe, _is_carried)
             known = self._flow.solve().get(value, UNBOUNDED)

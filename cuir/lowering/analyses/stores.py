@@ -13,18 +13,18 @@ from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TileT
 from ..ir.ir_walk import every
 from .alignment import is_multiple
-from .memory import Accessed, Array, Memory, array_of, collect_modes, iterate_accesses
+from .memory import Accessed, Array, Memory, array_of, iterate_accesses
 from .uniformity import is_uniform_in_worker
 
 ROWS = 64  # of a warpgroup's accumulator; each warp holds 16
 
 
-def stores_by_warps(role: ops.Role) -> bool:
+def stores_by_warps(role: ops.Role, memory: Memory | None = None) -> bool:
     """Return whether each warp may store the 16 rows that it wrote itself."""
-    return find_warp_rows(role) is not None
+    return find_warp_rows(role, memory) is not None
 
 
-def find_warp_rows(role: ops.Role) -> ops.Shared | None:
+def find_warp_rows(role: ops.Role, memory: Memory | None = None) -> ops.Shared | None:
     """Return the array whose rows each warp stores for itself, None if there is none.
 
     All asynchronous stores of the worker are of one view, and all writes to this array's memory are accumulator rows,
@@ -41,7 +41,8 @@ def find_warp_rows(role: ops.Role) -> ops.Shared | None:
     view = bulk_stores[0].arg("shared")
     array, t = array_of(view), view.type
     assert isinstance(array, ops.Shared) and isinstance(t, SharedT)
-    modes_by_array, tensors = collect_modes(kernel), {array_of(op.arg("box")) for op in bulk_stores}
+    memory = memory or Memory(kernel)
+    modes_by_array, tensors = memory.modes, {array_of(op.arg("box")) for op in bulk_stores}
     other_places = [a.place for op in operations if op not in bulk_stores for a in iterate_accesses(op) if a.array in tensors]
     if any(len(modes_by_array[t]) > 1 for t in tensors) or not all(map(_has_fixed_warps, other_places)):
         return None  # another warp may have read, or stored, what a warp's bulk store overwrites
@@ -49,7 +50,6 @@ def find_warp_rows(role: ops.Role) -> ops.Shared | None:
         return None
     if not all(_is_same(op.arg("shared"), view) and _has_fixed_warps(op.arg("box")) for op in bulk_stores):
         return None
-    memory = Memory(kernel)
     written = [
         (op, a.place)
         for op in operations
@@ -62,7 +62,7 @@ def find_warp_rows(role: ops.Role) -> ops.Shared | None:
     return array
 
 
-def arrays_by_warp(role: ops.Role) -> frozenset[Array]:
+def arrays_by_warp(role: ops.Role, memory: Memory | None = None) -> frozenset[Array]:
     """Return the arrays of which each warp of a warpgroup accesses its own 16 of 64 rows alone.
 
     The warpgroup only writes accumulator rows there, and reads left operands of products, 64 rows from a multiple of 64
@@ -72,7 +72,7 @@ def arrays_by_warp(role: ops.Role) -> frozenset[Array]:
     assert isinstance(kernel, ops.Kernel)
     if role.threads.data != 128:
         return frozenset()
-    memory, is_by_rows, shared = Memory(kernel), dict[Array, bool](), dict[Array, set[Array]]()
+    memory, is_by_rows, shared = memory or Memory(kernel), dict[Array, bool](), dict[Array, set[Array]]()
     for op in every(role):
         for a in iterate_accesses(op):
             if isinstance(a.array, ops.Shared):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
@@ -58,21 +58,19 @@ class Variables:
     def _iterate_definitions(self, block: Block) -> Iterator[tuple[SSAValue, frozenset[SSAValue]]]:
         for argument in block.args:
             if is_stored(argument):
-                yield argument, self._collect_live(self.liveness.at_start, self.flight.at_start, self.read.at_start, block) - {argument}
+                yield argument, self._collect_live(self.liveness.at_start, self.flight.at_start, self.read.at_start, block)
         for op in block.ops:
             for region in op.regions:
                 yield from self._iterate_definitions(region.block)
             for result in op.results:
                 if is_stored(result):
-                    yield (
-                        result,
-                        self._collect_live(self.liveness.after, self.flight.after, self.read.after, op) - _collect_same_registers(result),
-                    )
+                    live = self._collect_live(self.liveness.after, self.flight.after, self.read.after, op)
+                    yield result, live - _collect_same_registers(result) if _is_wait(op) else live
 
     def _collect_live(
         self, live: Mapping[K, frozenset[SSAValue]], written: Mapping[K, Ages], read: Mapping[K, Ages], key: K
     ) -> frozenset[SSAValue]:
-        return live[key] | written[key].keys() | read[key].keys()
+        return live[key].union(written[key], read[key]) if written[key] or read[key] else live[key]
 
     # ---- union
     def _find_root(self, value: SSAValue) -> SSAValue:
@@ -151,10 +149,14 @@ def _iterate_tied(op: Operation) -> Iterator[tuple[SSAValue, SSAValue]]:
 def _collect_same_registers(value: SSAValue) -> set[SSAValue]:
     """Return a value and the tiles before the waits that it passed through, which share its registers."""
     tiles = {value}
-    while isinstance(op := value.owner, ops.Perform) and op.entry.effects.drains:
+    while _is_wait(op := value.owner):
         value = op.arguments[value.index]  # type: ignore[attr-defined]
         tiles.add(value)
     return tiles
+
+
+def _is_wait(op: object) -> TypeGuard[ops.Perform]:
+    return isinstance(op, ops.Perform) and op.entry.effects.drains is not None
 
 
 def _are_defined_together(x: SSAValue, y: SSAValue) -> bool:

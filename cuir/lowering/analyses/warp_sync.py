@@ -59,11 +59,19 @@ class WarpSyncs:
         return WarpSyncs(before, inside, warps - before, (self.elided | other.elided) - met, (self.untouched | other.untouched) - met)
 
 
-def find_warp_syncs(role: ops.Role) -> WarpSyncs:
-    """Return the points at which the lanes of a role meet, as it is printed with inlined values."""
-    flow = _WarpSyncs(role)
+NOWHERE = WarpSyncs()
+
+
+def find_warp_syncs(role: ops.Role, memory: Memory | None = None) -> WarpSyncs:
+    """Return the points at which the lanes of a role meet, as it is printed with inlined values.
+
+    `memory`: that of the role's kernel, if it is at hand.
+    """
+    kernel = role.parent_op()
+    assert isinstance(kernel, ops.Kernel)
+    flow = _WarpSyncs(role, memory or Memory(kernel))
     flow.run(role.body.block, _Touched())
-    return reduce(or_, flow.joins.values(), WarpSyncs())
+    return reduce(or_, (syncs for syncs in flow.joins.values() if syncs is not NOWHERE), NOWHERE)
 
 
 @dataclass(frozen=True)
@@ -96,19 +104,21 @@ class _Touched:
         return _Touched(self.written - arrays, self.read - arrays, frozenset((a, dims) for a, dims in self.stable if a not in arrays))
 
 
+_UNTOUCHED = _Touched()
+
+
 class _WarpSyncs(Forward[_Touched]):
     """The accesses since lanes last met, at each point of a role.
 
     `joins`: the points at which they meet, by operation.
     """
 
-    def __init__(self, role: ops.Role):
+    def __init__(self, role: ops.Role, memory: Memory):
         super().__init__()
         self.joins: dict[Operation, WarpSyncs] = {}
-        kernel = role.parent_op()
-        assert isinstance(kernel, ops.Kernel)
-        self.memory, self.rows = Memory(kernel), role.threads.data // 2
-        self.warp_rows, self.by_warps = find_warp_rows(role), arrays_by_warp(role)
+        self.memory, self.rows = memory, role.threads.data // 2
+        self.warp_rows, self.by_warps = find_warp_rows(role, memory), arrays_by_warp(role, memory)
+        self._touched: dict[Operation, _Touched] = {}  # loops are visited more than once
         self.ignored = self.warp_rows is not None and self._is_only_stored(role, self.warp_rows)
 
     def _is_only_stored(self, role: ops.Role, rows: Array) -> bool:
@@ -140,7 +150,10 @@ class _WarpSyncs(Forward[_Touched]):
     def transfer(self, op: Operation, state: _Touched) -> _Touched:
         """Return the accesses after an operation, and record whether lanes meet there."""
         if isinstance(op, ops.At) or (len(op.results) == 1 and is_inlined(op.results[0])):
-            self.joins[op] = WarpSyncs()  # evaluated in its readers
+            self.joins[op] = NOWHERE  # evaluated in its readers
+            return state
+        if not isinstance(op, (ops.Perform, TakeColumns)) and self._collect_touched(op) == _UNTOUCHED:
+            self.joins[op] = NOWHERE
             return state
         after, self.joins[op] = self._visit_effects(op, state)
         written, read, in_flight, copied = after.written, after.read, state.in_flight, state.copied
@@ -182,6 +195,11 @@ class _WarpSyncs(Forward[_Touched]):
         return op.kind.joins_worker
 
     def _collect_touched(self, op: Operation) -> _Touched:
+        if op not in self._touched:
+            self._touched[op] = self._compute_touched(op)
+        return self._touched[op]
+
+    def _compute_touched(self, op: Operation) -> _Touched:
         written, read, stable = set(), set(), set()
         for part in iterate_evaluated(op):
             for a in iterate_accesses(part):

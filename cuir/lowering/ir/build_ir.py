@@ -25,7 +25,7 @@ from ...ops.expressions import operator, subscript, traits
 from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
 from ...syntax.nodes import Attribute as Member
-from ...syntax.types import BOOL, F32, I32, BarrierType, GlobalView, Scalar, SharedView, TileType, Void
+from ...syntax.types import BOOL, F32, I32, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Void
 from ...syntax.walk import IdentityKey, count_assignments
 from ...text.source import Span
 from . import ir_types as types
@@ -67,6 +67,13 @@ class _Builder:
 
     def __init__(self, block: Block, places: dict[Key, Span], values: dict[IdentityKey, SSAValue], span: Span | None = None):
         self.block, self.places, self.values, self.span = block, places, values, span
+        self._constants: dict[tuple[str, str], SSAValue] = {}  # by text and dtype, of this block and those around it
+
+    def make_inner(self, block: Block) -> _Builder:
+        """Return a builder of a block that will stand inside of an operation at this place."""
+        inner = _Builder(block, self.places, self.values, self.span)
+        inner._constants = dict(self._constants)
+        return inner
 
     @property
     def span(self) -> Span | None:
@@ -87,6 +94,13 @@ class _Builder:
         if hint:
             op.results[0].name_hint = _hint(hint)
         return op.results[0]
+
+    def add_constant(self, value: int | float | bool, dtype: DType) -> SSAValue:
+        """Return a constant, which is made once for this block and those inside it."""
+        key = repr(value), dtype.name  # 0.0 is not -0.0
+        if key not in self._constants:
+            self._constants[key] = self.add(ops.constant(value, dtype))
+        return self._constants[key]
 
     def put(self, op: Operation) -> Operation:
         if self._location is not None:
@@ -294,7 +308,7 @@ class _Body:
         return start, stop, step
 
     def _make_inner(self, block: Block) -> _Body:
-        return _Body(self.checked, _Builder(block, self.to.places, self.to.values, self.to.span), self.env, self.waits)
+        return _Body(self.checked, self.to.make_inner(block), self.env, self.waits)
 
     def _rebind(self, names: Sequence[str], values: Sequence[SSAValue]) -> None:
         for name, value in zip(names, values, strict=True):
@@ -303,8 +317,7 @@ class _Body:
 
     # ---- expressions
     def _add_constant(self, value: int | float | bool) -> SSAValue:
-        dtype = BOOL if isinstance(value, bool) else I32 if isinstance(value, int) else F32
-        return self.to.add(ops.constant(value, dtype))
+        return self.to.add_constant(value, BOOL if isinstance(value, bool) else I32 if isinstance(value, int) else F32)
 
     def value(self, expr: Expr) -> SSAValue:
         """Build the operations of an expression, and return its value."""
@@ -315,9 +328,9 @@ class _Body:
         t = self.checked.type_of(expr)
         if isinstance(expr, Literal):
             assert isinstance(t, Scalar)
-            return self.to.add(ops.constant(expr.value, t.dtype))
+            return self.to.add_constant(expr.value, t.dtype)
         if isinstance(expr, Name):
-            return self.to.add(ops.constant(float("inf"), F32)) if expr.id == "inf" else self.env[expr.id]
+            return self._add_constant(float("inf")) if expr.id == "inf" else self.env[expr.id]
         if isinstance(t, (SharedView, GlobalView, BarrierType)):
             return self.place(expr)
         if (operator_call := operator(expr)) is not None:
@@ -330,7 +343,7 @@ class _Body:
     def _build_operator(self, entry: Op, operands: tuple[Expr, ...], expr: Expr) -> SSAValue:
         kind = entry.traits
         if kind.linear == NEGATIVE and operands[0] == Name("inf"):
-            return self.to.add(ops.constant(float("-inf"), F32))
+            return self._add_constant(float("-inf"))
         if kind.lazy and not all(_is_speculatable(self.checked, x) for x in operands[1:]):
             if kind.chooses:
                 return self._build_lazy(*operands)
@@ -443,17 +456,19 @@ def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
             worklist += [op.start, op.stop]
         elif isinstance(op, ops.At) and isinstance(op.array.type, types.TensorT):
             worklist += op.starts
+    outside = {result for op in operations(kernel.body.block) for result in op.results}
     visited = set[SSAValue]()
     while worklist:
         value = worklist.pop()
         if value not in visited:
             visited.add(value)
-            worklist += _list_inputs(value)
+            if value not in outside:
+                worklist += _list_inputs(value)
     return [op for op in parameters if op.result in visited]
 
 
 def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:
-    """Return the values from which a role computes one; none of those outside of roles."""
+    """Return the values from which a role computes one."""
     op = value.owner
     if isinstance(op, Block):
         loop = op.parent_op()
@@ -463,8 +478,6 @@ def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:
             return (loop.start, loop.stop) if isinstance(loop, ops.For) else ()
         i = loop.inner.index(value)
         return loop.carried[i], last(loop.body).values[i]
-    if isinstance(op.parent_op(), ops.Kernel):
-        return ()
     if isinstance(op, ops.Loop):
         i = op.results.index(value)
         return op.carried[i], last(op.body).values[i]

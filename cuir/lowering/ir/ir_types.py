@@ -16,9 +16,10 @@ from xdsl.printer import Printer
 
 from ...syntax.types import DTYPES, BarrierType, DType, GlobalView, Scalar, SharedView, TileType, Type
 from ..layouts.tile_layouts import LAYOUTS, TileLayout, natural_layout
+from .tile_operation import WithoutVirtualSubclasses
 
 
-class _OfDType(ParametrizedAttribute, TypeAttribute):
+class _OfDType(ParametrizedAttribute, TypeAttribute, metaclass=WithoutVirtualSubclasses):
     """A type whose first parameter is a dtype."""
 
     dtype: StringAttr

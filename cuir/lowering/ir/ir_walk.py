@@ -91,9 +91,9 @@ def unmark(op: Operation) -> None:
 
 def is_inlined(value: SSAValue) -> bool:
     """Return whether a value is computed in its readers, without registers of its own."""
-    if not isinstance(value, OpResult):
+    if type(value) is not OpResult:  # a hot path, and `isinstance` is slow to return False
         return False
-    op = value.op  # a hot path, and `isinstance` is slow to return False
+    op = value.op
     return MARK in op.attributes or type(op) in PLACELESS
 
 

@@ -31,12 +31,11 @@ def _number_block(block: Block, available: dict[Key, Operation]) -> None:
         key = value_key(op)
         if key is None:
             continue
-        if key in available:
+        equal = available.setdefault(key, op)  # a key is hashed once
+        if equal is not op:
             if isinstance(op, ops.Apply) and op.exact is not None:  # one of the two feeds a decision
-                available[key].properties["exact"] = op.exact
-            replace(op, available[key].results)
-        else:
-            available[key] = op
+                equal.properties["exact"] = op.exact
+            replace(op, equal.results)
 
 
 def _select_constants(available: dict[Key, Operation]) -> dict[Key, Operation]:

@@ -1,6 +1,6 @@
-"""Remove operations without an effect whose results are unread, and values carried for nothing.
+"""Remove operations without an effect whose results are unread.
 
-The pass also removes values that a loop carries or a branch yields if no operation reads them.
+Values that a loop carries or a branch yields for nothing go, too.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Hoist values that depend on the work item alone to the warp that hands out work items by a queue.
 
-A warp without other work computes the values that depend only on the unit of work, and broadcasts them through a queue
-in shared memory. Without such a warp, the pass hoists nothing.
+A warp without other work broadcasts the values through a queue in shared memory; without such a warp, none are hoisted.
 
-A value is hoisted if some role computes it for every work item, and if it takes more than a few cheap operations. A
-hoisted value depends on nothing that a role does. One that also depends on the worker is broadcast once for each.
-Without a spare warp, a warp of the first role hands out dynamic work items. The queue is made only where it is
-profitable. On a GPU without mbarriers there is none: dynamic work items are CTAs, which the hardware hands out.
-
-The body of a queue: the code of the warp that hands out work items, from value numbers.
+A value is hoisted if some role computes it for every work item, by more than a few cheap operations, from nothing that
+a role does. One that also depends on the worker is broadcast once for each. Without a spare warp, a warp of the first
+role hands out dynamic work items. The queue is made only where it is profitable. On a GPU without mbarriers there is
+none: dynamic work items are CTAs, which the hardware hands out.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.value_numbers import DIVISION, LOAD, Number, Numbers, find_element
 from ..ir import machine_ops as machine
 from ..ir import ops
-from ..ir.ir_types import dtype_of, is_scalar, scalar
+from ..ir.ir_types import dtype_of, scalar
 from ..ir.ir_walk import every, last, operations
 
 
@@ -405,9 +402,6 @@ def _read_words(numbers: Numbers, readers: Sequence[_Reader], words: Mapping[int
             if hint:
                 names.setdefault(number, hint)
         loop.properties["words"] = ops.words_attribute([r.word for r in readings])
-        steering = set() if runs_on_one_lane(reader.role) else _collect_uniform(reader.role)
-        uniform = [ops.Word(w.index, w.copies, argument in steering) for w, argument in loop.reads]
-        loop.properties["words"] = ops.words_attribute(uniform)
         _sweep(reader.role)
     return names
 
@@ -416,25 +410,6 @@ def _iterate_results(loop: ops.ForUnits) -> Iterator[SSAValue]:
     """Yield the results inside a loop, in the order of the text."""
     for op in every(loop):
         yield from op.results
-
-
-def _collect_uniform(role: ops.Role) -> set[SSAValue]:
-    """Return the scalars on which branches, loops and descriptors of products depend."""
-    needed: set[SSAValue] = set()
-    worklist: list[SSAValue] = []
-    for op in every(role):
-        if isinstance(op, ops.If):
-            worklist.append(op.condition)
-        elif isinstance(op, ops.For):
-            worklist += [op.start, op.stop]
-        elif isinstance(op, ops.Perform) and op.entry.family == "compute" and op.entry.effects.group:
-            worklist += [v for a in op.arguments if isinstance(a.owner, ops.At) for v in a.owner.starts]
-    while worklist:
-        value = worklist.pop()
-        if value not in needed:
-            needed.add(value)
-            worklist += [v for v in _iterate_operands(value) if is_scalar(v)]
-    return needed
 
 
 def _sweep(role: ops.Role) -> None:

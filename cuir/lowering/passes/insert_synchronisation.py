@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import BoolAttr, DictionaryAttr
 from xdsl.ir import Operation
 
 from ..analyses.arrivals import awaits_all_signals, find_fenced_arrivals
-from ..analyses.memory import iterate_accesses, iterate_evaluated
+from ..analyses.memory import Memory, iterate_accesses, iterate_evaluated
 from ..analyses.stores import stores_by_warps
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.warp_sync import COPIES, find_warp_syncs, is_scalar_store
@@ -43,16 +43,17 @@ SYNCHRONISES = True  # validation follows the order of lanes from here on
 
 def run(kernel: ops.Kernel) -> None:
     """Insert the synchronisation of each role, and of the cluster."""
+    memory = Memory(kernel)
     for role in kernel.roles:
-        _insert_into_role(role)
+        _insert_into_role(role, memory)
     if kernel.cluster.data > 1:
         end = kernel.body.block.last_op
         assert end is not None
         before(end, cluster_sync(ALL_AWAITED if awaits_all_signals(kernel) else ""))
 
 
-def _insert_into_role(role: ops.Role) -> None:
-    syncs, fenced, by_warps = find_warp_syncs(role), find_fenced_arrivals(role), stores_by_warps(role)
+def _insert_into_role(role: ops.Role, memory: Memory) -> None:
+    syncs, fenced, by_warps = find_warp_syncs(role, memory), find_fenced_arrivals(role, memory), stores_by_warps(role, memory)
     one_lane = runs_on_one_lane(role)
 
     def make_join(op: Operation) -> Join:

@@ -32,6 +32,7 @@ from . import (
     limit_columns,
     load_fp8_as_f16,
     load_mask_words,
+    mark_uniform_words,
     materialise_affine_products,
     multiply_by_inverses,
     peel_ragged_mask,
@@ -81,6 +82,7 @@ CLEAN = (
 )
 PASSES: tuple[Pass, ...] = (
     *CLEAN,
+    Pass(hoist_work_item_values, "compute values of a unit of work once per CTA"),
     *CLEAN,
     Pass(carry_ring_indices, "carry the stage and parity of a ring of buffers through loops instead of dividing counters"),
     Pass(branch_on_warp_votes, "turn selects (`where`) by a warp's vote into branches of the warp"),
@@ -94,7 +96,7 @@ PASSES: tuple[Pass, ...] = (
     *CLEAN,
     Pass(elide_zero_accumulators, "begin products without writing zeros to their accumulators"),
     Pass(defer_row_sums, "keep row sums as partial sums while a loop adds to them"),
-    Pass(hoist_work_item_values, "compute once per CTA the values that depend only on the unit of work"),
+    Pass(mark_uniform_words, "mark values of a unit of work that steer a role"),
     Pass(hoist_loads_above_waits, "move loads above the waits that precede them"),
     *CLEAN,
     Pass(multiply_by_inverses, "replace division by a launch constant with multiplication by its inverse"),

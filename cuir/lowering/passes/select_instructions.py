@@ -1,6 +1,6 @@
-"""Select how the target does each load, store, product and loop, and record the way with the property that decides it.
+"""Select how the target does each load, store, product and loop.
 
-The first way that fits is recorded with its reason: the target's ways come first, then those of all targets.
+The first way that fits is recorded with its reason, the target's own before those of all targets.
 
 Printers look up the code of the name that the attribute `selected` holds.
 """

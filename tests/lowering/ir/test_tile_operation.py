@@ -7,6 +7,7 @@ from abc import ABCMeta
 from xdsl.ir import Operation
 
 from cuir.lowering.ir import exchanges, machine_ops, machine_tiles, ops, row_parts, synchronisation
+from cuir.lowering.ir.ir_types import ElementT, ScalarT, SharedT, TensorT, TileT
 from cuir.lowering.ir.tile_operation import TileOperation
 from cuir.syntax.types import I32
 
@@ -14,8 +15,9 @@ MODULES = (ops, exchanges, machine_ops, machine_tiles, row_parts, synchronisatio
 
 
 def test_operations_ask_no_registry_of_virtual_subclasses() -> None:
-    classes = [c for module in MODULES for c in module.OPERATIONS]
-    assert len(classes) > 30 and all(issubclass(c, TileOperation) for c in classes)
+    operations = [c for module in MODULES for c in module.OPERATIONS]
+    assert len(operations) > 30 and all(issubclass(c, TileOperation) for c in operations)
+    classes = [*operations, ScalarT, TileT, SharedT, TensorT, ElementT]
     assert all(type(c).__instancecheck__ is not ABCMeta.__instancecheck__ for c in classes)
 
 

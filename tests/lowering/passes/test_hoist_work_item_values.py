@@ -149,13 +149,6 @@ def test_a_slot_has_room_for_23_values() -> None:
     assert len(travel(body + use(*(f"a{i}" for i in range(40))))) == 23
 
 
-def test_words_that_branches_follow_from_are_uniform_in_roles_of_many_lanes() -> None:
-    body = apply("a", "//", "t", "n") + apply("b", "%", "t", "n") + use("a")
-    body += '\n%c = tile.apply "<"(%two, %b) : !tile.scalar<bool>\ntile.if %c {\n' + use("t") + "\ntile.yield()\n} else {\ntile.yield()\n}"
-    (loop,) = queue(run(role(body))).loops
-    assert [(w.index, w.uniform) for w, _ in loop.reads] == [(1, False), (2, True)]
-
-
 def test_what_nobody_reads_does_not_travel() -> None:
     assert travel(apply("a", "//", "t", "n")) == []
 
