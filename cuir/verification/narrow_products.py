@@ -30,7 +30,7 @@ class NarrowSum:
         longer = f", the longest sum of all runs, {narrow_sum_error(_UNIT):.1e} for each {_UNIT:,} of K" if self.open else ""
         return (
             f"products of {' and '.join(self.dtypes)} in line {self.line}: the tensor core keeps {NARROW_SUM_BITS} bits of a sum, and cuts off "
-            f"up to {narrow_sum_error(self.k):.1e} of the largest partial sum over K = {self.k:,}{longer}; the runs here sum in f32"
+            f"up to {narrow_sum_error(self.k):.1e} of the largest product or partial sum over K = {self.k:,}{longer}; the runs here sum in f32"
         )
 
 
