@@ -111,6 +111,9 @@ print(json.dumps(said))
 """
 
 
+pytestmark = pytest.mark.thorough("in a copy of the project, whose kernels are judged")
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the output."""
@@ -167,7 +170,6 @@ def test_it_lowers(answers: dict) -> None:
     assert answers["cuda"]
 
 
-@pytest.mark.thorough
 def test_verification_judges_it(project: Path) -> None:
     answers = run(project, VERIFICATION)
     assert answers["verdicts"] == [[], ["V309"]] and any(note.startswith(f"{NAME}[") for note in answers["blamed"])

@@ -139,6 +139,7 @@ def is_run_by_others(block: Block) -> bool:
     return any(re.search(rf"^(?:from|import) {stem}\b", t, re.M) for t in texts) or any(block.name in t for t in consoles)
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @of_kind("file")
 def test_files_hold(block: Block, tmp_path: Path) -> None:
@@ -220,6 +221,7 @@ def test_commands_are_understood(block: Block) -> None:
 RUNNABLE = sorted({c: b.page for b in all_blocks("shell") for c in read_commands(b.text) if find_need(c) is None}.items())
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize(("command", "page"), RUNNABLE, ids=[c for c, _ in RUNNABLE])
 def test_commands_run(command: str, page: Path, tmp_path: Path) -> None:

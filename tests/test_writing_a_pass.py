@@ -54,6 +54,7 @@ def run(place: Path, *argv: str) -> str:
     return output.stdout
 
 
+@pytest.mark.thorough("runs pytest in a copy of the project")
 def test_the_test_of_the_pass_passes(copy: Path) -> None:
     assert sorted(STEPS) == ["cuir/lowering/passes/fold_same_extremum.py", "tests/lowering/passes/test_fold_same_extremum.py"]
     assert "3 passed" in run(copy, "pytest", "-q", "-p", "no:cacheprovider", "tests/lowering/passes/test_fold_same_extremum.py")

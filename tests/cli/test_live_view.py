@@ -16,6 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuir.cli import conversations_view, job_views, measurement_views
+from cuir.cli.commands.eval import _EvalView
+from cuir.cli.commands.mutate import _MutantsView
 from cuir.cli.live_view import Estimate, LiveView, ProgressLine, format_seconds
 from cuir.text.phrases import ProgressMessage, get_share
 
@@ -85,14 +88,22 @@ def subclasses(kind: type) -> set[type]:
 
 def test_every_view_is_of_one_implementation() -> None:
     """Only live_view.py opens a live display."""
-
-    assert {"Steps", "Conversations", "TuneView", "BenchView", "_EvalView", "_MutantsView"} <= {c.__name__ for c in subclasses(LiveView)}
+    views = {
+        job_views.Steps,
+        conversations_view.Conversations,
+        measurement_views.TuneView,
+        measurement_views.BenchView,
+        _EvalView,
+        _MutantsView,
+    }
+    assert views <= subclasses(LiveView)
     sources = {p: p.read_text(encoding="utf-8") for p in (ROOT / "cuir").rglob("*.py")}
     assert [p.name for p, text in sources.items() if "rich.live" in text or "rich.progress import" in text or ".status(" in text] == [
         "live_view.py"
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "argv",
     [

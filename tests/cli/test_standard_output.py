@@ -137,6 +137,7 @@ end_process(3)
 """
 
 
+@pytest.mark.thorough
 def test_a_process_ends_without_freeing_what_pytorch_made() -> None:
     """Exit functions run, and what is printed is written; where that is impossible, Python says so."""
     command, buffered = [sys.executable, "-c", ENDING], {**os.environ, "PYTHONUNBUFFERED": ""}

@@ -181,6 +181,7 @@ def test_a_verdict_crosses_processes(processes: LimitedProcesses) -> None:
     assert "V107" in text and "return k <= q + (N - M)" in text and "the whole program" in text
 
 
+@pytest.mark.thorough
 def test_judgements_are_ended_when_they_take_too_long(processes: LimitedProcesses) -> None:
     assert processes(hostile, "keys", seconds=5) == []
     with pytest.raises(Died, match="memory"):

@@ -200,6 +200,7 @@ def test_a_program_that_does_not_fit_is_no_start() -> None:
     assert error.value.diagnostics[0].code == "M301"
 
 
+@pytest.mark.thorough
 def test_proposals_are_proven_in_a_process_of_their_own() -> None:
     with LimitedProcesses() as difference:
         item = tuning(Device(), difference)

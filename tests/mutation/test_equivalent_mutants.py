@@ -73,12 +73,14 @@ HOLDS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "make", "word"), HOLDS, ids=[name for name, _, _ in HOLDS])
 def test_an_argument_holds_and_says_why(name: str, make: Callable[[], Trial], word: str) -> None:
     t = make()
     assert find_argument(t) == name and word in str(why(t)) and t.explored.fault is None
 
 
+@pytest.mark.thorough
 def test_a_number_that_no_run_needs_is_asked_for_with_smaller_tiles() -> None:
     """A window of 128 on both sides: in blocks of 128 every row keeps a key of the first, in blocks of 64 some keep none yet."""
     program = parse(show(read_program("global_sliding_window")))
@@ -139,6 +141,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("make", [make for _, make in FAULTS], ids=[name for name, _ in FAULTS])
 def test_no_argument_holds_for_a_fault(make: Callable[[], Trial]) -> None:
     """Arguments for refused mutants would hide holes."""

@@ -282,6 +282,7 @@ def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert requests and json.loads(out.read_text(encoding="utf-8"))["mutate"] == "flash_fwd"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verified_once")
 def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     some = [m for m in ALL if m.fault == 14][:3]

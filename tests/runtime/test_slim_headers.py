@@ -66,6 +66,7 @@ def test_headers_that_lack_a_struct_are_taken_as_they_are(tmp_path: Path) -> Non
     assert not slim_headers.write_slim_headers("", str(tmp_path / "nowhere"), out) and not out.exists()
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_machine_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = lower_kernel("decode_sm90", D=64)
@@ -75,6 +76,7 @@ def test_machine_code_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_functions(slim) == parse_functions(whole) and parse_functions(slim)[0].instructions > 100
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_what_slim_headers_do_not_do_is_compiled_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(slim_headers._STAND_INS, "cute/config.hpp", "#error nothing\n")

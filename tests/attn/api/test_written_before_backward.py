@@ -90,6 +90,7 @@ WRITES: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CALLS)
 def test_a_captured_tensor_that_was_written_to_raises_as_with_pytorch(name: str) -> None:
     call, x = CALLS[name](), inputs()
@@ -144,6 +145,7 @@ def test_offsets_and_blocks_may_be_written_to_as_a_call_keeps_what_it_made_of_th
 
 
 # ---- second derivatives
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("needs", [(True, False, False), (True, True, True)], ids=["query", "all"])
 @config.patch(donated_buffer=False)  # with which PyTorch itself refuses create_graph

@@ -247,6 +247,7 @@ def close_gradients(actual: tuple[torch.Tensor, ...], expected: tuple[torch.Tens
         assert (x.double() - y).norm() <= 3e-3 * y.norm()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     PACKED_ARGUMENTS,
     [

@@ -47,6 +47,7 @@ def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     assert "+    return (k < prefix) | (k <= q)" in (out / "prefix_lm.diff").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     cuir: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -61,6 +62,7 @@ def test_bridge_takes_your_own_specification_and_says_what_is_missing(
     assert "left out" in output.err and (tmp_path / "out" / "mine" / "mine.cuir").is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 @needs_nvcc
 def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:

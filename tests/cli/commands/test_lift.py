@@ -56,6 +56,7 @@ def test_lift_through_a_model_with_repairs_is_recorded_and_replayed(
     assert repeated["ok"] and repeated["requests_that_drifted"] == 0 and repeated["spent"]["tokens"] == 0
 
 
+@pytest.mark.thorough
 def test_a_lift_that_is_not_accepted_ends_with_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

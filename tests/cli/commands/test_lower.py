@@ -167,6 +167,7 @@ def test_a_folder_that_cannot_be_written(cuir: Callable, tmp_path: Path) -> None
 
 
 # ---- results
+@pytest.mark.thorough
 def test_results_stay_as_they_are(cuir: Callable) -> None:
     output = cuir(*ARGV, "--validate", *SMALL)
     assert output.code == 0 and "same" in output.out and "differs" not in output.out
@@ -176,6 +177,7 @@ def test_results_stay_as_they_are(cuir: Callable) -> None:
     assert {r["verdict"] for r in text[0]} == {"same", "within roundings"} and "results" not in first["stages"][0]
 
 
+@pytest.mark.thorough
 def test_the_first_pass_to_blame_is_named(cuir: Callable, with_pass: Callable, tmp_path: Path) -> None:
     with_pass(3, make_broken_pass("too_large", larger))
     with_pass(9, make_broken_pass("larger_still", larger))

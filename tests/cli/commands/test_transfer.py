@@ -87,6 +87,7 @@ def verdicts() -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("here")
 def test_by_a_model_then_replayed(cuir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint(Say("Sorry."), Say(HALF), Say(RIGHT)) as server:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.cell_benchmark import Cell
 from cuir.performance.suites.results import Results, markdown, read, summary
@@ -105,6 +107,7 @@ class Kernel(Kernel):
 """
 
 
+@pytest.mark.thorough
 def test_a_reference_that_hangs_on_one_row(tmp_path: Path) -> None:
     """The process of `cuir bench` on a CPU: one configuration hangs when it is checked, another ends the process when it is timed."""
     (tmp_path / "bench_ref.py").write_text(FILE + MORE, encoding="utf-8")

@@ -158,6 +158,7 @@ LEFT_OUT = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("program", "left_out", "codes"), LEFT_OUT, ids=[f"{p}-{t}" for p, t, _ in LEFT_OUT])
 def test_a_wait_or_fence_that_is_left_out_is_found(program: str, left_out: str, codes: set[str], tmp_path: Path) -> None:
     report, _, _ = RUNS[program](compile_without(program, left_out, tmp_path), "together")
