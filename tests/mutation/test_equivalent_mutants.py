@@ -150,6 +150,7 @@ def test_no_argument_holds_for_a_fault(make: Callable[[], Trial]) -> None:
     assert refused and why(t) is None
 
 
+@pytest.mark.thorough
 def test_a_survivor_is_judged_by_every_schedule_and_by_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(lambda: SPEC, "flash_fwd", CONSTS)
     same = trial("i < partial", "True")

@@ -36,6 +36,7 @@ def spread(X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:
     return (X - top) * (Z - top)
 
 
+@pytest.mark.thorough
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("groups", "fits"), [(1, True), (8, False)])
 def test_tiles_that_do_not_fit_the_registers(groups: int, fits: bool) -> None:

@@ -193,6 +193,7 @@ def sums(X: Global[f32, B, H, M, N], L: Global[i32, B], S: Global[f16, B, H, M])
 """
 
 
+@pytest.mark.thorough
 def test_trips_that_data_decide_are_counted_too() -> None:
     def spans(X: torch.Tensor, L: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.arange(X.shape[-1]) < L[:, None, None, None], X, 0.0).sum(-1)

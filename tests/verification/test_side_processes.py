@@ -196,6 +196,7 @@ def verify_text(text: str, processes: int) -> VerifyReport:
 TEXT = corpus.kernels()["flash_fwd_sm90"].read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_report_does_not_depend_on_how_many_processes_made_it(a_sixth: None) -> None:
     alone, shared = (describe(verify_text(TEXT, n)) for n in (1, 3))
     assert alone == shared and alone[0]

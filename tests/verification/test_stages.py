@@ -136,6 +136,7 @@ def test_each_question_can_be_answered_with_no() -> None:
     assert find_failed(report("(top + log2(total)) * LN2", "top + log2(total)")) == ("numbers", "V304")
 
 
+@pytest.mark.thorough
 def test_programs_without_splice_points_are_read_out() -> None:
     program, _, spec = kernel("causal", ("keep(", "seen("))
     report = verify(program, spec, consts=CONSTS, seeded=0)

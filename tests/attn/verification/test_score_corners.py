@@ -170,6 +170,7 @@ def test_slopes_that_are_no_numbers_are_left_out() -> None:
     assert bool(decisions.is_decided(result.q.double() @ result.k.double().mT * result.scale).all())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_verify_tries_scores_at_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers_stage, "make_number_cases", lambda *args: [])

@@ -121,5 +121,6 @@ def test_a_product_that_forgets_stages_after_groups_of_four_is_refused() -> None
     assert report.stages[2].verdict == "failed" and [d.code for d in report.diagnostics][:1] == ["D401"]
 
 
+@pytest.mark.thorough
 def test_a_product_that_releases_the_rest_passes() -> None:
     assert cuir.verify(cuir.parse(release_after(REST)), corpus.specification("gelu_gemm")(), consts=SMALL, seeded=0).ok
