@@ -55,10 +55,10 @@ def run_pytest(folder: Path, *args: str) -> tuple[int, str]:
 
 def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path)
-    assert code == 1 and "1 failed, 4 passed, 7 left out" in text
+    assert code == 1 and "1 failed, 3 passed, 8 left out" in text
     assert (
         "thorough: it is long; `make thorough` runs it" in text
-        and "6 left out: a sweep: a case in 4 runs (--sweep-seed=0)" in text
+        and "7 left out: a sweep: a case in 6 runs (--sweep-seed=0)" in text
         and "SKIPPED" not in text
     )
     assert "test_it.py::test_costs: 0." in text or "CPU seconds; a test has 0" in text
@@ -67,7 +67,7 @@ def test_a_plain_run_leaves_out_what_is_thorough_and_fails_what_costs_too_much(t
 
 def test_the_rest_is_what_a_plain_run_leaves_out(tmp_path: Path) -> None:
     code, text = run_pytest(tmp_path, "--thorough=rest")
-    assert code == 0 and "7 passed, 5 deselected" in text
+    assert code == 0 and "8 passed, 4 deselected" in text
 
 
 def test_a_test_that_is_named_runs(tmp_path: Path) -> None:
