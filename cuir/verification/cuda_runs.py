@@ -173,12 +173,16 @@ class CudaCheck:
             calls = collect_calls(self.launch(), self.launch)
         values = collect_tensors([a for call in calls for a in (*call.arguments, *list_inner_tensors(call.arguments))])
         before, names, written = copy_values(values), dict[int, str](), set[int]()
+        earlier: KernelRun | None = None
         for number, call in enumerate(calls):
 
             def progress(share: float, number: int = number) -> None:
                 tell(f", launch {number + 1} of {len(calls)}" if len(calls) > 1 else "", (number + share) / len(calls))
 
             run, parameters = self._prepare(call, schedule)
+            if earlier is not None and call.overlaps:
+                run.overlap(earlier)
+            earlier = run
             if not self.ledger.execute(run, progress):
                 return
             touched = run.list_written()

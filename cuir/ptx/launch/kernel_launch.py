@@ -28,6 +28,7 @@ from .device_memory import (
     place_tensors,
     place_variables,
 )
+from .earlier_stores import EarlierLaunch, mark_earlier_stores
 from .structs import Argument, fill_structs, list_inner_tensors
 from .tensor_maps import TensorMap
 
@@ -108,6 +109,7 @@ class KernelCall:
         shared: Bytes of dynamic shared memory.
         cluster: CTAs of a cluster along x, y, z, where the kernel does not state them.
         kernel: Name of the kernel, where the file has several.
+        overlaps: Whether it may begin before the end of the launch before it (programmatic dependent launch).
     """
 
     def __init__(
@@ -118,8 +120,9 @@ class KernelCall:
         shared: int = 0,
         cluster: Extent | None = None,
         kernel: str | None = None,
+        overlaps: bool = False,
     ):
-        self.grid, self.block, self.cluster = _extend(grid), _extend(block), cluster
+        self.grid, self.block, self.cluster, self.overlaps = _extend(grid), _extend(block), cluster, overlaps
         self.arguments, self.shared, self.kernel = arguments, shared, kernel
 
     def __repr__(self) -> str:
@@ -226,6 +229,10 @@ class KernelRun:
         arguments = fill_structs(call.arguments, self.addresses[len(call.arguments) :])
         packed = pack_parameters(function, arguments, self.addresses)
         return PlacedCall(call.grid, call.block, call.shared, call.cluster, packed, tuple(tensors), size)
+
+    def overlap(self, earlier: KernelRun) -> None:
+        """Let this launch begin before the end of an earlier one, whose stores its threads must wait for."""
+        mark_earlier_stores(self.state, self.allocations, EarlierLaunch(earlier.program, earlier.state, earlier.allocations))
 
     def execute(self, progress: Callable[[float], None] = lambda share: None) -> None:
         """Run all CTAs; tensors take what they wrote. Raises CuirError with all findings if the run cannot go on.

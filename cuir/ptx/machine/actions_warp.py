@@ -110,9 +110,22 @@ def make_register_request(b: Binding) -> Step:
     return lambda g: None  # moves registers of the hardware between warps; those of PTX are as many as are named
 
 
-@action("nanosleep", "griddepcontrol", "pmevent")
+@action("nanosleep", "pmevent")
 def make_nothing(b: Binding) -> Step:
     return lambda g: None  # changes when, not what
+
+
+@action("griddepcontrol")
+def make_grid_control(b: Binding) -> Step:
+    b.op.allow("wait", "launch_dependents")
+    if b.op.has("launch_dependents"):
+        return lambda g: None  # the next launch may begin, and must wait for all of this one
+
+    def wait(g: Group) -> None:
+        m: Machine = g.machine
+        m.knowledge.learn_earlier(g.slots, m.tick)
+
+    return wait
 
 
 # ---- barriers
@@ -189,7 +202,7 @@ def make_mbarrier(b: Binding) -> Step:
             one, none = np.ones(g.n, np.int64), np.zeros(g.n, np.int64)
             expects = op.has("expect_tx")
             counts = values[0] if values and not expects else one
-            phases = m.barriers.arrive_at(g.slots, places, counts, values[0] if expects else none, place)
+            phases = m.barriers.arrive_at(g.slots, places, counts, values[0] if expects else none, place, op.has("cta"))
             if form == "arrive_drop":
                 for at, slot in zip(places.tolist(), g.slots.tolist()):
                     m.barriers.find(at, slot, place).count -= 1

@@ -31,7 +31,7 @@ class CtaBarrier:
 
     Attributes:
         expected: Threads that end it; None for all of the CTA.
-        arrived: Slots that have arrived.
+        arrived: Slots that have arrived, and their ticks then.
         clock: What threads knew that arrived without waiting.
         votes: Predicates of a reduction.
     """
@@ -39,10 +39,28 @@ class CtaBarrier:
     expected: int | None
     reduction: str
     arrived: list[Array] = field(default_factory=list)
+    ticks: list[Array] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     clock: Array | None = None
     votes: list[Array] = field(default_factory=list)
     place: int = 0
+
+    def count_missing(self) -> int:
+        """Return how many threads the phase lacks; whole warps count."""
+        return (self.expected or 0) - 32 * sum(len(np.unique(a >> 5)) for a in self.arrived)
+
+
+@dataclass(frozen=True)
+class JoinedPhase:
+    """A phase of a barrier that has ended: who comes to the next must know of all who joined it, or might have joined it too.
+
+    Attributes:
+        threads, ticks: Who joined it, and when.
+    """
+
+    threads: Array
+    ticks: Array
+    place: int
 
 
 class Mbarrier:
@@ -54,6 +72,7 @@ class Mbarrier:
     def __init__(self, text: str, count: int, span: Span, total: int, engine: int, made: Event):
         self.text, self.count, self.span, self.engine, self.made = text, count, span, engine, made
         self.phase, self.pending, self.bytes = 0, count, 0
+        self.touched: dict[int, int] = {}  # by instruction: how often it arrived, or changed the bytes, in this phase
         self.order, self.phase_order = Clock(np.zeros(total, np.int64)), Clock(np.zeros(total, np.int64))
 
 
@@ -130,6 +149,7 @@ class Barriers:
     def __init__(self, machine: Any):  # the Machine, whose module imports this one
         self.machine = machine
         self.open: dict[tuple[int, int], CtaBarrier] = {}
+        self.joined: dict[tuple[int, int], JoinedPhase] = {}  # the last phase of each barrier that somebody left unawaited
         self.mbarriers: dict[int, Mbarrier] = {}
         self.engines: dict[int, int] = {}
 
@@ -147,26 +167,57 @@ class Barriers:
             mine = np.flatnonzero(g.ctas == cta)
             for number in np.unique(numbers[mine]).tolist():
                 chosen = mine[numbers[mine] == number]
-                slots = g.slots[chosen]
-                bar = self.open.setdefault((cta, number), CtaBarrier(arrival.expected, arrival.reduction))
-                if (bar.expected, bar.reduction) != (arrival.expected, arrival.reduction):
-                    who = describe_thread(m, int(slots[0]) + m.knowledge.first)
-                    raise m.findings.stop(
-                        "S406",
-                        f"{who} comes to barrier {number} with another count or operation than those before it",
-                        make_span(m, arrival.place),
-                    )
-                bar.place = arrival.place
-                bar.arrived.append(slots)
-                if arrival.votes is not None:
-                    bar.votes.append(g.spread(arrival.votes)[chosen])
-                if arrival.waits:
-                    bar.waiting.append(Waiting(slots, arrival.following, arrival.block, arrival.register))
-                else:
-                    clock = m.knowledge.take_snapshot(slots, m.next_tick(arrival.place))
-                    bar.clock = clock if bar.clock is None else np.maximum(bar.clock, clock)
+                while len(chosen):
+                    chosen = chosen[self._join(g, arrival, (cta, number), chosen) :]
         if not arrival.waits:
             self.settle()
+
+    def _join(self, g: Group, arrival: Arrival, key: tuple[int, int], chosen: Array) -> int:
+        """Let threads of a group join a phase: as many as end it. Return how many did."""
+        m, slots = self.machine, g.slots[chosen]
+        bar = self.open.setdefault(key, CtaBarrier(arrival.expected, arrival.reduction))
+        if (bar.expected, bar.reduction) != (arrival.expected, arrival.reduction):
+            who = describe_thread(m, int(slots[0]) + m.knowledge.first)
+            raise m.findings.stop(
+                "S406", f"{who} comes to barrier {key[1]} with another count or operation than those before it", make_span(m, arrival.place)
+            )
+        count = len(slots)
+        if bar.expected is not None:
+            count = int(np.searchsorted(slots >> 5, np.unique(slots >> 5)[: max(1, bar.count_missing() // 32)][-1], side="right"))
+            slots, chosen = slots[:count], chosen[:count]
+        bar.place = arrival.place
+        bar.arrived.append(slots)
+        tick = m.next_tick(arrival.place)
+        self._check_return(key, slots, arrival.place)
+        bar.ticks.append(np.full(len(slots), tick))
+        if arrival.votes is not None:
+            bar.votes.append(g.spread(arrival.votes)[chosen])
+        if arrival.waits:
+            bar.waiting.append(Waiting(slots, arrival.following, arrival.block, arrival.register))
+        else:
+            clock = m.knowledge.take_snapshot(slots, tick)
+            bar.clock = clock if bar.clock is None else np.maximum(bar.clock, clock)
+        if bar.expected is not None and bar.count_missing() <= 0:
+            self.settle()
+        return count
+
+    def _check_return(self, key: tuple[int, int], slots: Array, place: int) -> None:
+        """Report a thread that does not know who joined the phase before: it might have come to that one instead."""
+        m, last = self.machine, self.joined.get(key)
+        if last is None or not m.launch.detect:
+            return
+        for slot in slots[np.unique(slots >> 5, return_index=True)[1]].tolist():  # one speaks for its warp
+            others = last.threads >> 5 != slot + m.knowledge.first >> 5
+            clock = m.knowledge.take_snapshot(np.array([slot]), m.tick)
+            if (clock[last.threads[others]] < last.ticks[others]).any():
+                m.findings.add(
+                    "S406",
+                    f"{describe_thread(m, slot + m.knowledge.first)} comes to barrier {key[1]} again, and others may not have joined the phase before",
+                    make_span(m, place),
+                    "bar.sync instead of bar.arrive, another barrier in turn, or a wait for those who come to this one",
+                    (("they joined it here", make_span(m, last.place)),),
+                )
+                return
 
     def settle(self) -> None:
         """End the phases that are complete."""
@@ -178,9 +229,12 @@ class Barriers:
             if bar.expected is None:
                 complete = len(arrived) >= int(np.count_nonzero(m.alive[first : first + m.width]))
             else:
-                complete = 32 * sum(len(np.unique(a >> 5)) for a in bar.arrived) >= bar.expected
+                complete = bar.count_missing() <= 0
             if complete:
                 del self.open[key]
+                self.joined.pop(key, None)
+                if bar.clock is not None:
+                    self.joined[key] = JoinedPhase(arrived + m.knowledge.first, np.concatenate(bar.ticks), bar.place)
                 self._end(bar, arrived)
 
     def _end(self, bar: CtaBarrier, arrived: Array) -> None:
@@ -215,7 +269,7 @@ class Barriers:
             text = f"mbarrier at {at % m.shared.stride + m.shared.base:#x}"
             engine = self.engines.setdefault(at, len(self.engines))
             known = m.knowledge
-            number = known.total + engine % max(1, known.size - known.total)
+            number = known.total + engine % max(1, known.engines)
             self.mbarriers[at] = Mbarrier(text, n, make_span(m, place), known.size, number, (slot + known.first, m.tick))
 
     def find(self, at: int, slot: int, place: int) -> Mbarrier:
@@ -237,14 +291,21 @@ class Barriers:
             )
         return bar
 
-    def arrive_at(self, slots: Array, places: Array, count: Array, nbytes: Array, place: int) -> Array:
-        """Let threads arrive at mbarriers; return the phases that they arrived in."""
+    def arrive_at(self, slots: Array, places: Array, count: Array, nbytes: Array, place: int, in_cta: bool = False) -> Array:
+        """Let threads arrive at mbarriers; return the phases that they arrived in.
+
+        in_cta: whether they release for their own CTA alone.
+        """
         m = self.machine
         phases = np.zeros(len(slots), np.uint64)
         for at in np.unique(places).tolist():
             chosen = np.flatnonzero(places == at)
             bar = self.find(at, int(slots[chosen[0]]), place)
-            clock = Clock(m.knowledge.take_snapshot(slots[chosen], m.next_tick(place)))
+            tick, heard = m.next_tick(place), slots[chosen]
+            if in_cta:
+                heard = heard[heard // m.width == at // m.shared.stride]
+            clock = Clock(m.knowledge.take_snapshot(heard, tick))
+            bar.touched[place] = bar.touched.get(place, 0) + len(chosen)
             for i in chosen.tolist():
                 phases[i] = bar.phase
                 label = describe_thread(m, int(slots[i]) + m.knowledge.first)
@@ -263,6 +324,7 @@ class Barriers:
         for slot, at, n in zip(slots.tolist(), places.tolist(), nbytes.tolist()):
             bar = self.find(at, slot, place)
             bar.bytes += n
+            bar.touched[place] = bar.touched.get(place, 0) + 1
             self.advance(bar)
 
     def advance(self, bar: Mbarrier) -> None:
@@ -270,6 +332,7 @@ class Barriers:
         if is_complete(bar):
             end_phase(bar)
             bar.bytes = 0
+            bar.touched.clear()
             self.machine.idle = 0
 
     def test(self, slots: Array, places: Array, wanted: Array, by_parity: bool, place: int) -> Array:

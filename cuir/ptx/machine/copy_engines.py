@@ -97,6 +97,8 @@ class Engines:
         """Note a proxy fence."""
         m = self.machine
         self.fences.append(Fence(slots, m.next_tick(place), place, spaces, m.knowledge.copy_of(slots)))
+        if "global" in spaces:
+            m.global_fences.append((slots + m.knowledge.first, m.tick))
 
     def is_fenced(self, slot: int, thread: int, tick: int, space: str) -> bool:
         """Return whether a proxy fence lies between an access and what a thread, by its slot, does now.

@@ -47,9 +47,23 @@ class Running(Protocol):
     def findings(self) -> Findings: ...
     @property
     def tick(self) -> int: ...
+    @property
+    def earlier(self) -> Sequence[EarlierStore]: ...
     def find_issuer(self, tick: int | None) -> int: ...
     def find_place(self, tick: int | None) -> int: ...
     def is_fenced(self, slot: int, event: Event, memory: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class EarlierStore:
+    """A store of the launch before, which may go on while this one begins. Its place counts down from -1.
+
+    Attributes:
+        fenced: Whether engines see it: its threads executed a proxy fence behind it, or an engine did it.
+    """
+
+    span: Span
+    fenced: bool
 
 
 @dataclass(frozen=True)
@@ -149,7 +163,12 @@ def make_span(machine: Running, place: int) -> Span:
 
     Lines within the toolkit's headers are left out: the call of them is the user's.
     """
-    instruction, _ = machine.program.instructions[place]
+    return machine.earlier[-place - 1].span if place < 0 else locate(machine.program, place, machine.ptx_source)
+
+
+def locate(program: Program, place: int, ptx_source: Source) -> Span:
+    """Return the place of an instruction of a program, as `make_span` does."""
+    instruction, _ = program.instructions[place]
     span: Span | None = None
     for frame in reversed(instruction.chain):
         source = read_source(frame.path)
@@ -159,7 +178,7 @@ def make_span(machine: Running, place: int) -> Span:
         span = inner
     if span is not None:
         return span
-    source = machine.ptx_source
+    source = ptx_source
     text = source.line(instruction.line)
     column = len(text) - len(text.lstrip()) + 1
     return Span(source, instruction.line, column, instruction.line, len(text) + 1)
@@ -179,6 +198,8 @@ def describe_thread(machine: Running, thread: int) -> str:
 
 def describe_engine(machine: Running, place: int) -> tuple[str, str, str]:
     """Return what an instruction starts, the wait after which that is over, and the proxy of its accesses."""
+    if place < 0:
+        return "", "griddepcontrol.wait", "async" if machine.earlier[-place - 1].fenced else "generic"
     return describe_asynchronous(machine.program.instructions[place][0].op)
 
 
@@ -207,11 +228,11 @@ def make_record(machine: Running, event: tuple[int, int | None, str], memory: st
         old_place = machine.places[tick - IN_FLIGHT if flying else tick]
     what, awaited, proxy = describe_engine(machine, old_place)
     issuer = thread if thread < machine.knowledge.total else machine.find_issuer(tick)
-    owner = describe_thread(machine, issuer)
+    owner = describe_thread(machine, issuer) if old_place >= 0 else "the launch before"
     label = f"{what} of {owner}" if what else owner
     completion = None if flying or tick is None else (thread, tick)
     span = make_span(machine, old_place)
-    if mode == "write" and machine.program.instructions[old_place][0].op.startswith("cp.reduce"):
+    if mode == "write" and old_place >= 0 and machine.program.instructions[old_place][0].op.startswith("cp.reduce"):
         mode = "add"
     return AccessRecord(mode, proxy, completion, memory, issuer, label, owner, "accessed", "", span, awaited)
 

@@ -47,12 +47,13 @@ class Knowledge:
         first: Number of the first of these threads in the grid.
         width: Threads of a CTA, rounded up to whole warps.
         total: Threads of the grid.
-        size: Entries of a clock: the threads, and behind them an engine for each mbarrier, whose ticks are those at which
-            bytes landed on it.
+        engines: Entries of a clock behind the threads, for mbarriers: the ticks at which bytes landed on them.
+        size: Entries of a clock. The last is for the launch before, if this one may begin before its end.
     """
 
-    def __init__(self, first: int, count: int, width: int, total: int, engines: int = 0):
-        self.first, self.width, self.total, self.size = first, width, total, total + engines
+    def __init__(self, first: int, count: int, width: int, total: int, engines: int = 0, has_earlier: bool = False):
+        self.first, self.width, self.total, self.engines = first, width, total, engines
+        self.has_earlier, self.size = has_earlier, total + engines + has_earlier
         self.cta = np.zeros(count, np.int64)
         self.warp = np.zeros(count, np.int64)
         self.extra: list[Array | None] = [None] * count
@@ -119,7 +120,7 @@ class Knowledge:
 
     def copy_of(self, slots: Array) -> Knowledge:
         """Return what some threads know now; they are the slots of the copy."""
-        copy = Knowledge(self.first, 0, self.width, self.total, self.size - self.total)
+        copy = Knowledge(self.first, 0, self.width, self.total, self.engines, self.has_earlier)
         copy.cta, copy.warp, copy.threads = self.cta[slots], self.warp[slots], slots + self.first
         copy.extra, copy.has_extra = [self.extra[s] for s in slots.tolist()], self.has_extra
         return copy
@@ -156,6 +157,13 @@ class Knowledge:
                     joined[id(old)] = np.maximum(old, clock)
                     joined[id(joined[id(old)])] = joined[id(old)]
                 self.extra[s] = joined[id(old)]
+
+    def learn_earlier(self, slots: Array, tick: int) -> None:
+        """Let threads know that the launch before is over."""
+        if self.has_earlier:
+            clock = np.zeros(self.size, np.int64)
+            clock[-1] = tick
+            self.learn(slots, clock)
 
     def meet_in_cta(self, slots: Array, tick: int) -> None:
         """Let all threads of CTAs know one another up to a tick."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..isa.warp_wide import pack_lanes
 from .barrier_phases import Barriers, Mbarrier, Sleepers
 from .clusters import Clusters
 from .copy_engines import Engines
-from .findings import Findings, describe_thread, make_span, report_meeting
+from .findings import EarlierStore, Findings, describe_thread, make_span, report_meeting
 from .groups import Group
 from .knowledge import Event, Knowledge
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
@@ -27,6 +28,7 @@ from .special_registers import make_special
 SCHEDULES = ("together", "first", "last", "random")
 MOST_STEPS = 5_000_000  # blocks that the CTAs of one machine may run
 ENGINES_OF_A_CTA, MOST_ENGINES = 64, 8192  # mbarriers with a clock's entry of their own; more of them share one
+MOST_NOTES = 6  # arrivals that a deadlock lacks
 MOST_WAKES = 8  # times that all threads look in vain at the barriers that they wait for
 PATIENCE, LEAST_PATIENCE = 512, 8  # blocks that run while threads wait that could go on: at first, and where that was needed
 
@@ -110,6 +112,7 @@ class Machine:
 
     def __init__(self, program: Program, launch: Launch, ctas: range, shared_state: SharedState):
         self.program, self.launch, self.ctas = program, launch, ctas
+        self.global_fences = shared_state.fences
         self.findings, self.places, self.counts = shared_state.findings, shared_state.places, shared_state.counts
         self.releases = shared_state.releases
         for key in [k for k in self.releases if k < 0]:  # of the shared memory of CTAs that have ended
@@ -121,8 +124,11 @@ class Machine:
         self.count = len(ctas) * self.width
         total = int(np.prod(launch.grid)) * self.width
         engines = min(MOST_ENGINES, int(np.prod(launch.grid)) * ENGINES_OF_A_CTA) if program.has_mbarriers else 0
-        self.knowledge = Knowledge(ctas.start * self.width, self.count, self.width, total, engines)
+        self.earlier = shared_state.earlier
+        self.knowledge = Knowledge(ctas.start * self.width, self.count, self.width, total, engines, bool(self.earlier))
         shared_state.knowledge[:] = [self.knowledge]
+        if self.earlier and (writers := shared_state.global_memory.shadow) is not None:
+            writers.writer[writers.writer < 0] = self.knowledge.size - 1
         self.global_memory, self.constants = shared_state.global_memory, shared_state.constants
         self.parameters = Memory("param", PARAM_BASE, len(launch.parameters), 1, None)
         self.parameters.bytes[: len(launch.parameters)] = np.frombuffer(launch.parameters, np.uint8)
@@ -186,6 +192,8 @@ class Machine:
                 raise self.findings.stop(
                     "D402", f"the CTAs that run together have run {MOST_STEPS:,} blocks of code and have not ended", make_span(self, place)
                 )
+        if self.barriers.list_waiting() or self.clusters.waiting:  # for threads that have ended
+            raise self._make_deadlock()
         self.finish()
 
     def _choose_starved(self) -> tuple[int, Array] | None:
@@ -378,6 +386,9 @@ class Machine:
             )
         for bar in self.sleepers.list_barriers():
             notes.append((self._describe_lack(bar), bar.span))
+            notes += [(f"{count_noun(n, 'time')} in this phase, a thread came here", make_span(self, p)) for p, n in bar.touched.items()]
+        notes += [("no thread has come to this arrival", make_span(self, p)) for p in self._list_missed_arrivals()]
+        notes = list(dict.fromkeys(notes))
         meeting = next((w for w in waiting if self.program.blocks[w[0]].meets in ("warp", "warpgroup") and w[2] == "stands at"), None)
         span = notes[0][1] if notes else None
         if meeting is not None:
@@ -392,6 +403,12 @@ class Machine:
         else:
             self.findings.add("D401", "no thread can go on", span, "each barrier needs all arrivals that it counts", notes)
         return CuirError(self.findings.diagnostics)
+
+    def _list_missed_arrivals(self) -> list[int]:
+        """Return the arrivals at mbarriers that never ran, if threads wait at one."""
+        blocks = [b for b in self.program.blocks if b.index not in self.counts.ran] if self.sleepers.list_barriers() else []
+        places = (p for b in blocks for p in range(b.first, b.last))
+        return [p for p in places if self.program.instructions[p][0].op.startswith("mbarrier.arrive")][:MOST_NOTES]
 
     @staticmethod
     def _describe_lack(bar: Mbarrier) -> str:
@@ -545,7 +562,10 @@ class Machine:
 class SharedState:
     """State that the machines of one launch share.
 
-    fill: the seed of what lies in shared memory before anything is written; zeros if None.
+    Attributes:
+        fill: The seed of what lies in shared memory before anything is written; zeros if None.
+        earlier: Stores of the launch before, if this one may begin before its end.
+        fences: Threads and ticks of proxy fences for global memory.
     """
 
     global_memory: Memory
@@ -557,3 +577,5 @@ class SharedState:
     counts: Counts = field(default_factory=Counts)
     releases: dict[int, tuple[Array, str, int]] = field(default_factory=dict)
     fill: int | None = None
+    earlier: Sequence[EarlierStore] = ()
+    fences: list[tuple[Array, int]] = field(default_factory=list)
