@@ -13,9 +13,11 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import dtype_of, is_scalar
 from ..ir.ir_walk import is_inlined
-from ..ir.synchronisation import ClusterSync
+from ..ir.synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync, Join, Synchronisation
 from ..lowered import KERNEL, CudaText, TileRegisters
 from ..select.frame_layout import lay_out_frame
+from ..select.join_ways import IN_TWO_STEPS
+from ..select.ways import way_of
 from . import work_queues as queues
 from .address_sums import stride
 from .context import WARPS, KernelContext
@@ -190,18 +192,20 @@ class KernelPrinter(KernelContext):
                     out.line(text)
                 if inits:
                     out.line(self.target.format_phrase("fence of inits"))
-        cluster = self.cluster > 1
-        if inits and cluster:
+        syncs = {op.behind.data: op for op in self.kernel.body.block.ops if isinstance(op, CtaSync)}
+        if BARRIERS in syncs and way_of(syncs[BARRIERS]) == IN_TWO_STEPS:
             out.line(self.target.format_phrase("arrive in cluster"))
         out.lines += declared.lines  # computed while other CTAs arrive
         out.spans += declared.spans
         if self.queue is not None:
             queues.prepare(self, self.queue)
-        if inits:
-            out.line(self.target.format_phrase("wait for cluster") if cluster else "__syncthreads();")
+        if BARRIERS in syncs:
+            self._emit_chosen("meet", syncs[BARRIERS])
         if layout.columns:
             told_at = f"reinterpret_cast<uint32_t*>(smem + {layout.tensor_address})"  # where the first column is told
             out.line(self.target.format_phrase("allocate tensor memory", layout.columns, told_at))
+            if COLUMNS in syncs:
+                self._emit_chosen("meet", syncs[COLUMNS])
             out.line(self.target.format_phrase("read tensor memory's address", told_at))
         return head, layout.nbytes
 
@@ -222,13 +226,28 @@ class KernelPrinter(KernelContext):
             else:
                 with out.block(head):
                     self._emit_group(members)
+        end = [op for op in self.kernel.body.block.ops if isinstance(op, Synchronisation)]
+        freed = next((i + 1 for i, op in enumerate(end) if isinstance(op, CtaSync) and op.behind.data == ROLES), 0)
+        for op in end[:freed]:
+            self._emit_end(op)
         if self.layout.columns:
             out.line(self.target.format_phrase("free tensor memory", self.layout.columns))
-        for op in self.kernel.body.block.ops:
-            if isinstance(op, ClusterSync) and op.argument is not None:
-                out.line("// no CTA signals another that is done")
-            elif isinstance(op, ClusterSync):
-                out.line(f"__syncwarp();\n{self.target.format_phrase('sync of cluster')}  // no CTA leaves while another may signal it")
+        for op in end[freed:]:
+            self._emit_end(op)
+
+    def _emit_end(self, op: Synchronisation) -> None:
+        """Emit synchronisation that stands behind the roles."""
+        if isinstance(op, Join):
+            self._emit_chosen("join", op)
+        elif isinstance(op, CtaSync) and op.behind.data == ROLES:
+            self._emit_chosen("meet", op)
+        elif isinstance(op, ClusterSync) and op.argument is not None:
+            self.out.line("// no CTA signals another that is done")
+        elif isinstance(op, ClusterSync):
+            self.out.line(f"{self.target.format_phrase('sync of cluster')}  // no CTA leaves while another may signal it")
+
+    def _emit_chosen(self, step: str, op: Synchronisation) -> None:
+        self.target.code(step, way_of(op))(self, op)
 
     def _emit_group(self, members: Sequence[ops.Role]) -> None:
         """Emit the roles that share warpgroups, and so registers."""

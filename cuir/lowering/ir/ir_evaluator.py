@@ -309,8 +309,11 @@ class _Compiler:
     def units(self, op: ops.ForUnits) -> Step:
         units, number, read_words = self.place(op.units), self.place(op.turn), make_word_reader(self, op)
         follows = self.role is not None and self.role.threads > 1 and queue_of(op) is not None  # all lanes read the slot
+        unready = self.role.find_unready(op) if self.role is not None and queue_of(op) is not None else ""
 
         def turns(r: Frame) -> Iterator[None]:
+            if unready:
+                raise Fault(unready)
             for t in r[units].sequence():
                 r[number] = t
                 if read_words is not None:

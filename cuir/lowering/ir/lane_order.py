@@ -3,7 +3,8 @@
 A worker runs as a whole, so a missing join changes no number. Instead, each access names the lanes that do it, by the
 layout of its tile, and is remembered until these lanes have met the others. An access of other lanes to the same
 element before that may come first on a GPU. Proxies are followed in the same way: an engine may not overwrite what was
-read through another proxy without a fence before the arrival that released it.
+read through another proxy without a fence before the arrival that released it. What one thread sets up, barriers and
+tensor memory, is for others only behind a sync of the CTA.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
 from ...ops.base import Access
+from ...syntax.types import TENSOR_MEMORY
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import CHUNKS, TileLayout
 from . import ops
@@ -26,7 +28,7 @@ from .evaluate_operations import Effect, make_cta_list
 from .evaluator_state import Box, Element, Elements, Fault, Frame, Place, SharedArray, SharedPlace, TensorArgument
 from .ir_types import ElementT, SharedT, TensorT, TileT, is_scalar
 from .ir_walk import every, is_inlined
-from .synchronisation import ClusterSync
+from .synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync
 
 Memory = SharedArray | TensorArgument
 WARP_ROWS = 16  # of an operand, in each 64
@@ -300,6 +302,8 @@ class RoleLanes:
         written: Arrays and tensors that the role writes by lanes, or by engines that it starts.
         refilled: Arrays that an engine writes.
         changed: Tensors that the kernel writes, and all arrays.
+        in_columns: Arrays in tensor memory.
+        unmet: Behind what the CTA's threads do not meet.
         may_exit: A CTA may end before others of its cluster.
     """
 
@@ -307,7 +311,21 @@ class RoleLanes:
     written: frozenset[str]
     refilled: frozenset[str]
     changed: frozenset[str]
+    in_columns: frozenset[str]
+    unmet: frozenset[str]
     may_exit: bool
+
+    def find_unready(self, op: Operation) -> str:
+        """Return why what an operation uses may not be there, "" if it is."""
+        if isinstance(op, ops.ForUnits) or (
+            isinstance(op, ops.Perform) and not op.kind.hardware and (op.entry.effects.releases or op.entry.effects.waits)
+        ):
+            return "the barriers may not be initialised yet: no sync of the CTA follows" if BARRIERS in self.unmet else ""
+        if not any(name in self.in_columns for name, _ in _list_accesses(op)):
+            return ""
+        if COLUMNS in self.unmet:
+            return "tensor memory may not be allocated yet: no sync of the CTA follows"
+        return "tensor memory may be freed already: no sync of the CTA follows the roles" if ROLES in self.unmet else ""
 
 
 def analyse_role(role: ops.Role, one_lane: bool) -> RoleLanes:
@@ -321,8 +339,17 @@ def analyse_role(role: ops.Role, one_lane: bool) -> RoleLanes:
     refilled = {n for op in every(kernel) for n, a in _list_accesses(op) if a.mode != "read" and a.proxy == "async" and n in spans}
     changed = {d.symbol.data for d in kernel.body.block.ops if isinstance(d, ops.Tensor) and d.written is not None}
     may_exit = not any(isinstance(op, ClusterSync) and op.argument is None for op in kernel.body.block.ops)
-    threads = 1 if one_lane else role.threads.data
-    return RoleLanes(threads, frozenset(written), frozenset(refilled), frozenset(changed | spans.keys()), may_exit)
+    in_columns = {name for name, d in spans.items() if d.offset.data >= TENSOR_MEMORY}
+    met = {op.behind.data for op in kernel.body.block.ops if isinstance(op, CtaSync)}
+    return RoleLanes(
+        1 if one_lane else role.threads.data,
+        frozenset(written),
+        frozenset(refilled),
+        frozenset(changed | spans.keys()),
+        frozenset(in_columns),
+        frozenset({BARRIERS, COLUMNS, ROLES} - met),
+        may_exit,
+    )
 
 
 def _list_accesses(op: Operation) -> list[tuple[str, Access]]:
@@ -349,12 +376,18 @@ Follow = Callable[[Frame], None]
 def follow_effect(site: Effect, role: RoleLanes) -> tuple[Follow | None, Follow | None]:
     """Return what happens to the order of lanes before an operation, and after it."""
     op = site.op
+    if unready := role.find_unready(op):
+        return functools.partial(_refuse, unready), None
     before, after = _follow_synchronisation(op)
     if before is None and after is None:
         before = _follow_accesses(op, site.args, role)
     if role.may_exit and op.const("cluster", False):
         return functools.partial(_signal, make_cta_list(site), before), after
     return before, after
+
+
+def _refuse(because: str, r: Frame) -> None:
+    raise Fault(because)
 
 
 def _signal(ctas: Callable[[Frame], list[int]], then: Follow | None, r: Frame) -> None:

@@ -1,4 +1,4 @@
-"""Synchronisation that a worker's lanes need: joins, proxy fences, the last sync of a cluster's CTAs.
+"""Synchronisation that lanes need: joins, proxy fences, syncs of a CTA around its roles, the last sync of a cluster.
 
 The pass `insert_synchronisation` adds these operations. A join says which lanes meet, and if fewer meet than all of the
 worker, because of what that suffices. For the sequential evaluator they do nothing; the evaluator of lanes
@@ -32,6 +32,9 @@ UNTOUCHED = "no lane has accessed the memory since the lanes met"
 LATER = "the lanes meet before they read what was copied"
 ARRIVAL_OF_WARPS = "each warp arrives for itself"
 ALL_AWAITED = "each signal is awaited before its CTA exits"
+APART = "the lanes of a warp leave their role one by one"
+# what stands before a CTA's sync
+BARRIERS, COLUMNS, ROLES = "barriers", "columns", "roles"
 
 
 class Synchronisation(TileOperation):
@@ -116,6 +119,35 @@ class ProxyFence(Synchronisation):
 
 
 @irdl_op_definition
+class CtaSync(Synchronisation):
+    """A point outside of the roles at which all threads of a CTA meet.
+
+    behind: "barriers": one thread has initialised the mbarriers, and those of a queue, which other CTAs of a cluster
+    may use, so that all its CTAs meet; "columns": tensor memory is allocated; "roles": nobody needs it any more.
+    """
+
+    name = "tile.cta_sync"
+    behind = prop_def(StringAttr)
+
+    def verify_(self) -> None:
+        if self.behind.data not in (BARRIERS, COLUMNS, ROLES):
+            raise VerifyException(f"a CTA meets behind its {BARRIERS}, {COLUMNS} or {ROLES}, not `{self.behind.data}`")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" behind {self.behind.data}")
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        parser.parse_keyword("behind")
+        return cls(properties={"behind": StringAttr(parser.parse_identifier("what comes before"))})
+
+
+def cta_sync(behind: str) -> CtaSync:
+    """Make a sync of a CTA behind its barriers, columns or roles."""
+    return CtaSync(properties={"behind": StringAttr(behind)})
+
+
+@irdl_op_definition
 class ClusterSync(Synchronisation):
     """The end of a kernel of clusters, behind its roles: no CTA exits while another may signal it.
 
@@ -138,22 +170,28 @@ def cluster_sync(argument: str = "") -> ClusterSync:
     return ClusterSync(properties={"argument": StringAttr(argument)} if argument else {})
 
 
-OPERATIONS: list[type[Operation]] = [Join, ProxyFence, ClusterSync]
+OPERATIONS: list[type[Operation]] = [Join, ProxyFence, CtaSync, ClusterSync]
 
 __all__ = [
     "ALL_AWAITED",
+    "APART",
     "ARRIVAL_OF_WARPS",
+    "BARRIERS",
+    "COLUMNS",
     "LATER",
     "ONE_LANE",
     "OPERATIONS",
     "OWN_ROWS",
+    "ROLES",
     "SAME_LANES",
     "UNTOUCHED",
     "ClusterSync",
+    "CtaSync",
     "Join",
     "Meeting",
     "ProxyFence",
     "Synchronisation",
     "cluster_sync",
+    "cta_sync",
     "join",
 ]

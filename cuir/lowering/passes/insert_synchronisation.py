@@ -1,4 +1,4 @@
-"""Insert joins of lanes, proxy fences and the cluster's last sync, which order accesses of different lanes and engines.
+"""Insert joins of lanes, proxy fences and syncs around roles, which order accesses of different lanes and engines.
 
 The threads of a worker join before a thread accesses memory that another has accessed. If no warp accesses another's
 rows, only the lanes of a warp join.
@@ -24,17 +24,24 @@ from ..ir.exchanges import ReleaseSlot, TakeColumns
 from ..ir.ir_walk import every, unmark
 from ..ir.synchronisation import (
     ALL_AWAITED,
+    APART,
     ARRIVAL_OF_WARPS,
+    BARRIERS,
+    COLUMNS,
     LATER,
     ONE_LANE,
     OWN_ROWS,
+    ROLES,
     SAME_LANES,
     UNTOUCHED,
     Join,
     ProxyFence,
+    Synchronisation,
     cluster_sync,
+    cta_sync,
     join,
 )
+from ..select.frame_layout import lay_out_frame
 from ..select.runs import find_run_start
 from .rewriting import before
 
@@ -46,10 +53,27 @@ def run(kernel: ops.Kernel) -> None:
     memory = Memory(kernel)
     for role in kernel.roles:
         _insert_into_role(role, memory)
-    if kernel.cluster.data > 1:
-        end = kernel.body.block.last_op
-        assert end is not None
-        before(end, cluster_sync(ALL_AWAITED if awaits_all_signals(kernel) else ""))
+    _insert_around_roles(kernel)
+
+
+def _insert_around_roles(kernel: ops.Kernel) -> None:
+    """Insert the syncs of the CTA, and of the cluster, before and behind the roles."""
+    frame, first, end = lay_out_frame(kernel), kernel.roles[0], kernel.body.block.last_op
+    assert end is not None
+    start, finish = list[Synchronisation](), list[Synchronisation]()
+    if frame.initialises:
+        start.append(cta_sync(BARRIERS))
+    if frame.columns:
+        start.append(cta_sync(COLUMNS))
+        finish += [join("warps", APART), cta_sync(ROLES)]
+    if kernel.cluster.data > 1 and awaits_all_signals(kernel):
+        finish.append(cluster_sync(ALL_AWAITED))
+    elif kernel.cluster.data > 1:
+        finish += [join("warps", APART), cluster_sync()]
+    for at, syncs in ((first, start), (end, finish)):
+        for sync in syncs:
+            before(at, sync)
+            sync.location = kernel.location
 
 
 def _insert_into_role(role: ops.Role, memory: Memory) -> None:

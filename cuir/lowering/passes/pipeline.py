@@ -111,7 +111,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(inline_elementwise, "compute elementwise values inside the expression that reads them", needed=True),
     Pass(wait_before_copy, "wait for a product in flight before its registers are copied", needed=True),
     Pass(split_exchanges, "split what warps exchange into steps, between which lanes meet", needed=True),
-    Pass(insert_synchronisation, "insert joins of lanes, proxy fences and the cluster's last sync"),
+    Pass(insert_synchronisation, "insert joins of lanes, proxy fences and syncs around roles"),
     Pass(select_instructions, "select how the target does loads, stores, products and loops", needed=True),
 )
 

@@ -17,7 +17,7 @@ BARRIER_BYTES = 8
 class FrameLayout:
     """Offsets of mbarriers, of the queue of work items and of the word that tells tensor memory's address.
 
-    `columns`: of tensor memory that the kernel allocates. `nbytes`: of shared memory in all.
+    `initialises`: one thread initialises barriers, for all. `columns`: of tensor memory that the kernel allocates. `nbytes`: of shared memory in all.
     """
 
     barriers: Mapping[str, int]
@@ -25,6 +25,7 @@ class FrameLayout:
     tensor_address: int
     columns: int
     nbytes: int
+    initialises: bool
 
 
 def lay_out_frame(kernel: ops.Kernel) -> FrameLayout:
@@ -40,7 +41,7 @@ def lay_out_frame(kernel: ops.Kernel) -> FrameLayout:
         at_queue = _align(offset)
         offset = at_queue + queue.nbytes
     columns = count_tensor_columns(kernel)
-    return FrameLayout(barriers, at_queue, offset, columns, offset + (ALIGNMENT if columns else 0))
+    return FrameLayout(barriers, at_queue, offset, columns, offset + (ALIGNMENT if columns else 0), bool(barriers) or queue is not None)
 
 
 def count_tensor_columns(kernel: ops.Kernel) -> int:

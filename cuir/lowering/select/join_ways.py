@@ -1,4 +1,4 @@
-"""Ways of joins of lanes, and of taking a work item, in which a warp's lanes join too."""
+"""Ways of joins of lanes, of syncs of a CTA, and of taking a work item, in which a warp's lanes join too."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from xdsl.ir import Operation
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.exchanges import ReleaseSlot
-from ..ir.synchronisation import Join
+from ..ir.synchronisation import BARRIERS, CtaSync, Join
 from .role_facts import RoleFacts
 from .ways import Verdict, Ways, fits
 
 WAYS = Ways()
 ELIDED, WITH_UNIT, WITH_ARRIVAL = "elided", "with the work item", "with the arrival"
+IN_TWO_STEPS = "arrive early"
 JOINED, UNJOINED, ONE_LANE = "a joined warp", "a warp", "one lane"  # who arrives, or takes a work item
 
 
@@ -28,28 +29,44 @@ def is_arrival(op: Operation | None) -> bool:
 
 
 @WAYS.way("join", ELIDED)
-def elide(op: Join, role: RoleFacts) -> Verdict | None:
+def elide(op: Join, role: RoleFacts | None) -> Verdict | None:
     """Emit nothing."""
     return fits(describe(op)) if op.lanes.data == "none" else None
 
 
 @WAYS.way("join", WITH_UNIT)
-def join_with_unit(op: Join, role: RoleFacts) -> Verdict | None:
+def join_with_unit(op: Join, role: RoleFacts | None) -> Verdict | None:
     """Join in the function that takes a work item."""
     first = isinstance(op.next_op, ReleaseSlot) and op.prev_op is None
     return fits("the lanes of a warp have read the slot before one of them gives it back") if first else None
 
 
 @WAYS.way("join", "bar.sync")
-def join_warps(op: Join, role: RoleFacts) -> Verdict | None:
-    """Join the warps of a worker at a hardware barrier."""
-    return fits(f"the {role.threads // 32} warps of the worker meet") if op.lanes.data == "worker" and role.threads > 32 else None
+def join_warps(op: Join, role: RoleFacts | None) -> Verdict | None:
+    """Join the warps of a worker at a hardware barrier; outside of roles only lanes of a warp join."""
+    if role is None or op.lanes.data != "worker" or role.threads == 32:
+        return None
+    return fits(f"the {role.threads // 32} warps of the worker meet")
 
 
 @WAYS.way("join", "__syncwarp")
-def join_lanes(op: Join, role: RoleFacts) -> Verdict:
+def join_lanes(op: Join, role: RoleFacts | None) -> Verdict:
     """Join the lanes of each warp."""
     return fits(describe(op))
+
+
+@WAYS.way("meet", IN_TWO_STEPS)
+def meet_in_two_steps(op: CtaSync, kernel: ops.Kernel) -> Verdict | None:
+    """Arrive for all CTAs of the cluster, and wait behind the scalars of the frame."""
+    if op.behind.data != BARRIERS or kernel.cluster.data == 1:
+        return None
+    return fits("other CTAs use the barriers, and the scalars of the frame are computed while they arrive")
+
+
+@WAYS.way("meet", "__syncthreads")
+def meet_at_once(op: CtaSync, kernel: ops.Kernel) -> Verdict:
+    """Let all threads of the CTA meet."""
+    return fits("no other CTA takes part")
 
 
 def describe(op: Join) -> str:

@@ -19,7 +19,7 @@ from ..ir import ops
 from ..ir.exchanges import GiveColumns
 from ..ir.ir_types import TensorT, TileT
 from ..ir.ir_walk import every
-from ..ir.synchronisation import Join
+from ..ir.synchronisation import CtaSync, Join
 from . import join_ways, loop_ways, move_ways, reduction_ways, tile_ways
 from .frame_layout import lay_out_frame
 from .hardware_barriers import number_barriers
@@ -76,18 +76,25 @@ def select(kernel: ops.Kernel, target: HasWays) -> None:
     Raises: CuirError L001 to L005 for what the target cannot do.
     """
     ways: dict[str, list[tuple[str, Decide]]] = {}
+
+    def record(op: Operation, subject: Subject) -> None:
+        step, arguments = subject
+        if step not in ways:
+            ways[step] = list_ways(target, step)
+        if ways[step]:
+            _choose(kernel, op, ways[step], arguments).record(op, PARTS.get(step, ""))
+
     for op in every(kernel):
         _check(kernel, op, target)
     for facts in _list_roles(kernel):
         for op in every(facts.role):
             for find in SUBJECTS:
                 if (found := find(op, facts)) is not None:
-                    step, subject = found
-                    if step not in ways:
-                        ways[step] = list_ways(target, step)
-                    if ways[step]:
-                        _choose(kernel, op, ways[step], subject).record(op, PARTS.get(step, ""))
+                    record(op, found)
             record_run(op)
+    for op in kernel.body.block.ops:
+        if (found := _find_sync(op, kernel)) is not None:
+            record(op, found)
     limits = TARGETS[kernel.arch.data]
     if (beyond := number_barriers(kernel, limits.named_barriers)) is not None:
         message = (
@@ -197,6 +204,13 @@ def _find_join(op: Operation, role: RoleFacts) -> Subject | None:
     if reads_queue(op):
         return "take a work item", (op, role)
     return ("arrive", (op, role)) if is_arrival(op) else None
+
+
+def _find_sync(op: Operation, kernel: ops.Kernel) -> Subject | None:
+    """Return a sync of a CTA or a join of lanes outside of the roles."""
+    if isinstance(op, CtaSync):
+        return "meet", (op, kernel)
+    return ("join", (op, None)) if isinstance(op, Join) else None
 
 
 def _find_scope(op: Operation, role: RoleFacts) -> Subject | None:

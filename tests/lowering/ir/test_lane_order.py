@@ -20,14 +20,14 @@ from cuir.lowering.ir.exchanges import ReleaseSlot
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.lane_order import find_holders
-from cuir.lowering.ir.synchronisation import ClusterSync, Join, Synchronisation
+from cuir.lowering.ir.synchronisation import ClusterSync, CtaSync, Join, Synchronisation
 from cuir.lowering.layouts.tile_layouts import LAYOUTS, natural_layout
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.validate import Lowering, random_arguments
 from cuir.syntax.parser import parse
 from tests.lowering.ir import cases
-from tests.lowering.kernels import queues
+from tests.lowering.kernels import ALL, UNITS, queues
 from tests.lowering.tile_ir import clean, kernel_of, program, role
 from tests.strategies.selection import examples
 from tests.strategies.typed import Case, arguments, kernels
@@ -188,7 +188,8 @@ def test_what_the_pass_inserts_is_missed(name: str) -> None:
 def test_a_product_in_flight_outlasts_a_join() -> None:
     """Another warp may still read the operand when this one has waited for its own part of the product."""
     lines = ("p = mma_async(g, h)", "store(s, cast(x, f32))", "y = load(s)", "mma_wait(p)", "store(h, x)", "store(Z[0:64, :], p + y)")
-    checked = program(FRAME + TURN + "".join(f"            {line}\n" for line in lines))
+    frame = FRAME.replace("    full, free = mbarrier(1), mbarrier(1)\n", "")
+    checked = program(frame + TURN + "".join(f"            {line}\n" for line in lines))
     kernel = clean(checked)
     insert_synchronisation.run(kernel)
     inputs = random_arguments(checked, torch.Generator().manual_seed(0)) | {"n": 2}
@@ -226,12 +227,34 @@ def test_a_signal_to_a_cta_that_has_exited_shows() -> None:
     assert "may have exited" in run_lanes(kernel, case.fresh())
 
 
+@pytest.mark.parametrize("name", ["gemm f16", "expert cluster f16"])
+def test_barriers_that_may_not_be_initialised_show(name: str) -> None:
+    case = cases.case(name)
+    kernel = case.built.clone()
+    optimise(kernel)
+    (sync,) = (op for op in kernel.body.block.ops if isinstance(op, CtaSync))
+    assert sync.behind.data == "barriers"
+    sync.detach()
+    assert "may not be initialised yet" in run_lanes(kernel, case.fresh())
+
+
+def test_a_queue_whose_barriers_may_not_be_initialised_shows() -> None:
+    checked = check(parse(UNITS.replace("    full, empty = mbarrier(1), mbarrier(1)\n", "") + ALL, "k.cuir"))
+    kernel = build(checked)
+    optimise(kernel)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200}) | {"n": 2}
+    assert not run_lanes(kernel, dict(inputs))
+    (sync,) = (op for op in kernel.body.block.ops if isinstance(op, CtaSync))
+    sync.detach()
+    assert "may not be initialised yet" in run_lanes(kernel, dict(inputs))
+
+
 def test_validation_names_what_a_program_without_synchronisation_lacks() -> None:
     case = cases.case("gemm f16")
     for without, verdict in (((), "same"), (("insert_synchronisation",), "fails")):
         stages = list(Lowering(case.checked, without).stages(case.arguments))
         assert stages[-1].outcome is not None and stages[-1].outcome.verdict == verdict
-    assert stages[-1].name == "run_lanes" and "before the lanes of its warp have met" in stages[-1].outcome.error
+    assert stages[-1].name == "run_lanes" and "may not be initialised yet" in stages[-1].outcome.error
 
 
 @pytest.mark.sweep

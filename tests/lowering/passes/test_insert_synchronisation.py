@@ -7,15 +7,18 @@ import pytest
 from cuir.lowering.analyses.memory import array_of
 from cuir.lowering.cuda import print_scope, role
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.exchanges import GiveColumns, TakeColumns
 from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every, mark
 from cuir.lowering.ir.synchronisation import ClusterSync, Join, Synchronisation
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
+from tests.lowering.analyses.test_arrivals import decoding
 from tests.lowering.ir import cases
 from tests.lowering.tile_ir import clean, kernel_of, program
 from tests.lowering.tile_ir import role as make_role
+from tests.ops.test_tensor_memory import check_changed
 
 FRAME = """
 @kernel(arch="sm_90a")
@@ -135,9 +138,56 @@ def test_ctas_of_a_cluster_meet_at_the_end(name: str, elided: bool | None) -> No
     assert [op.argument is not None for op in syncs] == ([] if elided is None else [elided])
 
 
+def list_around_roles(kernel: ops.Kernel) -> list[str]:
+    """Return the synchronisation outside of roles, with the roles as one word."""
+    insert_synchronisation.run(kernel)
+    assert show(parse(show(kernel))) == show(kernel)
+    names = [
+        "roles" if isinstance(op, ops.Role) else show(op).strip()
+        for op in kernel.body.block.ops
+        if isinstance(op, (ops.Role, Synchronisation))
+    ]
+    return [name for i, name in enumerate(names) if name != "roles" or "roles" not in names[:i]]
+
+
+BEFORE, APART = "tile.cta_sync behind barriers", 'tile.join warps because "the lanes of a warp leave their role one by one"'
+
+
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        ("flash_fwd_warps f16", ["roles"]),  # neither barriers nor a queue
+        ("gemm f16", [BEFORE, "roles"]),
+        ("expert cluster f16", [BEFORE, "roles", APART, "tile.cluster_sync"]),
+    ],
+)
+def test_syncs_stand_around_the_roles(name: str, around: list[str]) -> None:
+    assert list_around_roles(cases.case(name).built.clone()) == around
+
+
+def test_tensor_memory_is_freed_when_all_are_done() -> None:
+    assert list_around_roles(build(check_changed())) == [
+        BEFORE,
+        "tile.cta_sync behind columns",
+        "roles",
+        APART,
+        "tile.cta_sync behind roles",
+    ]
+
+
+def test_nobody_joins_before_an_elided_sync_of_the_cluster() -> None:
+    around = list_around_roles(build(decoding(2, dynamic=False)))
+    assert around == [BEFORE, "roles", 'tile.cluster_sync because "each signal is awaited before its CTA exits"']
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('tile.join worker because "no"', "has an argument"), ("tile.join warps", "has an argument"), ("tile.join all", "not `all`")],
+    [
+        ('tile.join worker because "no"', "has an argument"),
+        ("tile.join warps", "has an argument"),
+        ("tile.join all", "not `all`"),
+        ("tile.cta_sync behind all", "not `all`"),
+    ],
 )
 def test_wrong_joins_are_refused(text: str, message: str) -> None:
     with pytest.raises(Exception, match=message):

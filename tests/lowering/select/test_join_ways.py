@@ -6,9 +6,10 @@ import pytest
 
 from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.ir_walk import every
-from cuir.lowering.ir.synchronisation import Join
+from cuir.lowering.ir.synchronisation import CtaSync, Join
 from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.select.ways import find_selection
+from tests.lowering.analyses.test_arrivals import decoding
 from tests.lowering.kernels import queues
 from tests.lowering.tile_ir import program
 
@@ -49,6 +50,14 @@ def test_a_warp_joins_while_it_takes_a_work_item() -> None:
     optimise(kernel)
     ways = {s.way for op in every(kernel) if op.name in ("tile.for_units", "tile.join") and (s := find_selection(op)) is not None}
     assert {"one lane", "a joined warp", "with the work item"} <= ways
+
+
+@pytest.mark.parametrize(("cluster", "way"), [(1, "__syncthreads"), (2, "arrive early")])
+def test_ctas_of_a_cluster_compute_while_others_arrive(cluster: int, way: str) -> None:
+    kernel = build(decoding(cluster, dynamic=False))
+    optimise(kernel)
+    (selection,) = (find_selection(op) for op in kernel.body.block.ops if isinstance(op, CtaSync))
+    assert selection is not None and selection.way == way
 
 
 def test_without_joins_arrivals_say_so() -> None:

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 from cuir.lowering import Lowering, lower
+from cuir.lowering.analyses.uniformity import runs_on_one_lane
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.evaluator_state import Fault
+from cuir.lowering.ir.ir_evaluator import evaluate
+from cuir.lowering.ir.synchronisation import CtaSync
 from cuir.lowering.layouts.layouts import FRAGMENTS, Layout, fragment_map
 from cuir.lowering.layouts.tile_layouts import FULL
+from cuir.lowering.passes.pipeline import optimise
 from cuir.lowering.targets.sm100.tcgen05 import SLAB_LANES, describe_shape
 from cuir.lowering.validate import ctas_for, random_arguments
 from cuir.runtime.nvcc import compile_cuda, find_nvcc, include_dir
@@ -86,6 +92,19 @@ def test_passes_keep_the_results() -> None:
     arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200, "N": 100, "K": 72})
     stages = list(Lowering(checked, ()).stages(arguments, ctas_for(checked)))
     assert all(s.outcome is None or s.outcome.ok for s in stages) and any(s.outcome is not None for s in stages)
+
+
+@pytest.mark.parametrize(("behind", "fault"), [("columns", "may not be allocated yet"), ("roles", "may be freed already")])
+def test_tensor_memory_without_a_sync_of_the_cta_shows(behind: str, fault: str) -> None:
+    checked = check_changed()
+    arguments = random_arguments(checked, torch.Generator().manual_seed(0), {"M": 200, "N": 100, "K": 72})
+    kernel = build(checked)
+    optimise(kernel)
+    (sync,) = (op for op in kernel.body.block.ops if isinstance(op, CtaSync) and op.behind.data == behind)
+    sync.detach()
+    single = {r.symbol.data for r in kernel.roles if runs_on_one_lane(r)}
+    with pytest.raises(Fault, match=fault):
+        evaluate(kernel, arguments, single_lane_roles=single)
 
 
 def test_columns_are_allocated_and_freed_by_one_warp() -> None:

@@ -9,15 +9,16 @@ from xdsl.ir import SSAValue
 from ...ir import machine_ops, ops
 from ...ir.exchanges import ReleaseSlot
 from ...ir.ir_types import TileT
-from ...ir.synchronisation import Join
+from ...ir.synchronisation import CtaSync, Join
 from ...select.hardware_barriers import find_barrier, get_number
-from ...select.join_ways import ELIDED, WITH_UNIT
+from ...select.join_ways import ELIDED, IN_TWO_STEPS, WITH_UNIT
 from ...select.ways import way_of
 from ..operator_text import strip
 from ..registry import code_of, prints
 from ..writer import identifier
 
 if TYPE_CHECKING:
+    from ..context import KernelContext
     from ..role import RolePrinter
 
 
@@ -87,6 +88,18 @@ def join_warps(role: RolePrinter, op: Join) -> None:
 def join_lanes(role: RolePrinter, op: Join) -> None:
     """Emit a barrier of each warp's lanes."""
     role.out.line("__syncwarp();")
+
+
+@code_of("meet", "__syncthreads")
+def meet_at_once(kernel: KernelContext, op: CtaSync) -> None:
+    """Emit a barrier of the CTA's threads."""
+    kernel.out.line("__syncthreads();")
+
+
+@code_of("meet", IN_TWO_STEPS)
+def wait_for_cluster(kernel: KernelContext, op: CtaSync) -> None:
+    """Emit the second step; the frame has the first, directly behind what other CTAs wait for."""
+    kernel.out.line(kernel.target.format_phrase("wait for cluster"))
 
 
 @prints("tile.release_slot")

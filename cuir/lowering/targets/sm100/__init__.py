@@ -16,8 +16,8 @@ from . import tcgen05
 # Statements of the frame: the columns, where their first one is told, and its address.
 PHRASES = {
     "allocate tensor memory": "if (warpgroup == 0 && warp == 0) cuir::allocate_columns<{}>({});",
-    "read tensor memory's address": "__syncthreads();\nconst uint32_t tensor_memory = *{};",
-    "free tensor memory": "__syncwarp();\n__syncthreads();\nif (warpgroup == 0 && warp == 0) cuir::free_columns<{}>(tensor_memory);",
+    "read tensor memory's address": "const uint32_t tensor_memory = *{};",
+    "free tensor memory": "if (warpgroup == 0 && warp == 0) cuir::free_columns<{}>(tensor_memory);",
 }
 
 TARGET = Target(
