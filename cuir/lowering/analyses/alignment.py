@@ -9,9 +9,9 @@ from operator import or_
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir import ops
+from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
 from ..ir.machine_tiles import Line
-from .fixed_point import Rule, ValueFlow
 from .value_flow import find_sources
 
 Fits = Callable[[SSAValue], bool]

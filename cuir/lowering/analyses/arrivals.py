@@ -13,8 +13,8 @@ from xdsl.ir import Operation
 
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.fixed_point import Forward
 from ..ir.ir_walk import every, is_inlined
-from .fixed_point import Forward
 from .memory import Memory, iterate_accesses, iterate_evaluated
 
 

@@ -21,12 +21,12 @@ from xdsl.ir import Block, Operation, SSAValue, Use
 from ...ops.traits import NEGATIVE, Traits
 from ...syntax.types import I32
 from ..ir import ops
+from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.machine_ops import Pinned, RowBound
 from ..ir.machine_tiles import After, Line, ReadColumns
 from ..ir.operand_access import Function
 from ..ir.row_parts import RowPart
-from .fixed_point import Rule, ValueFlow
 from .value_flow import find_sources, find_targets, is_tile_wait
 
 Range = tuple[float, float]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir import ops
+from ..ir.fixed_point import Backward
 from ..ir.ir_types import ScalarT, TileT
 from ..ir.ir_walk import every, is_inlined, operations
-from .fixed_point import Backward
 
 
 def is_stored(value: SSAValue) -> bool:

@@ -25,8 +25,8 @@ from ...syntax.types import BOOL, I32
 from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
+from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.machine_tiles import Line
-from .fixed_point import Rule, ValueFlow
 from .value_flow import find_sources
 
 FAR = 2**24  # a constant nearer to 0 counts as a length

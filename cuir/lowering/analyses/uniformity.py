@@ -19,11 +19,11 @@ from ...ops.limits import TARGETS
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.exchanges import ReleaseSlot
+from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
 from ..ir.synchronisation import Synchronisation
-from .fixed_point import Rule, ValueFlow
 from .memory import is_memory_effect_free
 
 

@@ -16,8 +16,8 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir import ops
 from ..ir.exchanges import TakeColumns
+from ..ir.in_flight import Ages, InFlight
 from ..ir.ir_walk import inner_first, last
-from .in_flight import Ages, InFlight
 from .liveness import Liveness, is_stored
 
 K = TypeVar("K")

@@ -21,11 +21,11 @@ from ...ops.base import PRODUCTS, Effects
 from ...ops.traits import SUM
 from ..ir import ops
 from ..ir.exchanges import TakeColumns
+from ..ir.fixed_point import Forward
 from ..ir.ir_types import TileT, is_scalar
 from ..ir.ir_walk import every, is_inlined
 from ..layouts.tile_layouts import CHUNKS
 from .alignment import is_multiple
-from .fixed_point import Forward
 from .memory import Accessed, Array, Memory, iterate_accesses, iterate_evaluated
 from .stores import arrays_by_warp, find_warp_rows
 from .value_flow import find_sources

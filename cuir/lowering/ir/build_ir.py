@@ -20,7 +20,7 @@ from ...checking.contraction import collect_exact
 from ...checking.kernel_results import keep_with_kernel
 from ...checking.tensor_modes import find_exchanged
 from ...checking.views import Drop, make_view
-from ...ops.base import Op, Param
+from ...ops.base import PRODUCTS, Op, Param
 from ...ops.expressions import operator, subscript, traits
 from ...ops.traits import NEGATIVE
 from ...syntax.nodes import Assign, Binary, Call, Expr, ExprStmt, For, If, IfExp, Literal, Name, Stmt, Str, Subscript, Unary
@@ -30,8 +30,8 @@ from ...syntax.walk import IdentityKey, count_assignments
 from ...text.source import Span
 from . import ir_types as types
 from . import ops
-from .asynchronous_products import Wait, Waits, collect_waits
 from .ir_walk import every, last, operations
+from .product_waits import ProductWaits
 from .program_places import Key, Places, make_key, make_location
 
 
@@ -186,9 +186,12 @@ class _Kernel:
         if role.index:
             block.args[0].name_hint = _hint(role.index)
             env[role.index] = block.args[0]
-        body = _Body(self.checked, _Builder(block, self.places, self.values, role.span), env, collect_waits(self.checked, role))
+        waits = ProductWaits()
+        body = _Body(self.checked, _Builder(block, self.places, self.values, role.span), env, waits)
         body.statements(role.body)
         body.to.put(ops.end())
+        if replaced := waits.settle(block):
+            self._update_values(replaced)
         to.span = role.span
         numbers = {
             "workers": role.workers,
@@ -202,6 +205,12 @@ class _Kernel:
             ops.Role(properties={"symbol": StringAttr(role.name)} | {k: IntAttr(n) for k, n in numbers.items()}, regions=[Region(block)])
         )
 
+    def _update_values(self, replaced: Mapping[SSAValue, SSAValue]) -> None:
+        """Give expressions whose values were replaced those in their place."""
+        for key, value in self.values.items():
+            while value in replaced:
+                value = self.values[key] = replaced[value]
+
 
 class _Body:
     """Builder of the statements and expressions of a role, or of the kernel's frame.
@@ -209,9 +218,9 @@ class _Body:
     `env`: the value of each name at the present place.
     """
 
-    def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], waits: Waits | None = None):
+    def __init__(self, checked: Checked, to: _Builder, env: Mapping[str, SSAValue], waits: ProductWaits | None = None):
         self.checked, self.to, self.env = checked, to, dict(env)
-        self.waits = waits or {}
+        self.waits = ProductWaits() if waits is None else waits
 
     # ---- statements
     def statements(self, body: Sequence[Stmt]) -> None:
@@ -228,10 +237,8 @@ class _Body:
                     value.name_hint = _hint(name)
                 self.env[name] = value
         elif isinstance(stmt, ExprStmt):
-            if isinstance(stmt.value, Call) and (wait := self.waits.get(IdentityKey(stmt.value))) is not None:
-                self._build_wait(stmt.value, wait)
-            elif isinstance(stmt.value, Call):
-                self._build_call(stmt.value)
+            if isinstance(stmt.value, Call):
+                self._build_effect(stmt.value)
             else:
                 self.value(stmt.value)
         elif isinstance(stmt, If):
@@ -240,23 +247,14 @@ class _Body:
             assert isinstance(stmt, For)
             self._build_for(stmt)
 
-    def _build_wait(self, call: Call, wait: Wait) -> None:
-        """Build a wait for products: the tiles that it finishes are new values behind it."""
-        if wait.pending is None:
-            return  # nothing is in flight
-        names_by_value: dict[SSAValue, list[str]] = {}
-        for name in wait.finished:
-            if name in self.env and types.is_tile(self.env[name]):
-                names_by_value.setdefault(self.env[name], []).append(name)
-        values = [v for v in names_by_value if not _is_accumulator(v)]
-        wait_op = ops.perform(
-            self.checked.call(call).op.name, {f"x{i}": v for i, v in enumerate(values)}, [v.type for v in values], {"pending": wait.pending}
-        )
-        self.to.put(wait_op)
-        for value, result in zip(values, wait_op.outputs, strict=True):
-            result.name_hint = value.name_hint
-            for name in names_by_value[value]:
-                self.env[name] = result
+    def _build_effect(self, call: Call) -> None:
+        """Build a call for its effect; a wait for products gives the tiles that pass through it new values."""
+        binding = self.checked.call(call)
+        if binding.op.effects.drains != PRODUCTS:
+            self._build_call(call)
+            return
+        names = [a.id for a in binding.args.values() if isinstance(a, Name)]
+        self.to.put(self.waits.make(binding.op.name, names, self.env))
 
     def _build_if(self, stmt: If) -> None:
         condition = self.value(stmt.cond)
@@ -485,13 +483,6 @@ def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:
         i = op.results.index(value)
         return last(op.then).values[i], last(op.orelse).values[i]
     return op.operands
-
-
-def _is_accumulator(value: SSAValue) -> bool:
-    """Return whether a product took a tile over as its accumulator: it may be waited for, and not read."""
-    return any(
-        isinstance(u.operation, ops.Perform) and u.operation.entry.effects.group and u.operation.args.get("c") is value for u in value.uses
-    )
 
 
 def _is_const(param: Param, expr: Expr) -> bool:

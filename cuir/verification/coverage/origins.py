@@ -14,11 +14,11 @@ from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
 from ...checking.kernel_results import keep_with_kernel
-from ...lowering.analyses.fixed_point import Rule, ValueFlow
 from ...lowering.analyses.memory import is_memory_effect_free
 from ...lowering.analyses.value_flow import find_deciders, find_sources
 from ...lowering.ir import ops
 from ...lowering.ir.build_ir import build_for_analyses
+from ...lowering.ir.fixed_point import Rule, ValueFlow
 from ...lowering.ir.ir_types import TileT, is_scalar
 from ...syntax.nodes import Expr
 from ...syntax.types import BOOL, I32, Scalar, TileType

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ops.base import PRODUCTS
-from ..ir import ops
-from ..ir.asynchronous_products import MOST
-from ..ir.ir_types import is_tile
+from . import ops
 from .fixed_point import Forward
+from .ir_types import is_tile
 
+MOST = 7  # largest useful count of wgmma.wait_group, at which ages saturate
 Ages = Mapping[SSAValue, int]
 
 
@@ -40,8 +40,13 @@ class InFlight(Forward[Ages]):
             new = [v for n, v in op.args.items() if n != "c" and is_tile(v)] if self.operands else op.results
             return {v: min(age + 1, MOST) for v, age in state.items() if v is not accumulator} | dict.fromkeys(new, 0)
         if op.entry.effects.drains == PRODUCTS:
-            return {v: age for v, age in state.items() if age < op.const("pending")}
+            pending = self.count_pending(op, state)
+            return {v: age for v, age in state.items() if age < pending}
         return state
+
+    def count_pending(self, wait: ops.Perform, state: Ages) -> int:
+        """Return the number of products that a wait leaves in flight."""
+        return int(wait.const("pending"))
 
     def rename(self, state: Ages, values: Sequence[SSAValue], into: Sequence[SSAValue]) -> Ages:
         """Rename tiles that flow into others."""

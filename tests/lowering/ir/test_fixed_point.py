@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xdsl.ir import Operation, SSAValue
 
-from cuir.lowering.analyses.fixed_point import Backward, Forward, Rule, ValueFlow
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.fixed_point import Backward, Forward, Rule, ValueFlow
 from cuir.lowering.ir.ir_walk import every
 from cuir.syntax.types import I32
 from tests.lowering.tile_ir import role

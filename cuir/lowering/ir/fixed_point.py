@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ..ir import machine_ops as machine
-from ..ir import ops
-from ..ir.ir_walk import last, operations
+from . import machine_ops as machine
+from . import ops
+from .ir_walk import last, operations
 
 State = TypeVar("State")
 Fact = TypeVar("Fact")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cuir.lowering.analyses.in_flight import InFlight
 from cuir.lowering.ir import ops
 from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.in_flight import InFlight
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.passes.pipeline import optimise
 from tests.lowering.conftest import kernel
