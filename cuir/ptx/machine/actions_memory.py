@@ -92,7 +92,11 @@ def make_store(b: Binding) -> Step:
         for memory, addresses, part, chosen in split_by_space(m, g, access, address(g)):
             places = m.find_places(memory, part, addresses, nbytes, place)
             mine = packed if chosen is None else packed[chosen]
-            lost = m.check_access(memory, part, places, access, nbytes, place)
+
+            def repeats(lane: int, memory: Memory = memory, places: Array = places, mine: Array = mine) -> bool:
+                return bool((memory.gather(places[lane : lane + 1], element, count) == mine[lane]).all())
+
+            lost = m.check_access(memory, part, places, access, nbytes, place, repeats)
             memory.scatter(places, mine, element, count)
             if lost is not None and lost.any() and not access.strong:
                 report_lost(m, memory, part, places, mine, lost, (element, count, place))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -519,8 +519,20 @@ class Machine:
             f": {address - start - size} bytes behind `{name}`" if address >= start + size else f": {start - address} bytes before `{name}`"
         )
 
-    def check_access(self, memory: Memory, g: Group, places: Array, access: MemoryAccess, nbytes: int, place: int) -> Array | None:
-        """Check the accesses of a group to a memory with a shadow, and record them; return lanes that lost a place."""
+    def check_access(
+        self,
+        memory: Memory,
+        g: Group,
+        places: Array,
+        access: MemoryAccess,
+        nbytes: int,
+        place: int,
+        repeats: Callable[[int], bool] | None = None,
+    ) -> Array | None:
+        """Check the accesses of a group to a memory with a shadow, and record them; return lanes that lost a place.
+
+        repeats: tells whether a lane stores what lies there: threads that store one value by one instruction do not race.
+        """
         shadow = memory.shadow
         if shadow is None:
             return None
@@ -540,6 +552,8 @@ class Machine:
         tick = self.next_tick(place)
 
         def report(meeting: Meeting) -> None:
+            if repeats is not None and meeting.mode == "write" and self.find_place(meeting.tick) == place and repeats(meeting.lane):
+                return
             mode = "write" if writes else "read"
             report_meeting(self, meeting, int(g.slots[meeting.lane]), place, mode, access.strong, memory.name, "")
 

@@ -188,3 +188,12 @@ def test_requests_for_registers_change_nothing_and_are_checked() -> None:
     assert not run("setmaxnreg.dec.sync.aligned.u32 40;\n" + store("%r0"), y).findings and y.tolist() == list(range(32))
     with pytest.raises(CuirError, match="a request for 41 registers"):
         run("setmaxnreg.dec.sync.aligned.u32 41;", zeros())
+
+
+@pytest.mark.parametrize("schedule", ["together", "first", "random:1"])
+def test_threads_that_store_one_value_by_one_instruction_do_not_race(schedule: str) -> None:
+    for value, codes in (("%r1", set()), ("%r0", {"R402"})):
+        report = run(f"mov.u32 %r1, 7;\nst.global.b32 [%p0], {value};", zeros(), block=64, schedule=schedule)
+        assert {d.code for d in report.findings} == codes
+    twice = "mov.u32 %r1, 7;\nst.global.b32 [%p0], %r1;\nst.global.b32 [%p0], %r1;"
+    assert {d.code for d in run(twice, zeros(), block=64, schedule="first").findings} == {"R402"}
