@@ -1,55 +1,38 @@
 """Expert kernels of others in the machine for PTX: results, findings, seconds. `python -m benchmarks.ptx_experts FOLDER [NAME...]`.
 
-FOLDER holds the repositories, unpacked: learn-cuda, flash-attention, cutlass, FlashMLA. A host program of benchmarks/experts
-makes each launch, as the repository's own does; experts/capture.cpp stands for the runtime and writes launches down.
+FOLDER holds the repositories, unpacked: those of `expert_cases.COMMITS`; and tilelang/site and triton/site, where `pip install --target` put
+these compilers. A host program of benchmarks/experts makes each launch, as the repository's own does; experts/capture.cpp stands for the
+runtime and writes launches down.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
+import multiprocessing
 import os
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from benchmarks.expert_cases import COMMITS, Case, Expert, list_experts
 from cuir.cuda import LoadedModule, Report, Struct
 from cuir.ptx.module import read_module
+from cuir.text.markdown import table
 
 HERE = Path(__file__).parent / "experts"
-FLAGS = ("-O3", "-std=c++17", "-lineinfo", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DNDEBUG", "-w", "-diag-suppress=780")
+FLAGS = ("-O3", "-lineinfo", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DNDEBUG", "-w", "-diag-suppress=780")
 MARK = 0x5EED0000  # upper half of a pointer that stands for a tensor: experts/tensors.h
-
-
-@dataclass(frozen=True)
-class Case:
-    """Arguments of a host program, the tensors behind its pointers, and the expected results."""
-
-    arguments: tuple[int, ...]
-    tensors: tuple[torch.Tensor, ...]
-    results: Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
-
-
-@dataclass(frozen=True)
-class Expert:
-    """A kernel of others.
-
-    Attributes:
-        include: Folders of headers, in FOLDER.
-        cases: What it is run on.
-    """
-
-    name: str
-    source: str
-    arch: str
-    include: tuple[str, ...]
-    cases: tuple[Callable[[], Case], ...]
-    defines: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,20 +66,44 @@ def _point(data: bytes, tensors: Sequence[torch.Tensor]) -> Struct:
 
 def build(expert: Expert, folder: Path, out: Path) -> tuple[LoadedModule, Path]:
     """Return the kernels of an expert, and the host program that launches them."""
-    program = out / expert.name
+    program, kept = out / expert.name, out / f"{expert.name}.keep"
     if not program.exists():
-        kept = out / f"{expert.name}.keep"
         kept.mkdir(parents=True, exist_ok=True)
-        torch_headers = Path(torch.__file__).parent / "include"
-        include = [HERE, *(folder / i for i in expert.include), torch_headers]
-        defines = [f"-D{n}={v}" for n, v in expert.defines.items()]
-        code = f"arch=compute_{expert.arch},code=compute_{expert.arch}"
-        sources = [str(HERE / expert.source), str(HERE / "capture.cpp")]
-        flags = [*FLAGS, *defines, *(x for i in include for x in ("-I", str(i)))]
-        command = ["nvcc", "-gencode", code, "--keep", "--keep-dir", str(kept), "-cudart", "none", *flags, *sources, "-o", str(program)]
-        subprocess.run(command, check=True)
-    (text,) = (out / f"{expert.name}.keep").glob(f"{Path(expert.source).stem}*.ptx")
+        if expert.source.endswith(".py"):
+            _build_with_compiler(expert, folder, kept)
+            program.touch()
+        else:
+            _build_with_host_program(expert, folder, program, kept)
+    (text,) = kept.glob(f"{Path(expert.source).stem}*.ptx")
     return LoadedModule(read_module(text.read_text(encoding="utf-8")), text), program
+
+
+def _build_with_host_program(expert: Expert, folder: Path, program: Path, kept: Path) -> None:
+    """Compile the kernels of an expert and their host program."""
+    include = [HERE, *(folder / i for i in expert.include), Path(torch.__file__).parent / "include"]
+    if expert.cut is not None:
+        whole = folder / expert.cut[0]
+        (kept / whole.name).write_text(whole.read_text(encoding="utf-8").split(f"\n{expert.cut[1]}\n")[0], encoding="utf-8")
+        include.append(kept)
+    defines = [f"-D{n}={v}" for n, v in expert.defines.items()]
+    code = f"arch=compute_{expert.arch},code=compute_{expert.arch}"
+    sources = [str(HERE / expert.source), str(HERE / "capture.cpp")]
+    flags = [*FLAGS, f"-std={expert.standard}", *defines, *(x for i in include for x in ("-I", str(i)))]
+    command = ["nvcc", "-gencode", code, "--keep", "--keep-dir", str(kept), "-cudart", "none", *flags, *sources, "-o", str(program)]
+    subprocess.run(command, check=True)
+
+
+def _build_with_compiler(expert: Expert, folder: Path, kept: Path) -> None:
+    """Let a compiler of Python kernels write PTX, or CUDA text that nvcc compiles."""
+    stem = Path(expert.source).stem
+    compiler = stem.partition("_")[0]
+    text = kept / f"{stem}.{'cu' if expert.include else 'ptx'}"
+    environment = {**os.environ, "PYTHONPATH": str(folder / compiler / "site"), "TRITON_CACHE_DIR": str(kept)}
+    subprocess.run([sys.executable, HERE / expert.source, text, *map(str, expert.cases[0]().arguments)], check=True, env=environment)
+    if expert.include:
+        include = [x for i in expert.include for x in ("-I", str(folder / i))]
+        flags = [f"-arch=sm_{expert.arch}", f"-std={expert.standard}", *FLAGS]
+        subprocess.run(["nvcc", "-ptx", *flags, *include, str(text), "-o", str(text.with_suffix(".ptx"))], check=True)
 
 
 def capture(module: LoadedModule, program: Path, arguments: Sequence[int]) -> list[CapturedLaunch]:
@@ -116,144 +123,168 @@ def capture(module: LoadedModule, program: Path, arguments: Sequence[int]) -> li
     return [read(line) for line in lines]
 
 
-# ---- cases
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+def _run(case: Case, module: LoadedModule, program: Path, schedule: str) -> list[Report]:
+    """Run the launches of a case."""
+    if case.call is not None:
+        call = case.call
+        return [module[module.names[0]](call.grid, call.block, *call.arguments, shared=call.shared, schedule=schedule, raises=False)]
+    return [launch.run(module, case.tensors, schedule) for launch in capture(module, program, case.arguments)]
 
 
-def make_attention(b: int, h: int, hk: int, m: int, n: int, d: int, causal: bool) -> Callable[[], Case]:
-    """Return the case of FlashAttention's layout."""
-
-    def make() -> Case:
-        q, k, v = draw(b, m, h, d), draw(b, n, hk, d, seed=1), draw(b, n, hk, d, seed=2)
-        o, lse, count = torch.zeros_like(q), torch.zeros(b, h, m), torch.zeros(1, dtype=torch.int32)
-
-        def results() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            keys, values = (t.float().repeat_interleave(h // hk, 2) for t in (k, v))
-            scores = torch.einsum("bmhd,bnhd->bhmn", q.float(), keys) / math.sqrt(d)
-            kept = torch.arange(n)[None] <= torch.arange(m)[:, None] + (n - m if causal else n)
-            scores = scores.masked_fill(~kept, -math.inf)
-            expected = torch.einsum("bhmn,bnhd->bmhd", scores.softmax(-1), values).nan_to_num()  # 0 in rows without keys
-            rows = kept.any(1)
-            return [(o.float(), expected), (lse[..., rows], scores.logsumexp(-1)[..., rows])]
-
-        return Case((b, h, hk, m, n), (q, k, v, o, lse, count), results)
-
-    return make
-
-
-def make_learn_cuda(b: int, m: int, n: int) -> Callable[[], Case]:
-    def make() -> Case:
-        q, k, v = (draw(b, s, 128, seed=i, dtype=torch.bfloat16) for i, s in enumerate((m, n, n)))
-        o = torch.zeros_like(q)
-
-        def results() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            return [(o.float(), torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float()))]
-
-        return Case((b, m, n), (q, k, v, o), results)
-
-    return make
-
-
-def make_gemm(m: int, n: int, k: int) -> Callable[[], Case]:
-    def make() -> Case:
-        a, b, d = draw(m, k), draw(n, k, seed=1), torch.zeros(m, n).half()
-        return Case((m, n, k), (a, b, d), lambda: [(d.float(), a.float() @ b.float().T)])
-
-    return make
-
-
-def make_mla(lengths: Sequence[int], heads: int) -> Callable[[], Case]:
-    """Return the case of FlashMLA: one part of the schedule for each sequence."""
-
-    def make() -> Case:
-        b, width = len(lengths), max(-(-n // 64) for n in lengths)
-        table = torch.randperm(b * width, generator=torch.Generator().manual_seed(0)).int().reshape(b, width)
-        q, cache = draw(b, 1, heads, 576), draw(b * width, 64, 1, 576, seed=1) / 4
-        o, lse = torch.zeros(b, 1, heads, 512).half(), torch.zeros(b, 1, heads)
-        schedule = torch.tensor([[i, i, 0, -(-n // 64), 0, 0, 0, 0] for i, n in enumerate(lengths)], dtype=torch.int32)
-        splits = torch.arange(b + 1, dtype=torch.int32)
-        rest = torch.zeros(2 * b, heads), torch.zeros(2 * b, heads, 512)
-
-        def results() -> list[tuple[torch.Tensor, torch.Tensor]]:
-            found = []
-            for i, n in enumerate(lengths):
-                keys = cache[table[i].long()].reshape(-1, 576)[:n].float()
-                scores = q[i, 0].float() @ keys.T / math.sqrt(576)
-                found += [(o[i, 0].float(), scores.softmax(-1) @ keys[:, :512]), (lse[i, 0], scores.logsumexp(-1))]
-            return found
-
-        tensors = (q, cache, o, lse, table, torch.tensor(lengths, dtype=torch.int32), schedule, splits, *rest)
-        return Case((b, heads, b * width, width, b), tensors, results)
-
-    return make
-
-
-FA2 = ("flash-attention/csrc/flash_attn/src", "cutlass/include")
-FA3 = ("flash-attention/hopper", "cutlass/include")
-GEMM = ("cutlass/include", "cutlass/tools/util/include")
-PINGPONG = {"TILE_M": 64, "CLUSTER": 1, "SCHEDULE": "KernelTmaWarpSpecializedPingpong", "EPILOGUE": "TmaWarpSpecialized"}
-COOPERATIVE = {"TILE_M": 128, "CLUSTER": 2, "SCHEDULE": "KernelTmaWarpSpecializedCooperative", "EPILOGUE": "TmaWarpSpecializedCooperative"}
-
-
-def list_experts() -> list[Expert]:
-    """Return the kernels, small ones first."""
-    experts = [
-        Expert("learn_cuda_v5", "learn_cuda.cu", "80", ("learn-cuda/07_attention",), (make_learn_cuda(2, 128, 192),)),
-    ]
-    for d in (64, 128):
-        for causal in (True, False):
-            cases = make_attention(1, 2, 1, 200, 300, d, causal), make_attention(1, 1, 1, 64, 77, d, causal)
-            name = f"d{d}_{'causal' if causal else 'full'}"
-            defines: dict[str, object] = {"HEAD_DIM": d, "IS_CAUSAL": str(causal).lower()}
-            experts.append(Expert(f"flash_attention_2_{name}", "flash_attention_2.cu", "80", FA2, cases, defines))
-            three = (make_attention(1, 2, 1, 200, 300, d, causal), make_attention(2, 1, 1, 150, 77, d, causal))
-            experts.append(Expert(f"flash_attention_3_{name}", "flash_attention_3.cu", "90a", FA3, three, {**defines, "CLUSTER": 1}))
-    clustered = {"HEAD_DIM": 128, "IS_CAUSAL": "false", "CLUSTER": 2}
-    experts.append(
-        Expert("flash_attention_3_cluster", "flash_attention_3.cu", "90a", FA3, (make_attention(1, 2, 1, 200, 300, 128, False),), clustered)
-    )
-    gemms = make_gemm(256, 256, 256), make_gemm(136, 200, 72)
-    experts.append(Expert("cutlass_pingpong", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(PINGPONG)))
-    experts.append(Expert("cutlass_cooperative", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(COOPERATIVE)))
-    folders = ("FlashMLA/csrc", "FlashMLA/csrc/kerutils/include", "cutlass/include")
-    experts.append(Expert("flash_mla", "flash_mla.cu", "90a", folders, (make_mla((130, 64, 200), 64),)))
-    return experts
-
-
-def _measure(found: torch.Tensor, expected: torch.Tensor) -> float:
+def measure_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference, relative where numbers are above 1."""
     return float(((found - expected) / expected.abs().clamp(min=1)).nan_to_num(nan=9e9, posinf=9e9, neginf=9e9).abs().max())
 
 
-def check(expert: Expert, module: LoadedModule, program: Path, schedules: Sequence[str]) -> None:
-    """Run the cases of an expert under schedules, and print a line for each."""
-    for make in expert.cases:
-        for schedule in schedules:
-            case = make()
-            launches = capture(module, program, case.arguments)
-            start = time.process_time()
-            reports = [launch.run(module, case.tensors, schedule) for launch in launches]
-            seconds = time.process_time() - start
-            error = max(_measure(found, expected) for found, expected in case.results())
-            lanes, findings = sum(r.lane_instructions for r in reports), [d for r in reports for d in r.findings]
-            rate = lanes / seconds / 1e6
-            told = f"{expert.name} {case.arguments} {schedule}: relative error {error:.1e}, {len(findings)} findings, {lanes / 1e6:.1f} M lane instructions"
-            print(f"{told} in {seconds:.1f} s ({rate:.1f} M/s), {reports[0].coverage:.0%} of the code", flush=True)
-            for d in findings[:3]:
-                print(d, flush=True)
+class Outcome(NamedTuple):
+    """What a case gave under a schedule.
+
+    Attributes:
+        told: Its findings, as they are shown.
+    """
+
+    schedule: str
+    error: float
+    findings: dict[str, int]
+    told: tuple[str, ...]
+    lanes: int
+    seconds: float
+    coverage: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a case gave under all schedules.
+
+    Attributes:
+        error: The largest of all.
+        findings: How many schedules have a finding of a code that is not expected.
+        known: The same of expected ones.
+        rate: Million lane instructions a second of CPU time.
+    """
+
+    expert: str
+    arguments: tuple[int, ...]
+    schedules: int
+    error: float
+    findings: dict[str, int]
+    known: dict[str, int]
+    lanes: float
+    seconds: float
+    rate: float
+    coverage: float
+
+
+def list_schedules(text: str) -> list[str]:
+    """Return schedules: a number of them, or their names with commas between."""
+    if not text.isdecimal():
+        return text.split(",")
+    return ["together", "first", "last", *(f"random:{i}" for i in range(1, int(text) - 2))][: int(text)]
+
+
+@cache
+def _load(name: str, folder: Path) -> tuple[Expert, LoadedModule, Path]:
+    (expert,) = (e for e in list_experts() if e.name == name)
+    return expert, *build(expert, folder, folder / "built")
+
+
+def check(name: str, folder: Path, number: int, schedule: str) -> Outcome:
+    """Run a case of an expert, by its number, under a schedule."""
+    expert, module, program = _load(name, folder)
+    case = expert.cases[number]()
+    start = time.process_time()
+    reports = _run(case, module, program, schedule)
+    seconds = time.process_time() - start
+    error = max(measure_error(found, expected) for found, expected in case.results())
+    findings = [d for r in reports for d in r.findings]
+    lanes = sum(r.lane_instructions for r in reports)
+    return Outcome(schedule, error, dict(Counter(d.code for d in findings)), tuple(map(str, findings)), lanes, seconds, reports[0].coverage)
+
+
+def summarise(expert: Expert, number: int, outcomes: Sequence[Outcome]) -> Row:
+    """Return the row of the outcomes of a case."""
+    codes = Counter(code for o in outcomes for code in o.findings)
+    seconds, lanes = sum(o.seconds for o in outcomes), sum(o.lanes for o in outcomes)
+    return Row(
+        expert.name,
+        expert.cases[number]().arguments,
+        len(outcomes),
+        max(o.error for o in outcomes),
+        {c: n for c, n in sorted(codes.items()) if c not in expert.known},
+        {c: n for c, n in sorted(codes.items()) if c in expert.known},
+        round(lanes / len(outcomes) / 1e6, 2),
+        round(seconds / len(outcomes), 2),
+        round(lanes / max(seconds, 1e-9) / 1e6, 1),
+        max(o.coverage for o in outcomes),
+    )
+
+
+def format_rows(rows: Sequence[dict[str, object]]) -> list[str]:
+    """Return the table of rows, as they were written."""
+
+    def tell(found: object) -> str:
+        return ", ".join(f"{c} ({n})" for c, n in found.items()) if isinstance(found, dict) and found else "none"
+
+    columns = [
+        "kernel",
+        "problem",
+        "schedules",
+        "error",
+        "findings",
+        "known findings",
+        "M lane instructions",
+        "CPU seconds",
+        "code that ran",
+    ]
+    lines = []
+    for r in rows:
+        assert isinstance(r["arguments"], list) and isinstance(r["coverage"], float)
+        problem = " ".join(map(str, r["arguments"]))
+        figures = [f"{r['error']:.1e}", tell(r["findings"]), tell(r["known"]), str(r["lanes"]), str(r["seconds"]), f"{r['coverage']:.0%}"]
+        lines.append([str(r["expert"]), problem, str(r["schedules"]), *figures])
+    return table(columns, lines)
+
+
+def _run_all(experts: Sequence[Expert], folder: Path, schedules: Sequence[str], jobs: int) -> Iterator[tuple[Expert, int, list[Outcome]]]:
+    """Yield the outcomes of each case, in the order of the experts; Ctrl-C ends after those that are there."""
+    for expert in experts:
+        _load(expert.name, folder)  # compiles, and is forked
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        for expert in experts:
+            for number in range(len(expert.cases)):
+                asked = [pool.submit(check, expert.name, folder, number, s) for s in schedules]
+                found: list[Outcome] = []
+                try:
+                    for future in as_completed(asked):
+                        found.append(future.result())
+                        print(f"\r{expert.name} {len(found)}/{len(asked)}", end="", file=sys.stderr, flush=True)
+                except KeyboardInterrupt:
+                    pool.shutdown(cancel_futures=True)
+                    if found:
+                        yield expert, number, found
+                    return
+                yield expert, number, found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="parts of names; all without")
-    parser.add_argument("--schedules", default="together,first,last", help="as cuir.cuda takes them, with commas between")
+    parser.add_argument("--schedules", default="3", help="how many, or which, with commas between")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--out", type=Path, help="file of JSON lines for benchmarks.shown")
     options = parser.parse_args()
-    for expert in list_experts():
-        if not options.names or any(n in expert.name for n in options.names):
-            module, program = build(expert, options.folder, options.folder / "built")
-            check(expert, module, program, options.schedules.split(","))
+    experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
+    lines = [json.dumps({"sources": COMMITS, "schedules": options.schedules})]
+    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs):
+        row = summarise(expert, number, outcomes)
+        lines.append(json.dumps(asdict(row)))
+        print(f"\r{row}", flush=True)
+        unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
+        for told in unknown[0].told[:3] if unknown else ():
+            print(f"under {unknown[0].schedule}: {told}", flush=True)
+        if options.out is not None:
+            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -99,6 +99,8 @@ cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "an error"; }
 const char* cudaGetErrorName(cudaError_t) { return "error"; }
+CUresult cuGetErrorString(CUresult, const char** text) { *text = "an error"; return CUDA_SUCCESS; }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*) { return cudaErrorNotSupported; }
 cudaError_t cudaGetDevice(int* device) { *device = 0; return cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { *value = 4; return cudaSuccess; }  // few SMs, so that persistent kernels take several units of work
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
