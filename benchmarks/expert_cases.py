@@ -273,16 +273,14 @@ def list_experts() -> list[Expert]:
     ]
     for d in (64, 128):
         for causal in (True, False):
-            cases = make_attention(1, 2, 1, 200, 300, d, causal), make_attention(1, 1, 1, 64, 77, d, causal)
+            cases = make_attention(1, 2, 1, 200, 300, d, causal), make_attention(2, 1, 1, 150, 77, d, causal)
             name = f"d{d}_{'causal' if causal else 'full'}"
             defines: dict[str, object] = {"HEAD_DIM": d, "IS_CAUSAL": str(causal).lower()}
             experts.append(Expert(f"flash_attention_2_{name}", "flash_attention_2.cu", "80", FA2, cases, defines))
-            three = (make_attention(1, 2, 1, 200, 300, d, causal), make_attention(2, 1, 1, 150, 77, d, causal))
-            experts.append(Expert(f"flash_attention_3_{name}", "flash_attention_3.cu", "90a", FA3, three, {**defines, "CLUSTER": 1}))
-    clustered = {"HEAD_DIM": 128, "IS_CAUSAL": "false", "CLUSTER": 2}
-    experts.append(
-        Expert("flash_attention_3_cluster", "flash_attention_3.cu", "90a", FA3, (make_attention(1, 2, 1, 200, 300, 128, False),), clustered)
-    )
+            experts.append(Expert(f"flash_attention_3_{name}", "flash_attention_3.cu", "90a", FA3, cases, {**defines, "CLUSTER": 1}))
+    defines = {"HEAD_DIM": 128, "IS_CAUSAL": "false", "CLUSTER": 2}
+    clustered = make_attention(1, 2, 1, 200, 300, 128, False), make_attention(2, 1, 1, 150, 77, 128, False)
+    experts.append(Expert("flash_attention_3_cluster", "flash_attention_3.cu", "90a", FA3, clustered, defines))
     gemms = make_gemm(256, 256, 256), make_gemm(136, 200, 72)
     experts.append(Expert("cutlass_pingpong", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(PINGPONG)))
     experts.append(Expert("cutlass_cooperative", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(COOPERATIVE)))
@@ -302,13 +300,13 @@ def list_experts() -> list[Expert]:
     for fusion, causal in (("ResidualFusion", False), ("CausalFusion", True)):
         cases = (
             make_head_major(2, 2, 2, 200, 200 if causal else 300, causal, "cutlass"),
-            make_head_major(1, 1, 1, 72, 72, causal, "cutlass"),
+            make_head_major(1, 2, 2, 136, 136 if causal else 72, causal, "cutlass"),
         )
         experts.append(Expert(f"cutlass_fmha_{'causal' if causal else 'full'}", "cutlass_fmha.cu", "90a", fmha, cases, {"FUSION": fusion}))
     cut = ("ThunderKittens/kernels/attention/mha_h100/mha_h100.cu", "#ifdef TORCH_COMPILE")
-    rows = make_head_major(1, 2, 1, 768, 768, False, "kittens")
+    rows = make_head_major(1, 2, 1, 768, 768, False, "kittens"), make_head_major(1, 1, 1, 768, 768, False, "kittens")
     defines = {"KITTENS_HOPPER": 1, "IS_CAUSAL": "false"}
-    kittens = Expert("thunder_kittens", "thunder_kittens.cu", "90a", ("ThunderKittens/include",), (rows,), defines, "c++20", cut)
+    kittens = Expert("thunder_kittens", "thunder_kittens.cu", "90a", ("ThunderKittens/include",), rows, defines, "c++20", cut)
     experts.append(kittens)
     products = make_scaled_gemm(256, 256, 512), make_scaled_gemm(136, 200, 256)
     for multicast in (1, 2):

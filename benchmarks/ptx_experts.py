@@ -245,13 +245,15 @@ def format_rows(rows: Sequence[dict[str, object]]) -> list[str]:
     return table(columns, lines)
 
 
-def _run_all(experts: Sequence[Expert], folder: Path, schedules: Sequence[str], jobs: int) -> Iterator[tuple[Expert, int, list[Outcome]]]:
+def _run_all(
+    experts: Sequence[Expert], folder: Path, schedules: Sequence[str], jobs: int, small: bool
+) -> Iterator[tuple[Expert, int, list[Outcome]]]:
     """Yield the outcomes of each case, in the order of the experts; Ctrl-C ends after those that are there."""
     for expert in experts:
         _load(expert.name, folder)  # compiles, and is forked
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
         for expert in experts:
-            for number in range(len(expert.cases)):
+            for number in range(len(expert.cases))[-1 if small else 0 :]:
                 asked = [pool.submit(check, expert.name, folder, number, s) for s in schedules]
                 found: list[Outcome] = []
                 try:
@@ -271,12 +273,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="parts of names; all without")
     parser.add_argument("--schedules", default="3", help="how many, or which, with commas between")
+    parser.add_argument("--small", action="store_true", help="the last case of each kernel alone, which is the smallest")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="file of JSON lines for benchmarks.shown")
     options = parser.parse_args()
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
-    lines = [json.dumps({"sources": COMMITS, "schedules": options.schedules})]
-    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs):
+    lines = [json.dumps({"sources": COMMITS, "schedules": options.schedules, "small": options.small})]
+    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
         row = summarise(expert, number, outcomes)
         lines.append(json.dumps(asdict(row)))
         print(f"\r{row}", flush=True)

@@ -7,8 +7,9 @@ where the tick of a place's last read does not show at once that its order is kn
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -33,13 +34,18 @@ class Meeting:
     strong: bool
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ReadRecord:
     tick: int
     threads: Array
     places: Array  # the first byte of each lane
     nbytes: int
     strong: bool
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """First byte, and the one behind the last."""
+        return int(self.places.min()), int(self.places.max()) + self.nbytes
 
 
 Report = Callable[[Meeting], None]
@@ -61,12 +67,14 @@ class Shadow:
         self.reader = np.full(size, -1, np.int64)  # -2: several
         self.log: list[ReadRecord] = []
         self.engine_reads: dict[int, Array] = {}  # by who issued them: the last read of each entry, 0 for none
-        self.logged, self.taken_in = 0, 0  # lanes of the log, and its records that `read` and `reader` hold
+        self.logged = 0  # lanes of the log
+        self.pending: list[ReadRecord] = []  # records that `read` and `reader` do not hold: most are forgotten before a write asks
         self.get_knowledge = knowledge
 
     def split(self) -> None:
         """Give each byte its entry."""
-        self._take_in_reads()
+        self._take_in(self.pending)
+        self.pending = []
         self.shift = 0
         for name in ("written", "writer", "write_strong", "read", "reader"):
             setattr(self, name, np.repeat(getattr(self, name), 4))
@@ -136,11 +144,13 @@ class Shadow:
 
     def check_reads(self, slots: Array, entries: Array, strong: bool, report: Report) -> None:
         """Check the reads since the last write against a new write."""
-        self._take_in_reads()
+        known = self.get_knowledge()
+        if not self.between and self.log and self.log[-1].tick <= int(known.cta[slots].min()):
+            return
+        self._take_in_near(entries)
         ticks = self.read[entries]
         if int(ticks.max()) <= 0:
             return
-        known = self.get_knowledge()
         readers = self.reader[entries]
         own = (slots + known.first)[:, None]
         quick = (ticks <= 0) | (readers == own) | (ticks <= self.written[entries])
@@ -185,16 +195,27 @@ class Shadow:
 
     def enter_read(self, slots: Array, places: Array, nbytes: int, tick: int, strong: bool) -> None:
         """Record a read."""
-        self.log.append(ReadRecord(tick, slots + self.get_knowledge().first, places, nbytes, strong))
+        record = ReadRecord(tick, slots + self.get_knowledge().first, places, nbytes, strong)
+        self.log.append(record)
+        self.pending.append(record)
         self.logged += len(slots)
         if self.logged > MOST_LOGGED:
-            self._take_in_reads()
+            self._take_in(self.pending)
+            self.pending = []
             self._shorten_log()
 
-    def _take_in_reads(self) -> None:
-        """Note at each place the reads that were logged since the last call: writes ask for them, and many are forgotten before."""
-        new = self.log[self.taken_in :]
-        self.taken_in = len(self.log)
+    def _take_in_near(self, entries: Array) -> None:
+        """Take in the pending reads that may be of some entries."""
+        if not self.pending:
+            return
+        low, high = int(entries.min()) << self.shift, (int(entries.max()) + 1) << self.shift
+        near = [r for r in self.pending if r.span[0] < high and low < r.span[1]]
+        if near:
+            self.pending = [r for r in self.pending if not (r.span[0] < high and low < r.span[1])]
+            self._take_in(near)
+
+    def _take_in(self, new: Sequence[ReadRecord]) -> None:
+        """Note reads at their places; they are in the order of their ticks."""
         for nbytes in {r.nbytes for r in new}:
             records = [r for r in new if r.nbytes == nbytes]
             entries = self.find_entries(np.concatenate([r.places for r in records]), nbytes)
@@ -206,19 +227,19 @@ class Shadow:
             self.reader[entries] = threads
             several = (self.reader[entries] != threads) | ((old != -1) & (old != threads))
             self.reader[entries[several]] = -2
-            np.maximum.at(self.read, entries, ticks)
+            self.read[entries] = np.maximum(ticks, self.read[entries])  # of an entry that occurs again, the last one stays
 
     def _shorten_log(self) -> None:
         """Drop reads whose place was written since, then the oldest."""
         kept = [r for r in self.log if (self.written[r.places >> self.shift] < r.tick).any()]
         while sum(len(r.threads) for r in kept) > MOST_LOGGED // 2:
             del kept[: len(kept) // 4 + 1]
-        self.log, self.logged, self.taken_in = kept, sum(len(r.threads) for r in kept), len(kept)
+        self.log, self.logged = kept, sum(len(r.threads) for r in kept)
 
     def forget_before(self, tick: int) -> None:
         """Drop reads that all threads know."""
         if self.log and self.log[-1].tick <= tick:
-            self.log, self.logged, self.taken_in = [], 0, 0
+            self.log, self.pending, self.logged = [], [], 0
 
     def enter_write(self, slots: Array, entries: Array, tick: int, strong: bool) -> Array:
         """Record a write; return which lanes lost a place to another lane of the same write."""
