@@ -6,6 +6,7 @@ over for the thread that waits for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from .operands import Array
 from .program import SHARED_BASE
 
 Move = Callable[[], None]
+MOST_TOLD = 8  # findings of two instructions with each other; more would be told as these
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Engines:
         self.reads: list[EngineRead] = [EngineRead(np.zeros(0, np.int64), 0, 0)]
         self.landed: dict[int, Transfer] = {}  # the last on each mbarrier's engine
         self.landed_at: dict[int, int] = {}
+        self.told: Counter[tuple[int, int]] = Counter()
 
     # ---- proxies
     def fence(self, slots: Array, place: int, spaces: tuple[str, ...]) -> None:
@@ -145,10 +148,14 @@ class Engines:
             threads, ticks = shadow.writer[entries[written]], ticks[written]
             changes = np.r_[True, (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])]
             for thread, tick in sorted(set(zip(threads[changes].tolist(), ticks[changes].tolist()))):
+                pair = place, m.find_place(tick)
+                if self.told[pair] >= MOST_TOLD:
+                    continue
                 own = thread - m.knowledge.first
                 for mine in slots.tolist() if issuers is None or own not in issuers else [own]:
                     if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory.name):
                         report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory.name)
+                        self.told[pair] += 1
                         break
         if mode != "read":
             one = np.full(len(entries), slot)

@@ -36,6 +36,12 @@ class Product:
     held: frozenset[int] = field(default_factory=frozenset)
 
 
+def _is_overlapping(slots: Array, group: Array) -> bool:
+    """Return whether some threads, in order, are of a warpgroup."""
+    first = int(np.searchsorted(slots, group[0]))
+    return first < len(slots) and bool(slots[first] <= group[-1])
+
+
 class Products:
     """The products of a machine.
 
@@ -61,7 +67,7 @@ class Products:
         """Check the registers that a block reads and writes against products in flight, and note what it writes."""
         for p in self.flying:
             met = block.touched & p.held
-            if met and np.isin(slots, p.slots).any():
+            if met and _is_overlapping(slots, p.slots):
                 self._report(block, p, met, slots)
         for target, source in block.product_writes:
             if source is None:
