@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -219,11 +219,12 @@ def summarise(expert: Expert, number: int, outcomes: Sequence[Outcome]) -> Row:
     )
 
 
-def format_rows(rows: Sequence[dict[str, object]]) -> list[str]:
-    """Return the table of rows, as they were written."""
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of a file: what ran, the command, and a row for each case."""
+    head, *rest = rows
 
-    def tell(found: object) -> str:
-        return ", ".join(f"{c} ({n})" for c, n in found.items()) if isinstance(found, dict) and found else "none"
+    def tell(found: Mapping[str, int]) -> str:
+        return ", ".join(f"{code} ({count})" for code, count in found.items()) or "none"
 
     columns = [
         "kernel",
@@ -236,13 +237,24 @@ def format_rows(rows: Sequence[dict[str, object]]) -> list[str]:
         "CPU seconds",
         "code that ran",
     ]
-    lines = []
-    for r in rows:
-        assert isinstance(r["arguments"], list) and isinstance(r["coverage"], float)
-        problem = " ".join(map(str, r["arguments"]))
-        figures = [f"{r['error']:.1e}", tell(r["findings"]), tell(r["known"]), str(r["lanes"]), str(r["seconds"]), f"{r['coverage']:.0%}"]
-        lines.append([str(r["expert"]), problem, str(r["schedules"]), *figures])
-    return table(columns, lines)
+    lines = [
+        [
+            r["expert"],
+            " ".join(map(str, r["arguments"])),
+            str(r["schedules"]),
+            f"{r['error']:.1e}",
+            tell(r["findings"]),
+            tell(r["known"]),
+            str(r["lanes"]),
+            str(r["seconds"]),
+            f"{r['coverage']:.0%}",
+        ]
+        for r in rest
+    ]
+    of = "; ".join(head["sources"].values())
+    introduction = f"Kernels of {of}. Errors are relative where numbers are above 1. Behind a finding: the schedules that have it."
+    command = f"    python -m benchmarks.ptx_experts FOLDER --schedules {head['schedules']}{' --small' if head['small'] else ''} --out FILE"
+    return "\n".join(["# Expert kernels in the machine for PTX", "", introduction, "", command, "", *table(columns, lines), ""])
 
 
 def _run_all(
@@ -278,7 +290,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file of JSON lines for benchmarks.shown")
     options = parser.parse_args()
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
-    lines = [json.dumps({"sources": COMMITS, "schedules": options.schedules, "small": options.small})]
+    lines = [json.dumps({"suite": "ptx_experts", "sources": COMMITS, "schedules": options.schedules, "small": options.small})]
     for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
         row = summarise(expert, number, outcomes)
         lines.append(json.dumps(asdict(row)))

@@ -2,8 +2,8 @@
 
 A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
 `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
-`benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers` or of
-`benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers`, of
+`benchmarks.ptx_experts` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, transformers
+from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, transformers
 from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -52,6 +52,8 @@ def markdown(rows: Sequence[Row]) -> str:
         )
     if rows[0].get("suite") == "newest_peers":
         return newest_peers.markdown(rows)
+    if rows[0].get("suite") == "ptx_experts":
+        return ptx_experts.markdown(rows)
     if "device" in rows[0]:
         return _settings(rows)
     if "program" in rows[0]:
@@ -87,11 +89,20 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "rule": _quotients,
         "tflops": _plot_beside_peer,
     }
-    of_suites = {"structures": _structures, "newest_peers": _peer_ratios}
+    of_suites = {"structures": _structures, "newest_peers": _peer_ratios, "ptx_experts": _plot_rates_of_kernels}
     if draw_suite := of_suites.get(rows[0].get("suite", "")):
         draw_suite(rows[1:], path)
         return
     next((draw_rows for key, draw_rows in of_kinds.items() if key in rows[0]), _ratios)(rows, path)
+
+
+def _plot_rates_of_kernels(rows: Sequence[Row], path: Path) -> None:
+    """Plot the speed of the machine for PTX, a bar for each kernel and problem."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(7.0, 0.3 * len(rows) + 1), layout="constrained")
+    panel.barh([f"{r['expert']} {' '.join(map(str, r['arguments']))}" for r in rows], [r["rate"] for r in rows])
+    panel.set_xlabel("million lane instructions a second of CPU time, all schedules")
+    panel.invert_yaxis()
+    save_figure(figure, path)
 
 
 def _settings(rows: Sequence[Row]) -> str:

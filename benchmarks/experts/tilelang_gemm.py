@@ -12,7 +12,7 @@ from tvm.target import Target
 
 def make_product(m: int, n: int, k: int) -> object:
     @T.prim_func
-    def product(a: T.Tensor((m, k), "float16"), b: T.Tensor((n, k), "float16"), c: T.Tensor((m, n), "float16")):
+    def product(a: T.Tensor((m, k), "float16"), b: T.Tensor((n, k), "float16"), c: T.Tensor((m, n), "float16")):  # type: ignore[no-untyped-def,valid-type]
         with T.Kernel(T.ceildiv(n, 128), T.ceildiv(m, 128), threads=256) as (x, y):
             left, right = T.alloc_shared((128, 64), "float16"), T.alloc_shared((128, 64), "float16")
             total = T.alloc_fragment((128, 128), "float32")

@@ -14,7 +14,7 @@ ROWS, COLUMNS, INNER = 64, 64, 64
 
 
 @triton.jit
-def product(a, b, c, M, N, K, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr):
+def product(a, b, c, M, N, K, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr):  # type: ignore[no-untyped-def]
     i, j = tl.program_id(0), tl.program_id(1)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for k in tl.range(0, K, INNER, warp_specialize=True):
