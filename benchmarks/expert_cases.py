@@ -284,14 +284,12 @@ def list_experts() -> list[Expert]:
     gemms = make_gemm(256, 256, 256), make_gemm(136, 200, 72)
     experts.append(Expert("cutlass_pingpong", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(PINGPONG)))
     experts.append(Expert("cutlass_cooperative", "cutlass_gemm.cu", "90a", GEMM, gemms, dict(COOPERATIVE)))
-    packed = make_varlen((150, 1, 70), (200, 90, 70), 2, 1, 64, 0)
-    paged = make_varlen((3, 1, 70), (200, 90, 70), 2, 1, 64, 32)
+    packed = make_varlen((150, 1, 70), (200, 90, 70), 2, 1, 64, 0), make_varlen((70, 1, 40), (90, 90, 40), 1, 1, 64, 0)
+    paged = make_varlen((3, 1, 70), (200, 90, 70), 2, 1, 64, 32), make_varlen((3, 1, 5), (100, 40, 7), 1, 1, 64, 32)
     defines = {"HEAD_DIM": 64, "IS_CAUSAL": "true"}
-    experts.append(Expert("flash_attention_3_varlen", "flash_attention_3_varlen.cu", "90a", FA3, (packed,), {**defines, "PAGE": 0}))
+    experts.append(Expert("flash_attention_3_varlen", "flash_attention_3_varlen.cu", "90a", FA3, packed, {**defines, "PAGE": 0}))
     why = {"R403": "cp.async, an ordinary write by the manual, and no fence.proxy.async before the product"}
-    experts.append(
-        Expert("flash_attention_3_paged", "flash_attention_3_varlen.cu", "90a", FA3, (paged,), {**defines, "PAGE": 32}, known=why)
-    )
+    experts.append(Expert("flash_attention_3_paged", "flash_attention_3_varlen.cu", "90a", FA3, paged, {**defines, "PAGE": 32}, known=why))
     for d, causal, block in ((64, False, 128), (128, True, 64)):
         cases = make_gradients(1, 2, 200, 300, d, causal), make_gradients(2, 1, 77, 77, d, causal)
         defines = {"HEAD_DIM": d, "IS_CAUSAL": str(causal).lower(), "BLOCK_M": block}
@@ -304,7 +302,7 @@ def list_experts() -> list[Expert]:
         )
         experts.append(Expert(f"cutlass_fmha_{'causal' if causal else 'full'}", "cutlass_fmha.cu", "90a", fmha, cases, {"FUSION": fusion}))
     cut = ("ThunderKittens/kernels/attention/mha_h100/mha_h100.cu", "#ifdef TORCH_COMPILE")
-    rows = make_head_major(1, 2, 1, 768, 768, False, "kittens"), make_head_major(1, 1, 1, 768, 768, False, "kittens")
+    rows = make_head_major(1, 2, 1, 768, 768, False, "kittens"), make_head_major(1, 1, 1, 384, 384, False, "kittens")
     defines = {"KITTENS_HOPPER": 1, "IS_CAUSAL": "false"}
     kittens = Expert("thunder_kittens", "thunder_kittens.cu", "90a", ("ThunderKittens/include",), rows, defines, "c++20", cut)
     experts.append(kittens)
@@ -313,7 +311,7 @@ def list_experts() -> list[Expert]:
         name, defines = f"deep_gemm_{multicast}", {"MULTICAST": multicast}
         experts.append(Expert(name, "deep_gemm.cu", "90a", ("DeepGEMM/deep_gemm/include", "cutlass/include"), products, defines, "c++20"))
     folders = ("FlashMLA/csrc", "FlashMLA/csrc/kerutils/include", "cutlass/include")
-    experts.append(Expert("flash_mla", "flash_mla.cu", "90a", folders, (make_mla((130, 64, 200), 64),)))
+    experts.append(Expert("flash_mla", "flash_mla.cu", "90a", folders, (make_mla((130, 64, 200), 64), make_mla((70, 64), 64))))
     tiles = ("tilelang/site/tilelang/src", "cutlass/include")
     experts.append(Expert("tilelang_gemm", "tilelang_gemm.py", "90a", tiles, (make_tilelang_gemm(*TILELANG_SHAPE),)))
     why = {
