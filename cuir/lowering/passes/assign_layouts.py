@@ -8,11 +8,13 @@ whose right operands lie column by column has the layout `eights`, or of halves 
 
 The layout `dealt` has columns of even numbers first. Exchanges cost more than the products. A sum that a loop carries
 has it if all values that flow into it are such products, constants, or elementwise functions of the sum and numbers
-per row.
+per row. Readers within the loop get the columns in order, if that takes fewer instructions than the products save.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container
 from typing import TypeGuard
 
 from xdsl.ir import Attribute, Operation, SSAValue, Use
@@ -26,11 +28,13 @@ from ..ir.ir_types import SharedT, TileT, dtype_of, is_scalar, tile
 from ..ir.ir_walk import every, find_innermost_loop
 from ..ir.machine_tiles import convert_layout
 from ..ir.ops import number
+from ..layouts.conversions import Conversion, plan_conversion
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import DEALT, EIGHTS, FOURS, HALVES, TileLayout
 from .rewriting import insert
 from .webs import Web, find_webs
 
+WORD, SHUFFLES_OF_A_WORD = 4, 2  # bytes of a register; of the 8-bit numbers in it
 ROWS_OF_A_WARP = 16  # of a tile that has as many rows as its warps hold
 
 
@@ -48,11 +52,19 @@ def run(kernel: ops.Kernel) -> None:
 
 
 def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
-    """Deal a web, unless a loop around its products contains a reader that needs order."""
+    """Deal a web, unless readers in a loop around its products make its conversions too costly."""
     values = [v for op in every(role) for v in (*(a for region in op.regions for a in region.block.args), *op.results) if v in web]
     outer_uses = [(v, use) for v in values for use in v.uses if _leaves_web(use, web)]
-    loops = {loop for p in products if (loop := find_innermost_loop(p)) is not None}
-    if any(_is_within(use.operation, loops) for v, use in outer_uses if number(v) is None):
+    saved, spent = Counter[ops.Loop](), Counter[ops.Loop]()  # instructions of a thread in a turn, by the innermost loop
+    for product in products:
+        if (loop := find_innermost_loop(product)) is not None:
+            saved[loop] += _count_exchanges(product)
+    for value, use in outer_uses:
+        if number(value) is None and _is_within(use.operation, saved.keys()):
+            around = find_innermost_loop(use.operation)
+            assert around is not None
+            spent[around] += _plan_conversion(value, role.threads.data).instructions
+    if any(saved[loop] <= cost for loop, cost in spent.items()):
         return
     for value, use in outer_uses:
         if number(value) is not None:
@@ -61,6 +73,24 @@ def _deal(role: ops.Role, web: Web, products: list[ops.Perform]) -> None:
             use.operation.operands[use.index] = insert(use.operation, convert_layout(value))
     for value in values:
         _assign(value, DEALT)
+
+
+def _count_exchanges(product: ops.Perform) -> int:
+    """Return the shuffles that a product takes of a thread to give lanes the columns of its right operand in order.
+
+    A lane loads words of 4 bytes, and gets the bytes that it needs of two other lanes' words.
+    """
+    b = product.arg("b").type
+    assert isinstance(b, SharedT)
+    inner, columns = (int(n) for n in b.sizes)
+    return SHUFFLES_OF_A_WORD * inner * columns // (WORD * LANES)
+
+
+def _plan_conversion(value: SSAValue, threads: int) -> Conversion:
+    """Return the conversion of a dealt tile into its natural layout."""
+    t = value.type
+    assert isinstance(t, TileT)
+    return plan_conversion(DEALT.of(t.shape, threads), t.layout.of(t.shape, threads), t.element.itemsize)
 
 
 def _copy_number(value: SSAValue) -> SSAValue:
@@ -182,7 +212,7 @@ def _leaves_web(use: Use, web: Web) -> bool:
     return not (isinstance(op, ops.Apply) and op.result in web)
 
 
-def _is_within(op: Operation, loops: set[ops.Loop]) -> bool:
+def _is_within(op: Operation, loops: Container[ops.Loop]) -> bool:
     loop = find_innermost_loop(op)
     while loop is not None and loop not in loops:
         loop = find_innermost_loop(loop)
