@@ -12,6 +12,7 @@ from ..ir import machine_ops as machine
 from ..ir import ops
 from ..lowered import TensorMap
 from ..select.hardware_barriers import get_number
+from ..select.parameter_space import MapKey
 from ..targets import target_of
 from .operator_text import from_memory, strip, summand
 from .writer import Writer, identifier
@@ -34,7 +35,7 @@ class KernelContext:
         self.tensors, self.barriers = kernel.collect(ops.Tensor), kernel.collect(ops.Barrier)
         self.shared = {name: array.layout for name, array in kernel.collect(ops.Shared).items()}
         self.parameters = list(kernel.collect(ops.Parameter).values())
-        self.maps: dict[tuple[str, tuple[int, ...], bool], TensorMap] = {}
+        self.maps: dict[MapKey, TensorMap] = {}
         self.pointers: dict[str, None] = {}
         self.functions: dict[str, str] = {}  # for this kernel only: wgmma shapes
         self.choices: dict[str, None] = {}

@@ -127,10 +127,12 @@ class _Kernel:
             words = [word for word, holds in flags.items() if holds]
             properties: dict[str, Attribute] = {"symbol": StringAttr(t.name), **{word: UnitAttr() for word in words}}
             kind = types.TensorT(StringAttr(t.dtype.name), types.dims(t.dims))
+            to.span = t.span
             self._declare(to, t.name, ops.Tensor(properties=properties, result_types=[kind]))
         for s in checked.scalars:
-            properties = {"symbol": StringAttr(s.name)}
+            properties, to.span = {"symbol": StringAttr(s.name)}, s.span
             self._declare(to, s.name, ops.Parameter(properties=properties, result_types=[types.scalar(s.dtype)]))
+        to.span = None
         for d in checked.dims:
             properties = {"symbol": StringAttr(d), "dim": UnitAttr()}
             self._declare(to, d, ops.Parameter(properties=properties, result_types=[types.scalar(I32)]))

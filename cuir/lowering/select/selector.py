@@ -26,6 +26,7 @@ from .hardware_barriers import number_barriers
 from .join_ways import is_arrival, reads_queue
 from .loop_ways import Turns
 from .move_ways import Move
+from .parameter_space import require_parameter_space
 from .place_checks import find_misplaced
 from .product_ways import Product
 from .role_facts import RoleFacts
@@ -73,7 +74,7 @@ def list_ways(target: HasWays, step: str) -> list[tuple[str, Decide]]:
 def select(kernel: ops.Kernel, target: HasWays) -> None:
     """Record a way on each operation that has several, and the numbers of hardware barriers.
 
-    Raises: CuirError L001 to L005 for what the target cannot do.
+    Raises: CuirError L001 to L006 for what the target cannot do.
     """
     ways: dict[str, list[tuple[str, Decide]]] = {}
 
@@ -105,6 +106,7 @@ def select(kernel: ops.Kernel, target: HasWays) -> None:
     if (total := lay_out_frame(kernel).nbytes) > limits.shared_bytes:
         message = f"arrays and barriers take {total} bytes of shared memory, a CTA has {limits.shared_bytes}"
         raise CuirError.of("L005", message, kernel.find_span(kernel), "use fewer stages or smaller tiles")
+    require_parameter_space(kernel, limits.parameter_bytes)
 
 
 def _choose(kernel: ops.Kernel, op: Operation, ways: Sequence[tuple[str, Decide]], subject: Sequence[object]) -> Selection:

@@ -179,7 +179,7 @@ def test_a_file_holds_the_places_of_the_program() -> None:
     [
         ("after 3", "after three", (1, 7), "Expected integer literal"),
         ("tile.kernel", "tile.colonel", (4, 14), "Operation tile.colonel is not registered"),
-        ('role "größe" workers=1', 'role "größe"', (13, 21), "Expected"),
+        ('role "größe" workers=1', 'role "größe"', (15, 21), "Expected"),
         ('"store"(place', '"shop"(place', None, "there is no primitive `shop`"),
         ("places {", "spaces {", None, "expected the end of the file, found spaces"),
         ("via 0:10", "via 7:10", None, "expected the number of a file, less than 1, found 7"),

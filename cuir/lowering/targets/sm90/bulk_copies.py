@@ -13,6 +13,7 @@ from ...cuda.primitives.sync import barrier
 from ...cuda.registry import Printers
 from ...ir import ops
 from ...lowered import TensorMap
+from ...select.parameter_space import MapKey, find_map
 from ...select.ways import because_of, way_of
 from .barriers import select_ctas
 from .warpgroup_ways import BY_WARPS
@@ -25,12 +26,11 @@ PRINTERS = Printers()
 HINTS = {"evict_first": "EVICT_FIRST", "evict_last": "EVICT_LAST", "evict_normal": "EVICT_NORMAL"}
 
 
-def _get_tensor_map(kernel: KernelContext, tensor: str, sizes: tuple[int, ...], swizzled: bool) -> str:
+def _get_tensor_map(kernel: KernelContext, key: MapKey) -> str:
     """Return the name of a tensor map, registering it if it is new."""
-    key = (tensor, sizes, swizzled)
     if key not in kernel.maps:
-        maps_of_tensor = sum(m.tensor == tensor for m in kernel.maps.values())
-        kernel.maps[key] = TensorMap(f"map_{tensor}" + (f"_{maps_of_tensor}" if maps_of_tensor else ""), tensor, sizes, swizzled)
+        maps_of_tensor = sum(m.tensor == key.tensor for m in kernel.maps.values())
+        kernel.maps[key] = TensorMap(f"map_{key.tensor}" + (f"_{maps_of_tensor}" if maps_of_tensor else ""), *key)
     return kernel.maps[key].name
 
 
@@ -46,9 +46,9 @@ def _split_into_panels(role: RolePrinter, op: ops.Perform, parts: int = 1) -> tu
     and the coordinates, innermost first.
     """
     box, view = role.places.box(op.arg("box")), role.places.shared(op.arg("shared"))
-    width = PANEL_BYTES // view.alloc.dtype.itemsize if view.alloc.panelled else view.cols
-    sizes = (*box.sizes[:-2], box.sizes[-2] // parts, width) if parts > 1 else (*box.sizes[:-1], width)
-    name = _get_tensor_map(role.kernel, box.tensor, sizes, view.alloc.panelled)
+    key = find_map(op)
+    assert key is not None
+    name, sizes, width = _get_tensor_map(role.kernel, key), key.sizes, key.sizes[-1]
     starts, offset = list(box.starts), view.offset
     if parts > 1:
         starts[-2] += f" + warp * {sizes[-2]}"

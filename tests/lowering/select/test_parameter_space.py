@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-import corpus
 from cuir.checking.checker import check
-from cuir.lowering import lower
-from cuir.lowering.lowered import MAP_BYTES, compute_parameter_ends, require_parameter_space
+from cuir.lowering import lower, lower_ir
+from cuir.lowering.ir.build_ir import build
+from cuir.lowering.ir.ir_text import State, show_file
+from cuir.lowering.lowered import MAP_BYTES
+from cuir.lowering.passes.pipeline import BUILD, optimise
+from cuir.lowering.select.parameter_space import list_parameters, require_parameter_space
 from cuir.ops.limits import TARGETS
 from cuir.runtime.argument_buffer import ArgumentLayout
 from cuir.syntax.parser import parse
 from cuir.text.diagnostics import CuirError
+from tests.lowering.kernels import NAMES, corpus_kernel
 
 LIMIT = 32_764  # nvcc 12.1 and newer: "Formal parameter space overflowed"
 
@@ -33,13 +39,15 @@ def with_maps(n: int) -> str:
     return text_of(params, [*body, "store(Y[r, c], X[r, c])"])
 
 
-@pytest.mark.parametrize("name", ("flash_fwd_sm90", "decode_sm90", "flash_bwd_sm90"))
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NAMES)
 def test_it_is_what_a_launch_packs(name: str) -> None:
-    program = parse(corpus.kernels()[name].read_text(encoding="utf-8"))
-    for kernel in program.kernels():
-        cuda = lower(check(program, kernel))
-        ends = compute_parameter_ends(cuda.checked, [m.tensor for m in cuda.maps], list(cuda.tensors), bool(cuda.counter))
-        assert ends[-1][0] == ArgumentLayout(cuda).size
+    cuda, ir = lower(corpus_kernel(name)), build(corpus_kernel(name))
+    optimise(ir)
+    maps, pointers, ends = list_parameters(ir)
+    assert [tuple(m) for m in maps] == [(m.tensor, m.sizes, m.swizzled) for m in cuda.maps]
+    assert [t.symbol.data for t in pointers] == list(cuda.tensors)
+    assert ends[-1][0] == ArgumentLayout(cuda).size
 
 
 def test_every_architecture_has_the_same_space() -> None:
@@ -56,13 +64,20 @@ def test_too_many_tensor_maps_are_refused_at_the_one_that_does_not_fit() -> None
     assert lower(check(parse(with_maps(40)))).maps
 
 
-def test_pointers_strides_and_numbers_count() -> None:
-    """255 maps leave 124 bytes: 7 times an address and a stride, and a dim; or all of them and a number more."""
-    checked = check(parse(text_of("n: i32, on: bool", ["store(Y[r, c], X[r, c])"])))
-    maps = ["X"] * (LIMIT // MAP_BYTES)
-    require_parameter_space(checked, maps, ["X"] * 6, False)
-    ends = compute_parameter_ends(checked, maps, ["X"] * 6, False)
-    assert ends[-1][0] == 255 * 128 + 6 * 16 + 4 + 1 + 3 + 4  # a bool, and a dim at a multiple of 4
-    require_parameter_space(checked, maps, ["X"] * 6, True)
+def test_ir_files_are_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "k.ir").write_text(show_file(build(check(parse(with_maps(300)))), State(0, BUILD)), encoding="utf-8")
     with pytest.raises(CuirError, match="L006"):
-        require_parameter_space(checked, maps, ["X"] * 7, True)
+        lower_ir(tmp_path / "k.ir")
+
+
+@pytest.mark.parametrize(("dynamic", "counter"), [("False", 0), ("True", 8)])
+def test_pointers_strides_and_numbers_count(dynamic: str, counter: int) -> None:
+    """A map or two pointers with a stride each, a counter, a number, a bool, and a dim at a multiple of 4."""
+    text = text_of("n: i32, on: bool", ["store(Y[r, c], X[r, c])"]).replace("cdiv(M, 64))", f"cdiv(M, 64), dynamic={dynamic})")
+    ir = build(check(parse(text.replace("warps=1", "warps=4"))))
+    optimise(ir)
+    end = 2 * 16 + counter + 4 + 1 + 3 + 4
+    assert list_parameters(ir).ends[-1][0] == end
+    require_parameter_space(ir, end)
+    with pytest.raises(CuirError, match="L006"):
+        require_parameter_space(ir, end - 1)
