@@ -52,6 +52,7 @@ ROOMS = (
     "attn/api",
     "attn/serving",
     "flex",
+    "distributed",
     "integrations",
     "performance/suites",
     "pages",

@@ -35,9 +35,9 @@ def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def list_public_names() -> set[str]:
-    """Return the names that the package and its tools for tests export."""
+    """Return the names that the package, its calls over several GPUs and its tools for tests export."""
     exported = set[str]()
-    for path in (ROOT / "cuir/__init__.py", ROOT / "cuir/flex/__init__.py", ROOT / "cuir/testing/__init__.py"):
+    for path in (ROOT / f"cuir/{folder}__init__.py" for folder in ("", "flex/", "distributed/", "testing/")):
         for node in nodes(path)[0].body:
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
                 exported |= set(ast.literal_eval(node.value))

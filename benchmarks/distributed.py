@@ -1,0 +1,164 @@
+"""Times of attention over several GPUs, by method, beside one GPU and PyTorch's context_parallel.
+
+torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 65536 131072
+torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 32 --dim 16 --heads 2 --repeats 1    # without GPUs: gloo and the interpreter
+
+Contenders take turns, forward and backward passes on random bf16 data; a time is the median of the slowest rank's. Each result is compared
+with one GPU's. Rank 0 prints a line of JSON for each contender.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import context_parallel_unshard
+
+from cuir import create_block_mask, flex_attention
+from cuir.distributed import Shards, balance_sequence, context_parallel_attention, plan_context_parallel, shard_evenly
+from cuir.distributed.plans import Method
+
+Pass = Callable[[], torch.Tensor]
+METHODS: tuple[Method, ...] = ("heads", "gather", "ring")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mask at one length, with the tensors of the whole sequence, the same on all ranks."""
+
+    name: str
+    mask_mod: Callable[..., torch.Tensor]
+    tensors: tuple[torch.Tensor, ...]  # q, k, v and the gradient of O
+    backend: str
+
+    @property
+    def length(self) -> int:
+        return self.tensors[0].shape[2]
+
+
+def make_problem(name: str, length: int, heads: int, dim: int, device: torch.device) -> Problem:
+    torch.manual_seed(length)
+    tensors = tuple(torch.randn(1, heads, length, dim, device=device).bfloat16() for _ in range(4))
+    for x in tensors:
+        dist.broadcast(x, 0)
+    mask_mod = lambda b, h, q, k: q >= k  # noqa: E731
+    if name == "documents":
+        sizes = torch.empty(length).log_normal_(7.0, 1.5, generator=torch.Generator().manual_seed(0)).int() + 1
+        documents = torch.arange(length).repeat_interleave(sizes.clamp(max=length))[:length].int().to(device)
+        mask_mod = lambda b, h, q, k: (documents[q] == documents[k]) & (q >= k)  # noqa: E731
+    return Problem(name, mask_mod, tensors, "auto" if device.type == "cuda" else "interpret")
+
+
+def make_single(of: Problem) -> Pass:
+    """Return forward and backward pass of one GPU over the whole sequence."""
+    q, k, v = (x.clone().requires_grad_() for x in of.tensors[:3])
+    mask = create_block_mask(of.mask_mod, None, None, of.length, of.length, device=q.device)
+
+    def run() -> torch.Tensor:
+        o = flex_attention(q, k, v, block_mask=mask, backend=of.backend, verify="off")
+        torch.autograd.grad(o, (q, k, v), of.tensors[3])
+        return o.detach()
+
+    return run
+
+
+def make_ours(of: Problem, mesh: DeviceMesh, method: Method, shards: Shards) -> Pass:
+    """Return forward and backward pass of this rank's tokens; O is the rank's."""
+    *tensors, do = (shards.split(x, mesh.get_local_rank()) for x in of.tensors)
+    q, k, v = (x.requires_grad_() for x in tensors)
+    mask = create_block_mask(of.mask_mod, None, None, of.length, of.length, device=q.device)
+    plan = plan_context_parallel(q, k, v, mesh, block_mask=mask, shards=shards, method=method)
+
+    def run() -> torch.Tensor:
+        o = context_parallel_attention(q, k, v, mesh, block_mask=mask, shards=shards, plan=plan, backend=of.backend, verify="off")
+        torch.autograd.grad(o, (q, k, v), do)
+        return o.detach()
+
+    return run
+
+
+def make_pytorch(of: Problem, mesh: DeviceMesh) -> Pass:
+    """Return PyTorch's context_parallel of causal scaled_dot_product_attention; O is the whole one, for the comparison."""
+
+    def run() -> torch.Tensor:
+        q, k, v, do = (x.clone() for x in of.tensors)
+        with context_parallel(mesh, buffers=[q, k, v, do], buffer_seq_dims=[2] * 4):
+            for x in (q, k, v):
+                x.requires_grad_()
+            o = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            torch.autograd.grad(o, (q, k, v), do)
+        return context_parallel_unshard(mesh, [o.detach()], [2])[0]
+
+    return run
+
+
+def measure(passes: dict[str, Pass], device: torch.device, repeats: int) -> dict[str, float]:
+    """Return the median seconds of the slowest rank, contenders in turns."""
+    times: dict[str, list[float]] = {name: [] for name in passes}
+    for _ in range(repeats):
+        for name, run in passes.items():
+            dist.barrier()
+            wait(device)
+            began = time.perf_counter()
+            run()
+            wait(device)
+            seconds = torch.tensor(time.perf_counter() - began, device=device)
+            dist.all_reduce(seconds, dist.ReduceOp.MAX)
+            times[name].append(float(seconds))
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    """Time all contenders for each mask and length."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lengths", type=int, nargs="+", default=[65536, 131072])
+    parser.add_argument("--masks", nargs="+", default=["causal", "documents"], choices=["causal", "documents"])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--block", type=int, default=128, help="tokens of a block of balanced shards")
+    args = parser.parse_args()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for length in args.lengths:
+        for name in args.masks:
+            problem = make_problem(name, length, args.heads, args.dim, device)
+            even, balanced = shard_evenly(length, mesh.size()), balance_sequence(problem.mask_mod, length, mesh.size(), device, args.block)
+            shards = {str(m): even if m == "heads" else balanced for m in METHODS}
+            passes = {"one GPU": make_single(problem)} | {m: make_ours(problem, mesh, m, shards[m]) for m in METHODS}
+            if on_gpu and name == "causal":
+                passes["PyTorch"] = make_pytorch(problem, mesh)
+            expected = passes["one GPU"]()
+            errors = {}
+            for contender, run in list(passes.items())[1:]:
+                own = expected if contender == "PyTorch" else shards[contender].split(expected, mesh.get_local_rank())
+                errors[contender] = float((run().float() - own.float()).abs().max())
+            times = measure(passes, device, args.repeats)
+            if dist.get_rank() == 0:
+                for contender, seconds in times.items():
+                    speedup = times["one GPU"] / seconds
+                    row = {"mask": name, "length": length, "ranks": mesh.size(), "contender": contender, "ms": 1e3 * seconds}
+                    print(json.dumps(row | {"speedup": round(speedup, 3), "error": errors.get(contender, 0.0)}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Kept pairs of a mask by blocks: the keys that a rank's queries need, and shards of equal work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..attn.capture.attention_request import Mod
+from ..attn.masks.block_lists import count_kept_pairs
+from ..attn.tracing.read_ranges import trace_without_clashes
+from ..spec.specification import Lengths, Specification
+from .shards import Shards, Span, merge_spans
+
+BLOCK = 128  # queries, and keys, whose pairs are counted together
+
+
+@dataclass(frozen=True)
+class KeptPairs:
+    """How many pairs a mask keeps in each block of queries and keys, f64 [blocks, blocks] on the CPU.
+
+    The counts are means over batches and heads; a block is 0 only if no batch and head keeps a pair of it.
+    """
+
+    counts: torch.Tensor
+    block: int
+    queries: int
+    keys: int
+
+    def count(self, queries: tuple[Span, ...], keys: tuple[Span, ...] | None = None) -> float:
+        """Estimate the kept pairs of spans of queries, with all keys or with spans of keys."""
+        rows = _overlaps(queries, self.counts.shape[0], self.block, self.queries)
+        columns = torch.ones(self.counts.shape[1], dtype=torch.float64)
+        if keys is not None:
+            columns = _overlaps(keys, self.counts.shape[1], self.block, self.keys)
+        return float(rows @ self.counts @ columns)
+
+    def needed_keys(self, queries: tuple[Span, ...]) -> tuple[Span, ...]:
+        """Return the spans of keys that some of these queries need, in whole blocks."""
+        rows = _overlaps(queries, self.counts.shape[0], self.block, self.queries) > 0
+        blocks = (self.counts[rows].sum(0) > 0).nonzero().flatten().tolist()
+        return merge_spans(Span(i * self.block, min((i + 1) * self.block, self.keys)) for i in blocks)
+
+
+def _overlaps(spans: tuple[Span, ...], blocks: int, block: int, length: int) -> torch.Tensor:
+    """Return the part of each block that lies in the spans."""
+    starts = torch.arange(blocks, dtype=torch.float64) * block
+    sizes = (length - starts).clamp(1, block)
+    inside = torch.zeros(blocks, dtype=torch.float64)
+    for start, stop in spans:
+        inside += ((starts + block).clamp(max=stop) - starts.clamp(min=start)).clamp(min=0)
+    return inside / sizes
+
+
+def count_pairs(mask_mod: Mod | None, lengths: Lengths, device: torch.device | str, block: int = BLOCK) -> KeptPairs:
+    """Count the kept pairs of a mask; every pair is kept where there is none.
+
+    Every pair is evaluated once, on the device, and the host waits for the counts. Raises CuirError X1xx.
+    """
+    M, N = lengths.M, lengths.N
+    keep = None
+    if mask_mod is not None:
+        traced = trace_without_clashes(Specification("mask", mask_mod))
+        keep = traced.keep
+    if keep is None:
+        rows, columns = (torch.full((-(-n // block),), float(block), dtype=torch.float64) for n in (M, N))
+        for x, n in ((rows, M), (columns, N)):
+            if n % block:
+                x[-1] = n % block
+        return KeptPairs(torch.outer(rows, columns), block, M, N)
+    values = {p.name: p.on(p.value, device) for p in traced.parameters if p.value is not None}
+    counts = count_kept_pairs(keep, values, lengths, block, block, device)[..., : -(-M // block), : -(-N // block)]
+    return KeptPairs(counts.double().mean((0, 1)).cpu(), block, M, N)
+
+
+def balance_sequence(mask_mod: Mod | None, length: int, ranks: int, device: torch.device | str = "cpu", block: int = BLOCK) -> Shards:
+    """Shard a sequence such that each rank has the same number of blocks, and about the same kept pairs.
+
+    The blocks with most pairs are dealt first, each to the rank with the fewest pairs so far. A rank holds its blocks
+    in the order of the sequence. All ranks compute the same shards if the mask is the same.
+    """
+    kept = count_pairs(mask_mod, Lengths(1, 1, 1, length, length), device, block)
+    work = kept.counts.sum(1).tolist()
+    room = -(-len(work) // ranks)
+    blocks: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0.0] * ranks
+    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
+        rank = min((r for r in range(ranks) if len(blocks[r]) < room), key=lambda r: (loads[r], len(blocks[r]), r))
+        blocks[rank].append(i)
+        loads[rank] += work[i]
+    return Shards(tuple(merge_spans(Span(i * block, min((i + 1) * block, length)) for i in sorted(own)) for own in blocks))
+
+
+__all__ = ["BLOCK", "KeptPairs", "balance_sequence", "count_pairs"]

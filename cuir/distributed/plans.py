@@ -1,0 +1,199 @@
+"""Plans of attention over several GPUs: who sends what, and how long each method should take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from ..attn.capture.call_inputs import wrong
+from .kept_pairs import KeptPairs
+from .shards import Shards, Span
+
+Method = Literal["heads", "gather", "ring", "mixed"]
+METHODS: tuple[Method, ...] = get_args(Method)
+BACKWARD_WORK, BACKWARD_BYTES = 2.5, 2.0  # of the forward pass: products; keys again, and their gradients
+
+
+class Machine(NamedTuple):
+    """What times are estimated from: numbers of one H200 among others of its host.
+
+    Attributes:
+        flops: of products, in a second of an attention kernel.
+        bandwidth: bytes that a rank receives in a second while it sends as many.
+        latency: seconds of an exchange, whatever its bytes.
+    """
+
+    flops: float = 6e14
+    bandwidth: float = 3.5e11
+    latency: float = 2e-5
+
+
+H200 = Machine()
+
+
+@dataclass(frozen=True)
+class ParallelProblem:
+    """The sizes of a call over all ranks.
+
+    Attributes:
+        head_dims: of keys, and of values.
+        itemsize: bytes of an element.
+        mesh: sizes of the mesh dims: (ranks,), or (groups, ranks of a group).
+        training: a backward pass follows.
+    """
+
+    batch: int
+    heads: int
+    key_heads: int
+    head_dims: tuple[int, int]
+    itemsize: int
+    mesh: tuple[int, ...]
+    queries: Shards
+    keys: Shards
+    training: bool
+
+    @property
+    def ranks(self) -> int:
+        return self.queries.ranks
+
+    def head_ranks(self, method: Method) -> int:
+        """Return among how many ranks a method splits the heads."""
+        return {"heads": self.ranks, "mixed": self.mesh[-1]}.get(method, 1)
+
+    def find_obstacle(self, method: Method) -> str:
+        """Return why a method cannot do the call, empty if it can."""
+        if method == "mixed" and len(self.mesh) != 2:
+            return "the mesh has one dim"
+        parts = self.head_ranks(method)
+        if self.heads % parts:
+            return f"{parts} ranks do not divide {self.heads} query heads"
+        if self.key_heads % parts and parts % self.key_heads:
+            return f"{parts} ranks do not divide {self.key_heads} key heads, nor these them"
+        return ""
+
+    def sent_key_heads(self, method: Method) -> int:
+        """Return the key heads that travel: a head that several ranks need is repeated."""
+        return max(self.key_heads, self.head_ranks(method)) if self.head_ranks(method) > 1 else self.key_heads
+
+
+class Estimate(NamedTuple):
+    """What a method costs: the most bytes that a rank receives, exchanges, the largest load by the mean, and seconds."""
+
+    method: Method
+    received: float
+    exchanges: int
+    imbalance: float
+    seconds: float
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a call over several ranks runs.
+
+    Attributes:
+        needed: of each group of ranks that holds a shard in the method, the spans of keys that its queries need.
+        estimates: of all methods.
+    """
+
+    method: Method
+    problem: ParallelProblem
+    needed: tuple[tuple[Span, ...], ...]
+    estimates: tuple[Estimate, ...]
+
+    @property
+    def groups(self) -> tuple[Shards, Shards]:
+        """Queries and keys of the ranks that exchange keys, once heads are exchanged."""
+        size = self.problem.head_ranks(self.method)
+        return self.problem.queries.group(size), self.problem.keys.group(size)
+
+    def explain(self) -> str:
+        """Return a table of the methods, with the chosen one marked."""
+        lines = ["  method    MB received  exchanges  load/mean        ms"]
+        for e in self.estimates:
+            mark = ">" if e.method == self.method else " "
+            numbers = f"{e.received / 1e6:12.2f} {e.exchanges:10} {e.imbalance:10.2f} {e.seconds * 1e3:9.3f}"
+            lines.append(f"{mark} {e.method:8} {'  ' + e.obstacle if e.obstacle else numbers}")
+        return "\n".join(lines)
+
+
+def make_plan(problem: ParallelProblem, kept: KeptPairs, method: Method | None = None, machine: Machine = H200) -> Plan:
+    """Plan a call by the requested method, by default the one with the smallest estimate.
+
+    Raises CuirError U413 for a method that cannot do the call.
+    """
+    if method is not None and method not in METHODS:
+        wrong("U413", f"method must be {', '.join(METHODS)} or None, found {method!r}")
+    estimates = tuple(estimate(problem, kept, m, machine) for m in METHODS)
+    if method is None:
+        method = min((e for e in estimates if not e.obstacle), key=lambda e: e.seconds).method
+    elif obstacle := problem.find_obstacle(method):
+        hint = (
+            "a mesh of two dims: (groups, ranks of a group)"
+            if len(problem.mesh) != 2 and method == "mixed"
+            else 'method="gather" or "ring"'
+        )
+        wrong("U413", f"method={method!r} cannot do this call: {obstacle}", hint)
+    queries = problem.queries.group(problem.head_ranks(method))
+    return Plan(method, problem, tuple(kept.needed_keys(spans) for spans in queries.spans), estimates)
+
+
+def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine: Machine) -> Estimate:
+    """Estimate what a method costs on the rank for which it costs most."""
+    if obstacle := problem.find_obstacle(method):
+        return Estimate(method, 0.0, 0, 0.0, 0.0, obstacle)
+    parts = problem.head_ranks(method)
+    queries, keys = problem.queries.group(parts), problem.keys.group(parts)
+    dims = sum(problem.head_dims)
+    pair_seconds = 2.0 * problem.batch * problem.heads / parts * dims / machine.flops
+    token_bytes = problem.batch * problem.itemsize * dims  # of a key head, or of Q and O of a query head
+    loads = [kept.count(spans) for spans in queries.spans]
+    by_heads = _count_head_bytes(problem, method, token_bytes)
+    seconds, received = 0.0, 0.0
+    overlapped = method in ("ring", "mixed")
+    for group, spans in enumerate(queries.spans):
+        needed = kept.needed_keys(spans)
+        # in the order of the rounds: own keys, then those of the ranks before
+        places = [keys.locate((group - i) % keys.ranks, needed) for i in range(keys.ranks)]
+        per_token = token_bytes * problem.sent_key_heads(method) / parts
+        sizes = [0.0, *(per_token * _count(x) for x in places[1:])]
+        share = loads[group] * pair_seconds
+        tokens = sum(map(_count, places)) or 1
+        works = [share * _count(x) / tokens for x in places]
+        forward = _add_rounds(sizes, works, machine, overlapped)
+        backward = _add_rounds([BACKWARD_BYTES * x for x in sizes], [BACKWARD_WORK * x for x in works], machine, overlapped)
+        seconds = max(seconds, forward + (backward if problem.training else 0.0))
+        received = max(received, sum(sizes))
+    passes = 2 if problem.training else 1
+    head_exchanges = 2 if parts > 1 else 0
+    seconds += passes * (by_heads / machine.bandwidth + head_exchanges * machine.latency)
+    rounds = (0 if keys.ranks == 1 else 1) if not overlapped else keys.ranks - 1
+    mean = sum(loads) / len(loads)
+    imbalance = max(loads) / mean if mean else 1.0
+    return Estimate(method, received + by_heads, rounds + head_exchanges, imbalance, seconds)
+
+
+def _count_head_bytes(problem: ParallelProblem, method: Method, token_bytes: float) -> float:
+    """Return the most bytes that a rank receives as heads are exchanged, there and back."""
+    parts = problem.head_ranks(method)
+    if parts == 1:
+        return 0.0
+    away = (parts - 1) / parts
+    queries, keys = max(problem.queries.lengths), max(problem.keys.lengths)
+    return away * token_bytes * (queries * problem.heads + keys * problem.sent_key_heads(method))
+
+
+def _count(places: Sequence[Span]) -> int:
+    return sum(stop - start for start, stop in places)
+
+
+def _add_rounds(sizes: Sequence[float], works: Sequence[float], machine: Machine, overlapped: bool) -> float:
+    """Return the seconds of exchanges and products; with `overlapped` each exchange runs under the products before it."""
+    times = [size / machine.bandwidth + machine.latency if size else 0.0 for size in sizes]
+    if not overlapped:
+        return sum(sizes) / machine.bandwidth + (machine.latency if any(sizes) else 0.0) + sum(works)
+    return sum(max(work, following) for work, following in zip(works, [*times[1:], 0.0], strict=True))
+
+
+__all__ = ["H200", "METHODS", "Estimate", "Machine", "Method", "ParallelProblem", "Plan", "estimate", "make_plan"]

@@ -1,0 +1,122 @@
+"""`attention_with_sharded_cache`: attention over KV caches whose heads, or whose tokens, are spread over ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..attn.capture.attention_request import Level, Mod
+from ..attn.capture.call_inputs import wrong
+from ..attn.serving.cached import Layout, attention_with_kv_cache
+from .agreement import TIMEOUT, make_group, told_as
+
+
+def attention_with_sharded_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    mesh: DeviceMesh | None,
+    *,
+    cache_seqlens: torch.Tensor | int,
+    starts: torch.Tensor | None = None,
+    total_seqlens: torch.Tensor | None = None,
+    first_head: int = 0,
+    page_table: torch.Tensor | None = None,
+    score_mod: Mod | None = None,
+    block_mask: Mod | None = None,
+    scale: float | None = None,
+    layout: Layout = "NHD",
+    return_lse: bool = False,
+    sink: torch.Tensor | float | None = None,
+    backend: str = "auto",
+    verify: Level = "quick",
+) -> Any:
+    """Compute `attention_with_kv_cache` where each rank's cache holds a part of the heads, or of each sequence's tokens.
+
+    Args:
+        q: [B, M, H, D], the same on all ranks of the mesh.
+        k_cache: this rank's tokens, as for `attention_with_kv_cache`.
+        v_cache: likewise.
+        mesh: of one dim, over whose ranks the tokens are spread; None if only heads are, which needs no exchange.
+        cache_seqlens: the number of each sequence's tokens in this rank's cache, 0 too.
+        starts: int32 [B], the number in the sequence of this rank's first token; mods see numbers in the sequence.
+        total_seqlens: int32 [B], tokens on all ranks. If given, the mask is causal: query i of M is token total - M + i.
+        first_head: the number of the first head of q, for mods, if a rank has a part of the heads.
+        page_table: of this rank's cache.
+        score_mod: as for `attention_with_kv_cache`, like the other arguments.
+        block_mask: a mask_mod.
+
+    Returns:
+        O [B, M, H, DV] of all tokens on every rank, and with return_lse LSE [B, H, M]. The ranks exchange O and LSE in
+        one all-gather, and merge them in the order of ranks, so that all have the same bits.
+
+    Raises CuirError U413 if `starts` is missing, U423 if ranks lose each other.
+    """
+    if mesh is not None and (mesh.ndim != 1 or starts is None):
+        wrong(
+            "U413", "a cache that is spread over ranks needs a mesh of one dim, and the `starts` of this rank's tokens", "starts=int32 [B]"
+        )
+    rank = 0 if mesh is None else mesh.get_local_rank()
+    mask_mod = _make_mask(block_mask, starts, total_seqlens, q.shape[1], first_head)
+    o, lse = attention_with_kv_cache(
+        q,
+        k_cache,
+        v_cache,
+        cache_seqlens=cache_seqlens,
+        page_table=page_table,
+        score_mod=None if score_mod is None else _shift_score(score_mod, starts, first_head),
+        block_mask=mask_mod,
+        scale=scale,
+        layout=layout,
+        return_lse=True,
+        sink=sink if rank == 0 else None,
+        backend=backend,
+        verify=verify,
+    )
+    if mesh is not None and mesh.size() > 1:
+        o, lse = _merge(mesh, o, lse)
+    return (o, lse) if return_lse else o
+
+
+def _shift_score(mod: Mod, starts: torch.Tensor | None, first_head: int) -> Mod:
+    head = torch.tensor(first_head, dtype=torch.int32)
+    if starts is None:
+        return lambda score, b, h, q_idx, kv_idx: mod(score, b, h + head, q_idx, kv_idx)
+    return lambda score, b, h, q_idx, kv_idx: mod(score, b, h + head, q_idx, kv_idx + starts[b])
+
+
+def _make_mask(mod: Mod | None, starts: torch.Tensor | None, totals: torch.Tensor | None, queries: int, first_head: int) -> Mod | None:
+    """Return the mask_mod of a rank's own tokens, None if it keeps all."""
+    head, count = (torch.tensor(n, dtype=torch.int32) for n in (first_head, queries))
+    if mod is None and totals is None:
+        return None
+    if starts is None:
+        starts = torch.zeros_like(totals) if totals is not None else None
+    if totals is None:
+        assert mod is not None
+        if starts is None:
+            return lambda b, h, q_idx, kv_idx: mod(b, h + head, q_idx, kv_idx)
+        return lambda b, h, q_idx, kv_idx: mod(b, h + head, q_idx, kv_idx + starts[b])
+    assert starts is not None
+    if mod is None:
+        return lambda b, h, q_idx, kv_idx: kv_idx + starts[b] <= totals[b] - count + q_idx
+    return lambda b, h, q_idx, kv_idx: (kv_idx + starts[b] <= totals[b] - count + q_idx) & mod(b, h + head, q_idx, kv_idx + starts[b])
+
+
+def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return O and LSE of the tokens of all ranks."""
+    group = make_group(mesh.get_group(), TIMEOUT)
+    own = torch.cat([o.float(), lse.transpose(1, 2).unsqueeze(-1)], -1)
+    gathered = own.new_empty((group.size, *own.shape))
+    with told_as(group, "the exchange of O and LSE"):
+        dist.all_gather_into_tensor(gathered.view(group.size * own.shape[0], *own.shape[1:]), own, group=group.process_group)
+    parts, lses = gathered[..., :-1], gathered[..., -1]
+    total = lses.logsumexp(0)
+    weights = torch.where(total > -torch.inf, torch.exp(lses - total), 0.0).unsqueeze(-1)
+    return (parts * weights).sum(0).to(o.dtype), total.transpose(1, 2).contiguous()
+
+
+__all__ = ["attention_with_sharded_cache"]
