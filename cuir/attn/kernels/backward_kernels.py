@@ -30,6 +30,7 @@ from typing import Literal, Protocol
 import torch
 
 from ...checking.checked import Checked, Const
+from ...ops.limits import TARGETS
 from ...performance.selection.device import bandwidth
 from ...runtime.cards import Card
 from ...spec.specification import Lengths, Specification
@@ -118,6 +119,11 @@ class Step:
 
         return check(self.program, self.kernel, self.consts)
 
+    @functools.cached_property
+    def takes(self) -> frozenset[str]:
+        """The names of the kernel's parameters."""
+        return frozenset(p.name for p in self.program.kernels()[self.kernel].params)
+
 
 def _has_slope(traced: Traced) -> bool:
     """Return True if scores have a derivative other than 1."""
@@ -135,11 +141,6 @@ class Part:
         # indices, among the captured parameters of the forward pass, of those that this kernel takes
         self.places = places_read_by_gradients(traced)
         self.results = Cache()
-
-    @functools.cached_property
-    def takes(self) -> frozenset[str]:
-        """The names of the kernel's parameters."""
-        return frozenset(p.name for p in self.step.program.kernels()[self.kernel].params)
 
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> DeviceArguments | None:
         """Prepare the captured values of a forward call and the block lists as arguments of this kernel.
@@ -223,6 +224,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     apart = requested.separate_queries or attention.arch != DEFAULT
     open_order = not (requested.in_order or apart or single)
     spread = requested.spread and requested.keys and open_order
+    loads = not TARGETS[attention.arch].has("cp_async")
     if requested.keys or requested.learned:
         program = find_kernel(attention.arch, "keys" if max(dims) <= NARROW_DIM else "wide keys", T)
         transferred = transfer_backward_to_expert(program, attention.spec, traced, requested.learned)
@@ -233,7 +235,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
             if spread:
                 outputs |= {"SPREAD": True, "G": F32}
             if attention.arch != DEFAULT:
-                setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single), outputs)
+                setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single, loads), outputs)
             else:
                 setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             by_keys = Part(attention, transferred, {**setting, **outputs})
@@ -241,7 +243,7 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     if requested.queries and not adds:
         transferred = transfer_queries_to_expert(find_kernel(attention.arch, "queries", T), attention.spec, traced)
         if attention.arch != DEFAULT:
-            setting = _choose_for_card(attention, transferred, list_by_queries(*dims, single), {})
+            setting = _choose_for_card(attention, transferred, list_by_queries(*dims, single, loads), {})
         else:
             setting = single_by_queries(*dims) if single else setting_by_queries(*dims, not requested.of_lse)
         by_queries = Part(attention, transferred, setting)
@@ -253,7 +255,8 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     prepared = by_queries is not None and by_queries.step.consts.get("PREPARES", False)
     steps = {} if prepared else {"prepare": _around("prepare", attention, QUERIES=adds, **rows)}
     steps |= {part.kernel: part.step for part in (by_keys, by_queries) if part is not None}
-    finish = _around("finish", attention)
+    if adds or spread:
+        finish = _around("finish", attention)
     if adds:
         steps["finish"] = finish
     if spread:

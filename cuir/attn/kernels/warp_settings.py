@@ -48,8 +48,15 @@ def choose_fitting(
     return setting
 
 
-def list_by_keys(keys: int, values: int, single: bool) -> list[dict[str, Const]]:
-    """Return settings of the kernel of dK and dV, of which `SPLIT` warps share the columns of wide heads."""
+def list_by_keys(keys: int, values: int, single: bool, loads: bool = False) -> list[dict[str, Const]]:
+    """Return settings of the kernel of dK and dV, of which `SPLIT` warps share the columns of wide heads.
+
+    Args:
+        single: numbers are f32.
+        loads: blocks pass through registers, which hold fewer numbers of them.
+    """
+    if loads:
+        return [{"BM": 32, "BN": 64, "SPLIT": 1} if max(keys, values) <= NARROW else {"BM": 32, "BN": 32, "SPLIT": 2}]
     tiles = [(64, 128), (32, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16)]
     if single:  # of twice the bytes, in parts that take registers
         tiles = tiles[3:]
@@ -61,8 +68,10 @@ def list_by_keys(keys: int, values: int, single: bool) -> list[dict[str, Const]]
     return [tall, *settings] if max(keys, values) <= NARROW and not single else settings
 
 
-def list_by_queries(keys: int, values: int, single: bool) -> list[dict[str, Const]]:
-    """Return settings of the kernel of dQ alone."""
+def list_by_queries(keys: int, values: int, single: bool, loads: bool = False) -> list[dict[str, Const]]:
+    """Return settings of the kernel of dQ alone; the arguments are those of `list_by_keys`."""
+    if loads:
+        return [{"BM": 64, "BN": 64 if max(keys, values) <= NARROW else 32}]
     tiles = [(64, 64), (64, 32), (32, 32), (32, 16)]
     settings: list[dict[str, Const]] = [{"BM": m, "BN": n, "STAGES": 2} for m, n in tiles]
     if single or max(keys, values) > WIDE:
@@ -85,7 +94,7 @@ class WarpCacheSettings(CacheSettings):
         """Return the setting for lengths: as many shares of the keys as the card has room for."""
         heads = at.H // max(1, at.HK)
         needed = at.M * (heads if self.packed else 1)
-        rows = ROWS if needed <= ROWS else 2 * ROWS
+        rows = ROWS if needed <= ROWS or not self.is_asynchronous else 2 * ROWS
         tile = decoding.make_tile(at, rows, self.packed)
         card = self.card or find_relative(TARGETS[pick_kernel(self.program, None).arch].capability)
         wanted = RESIDENT * card.multiprocessors
@@ -93,18 +102,27 @@ class WarpCacheSettings(CacheSettings):
         splits = next((s for s in SHARES if s <= most and tile.units * s >= wanted), max(s for s in SHARES if s <= most))
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
         # longest_first.cuir, which finds an order, is for Hopper; any order is right
-        return {"BM": tile.queries, "GROUP": tile.group, "ROWS": rows, **self.ring(rows), "ORDERED": False, **shared, **self.fixed}
+        slab: dict[str, Const] = {"ROWS": rows} if self.is_asynchronous else {}
+        return {"BM": tile.queries, "GROUP": tile.group, **slab, **self.ring(rows), "ORDERED": False, **shared, **self.fixed}
+
+    @functools.cached_property
+    def is_asynchronous(self) -> bool:
+        """True if the kernel copies blocks to rings; else they pass through registers, which hold 16 rows and keys."""
+        return any(p.name == "STAGES" for p in pick_kernel(self.program, None).params)
 
     def ring(self, rows: int) -> Mapping[str, Const]:
         """Return the warps, the block of keys of each, and the stages, for a tile of so many rows."""
-        block = max(BLOCK, int(self.fixed.get("CHUNK", BLOCK)))  # type: ignore[arg-type]
-        sizes = [(4, 2 * block, 2), (4, block, 3), (4, block, 2), (2, block, 3), (2, block, 2), (1, block, 2)]
+        if self.is_asynchronous:
+            block = max(BLOCK, int(self.fixed.get("CHUNK", BLOCK)))  # type: ignore[arg-type]
+            sizes = [(4, 2 * block, 2), (4, block, 3), (4, block, 2), (2, block, 3), (2, block, 2), (1, block, 2)]
+        else:
+            sizes = [(4, BLOCK, 1), (2, BLOCK, 1), (1, BLOCK, 1)]
         candidates = [
             {"WG": warps, "BN": keys, "STAGES": max(stages, -(-2 * rows // keys)), "ROWS": rows, "BM": rows}
             for warps, keys, stages in sizes
         ]
         setting = choose_fitting(self.program, None, self.fixed, candidates, self.card)
-        return {n: setting[n] for n in ("WG", "BN", "STAGES")}
+        return {n: setting[n] for n in ("WG", "BN", "STAGES") if n in setting}
 
     def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """Return a smaller setting to verify in place of one that runs: two warps in place of more, and one share."""

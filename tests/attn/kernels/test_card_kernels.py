@@ -141,9 +141,11 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
 
 
-@pytest.mark.parametrize(("dim", "in_order"), [(64, False), (64, True), (192, False)])
-def test_gradients_by_kernels_of_ampere(dim: int, in_order: bool, forced: Callable[[str], None]) -> None:
-    forced("sm_80")
+@pytest.mark.parametrize(
+    ("arch", "dim", "in_order"), [("sm_80", 64, False), ("sm_80", 64, True), ("sm_80", 192, False), ("sm_75", 64, True), ("sm_75", 128, False)]
+)
+def test_gradients_by_kernels_of_other_cards(arch: str, dim: int, in_order: bool, forced: Callable[[str], None]) -> None:
+    forced(arch)
     q, k, v = (torch.randn(1, n, 70, dim, dtype=torch.float16, requires_grad=True) for n in (2, 1, 1))
     mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 70, 70, "cpu")
     before = torch.are_deterministic_algorithms_enabled()
@@ -169,12 +171,13 @@ def test_packed_sequences_by_kernels_of_ampere(forced: Callable[[str], None]) ->
         torch.testing.assert_close(out[a:b].float(), expected, atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
 @pytest.mark.parametrize(
     ("page", "tokens", "M", "dim"), [(0, 700, 1, 64), (16, 200, 5, 128), (4, 100, 1, 64), (48, 300, 12, 64), (0, 2500, 1, 64)]
 )
-def test_caches_by_kernels_of_ampere(page: int, tokens: int, M: int, dim: int, forced: Callable[[str], None]) -> None:
+def test_caches_by_kernels_of_other_cards(arch: str, page: int, tokens: int, M: int, dim: int, forced: Callable[[str], None]) -> None:
     """A contiguous cache and pages, of more and fewer tokens than a copy's; the longest is shared among CTAs."""
-    forced("sm_80")
+    forced(arch)
     lengths, each = torch.tensor([tokens - 3, 37], dtype=torch.int32), -(-tokens // page) if page else 1
     q, table = torch.randn(2, M, 4, dim, dtype=torch.float16), torch.randperm(2 * each).view(2, each).int()
     keys, values = (torch.randn(2 * each, page or tokens, 2, dim, dtype=torch.float16) for _ in range(2))
@@ -214,8 +217,8 @@ def test_calls_without_a_kernel_are_refused_before_they_run(forced: Callable[[st
     q = torch.randn(1, 1, 16, 64, dtype=torch.bfloat16)
     with pytest.raises(CuirError, match="float16"):
         cuir.flex_attention(q, q, q, backend="interpret")
-    half = q.half().requires_grad_()
-    with pytest.raises(CuirError, match="no kernel for gradients"):
+    half = torch.randn(1, 1, 16, 192, dtype=torch.float16, requires_grad=True)
+    with pytest.raises(CuirError, match="no kernel for gradients of such head dims"):
         cuir.flex_attention(half, half, half, backend="interpret", verify="off")
 
 
