@@ -15,8 +15,22 @@ from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_va
 from cuir.syntax.nodes import Kernel, Program
 from cuir.syntax.parser import parse
 
-QUERIES = ("flash_fwd_sm90", "flash_fwd_sm80", "flash_fwd_f32", "flash_bwd_dq_sm90", "flash_bwd_dq_sm80", "flash_bwd_dq_f32")
-KEYS = ("flash_bwd_sm90", "flash_bwd_wide_sm90", "flash_bwd_sm80", "flash_bwd_f32")  # whose units are blocks of keys, of key heads
+QUERIES = (
+    "flash_fwd_sm90",
+    "flash_fwd_sm80",
+    "flash_fwd_f32",
+    "flash_bwd_dq_sm90",
+    "flash_bwd_dq_sm80",
+    "flash_bwd_dq_sm75",
+    "flash_bwd_dq_f32",
+)
+KEYS = (
+    "flash_bwd_sm90",
+    "flash_bwd_wide_sm90",
+    "flash_bwd_sm80",
+    "flash_bwd_sm75",
+    "flash_bwd_f32",
+)  # whose units are blocks of keys, of key heads
 BYTES = {name: 4 if "f32" in name else 2 for name in QUERIES}  # of an element of K and V
 L2 = 2**25
 

@@ -174,6 +174,17 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
     ("flash_bwd_sm80", "flash_bwd", {"D": 64, "BM": 32, "BN": 64}, {**BACKWARD, "M": 100, "MP": 128}, {"scale": 0.1}, 2),
     ("flash_bwd_sm80", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
     ("flash_bwd_dq_sm80", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
+    ("flash_bwd_sm75", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
+    ("flash_bwd_sm75", "flash_bwd", {"D": 64, "BM": 32}, {**BACKWARD, "M": 100, "MP": 128}, {"scale": 0.1}, 2),
+    (
+        "flash_bwd_sm75",
+        "flash_bwd",
+        {"D": 128, "BM": 32, "BN": 32, "SPLIT": 2},
+        {**BACKWARD, "M": 100, "N": 100, "MP": 128},
+        {"scale": 0.1},
+        1,
+    ),
+    ("flash_bwd_dq_sm75", "flash_bwd_dq", {"D": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
     ("flash_bwd_f32", "flash_bwd", {"T": F32, "D": 64, "BM": 64, "DYNAMIC": False}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
     ("flash_bwd_dq_f32", "flash_bwd_dq", {"T": F32, "D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
     (
@@ -206,18 +217,21 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
         {"scale": 0.1, "LONGEST": 150, **PACKED},
         2,
     ),
-    (
-        "decode_cache_sm80",
-        "flash_decode",
-        {"D": 64, "BM": 8, "GROUP": 2, "WG": 2},
-        {"B": 2, "BS": 2, "H": 2, "HK": 1, "M": 1, "NP": 24, "PAGE": 16, "MP": 12},
-        {
-            "scale": 0.1,
-            "PAGES": torch.arange(24, dtype=torch.int32).view(2, 12),
-            "LENGTHS": torch.tensor([150, 190], dtype=torch.int32),
-            "ORDER": torch.arange(2, dtype=torch.int32),
-        },
-        2,
+    *(
+        (
+            name,
+            "flash_decode",
+            {"D": 64, "BM": 8, "GROUP": 2, "WG": 2},
+            {"B": 2, "BS": 2, "H": 2, "HK": 1, "M": 1, "NP": 24, "PAGE": 16, "MP": 12},
+            {
+                "scale": 0.1,
+                "PAGES": torch.arange(24, dtype=torch.int32).view(2, 12),
+                "LENGTHS": torch.tensor([150, 190], dtype=torch.int32),
+                "ORDER": torch.arange(2, dtype=torch.int32),
+            },
+            2,
+        )
+        for name in ("decode_cache_sm75", "decode_cache_sm80")
     ),
     (
         "flash_fwd_varlen_f32",

@@ -19,6 +19,24 @@ def test_kernels_for_turing(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run_isolated(cases.forward, "sm_75", dim, "float16", seconds=600)
 
 
+@pytest.mark.gpu("sm_75")
+@pytest.mark.parametrize(
+    ("name", "dim"), [*((name, 64) for name in backward_cases.PROBLEMS), ("ALiBi, causal", 40), ("ALiBi, causal", 128)]
+)
+@pytest.mark.parametrize("case", [backward_cases.numbers, backward_cases.deterministic])
+def test_gradients_for_turing(case: Callable[..., None], name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "sm_75")
+    run_isolated(case, "cuda", name, 300, dim, "float16", seconds=300)
+
+
+@pytest.mark.gpu("sm_75")
+@pytest.mark.parametrize("kind", ["16 bits", "few"])
+@pytest.mark.parametrize("case", [serving_cases.beside_the_interpreter, serving_cases.same_bits])
+def test_decoding_for_turing(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "sm_75")
+    run_isolated(case, kind, seconds=600)
+
+
 @pytest.mark.gpu("sm_80")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("dim", [64, 72, 128, 256])

@@ -1,4 +1,4 @@
-"""The expert kernels for sm_80 on a GPU beside float64: gradients, decoding over a cache, packed sequences."""
+"""The expert kernels for sm_80 and sm_75 on a GPU beside float64: gradients, decoding over a cache, packed sequences."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ SETTINGS: dict[tuple[str, str], list[Consts]] = {
         {"D": 64, "BM": 16, "BN": 32, "STAGES": 2},
         {"D": 64, "BM": 4, "GROUP": 8, "ROWS": 32, "WG": 2, "BN": 32, "CHUNK": 4},
     ],
+    ("flash_bwd_sm75", "prepare"): [{"D": 64}, {"D": 96}],
+    ("flash_bwd_sm75", "flash_bwd"): [{"D": 64, "BM": 32}, {"D": 128, "BM": 32, "BN": 32, "SPLIT": 2}, {"D": 40, "BM": 32}],
+    ("flash_bwd_dq_sm75", "flash_bwd_dq"): [{"D": 64}, {"D": 128, "BN": 32}, {"D": 40}],
+    ("decode_cache_sm75", "flash_decode"): [{"D": 128, "BM": 4, "GROUP": 4}, {"D": 64}, {"D": 40, "BM": 2, "GROUP": 8, "WG": 1}],
     ("flash_fwd_varlen_sm80", "flash_fwd_varlen"): [
         {"D": 64},
         {"D": 128},
@@ -45,7 +49,12 @@ SETTINGS: dict[tuple[str, str], list[Consts]] = {
         {"D": 40, "BM": 64, "ROWS": 16, "CHUNK": 4},
     ],
 }
-CASES = [(*kernel, i) for kernel, settings in SETTINGS.items() for i in range(len(settings))]
+CASES = [
+    (*kernel, i, dtype)
+    for kernel, settings in SETTINGS.items()
+    for i in range(len(settings))
+    for dtype in (("f16",) if kernel[0].endswith("sm75") else ("f16", "bf16"))
+]
 
 
 def judge(name: str, kernel: str, setting: int, dtype: str) -> int:
@@ -67,7 +76,6 @@ def judge(name: str, kernel: str, setting: int, dtype: str) -> int:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize(("name", "kernel", "setting"), CASES)
+@pytest.mark.parametrize(("name", "kernel", "setting", "dtype"), CASES)
 def test_numbers(name: str, kernel: str, setting: int, dtype: str) -> None:
     assert run_isolated(judge, name, kernel, setting, dtype, seconds=300) > 0

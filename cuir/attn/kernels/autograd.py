@@ -213,8 +213,7 @@ class Gradients:
         L, DL = _floats(q, 2, *q.shape[:2], pad_rows(at.M))
         dq = _sums(q) if plan.adds else make_placeholder(q, torch.float32)
         if "prepare" in plan.steps:
-            zeroed = {"dQ": dq} if "dQ" in plan.steps["prepare"].takes else {}
-            launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, **zeroed})
+            launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
         if dlse is not None:  # each weight is what its score changes LSE by
             DL[..., : at.M] -= dlse
@@ -224,7 +223,7 @@ class Gradients:
         inputs = {"Q": q, "K": k, "V": v, "dO": do, "L": L, "DL": DL, "scale": scale}
         inputs |= {name: ready.arguments[name] for name in (DROPOUT if ready.seed else ())}
         if plan.by_queries is not None:
-            saved = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.step.takes}
+            saved = {n: x for n, x in (("FO", o), ("FL", lse)) if n in plan.by_queries.takes}
             launch(BY_QUERIES, {**inputs, **saved, "dQ": gq, **_join_arguments(device_arguments[BY_QUERIES])})
         if plan.by_keys is not None:
             captured_values = _join_arguments(device_arguments[KERNEL])
@@ -233,7 +232,7 @@ class Gradients:
                 dk, dv = _sums(k).zero_(), _sums(v).zero_()
             else:
                 dk, dv = (make_placeholder(x, x.dtype) if g is None else g for g, x in ((gk, k), (gv, v)))
-            sums = {"dQ": dq} if "dQ" in plan.by_keys.step.takes else {}
+            sums = {"dQ": dq} if "dQ" in plan.by_keys.takes else {}
             launch(KERNEL, {**inputs, **sums, "dK": dk, "dV": dv, **captured_values, **learned})
             gradients = plan.by_keys.by_place(learned)
             if plan.spread:  # scaled already

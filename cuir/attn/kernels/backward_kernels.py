@@ -119,11 +119,6 @@ class Step:
 
         return check(self.program, self.kernel, self.consts)
 
-    @functools.cached_property
-    def takes(self) -> frozenset[str]:
-        """The names of the kernel's parameters."""
-        return frozenset(p.name for p in self.program.kernels()[self.kernel].params)
-
 
 def _has_slope(traced: Traced) -> bool:
     """Return True if scores have a derivative other than 1."""
@@ -141,6 +136,11 @@ class Part:
         # indices, among the captured parameters of the forward pass, of those that this kernel takes
         self.places = places_read_by_gradients(traced)
         self.results = Cache()
+
+    @functools.cached_property
+    def takes(self) -> frozenset[str]:
+        """The names of the kernel's parameters."""
+        return frozenset(p.name for p in self.step.program.kernels()[self.kernel].params)
 
     def arguments(self, forward: TransferResult, at: Lengths, device: torch.device) -> DeviceArguments | None:
         """Prepare the captured values of a forward call and the block lists as arguments of this kernel.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...checking.checked import Const
+from ...text.diagnostics import CuirError
 from ..splicing.splice import TransferResult
 from ..tracing.traced_result import Traced
 from . import decoding
@@ -17,6 +18,8 @@ from .warp_settings import WarpCacheSettings, WarpVarlenSettings
 
 def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferResult, traced: Traced, of_user: bool) -> Settings:
     """Make the settings of a variant's program.
+
+    Raises CuirError U501 for head dims of which the card holds no tile.
 
     Args:
         fixed: T, D, DV, PARTS and the const parameters that are not to be chosen.
@@ -32,7 +35,14 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         packed = decoding.can_pack_heads(traced, program, fixed)
         return decode(program, fixed, packed, joins, spec.score_mod is not None, card)
     starts, exact = ((), False) if of_user else list_starts(program, fixed, form.target)
-    return Settings(program, fixed, starts, exact, transferred.mask, card)
+    settings = Settings(program, fixed, starts, exact, transferred.mask, card)
+    if arch != DEFAULT and not of_user and not form.consts and not settings.fits(settings.start):
+        raise CuirError.of(
+            "U501",
+            f"{arch} has no kernel for attention of head dims {form.head_dim} and {form.value_dim}: shared memory holds no tile",
+            hint="use smaller head dims, or PyTorch's flex_attention",
+        )
+    return settings
 
 
 __all__ = ["make_settings"]

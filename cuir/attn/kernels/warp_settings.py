@@ -71,7 +71,7 @@ def list_by_keys(keys: int, values: int, single: bool, loads: bool = False) -> l
 def list_by_queries(keys: int, values: int, single: bool, loads: bool = False) -> list[dict[str, Const]]:
     """Return settings of the kernel of dQ alone; the arguments are those of `list_by_keys`."""
     if loads:
-        return [{"BM": 64, "BN": 64 if max(keys, values) <= NARROW else 32}]
+        return [{"BM": 64, "BN": 64 if max(keys, values) <= NARROW else 32}, {"BM": 32, "BN": 32}, {"BM": 16, "BN": 16}]
     tiles = [(64, 64), (64, 32), (32, 32), (32, 16)]
     settings: list[dict[str, Const]] = [{"BM": m, "BN": n, "STAGES": 2} for m, n in tiles]
     if single or max(keys, values) > WIDE:

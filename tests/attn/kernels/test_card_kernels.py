@@ -142,7 +142,8 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("arch", "dim", "in_order"), [("sm_80", 64, False), ("sm_80", 64, True), ("sm_80", 192, False), ("sm_75", 64, True), ("sm_75", 128, False)]
+    ("arch", "dim", "in_order"),
+    [("sm_80", 64, False), ("sm_80", 64, True), ("sm_80", 192, False), ("sm_75", 64, True), ("sm_75", 128, False)],
 )
 def test_gradients_by_kernels_of_other_cards(arch: str, dim: int, in_order: bool, forced: Callable[[str], None]) -> None:
     forced(arch)
@@ -217,9 +218,11 @@ def test_calls_without_a_kernel_are_refused_before_they_run(forced: Callable[[st
     q = torch.randn(1, 1, 16, 64, dtype=torch.bfloat16)
     with pytest.raises(CuirError, match="float16"):
         cuir.flex_attention(q, q, q, backend="interpret")
-    half = torch.randn(1, 1, 16, 192, dtype=torch.float16, requires_grad=True)
-    with pytest.raises(CuirError, match="no kernel for gradients of such head dims"):
+    half = torch.randn(1, 1, 16, 192, dtype=torch.float16)
+    with pytest.raises(CuirError, match="sm_75 has no kernel for attention of head dims 192 and 192"):
         cuir.flex_attention(half, half, half, backend="interpret", verify="off")
+    with pytest.raises(CuirError, match="no kernel for gradients of such head dims"):
+        find_kernel("sm_75", "wide keys", F16)
 
 
 def test_a_warm_call_does_not_ask_for_the_card(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,8 @@ BACKWARD: dict[str, tuple[str, Consts]] = {
     "flash_bwd_dq_f32": (BY_QUERIES, {"D": 32}),
     "flash_bwd_sm80": (KERNEL, {"T": cuir.f16, "D": 64, "BM": 32, "BN": 64}),
     "flash_bwd_dq_sm80": (BY_QUERIES, {"T": cuir.f16, "D": 64, "BM": 64, "BN": 32}),
+    "flash_bwd_sm75": (KERNEL, {"T": cuir.f16, "D": 64, "BM": 32}),
+    "flash_bwd_dq_sm75": (BY_QUERIES, {"T": cuir.f16, "D": 64}),
 }
 
 
