@@ -32,7 +32,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "decode_sm90": {"flash_decode": Computed("causal", small={"BM": 16, "GROUP": 4, "BN": 32, "WG": 1})},
     "decode_cache_sm90": {"flash_decode": Computed("cached_decode", small={"BM": 16, "GROUP": 4, "WG": 1, "CHUNK": 16})},
     "decode_cache_sm80": {"flash_decode": Computed("cached_decode", small={"BM": 4, "GROUP": 4, "BN": 16})},
-    "decode_cache_sm75": {"flash_decode": Computed("cached_decode", {"T": F16}, {"BM": 4, "GROUP": 4})},
+    "decode_cache_sm75": {"flash_decode": Computed("cached_decode", {"T": F16}, {"BM": 4, "GROUP": 4, "BN": 16})},
     "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
