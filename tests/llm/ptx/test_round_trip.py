@@ -26,7 +26,11 @@ from tests.lowering.conftest import one_file
 from tests.strategies.selection import examples
 from tests.strategies.typed import Case, kernels
 
-EMPTY_KERNELS = {("flash_bwd", "delta"), ("decode_paged", "combine")}  # neither copies nor products nor barriers: there is nothing to read
+EMPTY_KERNELS = {
+    ("flash_bwd", "delta"),
+    ("flash_bwd_sm75", "prepare"),
+    ("decode_paged", "combine"),
+}  # neither copies nor products nor barriers: there is nothing to read
 # a role of its own for copies is read without the search for a sequence; of one role that also multiplies the loop behind the search is not reached
 SEARCHING_KERNELS = {("flash_fwd_varlen_sm80", "flash_fwd_varlen")}
 KERNELS = [
