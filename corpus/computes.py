@@ -51,7 +51,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     },
     "flash_bwd_dq_sm80": {"flash_bwd_dq": Computed("causal_query_gradients")},
     "flash_bwd_sm75": {
-        "flash_bwd": Computed("causal_key_gradients", {"T": F16}, {"D": 64, "BM": 32}),
+        "flash_bwd": Computed("causal_key_gradients", {"T": F16}, {"D": 64}),
         "prepare": Computed("attention_rows", {"T": F16}),
     },
     "flash_bwd_dq_sm75": {"flash_bwd_dq": Computed("causal_query_gradients", {"T": F16}, {"D": 64})},
