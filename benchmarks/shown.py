@@ -3,7 +3,7 @@
 A file holds results of `cuir bench` or `cuir eval`, verdicts of `benchmarks.handwritten.judge`, lines of
 `benchmarks.old_and_new time`, of `benchmarks.defaults measure`, of `benchmarks.head_dims`, of `benchmarks.float32`, of
 `benchmarks.transformers`, of `benchmarks.lifted`, of `benchmarks.of_structures`, of `benchmarks.newest_peers`, of
-`benchmarks.ptx_experts` or of `benchmarks.rules`. The plot needs matplotlib.
+`benchmarks.ptx_experts`, of `benchmarks.ptx_mutants` or of `benchmarks.rules`. The plot needs matplotlib.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, transformers
+from benchmarks import float32, head_dims, lifted, newest_peers, of_structures, ptx_experts, ptx_mutants, transformers
 from benchmarks.defaults import parse_setting
 from benchmarks.fitting import measurements
 from benchmarks.handwritten.judge import CLASSES, summary
@@ -60,6 +60,8 @@ def markdown(rows: Sequence[Row]) -> str:
         return lifted.table(rows)
     if "rule" in rows[0]:
         return f"{rules_table.markdown(rows)}\n"
+    if "refused_by" in rows[0]:
+        return "\n".join(ptx_mutants.format_rows(cast(Sequence[ptx_mutants.Row], rows)))
     if "precision" in rows[0]:
         return "\n".join(float32.format_rows(rows))
     if "rates" in rows[0]:
@@ -83,6 +85,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         "verdict": _verdicts,
         "device": _plot_predictions,
         "precision": _precisions,
+        "refused_by": _mutants,
         "dims": _rates,
         "rates": _tokens,
         "program": _plot_lifted,
@@ -160,6 +163,20 @@ def _verdicts(rows: Sequence[Row], path: Path) -> None:
         panel.bar_label(bars, [str(len(g)) for g in of], fontsize=7)
     panel.set_xticks([x + 0.19 for x in range(len(groups))], ["right" if g is None else f"class {g}" for g in groups], fontsize=8)
     panel.set_ylabel("% judged rightly, of how many", fontsize=8)
+    figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
+    save_figure(figure, path)
+
+
+def _mutants(rows: Sequence[Row], path: Path) -> None:
+    """Plot bars for each kernel: mutants that are refused, and those that are not."""
+    figure, panel = load_pyplot(COMMAND).subplots(figsize=(9.0, 3.0), layout="constrained")
+    names = list(dict.fromkeys(r["kernel"] for r in rows))
+    of = [[bool(r["refused_by"]) for r in rows if r["kernel"] == name] for name in names]
+    refused = [sum(o) for o in of]
+    panel.barh(names, refused, 0.6, label="refused")
+    panel.barh(names, [len(o) - n for o, n in zip(of, refused)], 0.6, left=refused, label="not refused: harmless")
+    panel.invert_yaxis()
+    panel.set_xlabel("mutants", fontsize=8)
     figure.legend(fontsize=8, loc="outside upper right", ncols=2, frameon=False)
     save_figure(figure, path)
 
