@@ -52,7 +52,7 @@ def bench(
         cuir bench masks --only sliding_window --peer flex
         cuir bench --show --out results.jsonl
     """
-    from ...attn.kernels.card_kernels import DEFAULT
+    from ...attn.kernels.card_kernels import choose_target, get_current_device
     from ...bridging import attention_consts
     from ...performance.suites import Results
     from ...performance.suites import suite as find_suite
@@ -100,8 +100,8 @@ def bench(
     if out is not None:
         results_file(out)
     require_gpu(
-        "a benchmark times compiled kernels: it needs a Hopper GPU and nvcc; without them, --show --out FILE shows the results in a file",
-        DEFAULT,
+        "a benchmark times compiled kernels: it needs a GPU that `cuir doctor` names kernels for, and a compiler; without them, --show --out FILE shows the results in a file",
+        choose_target(get_current_device()).arch,
     )
     device_versions = versions()
     path = results_file(

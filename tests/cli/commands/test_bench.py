@@ -14,6 +14,9 @@ from cuir.cli.commands.bench import _command
 from cuir.performance.search.compiling import BuildResult
 from cuir.performance.suites.suites import cell
 from cuir.performance.timing.worker import WorkerLost
+from cuir.runtime.cards import CARDS
+from cuir.text.diagnostics import CuirError
+from tests.stand_in_cards import stand_in
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
@@ -46,7 +49,28 @@ def test_wrong_calls_of_bench(cuir: Callable, call: tuple[str, ...], code: str) 
 
 def test_without_a_gpu_bench_says_what_it_needs(cuir: Callable) -> None:
     output = cuir("bench", "smoke")
-    assert "Hopper GPU and nvcc" in output.err and "--show" in output.err and "--run" not in output.err and "--on" not in output.err
+    assert (
+        "a GPU that `cuir doctor` names kernels for" in output.err
+        and "--show" in output.err
+        and "--run" not in output.err
+        and "--on" not in output.err
+    )
+
+
+@pytest.mark.parametrize(("capability", "arch"), [((8, 6), "sm_80"), ((9, 0), "sm_90a")])
+def test_bench_asks_for_the_kernels_of_the_card(
+    capability: tuple[int, int], arch: str, cuir: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def refuse(otherwise: str, arch: str) -> None:
+        asked.append(arch)
+        raise CuirError.of("U501", "no GPU", hint=otherwise)
+
+    monkeypatch.setattr("cuir.performance.timing.gpu.require_gpu", refuse)
+    with stand_in(CARDS[capability]):
+        assert cuir("bench", "smoke").code == 2
+    assert asked == [arch]
 
 
 def test_show_makes_table_and_plot_of_results(cuir: Callable, tmp_path: Path) -> None:
