@@ -16,7 +16,6 @@ from ...text.source import Span
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.ir_types import TileT
-from ..ir.ir_walk import is_inlined
 from ..layouts.tile_layouts import Fragment
 from .context import KernelContext
 from .variable_storage import Storage, Storages
@@ -124,19 +123,6 @@ class RoleScope(Scope):
     def live_after(self, op: ops.Perform) -> frozenset[SSAValue]:
         """Return the values that are live after an operation."""
         return self.storages.variables.liveness.after[op]
-
-    def collect_overlapped_tiles(self, wait: ops.Perform) -> list[SSAValue]:
-        """Return the full tiles computed while a wait's products were in flight, and live after it."""
-        sources = set(wait.arguments)
-        live, tiles = self.live_after(wait), list[SSAValue]()
-        op = wait.prev_op
-        while op is not None and not any(r in sources for r in op.results):
-            for r in op.results:
-                full = isinstance(r.type, TileT) and r.type.layout.is_fragment
-                if full and not is_inlined(r) and r in live and not (isinstance(op, ops.Perform) and op.entry.effects.group):
-                    tiles.append(r)
-            op = op.prev_op
-        return tiles[::-1]
 
     # ---- lanes of a worker
     @property

@@ -19,7 +19,7 @@ import torch
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.ir import Operation, SSAValue
 
-from ...ops.base import Access
+from ...ops.base import PRODUCTS, Access
 from ...syntax.types import TENSOR_MEMORY
 from ..layouts.layouts import LANES
 from ..layouts.tile_layouts import CHUNKS, TileLayout
@@ -28,7 +28,7 @@ from .evaluate_operations import Effect, make_cta_list
 from .evaluator_state import Box, Element, Elements, Fault, Frame, Place, SharedArray, SharedPlace, TensorArgument
 from .ir_types import ElementT, SharedT, TensorT, TileT, is_scalar
 from .ir_walk import every, is_inlined
-from .synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync
+from .synchronisation import BARRIERS, COLUMNS, ROLES, ClusterSync, CtaSync, RegisterFence
 
 Memory = SharedArray | TensorArgument
 WARP_ROWS = 16  # of an operand, in each 64
@@ -376,7 +376,7 @@ Follow = Callable[[Frame], None]
 def follow_effect(site: Effect, role: RoleLanes) -> tuple[Follow | None, Follow | None]:
     """Return what happens to the order of lanes before an operation, and after it."""
     op = site.op
-    if unready := role.find_unready(op):
+    if unready := role.find_unready(op) or _find_unfenced(op):
         return functools.partial(_refuse, unready), None
     before, after = _follow_synchronisation(op)
     if before is None and after is None:
@@ -384,6 +384,16 @@ def follow_effect(site: Effect, role: RoleLanes) -> tuple[Follow | None, Follow 
     if role.may_exit and op.const("cluster", False):
         return functools.partial(_signal, make_cta_list(site), before), after
     return before, after
+
+
+def _find_unfenced(op: ops.Perform) -> str:
+    """Return what may go wrong behind a wait for products whose results nvcc does not know to be new, "" if nothing."""
+    if op.entry.effects.drains != PRODUCTS:
+        return ""
+    fenced = op.next_op.tiles if isinstance(op.next_op, RegisterFence) else ()
+    if all(r in fenced or all(isinstance(use.operation, RegisterFence) for use in r.uses) for r in op.results):
+        return ""
+    return "nvcc may read the registers of products before their wait: no fence of the registers follows it"
 
 
 def _refuse(because: str, r: Frame) -> None:

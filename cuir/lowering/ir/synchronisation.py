@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation
-from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
+from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def, var_operand_def
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from ...ops.meaning import Value
+from .ir_types import TileT
+from .operand_access import parse_operands, print_operands
 from .tile_operation import TileOperation
 
 if TYPE_CHECKING:
@@ -170,7 +172,28 @@ def cluster_sync(argument: str = "") -> ClusterSync:
     return ClusterSync(properties={"argument": StringAttr(argument)} if argument else {})
 
 
-OPERATIONS: list[type[Operation]] = [Join, ProxyFence, CtaSync, ClusterSync]
+@irdl_op_definition
+class RegisterFence(TileOperation):
+    """A point at which nvcc takes the registers of tiles as read and written.
+
+    It does not know that products write them until a wait, and would move other accesses across it.
+    """
+
+    name = "tile.register_fence"
+    tiles = var_operand_def(TileT)
+
+    def evaluate(self, context: Worker, operands: Sequence[Value]) -> list[Value]:
+        return []
+
+    def print(self, printer: Printer) -> None:
+        print_operands(printer, self.tiles)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        return cls(operands=[parse_operands(parser)])
+
+
+OPERATIONS: list[type[Operation]] = [Join, ProxyFence, CtaSync, ClusterSync, RegisterFence]
 
 __all__ = [
     "ALL_AWAITED",
@@ -190,6 +213,7 @@ __all__ = [
     "Join",
     "Meeting",
     "ProxyFence",
+    "RegisterFence",
     "Synchronisation",
     "cluster_sync",
     "cta_sync",

@@ -3,6 +3,8 @@
 The threads of a worker join before a thread accesses memory that another has accessed. If no warp accesses another's
 rows, only the lanes of a warp join.
 
+Fences of registers stand around waits for products, of which nvcc does not know that they write registers.
+
 Lanes also join around what one lane does for all: stores of scalars, copies and stores of
 the engine, waits for these. Each warp joins before it arrives at an mbarrier or gives a queue's slot back, and all
 warps around their exchange of columns. A proxy fence precedes the arrivals that `analyses/arrivals.py` names. Without
@@ -12,16 +14,19 @@ this pass results are undefined.
 from __future__ import annotations
 
 from xdsl.dialects.builtin import BoolAttr, DictionaryAttr
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
+from ...ops.base import PRODUCTS
 from ..analyses.arrivals import awaits_all_signals, find_fenced_arrivals
+from ..analyses.liveness import Liveness
 from ..analyses.memory import Memory, iterate_accesses, iterate_evaluated
 from ..analyses.stores import stores_by_warps
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.warp_sync import COPIES, find_warp_syncs, is_scalar_store
 from ..ir import ops
 from ..ir.exchanges import ReleaseSlot, TakeColumns
-from ..ir.ir_walk import every, unmark
+from ..ir.ir_types import TileT
+from ..ir.ir_walk import every, is_inlined, unmark
 from ..ir.synchronisation import (
     ALL_AWAITED,
     APART,
@@ -36,6 +41,7 @@ from ..ir.synchronisation import (
     UNTOUCHED,
     Join,
     ProxyFence,
+    RegisterFence,
     Synchronisation,
     cluster_sync,
     cta_sync,
@@ -53,6 +59,7 @@ def run(kernel: ops.Kernel) -> None:
     memory = Memory(kernel)
     for role in kernel.roles:
         _insert_into_role(role, memory)
+        _fence_registers(role)
     _insert_around_roles(kernel)
 
 
@@ -127,6 +134,31 @@ def _insert_into_role(role: ops.Role, memory: Memory) -> None:
             before(op, ProxyFence())
         if effects.arrives and not op.kind.hardware and not effects.completes:
             before(op, make_arrival_join())
+
+
+def _fence_registers(role: ops.Role) -> None:
+    """Insert fences of the registers that are written while products are in flight around waits for these."""
+    waits = [op for op in every(role) if isinstance(op, ops.Perform) and op.entry.effects.drains == PRODUCTS]
+    liveness = Liveness(role.body.block) if waits else None
+    for wait in waits:
+        assert liveness is not None
+        live = liveness.after[wait]
+        overlapped = _collect_overlapped_tiles(wait, live)
+        if overlapped:
+            before(wait, RegisterFence(operands=[overlapped]))
+        if fenced := [*(r for r in wait.results if r in live), *overlapped]:
+            _after(wait, RegisterFence(operands=[fenced]))
+
+
+def _collect_overlapped_tiles(wait: ops.Perform, live: frozenset[SSAValue]) -> list[SSAValue]:
+    """Return the tiles of floats computed while a wait's products were in flight, and live after it."""
+    sources, tiles, op = set(wait.arguments), list[SSAValue](), wait.prev_op
+    while op is not None and not any(r in sources for r in op.results):
+        for r in op.results if not (isinstance(op, ops.Perform) and op.entry.effects.group) else ():
+            if isinstance(r.type, TileT) and r.type.layout.is_fragment and r.type.element.is_float and not is_inlined(r) and r in live:
+                tiles.append(r)
+        op = op.prev_op
+    return tiles[::-1]
 
 
 def _is_bulk_store(op: ops.Perform) -> bool:

@@ -20,7 +20,7 @@ from cuir.lowering.ir.exchanges import ReleaseSlot
 from cuir.lowering.ir.ir_evaluator import evaluate
 from cuir.lowering.ir.ir_walk import every
 from cuir.lowering.ir.lane_order import find_holders
-from cuir.lowering.ir.synchronisation import ClusterSync, CtaSync, Join, Synchronisation
+from cuir.lowering.ir.synchronisation import ClusterSync, CtaSync, Join, RegisterFence, Synchronisation
 from cuir.lowering.layouts.tile_layouts import LAYOUTS, natural_layout
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
@@ -195,6 +195,18 @@ def test_a_product_in_flight_outlasts_a_join() -> None:
     inputs = random_arguments(checked, torch.Generator().manual_seed(0)) | {"n": 2}
     undetected, detected = find_undetected(kernel, inputs)
     assert not run_lanes(kernel, inputs) and detected["tile.join worker"] == 3 and not undetected
+
+
+def test_registers_of_products_that_nothing_fences_show() -> None:
+    lines = ("p = mma_async(g, h)", "mma_wait(p)", "store(Z[0:64, :], p)")
+    checked = program(FRAME + TURN + "".join(f"            {line}\n" for line in lines))
+    kernel = clean(checked)
+    insert_synchronisation.run(kernel)
+    inputs = random_arguments(checked, torch.Generator().manual_seed(0)) | {"n": 2}
+    assert not run_lanes(kernel, inputs)
+    (fence,) = (op for op in every(kernel) if isinstance(op, RegisterFence))
+    fence.detach()
+    assert "no fence of the registers follows it" in run_lanes(kernel, inputs)
 
 
 def test_copies_of_threads_land_for_all_lanes_after_a_join() -> None:

@@ -11,7 +11,7 @@ from cuir.lowering.ir.build_ir import build
 from cuir.lowering.ir.exchanges import GiveColumns, TakeColumns
 from cuir.lowering.ir.ir_text import parse, show
 from cuir.lowering.ir.ir_walk import every, mark
-from cuir.lowering.ir.synchronisation import ClusterSync, Join, Synchronisation
+from cuir.lowering.ir.synchronisation import ClusterSync, Join, RegisterFence, Synchronisation
 from cuir.lowering.passes import insert_synchronisation
 from cuir.lowering.passes.pipeline import optimise
 from tests.lowering.analyses.test_arrivals import decoding
@@ -136,6 +136,25 @@ def test_ctas_of_a_cluster_meet_at_the_end(name: str, elided: bool | None) -> No
     insert_synchronisation.run(kernel)
     syncs = [op for op in kernel.body.block.ops if isinstance(op, ClusterSync)]
     assert [op.argument is not None for op in syncs] == ([] if elided is None else [elided])
+
+
+def test_registers_are_fenced_around_a_wait_for_products() -> None:
+    """Those of a tile that is computed meanwhile on both sides, those of the product behind; none that nobody reads."""
+    lines = ("p = mma_async(h, g)", "y = x + 1.0", "z = x * 2.0", "mma_wait(p)", "store(Y[0:64, :], p + y)")
+    kernel = clean(program(FRAME + "".join(f"        {line}\n" for line in lines)))
+    insert_synchronisation.run(kernel)
+    text = show(kernel)
+    assert show(parse(text)) == text
+    fences = [op for op in every(kernel) if isinstance(op, RegisterFence)]
+    assert [[v.name_hint for v in op.tiles] for op in fences] == [["y"], ["p", "y"]]
+    assert fences[0].next_op is fences[1].prev_op is not None
+
+
+def test_only_registers_that_are_read_later_are_fenced() -> None:
+    """Nobody reads the product; the tile that was loaded before it is read behind the wait."""
+    kernel = clean(program(FRAME + "        p = mma_async(h, g)\n        mma_wait(p)\n        store(Y[0:64, :], x)\n"))
+    insert_synchronisation.run(kernel)
+    assert [[v.name_hint for v in op.tiles] for op in every(kernel) if isinstance(op, RegisterFence)] == [["x"], ["x"]]
 
 
 def list_around_roles(kernel: ops.Kernel) -> list[str]:

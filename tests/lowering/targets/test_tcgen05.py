@@ -80,8 +80,8 @@ def test_a_product_is_issued_for_each_step_and_slab() -> None:
         "cuir::after_thread_sync();\n        const",
         "cuir::load_columns<0>",
         "cuir::wait_for_loads()",
-        "cuir::fence_regs",
         "cuir::before_thread_sync()",
+        "cuir::fence_regs",
     ]
     places = [text.rindex(x.split("\n")[0]) for x in order]
     assert places == sorted(places)

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from ...ir import machine_ops, ops
 from ...ir.exchanges import ReleaseSlot
 from ...ir.ir_types import TileT
-from ...ir.synchronisation import CtaSync, Join
+from ...ir.synchronisation import CtaSync, Join, RegisterFence
 from ...select.hardware_barriers import find_barrier, get_number
 from ...select.join_ways import ELIDED, IN_TWO_STEPS, WITH_UNIT
 from ...select.ways import way_of
@@ -88,6 +88,13 @@ def join_warps(role: RolePrinter, op: Join) -> None:
 def join_lanes(role: RolePrinter, op: Join) -> None:
     """Emit a barrier of each warp's lanes."""
     role.out.line("__syncwarp();")
+
+
+@prints("tile.register_fence")
+def fence_registers(role: RolePrinter, op: RegisterFence) -> None:
+    """Emit a use of registers that nvcc does not see through, once for each variable."""
+    for name in dict.fromkeys(role.storage(v).name for v in op.tiles):
+        role.out.line(f"cuir::fence_regs({name});")
 
 
 @code_of("meet", "__syncthreads")

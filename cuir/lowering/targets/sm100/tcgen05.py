@@ -131,11 +131,9 @@ def load(role: RolePrinter, op: ops.Perform) -> None:
 
 @PRINTERS.prints("load_wait", "mma_wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit a wait for all loads; the compiler does not know that it fills the registers."""
+    """Emit a wait for all loads."""
     role.out.line("cuir::wait_for_loads();")
     live = role.live_after(op)
-    for name in dict.fromkeys(role.storage(r).name for r in op.results if r in live):
-        role.out.line(f"cuir::fence_regs({name});")
     role.out.line("cuir::before_thread_sync();")
     copied = [(r, x) for r, x in zip(op.results, op.arguments, strict=True) if r in live]
     role.emit_moves([r for r, _ in copied], [x for _, x in copied])

@@ -152,19 +152,8 @@ def _make_operand(role: RolePrinter, value: SSAValue, transposed_is_k_major: boo
 
 @PRINTERS.prints("mma_wait")
 def wait(role: RolePrinter, op: ops.Perform) -> None:
-    """Emit a wait for products.
-
-    Registers of floats that were written while the products were in flight are fenced on both sides: the compiler does
-    not know the wait.
-    """
-    out = role.out
-    written = [role.storage(v).name for v in role.collect_overlapped_tiles(op) if isinstance(v.type, TileT) and v.type.element.is_float]
-    for name in written:
-        out.line(f"cuir::fence_regs({name});")
-    out.line(f"cute::warpgroup_wait<{op.const('pending')}>();")
+    """Emit a wait for products."""
+    role.out.line(f"cute::warpgroup_wait<{op.const('pending')}>();")
     live = role.live_after(op)
-    over = [role.storage(r).name for r in op.results if r in live]
-    for name in dict.fromkeys([*(n for n in over if n not in written), *written]):
-        out.line(f"cuir::fence_regs({name});")
     copied = [(r, x) for r, x in zip(op.results, op.arguments, strict=True) if r in live]
     role.emit_moves([r for r, _ in copied], [x for _, x in copied])
