@@ -3,8 +3,7 @@
 Bounds whatever becomes a subscript, a trip count or a number of work items, for given lengths. Offsets inside a tensor
 do not matter: lengths times strides are computed in 64 bits.
 
-It reads the checked kernel, and not the IR, as lowering/analyses/ranges.py does: the first launch of a cached kernel
-would spend more time on importing xDSL and building the IR than on all its other checks.
+It reads the checked kernel, not its IR (ops/expression_bounds.py says why).
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from ..checking.decisions import entry
 from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..ops import Op
+from ..ops.expression_bounds import ExpressionBounds
 from ..ops.meaning.intervals import Bounds, Interval, is_half_open, make_hull
-from ..syntax.nodes import Assign, Binary, Call, Expr, For, Literal, Name, Node, Slice, Subscript
+from ..syntax.nodes import Assign, Binary, Call, Expr, For, Literal, Node, Slice, Subscript
 from ..syntax.printer import show
 from ..syntax.types import I32, Scalar, TileType
 from ..syntax.walk import children, walk
@@ -64,8 +64,8 @@ def _find_error(checked: Checked, bounds: tuple[tuple[str, Interval], ...]) -> C
     outer = _Ranges(checked, ranges_of_names, {})
     for stmt in checked.declarations:
         if isinstance(stmt, Assign):
-            ranges_of_names[stmt.targets[0]] = outer.bounds_by_name[stmt.targets[0]] = outer.bound_expr(stmt.value)
-    units = outer.bound_expr(checked.tiles.count) if checked.tiles is not None else None
+            ranges_of_names[stmt.targets[0]] = outer.bounds_by_name[stmt.targets[0]] = outer.bound(stmt.value)
+    units = outer.bound(checked.tiles.count) if checked.tiles is not None else None
     if checked.tiles is not None and (outer.outside or (units is not None and units[1] > LONGEST)):
         largest = max([hi for _, (_, hi) in outer.outside] + ([units[1]] if units is not None else []))
         return CuirError.of(
@@ -80,7 +80,7 @@ def _find_error(checked: Checked, bounds: tuple[tuple[str, Interval], ...]) -> C
         )
         role_ranges = _Ranges(checked, inside, bound, units)
         for index in indices:
-            role_ranges.bound_expr(index)
+            role_ranges.bound(index)
             if role_ranges.outside:
                 e, (lo, hi) = role_ranges.outside[0]
                 extreme = f"{hi:,}" if hi > LARGEST else f"{lo:,}"
@@ -120,38 +120,29 @@ def _collect_role(checked: Checked, role: Role) -> tuple[list[Expr], Bound]:
     return list({show(e): e for e in indices}.values()), bound
 
 
-class _Ranges:
+class _Ranges(ExpressionBounds):
     """Least and greatest values of i32 expressions of a role, None where nothing is known.
 
     `outside`: sums, differences and products that may leave 32 bits.
     """
 
     def __init__(self, checked: Checked, bounds: Mapping[str, Bounds], bound: Bound, units: Bounds = None):
-        self.checked, self.bound, self.units = checked, bound, units
+        self.checked, self.bindings, self.units = checked, bound, units
+        self.ctas = checked.cluster
         self.bounds_by_name = dict(bounds)
         self.outside: list[tuple[Expr, Interval]] = []
 
-    def bound_expr(self, e: Expr) -> Bounds:
+    def find_operation(self, e: Expr) -> tuple[Op, Sequence[Expr]] | None:
+        """Return an i32 operation and its operands, as the checker read them; None for other dtypes."""
         kind = self.checked.find_type(e)
-        if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32:
-            return None
-        if isinstance(e, Literal):
-            return (e.value, e.value) if isinstance(e.value, int) and not isinstance(e.value, bool) else None
-        if isinstance(e, Name):
-            return self.bound_name(e.id)
-        operation = entry(self.checked, e)
-        return None if operation is None else self.bound_result(e, operation[0], [self.bound_expr(a) for a in operation[1]])
+        return None if isinstance(kind, (Scalar, TileType)) and kind.dtype != I32 else entry(self.checked, e)
 
-    def bound_result(self, e: Expr, op: Op, args: Sequence[Bounds]) -> Bounds:
-        if op.traits.index_of:
-            return (0, args[0][1] - 1) if args[0] is not None else None
-        if op.traits.rank:
-            return 0, self.checked.cluster - 1
-        if op.evaluate is None or op.traits.converts:
-            return None
-        self.require_fit(e, op.evaluate.on_the_way(*args))
-        bounds = op.evaluate.interval(*args)
-        if None in args and is_half_open(bounds):  # an interval that is unbounded at one end refuses nothing
+    def bound_result(self, e: Expr, op: Op, operands: Sequence[Bounds]) -> Bounds:
+        """Return the bounds of a result that fits into 32 bits, and on the way as well."""
+        assert op.evaluate is not None
+        self.require_fit(e, op.evaluate.on_the_way(*operands))
+        bounds = super().bound_result(e, op, operands)
+        if None in operands and is_half_open(bounds):  # an interval that is unbounded at one end refuses nothing
             return None
         return self.require_fit(e, bounds) if isinstance(e, Binary) else bounds
 
@@ -163,19 +154,20 @@ class _Ranges:
         return None
 
     def bound_name(self, name: str) -> Bounds:
-        if name in self.bounds_by_name or name not in self.bound:
+        """Return the bounds of a name, by all statements that bind it."""
+        if name in self.bounds_by_name or name not in self.bindings:
             return self.bounds_by_name.get(name)
         self.bounds_by_name[name] = None  # a name that depends on itself, as a counter does, is unknown
-        bounds = [self.bound_binding(node) for node in self.bound[name]]
+        bounds = [self.bound_binding(node) for node in self.bindings[name]]
         self.bounds_by_name[name] = make_hull(*bounds)
         return self.bounds_by_name[name]
 
     def bound_binding(self, node: Assign | For) -> Bounds:
         if isinstance(node, Assign):
-            return self.bound_expr(node.value)
+            return self.bound(node.value)
         if not isinstance(node.iter, Call):
             return (0, max(0, self.units[1] - 1)) if self.units is not None else None
-        args = [self.bound_expr(a) for a in node.iter.args]
+        args = [self.bound(a) for a in node.iter.args]
         start, stop = ((0, 0), args[0]) if len(args) == 1 else (args[0], args[1])
         if start is None or stop is None or (len(args) == 3 and (args[2] is None or args[2][0] <= 0)):
             return None

@@ -12,11 +12,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import torch
 
-from ...ops.expressions import is_where, operation, traits
-from ...ops.meaning.intervals import Bounds
+from ...ops import Op
+from ...ops.expression_bounds import ExpressionBounds
+from ...ops.expressions import is_where, traits
+from ...ops.meaning.intervals import Bounds, make_hull
 from ...spec.specification import LENGTHS, Lengths, Specification
 from ...syntax.nodes import NOWHERE, Binary, Call, Expr, IfExp, Literal, Name, Subscript, Unary
-from ...syntax.types import I32
 from ...syntax.walk import names_read
 from ...text.diagnostics import CuirError
 from .float64_captures import Doubles
@@ -213,8 +214,8 @@ class _Extremes(dict[str, tuple[int, int]]):
         return self[name]
 
 
-class _Bounds:
-    """Interval analysis of integer expressions, for the pairs of one problem."""
+class _Bounds(ExpressionBounds):
+    """Bounds of integer expressions, for the pairs of one problem."""
 
     def __init__(self, values: Mapping[str, Value], extremes: _Extremes, at: Lengths):
         self.captured, self.extremes = values, extremes
@@ -226,27 +227,28 @@ class _Bounds:
         assert isinstance(read.value, Name)
         value = _tensor(self.captured, read.value.id)
         shape = value.shape if value.ndim else (1,)
-        bounds = [self.of(i) for i in read.indices]  # type: ignore[arg-type]
+        bounds = [self.bound(i) for i in read.indices]  # type: ignore[arg-type]
         return all(b is not None and b[0] >= 0 and b[1] < size for b, size in zip(bounds, shape))
 
-    def of(self, e: Expr) -> Bounds:
-        if isinstance(e, Literal):
-            return (int(e.value), int(e.value)) if isinstance(e.value, int) else None
-        if isinstance(e, Name):
-            return self.names.get(e.id)
-        if isinstance(e, Subscript) and isinstance(e.value, Name):
-            value = _tensor(self.captured, e.value.id)
-            return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
-        match = operation(e)
-        if match is None:
+    def bound_name(self, name: str) -> Bounds:
+        """Return the bounds of an index of a pair, a length or a captured integer."""
+        return self.names.get(name)
+
+    def bound_read(self, e: Subscript) -> Bounds:
+        """Return the bounds of a read inside of a captured tensor of integers."""
+        assert isinstance(e.value, Name)
+        value = _tensor(self.captured, e.value.id)
+        return self.extremes[e.value.id] if self.inside(e) and not value.is_floating_point() and value.numel() else None
+
+    def bound_result(self, e: Expr, op: Op, operands: Sequence[Bounds]) -> Bounds:
+        """Return the bounds of a result; a pair that divides by 0 is found by evaluation."""
+        assert op.evaluate is not None
+        if op.evaluate.divides and (operands[-1] is None or operands[-1][0] <= 0 <= operands[-1][1]):
             return None
-        op, args = match
-        if op.traits.converts:
-            return self.of(args[0]) if args[1] == Name(I32.name) else None
-        bounds = [self.of(a) for a in args]
-        if op.evaluate is None or (op.evaluate.divides and (bounds[-1] is None or bounds[-1][0] <= 0 <= bounds[-1][1])):
-            return None  # a pair that divides by 0 is found by evaluation
-        return op.evaluate.interval(*bounds)
+        bounds = super().bound_result(e, op, operands)
+        if op.traits.complements and operands[0] is not None and operands[0][0] >= 0 and operands[0][1] <= 1:
+            return make_hull(bounds, (0, 1))  # the operand may be a truth value: a mod's expressions have no types
+        return bounds
 
 
 class _Poison:

@@ -83,7 +83,7 @@ def test_intervals_hold_all_values(data: st.DataObject) -> None:
     reads = Reads(traced)
     read = next(r for r in reads.reads if r.value.id == "big")  # type: ignore[union-attr]
     given_values = {p.name: p.value for p in traced.parameters}
-    result = ranges._Bounds(given_values, ranges._Extremes(given_values), AT).of(read.indices[0])  # type: ignore[arg-type]
+    result = ranges._Bounds(given_values, ranges._Extremes(given_values), AT).bound(read.indices[0])  # type: ignore[arg-type]
     names = {n: torch.arange(size).view([-1 if i == d else 1 for i in range(4)]) for d, (n, size) in enumerate(zip("bhqk", (2, 2, 9, 13)))}
     every = value(tree, names) + 0 * names["q"]
     assert result is None or (result[0] <= int(every.min()) and int(every.max()) <= result[1])
@@ -108,6 +108,14 @@ def test_an_index_that_a_table_holds() -> None:
     assert "element 4" in str(read_refusal(lambda b, h, q, k: offsets[group[k]] <= q))
     group[4] = 3
     check(lambda b, h, q, k: offsets[group[k]] <= q)
+
+
+def test_the_opposite_of_a_truth_value_is_one() -> None:
+    """`~` of an i32 in 0 .. 1 is in -2 .. -1, of a truth value in 0 .. 1."""
+    short, flags = torch.rand(2), torch.tensor([True, False] * 7)
+    for truth in (lambda q, k: q < k, lambda q, k: flags[q]):
+        read_refusal(score=lambda s, b, h, q, k, truth=truth: s + short[(~truth(q, k)).to(torch.int32) + 2])
+        check(score=lambda s, b, h, q, k, truth=truth: s + short[(~truth(q, k)).to(torch.int32)])
 
 
 def test_a_batch_or_a_head_too_many() -> None:
