@@ -27,7 +27,8 @@ MAKERS = (
 )  # that take entries by words: elsewhere that would be a name too
 ROOMS = sorted({path.relative_to(ROOT / "cuir").parts[0] for path in (ROOT / "cuir").rglob("*.py")})
 ABOVE = ("cuir/syntax/", "cuir/text/")  # rooms above the table: how the operators are written is theirs
-PTX = "cuir/ptx/"  # opcodes of PTX share words with primitives: there only what refers to the table is a primitive's name
+# opcodes of PTX share words with primitives: there only what refers to the table is a primitive's name
+PTX = "cuir/ptx/", "cuir/mutation/ptx_mutants.py"
 NAMES = {*TABLE, *OPERATORS, *(op.written for op in (*TABLE.values(), *OPERATORS.values()))}
 SIGNS = {name for name in NAMES if not name[0].isalpha()}
 WORDS = {
