@@ -35,10 +35,20 @@ class _Round(NamedTuple):
 
 
 _ROUNDS: dict[str, _Round] = {}  # by the name of a group
+_CONNECTED: set[str] = set()  # names of groups
 
 
 def make_group(process_group: dist.ProcessGroup, timeout: float = TIMEOUT) -> Group:
     return Group(process_group, dist.get_rank(process_group), dist.get_world_size(process_group), timeout)
+
+
+def connect_ranks(group: Group) -> None:
+    """Let all ranks of a group meet once, as NCCL asks before some of them exchange messages."""
+    name = group.process_group.group_name
+    if group.size > 1 and name not in _CONNECTED and dist.get_backend(group.process_group) == "nccl":
+        with told_as(group, "the first meeting of the ranks"):
+            dist.barrier(group.process_group)
+        _CONNECTED.add(name)
 
 
 def exchange_facts(group: Group, facts: Facts) -> list[Facts]:
@@ -107,4 +117,4 @@ def told_as(group: Group, action: str) -> Iterator[None]:
         ) from error
 
 
-__all__ = ["TIMEOUT", "Facts", "Group", "check_equal", "exchange_facts", "make_group", "told_as"]
+__all__ = ["TIMEOUT", "Facts", "Group", "check_equal", "connect_ranks", "exchange_facts", "make_group", "told_as"]

@@ -15,7 +15,7 @@ from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import check_options, check_sink, check_tensors, make_scale_positive, wrong
 from ..attn.capture.capture_keys import make_capture_key
 from ..spec.specification import Lengths, list_requested_lengths
-from .agreement import TIMEOUT, Facts, Group, check_equal, exchange_facts, make_group
+from .agreement import TIMEOUT, Facts, Group, check_equal, connect_ranks, exchange_facts, make_group
 from .kept_pairs import count_pairs
 from .plans import Method, ParallelProblem, Plan, make_plan
 from .rank_exchanges import exchange_heads
@@ -282,6 +282,7 @@ def _run(call: ParallelCall, plan: Plan, backend: str, verify: Level, timeout: f
     """Return O of this rank's queries, and LSE if it is wanted."""
     problem = plan.problem
     head_group, key_group = _choose_groups(call.mesh, plan, timeout)
+    connect_ranks(key_group)
     own = mesh_rank(call.mesh)
     _check_plan(call, plan, own)
     q, k, v = call.query, call.key, call.value

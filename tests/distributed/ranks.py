@@ -33,7 +33,7 @@ def run_ranks(count: int, function: Callable[..., object], *args: object, second
         results: list[object] = []
         for receive, _ in pipes:
             try:
-                results.append(receive.recv() if receive.poll(120.0) else "no answer")
+                results.append(receive.recv() if receive.poll(300.0) else "no answer")
             except EOFError:
                 results.append("died")
         for p in processes:

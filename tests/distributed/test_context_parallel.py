@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -15,6 +18,8 @@ from cuir.distributed import balance_sequence, context_parallel_attention, shard
 from cuir.distributed.context_parallel import mesh_rank
 from cuir.spec.specification import Lengths, indices
 from tests.distributed.ranks import run_ranks
+
+Mod = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ def make_mods(rule: str, length: int) -> tuple[object, object, list[torch.Tensor
         return (lambda b, h, q, k: q >= k), None, []
     if rule == "window":
         return (lambda b, h, q, k: (q >= k) & (q - k < 5)), None, []
+    if rule.startswith("drawn"):
+        return draw_mods(int(rule.split()[1]), length)
     if rule == "full":
         return None, None, []
     documents = (torch.arange(length) // 9).int()
@@ -45,6 +52,52 @@ def make_mods(rule: str, length: int) -> tuple[object, object, list[torch.Tensor
     mask_mod = lambda b, h, q, k: (documents[q] == documents[k]) & (q >= k)  # noqa: E731
     score_mod = lambda score, b, h, q, k: score + slopes[h] * torch.abs(q - k) + table[q - k + length]  # noqa: E731
     return mask_mod, score_mod, [slopes, table]
+
+
+def draw_mods(seed: int, length: int) -> tuple[object, object, list[torch.Tensor]]:
+    """Draw mods from conditions and terms that may be combined in any way, the same in each process."""
+    rng = random.Random(seed)
+    ids = torch.tensor(sorted(rng.randrange(4) for _ in range(length)), dtype=torch.int32)
+    reach, prefix, head = rng.randint(1, length), rng.randrange(length), rng.randrange(2)
+    bias = torch.linspace(-1.0, 1.0, length).cos().requires_grad_()
+    table = torch.linspace(0.0, 3.0, 4 * length).sin().view(4, length).requires_grad_()
+    conditions = [
+        lambda b, h, q, k: q >= k,
+        lambda b, h, q, k: torch.abs(q - k) < reach,
+        lambda b, h, q, k: ids[q] == ids[k],
+        lambda b, h, q, k: (k < prefix) | (q == k),
+        lambda b, h, q, k: (h % 2 == head) | (k % 3 != 1),
+    ]
+    terms = [
+        (lambda s, b, h, q, k: s + bias[k], [bias]),
+        (lambda s, b, h, q, k: s * 0.5 + table[h, q], [table]),
+        (lambda s, b, h, q, k: 3.0 * torch.tanh(s / 3.0), []),
+        (lambda s, b, h, q, k: s - 0.1 * torch.abs(q - k) * (h + 1), []),
+    ]
+    masks, scores = rng.sample(conditions, rng.randint(0, 3)), rng.sample(terms, rng.randint(0, 2))
+    mask_mod = functools.reduce(and_masks, masks) if masks else None
+    score_mod = functools.reduce(chain_scores, [s for s, _ in scores]) if scores else None
+    return mask_mod, score_mod, [x for _, learned in scores for x in learned]
+
+
+def and_masks(first: Mod, second: Mod) -> Mod:
+    return lambda b, h, q, k: first(b, h, q, k) & second(b, h, q, k)
+
+
+def chain_scores(first: Mod, second: Mod) -> Mod:
+    return lambda s, b, h, q, k: second(first(s, b, h, q, k), b, h, q, k)
+
+
+def draw_case(seed: int, ranks: int) -> Case:
+    """Draw a method, lengths, heads and mods."""
+    rng = random.Random(seed)
+    method = rng.choice(["heads", "gather", "ring"])
+    heads = (4, rng.choice([1, 2, 4]))
+    if rng.random() < 0.5:
+        return Case(method, (8,) * ranks, f"drawn {seed}", heads, balanced=4)
+    return Case(
+        method, tuple(rng.randint(0, 9) for _ in range(ranks - 1)) + (rng.randint(1, 9),), f"drawn {seed}", heads, sink=rng.random() < 0.3
+    )
 
 
 def compare(case: Case) -> dict[str, float]:
@@ -115,7 +168,10 @@ def compute(
         scores = scores.masked_fill(~mask_mod(b, h, i, j), -torch.inf)
     if isinstance(sink, torch.Tensor):
         scores = torch.cat([scores, sink.double().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
-    return scores.softmax(-1)[..., : k.shape[2]] @ v, scores.logsumexp(-1)
+    empty = (scores == -torch.inf).all(-1, keepdim=True)  # queries without keys
+    scores = scores.masked_fill(empty, 0.0)
+    weights = scores.softmax(-1)[..., : k.shape[2]].masked_fill(empty, 0.0)
+    return weights @ v, scores.logsumexp(-1).masked_fill(empty.squeeze(-1), -torch.inf)
 
 
 def compare_all(cases: list[Case]) -> list[dict[str, float]]:
@@ -148,6 +204,16 @@ FOUR = [
     Case("heads", (6, 6, 6, 5), mesh=(2, 2), dtensor=True),
     Case("mixed", (5, 4, 5, 4), heads=(4, 1), mesh=(2, 2), dtensor=True),
 ]
+
+
+def test_any_rule_gives_what_one_process_gives() -> None:
+    check(2, [draw_case(seed, 2) for seed in range(6)])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_many_rules_give_what_one_process_gives(ranks: int) -> None:
+    check(ranks, [draw_case(seed, ranks) for seed in range(6, 22 - 3 * ranks)])
 
 
 def test_two_processes_give_what_one_gives() -> None:
