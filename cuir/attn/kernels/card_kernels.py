@@ -113,6 +113,8 @@ def find_kernel(arch: str, task: Task, dtype: DType) -> str:
             "U109", f"GPUs that run {arch} multiply {' and '.join(multiplied)}, found {dtype}", hint="tensor.half(), float16, on this GPU"
         )
     words, instead = _WORDS[task]
+    if dtype == F32 and task in KERNELS[arch]:
+        instead = "tensors of float16 or bfloat16 on this GPU"
     raise CuirError.of("U501", f"{arch} has no kernel for {words} in {dtype}", hint=f"use {instead}")
 
 

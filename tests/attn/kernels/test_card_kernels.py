@@ -104,6 +104,9 @@ def test_a_task_without_a_kernel_names_what_to_use() -> None:
     (diagnostic,) = error.value.diagnostics
     assert diagnostic.code == "U501" and "packed sequences" in diagnostic.message and "flex_attention" in (diagnostic.hint or "")
     assert find_kernel(DEFAULT, "forward", F32) == "flash_fwd_f32"
+    with pytest.raises(CuirError, match="sm_80 has no kernel for attention in f32") as error:
+        find_kernel("sm_80", "forward", F32)
+    assert "float16 or bfloat16" in (error.value.diagnostics[0].hint or "")
 
 
 @pytest.mark.parametrize("dim", [64, 128])

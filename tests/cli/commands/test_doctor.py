@@ -44,7 +44,7 @@ def test_what_is_missing_names_what_to_install(cuir: Callable, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("capability", "words", "lacks"),
     [
-        ((7, 5), ["kernels for sm_75", "not gradients", "nobody measured"], ["sm_80"]),
+        ((7, 5), ["gradients", "kernels for sm_75", "not attention over a KV cache of 8-bit numbers", "nobody measured"], ["sm_80"]),
         ((8, 6), ["kernels for sm_80", "compiled for sm_86", "nobody measured"], ["could do"]),
         ((9, 0), ["kernels for sm_90a", "measured settings"], ["nobody", "not "]),
         ((10, 0), ["kernels for sm_80", "compiled for sm_100", "not what the GPU could do"], []),
