@@ -57,6 +57,7 @@ ROOMS = (
     "performance/suites",
     "pages",
     "testing",
+    "judge",
     "cli",
 )
 # Imports by a computed name: the packages' own registries and lazy names. A user's file is imported in one place, by explicit request.

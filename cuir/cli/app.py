@@ -17,6 +17,7 @@ from .commands.cuda_run import cuda_run
 from .commands.doctor import doctor
 from .commands.eval import evaluate
 from .commands.explain import explain
+from .commands.judge import judge
 from .commands.lift import lift
 from .commands.lower import lower
 from .commands.mutate import mutate
@@ -71,15 +72,14 @@ PANELS: dict[str, dict[Callable[..., object], str]] = {
     "Test it": {
         verify: "test a program against what it should compute, on the CPU",
         mutate: "plant faults in a right program; show those that go unnoticed",
+        judge: "judge a CUDA or Triton solution for a PyTorch module",
     },
-    "Run and measure": {
+    "Run, measure, set up": {
         run: "run a kernel on random tensors, interpreted or on a GPU",
         lower: "print or compile the CUDA of a program; show its passes",
         tune: "find the fastest tile sizes and stages for a shape",
         bench: "time kernels beside PyTorch, cuDNN, FlashAttention and others",
         evaluate: "measure how often language models adapt kernels rightly",
-    },
-    "This machine": {
         doctor: "show what is installed, what runs here, and how to add the rest",
         cache: "show or clear the files that earlier runs left",
     },

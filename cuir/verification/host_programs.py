@@ -63,21 +63,7 @@ class HostProgram:
 
     def run(self, arguments: Sequence[str], to_stderr: bool = False) -> int:
         """Run the program to its end; return its exit code. Raises CuirError for a call that the stand-in lacks."""
-        ours, theirs = socket.socketpair()
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": str(build_stand_in()),
-            "LD_LIBRARY_PATH": f"{find_runtime().parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-            "CUIR_CUDA_MACHINE": f"{theirs.fileno()},{self.files[0]},{self.files[1]},{self.capacity}",
-        }
-        process = subprocess.Popen(
-            [str(self.program.resolve()), *arguments],
-            env=environment,
-            pass_fds=(theirs.fileno(), *self.files),
-            stdout=STDERR if to_stderr else None,
-            preexec_fn=lambda: ctypes.CDLL(None).personality(SAME_ADDRESSES) and None,
-        )
-        theirs.close()
+        process, ours = self.start([str(self.program.resolve()), *arguments], stdout=STDERR if to_stderr else None)
         try:
             self._serve(ours)
         except BaseException:
@@ -87,6 +73,31 @@ class HostProgram:
             ours.close()
             process.wait()
         return process.returncode
+
+    def start(
+        self, command: Sequence[str], files: Sequence[int] = (), stdout: int | None = None, stderr: int | None = None
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Start a process on the stand-in; return it, and the socket of its messages.
+
+        files: further descriptors that it keeps. Raises CuirError U503, O121.
+        """
+        ours, theirs = socket.socketpair()
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": str(build_stand_in()),
+            "LD_LIBRARY_PATH": f"{find_runtime().parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "CUIR_CUDA_MACHINE": f"{theirs.fileno()},{self.files[0]},{self.files[1]},{self.capacity}",
+        }
+        process = subprocess.Popen(
+            list(command),
+            env=environment,
+            pass_fds=(theirs.fileno(), *self.files, *files),
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=lambda: ctypes.CDLL(None).personality(SAME_ADDRESSES) and None,
+        )
+        theirs.close()
+        return process, ours
 
     def _serve(self, channel: socket.socket) -> None:
         """Answer messages until the program ends."""
@@ -139,12 +150,16 @@ class HostProgram:
         cluster = tuple(sizes[6:9]) if sizes[6] else None
         call = PlacedCall((*sizes[:3],), (*sizes[3:6],), shared, cluster, data[at : at + size], allocations, end)
         self.tell(f"launch {self.ledger.launches + 1}: {name}, {sizes[0]} x {sizes[1]} x {sizes[2]} CTAs")
+        return self.run_launch(module, name, call), b""
+
+    def run_launch(self, module: int, name: str, call: PlacedCall) -> int:
+        """Run a launch of a kernel; return the status of the runtime."""
         try:
             run = KernelRun(self._find_module(module).choose(name), call, self.schedule)
-            return (0 if self.ledger.execute(run) else FAILED), b""
+            return 0 if self.ledger.execute(run) else FAILED
         except CuirError as error:
             self.ledger.enter(error.diagnostics, self.schedule)
-            return FAILED, b""
+            return FAILED
 
     def _find_variable(self, data: bytes) -> tuple[np.ndarray | None, bytes]:
         """Return the bytes of a variable that a message names, and what follows the name."""

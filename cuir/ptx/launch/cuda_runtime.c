@@ -1,6 +1,6 @@
 /* Stand-in for CUDA's runtime, preloaded into a host program: device memory lies in a file that the machine for PTX maps too,
  * and each launch is a message to it. A message is (kind, bytes) and a payload; its answer (status, bytes) and a payload.
- * Streams and events are in the order of the calls. Host memory is not the device's, but for managed memory. */
+ * Launches run in the order of the calls; what streams leave open is counted. Host memory is not the device's, but for managed memory. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -80,6 +80,50 @@ static cudaError_t note(cudaError_t error) {
     return error;
 }
 
+/* ---- streams: the last work of each, and the work of others that it comes after */
+enum { STREAMS = 64, HOST = STREAMS };
+typedef struct { uint64_t after[STREAMS]; } Clock;
+static Clock clocks[STREAMS + 1]; /* the last is the host's */
+static uint64_t issued[STREAMS];
+static int count_of_streams = 1, joins_default[STREAMS] = {1}, current, started;
+static uint64_t ready, early[2]; /* the work that made a call's inputs; launches that do not come after it: on the default stream, on others */
+
+static int number(cudaStream_t s) { return (uintptr_t)s <= 2 ? 0 : (int)((uintptr_t)s - 0x100) % STREAMS; }
+static void join(Clock *to, const Clock *from) {
+    for (int i = 0; i < STREAMS; i++)
+        if (from->after[i] > to->after[i]) to->after[i] = from->after[i];
+}
+static void issue(cudaStream_t stream) {
+    int s = number(stream);
+    join(&clocks[s], &clocks[HOST]);
+    for (int i = 0; i < count_of_streams; i++) /* the default stream and those that are not "non-blocking" wait for each other */
+        if (i != s && (s == 0 ? joins_default[i] : i == 0 && joins_default[s])) join(&clocks[s], &clocks[i]);
+    if (started && s != current && clocks[s].after[current] < ready) early[s != 0]++;
+    clocks[s].after[s] = ++issued[s];
+}
+static cudaError_t make_stream(cudaStream_t *s, int joins) {
+    if (count_of_streams == STREAMS) fail("too many streams");
+    joins_default[count_of_streams] = joins;
+    *s = (cudaStream_t)(uintptr_t)(0x100 + count_of_streams++);
+    return cudaSuccess;
+}
+/* Begin a call whose inputs were just made on a stream. */
+void cuir_begin_call(void *stream) {
+    current = number(stream), started = 0;
+    issue(stream);
+    ready = issued[current], started = 1, early[0] = early[1] = 0;
+}
+/* Return what a call left open: 1, launches on the default stream, 2, launches on other streams that the inputs, or the results, do not wait for. */
+int cuir_end_call(void) {
+    int open = (early[0] > 0) | (early[1] > 0) << 1;
+    Clock seen = clocks[current];
+    join(&seen, &clocks[HOST]);
+    for (int i = 0; i < count_of_streams; i++)
+        if (i != current && issued[i] > seen.after[i] && !(current == 0 && joins_default[i])) open |= i ? 2 : 1;
+    started = 0;
+    return open;
+}
+
 /* ---- memory */
 static cudaError_t allocate(void **out, size_t size) {
     size_t start = START, i = 0;
@@ -139,7 +183,7 @@ cudaError_t cudaMallocHost(void **p, size_t n) { return (*p = malloc(n)) ? cudaS
 cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags) { return cudaMallocHost(p, n); }
 cudaError_t cudaFreeHost(void *p) { return free(p), cudaSuccess; }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind k) { return copy(to, from, n); }
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind k, cudaStream_t s) { return copy(to, from, n); }
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind k, cudaStream_t s) { return issue(s), copy(to, from, n); }
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height, enum cudaMemcpyKind k) {
     for (size_t i = 0; i < height; i++)
         if (copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width) != cudaSuccess) return cudaErrorInvalidValue;
@@ -150,7 +194,7 @@ cudaError_t cudaMemset(void *p, int value, size_t n) {
     memset(p, value, n), memset(defined + ((char *)p - BASE), 1, n);
     return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) { return cudaMemset(p, value, n); }
+cudaError_t cudaMemsetAsync(void *p, int value, size_t n, cudaStream_t s) { return issue(s), cudaMemset(p, value, n); }
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all) { return *left = *all = capacity, cudaSuccess; }
 
 /* ---- kernels and variables */
@@ -193,9 +237,10 @@ static Function *find(const void *host) {
     return NULL;
 }
 
-static cudaError_t launch(const void *host, dim3 grid, dim3 block, dim3 cluster, void **arguments, size_t shared) {
+static cudaError_t launch(const void *host, dim3 grid, dim3 block, dim3 cluster, void **arguments, size_t shared, cudaStream_t stream) {
     Function *f = find(host);
     if (f == NULL) return note(cudaErrorInvalidDeviceFunction);
+    issue(stream);
     size_t name = strlen(f->name) + 1, n = 13 * 4 + 16 * count_of_allocations + f->bytes + name;
     char *payload = calloc(1, n), *at = payload;
     uint32_t head[13] = {f->module, grid.x, grid.y, grid.z, block.x, block.y, block.z, cluster.x, cluster.y, cluster.z, shared, count_of_allocations, f->bytes};
@@ -218,20 +263,20 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
 }
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) { return *kernel = (cudaKernel_t)find(host), cudaSuccess; }
 cudaError_t __cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t s) {
-    return launch(k, grid, block, (dim3){0, 0, 0}, arguments, shared);
+    return launch(k, grid, block, (dim3){0, 0, 0}, arguments, shared, s);
 }
 cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t k, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t s) {
-    return launch(k, grid, block, (dim3){0, 0, 0}, arguments, shared);
+    return launch(k, grid, block, (dim3){0, 0, 0}, arguments, shared, s);
 }
 cudaError_t cudaLaunchKernel(const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t s) {
-    return launch(host, grid, block, (dim3){0, 0, 0}, arguments, shared);
+    return launch(host, grid, block, (dim3){0, 0, 0}, arguments, shared, s);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *host, void **arguments) {
     dim3 cluster = {0, 0, 0};
     for (unsigned i = 0; i < c->numAttrs; i++)
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
             cluster = (dim3){c->attrs[i].val.clusterDim.x, c->attrs[i].val.clusterDim.y, c->attrs[i].val.clusterDim.z};
-    return launch(host, c->gridDim, c->blockDim, cluster, arguments, c->dynamicSmemBytes);
+    return launch(host, c->gridDim, c->blockDim, cluster, arguments, c->dynamicSmemBytes, c->stream);
 }
 
 static Variable *find_variable(const void *host) {
@@ -285,21 +330,24 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     return find_entry(name, function, result);
 }
 
-/* ---- what has no effect here */
-cudaError_t cudaDeviceSynchronize(void) { return last; }
-cudaError_t cudaStreamCreate(cudaStream_t *s) { return *s = NULL, cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return *s = NULL, cudaSuccess; }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) { return *s = NULL, cudaSuccess; }
+/* ---- streams and events, and what has no effect here */
+cudaError_t cudaDeviceSynchronize(void) {
+    for (int i = 0; i < count_of_streams; i++) join(&clocks[HOST], &clocks[i]);
+    return last;
+}
+cudaError_t cudaStreamCreate(cudaStream_t *s) { return make_stream(s, 1); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return make_stream(s, flags != cudaStreamNonBlocking); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) { return cudaStreamCreateWithFlags(s, flags); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return last; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return join(&clocks[HOST], &clocks[number(s)]), last; }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return last; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t *e) { return *e = NULL, cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return *e = NULL, cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t e) { return last; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return join(&clocks[number(s)], (Clock *)e), cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t *e) { return (*e = calloc(1, sizeof(Clock))) ? cudaSuccess : note(cudaErrorMemoryAllocation); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return cudaEventCreate(e); }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return *(Clock *)e = clocks[number(s)], cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) { return join(&clocks[HOST], (Clock *)e), last; }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return last; }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return free(e), cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) { return *ms = 1.0f, cudaSuccess; }
 cudaError_t cudaEventElapsedTime_v2(float *ms, cudaEvent_t a, cudaEvent_t b) { return *ms = 1.0f, cudaSuccess; }
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }

@@ -247,6 +247,24 @@ class KernelRun:
             for a in self.allocations:
                 self.memory.keep(a)
 
+    def execute_some(self, parts: Sequence[range]) -> None:
+        """Run some CTAs alone, for a kernel whose CTAs do not wait for each other; otherwise as `execute`."""
+        try:
+            with np.errstate(all="ignore"):
+                for part in parts:
+                    Machine(self.program, self.launch, part, self.state).run()
+            self.findings.drop_doubtful()  # all CTAs would have to run to tell
+        finally:
+            for a in self.allocations:
+                self.memory.keep(a)
+
+    def find_written(self, a: Allocation) -> np.ndarray:
+        """Return which bytes of an allocation the kernel has written, as 0 and 1. The launch must detect."""
+        shadow = self.memory.shadow
+        assert shadow is not None
+        entries = shadow.written[a.start >> shadow.shift : (a.start + a.size + 3) >> shadow.shift] > 0
+        return np.repeat(entries, 1 << shadow.shift)[: a.size]
+
     def _run_machines(self, launch: Launch, state: SharedState, progress: Callable[[float], None]) -> None:
         """Run the CTAs, as many at once as a machine takes."""
         cluster = int(np.prod(launch.cluster))

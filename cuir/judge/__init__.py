@@ -1,0 +1,1 @@
+"""Judge of CUDA and Triton solutions for a PyTorch module: `cuir judge REFERENCE.py SOLUTION`."""
