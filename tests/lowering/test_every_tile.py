@@ -87,15 +87,15 @@ def test_reductions_and_transposes_lower_on_every_card(arch: str, workers: str, 
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("dtype", "body", "words"),
     [
-        ("y = mma(x, x)", "register tile as the right operand"),
-        ("store(s, x)\n        y = mma(s.T, s)", "transposed left operand"),
+        ("f16", "y = mma(x, x)", "register tile as the right operand"),
+        ("f32", "store(s, x)\n        y = mma(s.T, s, parts=1)", "transposed left operand"),
     ],
 )
-def test_operands_of_products_that_do_not_lower_say_so(body: str, words: str) -> None:
+def test_operands_of_products_that_do_not_lower_say_so(dtype: str, body: str, words: str) -> None:
     with pytest.raises(CuirError, match=words) as caught:
-        lowers("sm_90a", "warpgroups", 64, 64, "f16", body)
+        lowers("sm_90a", "warpgroups", 64, 64, dtype, body)
     assert caught.value.diagnostics[0].code == "L002"
 
 

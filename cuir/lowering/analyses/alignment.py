@@ -1,4 +1,4 @@
-"""Alignment: scalars that are multiples of a number, and accesses of tiles that can be vectorised."""
+"""Alignment: scalars that are multiples of a number, views of panels, and accesses of tiles that can be vectorised."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from operator import or_
 
 from xdsl.ir import BlockArgument, SSAValue
 
+from ...ops.traits import SUM
+from ...syntax.types import PANEL_BYTES
 from ..ir import ops
 from ..ir.fixed_point import Rule, ValueFlow
-from ..ir.ir_types import ElementT, TensorT, TileT, is_scalar
+from ..ir.ir_types import ElementT, SharedT, TensorT, TileT, is_scalar
 from ..ir.machine_tiles import Line
 from .value_flow import find_sources
 
 Fits = Callable[[SSAValue], bool]
+BLOCK_BYTES = 32  # of a row, two chunks that the swizzle keeps together
 
 
 def is_multiple(value: SSAValue, n: int, fits: Fits | None = None) -> bool:
@@ -80,6 +83,21 @@ def find_first_column(columns: SSAValue) -> tuple[SSAValue | None, bool] | None:
     return (None, True) if ops.kind_of(columns).index_of == "column" else None
 
 
+def split_sum(index: SSAValue) -> tuple[SSAValue, SSAValue] | None:
+    """Return the terms of an index that is a number plus a tile, the number first; None for another index."""
+    op = index.owner
+    if not isinstance(op, ops.Apply) or op.kind.linear != SUM:
+        return None
+    tiles = [is_scalar(x) for x in op.arguments]
+    return (
+        (op.arguments[0], op.arguments[1])
+        if tiles == [True, False]
+        else (op.arguments[1], op.arguments[0])
+        if tiles == [False, True]
+        else None
+    )
+
+
 def varies_by_column(value: SSAValue) -> bool:
     """Return whether an index differs from column to column."""
     return isinstance(value.type, TileT) and not value.type.layout.is_constant_along_rows
@@ -106,4 +124,33 @@ def reads_pairs(op: ops.Perform) -> bool:
     return column_offset[0] is None or is_multiple(column_offset[0], 2)
 
 
-__all__ = ["GROUP", "find_first_column", "is_multiple", "reads_pairs", "varies_by_column"]
+# ---- panels of shared memory
+def begins_panel(view: SSAValue) -> bool:
+    """Return whether the columns of a view are known to begin at a panel."""
+    start, width = _find_columns(view)[0], _count_width(view)
+    return start is None or is_multiple(start, width)
+
+
+def lies_in_panel(view: SSAValue) -> bool:
+    """Return whether a view is known to be an aligned half or quarter of a panel's columns: one xor with the swizzle reaches it."""
+    start, size = _find_columns(view)
+    assert isinstance(view.type, SharedT)
+    parts = (BLOCK_BYTES, 2 * BLOCK_BYTES)
+    return size * view.type.element.itemsize in parts and (start is None or is_multiple(start, size))
+
+
+def _find_columns(view: SSAValue) -> tuple[SSAValue | None, int]:
+    """Return the first column of a view, None for that of the array, and the number of columns."""
+    assert isinstance(view.type, SharedT)
+    if not isinstance(view.owner, ops.At):
+        return None, int(view.type.sizes[-1])
+    start, size = view.owner.parts[-1]
+    return start, int(size)
+
+
+def _count_width(view: SSAValue) -> int:
+    assert isinstance(view.type, SharedT)
+    return PANEL_BYTES // view.type.element.itemsize
+
+
+__all__ = ["GROUP", "begins_panel", "find_first_column", "is_multiple", "lies_in_panel", "reads_pairs", "split_sum", "varies_by_column"]

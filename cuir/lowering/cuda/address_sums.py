@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...syntax.types import PANEL_BYTES, SharedLayout
+from ..analyses.alignment import is_multiple
 from ..ir import ops
 from ..ir.ir_types import ElementT, SharedT, TensorT, dtype_of, is_scalar
 from .operator_text import MEMORY, strip, summand
@@ -26,11 +27,12 @@ class SharedRef:
     rows: int  # of memory: before .T
     cols: int
     transposed: bool
+    inside: str = ""  # bytes from the start of a panel, plus sign in front: of views that begin within one
 
     def at(self, row: str, byte: str) -> str:
         """Return the address of a byte of a row."""
         if self.alloc.panelled:
-            return f"cuir::at<{self.alloc.rows}>({self.address}, {row}, {byte})"
+            return f"cuir::at<{self.alloc.rows}>({self.address}, {row}, {byte}{self.inside})"
         return f"{self.address} + {row} * {self.alloc.row_bytes} + {byte}"
 
     @property
@@ -110,15 +112,17 @@ class Places:
             if start is not None:
                 self._add_scaled(address, start, PANEL_BYTES if alloc.panelled else alloc.row_bytes)
         start, size = parts[-1]
+        inside = ""
         if start is not None:
             if alloc.panelled:
                 self._add_panel(address, start, alloc)
+                inside = self._make_inside(start, alloc)
             else:
                 self._add_scaled(address, start, alloc.dtype.itemsize)
         within = address.products()
         address.add(alloc.offset)
         offset = address.text()
-        return SharedRef(alloc, f"smem_address + {offset}", offset, within, rows, int(size), bool(value.type.transposed.data))
+        return SharedRef(alloc, f"smem_address + {offset}", offset, within, rows, int(size), bool(value.type.transposed.data), inside)
 
     def _add_scaled(self, total: _Sum, index: SSAValue, factor: int) -> None:
         """Add an index times a number of bytes to a sum."""
@@ -133,6 +137,11 @@ class Places:
             total.add(int(constant) // width * size)
         else:
             total.add(f"({self.scalar(start)} / {width})", size)
+
+    def _make_inside(self, start: SSAValue, alloc: SharedLayout) -> str:
+        """Return the bytes between the start of a panel and a column within it, plus sign in front; "" for a panel's first column."""
+        width = PANEL_BYTES // alloc.dtype.itemsize
+        return "" if is_multiple(start, width) else f" + {self.scalar(start)} % {width} * {alloc.dtype.itemsize}"
 
     # ---- boxes of tensors
     def box(self, value: SSAValue) -> Box:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...syntax.types import F32, PANEL_BYTES, DType
-from ..analyses.alignment import GROUP, find_first_column, is_multiple, reads_pairs, varies_by_column
+from ..analyses.alignment import GROUP, begins_panel, find_first_column, is_multiple, lies_in_panel, reads_pairs, varies_by_column
 from ..analyses.memory import Array
 from ..analyses.stores import is_panelled
 from ..ir import ops
@@ -59,6 +59,16 @@ class Move:
         return isinstance(self.array, ops.Shared) and is_panelled(self.array)
 
     @property
+    def begins_panel(self) -> bool:
+        """The place begins at a panel of its array, or that has none."""
+        return not self.in_panels or begins_panel(self.place)
+
+    @property
+    def lies_in_panel(self) -> bool:
+        """The place is an aligned part of a panel."""
+        return self.in_panels and lies_in_panel(self.place)
+
+    @property
     def transposed(self) -> bool:
         """Rows of the tile are columns of the array."""
         return isinstance(self.place.type, SharedT) and bool(self.place.type.transposed.data)
@@ -82,12 +92,18 @@ class Move:
         return ""
 
 
-def check_blocks(move: Move) -> str:
-    """Return why a tile is not moved in blocks of 8 rows of 16 bytes, by ldmatrix and stmatrix; "" if it can be."""
+def check_blocks(move: Move, of_parts: bool = False) -> str:
+    """Return why a tile is not moved in blocks of 8 rows of 16 bytes, by ldmatrix and stmatrix; "" if it can be.
+
+    Args:
+        of_parts: Parts of panels can be moved, too.
+    """
     if not move.tile.is_packed:
         return f"registers hold one {move.tile.element.name} each, no pairs of 16 bits"
     if not move.in_panels:
         return NO_PANELS
+    if move.lies_in_panel and not move.begins_panel and not of_parts:
+        return "the view may begin inside of a panel"
     return f"{move.columns} columns are no multiple of 16" if move.columns % 16 else ""
 
 

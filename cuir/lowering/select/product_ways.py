@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...syntax.types import DType
+from ..analyses.alignment import begins_panel, lies_in_panel
 from ..analyses.memory import array_of
 from ..analyses.stores import is_panelled
 from ..ir import ops
@@ -66,14 +67,21 @@ class Product:
         assert isinstance(t, TileT)
         return t.shape[1]
 
-    def judge_operands(self) -> Verdict:
-        """Return the verdict on products whose lanes load operands from shared memory, the right one always."""
+    def judge_operands(self, in_blocks: bool = False) -> Verdict:
+        """Return the verdict on products whose lanes load operands from shared memory, the right one always.
+
+        Args:
+            in_blocks: They load blocks of 8 x 8 halves, as they lie or transposed, from any block of a panel on.
+        """
         if isinstance(self.right, TileT):
             return misfits("a register tile as the right operand of mma", hint="store it to shared memory and give its view")
         if reason := check_panels(self.op):
             return misfits(reason)
-        if isinstance(self.left, SharedT) and self.left.transposed.data:
+        if isinstance(self.left, SharedT) and self.left.transposed.data and not in_blocks:
             return misfits("a transposed left operand of mma")
+        views = [v for v in (self.op.arg("a"), self.op.arg("b")) if isinstance(v.type, SharedT)]
+        if not all(begins_panel(v) or (in_blocks and lies_in_panel(v)) for v in views):
+            return misfits("an operand in shared memory that begins inside of a panel")
         return fits(self.describe())
 
     def describe(self) -> str:

@@ -20,6 +20,8 @@ from cuir.lowering.validate import random_arguments, validate
 from cuir.runtime.nvcc import compile_cuda
 from cuir.syntax.types import DTYPES, F8E4M3, F16
 from cuir.text.diagnostics import CuirError
+from cuir.verification.ptx_launches import compile_lowered
+from cuir.verification.ptx_stage import SCHEDULES
 
 SMALL = {"BM": 64, "BN": 64}
 PRODUCT = """\
@@ -53,6 +55,22 @@ def attend(Q: Global[T, M, 64], K: Global[T, 64, 64], V: Global[T, 64, 64], O: G
             P = exp2(S - row_max(S))
             store(sQ[r : r + 16, 0:64], cast(P, T))
             store(O[q : q + 16, :], mma(WEIGHTS, VALUES) / row_sum(P))
+"""
+# Warps share rows of A^T: each has 16 of its columns as rows of a left operand, and half of a panel's columns on the right, stored in halves, too.
+PARTS = """\
+@kernel(arch="ARCH")
+def parts(A: Global[T, 64, 64], B: Global[T, 64, 64], C: Global[f32, 64, 64], *, T: const):
+    sA, sB = shared(T, [64, 64]), shared(T, [64, 64])
+    work = tiles(1)
+    with role("all", warps=4) as w:
+        for t in work:
+            r = w * 16
+            for p in range(2):
+                store(sA[r : r + 16, p * 32 : p * 32 + 32], load(A[r : r + 16, p * 32 : p * 32 + 32]))
+                store(sB[r : r + 16, p * 32 : p * 32 + 32], load(B[r : r + 16, p * 32 : p * 32 + 32]))
+            sync()
+            for p in range(2):
+                store(C[r : r + 16, p * 32 : p * 32 + 32], mma(sA[:, r : r + 16].T, sB[:, p * 32 : p * 32 + 32]))
 """
 PLACES = {1: ("sQ[r : r + 16, 0:64]", "sV[:, 0:64].T"), 2: ("cast(P, T)", "sV[:, 0:64]")}  # of weights and values, by bytes of a number
 CASES = [("sm_75", "f16"), ("sm_80", "bf16"), ("sm_89", "f16"), ("sm_89", "f8e4m3"), ("sm_89", "f8e5m2")]
@@ -263,3 +281,52 @@ def put(X: Global[f16, 32, {columns}], Y: Global[f16, 32, {columns}]):
             assert actual == at(expected_row, 2 * expected_column)
             banks.add(actual // 4 % 32)
         assert len(banks) == 32
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_parts_of_panels_and_transposed_left_operands(arch: str) -> None:
+    """The interpreter multiplies A^T by B, and the printed addresses take the column inside of the panel."""
+    checked = cuir.check(cuir.parse(PARTS.replace("ARCH", arch)), consts={"T": F16})
+    a, b = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    c = torch.empty(64, 64)
+    cuir.run(checked, {"A": a, "B": b, "C": c})
+    torch.testing.assert_close(c, a.float().T @ b.float(), atol=1e-3, rtol=1e-3)
+    source = lower(checked).source
+    assert source.count("% 64 * 2)") == 4 and "load_matrix_T(cuir::beyond<64>" in source
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80"])
+def test_parts_of_panels_run_as_ptx(arch: str) -> None:
+    """A wrong chunk of a panel would be read, which only the machine code shows."""
+    checked = cuir.check(cuir.parse(PARTS.replace("ARCH", arch)), consts={"T": F16})
+    a, b = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    c = torch.full((64, 64), math.nan)
+    compile_lowered(lower(checked)).launch({"A": a, "B": b, "C": c}, SCHEDULES[0])
+    torch.testing.assert_close(c, a.float().T @ b.float(), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.nvcc
+def test_a_warpgroup_transposes_its_left_operand() -> None:
+    """Each of its warps takes 16 columns of the array."""
+    text = (
+        PARTS.replace("ARCH", "sm_80")
+        .replace("warps=4) as w", "warpgroups=1)")
+        .replace("            r = w * 16\n", "")
+        .replace("r : r + ", "0:")
+    )
+    text = text.replace("0:16", "0:64")
+    a, b = torch.randn(64, 64).half(), torch.randn(64, 64).half()
+    c = torch.full((64, 64), math.nan)
+    compile_lowered(lower(cuir.check(cuir.parse(text), consts={"T": F16}))).launch({"A": a, "B": b, "C": c}, SCHEDULES[0])
+    torch.testing.assert_close(c, a.float().T @ b.float(), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("first", "count"), [("8 * w", 32), ("24 * (w % 2)", 24)])
+def test_operands_that_begin_anywhere_in_a_panel_are_refused(first: str, count: int) -> None:
+    text = PARTS.replace("ARCH", "sm_80").replace("p * 32 : p * 32 + 32], mma", f"0:{count}], mma")
+    text = text.replace("sB[:, p * 32 : p * 32 + 32])", f"sB[:, {first} : {first} + {count}])")
+    checked = cuir.check(cuir.parse(text), consts={"T": F16})
+    with pytest.raises(CuirError, match="begins inside of a panel") as caught:
+        lower(checked)
+    assert caught.value.diagnostics[0].code == "L002"

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
-from ...analyses.alignment import GROUP, find_first_column
+from ....syntax.types import F32
+from ...analyses.alignment import GROUP, find_first_column, split_sum
 from ...ir import ops
 from ...ir.ir_types import SharedT, TensorT, TileT, dtype_of, is_scalar
 from ...layouts.tile_layouts import DEALT
@@ -211,7 +212,7 @@ def load_elements(role: RolePrinter, load: SharedLoad) -> None:
 
 
 def _make_shared_read(ref: SharedRef, base: str, row: str, col: str) -> str:
-    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False)
+    local = SharedRef(ref.alloc, base, "", (), ref.rows, ref.cols, False, ref.inside)
     text = f"cuir::get<{MEMORY[ref.alloc.dtype]}>({local.at(row, f'({col}) * {ref.alloc.dtype.itemsize}')})"
     return from_memory(ref.alloc.dtype, text)
 
@@ -299,7 +300,7 @@ def store_elements(role: RolePrinter, store: SharedStore) -> None:
     """Emit stores of one element at a time, by one of the lanes that hold it."""
     ref, t, value = store.ref, store.t, store.value
     assert t.layout != DEALT, "dealt columns are stored to whole panels alone"
-    local = SharedRef(ref.alloc, store.base, "", (), ref.rows, ref.cols, False)
+    local = SharedRef(ref.alloc, store.base, "", (), ref.rows, ref.cols, False, ref.inside)
 
     def body(at: Position) -> str:
         row, col = _make_place_texts(role, t, at)
@@ -357,6 +358,45 @@ def store_vectors_if_aligned(role: RolePrinter, store: TensorStore) -> None:
         store_tensor_elements(role, store)
 
 
+def _add_from_one_place(role: RolePrinter, store: TensorStore, outer: Sequence[SSAValue], split: tuple[SSAValue, SSAValue]) -> None:
+    """Emit additions of f32 at indices that are a number plus a tile.
+
+    A thread's places differ from its first by constants, which go into the instructions: one test is enough where all lie inside.
+    """
+    kernel, t, name, elements, out = role.kernel, store.t, store.tensor, role.elements, role.out
+    texts, start, own, place = [elements.scalar(i) for i in outer], out.temp("start"), out.temp("own"), out.temp("place")
+    least, most = out.temp("least"), out.temp("most")
+    *whole, inner = kernel.make_bounds_tests(name, [*texts, "index_"])
+    out.line(f"const int {start} = {strip(elements.scalar(split[0]))};")
+    out.line(f"const int {own} = {strip(elements.element(split[1], Position('0', '0', '0', '0')))};")
+    out.line(f"float* const {place} = &{identifier(name)}[{kernel.make_offset(name, [*texts, start], [True] * len(outer))}] + {own};")
+
+    def find_distance(at: Position) -> str:
+        return f"({strip(elements.element(split[1], at))}) - {own}"
+
+    def make_test(distance: str) -> str:
+        return inner.replace("index_", f"{start} + {own} + {distance}")
+
+    def extend(at: Position) -> str:
+        distance = find_distance(at)
+        return f"{least} = min({least}, {distance}), {most} = max({most}, {distance});"
+
+    def add(guarded: bool) -> Callable[[Position], str]:
+        def body(at: Position) -> str:
+            distance, test = f"({find_distance(at)})", _make_owner_test(role, t, store.op.args.get("mask"), at)
+            inside = f"if ({' && '.join([*whole, make_test(distance)])}) " if guarded else ""
+            return f"{test}{inside}atomicAdd({place} + {distance}, {store.value}[{index_of(t, at)}]);"
+
+        return body
+
+    out.line(f"int {least} = 0, {most} = 0;  // constants, once the loop is unrolled")
+    elements.emit_loop(t, extend)
+    with out.block(f"if ({' && '.join([*whole, make_test(least), make_test(most)])})"):
+        elements.emit_loop(t, add(guarded=False))
+    with out.block("else"):
+        elements.emit_loop(t, add(guarded=True))
+
+
 @code_of("store to a tensor", "elements")
 def store_tensor_elements(role: RolePrinter, store: TensorStore) -> None:
     """Emit stores of one element at a time, by one of the lanes that hold it."""
@@ -364,6 +404,10 @@ def store_tensor_elements(role: RolePrinter, store: TensorStore) -> None:
     box = role.places.box(place) if isinstance(place.type, TensorT) else None
     indices = [] if box else role.places.elements(place)[1]
     dtype = kernel.tensors[name].dtype
+    split = split_sum(indices[-1]) if store.adds and indices and dtype == F32 and all(map(is_scalar, indices[:-1])) else None
+    if split is not None:
+        _add_from_one_place(role, store, indices[:-1], split)
+        return
 
     def body(at: Position) -> str:
         uniform: list[bool] = []

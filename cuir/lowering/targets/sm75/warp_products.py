@@ -50,6 +50,7 @@ class _Blocks:
         load: The device function that loads blocks of the right operand.
         right: C++ expression of the address of the right blocks of step k_ and of groups from j_ on.
         left: Expressions of the addresses of the left blocks of step k_, one for each slab; none for a tile in registers.
+        load_left: The device function that loads them.
     """
 
     role: RolePrinter
@@ -59,6 +60,7 @@ class _Blocks:
     load: str
     right: str
     left: tuple[str, ...]
+    load_left: str
 
     @property
     def pairs(self) -> int:
@@ -68,11 +70,15 @@ class _Blocks:
     def emit_left(self, targets: list[str], k: str) -> None:
         """Emit loads of the left blocks of step k."""
         for target, place in zip(targets, self.left, strict=True):
-            self.role.out.line(f"cuir::load_matrix({_substitute(place, k_=k)}, {_list_elements(target)});")
+            self.role.out.line(f"cuir::{self.load_left}({_substitute(place, k_=k)}, {_list_elements(target)});")
 
     def emit_right(self, target: str, k: str, j: str) -> None:
         """Emit a load of the right blocks of step k and of groups j and j + 1."""
         self.role.out.line(f"cuir::{self.load}({_substitute(self.right, k_=k, j_=j)}, {_list_elements(target)});")
+
+    def describe_columns(self) -> str:
+        """Return the head of the loop over pairs of groups; nvcc does not unroll the steps around a loop of one turn."""
+        return f"#pragma unroll\nfor (int j_ = 0; j_ < {self.groups}; j_ += 2)" if self.pairs > 1 else "if (const int j_ = 0; true)"
 
     def describe_right(self) -> str:
         """Return a comment on what a load of the right operand gives."""
@@ -104,23 +110,30 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
     a, b, out, t = op.arg("a"), op.arg("b"), role.out, op.results[0].type
     assert isinstance(a.type, (TileT, SharedT)) and isinstance(t, TileT)
     frag, element = role.fragment(t), a.type.element
-    inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     register_a = role.elements.array(a) if isinstance(a.type, TileT) else None
     b_view, a_view = role.places.shared(b), None if register_a else role.places.shared(a)
     fragments, base_b = out.temp("b"), out.temp("base")
     per_slab = frag.groups * 4
+    inner = a.type.shape[1] if isinstance(a.type, TileT) else int(a.type.sizes[1])
     left: tuple[str, ...] = ()
+    load_left = "load_matrix_T" if a_view is not None and a_view.transposed else "load_matrix"
     if a_view is not None:
         base_a = out.temp("base")
-        first = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15), 16 * (lane >> 4)"
+        if a_view.transposed:  # memory columns are rows of a
+            first = f"(lane & 7) + 8 * (lane >> 4), {'32 * warp + ' if role.threads == 128 else ''}16 * (lane >> 3 & 1){a_view.inside}"
+            steps = [f"16 * k_, {2 * s * frag.slab}" for s in range(frag.slabs)]
+        else:
+            first = f"{'16 * warp + ' if role.threads == 128 else ''}(lane & 15), 16 * (lane >> 4){a_view.inside}"
+            steps = [f"{s * frag.slab}, 32 * k_" for s in range(frag.slabs)]
         out.line(f"const uint32_t {base_a} = cuir::at<{a_view.alloc.rows}>({a_view.address}, {first});")
-        left = tuple(f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {s * frag.slab}, 32 * k_)" for s in range(frag.slabs))
+        left = tuple(f"cuir::beyond<{a_view.alloc.rows}>({base_a}, {step})" for step in steps)
     odd = frag.groups % 2 == 1
     rows = b_view.alloc.rows
     if b_view.transposed:  # memory rows are columns of b
         first, step, load = "(lane & 7) + 8 * (lane >> 4), 16 * (lane >> 3 & 1)", "8 * j_, 32 * k_", "load_matrix"
     else:
         first, step, load = "(lane & 15), 16 * (lane >> 4)", "16 * k_, 16 * j_", "load_matrix_T"
+    first += b_view.inside
     out.line(f"const uint32_t {base_b} = cuir::at<{rows}>({b_view.address}, {first});")
     place = base_b
     if odd:  # the last pair's second block of columns does not exist: it reads the first again
@@ -128,7 +141,7 @@ def multiply_blocks(role: RolePrinter, op: ops.Perform, target: str, emit_step: 
         out.line(f"const uint32_t {last_b} = cuir::at<{rows}>({b_view.address}, {first.replace('(lane >> 4)', '0')});")
         place = f"j_ + 1 < {frag.groups} ? {base_b} : {last_b}"
     step_rows = STEP_BYTES // element.itemsize
-    blocks = _Blocks(role, frag.groups, inner // step_rows, step_rows, load, f"cuir::beyond<{rows}>({place}, {step})", left)
+    blocks = _Blocks(role, frag.groups, inner // step_rows, step_rows, load, f"cuir::beyond<{rows}>({place}, {step})", left, load_left)
 
     def emit_products(right_fragments: str, left_fragments: list[str]) -> None:
         for s in range(frag.slabs):
@@ -152,8 +165,8 @@ def _emit_in_turn(blocks: _Blocks, fragments: str, emit_products: Multiply) -> N
     with out.block(f"#pragma unroll\nfor (int k_ = 0; k_ < {blocks.steps}; ++k_)"):
         for name, place in zip(left, blocks.left, strict=True):
             out.line(f"uint32_t {name}[4];")
-            out.line(f"cuir::load_matrix({place}, {_list_elements(name)});")
-        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {blocks.groups}; j_ += 2)"):
+            out.line(f"cuir::{blocks.load_left}({place}, {_list_elements(name)});")
+        with out.block(blocks.describe_columns()):
             out.line(f"uint32_t {fragments}[4];  // {blocks.describe_right()}")
             blocks.emit_right(fragments, "k_", "j_")
             emit_products(fragments, left)
@@ -172,7 +185,7 @@ def _emit_loaded_ahead(blocks: _Blocks, fragments: str, emit_products: Multiply)
         if slabs:
             with out.block(f"if (k_ + 1 < {blocks.steps})"):
                 blocks.emit_left([f"{left}[(k_ + 1) % 2][{s}]" for s in range(slabs)], "(k_ + 1)")
-        with out.block(f"#pragma unroll\nfor (int j_ = 0; j_ < {blocks.groups}; j_ += 2)"):
+        with out.block(blocks.describe_columns()):
             out.line(f"const int n_ = {pairs} * k_ + j_ / 2, next_ = n_ + 1;")
             with out.block(f"if (next_ < {blocks.steps * pairs})"):
                 blocks.emit_right(f"{fragments}[next_ % 2]", f"(next_ / {pairs})", f"(2 * (next_ % {pairs}))")
@@ -211,7 +224,7 @@ def load_blocks(role: RolePrinter, load: SharedLoad) -> None:
 def store_pairs(role: RolePrinter, store: SharedStore) -> None:
     """Emit the store of a packed tile whose columns are a multiple of 16, two neighbours at a time."""
     frag, base, rows = role.fragment(store.t), role.out.temp("first"), store.ref.alloc.rows
-    role.out.line(f"const uint32_t {base} = cuir::at<{rows}>({store.base}, row, 4 * (lane % 4));")
+    role.out.line(f"const uint32_t {base} = cuir::at<{rows}>({store.base}, row, 4 * (lane % 4){store.ref.inside});")
     with role.out.block(f"#pragma unroll\nfor (int p_ = 0; p_ < {frag.count // 2}; ++p_)"):
         per_slab = frag.groups * 2
         group = f"p_ % {per_slab} / 2" if frag.slabs > 1 else "p_ / 2"

@@ -25,11 +25,11 @@ def store_pairs(move: Move) -> Verdict | None:
     """Store two neighbours at a time: eight rows of 16 bytes, which lie in different banks."""
     if not move.is_matrix or move.tile.layout != FULL:
         return None
-    reason = "a mask selects elements" if move.masked else move.check_rows() or check_blocks(move)
+    reason = "a mask selects elements" if move.masked else move.check_rows() or check_blocks(move, of_parts=True)
     return misfits(reason) if reason else fits(describe_blocks(move))
 
 
 @WAYS.way("multiply", HALF_STEPS)
 def multiply_half_steps(product: Product) -> Verdict | None:
     """Multiply halves, whose blocks ldmatrix loads, by two instructions a step."""
-    return product.judge_operands() if product.of_one_size(2) else None
+    return product.judge_operands(in_blocks=True) if product.of_one_size(2) else None

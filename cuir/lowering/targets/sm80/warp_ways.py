@@ -55,13 +55,13 @@ def multiply_loaded_ahead(product: Product) -> Verdict | None:
         return misfits("kernels with wgmma leave only small products to single warps")
     if product.columns % 16:
         return misfits(f"{product.columns} columns are no multiple of 16")
-    return product.judge_operands()
+    return product.judge_operands(in_blocks=True)
 
 
 @WAYS.way("multiply", WHOLE_STEPS)
 def multiply_whole_steps(product: Product) -> Verdict | None:
     """Multiply halves, whose blocks ldmatrix loads, by one instruction a step."""
-    return product.judge_operands() if product.of_one_size(2) else None
+    return product.judge_operands(in_blocks=True) if product.of_one_size(2) else None
 
 
 @WAYS.way("multiply", DEALT_SINGLES)
