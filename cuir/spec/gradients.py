@@ -18,6 +18,8 @@ from .function_specification import FunctionSpecification, Value
 from .specification import Lengths, Specification, lengths_of
 
 ROWS = 128  # the rows of L and DL are a multiple of it
+COLUMNS = 16  # those of dQ that is laid out in blocks are
+ABSENT = -1  # the length of a dim that a kernel lacks
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Extra = Callable[[Lengths], Mapping[str, Value]]
 Learned = Callable[[Lengths], tuple[Specification, Mapping[str, tuple[torch.Tensor, Sequence[int]]]]]
@@ -51,7 +53,7 @@ def gradients(
 ) -> FunctionSpecification:
     """Return the specification of a backward kernel of an attention variant.
 
-    The kernel computes, for dO [B, H, M, DV]: dQ / scale [B, H, M, D] (accumulated; none with QUERIES=False), dK [B,
+    The kernel computes, for dO [B, H, M, DV]: dQ / scale [B, H, M, D], or [B, H, MD] as `lay_out_sums` has it (accumulated; none with QUERIES=False), dK [B,
     HK, N, D] and dV [B, HK, N, DV] (none with KEYS=False), and gradients of captured tensors (accumulated).
     The kernel reads L, each query's LSE as a base-2 logit, inf for one without keys and after the last, and DL =
     row_sum(O * dO), with PARTS=1 of dO rounded to TF32, both f32 [B, H, MP], MP the multiple of 128 from M on; with PREPARES=True it writes these, and
@@ -83,6 +85,7 @@ def gradients(
         PARTS: int = 0,
         PREPARES: bool = False,
         FO: torch.Tensor | None = None,
+        MD: int = ABSENT,
     ) -> dict[str, torch.Tensor]:
         q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         variant, leaves = (spec, {}) if learned is None else learned(lengths_of(q, k))
@@ -95,7 +98,8 @@ def gradients(
         if queries_alone:
             return {"dQ": dq} | (_rows(forward_values, do, lse, MP) if forward_values is not None else {})
         captured_gradients = {name: _pad_with_nan(x, shape) for (name, (_, shape)), x in zip(leaves.items(), leaf_gradients, strict=True)}
-        return captured_gradients | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": dq / scale} if QUERIES and not keys_alone else {})
+        sums = lay_out_sums(dq / scale, MD) if MD != ABSENT else dq / scale
+        return captured_gradients | ({"dK": dk, "dV": dv} if KEYS else {}) | ({"dQ": sums} if QUERIES and not keys_alone else {})
 
     def inputs(
         sizes: Mapping[str, int],
@@ -129,15 +133,16 @@ def require_softmax(spec: Specification) -> None:
 def attention_rows() -> FunctionSpecification:
     """Return the specification of the rows that backward kernels read of each query.
 
-    The kernel computes L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] (not with QUERIES=False), from O and
-    dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
+    The kernel computes L and DL f32 [B, H, MP], and zeros in dQ f32 [B, H, M, D] or [B, H, MD] (not with
+    QUERIES=False), from O and dO [B, H, M, DV] and LSE [B, H, M]. L is LSE as a base-2 logit, inf where that is -inf and after the last query; DL
     is row_sum(O * dO), 0 there, with PARTS=1 of dO rounded to TF32. MP is the multiple of 128 from M on.
     """
 
     def reference(
-        o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True, PARTS: int = 0
+        o: torch.Tensor, do: torch.Tensor, lse: torch.Tensor, D: int, MP: int, QUERIES: bool = True, PARTS: int = 0, MD: int = ABSENT
     ) -> dict[str, torch.Tensor]:
-        return _rows(o, do, lse, MP, PARTS) | ({"dQ": o.new_zeros(*o.shape[:-1], D)} if QUERIES else {})
+        sums = o.new_zeros(*o.shape[:2], MD) if MD != ABSENT else o.new_zeros(*o.shape[:-1], D)
+        return _rows(o, do, lse, MP, PARTS) | ({"dQ": sums} if QUERIES else {})
 
     return FunctionSpecification("attention_rows", reference, sizes=_sizes, doc=attention_rows.__doc__ or "")
 
@@ -229,6 +234,32 @@ def pad_rows(M: int) -> int:
     return -(-M // ROWS) * ROWS
 
 
+def count_sums(M: int, D: int) -> int:
+    """Return the length of dQ as `lay_out_sums` has it."""
+    return pad_rows(M) * _pad_columns(D)
+
+
+def lay_out_sums(dq: torch.Tensor, length: int) -> torch.Tensor:
+    """Lay dQ [B, H, M, D] out as warps add it up: [B, H, length], in blocks of 8 x 8, whose lanes have neighbours."""
+    B, H, M, D = dq.shape
+    width = _pad_columns(D)
+    padded = torch.nn.functional.pad(dq, (0, width - D, 0, length // width - M))
+    blocks = padded.view(B, H, -1, 4, 2, width // 8, 8)  # rows by block, pair and place in it, columns by block
+    return blocks.permute(0, 1, 2, 5, 4, 6, 3).reshape(B, H, length)
+
+
+def gather_sums(sums: torch.Tensor, M: int, D: int) -> torch.Tensor:
+    """Return dQ [B, H, M, D] of what `lay_out_sums` made of it."""
+    B, H, length = sums.shape
+    width = _pad_columns(D)
+    blocks = sums.view(B, H, -1, width // 8, 2, 8, 4).permute(0, 1, 2, 6, 4, 3, 5)
+    return blocks.reshape(B, H, length // width, width)[:, :, :M, :D]
+
+
+def _pad_columns(D: int) -> int:
+    return -(-D // COLUMNS) * COLUMNS
+
+
 def _pad_with_nan(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Pad a gradient to the shape of the kernel's tensor by NaN; a scalar gets one dim.
 
@@ -246,7 +277,8 @@ def _pad_rows(x: torch.Tensor, rows: int, value: float) -> torch.Tensor:
 
 def _sizes(drawn: dict[str, int]) -> dict[str, int]:
     heads = {"H": max(1, drawn["H"] // max(1, drawn["HK"])) * drawn["HK"]} if "HK" in drawn else {}
-    return {"MP": pad_rows(drawn["M"]), **heads}
+    sums = {"MD": count_sums(drawn["M"], drawn["D"])} if "MD" in drawn else {}
+    return {"MP": pad_rows(drawn["M"]), **heads, **sums}
 
 
 __all__ = ["attention_rows", "forward", "gradients", "pad_rows", "require_softmax", "rows_of"]

@@ -30,7 +30,9 @@ SETTINGS: dict[tuple[str, str], list[Consts]] = {
         {"D": 40, "PQ": 32},
         {"D": 64, "BM": 32, "ROWS": 32},
         {"D": 128, "BM": 32, "BN": 64, "QUERIES": False},
-        {"D": 256, "BM": 32, "BN": 64, "SPLIT": 2},
+        {"D": 128, "ROWS": 32, "SPLIT": 2, "PG": 64},
+        {"D": 256, "BN": 64, "ROWS": 32, "SPLIT": 4, "STAGES": 1},
+        {"D": 192, "BM": 32, "BN": 64, "SPLIT": 2},
     ],
     ("flash_bwd_dq_sm80", "flash_bwd_dq"): [{"D": 64}, {"D": 128}, {"D": 96, "STAGES": 3, "BN": 32}, {"D": 256, "BM": 64, "BN": 32}],
     ("decode_cache_sm80", "flash_decode"): [

@@ -18,7 +18,7 @@ import torch
 from ...arguments.requirements import COPY_ALIGNMENT
 from ...checking.checked import Checked
 from ...runtime.garbage_collection import without_full_collections
-from ...spec.gradients import pad_rows
+from ...spec.gradients import count_sums, pad_rows
 from ...spec.specification import Lengths, lengths_of
 from ...syntax.walk import names_read
 from ..capture.call_inputs import need_gpu, need_gradients, need_warm, wrong
@@ -211,7 +211,7 @@ class Gradients:
             runs[step].launch(arguments)
 
         L, DL = _floats(q, 2, *q.shape[:2], pad_rows(at.M))
-        dq = _sums(q) if plan.adds else make_placeholder(q, torch.float32)
+        dq = self._make_sums(q)
         if "prepare" in plan.steps:
             launch("prepare", {"O": o, "dO": do, "LSE": lse, "L": L, "DL": DL, "dQ": dq})
         assert dlse is None or "prepare" in plan.steps, "the kernel of dQ makes the rows itself, and knows of no gradient of LSE"
@@ -243,6 +243,13 @@ class Gradients:
         if keep and self.requested.queries and self.requested.keys and not plan.spread and not gradients:
             self._keep(_numbers_of(ready, q, k, scale), runs, launches, tuple(device_arguments.values()), ready)
         return (gq, gk, gv), _add_gradients(gradients, self.of_sink(ready.data, lse, DL[..., : at.M]))
+
+    def _make_sums(self, q: torch.Tensor) -> torch.Tensor:
+        """Return the unwritten f32 tensor of dQ, of one row in memory for kernels that neither read nor write it."""
+        if not self.plan.in_blocks:
+            return _sums(q) if self.plan.adds else make_placeholder(q, torch.float32)
+        length = count_sums(q.shape[2], q.shape[3])
+        return _floats(q, *q.shape[:2], length) if self.plan.adds else _floats(q, 1, 1, 4).expand(*q.shape[:2], 4)
 
     def _keep(
         self,

@@ -205,6 +205,16 @@ class Plan:
     spread: bool = False
 
     @property
+    def in_blocks(self) -> bool:
+        """The f32 tensor of dQ lies in blocks (`lay_out_sums`)."""
+        step = self.steps.get("prepare")
+        return step is not None and any(
+            p.name == "dQ" and BLOCKED in p.type.dims
+            for p in step.program.kernels()["prepare"].params
+            if isinstance(p.type, nodes.GlobalType)
+        )
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         return tuple(part for part in (self.by_keys, self.by_queries) if part is not None)
 
@@ -220,26 +230,24 @@ def plan_gradients(attention: Attention, requested: RequestedGradients) -> Plan:
     assert isinstance(T, DType)
     single = T == F32
     by_keys = by_queries = None
-    # kernels by `mma` add single numbers to dQ: on an H200 a separate kernel was faster at 1k to 16k keys
-    apart = requested.separate_queries or attention.arch != DEFAULT
-    open_order = not (requested.in_order or apart or single)
-    spread = requested.spread and requested.keys and open_order
     loads = not TARGETS[attention.arch].has("cp_async")
+    open_order = not (requested.in_order or requested.separate_queries or single)
+    spread = requested.spread and requested.keys and open_order and attention.arch == DEFAULT
     if requested.keys or requested.learned:
         program = find_kernel(attention.arch, "keys" if max(dims) <= NARROW_DIM else "wide keys", T)
         transferred = transfer_backward_to_expert(program, attention.spec, traced, requested.learned)
         if requested.keys or transferred.gradients:
-            adds = requested.queries and open_order
             parameters = {p.name for p in transferred.program.kernels()[transferred.kernel].params}
+            adds = requested.queries and open_order and "dQ" in parameters
             outputs: dict[str, Const] = {"KEYS": requested.keys, **({"QUERIES": adds} if "QUERIES" in parameters else {})}
             if spread:
                 outputs |= {"SPREAD": True, "G": F32}
             if attention.arch != DEFAULT:
-                setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single, loads), outputs)
+                setting = _choose_for_card(attention, transferred, list_by_keys(*dims, single, loads, adds), outputs)
             else:
                 setting = single_by_keys(*dims) if single else setting_by_keys(*dims, adds, _has_slope(traced))
             by_keys = Part(attention, transferred, {**setting, **outputs})
-    adds = requested.queries and by_keys is not None and open_order
+    adds = requested.queries and by_keys is not None and open_order and "dQ" in by_keys.takes
     if requested.queries and not adds:
         transferred = transfer_queries_to_expert(find_kernel(attention.arch, "queries", T), attention.spec, traced)
         if attention.arch != DEFAULT:
@@ -352,6 +360,7 @@ FEW = 4.5
 # is a gain of 6 %
 # (128), 5.0 one of 27 % (64).
 SHARED_OUT = 1.7
+BLOCKED = "MD"  # the dim of dQ that lies in blocks
 BANDWIDTH = 3.35e12  # bytes a second, of the device that FEW is for
 PRODUCTS, PLAIN = 4096, 128  # operations in a clock of a multiprocessor: of the tensor core, and others
 # instructions of a pair without its score: an exponential, which takes as long as eight others, and eight others

@@ -48,24 +48,45 @@ def choose_fitting(
     return setting
 
 
-def list_by_keys(keys: int, values: int, single: bool, loads: bool = False) -> list[dict[str, Const]]:
-    """Return settings of the kernel of dK and dV, of which `SPLIT` warps share the columns of wide heads.
+def list_by_keys(keys: int, values: int, single: bool, loads: bool = False, adds: bool = False) -> list[dict[str, Const]]:
+    """Return settings of the kernel of dK and dV.
+
+    With `SPLIT`, so many warps share keys, and each has its part of the queries, and of the columns.
 
     Args:
         single: numbers are f32.
         loads: blocks pass through registers, which hold fewer numbers of them.
+        adds: dQ is added up, too.
     """
     if loads:
         return [{"BM": 32, "BN": 64, "SPLIT": 1} if max(keys, values) <= NARROW else {"BM": 32, "BN": 32, "SPLIT": 2}]
-    tiles = [(64, 128), (32, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16)]
+    widest, narrowest = max(keys, values), min(keys, values)
     if single:  # of twice the bytes, in parts that take registers
-        tiles = tiles[3:]
-    split = 2 if max(keys, values) > WIDE else 1
-    settings: list[dict[str, Const]] = [
-        {"BM": m, "BN": n, "SPLIT": split, "PQ": min(m, 32) if split > 1 else m} for m, n in tiles if split == 1 or n <= 64
-    ]
-    tall: dict[str, Const] = {"BM": 64, "BN": 128, "SPLIT": 1, "PQ": 32, "ROWS": 2 * ROWS}  # reads each query half as often
-    return [tall, *settings] if max(keys, values) <= NARROW and not single else settings
+        return [_share_keys(m, n, ROWS, 2 if widest > WIDE else 1, 2) for m, n in ((32, 64), (32, 32), (16, 32), (16, 16))]
+    if narrowest > WIDE:
+        return [_share_keys(64, 64, 2 * ROWS, 4, 1), *(_share_keys(m, n, ROWS, 2, 1) for m, n in ((64, 32), (32, 32), (16, 16)))]
+    if widest > WIDE:
+        return [_share_keys(m, n, ROWS, 2, 1) for m, n in ((64, 64), (64, 32), (32, 32), (16, 16))]
+    tiles = [(64, 128), (32, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16)]
+    settings = [_share_keys(m, n, ROWS, 1, 2) for m, n in tiles]
+    if widest <= NARROW:  # reads each query half as often
+        return [{**_share_keys(64, 128, 2 * ROWS, 1, 2), "PQ": 32}, *settings]
+    if adds and narrowest > WIDE - ROWS:
+        return [_share_keys(64, 128, 2 * ROWS, 2, 2), _share_keys(64, 64, 2 * ROWS, 2, 1), *settings]
+    return settings
+
+
+def _share_keys(queries: int, keys: int, rows: int, warps: int, stages: int) -> dict[str, Const]:
+    """Return a setting whose warps own `rows` keys, so many of them the same ones."""
+    return {
+        "BM": queries,
+        "BN": keys,
+        "ROWS": rows,
+        "SPLIT": warps,
+        "PQ": min(queries // warps, 64),
+        "PG": 64 if warps == 2 else 32,
+        "STAGES": stages,
+    }
 
 
 def list_by_queries(keys: int, values: int, single: bool, loads: bool = False) -> list[dict[str, Const]]:
