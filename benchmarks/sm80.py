@@ -1,13 +1,19 @@
-"""Forward passes of the kernel for sm_80, beside FlashAttention-2 and FlexAttention, on any GPU from sm_80 on.
+"""The kernels for sm_80, beside FlashAttention-2 and FlexAttention, on any GPU from sm_80 on.
 
     python -m benchmarks.sm80                                           # full and causal, d 64 to 256, 1k to 16k, 16k tokens in all
+    python -m benchmarks.sm80 --backward                                # gradients of flex_attention beside those of FlashAttention-2
+    python -m benchmarks.sm80 --rules                                   # masks and scores beside FlexAttention for sm_80, 8k keys
     python -m benchmarks.sm80 --dims 128 --settings BN=64,STAGES=2 BN=64,STAGES=1 --peers fa2
     python -m benchmarks.sm80 --table rows.jsonl                        # no GPU: the table of what was measured
 
 Settings are the first of `flash_fwd_sm80.tune.json` for the head dim unless some are named; above 128, tiles of equal
 work (no mask) are dealt out statically, which is faster there. Contenders take turns, with a cold L2 cache before each
 call (cuir/performance/timing/timing_protocol.py); results are compared with float64. TFLOP/s count 4 D operations for
-each unmasked pair. FlashAttention-2 is PyTorch's: scaled_dot_product_attention restricted to it.
+each unmasked pair, 10 D of a backward pass. FlashAttention-2 is PyTorch's: scaled_dot_product_attention restricted to it.
+
+With --backward and --rules ours is what a call of cuir.flex_attention runs, with CUIR_ARCH=sm_80. FlexAttention for
+sm_80 is PyTorch's compiled for features of that architecture: Triton is told so by TRITON_OVERRIDE_ARCH, and ptxas
+assembles the result, whose products are mma.sync, for the card. Its tiles are those that PyTorch chooses for the card.
 """
 
 from __future__ import annotations
@@ -31,12 +37,13 @@ import corpus
 import cuir
 from benchmarks.head_dims import rows_of
 from benchmarks.old_and_new import as_they_come
+from cuir.attn.kernels.card_kernels import VARIABLE
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, label
 from cuir.runtime.compiled_kernel import CompiledKernel
 from cuir.syntax.types import F16
 
-NAME = "flash_fwd_sm80"
+NAME, ARCH = "flash_fwd_sm80", "sm_80"
 DIMS, LENGTHS, MASKS = (64, 96, 128, 256), (1024, 4096, 16384), ("full", "causal")
 PEERS = ("fa2", "flex")
 TOKENS, OFF = 16384, 3e-3  # of a call; relative error of the rows that are looked at
@@ -135,6 +142,67 @@ def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], 
     return {**cell._asdict(), "tflops": rates, "wrong": wrong, "failed": {**failed, **errors}}
 
 
+def as_row(cell: Cell, calls: Mapping[str, Callable[[], object]], options: argparse.Namespace, work: float, **more: object) -> Row:
+    """Return a row of contenders that take turns; `work` is in units of 10^12 operations."""
+    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
+
+    times, errors = time_in_turns(calls, options.rounds, partial(median_ms, milliseconds=options.milliseconds), family=lambda name: name)
+    rates = {name: round(work / statistics.median(samples) * 1e3, 1) for name, samples in times.items()}
+    return {**cell._asdict(), **more, "tflops": rates, "failed": errors}
+
+
+def measure_backward(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each cell: gradients of a call of flex_attention, and of FlashAttention-2."""
+    os.environ[VARIABLE] = ARCH
+    for cell in (Cell(d, length, mask) for d in options.dims for mask in MASKS for length in options.lengths):
+        g = torch.Generator("cuda").manual_seed(cell.length + cell.dim)
+        shape = (max(1, TOKENS // cell.length), cell.heads, cell.length, cell.dim)
+        q, k, v, do = (torch.randn(shape, device="cuda", dtype=torch.float16, generator=g) for _ in range(4))
+        inputs = tuple(x.requires_grad_() for x in (q, k, v))
+        blocks = cuir.create_block_mask(RULES["causal"][1], None, None, cell.length, cell.length) if cell.mask == "causal" else None
+        outputs = {"ours": cuir.flex_attention(q, k, v, block_mask=blocks, verify="off"), "fa2": make_peer("fa2", cell, q, k, v)()}
+        calls = {name: partial(torch.autograd.grad, o, inputs, do, retain_graph=True) for name, o in outputs.items()}
+        ours, theirs = (call() for call in calls.values())
+        off = {n: float((x - y).float().norm() / y.float().norm()) for n, x, y in zip(("dQ", "dK", "dV"), ours, theirs, strict=True)}
+        yield as_row(cell, calls, options, 2.5 * cell.tflop, wrong={n: x for n, x in off.items() if not x < OFF})
+
+
+# A score, and a mask, of 8192 tokens: documents have 1024, windows too
+RULES: Mapping[str, tuple[Callable[..., torch.Tensor] | None, Callable[..., torch.Tensor]]] = {
+    "causal": (None, lambda b, h, i, j: i >= j),
+    "window": (None, lambda b, h, i, j: (i >= j) & (i - j < 1024)),
+    "document": (None, lambda b, h, i, j: (i // 1024 == j // 1024) & (i >= j)),
+    "prefix": (None, lambda b, h, i, j: (i >= j) | (j < 2048)),
+    "alibi, causal": (lambda s, b, h, i, j: s - torch.exp2(-(h + 1) * 0.25) * (i - j), lambda b, h, i, j: i >= j),
+    "soft cap, causal": (lambda s, b, h, i, j: 30.0 * torch.tanh(s / 30.0), lambda b, h, i, j: i >= j),
+}
+
+
+def measure_rules(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each rule and head dim: calls of flex_attention, and FlexAttention for sm_80."""
+    os.environ[VARIABLE] = ARCH
+    os.environ |= {"TRITON_OVERRIDE_ARCH": "sm80", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    major, minor = torch.cuda.get_device_capability()
+    assemble = CUDABackend.make_cubin
+    CUDABackend.make_cubin = lambda backend, text, metadata, chosen, _: assemble(backend, text, metadata, chosen, 10 * major + minor)
+    length = 8192
+    for dim, (name, (score, keep)) in ((d, rule) for d in (64, 128) for rule in RULES.items()):
+        torch._dynamo.reset()
+        q, k, v = (torch.randn((2, 32, length, dim), device="cuda", dtype=torch.float16) for _ in range(3))
+        theirs = create_block_mask(keep, None, None, length, length)
+        ours = cuir.create_block_mask(keep, None, None, length, length)
+        calls = {
+            "ours": partial(cuir.flex_attention, q, k, v, score, ours, verify="off"),
+            "flex": partial(torch.compile(flex_attention, dynamic=False), q, k, v, score, theirs),
+        }
+        x, y = (call().float() for call in calls.values())
+        off, pairs = float((x - y).norm() / y.norm()), 64 * length**2 * (1 - theirs.sparsity() / 100)
+        yield as_row(Cell(dim, length, name), calls, options, 4e-12 * dim * pairs, wrong={"ours": off} if not off < OFF else {})
+
+
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each cell, after all kernels were compiled, in as many processes as there are CPUs."""
     settings = {(d, mask): options.settings or choose_settings(d, mask) for d in options.dims for mask in MASKS}
@@ -148,18 +216,18 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def format_table(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
-    """Format the best of ours, the peers, and the quotient with FlashAttention-2, with its geometric mean."""
+    """Format the best of ours, the peers, and the quotient with FlashAttention-2, else FlexAttention, with its geometric mean."""
     lines = [
-        "| head dim | length | mask | ours | FlashAttention-2 | FlexAttention | ours / FlashAttention-2 |",
+        "| head dim | length | mask | ours | FlashAttention-2 | FlexAttention | ours / the first peer |",
         "|--:|--:|---|--:|--:|--:|--:|",
     ]
     quotients = []
     for row in rows:
         rates = row["tflops"]
         ours = max(rate for name, rate in rates.items() if name.startswith("ours"))
-        quotients.append(ours / rates["fa2"])
-        flex = f"{rates['flex']:.0f}" if "flex" in rates else ""
-        lines.append(f"| {row['dim']} | {row['length']} | {row['mask']} | {ours:.0f} | {rates['fa2']:.0f} | {flex} | {quotients[-1]:.2f} |")
+        quotients.append(ours / rates["fa2" if "fa2" in rates else "flex"])
+        flash, flex = (f"{rates[peer]:.0f}" if peer in rates else "" for peer in PEERS)
+        lines.append(f"| {row['dim']} | {row['length']} | {row['mask']} | {ours:.0f} | {flash} | {flex} | {quotients[-1]:.2f} |")
     mean = math.exp(statistics.fmean(map(math.log, quotients)))
     return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
 
@@ -171,6 +239,8 @@ def main() -> int:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--settings", nargs="+", type=parse_setting)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument("--backward", action="store_true", help="gradients, beside FlashAttention-2's")
+    parser.add_argument("--rules", action="store_true", help="masks and scores, beside FlexAttention for sm_80")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--milliseconds", type=float, default=100.0, help="of a contender's turn")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
@@ -182,7 +252,8 @@ def main() -> int:
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         print("nothing measured: no GPU of compute capability 8.0 or later", file=sys.stderr)
         return 1
-    as_they_come(measure(options), options.out)
+    measured = measure_backward if options.backward else measure_rules if options.rules else measure
+    as_they_come(measured(options), options.out)
     return 0
 
 
