@@ -31,7 +31,7 @@ from tests.strategies.typed import arguments, kernels, mutants
 CORPUS = Path(__file__).parents[2] / "corpus"
 CLEAN = [text for name, text in corpus.faulty().items() if name.startswith("clean_")]
 PROGRAMS = sorted([*CORPUS.glob("programs/*.cuir"), *CORPUS.glob("kernels/*.cuir")])
-DIMS = {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130, "K": 100, "NP": 4, "MP": 2, "SP": 2, "MT": 2}
+DIMS = {"B": 1, "H": 2, "HK": 1, "M": 70, "N": 130, "K": 100, "NP": 4, "MP": 2, "SP": 2, "MT": 2, "MD": 128 * 64}
 CONSTS = {"decode": {"G": 2, "PAGE": 64}, "global_sliding_window": {"L": 64, "R": 64, "g": 16}}
 schedules = st.one_of(
     st.just(Schedule()),
