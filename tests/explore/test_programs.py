@@ -172,7 +172,7 @@ OTHER_PROGRAMS: list[tuple[str, str, dict[str, Any], dict[str, int], dict[str, A
     ("flash_bwd_sm90", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
     ("flash_bwd_sm80", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256, "MD": 256 * 64}, {}, 1),
     ("flash_bwd_sm80", "flash_bwd", {"D": 64, "BM": 32, "BN": 64}, {**BACKWARD, "M": 100, "MP": 128, "MD": 128 * 64}, {"scale": 0.1}, 2),
-    ("flash_bwd_sm80", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200}, {"scale": 0.1}, 1),
+    ("flash_bwd_sm80", "finish", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MD": 256 * 64}, {"scale": 0.1}, 1),
     ("flash_bwd_dq_sm80", "flash_bwd_dq", {"D": 64, "BM": 64, "BN": 64}, {**BACKWARD, "MP": 256}, {"scale": 0.1}, 2),
     ("flash_bwd_sm75", "prepare", {"D": 64}, {"B": 1, "H": 2, "M": 200, "MP": 256}, {}, 1),
     ("flash_bwd_sm75", "flash_bwd", {"D": 64, "BM": 32}, {**BACKWARD, "M": 100, "MP": 128}, {"scale": 0.1}, 2),
