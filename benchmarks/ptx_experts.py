@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="the last case of each kernel alone, which is the smallest")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="file of JSON lines for benchmarks.shown")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
     lines = [json.dumps({"suite": "ptx_experts", "sources": COMMITS, "schedules": options.schedules, "small": options.small})]
     for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
