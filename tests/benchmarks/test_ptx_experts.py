@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import ptx_experts
-from benchmarks.expert_cases import Case, Expert, make_gradients, make_varlen
+from benchmarks import ptx_experts, shown
+from benchmarks.expert_cases import Case, Expert, list_experts, make_gradients, make_varlen
 from benchmarks.ptx_experts import CapturedLaunch, Outcome, list_schedules, main, measure_error, summarise
 from cuir.cuda import KernelCall
 
+RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 TWICE = """.version 8.0
 .target sm_90
 .address_size 64
@@ -112,3 +113,13 @@ def test_a_row_keeps_the_worst_of_its_outcomes() -> None:
     row = summarise(Expert("twice", "", "90", (), (make_twice,), known={"R403": "why"}), 0, outcomes)
     assert (row.error, row.findings, row.known, row.rate) == (2e-3, {"R401": 1}, {"R403": 1}, 4.0)
     assert measure_error(torch.tensor([torch.nan]), torch.zeros(1)) > 1e9
+
+
+def test_the_recorded_run_shows_every_expert_without_findings(tmp_path: Path) -> None:
+    (path,) = RESULTS.glob("ptx-experts-*.jsonl")
+    _, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    assert {r["expert"] for r in rows} == {e.name for e in list_experts()}
+    assert all(not r["findings"] and r["error"] < 1e-2 and r["schedules"] >= 8 for r in rows)
+    shown.draw(path, tmp_path)
+    page = (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8")
+    assert page.count("\n| ") > len(rows) and all(f"| {r['expert']} |" in page for r in rows)
