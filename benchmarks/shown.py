@@ -334,7 +334,7 @@ def draw(path: Path, folder: Path) -> None:
         head, samples = evaluate.read(path)
         page.write_text(scores.markdown(head, samples), encoding="utf-8")
         figures.plot(scores.scores(samples), picture)
-    elif rows[0].get("suite", "structures") not in ("structures", "newest_peers"):
+    elif rows[0].get("suite", "structures") not in ("structures", "newest_peers", "ptx_experts"):
         head, cells = results.read(path)
         page.write_text(results.markdown(head, cells), encoding="utf-8")
         plot_suite(head, cells, picture)
