@@ -3,8 +3,8 @@
 torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 65536 131072
 torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 32 --dim 16 --heads 2 --repeats 1    # without GPUs: gloo and the interpreter
 
-Contenders take turns, forward and backward passes on random bf16 data; a time is the median of the slowest rank's. Each result is compared
-with one GPU's. Rank 0 prints a line of JSON for each contender.
+Contenders take turns, forward and backward passes on random bf16 data; a time is the median of the slowest rank's. Each result
+is compared with one GPU's: the error is the largest difference by the largest number, of O and gradients. Rank 0 prints a line of JSON for each contender.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor.experimental import context_parallel
-from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
 from cuir import create_block_mask, flex_attention
 from cuir.distributed import Shards, balance_sequence, context_parallel_attention, plan_context_parallel, shard_evenly
 from cuir.distributed.plans import Method
 
-Pass = Callable[[], torch.Tensor]
+Pass = Callable[[], tuple[torch.Tensor, ...]]  # O, and dQ, dK, dV
 METHODS: tuple[Method, ...] = ("heads", "gather", "ring")
 
 
@@ -63,10 +61,9 @@ def make_single(of: Problem) -> Pass:
     q, k, v = (x.clone().requires_grad_() for x in of.tensors[:3])
     mask = create_block_mask(of.mask_mod, None, None, of.length, of.length, device=q.device)
 
-    def run() -> torch.Tensor:
+    def run() -> tuple[torch.Tensor, ...]:
         o = flex_attention(q, k, v, block_mask=mask, backend=of.backend, verify="off")
-        torch.autograd.grad(o, (q, k, v), of.tensors[3])
-        return o.detach()
+        return o.detach(), *torch.autograd.grad(o, (q, k, v), of.tensors[3])
 
     return run
 
@@ -78,25 +75,28 @@ def make_ours(of: Problem, mesh: DeviceMesh, method: Method, shards: Shards) -> 
     mask = create_block_mask(of.mask_mod, None, None, of.length, of.length, device=q.device)
     plan = plan_context_parallel(q, k, v, mesh, block_mask=mask, shards=shards, method=method)
 
-    def run() -> torch.Tensor:
+    def run() -> tuple[torch.Tensor, ...]:
         o = context_parallel_attention(q, k, v, mesh, block_mask=mask, shards=shards, plan=plan, backend=of.backend, verify="off")
-        torch.autograd.grad(o, (q, k, v), do)
-        return o.detach()
+        return o.detach(), *torch.autograd.grad(o, (q, k, v), do)
 
     return run
 
 
 def make_pytorch(of: Problem, mesh: DeviceMesh) -> Pass:
-    """Return PyTorch's context_parallel of causal scaled_dot_product_attention; O is the whole one, for the comparison."""
+    """Return PyTorch's context_parallel of causal scaled_dot_product_attention; its O is the whole one, and stands alone."""
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
-    def run() -> torch.Tensor:
+    def run() -> tuple[torch.Tensor, ...]:
         q, k, v, do = (x.clone() for x in of.tensors)
         with context_parallel(mesh, buffers=[q, k, v, do], buffer_seq_dims=[2] * 4):
             for x in (q, k, v):
                 x.requires_grad_()
             o = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             torch.autograd.grad(o, (q, k, v), do)
-        return context_parallel_unshard(mesh, [o.detach()], [2])[0]
+            for x in (q, k, v):  # the context resizes them at its end
+                x.requires_grad_(False)
+        return tuple(context_parallel_unshard(mesh, [o.detach()], [2]))
 
     return run
 
@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--block", type=int, default=128, help="tokens of a block of balanced shards")
+    parser.add_argument("--peer", action="store_true", help="with PyTorch's context_parallel, on GPUs")
     args = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
@@ -138,19 +139,21 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for length in args.lengths:
-        for name in args.masks:
+    for name in args.masks:
+        for length in args.lengths:
             problem = make_problem(name, length, args.heads, args.dim, device)
             even, balanced = shard_evenly(length, mesh.size()), balance_sequence(problem.mask_mod, length, mesh.size(), device, args.block)
             shards = {str(m): even if m == "heads" else balanced for m in METHODS}
             passes = {"one GPU": make_single(problem)} | {m: make_ours(problem, mesh, m, shards[m]) for m in METHODS}
-            if on_gpu and name == "causal":
+            if args.peer and on_gpu and name == "causal":
                 passes["PyTorch"] = make_pytorch(problem, mesh)
             expected = passes["one GPU"]()
             errors = {}
             for contender, run in list(passes.items())[1:]:
-                own = expected if contender == "PyTorch" else shards[contender].split(expected, mesh.get_local_rank())
-                errors[contender] = float((run().float() - own.float()).abs().max())
+                own = expected
+                if contender != "PyTorch":
+                    own = tuple(shards[contender].split(x, mesh.get_local_rank()) for x in expected)
+                errors[contender] = max(float((a.float() - b.float()).abs().max() / b.float().abs().max()) for a, b in zip(run(), own))
             times = measure(passes, device, args.repeats)
             if dist.get_rank() == 0:
                 for contender, seconds in times.items():
