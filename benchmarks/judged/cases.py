@@ -69,8 +69,7 @@ LAZY = """\
 class Later(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        args = [a.make() if isinstance(a, Later) and func is not torch.Tensor.as_subclass else a for a in args]
-        return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 class ModelNew(nn.Module):"""

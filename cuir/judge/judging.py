@@ -188,7 +188,7 @@ class SolutionJudge:
                 self.progress(ProgressMessage(f"{problem}", number / (len(problems) + 1)))
                 with self._use_process():
                     self._judge_problem(problem, problem is main)
-            if large is not None:
+            if large is not None and all(f.kind != "no kernel" for f in self.judgement.faults):
                 self.progress(ProgressMessage(f"{large}", len(problems) / (len(problems) + 1)))
                 with self._use_process():
                     self._judge_large(large)
