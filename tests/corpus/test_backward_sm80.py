@@ -221,7 +221,12 @@ FAULTS = [
         "the next block has not landed",
     ),
     (KERNEL, "DSS = 2 if SPLIT == 1 else 1", "DSS = 1", "one place for dS of all blocks"),
-    (KERNEL, "                sync()                                       # dQ", "                # dQ", "the next unit overwrites K"),
+    (
+        KERNEL,
+        "if QUERIES and SPLIT == 1:\n                sync()",
+        "if QUERIES and SPLIT == 3:\n                sync()",
+        "the next unit overwrites K",
+    ),
     (QUERY_KERNEL, "copy_wait(STAGES - 2)", "copy_wait(STAGES - 1)", "a block has not landed"),
     (
         QUERY_KERNEL,
