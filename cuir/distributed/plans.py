@@ -194,6 +194,3 @@ def _add_rounds(sizes: Sequence[float], works: Sequence[float], machine: Machine
     if not overlapped:
         return sum(sizes) / machine.bandwidth + (machine.latency if any(sizes) else 0.0) + sum(works)
     return sum(max(work, following) for work, following in zip(works, [*times[1:], 0.0], strict=True))
-
-
-__all__ = ["H200", "METHODS", "Estimate", "Machine", "Method", "ParallelProblem", "Plan", "estimate", "make_plan"]

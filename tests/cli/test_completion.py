@@ -35,7 +35,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval", "cuda"}),
+        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval", "cuda", "judge"}),
         ("cuir cuda ", {"check", "run"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
         ("cuir check ge", {"gemm", "gemm_clusters", "gemm_sm75", "gemm_sm89"}),
