@@ -19,6 +19,7 @@ from cuir.attn.verification.sizes import collect_mask_integers
 from cuir.attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from cuir.checking.checked import Checked
 from cuir.interp import run
+from cuir.ops.expressions import get_called_op
 from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.nodes import Call, Kernel, Keyword, Name, Node, Program
 from cuir.syntax.walk import walk
@@ -161,7 +162,12 @@ def _asynchronous(origin: Program, program: Program, kernel: Kernel) -> list[Dia
 
 def _traits(program: Program) -> list[str]:
     """Return the kinds of asynchronous work of a program, in words."""
-    calls = [n for k in program.kernels().values() for n in _list_reachable_nodes(program, k) if isinstance(n, Call)]
+    calls = [
+        n
+        for k in program.kernels().values()
+        for n in _list_reachable_nodes(program, k)
+        if isinstance(n, Call) and (op := get_called_op(n)) is not None and k.arch in op.archs  # a port cannot keep what its card lacks
+    ]
     names = {n.func.id for n in calls if isinstance(n.func, Name)}
     rings = any(
         isinstance(n.func, Name) and n.func.id == "mbarrier" and any(isinstance(a, Keyword) and a.name == "stages" for a in _arguments(n))

@@ -368,7 +368,7 @@ NEEDS = {  # why commands of shell blocks are read alone
     "a person": r"--watch",
     "the reader's files": r"\bmy_|\btheirs\b|\b[A-Z]{4}\b|norms\.cuir|rsqrt",
     "a file of a command before": r"--show --out",
-    "more than seconds": r"--exhaustive|--level full|^cuir (?:bridge|transfer|doctor|mutate)|--replay|--dry-run|--html",
+    "more than seconds": r"--exhaustive|--level full|^cuir (?:bridge|transfer|port|doctor|mutate)|--replay|--dry-run|--html",
 }
 
 

@@ -93,6 +93,7 @@ COMMANDS = (
     "run",
     "bridge",
     "transfer",
+    "port",
     "lift",
     "mutate",
     "tune",

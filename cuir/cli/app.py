@@ -22,6 +22,7 @@ from .commands.lift import lift
 from .commands.lower import lower
 from .commands.mutate import mutate
 from .commands.ops import ops
+from .commands.port import port
 from .commands.run import run
 from .commands.show import show
 from .commands.transfer import transfer
@@ -52,7 +53,7 @@ def _version(requested: bool) -> None:
 def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and exit")] = False,
 ) -> None:
-    """Change expert attention kernels to new variants, test them on a CPU, compile them for Hopper GPUs."""
+    """Adapt expert attention kernels, test them on a CPU, compile them for GPUs."""
 
 
 # task of the help, its commands, and for each the line that the list shows: a screen of 80 columns holds all
@@ -61,6 +62,7 @@ PANELS: dict[str, dict[Callable[..., object], str]] = {
         bridge: "the main job: adapt an expert kernel, verify, compile, time it",
         corpus: "list the expert kernels, programs and variants that are shipped",
         transfer: "adapt a program to a specification, by rules or by a model",
+        port: "make a program run on an older or newer card, by rules or by a model",
         lift: "turn expert CUDA into a CuIR program",
     },
     "Write a program": {

@@ -105,6 +105,13 @@ def complete_const(context: typer.Context, incomplete: str) -> Candidates:
     return candidates
 
 
+def complete_architecture(incomplete: str) -> Candidates:
+    """Return the architectures that kernels are for."""
+    from ..ops.limits import TARGETS
+
+    return [name for name in TARGETS if name.startswith(incomplete)]
+
+
 def complete_words(*words: str) -> Callable[[str], Candidates]:
     """Return a function that completes an incomplete word to one of `words`."""
 

@@ -131,8 +131,9 @@ class _Page:
         self.parts.append((textwrap.fill(text, self.width, initial_indent=" " * 7, subsequent_indent=" " * 7).lstrip() + "\n", ""))
 
     def paragraph(self, text: str, spaced: bool = True) -> None:
-        """Add text before a blank line; behind another one, if spaced."""
-        self.parts += [*[BLANK][: int(spaced)], (textwrap.fill(" ".join(text.split()), self.width) + "\n", ""), BLANK]
+        """Add text; between blank lines, if spaced."""
+        blank = [BLANK] if spaced else []
+        self.parts += [*blank, (textwrap.fill(" ".join(text.split()), self.width) + "\n", ""), *blank]
 
     def lines(self, title: str, lines: Iterable[str]) -> None:
         """Add lines as they are."""

@@ -21,6 +21,7 @@ from cuir.attn.verification.contracts import has_splice_points
 from cuir.checking.checked import Const
 from cuir.checking.checker import check
 from cuir.lowering import lower
+from cuir.ops.limits import FEATURES, Target
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
 from cuir.spec.specification import Specification
 from cuir.syntax.nodes import GlobalType, Kernel, Param, Program, ScalarType
@@ -73,12 +74,14 @@ class Transfer:
         origin_spec: Specification of the origin, None if unknown.
         processes: Pool of processes for judgements.
         seconds: Processor time for one judgement.
+        card: What the origin's architecture lacks, of an origin that was written for another; see `describe_card`.
     """
 
     job: Job
     origin_spec: AnySpecification | None
     processes: LimitedProcesses
     seconds: float = 240.0
+    card: str = ""
     name: str = field(default="transfer", init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +97,7 @@ class Transfer:
             origin=fence(show(origin), "cuir"),
             origin_spec=describe_specification(self.origin_spec) if self.origin_spec is not None else "(unknown: see the origin)",
             target_spec=describe_specification(target),
-            interface=interface(origin, kernel, target, _select_known_consts(kernel, self.job.consts)),
+            interface=interface(origin, kernel, target, _select_known_consts(kernel, self.job.consts)) + self.card,
             conventions=fill("conventions_function" if function else "conventions_mods"),
             splice=fill("transfer_splice") if has_splice_points(origin) else "",
             measured=fill("measured_function" if function else "measured_mods").strip(),
@@ -225,11 +228,14 @@ def _select_known_consts(kernel: Kernel, consts: Mapping[str, Const]) -> dict[st
 
 
 def keeps_interface(origin: Program, name: str, kernel: Kernel, target: AnySpecification) -> None:
-    """Check that the kernel takes the parameters of the origin that the target needs, with the same types.
+    """Check that the kernel is for the origin's architecture and takes its parameters that the target needs.
 
     Otherwise callers of the origin could not call it. Raises CuirError A010.
     """
     parameters = {p.name: p for p in kernel.params}
+    arch = origin.kernels()[name].arch
+    if kernel.arch != arch:
+        raise CuirError.of("A010", f"the kernel must be for {arch}, found {kernel.arch}", kernel.span, f'write @kernel(arch="{arch}")')
     for p in origin.kernels()[name].params:
         if p.name not in STANDARD or not _is_needed(p, target):
             continue
@@ -319,6 +325,23 @@ def interface(origin: Program, kernel: Kernel, target: AnySpecification, consts:
             "An answer without a kernel has them already: name them in the functions. A kernel that you write declares them before the `*`; arguments are bound by name, in any order."
         )
     return "\n".join(lines)
+
+
+def describe_card(before: Target, after: Target, faults: tuple[Diagnostic, ...]) -> str:
+    """Describe what an architecture lacks beside the one that a program was written for, for the prompt."""
+    lacks = [
+        f"* {FEATURES[name]}" + (f". Instead, {words}" if (words := after.find_substitute(name)) else "")
+        for name in sorted(before.features - after.features)
+    ]
+    return "\n\n" + fill(
+        "transfer_card",
+        before=before.name,
+        after=after.name,
+        shared=str(after.shared_bytes),
+        dtypes=" and ".join(after.operands.get("mma_sync", ())),
+        lacks="\n".join(lacks) or "* nothing",
+        faults=report(faults),
+    ).rstrip("\n")
 
 
 def describe_specification(spec: AnySpecification) -> str:

@@ -35,7 +35,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval", "cuda", "judge"}),
+        ("cuir ", {"check", "show", "ops", "explain", "corpus", "verify", "lower", "run", "bridge", "transfer", "port", "lift", "mutate", "tune", "bench", "cache", "doctor", "eval", "cuda", "judge"}),
         ("cuir cuda ", {"check", "run"}),
         ("cuir verify --sch", {"--schedules", "--schedule"}),
         ("cuir check ge", {"gemm", "gemm_clusters", "gemm_sm75", "gemm_sm89"}),
@@ -47,6 +47,7 @@ def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("cuir explain T16", {c for c in CODES if c.startswith("T16")}),
         ("cuir ops mba", {n for n in TABLE if n.startswith("mba")}),
         ("cuir lift ", set(corpus.cuda())),
+        ("cuir port gemm --to sm_8", {"sm_80", "sm_89"}),
         ("cuir bench back", {"backward", "backward_dims", "backward_masks"}),
         ("cuir check nothing_of_this_name -k ", set()),
         ("cuir check - -k ", set()),

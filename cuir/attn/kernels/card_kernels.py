@@ -118,6 +118,12 @@ def find_kernel(arch: str, task: Task, dtype: DType) -> str:
     raise CuirError.of("U501", f"{arch} has no kernel for {words} in {dtype}", hint=f"use {instead}")
 
 
+def find_counterpart(name: str, arch: str, dtype: DType) -> str:
+    """Return the program of an architecture for the task of another program; "" if there is none."""
+    tasks = dict.fromkeys(task for table in KERNELS.values() for task, names in table.items() if name in names)
+    return next(filter(None, (_find(arch, task, dtype) for task in tasks)), "")
+
+
 def _find(arch: str, task: Task, dtype: DType) -> str:
     entry = KERNELS[arch].get(task, Kernels(""))
     name = entry.single if dtype == F32 else entry.halves
@@ -149,6 +155,7 @@ __all__ = [
     "choose_target",
     "describe_attention",
     "find_arch",
+    "find_counterpart",
     "find_kernel",
     "get_current_device",
     "has_kernel",

@@ -42,9 +42,25 @@ from ..process_setup import configure_process
 if TYPE_CHECKING:
     from llm.loop import Outcome, Verdict
 
+    from ...attn.splicing.splice import TransferResult
     from ...checking.checked import Const
     from ...spec.function_specification import AnySpecification
     from ...syntax.nodes import Program
+
+KernelOfFile = Annotated[  # -k is the number of conversations here
+    str | None,
+    typer.Option(
+        "--kernel",
+        metavar="NAME",
+        help="the kernel, if the file holds several",
+        autocompletion=complete_kernel,
+        show_default=False,
+        rich_help_panel=KERNEL,
+    ),
+]
+JudgeTime = Annotated[
+    float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
+]
 
 
 def transfer(
@@ -76,24 +92,12 @@ def transfer(
     tokens: Tokens = None,
     temperature: Temperature = None,
     timeout: Timeout = 600,
-    kernel: Annotated[
-        str | None,
-        typer.Option(
-            "--kernel",
-            metavar="NAME",
-            help="the kernel, if the file holds several",
-            autocompletion=complete_kernel,
-            show_default=False,
-            rich_help_panel=KERNEL,
-        ),
-    ] = None,
+    kernel: KernelOfFile = None,
     dtype: GivenDtype = None,
     head_dim: HeadDim = None,
     const: Consts = None,
     level: Level = "quick",
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
-    ] = 240,
+    time_limit: JudgeTime = 240,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="folder for the program and reports", show_default="out/TARGET")
     ] = None,
@@ -127,7 +131,7 @@ def transfer(
     if model is None and replay is None:
         try:
             return _by_rules(origin, Task(program, name, consts, effort, folder, page), target, as_json)
-        except _NoRule as no:
+        except NoRule as no:
             why_not = no.diagnostics
             if not os.environ.get(MODEL):
                 _cannot(why_not, as_json)
@@ -154,14 +158,14 @@ def transfer(
     asking = open_model(request, ModelOptions(model, record, replay, cache, temperature, timeout, budget, tokens))
     _cannot(why_not, as_json)
     dialogue = Dialogue(asking, samples, attempts, time_limit)
-    return _by_model(origin, Task(program, name, consts, effort, folder, page), load, origin_specification, dialogue, as_json)
+    return ask_model(origin, Task(program, name, consts, effort, folder, page), load, origin_specification, dialogue, as_json)
 
 
 @dataclass(frozen=True)
 class Task:
     """Kernel to adapt with its consts, the effort of verification, and the places of results.
 
-    folder: for results; page: the file of --html.
+    folder: for results; page: the file of --html; card: words of a prompt on the card that the kernel is ported to.
     """
 
     program: Program
@@ -170,6 +174,7 @@ class Task:
     level: Effort
     folder: Path
     page: Path | None
+    card: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,7 @@ class Dialogue:
     seconds: float
 
 
-class _NoRule(Exception):
+class NoRule(Exception):
     """Error of the deterministic transfer where it cannot express the target."""
 
     def __init__(self, diagnostics: Sequence[Diagnostic]):
@@ -197,24 +202,32 @@ def _cannot(why: Sequence[Diagnostic], as_json: bool) -> None:
             stderr().print(f"without a model this transfer cannot be done: {d.code}: {d.message}", soft_wrap=True)
 
 
-def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -> int:
-    """Run the deterministic transfer and verify it. Raises _NoRule if it cannot express the target."""
+def transfer_by_rules(program: Program, target: AnySpecification, kernel: str) -> TransferResult:
+    """Return the result of the deterministic transfer. Raises NoRule if it cannot express the target."""
     from ...attn.splicing.splice import transfer as by_rules
-    from ...bridging import Step, bridge
     from ...spec.specification import Specification
-    from ..job_views import Steps, print_bridge
 
     if not isinstance(target, Specification):
-        raise _NoRule(
+        raise NoRule(
             [Diagnostic("X120", f"`{target.name}` is a function of all that the kernel reads, and the rules know masks and scores")]
         )
     try:
-        by_rules(task.program, target, task.kernel)
+        return by_rules(program, target, kernel)
     except CuirError as error:
         if all(d.code in ("X120", "X121", "X123", "X130", "X131", "X134") for d in error.diagnostics):
-            raise _NoRule(error.diagnostics) from error
+            raise NoRule(error.diagnostics) from error
         raise
+
+
+def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -> int:
+    """Run the deterministic transfer and verify it. Raises NoRule if it cannot express the target."""
+    from ...bridging import Step, bridge
     from ...checking.const_defaults import parenthesise_consts
+    from ...spec.specification import Specification
+    from ..job_views import Steps, print_bridge
+
+    transfer_by_rules(task.program, target, task.kernel)
+    assert isinstance(target, Specification)
 
     with Steps(f"{title} -> {target.name}, by rules{parenthesise_consts(task.consts)}", quiet=as_json, lines=True) as steps:
 
@@ -245,7 +258,7 @@ def _by_rules(title: str, task: Task, target: AnySpecification, as_json: bool) -
     return 0 if report.ok else exit_code(report.diagnostics)
 
 
-def _by_model(
+def ask_model(
     title: str, task: Task, load: Callable[[], AnySpecification], origin_spec: str | None, dialogue: Dialogue, as_json: bool
 ) -> int:
     """Run the transfer by a model; return the exit code."""
@@ -261,11 +274,11 @@ def _by_model(
     origin_specification = read_specification(origin_spec, ()) if origin_spec is not None else None
     with LimitedProcesses() as processes:
         job = Job(task.program, task.kernel, load, task.consts, task.level)
-        adaptation = Transfer(job, origin_specification, processes, dialogue.seconds)
+        adaptation = Transfer(job, origin_specification, processes, dialogue.seconds, task.card)
         name = adaptation.target.name
         with Conversations(f"{title} -> {name}, by {asking.asks.model}{parenthesise_consts(task.consts)}", quiet=as_json) as view:
             outcome = improve(adaptation, asking.asks, asking.budget, dialogue.samples, dialogue.attempts, view, asking.recorder)
-    files = _write_files(outcome.verdict, task.program, task.kernel, name, task.folder)
+    files = write_files(outcome.verdict, task.program, task.kernel, name, task.folder)
     if task.page is not None:
         from ..conversation_pages import write_transfer_page
 
@@ -277,7 +290,7 @@ def _by_model(
     return 0 if outcome.ok else 1
 
 
-def _write_files(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
+def write_files(verdict: Verdict | None, origin: Program, kernel: str, name: str, folder: Path) -> dict[str, str]:
     """Write the program of the best attempt and its reports; a wrong program is named so."""
     import difflib
 

@@ -22,6 +22,7 @@ from cuir.attn.kernels.card_kernels import (
     choose_target,
     describe_attention,
     find_arch,
+    find_counterpart,
     find_kernel,
 )
 from cuir.attn.kernels.experts import Form, origin_of
@@ -245,6 +246,13 @@ def test_the_report_says_what_runs_and_what_is_unmeasured() -> None:
     ampere, newest = describe_attention(CARDS[8, 6]), describe_attention(CARDS[12, 0])
     assert "compiled for sm_86" in ampere and "nobody measured" in ampere and "could do" not in ampere
     assert "compiled for sm_120" in newest and "not what the GPU could do" in newest
+
+
+def test_counterparts_have_the_same_task() -> None:
+    assert find_counterpart("flash_fwd_sm90", "sm_75", F16) == "flash_fwd_sm75" and find_counterpart("flash_fwd_sm90", "sm_75", BF16) == ""
+    assert find_counterpart("flash_fwd_varlen_sm90", "sm_75", F16) == "" and find_counterpart("gemm", "sm_80", F16) == ""
+    for task, names in KERNELS["sm_80"].items():
+        assert find_counterpart(KERNELS["sm_90a"][task].halves, "sm_80", BF16) == names.halves
 
 
 @pytest.mark.nvcc
