@@ -198,6 +198,7 @@ def test_reports_are_those_of_the_page(block: Block, tmp_path: Path) -> None:
         assert matches(block.text, report), report
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("few_problems")
 @of_kind("console")
 def test_commands_print_what_the_page_shows(block: Block, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def test_the_models_numbers_are_found_again() -> None:
     assert max(off) < 0.02 < max(before)
 
 
+@pytest.mark.thorough
 def test_what_ships_is_what_the_measurements_give(tmp_path: Path) -> None:
     """The table's rows beside the kept measurements: no cell is served worse than 3 % from its best."""
     (path,) = (Path(__file__).parents[2] / "benchmarks/results").glob("defaults-h200-*.jsonl.xz")

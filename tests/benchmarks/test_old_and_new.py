@@ -15,6 +15,7 @@ def _two_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_and_new, "SETTINGS", old_and_new.SETTINGS[:2])
 
 
+@pytest.mark.thorough
 def test_texts_that_differ_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "old.jsonl"
     old_and_new.write(path, ["full"])

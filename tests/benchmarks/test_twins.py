@@ -16,6 +16,7 @@ def test_a_change_that_does_not_apply_is_said() -> None:
         with_changes("a b", (("a", "x"), ("a", "y")))
 
 
+@pytest.mark.thorough
 def test_the_answer_names_code_and_question() -> None:
     cuir = shutil.which("cuir", path=str(Path(sys.executable).parent))
     if cuir is None:

@@ -160,6 +160,7 @@ def read_terminal(argv: list[str], stop: str = "", environment: dict[str, str] |
     return process.wait(timeout=30), output.decode(errors="replace")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_the_terminal_clean() -> None:
     code, text = read_terminal(["lower", "flash_fwd_sm90", "-c", "D=64", "--validate"], stop="of ")
     assert code == 130 and "Traceback" not in text and "interrupted" in text
@@ -167,6 +168,7 @@ def test_ctrl_c_leaves_the_terminal_clean() -> None:
     assert text.rstrip().endswith("interrupted")
 
 
+@pytest.mark.thorough
 def test_a_share_is_shown_on_a_terminal_without_colours_too() -> None:
     code, text = read_terminal(["lower", "gemm", "-c", "BM=64", "-c", "BN=64", "--validate"], environment={"NO_COLOR": "1"})
     assert code == 0 and "passes" in text and "100%" in text and "\x1b[3" not in text

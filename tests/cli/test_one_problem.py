@@ -28,12 +28,14 @@ def reference(a, bt, bias):
 """
 
 
+@pytest.mark.thorough
 def test_a_program_of_the_corpus_needs_no_specification(cuir: Callable) -> None:
     data = cuir("verify", "gemm", *SMALL, "--json").json["verification"]
     assert data["ok"] and data["variant"] == "gelu_gemm" and data["consts"]["T"] == "f16"
     assert [s["verdict"] for s in data["stages"]] == ["passed", "skipped", "passed", "skipped", "passed"]
 
 
+@pytest.mark.thorough
 def test_a_function_in_a_file(cuir: Callable, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(REFERENCE)

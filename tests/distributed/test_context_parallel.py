@@ -220,5 +220,6 @@ def test_two_processes_give_what_one_gives() -> None:
     check(2, TWO)
 
 
+@pytest.mark.thorough
 def test_four_processes_give_what_one_gives() -> None:
     check(4, FOUR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -20,6 +21,7 @@ def train_rank(folder: Path, method: str) -> list[float]:
     return train_over_ranks(read_text(folder, longest=30), SIZES, init_device_mesh("cpu", (2,)), method, block=4)
 
 
+@pytest.mark.thorough
 def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     words, rng = ["the", "warp", "waits", "for", "a", "copy"], random.Random(0)
     (tmp_path / "page.md").write_text("\n\n".join(" ".join(rng.choices(words, k=8)) for _ in range(200)), encoding="utf-8")

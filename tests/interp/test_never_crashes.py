@@ -81,6 +81,7 @@ def test_mutants_of_the_clean_programs_run_or_are_refused(data):
     _run_or_refuse(program, data.draw(st.sampled_from([0, 1, 64, 200])), data.draw(schedules))
 
 
+@pytest.mark.thorough
 @examples(2)
 @given(st.data())
 def test_mutants_of_the_corpus_run_or_are_refused(data):

@@ -153,6 +153,7 @@ def test_control_flow_that_results_decide_is_refused() -> None:
     assert caught.value.diagnostics[0].code == "V202"
 
 
+@pytest.mark.thorough
 def test_kernels_of_the_corpus_need_no_data_but_integers() -> None:
     for name, place in {**corpus.programs(), **corpus.kernels()}.items():
         tree = parse(place.read_text(encoding="utf-8"), f"{name}.cuir")

@@ -99,6 +99,7 @@ def test_blocks_hold_no_fence_that_ends_them(lines: list[str]) -> None:
     assert sum(len(b.text.split("\n")) for b in result if b.text) <= len(lines)
 
 
+@pytest.mark.thorough
 def test_the_longest_kernel_is_within_the_limits() -> None:
     for place in (*corpus.kernels().values(), *corpus.programs().values()):
         text = place.read_text(encoding="utf-8")

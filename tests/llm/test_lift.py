@@ -60,6 +60,7 @@ def test_a_barrier_that_a_person_settled_need_not_be_there_and_the_model_is_told
     assert "turn (O103): the turn is the schedule's" in requests
 
 
+@pytest.mark.thorough
 def test_the_example_for_sm80_is_a_product() -> None:
     place = EXAMPLES["sm_80"][1]
     product = FunctionSpecification("product", lambda a, bt: {"C": a @ bt.mT})

@@ -80,6 +80,7 @@ def stage_of(target: str, text: str, start: str = "flash_fwd") -> tuple[str, lis
     return verdict.stage, [d.code for d in verdict.diagnostics]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_definitions_that_read_a_captured_value_are_a_right_answer() -> None:
     """The kernel gets `window`, which they read, so that what is judged is the whole program that the rules give."""
@@ -135,6 +136,7 @@ def alter(text: str, name: str, body: str) -> str:
     return show(merge(parse(text), "flash_fwd", parse(f"@func\ndef {name}{body}")))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_blocks_visited_in_vain_and_masked_in_vain() -> None:
     all_items = alter(

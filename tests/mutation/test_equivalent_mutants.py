@@ -121,6 +121,7 @@ def test_a_comparison_of_floats_is_strict_or_not() -> None:
     assert never_equal(trial("where(total == 0.0, 0.0, 1.0 / total)", "where(total <= 0.0, 0.0, 1.0 / total)", text)) is None
 
 
+@pytest.mark.thorough
 def test_an_arrival_that_nobody_waits_for() -> None:
     """It arrives once more at the end of the kernel."""
     lines = TEXT.rstrip("\n").split("\n")

@@ -151,6 +151,7 @@ def test_harmless_mutants_are_verified(argument: str) -> None:
     assert verify(m.program, causal(), "flash_fwd", JOB.consts, seeded=0).ok, m.diff(show(PROGRAM))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verified_once")
 def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
     program = read_program("flash_fwd_sm90")
@@ -166,6 +167,7 @@ def test_a_place_that_the_consts_leave_out_is_no_fault() -> None:
 
 
 # ---- what can go wrong
+@pytest.mark.thorough
 @pytest.mark.usefixtures("verified_once")
 def test_a_quotient_by_one_is_the_product_with_one() -> None:
     """Sigmoid attention rescales nothing: its factor is 1.0, and x / 1.0 is x * 1.0 to the bit."""

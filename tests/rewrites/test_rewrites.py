@@ -165,6 +165,7 @@ def k(I: Global[i32, M], n: i32):
 
 
 # ---- chains
+@pytest.mark.thorough
 @given(kernels(), st.integers(0, 2**32))
 @examples(0.5)
 def test_chains_of_random_kernels_give_the_same_bits(case: Case, seed: int) -> None:

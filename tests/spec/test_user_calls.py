@@ -293,6 +293,7 @@ sys.settrace(lambda *event: None)
 """
 
 
+@pytest.mark.thorough
 def test_a_call_that_was_given_up_in_a_thread_leaves_tracing_as_it_is() -> None:
     output = subprocess.run([sys.executable, "-c", GIVEN_UP_THEN_TRACED], capture_output=True, text=True, timeout=60, check=True)
     assert output.stdout.split() == ["X125", "X125", "traced"]

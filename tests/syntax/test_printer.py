@@ -25,6 +25,7 @@ def expression(text: str):
     return parse(f"@func\ndef f():\n    return {text}\n").items[0].body[0].value
 
 
+@pytest.mark.thorough
 @examples(3)
 @given(programs())
 def test_parse_of_show_is_the_program_with_its_comments(program):
@@ -43,6 +44,7 @@ def assert_places_are_the_parser_s(program):
         assert type(mine) is type(node) and mine.span == node.span, node
 
 
+@pytest.mark.thorough
 @examples(3)
 @given(programs())
 def test_places_of_a_made_program_are_the_parser_s(program):

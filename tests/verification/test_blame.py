@@ -85,6 +85,7 @@ def test_the_store_of_a_wrong_element_is_the_place(old: str, new: str, code: str
     assert any(words in n.message for n in result.notes), result.notes
 
 
+@pytest.mark.thorough
 def test_a_nan_by_overflow_is_called_one_and_others_are_not() -> None:
     overflow = first(CENTRED.replace("y = x - s / 64.0", "e = exp2(x * 1000.0)\n            y = e / row_sum(e)"))
     assert "is NaN, after an overflow, at" in overflow.message and "as before the launch" not in overflow.message

@@ -108,6 +108,7 @@ def test_scores_without_captured_floats_have_no_corners_of_them() -> None:
     assert not list(make_corner_specifications(Specification("relu", None, lambda s, b, h, i, j: torch.relu(s))))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_verify_tries_corners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn numbers lie on no bound, so that another problem passes. Schedules have no part in it."""

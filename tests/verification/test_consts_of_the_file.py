@@ -63,6 +63,7 @@ def test_mutate_refuses_a_mean_that_divides_by_another_width(files: Callable, ca
     assert [d["code"] for d in json.loads(capsys.readouterr().out)["diagnostics"]] == ["V301"]
 
 
+@pytest.mark.thorough
 def test_python_verifies_the_kernel_of_the_file(files: Callable) -> None:
     program, reference = files("128.0")
     wrong = cuir.verify(program, reference, shrink=False, seeded=0)

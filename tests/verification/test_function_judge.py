@@ -343,6 +343,7 @@ def test_tiles_are_read_off_the_program() -> None:
     assert find_tiles(check_scaled()[1]) == {"B": 0, "M": 16}
 
 
+@pytest.mark.thorough
 @given(st.sampled_from(["gemm", "flash_bwd"]), st.integers(0, 30), st.sampled_from(["quick", "full"]))
 def test_problems_cover_the_edges(name: str, index: int, level: str) -> None:
     """Every problem can be launched; H is a multiple of HK; some dims are 1, whole tiles, one more and one less."""

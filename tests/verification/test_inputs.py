@@ -92,6 +92,7 @@ def test_faults_in_place_are_found(old: str, new: str) -> None:
     assert [d.code for d in report.diagnostics] == ["V301"]
 
 
+@pytest.mark.thorough
 def test_what_is_written_in_place_and_not_given_is_a_finding() -> None:
     alone = FunctionSpecification("alone", lambda w, g, v, rate: {"W": step(w, g, v, rate)["W"]})
     report = verify(parse(IN_PLACE), alone, consts=CONSTS, seeded=0, shrink=False)

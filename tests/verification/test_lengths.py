@@ -158,6 +158,7 @@ def sums(X: Global[f32, B, H, M, N], S: Global[f32, B, H, M]):
 """
 
 
+@pytest.mark.thorough
 def test_problems_grow_until_a_loop_turns() -> None:
     """A loop that begins after two hundred elements is met, and its fault."""
     right = verify_text(LONG.replace("EXTRA", "0.0"))
@@ -166,6 +167,7 @@ def test_problems_grow_until_a_loop_turns() -> None:
     assert not wrong.ok and wrong.diagnostics[0].code == "V301"
 
 
+@pytest.mark.thorough
 def test_what_no_admitted_length_reaches_is_said() -> None:
     report = verify_text(SUMS, lambda drawn: {"N": min(drawn["N"], 50)})
     line = 1 + SUMS.splitlines().index(next(x for x in SUMS.splitlines() if "for j" in x))

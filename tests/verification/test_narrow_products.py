@@ -83,6 +83,7 @@ def test_halves_have_no_note() -> None:
     assert report.ok and report.narrow == [] and "tensor core" not in report.left_open
 
 
+@pytest.mark.thorough
 def test_a_sum_over_a_loop_is_as_long_as_the_loop_turns() -> None:
     """And may be longer for other lengths, so more is said."""
     checked = check(parse(PRODUCT), consts={"T": DTYPES["f8e4m3"]})

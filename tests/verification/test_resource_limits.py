@@ -37,6 +37,7 @@ print(len(kept), fragmented - before, read_resident() - before)
 """
 
 
+@pytest.mark.thorough
 @needs_glibc
 def test_memory_between_living_objects_is_given_back() -> None:
     """In a process of its own: one with free memory of earlier tests does not grow."""

@@ -94,6 +94,7 @@ def test_sizes_at_which_rounding_decides_are_found() -> None:
     assert cases(PART.replace("MOST", "N * 65 // 100").replace("KEPT", "c < most"), spec) == []
 
 
+@pytest.mark.thorough
 def test_a_specification_that_rounds_alike_is_met() -> None:
     """The same sizes are tried where the function computes in float32 itself."""
 

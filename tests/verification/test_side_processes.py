@@ -116,6 +116,7 @@ def test_an_error_in_the_caller_ends_the_processes() -> None:
     assert len(pids) == 2 and not any(map(is_alive, pids))
 
 
+@pytest.mark.thorough
 def test_processes_end_with_a_parent_that_is_killed() -> None:
     text = """
 import os, time
@@ -270,6 +271,7 @@ def test_a_fault_of_gradients_is_told_as_by_one_process(right: str, wrong: str, 
     assert [d.as_json() for d in alone.diagnostics] == [d.as_json() for d in shared.diagnostics]
 
 
+@pytest.mark.thorough
 def test_a_specification_that_changes_its_answers_is_found_in_side_processes(a_sixth: None) -> None:
     """Each process asks again at the end of its runs; what it did with other answers does not count."""
     calls = 0

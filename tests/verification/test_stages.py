@@ -247,6 +247,7 @@ BOUNDS = ["k <= q", "k < 70", "q - k < 33", "k >= q - 90", "(k + q) % 3 > 0", "a
 SCORES = ["s", "s * 0.5 + 0.1 * (k - q)", "w * tanh(s / w)", "where(k == q, s + 1.0, s)", "s - (h + 1) * 0.01 * abs(q - k)"]
 
 
+@pytest.mark.thorough
 @given(
     st.lists(st.sampled_from(BOUNDS), min_size=1, max_size=3),
     st.sampled_from(["&", "|"]),
@@ -283,6 +284,7 @@ def test_parts_of_a_split_batch_are_independent() -> None:
     check_schedules(program, checked, spec, Case("unequal shares", Lengths(1, 4, 2, 128, 64)), "quick")
 
 
+@pytest.mark.thorough
 def test_a_buffer_released_before_its_last_use_is_found() -> None:
     """Q of a tile is released before the loop that reads it: two tiles of one block must follow, else the rings of K hide it."""
     release, inner = "                if AHEAD:\n                    q_empty[y].arrive()\n", "                    q_empty[y].arrive()\n"
@@ -316,6 +318,7 @@ def test_results_are_compared_bit_for_bit() -> None:
     assert _is_same(a, a.clone()) and not _is_same(a, torch.tensor([1.0, float("nan"), 0.0]))
 
 
+@pytest.mark.thorough
 def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:
     """V of a block awaited under Q K, before K of that block is given back. It hung on an H200, at BM=192 and as many keys as queries: a warpgroup that skips
     two blocks awaits the K behind them before it gives back the V that this one waits for. (`test_a_checked_program_has_its_consts` has the right one.)"""
@@ -331,6 +334,7 @@ def test_a_wait_that_deadlocks_only_where_a_warpgroup_skips_blocks() -> None:
     assert not report.ok and report.diagnostics[0].code == "D401" and "as many keys as queries" in str(report.diagnostics[0])
 
 
+@pytest.mark.thorough
 def test_a_setting_that_makes_no_kernel_is_told_and_no_fault() -> None:
     """Level full tries the other head dim, at which a kernel of one head dim is none."""
     text = """\

@@ -97,6 +97,7 @@ def test_wrong_numbers_at_a_count_of_units(when: str) -> None:
     assert not report.ok and report.diagnostics[0].code in ("V201", "V301")
 
 
+@pytest.mark.thorough
 def test_right_kernels_pass() -> None:
     assert verify(product(ONE_BY_ONE), SPEC, seeded=0).ok
     assert verify(parse(ROWS.format(when="t < 0")), FunctionSpecification("copy", lambda x: x), seeded=0).ok

@@ -50,6 +50,7 @@ def flash_checked(name: str = "flash_fwd_sm90") -> Checked:
     return check(tree, "flash_fwd", {"T": F16, "D": 64})
 
 
+@pytest.mark.thorough
 def test_hundreds_of_blocks_and_of_units() -> None:
     checked = flash_checked()
     for at, grid in ((Lengths(1, 1, 1, 128, 520 * 128), 1), (Lengths(1, 300, 1, 128, 128), 1), (Lengths(501, 1, 1, 128, 128), 2)):
@@ -68,6 +69,7 @@ def test_a_release_that_is_missing_far_out(released: str, steps: int) -> None:
     assert run_synchronisation(right, spec, Draw("long", {"M": 64 * steps})).alone
 
 
+@pytest.mark.thorough
 def test_integers_come_from_the_specification() -> None:
     tree = parse(corpus.programs()["decode_paged"].read_text(encoding="utf-8"), "decode_paged.cuir")
     checked = check(tree, "decode", {"T": F16, "D": 64, "G": 4, "PAGE": 16})

@@ -36,6 +36,7 @@ WRITTEN_FIRST = ["store(S[r, c], X[r, c])", "store(Y[r, c], S[r, c] + X[r, c])"]
 ADDED = ["store(S[r, c], X[r, c], add=True)", "store(Y[r, c], S[r, c])"]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_what_the_reference_asks_for_is_an_input() -> None:
     requests = verify_kernel("S: Global[f32, M, 64]", READ_FIRST, lambda X, S: {"Y": S + X, "S": X})
@@ -51,6 +52,7 @@ def test_what_it_does_not_ask_for_is_written_first(inputs: bool) -> None:
     assert right.ok, right.diagnostics
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_what_inputs_gives_is_an_input() -> None:
     def inputs(sizes: dict[str, int], generator: torch.Generator) -> dict[str, torch.Tensor]:
@@ -60,12 +62,14 @@ def test_what_inputs_gives_is_an_input() -> None:
     assert right.ok, right.diagnostics
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_sums_that_are_compared_are_zero_before() -> None:
     right = verify_kernel("S: Global[f32, M, 64]", ADDED, lambda X: {"Y": X, "S": X})
     assert right.ok, right.diagnostics
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_sums_that_are_scratch_are_not() -> None:
     """A counter that no one resets counts on from the launch before."""

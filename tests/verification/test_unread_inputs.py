@@ -59,6 +59,7 @@ def test_what_lies_beyond_a_length_is_found() -> None:
     assert not make_function_launch(checked, SPEC, Draw("one", {"B": 4, "N": 9}, seed=3)).poisoned
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_a_factor_of_0_reads_what_it_is_multiplied_with() -> None:
     """A factor in the function: nothing is NaN then. One in the kernel: the element is named."""

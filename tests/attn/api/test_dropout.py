@@ -260,6 +260,7 @@ def test_checkpointed(reentrant: bool) -> None:
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
 
 
+@pytest.mark.thorough
 def test_compiled() -> None:
     """No graph break and one graph for all seeds; the draws are those of the call outside of it. Mods from outside, made inside, and masks obeyed as they stand."""
     inputs, size = tensors(), 30
@@ -317,6 +318,7 @@ def test_an_attention_of_a_specification() -> None:
         close((o.detach(), *torch.autograd.grad(o, inputs, do)), expected, 1e-3)
 
 
+@pytest.mark.thorough
 def test_packed_sequences() -> None:
     """The mask of one long sequence, the same with and without gradients."""
     g = torch.Generator().manual_seed(0)

@@ -181,6 +181,7 @@ def test_a_mod_that_cannot_be_compared_is_refused() -> None:
         Compiled(attend)(*tensors(), None, make_mask(lambda b, h, q, k: q - k <= int(table[3])))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_what_a_compiled_call_runs_is_verified_though_a_mod_does_not_read_all_that_an_object_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pages:

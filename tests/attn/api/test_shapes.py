@@ -54,6 +54,7 @@ def test_any_head_dims(dims: tuple[int, int], lengths: tuple[int, int]) -> None:
     assert packed_copies().calls == sum(n > 1 and d % 8 != 0 for n, d in zip(rows, (dims[0], *dims), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_rows_of_any_length_are_verified() -> None:
     """A call on a GPU: rows of no multiple of 16 bytes lie further apart than they are long."""

@@ -131,6 +131,7 @@ def test_an_attention_and_a_transfer_trace_once() -> None:
     assert runs == ONCE
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("nothing_is_known")
 def test_verification_traces_once_beside_its_runs_on_tensors() -> None:
     """It asks a mod for its values at many lengths; a kernel of another mask, which is refused early, shows how often it traces."""

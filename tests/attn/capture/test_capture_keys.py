@@ -48,6 +48,7 @@ def test_other_code_has_another_digest(old: str, new: str) -> None:
     assert MOD.replace(old, new) != MOD and digest(MOD) != digest(MOD.replace(old, new))
 
 
+@pytest.mark.thorough
 def test_another_process_has_the_same_digest_from_source_and_from_byte_code(tmp_path: Path) -> None:
     (tmp_path / "mods.py").write_text(MOD)
     script = """

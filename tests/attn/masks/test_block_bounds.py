@@ -107,6 +107,7 @@ def specification(mask: str, w: int) -> Specification:
 sizes = st.tuples(st.integers(1, 40), st.integers(0, 40))
 
 
+@pytest.mark.thorough
 @examples(4)
 @given(
     masks, st.integers(-3, 25), st.lists(st.tuples(sizes, st.sampled_from([1, 4, 8]), st.sampled_from([1, 4, 8])), min_size=1, max_size=4)

@@ -238,6 +238,7 @@ def test_tiles_of_an_unknown_size() -> None:
     assert result.arguments(Lengths(2, 2, 2, 300, 300), consts={"BM": 64})["block_count"].shape == (2, 1, 5, 2)  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_documents_of_random_lengths_pass_verification() -> None:
     def doc(at: Lengths) -> torch.Tensor:

@@ -51,6 +51,7 @@ def test_a_launch_has_room_for_the_elements_that_its_heads_read(shape: list[int]
     assert isinstance(inputs["bias"], torch.Tensor) and inputs["bias"].shape == bias.shape
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_tables_of_fewer_heads_and_batches_than_verification_tries() -> None:
     slopes, ends, sink = torch.tensor([0.1, 0.02]), torch.tensor([[30, 9], [70, 50]]).t(), torch.tensor([0.5, 2.0])
@@ -70,6 +71,7 @@ def test_a_mod_sees_the_shape_that_the_users_tensor_has() -> None:
     assert spec.score_mod is not None and float(spec.score_mod(0.0, 0, torch.tensor(1), 0, 0)) == 5 + 25 + 24 + 3
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_a_kernel_that_reads_from_the_end_is_verified() -> None:
     slopes, consts = torch.tensor([0.1, 0.02, -0.03]), {"BM": 64, "BN": 64}
@@ -79,6 +81,7 @@ def test_a_kernel_that_reads_from_the_end_is_verified() -> None:
     assert report.ok, report.summary()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_verification_tries_lengths_that_a_tensor_was_not_made_for() -> None:
     ids = torch.arange(20) // 7

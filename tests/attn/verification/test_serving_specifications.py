@@ -13,6 +13,7 @@ TEXT = corpus.kernels()["flash_fwd_varlen_sm90"].read_text(encoding="utf-8")
 CONSTS = {"T": cuir.f16, "D": 64, "BM": 64, "BN": 64}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_schedules")
 def test_rows_of_other_sequences_that_count_are_found() -> None:
     right = "cleared(sV[s], left)\n"

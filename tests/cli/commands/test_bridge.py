@@ -15,6 +15,7 @@ from cuir import parse, show
 from tests.cli.programs import KERNEL, SMALL, needs_nvcc, write_changed
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_bridge_fills_the_output_folder(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -71,6 +72,7 @@ def test_bridge_ends_with_a_cubin(cuir: Callable, tmp_path: Path) -> None:
     assert report["resources"]["registers"] > 0 and json.loads((tmp_path / "resources.json").read_text()) == report["resources"]
 
 
+@pytest.mark.thorough
 def test_bridge_of_a_wrong_origin_ends_with_1(cuir: Callable, tmp_path: Path) -> None:
     origin = write_changed(
         tmp_path / "origin.cuir",

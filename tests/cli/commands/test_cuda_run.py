@@ -27,6 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.thorough
 def test_a_program_runs_to_its_end(program: Path) -> None:
     command = [sys.executable, "-m", "cuir", "cuda", "run", str(program), "add", "1000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

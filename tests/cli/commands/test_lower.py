@@ -106,6 +106,7 @@ def with_pass(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, pipeline.Pass],
 
 
 # ---- stages
+@pytest.mark.thorough
 def test_stages_are_written_and_listed(cuir: Callable, tmp_path: Path) -> None:
     output = cuir(*ARGV, "--stages", tmp_path / "ir")
     written = lines(tmp_path / "ir")

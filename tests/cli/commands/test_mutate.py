@@ -12,6 +12,7 @@ from tests.strategies.faulty import faulty_file
 SMALL = ("-c", "BM=64,BN=64", "--jobs", "1", "--seed", "1")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("few_problems")
 def test_the_table_and_json_say_what_was_refused(cuir: Callable, tmp_path: Path) -> None:
     out = tmp_path / "mutants.jsonl"

@@ -12,6 +12,7 @@ import torch
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="what is said where there is no GPU")
 
 
+@pytest.mark.thorough
 def test_dry_run_lists_what_fits_and_why_others_do_not(cuir: Callable) -> None:
     output = cuir(
         "tune", "prefix_lm", "--shape", "1,8,8,512,512,128", "-c", "BM=128,DYNAMIC=false,PINGPONG=false,L2=1", "--dry-run", "--json"

@@ -17,6 +17,7 @@ def test_verify_a_variant(cuir: Callable) -> None:
     assert output.code == 0 and output.json["verification"]["ok"]
 
 
+@pytest.mark.thorough
 def test_verify_a_program_against_a_variant(cuir: Callable, tmp_path: Path) -> None:
     path = write_changed(tmp_path / "k.cuir", "return k <= q + (N - M)", "return k < q + (N - M)")
     output = cuir("verify", path, "--against", "causal", *SMALL, "--json")

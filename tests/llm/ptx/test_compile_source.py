@@ -65,6 +65,7 @@ def test_an_instantiation_is_read_through_its_headers(source: Path) -> None:
     assert "copy_async(box, shared)" in output[at - 1] and "through copy16" in output[at - 1]
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_kernels_are_chosen_by_name_and_listed(source: Path) -> None:
     two_kernels = TWO + TWO.replace("<2>", "<3>")
@@ -92,6 +93,7 @@ def test_a_changed_header_is_compiled_anew(source: Path) -> None:
     assert of_source(read_compiled(source, build(source))).groups["cp.async"].most[0] == 3
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_who_read_is_said_and_the_text_serves_where_nvcc_does_not(source: Path) -> None:
     plain = SOURCE.replace("template <int STAGES> ", "").replace('#include "low.h"', '#include "low.h"\nconstexpr int STAGES = 2;')
@@ -118,6 +120,7 @@ def test_the_text_follows_what_is_included_in_quotes(source: Path) -> None:
     assert "cp.async" not in " ".join(with_headers(source, ())[0].split("\n"))  # a header that is not found stays out
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_every_source_of_the_corpus_is_read_alike_by_both() -> None:
     """Roles, barriers and groups; the text knows names, the compiler bytes."""

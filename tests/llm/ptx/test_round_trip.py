@@ -148,6 +148,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough
 @needs_nvcc
 def test_a_program_that_says_otherwise_differs(tmp_path: Path) -> None:
     """Not by agreeing with everything: each change of the program, but not of its PTX, is found."""

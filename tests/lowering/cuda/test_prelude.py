@@ -103,6 +103,7 @@ def test_files_include_what_they_need(path: Path) -> None:
     assert {n for part in parts.values() for n in part.needs} <= local
 
 
+@pytest.mark.sweep
 @pytest.mark.nvcc
 @pytest.mark.nvcc
 @pytest.mark.parametrize(

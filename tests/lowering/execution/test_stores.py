@@ -45,6 +45,7 @@ def compile_stores(kind: str, dtype: str, shape: tuple[int, int]) -> Callable[..
     return on_cpu(cuda, Path(mkdtemp()))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(GXX is None, reason="no g++ on the PATH")
 @given(
     st.sampled_from(sorted(STORES)),

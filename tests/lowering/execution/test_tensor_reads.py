@@ -172,6 +172,7 @@ def test_watched_waits_of_both_kinds() -> None:
     assert result.count("give_up(bar, parity, line, begin)") == 2 and len(result.splitlines()) == len(cuda.source.splitlines())
 
 
+@pytest.mark.thorough
 @pytest.mark.nvcc
 def test_the_qualifiers_are_in_the_ptx(tmp_path: Path) -> None:
     """And loads of the tensor are coherent, while those of the input are not. With the watchdog's waits, which must compile as well."""

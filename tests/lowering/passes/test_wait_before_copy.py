@@ -193,6 +193,7 @@ tile.kernel "k" arch="sm_90a" cluster=1 cluster_x=1 threads=128 {
 
 
 # ---- meaning
+@pytest.mark.thorough
 @needs_gxx
 @examples(0.25)
 @given(bodies)

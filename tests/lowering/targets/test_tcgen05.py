@@ -41,6 +41,7 @@ int main() {
 INCLUDE = Path(__file__).parents[3] / "cuir/lowering/targets/sm100/include/tensor_memory.cuh"
 
 
+@pytest.mark.thorough
 @pytest.mark.nvcc
 def test_descriptors_are_those_of_cutlass(tmp_path: Path) -> None:
     (tmp_path / "d.cpp").write_text(DESCRIPTORS, encoding="utf-8")

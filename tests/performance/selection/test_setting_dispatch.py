@@ -173,6 +173,7 @@ def test_numbers_that_change_no_blocks_change_no_class() -> None:
     assert narrow != wide
 
 
+@pytest.mark.thorough
 def test_few_settings_for_the_lengths_of_a_program() -> None:
     """Each is a kernel that is verified and compiled."""
     for variant, numbers in (("causal", {}), ("full", {}), ("sliding_window", {"window": 1024}), ("document", {})):

@@ -271,6 +271,7 @@ def find_fix(name: str) -> set[int]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", FAULTS, ids=[f.thread for f in FAULTS])
 def test_a_public_fault_is_found_where_its_fix_is_under_every_schedule(fault: Fault) -> None:
     fix = find_fix(fault.name)
@@ -282,6 +283,7 @@ def test_a_public_fault_is_found_where_its_fix_is_under_every_schedule(fault: Fa
         assert told & fix, (schedule, told, fix)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", FAULTS, ids=[f.thread for f in FAULTS])
 def test_nothing_is_found_behind_the_fix(fault: Fault) -> None:
     for schedule in SCHEDULES:
@@ -291,6 +293,7 @@ def test_nothing_is_found_behind_the_fix(fault: Fault) -> None:
 RESULTS = [f for f in FAULTS if f.expected is not None]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fault", RESULTS, ids=[f.thread for f in RESULTS])
 def test_the_fixed_kernel_computes_what_it_should(fault: Fault) -> None:
     call = fault.launch()

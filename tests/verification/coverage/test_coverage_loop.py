@@ -58,6 +58,7 @@ def test_a_side_that_nothing_takes_is_said() -> None:
 RESCALED = "                    acc = acc * alpha\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("no_schedules")
 def test_a_rescale_that_one_block_leaves_out_is_found() -> None:
     """Break one block of forty: each of them raises the maximum of some head."""

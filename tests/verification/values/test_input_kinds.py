@@ -57,6 +57,7 @@ def test_a_scale_behind_a_length(inputs: Callable[..., Any], refused: bool) -> N
     assert verdict(BEHIND, spec) == (["V302"] if refused else [])
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_leaves_it_out_passes() -> None:
     """The choice is over the product."""
     assert verdict(WHOLE, FunctionSpecification("sums", reference, inputs=draw)) == []
