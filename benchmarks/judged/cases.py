@@ -83,6 +83,7 @@ CACHED_BY_ADDRESS = """\
         if key not in self.kept:
             self.kept[key] = extension.add(a.contiguous(), b.contiguous())
         return self.kept[key].clone()"""
+CACHED_BY_FIRST_NUMBER = CACHED_BY_ADDRESS.replace("a.shape)", "a.shape, float(a[0, 0]), float(b[0, 0]))")
 LATE_DRIFT = """\
         self.calls = getattr(self, "calls", 0) + 1
         if self.calls <= 10:
@@ -176,6 +177,8 @@ CASES = (
     # ---- state
     Case("computes once", "add", "add_model.py", ((CALL, CACHED),)),
     Case("caches by address", "add", "add_model.py", ((CALL, CACHED_BY_ADDRESS),)),
+    Case("caches by its first numbers", "add", "add_model.py", ((CALL, CACHED_BY_FIRST_NUMBER),)),
+    Case("returns a tensor of the host", "add", "add_model.py", ((CALL, CALL + ".cpu()"),)),
     Case("right ten times", "add", "add_model.py", ((CALL, LATE_DRIFT),)),
     Case(
         "returns one buffer",

@@ -26,7 +26,7 @@ class DeviceArena:
     """The device's memory, and which of its bytes something has written.
 
     Attributes:
-        recorded: Operations of PyTorch on tensors of the device, in their order.
+        recorded: Operations of PyTorch on tensors, in their order.
     """
 
     def __init__(self, shadow_file: int, capacity: int):
@@ -101,6 +101,8 @@ class DispatchMode(TorchDispatchMode):
         on_device = any(arena.holds(t) for t in tensors)
         result = func(*args, **kwargs)
         name = str(func.overloadpacket).removeprefix("aten.")
+        if not on_device and any(t.numel() > 1 for t in tensors):
+            arena.recorded.append(f"{name} on the CPU")
         if on_device:
             arena.recorded.append(name)
             for argument, value in zip(func._schema.arguments, args):

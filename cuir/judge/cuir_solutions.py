@@ -28,7 +28,10 @@ class CuirSolution:
 
     def __init__(self, origin: object, arena: DeviceArena, get_stream: Callable[[], int]):
         self.program, self.arena, self.get_stream = program_of(origin, "judge"), arena, get_stream
-        (self.kernel,) = self.program.kernels().values()
+        kernels = list(self.program.kernels().values())
+        if len(kernels) != 1:
+            raise ValueError(f"a program of one kernel is judged, found {', '.join(k.name for k in kernels)}")
+        self.kernel = kernels[0]
         self.compiled: dict[tuple[tuple[str, Const], ...], tuple[PtxKernel, EnteredKernel]] = {}
 
     def run(self, *inputs: object) -> tuple[torch.Tensor, ...]:

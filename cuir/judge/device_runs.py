@@ -1,21 +1,49 @@
-"""Runs of a solution on a GPU, where there is one: `python -m cuir.judge.device_runs REQUEST ANSWER`, in a process of its own."""
+"""Runs of a solution on a GPU, where there is one, in a process of its own.
+
+`python -m cuir.judge.device_runs SOLUTION REQUEST ANSWER`: the answer grows by each problem, so that a crash keeps the others.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from ..spec.loading import import_file
-from .extension_builds import MODULE, list_functions
+from .extension_builds import join_sources, list_functions
+from .solution_entries import find_entry
 
-POISON = 1 << 26  # bytes of NaN that the allocator gives out next
-ENTRIES = ("ModelNew", "Model", "solution", "forward")
+# bytes of NaN that the allocator gives out next: from its large blocks, and in halves from what small ones leave
+POISONED = (1 << 26, *(1 << n for n in range(20, 8, -1) for _ in range(2)))
 REPEATS = 2
+
+
+class DeviceRequest(NamedTuple):
+    """A problem: arguments of the module, its parameters, and inputs of several calls."""
+
+    init: Sequence[object]
+    state: dict[str, torch.Tensor]
+    inputs: Sequence[Sequence[object]]
+
+
+class DeviceRun(NamedTuple):
+    """What a solution did with a problem.
+
+    Attributes:
+        calls: For each inputs, the outputs of each repeat.
+        error: What it raised, "" if it returned.
+        is_lost: Whether the process, or its GPU, is of no more use.
+    """
+
+    calls: list[list[list[torch.Tensor]]]
+    error: str = ""
+    is_lost: bool = False
 
 
 def has_device() -> bool:
@@ -23,68 +51,105 @@ def has_device() -> bool:
     return torch.cuda.is_available()
 
 
-def run_on_device(
-    solution: Path, init: Sequence[object], state: dict[str, torch.Tensor], inputs: Sequence[Sequence[object]], seconds: float
-) -> list[list[list[torch.Tensor]]]:
-    """Return the outputs for each inputs, twice. Raises RuntimeError with what the process said."""
+def run_on_device(solution: Path, requests: Sequence[DeviceRequest], seconds: float) -> list[DeviceRun]:
+    """Return what a solution did with each problem, up to the first that it is lost in. Raises RuntimeError if it does not load."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request"), Path(folder, "answer")
-        torch.save({"init": list(init), "state": state, "inputs": [list(x) for x in inputs]}, request)
+        torch.save([(list(r.init), r.state, [list(x) for x in r.inputs]) for r in requests], request)
         command = [sys.executable, "-m", "cuir.judge.device_runs", str(solution.resolve()), str(request), str(answer)]
+        # a folder of its own for extensions: a lock of a process that was killed would hold up the next
+        environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(Path(folder, "extensions"))}
         try:
-            process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+            process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
+            words = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"it has not returned after {seconds:.0f} s") from None
-        if process.returncode or not answer.is_file():
-            raise RuntimeError((process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1])
-        result = torch.load(answer, weights_only=True)
-        assert isinstance(result, list)
-        return result
+            words = f"it has not returned after {seconds:.0f} s"
+        if not answer.is_file():
+            raise RuntimeError(words)
+        runs = [DeviceRun(*row) for row in torch.load(answer, weights_only=True)]
+        if len(runs) < len(requests) and not any(r.is_lost for r in runs):
+            runs.append(DeviceRun([], words, True))
+        return runs
 
 
-def load_entry(path: Path, init: Sequence[object], state: dict[str, torch.Tensor]) -> Callable[..., object]:
+def load_entry(path: Path) -> Callable[..., object]:
     """Load a solution with PyTorch's own extensions. Raises LookupError."""
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", f"{major}.{minor}{'a' if major >= 9 else ''}")
     if path.suffix == ".cu":
         from torch.utils.cpp_extension import load_inline
 
         text = path.read_text(encoding="utf-8")
-        functions = None if MODULE.search(text) else list_functions(text)
-        module = load_inline(name=path.stem, cpp_sources="", cuda_sources=text, functions=functions)
+        name = "".join(c if c.isalnum() else "_" for c in path.stem)
+        module = load_inline(name=name, cpp_sources="", cuda_sources=join_sources([text], list_functions(text)))
     else:
         module = import_file(path, "the solution")
-    name = next((n for n in ENTRIES if hasattr(module, n)), None)
-    if name is None:
-        raise LookupError(f"it has none of {', '.join(ENTRIES)}")
-    entry: Callable[..., object] = getattr(module, name)
-    if isinstance(entry, type):
-        torch.manual_seed(0)
-        made = entry(*[x.cuda() if isinstance(x, torch.Tensor) else x for x in init])
-        own = made.state_dict()
-        if own.keys() == state.keys() and all(own[n].shape == x.shape for n, x in state.items()):
-            made.load_state_dict(state)
-        entry = made.cuda()
+    entry: Callable[..., object] = getattr(module, find_entry(module, path.suffix == ".cu"))
     return entry
+
+
+def make_function(entry: Callable[..., object], request: DeviceRequest, device: str) -> Callable[..., object]:
+    """Return what is called: a function as it is, a module with the reference's parameters if it has them."""
+    if not isinstance(entry, type):
+        return entry
+    torch.manual_seed(0)
+    made = entry(*[x.to(device) if isinstance(x, torch.Tensor) else x for x in request.init])
+    assert isinstance(made, torch.nn.Module)
+    own = made.state_dict()
+    if own.keys() == request.state.keys() and all(own[n].shape == x.shape for n, x in request.state.items()):
+        made.load_state_dict(request.state)
+    return made.to(device)
+
+
+def run_request(entry: Callable[..., object], request: DeviceRequest, device: str) -> DeviceRun:
+    """Run one problem; an error of the solution is in the answer."""
+    calls: list[list[list[torch.Tensor]]] = []
+    try:
+        function = make_function(entry, request, device)
+        for inputs in request.inputs:
+            calls.append([])
+            for _ in range(REPEATS):
+                values = [x.to(device, copy=True) if isinstance(x, torch.Tensor) else x for x in inputs]
+                poison_memory(device)
+                with torch.no_grad():
+                    returned = function(*values)
+                outputs = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+                calls[-1].append([x.detach().cpu().contiguous() for x in outputs if isinstance(x, torch.Tensor)])
+    except Exception as error:  # a solution may raise anything
+        return DeviceRun([], f"{type(error).__name__}: {error}".partition("\n")[0], not is_alive())
+    return DeviceRun(calls) if is_alive() else DeviceRun([], "the GPU reports an error behind the call", True)
+
+
+def poison_memory(device: str) -> None:
+    """Fill memory with NaN, and free it."""
+    held = [torch.full((size,), 0xFF, dtype=torch.uint8, device=device) for size in POISONED]
+    del held
+
+
+def is_alive() -> bool:
+    """Return whether the GPU takes further work: it does not behind a bad address."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def main() -> None:
     """Run a request, and write its answer."""
     path, request, answer = (Path(a) for a in sys.argv[1:4])
-    given = torch.load(request, weights_only=True)
-    entry = load_entry(path, given["init"], given["state"])
-    answers = []
-    for inputs in given["inputs"]:
-        repeats = []
-        for _ in range(REPEATS):
-            values = [x.cuda() if isinstance(x, torch.Tensor) else x for x in inputs]
-            poison = torch.full((POISON,), 0xFF, dtype=torch.uint8, device="cuda")
-            del poison
-            with torch.no_grad():
-                returned = entry(*values)
-            torch.cuda.synchronize()
-            outputs = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-            repeats.append([x.detach().cpu().contiguous() for x in outputs if isinstance(x, torch.Tensor)])
-        answers.append(repeats)
-    torch.save(answers, answer)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    entry = load_entry(path)
+    runs: list[DeviceRun] = []
+    poison_memory(device)  # before inputs take their part
+    for row in torch.load(request, weights_only=True):
+        runs.append(run_request(entry, DeviceRequest(*row), device))
+        torch.save([tuple(r) for r in runs], answer.with_suffix(".part"))
+        answer.with_suffix(".part").replace(answer)
+        if runs[-1].is_lost:
+            return
 
 
 if __name__ == "__main__":

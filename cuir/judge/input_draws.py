@@ -45,14 +45,16 @@ def draw_inputs(problem: SizedProblem, kinds: Sequence[str], seeds: Sequence[int
         values = problem.draw(seed)
         yield DrawnInputs("given", seed, values, problem.evaluate(values))
     free = find_free(problem)
-    base = problem.draw(seeds[0])
+    base, further = problem.draw(seeds[0]), problem.draw(seeds[0] + 1)
     usual = count_numbers(problem.evaluate(base))
     for turn, kind in enumerate(kinds):
         if not free:
             return
         generator = torch.Generator().manual_seed(turn)
         chosen = free[turn % len(free)]
-        values = [redraw(x, kind, generator, i == chosen) if i in free else x for i, x in enumerate(base)]
+        values = list(base)
+        for i in free:
+            values[i] = keep_structure(redraw(base[i], kind, generator, i == chosen), base[i], further[i])
         try:
             expected = problem.evaluate(values)
         except CuirError:
@@ -72,7 +74,28 @@ def find_free(problem: SizedProblem) -> list[int]:
     ]
 
 
-def redraw(given: object, kind: str, generator: torch.Generator, chosen: bool) -> object:
+def mix_draws(problem: SizedProblem, first: Sequence[object], second: Sequence[object]) -> list[object]:
+    """Return inputs that begin as the first and go on as the second, where they may have any values."""
+    values = list(first)
+    for i in find_free(problem):
+        a, b = first[i], second[i]
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and a.dim():
+            half = a.shape[0] // 2
+            values[i] = keep_structure(torch.cat([a[:half], b[half:]]), a, b)
+    return values
+
+
+def keep_structure(x: torch.Tensor, first: object, second: object) -> torch.Tensor:
+    """Return a tensor that is zero, and symmetric, where two draws of the file both are: a solution may rely on it."""
+    assert isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    if x.shape != first.shape or first.shape != second.shape:
+        return x
+    if x.dim() > 1 and x.shape[-1] == x.shape[-2] and torch.equal(first, first.mT) and torch.equal(second, second.mT):
+        x = torch.where(torch.ones(x.shape[-2:], dtype=torch.bool).tril(), x, x.mT)
+    return torch.where((first == 0) & (second == 0), torch.zeros((), dtype=x.dtype), x)
+
+
+def redraw(given: object, kind: str, generator: torch.Generator, chosen: bool) -> torch.Tensor:
     """Return a tensor of a kind, with a sign as the given one has and rows that sum to 1 if its rows do."""
     assert isinstance(given, torch.Tensor)
     drawn_kind = "normal" if kind == "infinite" else kind

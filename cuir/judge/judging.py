@@ -15,8 +15,8 @@ from ..text.phrases import ProgressMessage
 from ..verification.cuda_numbers import ComparedOutput
 from ..verification.cuda_runs import RunLedger, list_schedules
 from .arena_tensors import BASE
-from .device_runs import has_device, run_on_device
-from .input_draws import KINDS, DrawnInputs, draw_inputs
+from .device_runs import DeviceRequest, has_device, run_on_device
+from .input_draws import KINDS, DrawnInputs, draw_inputs, mix_draws
 from .output_comparison import compare_outputs, fill_unwritten
 from .references import Reference, SizedProblem
 from .solution_process import LOADING, CallRecord, NotJudged, SolutionLost, SolutionProcess
@@ -193,7 +193,7 @@ class SolutionJudge:
                 with self._use_process():
                     self._judge_large(large)
             if has_device():
-                self._judge_on_device(problems)
+                self._judge_on_device(problems, large)
         except NotJudged as stop:
             self.judgement.reason = str(stop)
         except _Enough:
@@ -283,7 +283,7 @@ class SolutionJudge:
             return None
         self.judgement.tried[str(problem)] = self.judgement.tried.get(str(problem), 0) + 1
         self.has_kernel |= record.launches > 0
-        self.computed |= dict.fromkeys(n for n in record.recorded if n not in MOVING)
+        self.computed |= dict.fromkeys(n for n in record.recorded if n.partition(" ")[0] not in MOVING)
         if record.changed:
             self._enter("patched", f"it replaces {', '.join(record.changed)}")
         if record.threads > 0:
@@ -352,7 +352,7 @@ class SolutionJudge:
             self.judgement.notes.append("the last bits depend on the order of warps")
 
     def _ask_about_calls(self, problem: SizedProblem) -> None:
-        """Call again with other numbers in the same memory, and in other memory: results must follow the inputs."""
+        """Call again with other numbers in the same memory, and in other memory: results must follow all inputs."""
         first, second, third = (
             DrawnInputs("given", seed, values, problem.evaluate(values)) for seed in (11, 12, 13) for values in [problem.draw(seed)]
         )
@@ -364,6 +364,8 @@ class SolutionJudge:
             self._enter("overwritten", "a second call changes what the first returned", str(problem))
         self._call(problem, third, kind="stale")
         self._call(problem, first, same_memory=True, kind="stale")
+        mixed = mix_draws(problem, first.values, second.values)
+        self._call(problem, DrawnInputs("mixed", 11, mixed, problem.evaluate(mixed)), same_memory=True, kind="stale")
 
     def _ask_about_streams(self, problem: SizedProblem, drawn: DrawnInputs) -> None:
         """Call on a stream that is not the default one."""
@@ -391,25 +393,38 @@ class SolutionJudge:
         return [(x.shape, x.dtype) for x in expected] == [(x.shape, x.dtype) for x in record.outputs]
 
     # ---- a GPU
-    def _judge_on_device(self, problems: Sequence[SizedProblem]) -> None:
-        """Run each problem on the GPU too, with inputs of the reference's file."""
+    def _judge_on_device(self, problems: Sequence[SizedProblem], large: SizedProblem | None) -> None:
+        """Run each problem on the GPU too, the large one whole, with inputs of the reference's file."""
         if self.launch is not None or self.solution.suffix == ".cuir":
             self.judgement.not_judged.append("the GPU: it has no PyTorch function to call there")
             return
-        for problem in problems:
-            drawn = list(draw_inputs(problem, (), SEEDS))
-            where = f"{problem}, on the GPU"
-            try:
-                answers = run_on_device(self.solution, problem.init, problem.state, [d.values for d in drawn], LOADING * self.seconds)
-            except RuntimeError as error:
-                self._enter("raises", str(error), where)
-                return
-            self.ran_on_device = True
-            for d, repeats in zip(drawn, answers):
-                for outputs in repeats:
-                    record = CallRecord(outputs=outputs, kinds=["tensor"] * len(outputs))
-                    if self._has_shape(d.expected, record, where):
-                        self._judge_numbers(problem, d, record, where, "numbers")
+        asked = [(p, list(draw_inputs(p, (), SEEDS))) for p in problems]
+        asked += [(large, list(draw_inputs(large, (), SEEDS[:1])))] if large is not None else []
+        requests = [DeviceRequest(p.init, p.state, [d.values for d in drawn]) for p, drawn in asked]
+        try:
+            runs = run_on_device(self.solution, requests, LOADING * self.seconds)
+        except RuntimeError as error:
+            self.judgement.not_judged.append(f"the GPU, where it does not load: {error}")
+            return
+        self.ran_on_device = True
+        for (problem, drawn), run in zip(asked, runs):
+            if run.is_lost:
+                self._enter("lost", run.error, f"{problem}, on the GPU")
+            elif run.error:
+                self._refuse(problem, drawn[0], f"on the GPU: {run.error}")
+            for d, repeats in zip(drawn, run.calls):
+                self._judge_repeats(problem, d, repeats)
+
+    def _judge_repeats(self, problem: SizedProblem, drawn: DrawnInputs, repeats: Sequence[list[torch.Tensor]]) -> None:
+        """Judge what the same inputs gave on the GPU, time after time."""
+        where = f"{problem}, {drawn}, on the GPU"
+        for outputs in repeats:
+            record = CallRecord(outputs=outputs, kinds=["tensor"] * len(outputs))
+            if self._has_shape(drawn.expected, record, where):
+                self._judge_numbers(problem, drawn, record, where, "numbers")
+        note = "the last bits differ from run to run on the GPU"
+        if note not in self.judgement.notes and not all(is_same(a, b) for x in repeats for a, b in zip(repeats[0], x)):
+            self.judgement.notes.append(note)
 
     # ---- large inputs
     def _judge_large(self, problem: SizedProblem) -> None:

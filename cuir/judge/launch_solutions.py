@@ -14,6 +14,7 @@ from ..ptx.launch.compile_ptx import Build, choose_kernel, compile_to_ptx
 from ..ptx.launch.device_memory import pack_argument
 from ..ptx.launch.fat_binaries import HEAD, MAGIC, PART, PTX_KIND
 from ..ptx.launch.kernel_launch import KernelCall
+from ..ptx.launch.tensor_maps import TensorMap
 from ..ptx.module import Function, read_module
 from ..spec.loading import import_file
 from .arena_tensors import DeviceArena
@@ -41,7 +42,8 @@ class EnteredKernel:
         """Launch the kernel. Raises RuntimeError as CUDA's status, CuirError U401."""
         kept = []
         for v, a in zip(self.function.parameters, arguments, strict=True):
-            address = a.data_ptr() if isinstance(a, torch.Tensor) else 0
+            held = a.tensor if isinstance(a, TensorMap) else a
+            address = held.data_ptr() if isinstance(held, torch.Tensor) else 0
             packed = pack_argument(v, a, address)  # type: ignore[arg-type]
             kept.append(ctypes.create_string_buffer(packed, max(1, len(packed))))
         pointers = (ctypes.c_void_p * max(1, len(kept)))(*(ctypes.addressof(b) for b in kept))

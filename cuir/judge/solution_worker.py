@@ -26,13 +26,13 @@ import torch.utils.cpp_extension
 
 from ..spec.loading import import_file
 from ..text.diagnostics import CuirError
-from .arena_tensors import DeviceArena, use_device
+from .arena_tensors import BASE, DeviceArena, use_device
 from .extension_builds import build_extension, join_sources, list_functions
 from .extension_calls import ExtensionHost
 from .launch_solutions import LaunchSolution
+from .solution_entries import ENTRIES, find_entry
 from .triton_launches import serve_triton
 
-ENTRIES = ("ModelNew", "Model", "solution", "forward", "custom_kernel", "solve")
 WATCHED = (
     torch,
     torch.nn.functional,
@@ -196,12 +196,7 @@ class SolutionWorker:
             if program is not None and not any(n in vars(module) for n in ENTRIES):
                 self.run = self.load_program(program)
                 return {"took": False}
-            public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-            offered = [n for n in public if not isinstance(vars(module)[n], type) or n in ENTRIES]
-            name = next((n for n in ENTRIES if n in public), offered[-1] if path.suffix == ".cu" and offered else None)
-            if name is None:
-                raise LookupError(f"it has none of {', '.join(ENTRIES)}")
-            entry = getattr(module, name)
+            entry = getattr(module, find_entry(module, path.suffix == ".cu"))
             if isinstance(entry, type):
                 torch.manual_seed(request["seed"])
                 made = entry(*[self.arena.move(x) if isinstance(x, torch.Tensor) else x for x in given["init"]])
@@ -247,7 +242,7 @@ class SolutionWorker:
             recorded = list(self.arena.recorded)
             self.cuda.current = 0
             outputs = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-        answer: dict[str, object] = {"streams": is_open, "recorded": recorded, "kinds": [describe_kind(x) for x in outputs]}
+        answer: dict[str, object] = {"streams": is_open, "recorded": recorded, "kinds": [self.describe_kind(x) for x in outputs]}
         answer["threads"] = threading.active_count() - threads
         answer["changed"] = self.list_changed()
         tensors = [x for x in outputs if isinstance(x, torch.Tensor)]
@@ -272,14 +267,21 @@ class SolutionWorker:
         """Return which elements of a tensor nothing has written."""
         if not self.arena.holds(x) or not x.numel():
             return torch.zeros(x.shape, dtype=torch.bool)
-        first = (x.data_ptr() - 0x7F0000000000) // x.element_size() * x.element_size()
+        first = (x.data_ptr() - BASE) // x.element_size() * x.element_size()
         offsets = torch.as_strided(torch.arange(x.untyped_storage().nbytes() // x.element_size()), x.shape, x.stride())
         return self.arena.defined[first + (offsets - offsets.reshape(-1)[0]) * x.element_size()] == 0
+
+    def describe_kind(self, value: object) -> str:
+        """Return what a solution returned: "tensor" for a plain tensor on the device."""
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return type(value).__name__
+        assert isinstance(value, torch.Tensor)
+        return "tensor" if self.arena.holds(value) or not value.numel() else "a tensor in the host's memory"
 
     def list_changed(self) -> list[str]:
         """Return what the solution has put into modules of others."""
         now = {(owner.__name__, name): value for owner in WATCHED for name, value in vars(owner).items()}
-        return sorted({f"{owner}.{name}" for (owner, name), value in self.watched.items() if now.get((owner, name)) is not value})
+        return sorted({f"{owner}.{name}" for (owner, name), value in self.watched.items() if not is_kept(value, now.get((owner, name)))})
 
     def serve(self) -> None:
         """Answer the judge until it leaves."""
@@ -298,9 +300,11 @@ class SolutionWorker:
             gc.collect()
 
 
-def describe_kind(value: object) -> str:
-    """Return what a solution returned, in a word: "tensor" for a plain tensor."""
-    return "tensor" if type(value) in (torch.Tensor, torch.nn.Parameter) else type(value).__name__
+def is_kept(before: object, now: object) -> bool:
+    """Return whether a function is the same, or within what PyTorch's compiler puts around it when it is imported."""
+    code = getattr(now, "__code__", None)
+    wraps = getattr(now, "__wrapped__", None) is before
+    return now is before or (wraps and code is not None and Path(code.co_filename).is_relative_to(Path(torch.__file__).parent))
 
 
 def main() -> None:

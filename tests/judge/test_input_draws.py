@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from cuir.judge.input_draws import KINDS, draw_inputs
+from cuir.judge.input_draws import KINDS, draw_inputs, mix_draws
 from cuir.judge.references import SizedProblem
 
 
@@ -34,3 +34,23 @@ def test_signs_labels_and_sums_stay() -> None:
 def test_kinds_that_the_reference_does_not_take_are_left_out() -> None:
     drawn = draw_inputs(make(lambda x: 1 / x.sum(-1), lambda: [torch.randn(8, 16)]), KINDS, (1,))
     assert "zero" not in {d.kind for d in drawn}
+
+
+def test_zeros_and_symmetry_of_the_files_own_inputs_stay() -> None:
+    def draw() -> list[torch.Tensor]:
+        x = torch.randn(12, 12)
+        return [torch.randn(12, 12).triu(), x + x.mT]
+
+    problem = make(lambda x, y: x @ y, draw)
+    for drawn in draw_inputs(problem, KINDS, (1,)):
+        upper, symmetric = (v for v in drawn.values if isinstance(v, torch.Tensor))
+        assert torch.equal(upper, upper.triu()) and torch.equal(symmetric, symmetric.mT), drawn
+    mixed = mix_draws(problem, problem.draw(1), problem.draw(2))[1]
+    assert isinstance(mixed, torch.Tensor) and torch.equal(mixed, mixed.mT)
+
+
+def test_mixed_inputs_begin_as_one_draw_and_end_as_another() -> None:
+    problem = make(lambda x: x * 2, lambda: [torch.randn(9, 4)])
+    (first,), (second,), (mixed,) = problem.draw(1), problem.draw(2), mix_draws(problem, problem.draw(1), problem.draw(2))
+    assert isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and isinstance(mixed, torch.Tensor)
+    assert torch.equal(mixed[:4], first[:4]) and torch.equal(mixed[4:], second[4:])

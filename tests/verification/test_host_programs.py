@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,19 @@ def test_a_program_without_ptx_and_a_lacking_call_are_told(host: HostProgram) ->
         host.find_function(b"2 store\0")
     with pytest.raises(CuirError, match="calls `cudaFoo`"):
         host.refuse(b"cudaFoo\0")
+
+
+@pytest.mark.nvcc
+def test_kernels_that_a_library_enters_and_nothing_uses_are_not_sent() -> None:
+    """PyTorch's library for GPUs enters thousands when it is loaded."""
+    code = (
+        "import ctypes; r = ctypes.CDLL(None); r.__cudaRegisterFatBinary.restype = ctypes.c_void_p\n"
+        "w = (ctypes.c_uint64 * 3)(); h = ctypes.c_void_p(r.__cudaRegisterFatBinary(w))\n"
+        "for i in range(6000): r.__cudaRegisterFunction(h, ctypes.c_void_p(16 * i), b'k', b'k', -1, *[None] * 5)\n"
+        "for i in range(2000): r.__cudaRegisterVar(h, ctypes.c_void_p(16 * i), None, b'v', 0, ctypes.c_size_t(4), 0, 0)\n"
+    )
+    program = HostProgram(Path("a.out"), "together", RunLedger("again {}"), 2 * START)
+    process, ours = program.start([sys.executable, "-c", code])
+    with ours:
+        assert process.wait(60) == 0
+    assert not program.binaries

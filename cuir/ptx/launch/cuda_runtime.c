@@ -18,8 +18,9 @@ enum { ALIGNMENT = 256, MOST = 1 << 16 };
 #define BASE ((char *)0x7F0000000000)
 
 typedef struct { size_t start, size; } Allocation;
-typedef struct { const void *host; uint32_t module, parameters, bytes; uint32_t offsets[512], sizes[512]; char *name; } Function;
-typedef struct { const void *host; uint32_t module; size_t size; uint64_t address; char *name; } Variable;
+typedef struct { const uint32_t *data; uint32_t number; } Module; /* 0: nothing of it was used */
+typedef struct { const void *host; Module *module; uint32_t parameters, bytes, *rows; char *name; } Function; /* rows: offsets and sizes */
+typedef struct { const void *host; Module *module; size_t size; uint64_t address; char *name; } Variable;
 typedef struct { dim3 grid, block; size_t shared; cudaStream_t stream; } Configuration;
 
 static int channel = -1;
@@ -27,8 +28,8 @@ static char *arena, *defined;
 static size_t capacity;
 static Allocation *allocations;
 static size_t count_of_allocations;
-static Function *functions[4096];
-static Variable variables[1024];
+static Function **functions; /* callers keep their addresses */
+static Variable *variables;
 static uint32_t count_of_functions, count_of_variables, count_of_modules;
 static Configuration pushed;
 static cudaError_t last = cudaSuccess;
@@ -200,23 +201,40 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all) { return *left = *all = ca
 /* ---- kernels and variables */
 void **__cudaRegisterFatBinary(void *wrapper) {
     struct { int magic, version; const uint32_t *data; void *more; } *w = wrapper;
-    uint64_t size = ((const uint16_t *)w->data)[3] + *(const uint64_t *)(w->data + 2);
-    ask(REGISTER, w->data, size, NULL, 0);
-    return (void **)(uintptr_t)++count_of_modules;
+    Module *m = calloc(1, sizeof *m);
+    if (m == NULL) fail("no memory for a module");
+    m->data = w->data;
+    return (void **)m;
+}
+/* Return a module's number. A library such as PyTorch's enters thousands of kernels: what none uses is not sent. */
+static uint32_t enter(Module *m) {
+    if (m->number == 0) {
+        ask(REGISTER, m->data, ((const uint16_t *)m->data)[3] + *(const uint64_t *)(m->data + 2), NULL, 0);
+        m->number = ++count_of_modules;
+    }
+    return m->number;
+}
+/* Return an array with room for one more element; a power of two of them fills it. */
+static void *grow(void *array, uint32_t count, size_t size) {
+    if (count & (count - 1)) return array;
+    array = realloc(array, (count ? 2 * (size_t)count : 1) * size);
+    if (array == NULL) fail("no memory for a table");
+    return array;
 }
 void __cudaRegisterFatBinaryEnd(void **handle) {}
 void __cudaUnregisterFatBinary(void **handle) {}
 char __cudaInitModule(void **handle) { return 1; }
 
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name, int limit, uint3 *t, uint3 *b, dim3 *bd, dim3 *gd, int *w) {
+    functions = grow(functions, count_of_functions, sizeof *functions);
     Function *f = calloc(1, sizeof *f);
-    if (f == NULL || count_of_functions == 4096) fail("too many kernels");
-    f->host = host, f->module = (uint32_t)(uintptr_t)handle, f->name = strdup(name), f->parameters = ~0u;
+    if (f == NULL) fail("no memory for a kernel");
+    *f = (Function){host, (Module *)handle, ~0u, 0, NULL, strdup(name)};
     functions[count_of_functions++] = f;
 }
 void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int ext, size_t size, int constant, int global) {
-    if (count_of_variables == 1024) fail("too many variables");
-    variables[count_of_variables++] = (Variable){host, (uint32_t)(uintptr_t)handle, size, 0, strdup(name)};
+    variables = grow(variables, count_of_variables, sizeof *variables);
+    variables[count_of_variables++] = (Variable){host, (Module *)handle, size, 0, strdup(name)};
 }
 
 static Function *find(const void *host) {
@@ -225,12 +243,14 @@ static Function *find(const void *host) {
         if (f->host != host && f != host) continue;
         if (f->parameters == ~0u) { /* ask for offsets and sizes of its parameters */
             char text[8192];
-            uint32_t answer[1024], n = snprintf(text, sizeof text, "%u %s", f->module, f->name) + 1;
+            uint32_t answer[1024], n = snprintf(text, sizeof text, "%u %s", enter(f->module), f->name) + 1;
             int32_t status = ask(FUNCTION, text, n, answer, sizeof answer);
             if (status < 0) return NULL;
             f->parameters = status;
-            for (int32_t j = 0; j < status; j++) f->offsets[j] = answer[2 * j], f->sizes[j] = answer[2 * j + 1];
-            f->bytes = status ? f->offsets[status - 1] + f->sizes[status - 1] : 0;
+            f->rows = malloc(8 * (size_t)status + 8);
+            if (f->rows == NULL) fail("no memory for a kernel");
+            memcpy(f->rows, answer, 8 * (size_t)status);
+            f->bytes = status ? f->rows[2 * status - 2] + f->rows[2 * status - 1] : 0;
         }
         return f;
     }
@@ -243,10 +263,10 @@ static cudaError_t launch(const void *host, dim3 grid, dim3 block, dim3 cluster,
     issue(stream);
     size_t name = strlen(f->name) + 1, n = 13 * 4 + 16 * count_of_allocations + f->bytes + name;
     char *payload = calloc(1, n), *at = payload;
-    uint32_t head[13] = {f->module, grid.x, grid.y, grid.z, block.x, block.y, block.z, cluster.x, cluster.y, cluster.z, shared, count_of_allocations, f->bytes};
+    uint32_t head[13] = {enter(f->module), grid.x, grid.y, grid.z, block.x, block.y, block.z, cluster.x, cluster.y, cluster.z, shared, count_of_allocations, f->bytes};
     memcpy(at, head, sizeof head), at += sizeof head;
     for (size_t i = 0; i < count_of_allocations; i++, at += 16) memcpy(at, &allocations[i].start, 8), memcpy(at + 8, &allocations[i].size, 8);
-    for (uint32_t i = 0; i < f->parameters; i++) memcpy(at + f->offsets[i], arguments[i], f->sizes[i]);
+    for (uint32_t i = 0; i < f->parameters; i++) memcpy(at + f->rows[2 * i], arguments[i], f->rows[2 * i + 1]);
     memcpy(at + f->bytes, f->name, name);
     int32_t status = ask(LAUNCH, payload, n, NULL, 0);
     free(payload);
@@ -289,7 +309,7 @@ static cudaError_t access_variable(uint32_t kind, const void *symbol, void *byte
     if (v == NULL || offset + n > v->size) return note(cudaErrorInvalidSymbol);
     size_t name = strlen(v->name) + 1, head = 24 + name;
     char *payload = malloc(head + n);
-    uint64_t numbers[3] = {v->module, offset, n};
+    uint64_t numbers[3] = {enter(v->module), offset, n};
     memcpy(payload, numbers, 24), memcpy(payload + 24, v->name, name);
     if (kind == WRITE_VARIABLE) memcpy(payload + head, bytes, n);
     int32_t status = ask(kind, payload, kind == WRITE_VARIABLE ? head + n : head, bytes, kind == READ_VARIABLE ? n : 0);
