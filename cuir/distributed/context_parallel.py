@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,12 +13,12 @@ from ..attn.api.block_masks import LazyBlockMask, check_mask, get_mask_mod
 from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import check_options, check_sink, check_tensors, make_scale_positive, wrong
 from ..attn.capture.capture_keys import make_capture_key
-from ..spec.specification import Lengths, list_requested_lengths
+from ..spec.specification import Lengths
 from .agreement import TIMEOUT, Facts, Group, check_equal, connect_ranks, exchange_facts, make_group
 from .kept_pairs import count_pairs
 from .plans import Method, ParallelProblem, Plan, make_plan
 from .rank_exchanges import exchange_heads
-from .rounds import RoundsCall, attend_in_rounds, list_rounds
+from .rounds import RoundsCall, attend_in_rounds, bind_lengths
 from .shards import Shards, shard_by_lengths, shard_evenly
 
 if TYPE_CHECKING:
@@ -244,7 +243,7 @@ def _plan(call: ParallelCall, skip_blocks: bool, timeout: float) -> Plan:
     q, k, v = call.query, call.key, call.value
     sizes = Lengths(q.shape[0], q.shape[1], k.shape[1], queries.length, keys.length)
     check_mask(call.block_mask, sizes)
-    kept = count_pairs(bind_lengths(call.mask_mod, sizes) if skip_blocks else None, sizes, q.device)
+    kept = count_pairs(bind_lengths(call.mask_mod, sizes) if skip_blocks and call.mask_mod else None, sizes, q.device)
     problem = ParallelProblem(
         q.shape[0],
         q.shape[1],
@@ -270,14 +269,6 @@ def _shards_of(call: ParallelCall, lengths: list[int], which: int) -> Shards:
     return shard_by_lengths(lengths)
 
 
-def bind_lengths(mod: Mod | None, sizes: Lengths) -> Mod | None:
-    """Return a mod with the lengths of the whole call, where it takes them by keyword."""
-    if mod is None:
-        return None
-    lengths = {name: getattr(sizes, name) for name in list_requested_lengths(mod)}
-    return functools.partial(mod, **lengths) if lengths else mod
-
-
 def _run(call: ParallelCall, plan: Plan, backend: str, verify: Level, timeout: float) -> tuple[torch.Tensor, ...]:
     """Return O of this rank's queries, and LSE if it is wanted."""
     problem = plan.problem
@@ -288,24 +279,24 @@ def _run(call: ParallelCall, plan: Plan, backend: str, verify: Level, timeout: f
     q, k, v = call.query, call.key, call.value
     parts = problem.head_ranks(plan.method)
     members = slice(own - own % parts, own - own % parts + parts)  # the ranks of this one's group
+    own_queries = Shards(problem.queries.spans[members])
     if parts > 1:
         assert head_group is not None
         if k.shape[1] % parts:
             k, v = (x.repeat_interleave(parts // x.shape[1], 1) for x in (k, v))
-        (q,) = exchange_heads(head_group, problem.queries.lengths[members], q)
-        k, v = exchange_heads(head_group, problem.keys.lengths[members], k, v)
+        (q,) = exchange_heads(head_group, own_queries, q)
+        k, v = exchange_heads(head_group, Shards(problem.keys.spans[members]), k, v)
     heads = q.shape[1]
     first = own % parts * heads
     sizes = Lengths(q.shape[0], problem.heads, problem.key_heads, problem.queries.length, problem.keys.length)
-    queries, keys = plan.groups
-    single = plan.method in ("heads", "gather")
     sink = call.sink[first : first + heads] if isinstance(call.sink, torch.Tensor) else call.sink
     rounds_call = RoundsCall(
         key_group,
-        list_rounds(plan.needed, keys, key_group.rank, single),
-        queries.spans[key_group.rank],
-        bind_lengths(call.mask_mod, sizes),
-        bind_lengths(call.score_mod, sizes),
+        *plan.rounds[key_group.rank],
+        call.mask_mod,
+        call.score_mod,
+        plan.shifted,
+        sizes,
         first,
         sink,
         (call.scale, call.enable_gqa, backend, verify),
@@ -314,7 +305,7 @@ def _run(call: ParallelCall, plan: Plan, backend: str, verify: Level, timeout: f
     if parts > 1:
         assert head_group is not None
         by_head = (o, lse.unsqueeze(-1)) if call.wants_lse else (o,)
-        o, *more = exchange_heads(head_group, problem.queries.lengths[members], *by_head, back=True)
+        o, *more = exchange_heads(head_group, own_queries, *by_head, back=True)
         return o, *(x.squeeze(-1) for x in more)
     return (o, lse) if call.wants_lse else (o,)
 

@@ -76,19 +76,24 @@ def count_pairs(mask_mod: Mod | None, lengths: Lengths, device: torch.device | s
 def balance_sequence(mask_mod: Mod | None, length: int, ranks: int, device: torch.device | str = "cpu", block: int = BLOCK) -> Shards:
     """Shard a sequence such that each rank has the same number of blocks, and about the same kept pairs.
 
-    The blocks with most pairs are dealt first, each to the rank with the fewest pairs so far. A rank holds its blocks
-    in the order of the sequence. All ranks compute the same shards if the mask is the same.
+    Each rank takes neighbouring blocks of those that are left, the last of which has the first one behind it. Such a
+    ring always has blocks with the mean of kept pairs, within a block's: so ranks hold few spans, and masks of these
+    keep their closed form. All ranks compute the same shards if the mask is the same.
     """
     kept = count_pairs(mask_mod, Lengths(1, 1, 1, length, length), device, block)
-    work = kept.counts.sum(1).tolist()
-    room = -(-len(work) // ranks)
-    blocks: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
-    for i in sorted(range(len(work)), key=lambda i: (-work[i], i)):
-        rank = min((r for r in range(ranks) if len(blocks[r]) < room), key=lambda r: (loads[r], len(blocks[r]), r))
-        blocks[rank].append(i)
-        loads[rank] += work[i]
-    return Shards(tuple(merge_spans(Span(i * block, min((i + 1) * block, length)) for i in sorted(own)) for own in blocks))
+    work = kept.counts.sum(1)
+    left, total = list(range(len(work))), float(work.sum())
+    dealt: list[list[int]] = []
+    for rank in range(ranks):
+        count = -(-len(left) // (ranks - rank))
+        loads = work[left].repeat(2).cumsum(0)
+        windows = torch.cat([torch.zeros(1, dtype=loads.dtype), loads])
+        distances = (windows[count : count + len(left)] - windows[: len(left)] - total / ranks).abs()
+        start = int(distances.argmin()) if left else 0
+        own = [left[(start + i) % len(left)] for i in range(count)]
+        dealt.append(sorted(own))
+        left = sorted(set(left) - set(own))
+    return Shards(tuple(merge_spans(Span(i * block, min((i + 1) * block, length)) for i in own) for own in dealt))
 
 
 __all__ = ["BLOCK", "KeptPairs", "balance_sequence", "count_pairs"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 from ..attn.capture.call_inputs import wrong
 from .kept_pairs import KeptPairs
-from .shards import Shards, Span
+from .rounds import NeededKeys, Rounds, ShiftedMods, list_rounds
+from .shards import Shards, Span, unite_spans
 
 Method = Literal["heads", "gather", "ring", "mixed"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -22,11 +24,15 @@ class Machine(NamedTuple):
         flops: of products, in a second of an attention kernel.
         bandwidth: bytes that a rank receives in a second while it sends as many.
         latency: seconds of an exchange, whatever its bytes.
+        call: seconds in which the host launches the attention of neighbouring tokens.
+        lookup: times that the attention of many spans takes longer, as its mask looks up each token's number.
     """
 
     flops: float = 6e14
     bandwidth: float = 3.5e11
     latency: float = 2e-5
+    call: float = 2e-4
+    lookup: float = 1.5
 
 
 H200 = Machine()
@@ -93,20 +99,29 @@ class Plan:
     """How a call over several ranks runs.
 
     Attributes:
-        needed: of each group of ranks that holds a shard in the method, the spans of keys that its queries need.
+        needed: of each group of ranks that holds a shard in the method, the keys that each span of its queries needs.
         estimates: of all methods.
+        shifted: mods of earlier calls with this plan.
     """
 
     method: Method
     problem: ParallelProblem
-    needed: tuple[tuple[Span, ...], ...]
+    needed: NeededKeys
     estimates: tuple[Estimate, ...]
+    shifted: ShiftedMods = field(default_factory=ShiftedMods, repr=False, compare=False)
 
     @property
     def groups(self) -> tuple[Shards, Shards]:
         """Queries and keys of the ranks that exchange keys, once heads are exchanged."""
         size = self.problem.head_ranks(self.method)
         return self.problem.queries.group(size), self.problem.keys.group(size)
+
+    @functools.cached_property
+    def rounds(self) -> tuple[Rounds, ...]:
+        """The rounds of each rank that exchanges keys."""
+        single = self.method in ("heads", "gather")
+        queries, keys = self.groups
+        return tuple(list_rounds(self.needed, queries, keys, rank, single) for rank in range(keys.ranks))
 
     def explain(self) -> str:
         """Return a table of the methods, with the chosen one marked."""
@@ -136,7 +151,12 @@ def make_plan(problem: ParallelProblem, kept: KeptPairs, method: Method | None =
         )
         wrong("U413", f"method={method!r} cannot do this call: {obstacle}", hint)
     queries = problem.queries.group(problem.head_ranks(method))
-    return Plan(method, problem, tuple(kept.needed_keys(spans) for spans in queries.spans), estimates)
+    return Plan(method, problem, find_needed_keys(kept, queries), estimates)
+
+
+def find_needed_keys(kept: KeptPairs, queries: Shards) -> NeededKeys:
+    """Return the keys that each span of the queries of each rank needs."""
+    return tuple(tuple(kept.needed_keys((span,)) for span in spans) for spans in queries.spans)
 
 
 def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine: Machine) -> Estimate:
@@ -152,22 +172,25 @@ def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine:
     by_heads = _count_head_bytes(problem, method, token_bytes)
     seconds, received = 0.0, 0.0
     overlapped = method in ("ring", "mixed")
-    for group, spans in enumerate(queries.spans):
-        needed = kept.needed_keys(spans)
+    by_span = find_needed_keys(kept, queries)
+    for group in range(queries.ranks):
+        launched = [part for step in list_rounds(by_span, queries, keys, group, not overlapped).steps for part in step.parts]
+        looked_up = any(len(spans or ()) > 1 for part in launched for spans in (part.query_spans, part.key_spans))
+        needed = unite_spans(span for spans in by_span[group] for span in spans)
         # in the order of the rounds: own keys, then those of the ranks before
         places = [keys.locate((group - i) % keys.ranks, needed) for i in range(keys.ranks)]
         per_token = token_bytes * problem.sent_key_heads(method) / parts
         sizes = [0.0, *(per_token * _count(x) for x in places[1:])]
-        share = loads[group] * pair_seconds
+        share = loads[group] * pair_seconds * (machine.lookup if looked_up else 1.0)
         tokens = sum(map(_count, places)) or 1
         works = [share * _count(x) / tokens for x in places]
         forward = _add_rounds(sizes, works, machine, overlapped)
         backward = _add_rounds([BACKWARD_BYTES * x for x in sizes], [BACKWARD_WORK * x for x in works], machine, overlapped)
-        seconds = max(seconds, forward + (backward if problem.training else 0.0))
+        passes = [forward, backward] if problem.training else [forward]
+        seconds = max(seconds, sum(max(x, len(launched) * machine.call) for x in passes))  # the host launches ahead
         received = max(received, sum(sizes))
-    passes = 2 if problem.training else 1
     head_exchanges = 2 if parts > 1 else 0
-    seconds += passes * (by_heads / machine.bandwidth + head_exchanges * machine.latency)
+    seconds += (2 if problem.training else 1) * (by_heads / machine.bandwidth + head_exchanges * machine.latency)
     rounds = (0 if keys.ranks == 1 else 1) if not overlapped else keys.ranks - 1
     mean = sum(loads) / len(loads)
     imbalance = max(loads) / mean if mean else 1.0

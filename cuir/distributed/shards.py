@@ -65,9 +65,11 @@ class Shards:
         return merge_spans(places)
 
     def group(self, size: int) -> Shards:
-        """Return the shards of groups of `size` neighbouring ranks."""
+        """Return the shards of groups of `size` neighbouring ranks, each in the order of the sequence."""
+        if size == 1:
+            return self
         joined = (self.spans[i : i + size] for i in range(0, self.ranks, size))
-        return Shards(tuple(merge_spans([s for spans in group for s in spans]) for group in joined))
+        return Shards(tuple(merge_spans(sorted(s for spans in group for s in spans)) for group in joined))
 
 
 def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -81,6 +83,22 @@ def merge_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
         else:
             merged.append(Span(*span))
     return tuple(merged)
+
+
+def unite_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the tokens of spans that may overlap, in the order of the sequence."""
+    united = list[Span]()
+    for span in sorted(s for s in spans if s.start < s.stop):
+        if united and span.start <= united[-1].stop:
+            united[-1] = Span(united[-1].start, max(united[-1].stop, span.stop))
+        else:
+            united.append(span)
+    return tuple(united)
+
+
+def place_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return where each span lies among the tokens of all."""
+    return tuple(Span(before, before + stop - start) for before, (start, stop) in _starts(spans))
 
 
 def join_spans(spans: Iterable[Span], device: torch.device | str) -> torch.Tensor:
@@ -127,4 +145,4 @@ def shard_evenly(length: int, *ranks: int) -> Shards:
     return shard_by_lengths(lengths)
 
 
-__all__ = ["Shards", "Span", "join_spans", "merge_spans", "pick_spans", "shard_by_lengths", "shard_evenly"]
+__all__ = ["Shards", "Span", "join_spans", "merge_spans", "pick_spans", "place_spans", "shard_by_lengths", "shard_evenly", "unite_spans"]

@@ -38,3 +38,12 @@ def test_causal_shards_have_equal_work() -> None:
     kept = count_pairs(causal, Lengths(1, 1, 1, 256, 256), "cpu", block=8)
     loads = [kept.count(spans) for spans in shards.spans]
     assert max(loads) / min(loads) < 1.02 and shards.lengths == (64, 64, 64, 64)
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 20))
+def test_each_rank_has_few_spans(length: int, ranks: int, width: int) -> None:
+    """All shards together have at most two cuts for each rank but one, and no rank two blocks more than another."""
+    shards = balance_sequence(make_mask(length, length, width), length, ranks, block=2)
+    assert sorted(i for spans in shards.spans for i in join_spans(spans, "cpu").tolist()) == list(range(length))
+    assert sum(len(spans) for spans in shards.spans) <= 2 * ranks - 1
+    assert max(shards.lengths) - min(shards.lengths) <= 4

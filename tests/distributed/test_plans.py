@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cuir import CuirError
 from cuir.distributed.kept_pairs import count_pairs
 from cuir.distributed.plans import Machine, Method, ParallelProblem, make_plan
-from cuir.distributed.shards import Span, shard_evenly
+from cuir.distributed.shards import Shards, Span, shard_evenly
 from cuir.spec.specification import Lengths
 
 
@@ -30,7 +32,7 @@ def window(b, h, q, k):  # type: ignore[no-untyped-def]
 
 def test_a_window_needs_the_end_of_the_rank_before() -> None:
     plan = make_plan(make_problem(), count(window), "ring")
-    assert plan.needed == ((Span(0, 16),), (Span(12, 32),), (Span(28, 48),), (Span(44, 64),))
+    assert plan.needed == (((Span(0, 16),),), ((Span(12, 32),),), ((Span(28, 48),),), ((Span(44, 64),),))
     received = {e.method: e.received for e in plan.estimates}
     assert received["ring"] == received["gather"] == 4 * 8 * 256 * 2, "four keys of eight heads"
 
@@ -57,3 +59,14 @@ def test_a_method_that_cannot_is_refused(method: Method, heads: tuple[int, int],
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(CuirError, match="U413"):
         make_plan(make_problem(), count(causal), "rings")  # type: ignore[arg-type]
+
+
+def test_many_launches_and_lookups_take_time() -> None:
+    """A short call is bounded by its launches; that of spans which are looked up by its masks."""
+    kept = count(causal)
+    striped = Shards(tuple(tuple(Span(i, i + 1) for i in range(rank, 64, 4)) for rank in range(4)))
+    problem = dataclasses.replace(make_problem(), queries=striped, keys=striped)
+    seconds = {e.method: e.seconds for e in make_plan(problem, kept).estimates}
+    assert seconds["ring"] > seconds["gather"] >= 2 * Machine().call
+    slow = {e.method: e.seconds for e in make_plan(problem, kept, machine=Machine(flops=1e6)).estimates}
+    assert slow["gather"] > 1.4 * slow["heads"] and make_plan(problem, kept, machine=Machine(flops=1e6)).method == "heads"

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from cuir.distributed.agreement import make_group
-from cuir.distributed.rank_exchanges import add_spans, exchange_heads, pack, send_pieces, take_spans, unpack
-from cuir.distributed.shards import Span
+from cuir.distributed.rank_exchanges import exchange_heads, pack, send_pieces, unpack
+from cuir.distributed.shards import Shards, Span
 from tests.distributed.ranks import run_ranks
 
 
@@ -18,26 +18,18 @@ def test_packed_tensors_are_unpacked() -> None:
         assert x.equal(y)
 
 
-def test_added_spans_are_those_taken() -> None:
-    x, places = torch.randn(1, 1, 9, 2), (Span(5, 7), Span(0, 3))
-    total = torch.zeros_like(x)
-    add_spans(total, places, take_spans(x, places))
-    kept = torch.tensor([1, 1, 1, 0, 0, 1, 1, 0, 0]).view(1, 1, 9, 1)
-    assert total.equal(x * kept)
-
-
 def exchange() -> list[bool]:
     """Exchange heads there and back, with gradients, and pieces of unequal sizes."""
     group = make_group(init_device_mesh("cpu", (2,)).get_group())
-    lengths, rank = (3, 1), dist.get_rank()
+    shards, rank = Shards(((Span(0, 1), Span(2, 4)), (Span(1, 2),))), dist.get_rank()
     whole = torch.arange(4 * 4.0).view(1, 4, 4, 1)
-    own = whole[:, :, [slice(0, 3), slice(3, 4)][rank]].clone().requires_grad_()
-    (of_heads,) = exchange_heads(group, lengths, own)
-    (back,) = exchange_heads(group, lengths, of_heads * 2, back=True)
+    own = shards.split(whole, rank).requires_grad_()
+    (of_heads,) = exchange_heads(group, shards, own)
+    (back,) = exchange_heads(group, shards, of_heads * 2, back=True)
     (grad,) = torch.autograd.grad(back.sum(), own)
     sent = {1: [own.detach()]} if rank == 0 else {}
     received = send_pieces(group, sent, {0: [torch.Size((1, 4, 3, 1))]} if rank == 1 else {}, own.detach()).wait()
-    arrived = received[0][0].equal(whole[:, :, :3]) if rank == 1 else not received
+    arrived = received[0][0].equal(whole[:, :, [0, 2, 3]]) if rank == 1 else not received
     return [of_heads.equal(whole[:, 2 * rank : 2 * rank + 2]), back.equal(2 * own), grad.equal(torch.full_like(own, 2.0)), arrived]
 
 

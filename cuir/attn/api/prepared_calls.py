@@ -206,6 +206,16 @@ def prepare(request: AttentionRequest, mask_mod: Mod | None) -> Ready:
     return ready
 
 
+def find_prepared(request: AttentionRequest, mask_mod: Mod | None) -> Ready | None:
+    """Return what `prepare` cached for a call without block mask of the same mods, unchanged since; None if nothing."""
+    sink = request.weighting.sink_tensor
+    cache = dict.get(_WARM, (id(mask_mod), id(request.score_mod), id(sink)))
+    if cache is None or not cache.guard.holds(mask_mod, request.score_mod, sink):
+        return None
+    ready = cache.calls.get((_signature(request.query, request.key, request.value), _options(request, ())))
+    return None if ready is None else ready.pin_if_capturing()
+
+
 def _mask_mod_from_blocks(request: AttentionRequest, variant: Variant, capture_key: CaptureKey, form: Form) -> tuple[Mod, Traced | None]:
     """Return a mask_mod equivalent to a mask's blocks, and the mods' trace if it is the mask's own.
 
