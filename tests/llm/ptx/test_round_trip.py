@@ -29,6 +29,7 @@ from tests.strategies.typed import Case, kernels
 EMPTY_KERNELS = {
     ("flash_bwd", "delta"),
     ("flash_bwd_sm75", "prepare"),
+    ("flash_bwd_sm80", "finish"),
     ("decode_paged", "combine"),
 }  # neither copies nor products nor barriers: there is nothing to read
 # a role of its own for copies is read without the search for a sequence; of one role that also multiplies the loop behind the search is not reached
