@@ -11,6 +11,7 @@ import functools
 
 from ..syntax.nodes import Attribute, Binary, Call, Expr, IfExp, Name, Node, Unary
 from ..syntax.types import Scalar, TileType, Type
+from ..text.source import Span
 from . import operators as _  # noqa: F401  # enters the operators, which are looked up below
 from .base import OPERATORS, TABLE, WRITTEN, Op
 from .traits import Traits
@@ -118,9 +119,15 @@ def get_declaration(product: str) -> Op:
     return next(op for op in TABLE.values() if op.traits.makes == product)
 
 
+def copy_by_registers(source: Expr, target: Expr, span: Span) -> Call:
+    """Return the call that loads from a source and stores to a target, in place of an asynchronous copy."""
+    return Call(Name("store", span=span), (target, Call(Name("load", span=span), (source,), span=span)), span=span)
+
+
 __all__ = [
     "attribute",
     "comparison",
+    "copy_by_registers",
     "get_called_op",
     "get_declaration",
     "is_where",

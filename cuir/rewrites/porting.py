@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from ..checking.checked import Const
 from ..checking.checker import check
 from ..checking.const_defaults import with_defaults
-from ..ops.expressions import get_called_op
+from ..ops.expressions import copy_by_registers, get_called_op
 from ..ops.limits import TARGETS, Target
-from ..syntax.nodes import Call, Comments, ExprStmt, For, Func, GlobalType, If, Kernel, Name, Program, Stmt, With
+from ..syntax.nodes import Call, Comments, ExprStmt, For, Func, GlobalType, If, Kernel, Program, Stmt, With
 from ..syntax.walk import rewrite_block
 from ..text.diagnostics import CuirError
 from .expression_rewrites import negate
@@ -116,8 +116,7 @@ class _Rewriting:
             return stmt  # the check says what the call lacks
         self.copies += 1
         box, shared = (values[name] for name in params)
-        load = Call(Name("load", span=call.span), (box,), span=call.span)
-        return replace(stmt, value=Call(Name("store", span=call.span), (shared, load), span=call.span))
+        return replace(stmt, value=copy_by_registers(box, shared, call.span))
 
 
 __all__ = ["Ported", "list_smaller_consts", "port_program"]
