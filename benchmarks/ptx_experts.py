@@ -137,7 +137,7 @@ def measure_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 class Outcome(NamedTuple):
-    """What a case gave under a schedule.
+    """Result of a case under one schedule.
 
     Attributes:
         told: Its findings, as they are shown.
@@ -154,7 +154,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """What a case gave under all schedules.
+    """Result of a case under all schedules.
 
     Attributes:
         error: The largest of all.

@@ -72,7 +72,7 @@ class WatchedKernel(LoadedKernel):
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a mutant is refused: a code of a finding, "wrong results", "hangs", or "" if it is not; and what was found."""
+    """Verdict on a mutant: the finding's code, "wrong results" or "hangs" if refused, else ""; and the findings."""
 
     refused_by: str
     schedule: str = ""

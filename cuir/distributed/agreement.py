@@ -1,4 +1,4 @@
-"""What ranks tell each other before they send tensors, and how a rank that does not answer is told."""
+"""Agreement of ranks on a call before they send tensors, and the error for a rank that does not answer."""
 
 from __future__ import annotations
 

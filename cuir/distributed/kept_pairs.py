@@ -17,7 +17,7 @@ BLOCK = 128  # queries, and keys, whose pairs are counted together
 
 @dataclass(frozen=True)
 class KeptPairs:
-    """How many pairs a mask keeps in each block of queries and keys, f64 [blocks, blocks] on the CPU.
+    """Numbers of pairs that a mask keeps in each block of queries and keys: f64 [blocks, blocks] on the CPU.
 
     The counts are means over batches and heads; a block is 0 only if no batch and head keeps a pair of it.
     """

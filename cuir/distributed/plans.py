@@ -18,7 +18,7 @@ BACKWARD_WORK, BACKWARD_BYTES = 2.5, 2.0  # of the forward pass: products; keys 
 
 
 class Machine(NamedTuple):
-    """What times are estimated from: numbers of one H200 among others of its host.
+    """Rates and latencies that times are estimated from; the defaults are of one H200 among others of its host.
 
     Attributes:
         flops: of products, in a second of an attention kernel.
@@ -84,7 +84,7 @@ class ParallelProblem:
 
 
 class Estimate(NamedTuple):
-    """What a method costs: the most bytes that a rank receives, exchanges, the largest load by the mean, and seconds."""
+    """Cost of a method: the most bytes that a rank receives, exchanges, the largest load by the mean, and seconds."""
 
     method: Method
     received: float
@@ -96,7 +96,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call over several ranks runs.
+    """Plan of a call over several ranks.
 
     Attributes:
         needed: of each group of ranks that holds a shard in the method, the keys that each span of its queries needs.

@@ -426,7 +426,7 @@ class _Rounds(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Backward:
-    """What a backward pass reads."""
+    """Tensors and options that a backward pass reads."""
 
     call: RoundsCall
     readies: dict[tuple[int, int], Ready]

@@ -33,7 +33,7 @@ class DeviceRequest(NamedTuple):
 
 
 class DeviceRun(NamedTuple):
-    """What a solution did with a problem.
+    """Outcome of a solution on one problem.
 
     Attributes:
         calls: For each inputs, the outputs of each repeat.

@@ -109,7 +109,7 @@ class Fault:
 
 @dataclass
 class Judgement:
-    """What was found about a solution, and what was not judged.
+    """Verdict on a solution: findings, and what was not judged.
 
     Attributes:
         tried: Problems that ran, in words.

@@ -1,4 +1,4 @@
-"""What a solution's module offers: the function or module that is judged."""
+"""Entry of a solution: the function or module of its file that is judged."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SolutionLost(Exception):
 
 
 class NotJudged(Exception):
-    """What this machine cannot run, in words."""
+    """Reason why this machine cannot run a solution, in words."""
 
 
 @dataclass

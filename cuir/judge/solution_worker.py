@@ -48,7 +48,7 @@ SIDE_STREAM = 0x100 + 63  # the handle of a stream of the caller, which the stan
 
 
 class CudaStandIn:
-    """What `torch.cuda` says and does in the process.
+    """Stand-ins for functions of `torch.cuda` in the process.
 
     Attributes:
         current: Handle of the current stream.

@@ -1,4 +1,4 @@
-"""What is judged of a module: names that are known, else a source's last function."""
+"""Entries of solutions: names that are known, else a source's last function."""
 
 from __future__ import annotations
 

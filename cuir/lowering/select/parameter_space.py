@@ -21,7 +21,7 @@ _WORD, _LONG = 4, 8  # bytes of a scalar or a dim; of a pointer or a stride
 
 
 class MapKey(NamedTuple):
-    """What copies of one tensor map share: its boxes' sizes, outermost first, and whether their rows are swizzled panels."""
+    """Key of a tensor map: its boxes' sizes, outermost first, and whether their rows are swizzled panels."""
 
     tensor: str
     sizes: tuple[int, ...]
