@@ -196,7 +196,7 @@ def check(name: str, folder: Path, number: int, schedule: str) -> Outcome:
     reports = _run(case, module, program, schedule)
     seconds = time.process_time() - start
     error = max(measure_error(found, expected) for found, expected in case.results())
-    findings = [d for r in reports for d in r.findings]
+    findings = [d for r in reports for d in (*r.findings, *r.warnings)]
     lanes = sum(r.lane_instructions for r in reports)
     return Outcome(schedule, error, dict(Counter(d.code for d in findings)), tuple(map(str, findings)), lanes, seconds, reports[0].coverage)
 

@@ -95,8 +95,9 @@ class Bench:
             for launch in self.launches:
                 report = launch.run(module, case.tensors, schedule)
                 ran |= {module.runs[-1].program.instructions[i][0].line for i in module.runs[-1].list_ran()}
-                if report.findings:
-                    return Verdict(report.findings[0].code, schedule, str(report.findings[0]).splitlines()[0][:200]), ran
+                told = [*report.findings, *report.warnings]  # the kernel itself has none of either
+                if told:
+                    return Verdict(told[0].code, schedule, str(told[0]).splitlines()[0][:200]), ran
         except CuirError as refusal:
             return Verdict("refused", schedule, str(refusal).splitlines()[0][:200]), ran
         error = max(measure_error(found, expected) for found, expected in case.results())

@@ -54,6 +54,7 @@ class CudaReport:
         compared: Outputs beside float64, the worst of all schedules.
         varying: Tensors whose bits depend on the schedule.
         findings: Broken rules and wrong numbers, each once.
+        warnings: What the manual asks for and no card that we know of needs.
     """
 
     kernels: tuple[str, ...]
@@ -66,6 +67,7 @@ class CudaReport:
     compared: tuple[ComparedOutput, ...]
     varying: tuple[str, ...]
     findings: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -83,6 +85,7 @@ class RunLedger:
     def __init__(self, replay: str):
         self.replay = replay
         self.findings: dict[object, Diagnostic] = {}
+        self.warnings: dict[object, Diagnostic] = {}
         self.programs: dict[str, tuple[Program, set[int]]] = {}
         self.launches = self.ctas = self.instructions = self.lane_instructions = 0
 
@@ -102,7 +105,7 @@ class RunLedger:
             self.ctas += report.ctas
             self.instructions += report.instructions
             self.lane_instructions += report.lane_instructions
-            self.enter(report.findings, run.schedule)
+            self.enter((*report.findings, *report.warnings), run.schedule)
         return True
 
     def enter(self, diagnostics: Sequence[Diagnostic], schedule: str) -> None:
@@ -111,7 +114,8 @@ class RunLedger:
             told = tuple(Note(f"replay: {self.replay.format(schedule)}") if n.message.startswith("replay:") else n for n in d.notes)
             places = frozenset(str(s) for s in (d.span, *(n.span for n in d.notes)) if s is not None)
             subject = d.message.partition("[")[0] if d.code == "V301" or d.span is None else ""
-            self.findings.setdefault((d.code, places, subject), replace(d, notes=told))
+            kept = self.findings if d.severity == "error" else self.warnings
+            kept.setdefault((d.code, places, subject), replace(d, notes=told))
 
     def make_report(self, schedules: Sequence[str], compared: Sequence[ComparedOutput] = (), varying: Sequence[str] = ()) -> CudaReport:
         """Make the report of what ran."""
@@ -126,6 +130,7 @@ class RunLedger:
             tuple(compared),
             tuple(varying),
             tuple(self.findings.values()),
+            tuple(self.warnings.values()),
         )
 
 

@@ -33,10 +33,10 @@ template <int FAULT> __device__ void twice(const float* x, float* y, int rows) {
     if (FAULT == 6 && threadIdx.x == 0) fence();
     if (threadIdx.x == 0) { store(y + r * 128, out[s], 512); commit(); }
   }
-  if (threadIdx.x == 0) wait_read<0>();
+  if (FAULT != 7 && threadIdx.x == 0) wait_read<0>();
 }
 #define KERNEL(name, fault) extern "C" __global__ void name(const float* x, float* y, int rows) { twice<fault>(x, y, rows); }
-KERNEL(right, 0) KERNEL(no_wait, 1) KERNEL(no_fence, 2) KERNEL(no_read_wait, 3) KERNEL(more_bytes, 4) KERNEL(fewer_bytes, 5) KERNEL(fence_by_issuer, 6)
+KERNEL(right, 0) KERNEL(no_wait, 1) KERNEL(no_fence, 2) KERNEL(no_read_wait, 3) KERNEL(more_bytes, 4) KERNEL(fewer_bytes, 5) KERNEL(fence_by_issuer, 6) KERNEL(last_store_unread, 7)
 
 // A copy that the kernel does not wait for.
 extern "C" __global__ void unawaited(const float* x, float* y, int rows) {

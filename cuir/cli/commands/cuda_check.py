@@ -167,11 +167,14 @@ def print_report(report: CudaReport, source: Path, as_json: bool, step: str | No
         interrupted = {"interrupted": True, "step": step or None} if step is not None else {}
         print_json({**_as_data(report, source), **(more or {}), **interrupted})
         return
-    print_errors(report.findings, False)
+    print_errors((*report.findings, *report.warnings), False)
+    from ...text.phrases import count_noun
+
     console = stdout()
     count = len(report.findings)
     head = ("ok", "bold green") if report.ok and step is None else ("interrupted" if report.ok else "wrong", "bold red")
     words = f"{count} finding{'s' * (count != 1)}, " if count else ""
+    words += f"{count_noun(len(report.warnings), 'warning')}, " if report.warnings else ""
     console.print(make_styled_text(head, f"  {source}: {words}{_describe_runs(report)}"), soft_wrap=True)
     for text in (*_list_facts(report, source), *(f"{name.replace('_', ' '):12s}{value}" for name, value in (more or {}).items() if value)):
         console.print(f"    {text}", style="dim", soft_wrap=True)
@@ -213,6 +216,7 @@ def _as_data(report: CudaReport, source: Path) -> dict[str, Any]:
     return {
         "ok": report.ok,
         "diagnostics": [d.as_json() for d in report.findings],
+        "warnings": [d.as_json() for d in report.warnings],
         "kernels": demangle(report.kernels),
         "schedules": list(report.schedules),
         "launches": report.launches,

@@ -46,6 +46,7 @@ class Report:
         instructions: Instructions that ran, each for a set of threads; `lane_instructions` counts the threads.
         coverage: Share of the kernel's instructions that ran; what did not run is not judged.
         findings: Broken rules.
+        warnings: What the manual asks for and no card that we know of needs.
     """
 
     kernel: str
@@ -55,6 +56,7 @@ class Report:
     lane_instructions: int
     coverage: float
     findings: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...] = ()
 
     def __bool__(self) -> bool:
         return not self.findings
@@ -313,7 +315,8 @@ class KernelRun:
         """Make the report of what ran."""
         counts, ran = self.state.counts, self.list_ran()
         share = len(ran) / max(1, len(self.program.instructions))
-        return Report(self.name, self.ctas, self.schedule, counts.instructions, counts.lanes, share, tuple(self.findings.diagnostics))
+        told = tuple(self.findings.diagnostics), tuple(self.findings.warnings)
+        return Report(self.name, self.ctas, self.schedule, counts.instructions, counts.lanes, share, *told)
 
 
 def choose_cluster(function: Function, grid: tuple[int, int, int], asked: Extent | None) -> tuple[int, int, int]:

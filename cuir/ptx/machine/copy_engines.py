@@ -306,6 +306,7 @@ class Engines:
     def finish(self) -> None:
         """Let all engines act, and report bytes that landed and that nobody waited for; stores are over with the kernel."""
         m = self.machine
+        self._warn_of_readers()
         while self.act_late():
             pass
         for engine, t in self.landed.items():
@@ -318,6 +319,19 @@ class Engines:
                     make_span(m, t.place),
                     "every copy is waited for before the end",
                 )
+
+    def _warn_of_readers(self) -> None:
+        """Warn of stores that may read shared memory behind the end of their CTA: no thread has waited for their group."""
+        m = self.machine
+        for slot, groups in self.groups.items():
+            for t in (t for group in (*groups.committed, groups.open) for t in group):
+                if t.read is not None and t.read.over is None:
+                    m.findings.warn(
+                        "M416",
+                        f"{describe_engine(m, t.place)[0]} of {describe_thread(m, slot + m.knowledge.first)} may read shared memory when its CTA has ended",
+                        make_span(m, t.place),
+                        "cp.async.bulk.wait_group.read 0 by the thread that issued it, before the end",
+                    )
 
 
 def get_shared_address(m: Any, place: int) -> int:

@@ -119,10 +119,12 @@ class Findings:
     Attributes:
         replay: How the run is repeated.
         doubtful: Those that count only if what the kernel writes depends on them.
+        warnings: What the manual asks for and no card that we know of needs.
     """
 
     replay: str = ""
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    warnings: list[Diagnostic] = field(default_factory=list)
     doubtful: list[Diagnostic] = field(default_factory=list)
     seen: set[tuple[object, ...]] = field(default_factory=set)
 
@@ -134,6 +136,12 @@ class Findings:
         self.seen.add(key)
         told = (*(Note(*n) for n in notes), Note(f"replay: {self.replay}"))
         self.diagnostics.append(Diagnostic(code, message, span, told, hint or None))
+
+    def warn(self, code: str, message: str, span: Span, hint: str) -> None:
+        """Enter a warning, unless one with this code and place is there."""
+        if all((d.code, d.span) != (code, span) for d in self.warnings):
+            note = Note(f"replay: {self.replay}")
+            self.warnings.append(Diagnostic(code, message, span, (note,), hint, severity="warning"))
 
     def add_unwritten(self, who: str, memory: str, span: Span | None) -> None:
         """Enter a read of memory that nothing has written; one of shared memory is doubtful."""

@@ -237,3 +237,39 @@ def test_ctrl_c_keeps_what_was_found(check: Command, monkeypatch: pytest.MonkeyP
         assert output.json["interrupted"] and output.json["diagnostics"][0]["code"] == "R401" and not output.json["ok"]
     else:
         assert "error[R401]" in output.err and "interrupted" in output.err and "1 schedule to the end" in output.out
+
+
+STORE = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry save(.param .u64 y) {
+    .reg .b32 %r<3>;
+    .reg .b64 %d<2>;
+    .shared .align 16 .b8 from[16];
+    ld.param.u64 %d1, [y];
+    mov.u32 %r1, 7;
+    st.shared.v4.u32 [from], {%r1, %r1, %r1, %r1};
+    fence.proxy.async.shared::cta;
+    cp.async.bulk.global.shared::cta.bulk_group [%d1], [from], 16;
+    cp.async.bulk.commit_group;
+    ret;
+}
+"""
+SAVE = """import torch
+
+from cuir.cuda import KernelCall
+
+
+def launch():
+    return KernelCall(1, 1, torch.zeros(4, dtype=torch.int32))
+"""
+
+
+def test_a_warning_is_shown_and_the_kernel_is_right(check: Command, folder: Path) -> None:
+    (folder / "save.ptx").write_text(STORE, encoding="utf-8")
+    (folder / "save.py").write_text(SAVE, encoding="utf-8")
+    output = check("save.ptx", "--launch", "save.py")
+    assert output.code == 0 and output.err.count("warning[M416]") == 1
+    assert "ok  save.ptx: 1 warning, 8 launches" in output.out
+    data = check("save.ptx", "--launch", "save.py", "--json").json
+    assert data["ok"] and not data["diagnostics"] and [d["code"] for d in data["warnings"]] == ["M416"]

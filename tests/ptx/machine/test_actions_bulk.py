@@ -33,7 +33,16 @@ def run_rows(name: str, schedule: str) -> tuple[Report, bool]:
 @pytest.mark.parametrize("name", ["right", "fence_by_issuer"])
 def test_rows_pass_through_the_engine(name: str, schedule: str) -> None:
     report, equal = run_rows(name, schedule)
-    assert equal and not report.findings
+    assert equal and not report.findings and not report.warnings
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[:4])
+def test_a_store_that_nobody_waits_for_at_the_end_is_a_warning(schedule: str) -> None:
+    report, equal = run_rows("last_store_unread", schedule)
+    assert equal and report
+    (warning,) = report.warnings
+    assert (warning.code, warning.severity) == ("M416", "warning")
+    assert "store(y + r * 128, out[s], 512)" in str(warning)
 
 
 FAULTS = [
