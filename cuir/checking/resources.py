@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ..ops import TABLE
-from ..ops.limits import Target, count_pool_registers, list_architectures
+from ..ops.limits import TARGETS, Target, count_pool_registers, list_architectures
 from ..syntax.nodes import Call, Kernel, Stmt, Typed
 from ..syntax.types import COLUMN_BYTES, TENSOR_COLUMNS, TENSOR_MEMORY, BarrierType, SharedView, TileType
 from ..syntax.walk import walk
@@ -17,7 +17,7 @@ COPY_UNIT = 128  # alignment in bytes of a bulk copy's destination with rows wit
 EXCHANGED_COLUMN = 16  # bytes: a number of each of the four warps of a warpgroup
 MBARRIERS = 1024  # most mbarriers of a kernel, each stage of a ring counts; the clocks have an entry for each
 MBARRIER_ARRIVALS = 2**20 - 1  # of a phase (PTX ISA, mbarrier.init)
-RESERVED = 512  # bytes of shared memory for the lowering (tile numbers of dynamic schedules and their barriers)
+RESERVED = 512  # bytes of shared memory for the lowering: a queue of work items and its mbarriers
 
 
 def lay_out_shared(
@@ -59,18 +59,24 @@ def lay_out_shared(
         largest = max((a for a in table.values() if a.offset >= TENSOR_MEMORY), key=lambda a: a.nbytes)
         sink.error("M301", f"a CTA has {TENSOR_COLUMNS} columns of tensor memory, found {columns}", largest.span)
     signals = count_signal_bytes(barriers)
-    need = end + signals + RESERVED
+    reserved = count_reserved_bytes(target)
+    need = end + signals + reserved
     if need > target.shared_bytes:
         places = [(a.nbytes, a.span) for a in table.values() if a.offset < TENSOR_MEMORY]
         places += [(8 * (t.stages or 1), stmt.span) for t, _, stmt in barriers.values() if not TABLE[t.kind].traits.hardware]
         sizes = "".join(f"{a.name} {a.nbytes}, " for a in table.values() if a.over is None and a.offset < TENSOR_MEMORY)
         sink.error(
             "M301",
-            f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}barriers {signals}, reserved {RESERVED}",
+            f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: {sizes}barriers {signals}, reserved {reserved}",
             max(places, key=lambda p: p[0])[1],
             "use fewer stages or smaller tiles, or lay arrays over one another (over=)",
         )
     return table, end
+
+
+def count_reserved_bytes(target: Target) -> int:
+    """Return the bytes of shared memory that the lowering may take: without mbarriers it makes no queue."""
+    return RESERVED if target.has("mbarriers") else 0
 
 
 def count_signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> int:
@@ -80,7 +86,11 @@ def count_signal_bytes(barriers: dict[str, tuple[BarrierType, int, Stmt]]) -> in
 
 def count_shared_bytes(checked: Checked) -> int:
     """Return the bytes of shared memory that a CTA may take: arrays, barriers, and what is reserved."""
-    return checked.shared_bytes + sum(8 * (b.stages or 1) for b in checked.barriers.values() if not b.hardware) + RESERVED
+    return (
+        checked.shared_bytes
+        + sum(8 * (b.stages or 1) for b in checked.barriers.values() if not b.hardware)
+        + count_reserved_bytes(TARGETS[checked.arch])
+    )
 
 
 def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target, sink: Sink) -> tuple[list[Role], int]:
@@ -102,7 +112,7 @@ def lay_out_exchanges(roles: list[Role], end: int, signals: int, target: Target,
         start, each = -(-end // 16) * 16, columns * EXCHANGED_COLUMN
         end = start + each * role.workers
         placed.append(replace(role, exchange=start, exchanged=each))
-        if (need := end + signals + RESERVED) > target.shared_bytes:
+        if (need := end + signals + count_reserved_bytes(target)) > target.shared_bytes:
             sink.error(
                 "M301",
                 f"a CTA on {target.name} has {target.shared_bytes} bytes of shared memory, found {need}: this takes {each} a warpgroup",

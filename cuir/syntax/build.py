@@ -295,7 +295,7 @@ class Builder(ExpressionBuilder):
                 "P010",
                 f"@func `{name}` ends in a `return`, found {_describe_kind(body[-1]) if body else 'nothing'} at its end",
                 take_first_line(at),
-                "add `return ...` as the last statement",
+                "add `return ...` as the last statement; `return ()` for a function without a result",
             )
         for stmt in _walk_returns(body[:-1] if body and isinstance(body[-1], Return) else body):
             self._error(

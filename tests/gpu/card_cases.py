@@ -8,10 +8,15 @@ from cuir.attn.kernels.card_kernels import KERNELS, choose_target
 from tests.gpu.flex_cases import alibi, causal, check, documents, tensors
 
 
-def forward(arch: str, dim: int, dtype: str) -> None:
+def forward(arch: str, dim: int, dim_v: int, dtype: str) -> None:
     """Masks and scores, by the kernels that CUIR_ARCH names."""
     assert choose_target(torch.device("cuda", 0)).arch == arch and "forward" in KERNELS[arch]
     element = getattr(torch, dtype)
+
+    def make(heads: int, key_heads: int, m: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v = tensors(heads, key_heads, m, n, dim, element)
+        return q, k, v[..., :dim_v].contiguous()
+
     for score, mask in (
         (None, None),
         (None, causal),
@@ -19,5 +24,5 @@ def forward(arch: str, dim: int, dtype: str) -> None:
         (None, documents(0, 1000)),
         (None, lambda b, h, q, k: q >= k + 30),
     ):
-        check(*tensors(4, 4, 700, 1000, dim, element), score, mask)  # type: ignore[misc]
-    check(*tensors(8, 2, 300, 300, dim, element), None, causal, enable_gqa=True, scale=0.2)  # type: ignore[misc]
+        check(*make(4, 4, 700, 1000), score, mask)
+    check(*make(8, 2, 300, 300), None, causal, enable_gqa=True, scale=0.2)

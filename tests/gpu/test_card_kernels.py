@@ -13,10 +13,10 @@ from tests.gpu.isolation import run_isolated
 
 
 @pytest.mark.gpu("sm_75")
-@pytest.mark.parametrize("dim", [64, 128])
-def test_kernels_for_turing(dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (128, 128), (192, 128)])
+def test_kernels_for_turing(dim: int, dim_v: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_75")
-    run_isolated(cases.forward, "sm_75", dim, "float16", seconds=600)
+    run_isolated(cases.forward, "sm_75", dim, dim_v, "float16", seconds=600)
 
 
 @pytest.mark.gpu("sm_75")
@@ -39,10 +39,10 @@ def test_decoding_for_turing(case: Callable[..., None], kind: str, monkeypatch: 
 
 @pytest.mark.gpu("sm_80")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("dim", [64, 72, 128, 256])
-def test_kernels_for_ampere(dim: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (72, 72), (128, 128), (192, 128), (256, 256)])
+def test_kernels_for_ampere(dim: int, dim_v: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_80")
-    run_isolated(cases.forward, "sm_80", dim, dtype, seconds=600)
+    run_isolated(cases.forward, "sm_80", dim, dim_v, dtype, seconds=600)
 
 
 @pytest.mark.gpu("sm_80")

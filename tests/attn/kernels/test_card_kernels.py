@@ -130,10 +130,10 @@ def test_a_setting_of_the_user_that_the_card_does_not_hold_is_refused() -> None:
     assert error.value.diagnostics[0].code == "M301"
 
 
-@pytest.mark.parametrize("arch", sorted(KERNELS.keys() - {DEFAULT}))
-def test_kernels_of_other_cards_compute_attention(arch: str, forced: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(("arch", "dim", "dim_v"), [*((arch, 64, 64) for arch in sorted(KERNELS.keys() - {DEFAULT})), ("sm_75", 192, 128)])
+def test_kernels_of_other_cards_compute_attention(arch: str, dim: int, dim_v: int, forced: Callable[[str], None]) -> None:
     forced(arch)
-    q, k, v = (torch.randn(1, n, 70, 64, dtype=torch.float16) for n in (2, 1, 1))
+    q, k, v = (torch.randn(1, n, 70, d, dtype=torch.float16) for n, d in ((2, dim), (1, dim), (1, dim_v)))
     mask = cuir.create_block_mask(lambda b, h, q, k: q >= k, None, None, 70, 70, "cpu")
     out = cuir.flex_attention(q, k, v, block_mask=mask, enable_gqa=True, backend="interpret", verify="off")
     expected = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)

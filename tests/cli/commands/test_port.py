@@ -74,7 +74,7 @@ def test_a_wrong_program_is_named_so(cuir: Callable) -> None:
         (("twice.cuir", "--to", "sm_70", "--spec", "twice.py"), 2, ("U100", "sm_70")),
         (("twice.cuir", "--to", "sm_86", "--spec", "twice.py"), 2, ("U100", "which sm_86 runs")),
         (("flash_fwd_sm80", "--to", "sm_75", "--dtype", "bf16"), 2, ("U109", "sm_75 multiplies f16", "--dtype f16")),
-        (("twice.cuir", "--to", "sm_75", "--spec", "twice.py", "-c", "BM=1024"), 1, ("M301", "-c BM=256")),
+        (("twice.cuir", "--to", "sm_75", "--spec", "twice.py", "-c", "BM=1024"), 1, ("M301", "-c BM=512")),
         (("late.cuir", "--to", "sm_75", "--spec", "twice.py"), 2, ("S217", "late.cuir:8", "^", "U601", "--model")),
         (("flash_fwd_sm90", "--to", "sm_80", "--spec", "gated_attention"), 2, ("X120", "U601")),
     ],
