@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 
 from cuir.attn.splicing.splice import declare_parameter, reachable, with_parameters
-from cuir.attn.tracing.splice_names import list_reserved, names_of
+from cuir.attn.tracing.splice_names import STANDARD, list_reserved, names_of
 from cuir.attn.tracing.trace import SAMPLE, trace
 from cuir.attn.tracing.traced_result import Parameter, Value
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
-from cuir.syntax.nodes import Kernel, Param, Program
+from cuir.syntax.nodes import GlobalType, Kernel, Param, Program, ScalarType
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F32, I32
 from cuir.syntax.walk import with_children
@@ -30,10 +30,26 @@ def list_added_parameters(origin: Program, target: AnySpecification) -> tuple[tu
         program = parse(f'@kernel(arch="sm_90a")\ndef declared({target.parameters}):\n    x = 0\n', f"parameters of {target.name}")
         return tuple((p, None) for p in program.kernels()["declared"].params)
     try:
-        parameters = trace(target, names_of(origin) | list_reserved()).parameters
+        parameters = _trace_parameters(origin, target)
     except CuirError:  # a model is asked since mods cannot be traced: verification knows their values by name
         parameters = tuple(_make_untraced_parameter(name, value) for name, value in target.values(SAMPLE).items())
     return tuple((declare_parameter(p), p.value) for p in parameters)
+
+
+def _trace_parameters(origin: Program, target: AnySpecification) -> tuple[Parameter, ...]:
+    """Return what a target captures. A name of the origin is not taken, unless for a parameter that stays the same."""
+    reserved = names_of(origin) | list_reserved()
+    own = {p.name: _describe_kind(p) for kernel in origin.kernels().values() for p in kernel.params if p.name not in STANDARD}
+    parameters = trace(target, reserved - own.keys()).parameters
+    others = {p.name for p in parameters if p.name in own and _describe_kind(declare_parameter(p)) != own[p.name]}
+    return trace(target, reserved - (own.keys() - others)).parameters if others else parameters
+
+
+def _describe_kind(param: Param) -> tuple[str, int] | None:
+    """Return dtype and number of dims of a tensor or scalar; None for a const."""
+    if isinstance(param.type, GlobalType):
+        return str(param.type.dtype), len(param.type.dims)
+    return (str(param.type.dtype), 0) if isinstance(param.type, ScalarType) else None
 
 
 def supply_parameters(program: Program, kernel: str, origin: Program, target: AnySpecification) -> Program:

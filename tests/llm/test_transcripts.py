@@ -38,7 +38,7 @@ from llm.orchestration_of_program import of_program
 from llm.passes.lift import LiftJob, job_of, judge_answer, order
 from llm.transcript import Exchange, Replayed, Transcript, read_transcript, share_texts
 
-FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("t*-*.jsonl"))
+FILES = sorted((Path(__file__).parent.parent.parent / "llm/transcripts").glob("[pt]*-*.jsonl"))  # ports, transfers, tunings
 
 
 def judge_stage(e: Exchange) -> str:
