@@ -29,10 +29,11 @@ ALWAYS = 7  # the predicate that is true
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a cubin: the compiler's name, and instructions as two words of 64 bits each."""
+    """A function of a cubin: the compiler's name, instructions as two words of 64 bits each, and 75 for sm_75."""
 
     name: str
     words: tuple[tuple[int, int], ...]
+    architecture: int = 90
 
     @property
     def instructions(self) -> int:
@@ -46,9 +47,31 @@ class Function:
         This is the cost of a turn that takes no branch to a longer way. A count of all instructions does not
         distinguish a way around an exchange that is nearly always taken from one that is never.
         """
-        after = [_list_successors(i, low, high, len(self.words)) for i, (low, high) in enumerate(self.words)]
-        turns = {_count_turn(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS}
-        return tuple(sorted(turns - {0}))
+        return tuple(sorted({len(turn) for turn in self._list_turns()} - {0}))
+
+    @property
+    def largest_turn(self) -> tuple[int, ...]:
+        """Name of each instruction (its lowest nine bits, whatever its operands are) of the longest of these ways."""
+        return tuple(self.words[i][0] & 0x1FF for i in max(self._list_turns(), key=len, default=()))
+
+    def _list_turns(self) -> list[tuple[int, ...]]:
+        after = [self._list_successors(i, low, high) for i, (low, high) in enumerate(self.words)]
+        return [_find_turn(i, after) for i, (low, _) in enumerate(self.words) if low & 0xFFF in PRODUCTS]
+
+    def _list_successors(self, i: int, low: int, high: int) -> tuple[int, ...]:
+        count = len(self.words)
+        kind, conditional = low & 0xFFF, (low >> 12) & 0xF != ALWAYS
+        following = (i + 1,) if i + 1 < count else ()
+        if kind == BRANCH:
+            words = ((high << 64 | low) >> 34) & (1 << 48) - 1  # offset in words of four bytes from the next instruction
+            words = words - (1 << 48) if words >> 47 else words
+            if self.architecture >= 90:
+                words = words << 8 | (low >> 16) & 0xFF
+            target = i + 1 + words * 4 // SIZE
+            jump = (target,) if 0 <= target < count else ()
+            may_fall_through = conditional or (high >> 23) & 0x1F != ALWAYS  # a second predicate, or diverged lanes only
+            return (*jump, *following) if may_fall_through else jump
+        return following if kind not in (EXIT, RETURN) or conditional else ()
 
 
 def parse_functions(cubin: bytes) -> list[Function]:
@@ -58,7 +81,8 @@ def parse_functions(cubin: bytes) -> list[Function]:
     """
     if cubin[:5] != b"\x7fELF\x02":
         raise ValueError("not a cubin: no ELF file of 64 bits")
-    (offset,) = struct.unpack_from("<Q", cubin, 0x28)
+    (offset, flags) = struct.unpack_from("<QI", cubin, 0x28)
+    architecture = flags & 0xFF if (flags & 0xFF) >= 50 else flags >> 8 & 0xFF  # until CUDA 12, and since CUDA 13
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
     parsed = []
@@ -66,35 +90,26 @@ def parse_functions(cubin: bytes) -> list[Function]:
         at = sections[names][4] + name
         if cubin.startswith(TEXT, at):
             words = tuple(struct.unpack_from("<QQ", cubin, i) for i in range(start, start + length, SIZE))
-            parsed.append(Function(cubin[at + len(TEXT) : cubin.index(0, at)].decode(), words))
+            parsed.append(Function(cubin[at + len(TEXT) : cubin.index(0, at)].decode(), words, architecture))
     return parsed
 
 
-def _list_successors(i: int, low: int, high: int, count: int) -> tuple[int, ...]:
-    kind, conditional = low & 0xFFF, (low >> 12) & 0xF != ALWAYS
-    following = (i + 1,) if i + 1 < count else ()
-    if kind == BRANCH:
-        words = ((high << 64 | low) >> 34) & (1 << 48) - 1  # offset in words of four bytes from the next instruction
-        words = (words - (1 << 48) if words >> 47 else words) << 8 | (low >> 16) & 0xFF
-        target = i + 1 + words * 4 // SIZE
-        jump = (target,) if 0 <= target < count else ()
-        may_fall_through = conditional or (high >> 23) & 0x1F != ALWAYS  # a second predicate, or diverged lanes only
-        return (*jump, *following) if may_fall_through else jump
-    return following if kind not in (EXIT, RETURN) or conditional else ()
-
-
-def _count_turn(start: int, after: list[tuple[int, ...]]) -> int:
-    """Count the instructions of the shortest way back; 0 if there is none."""
-    steps, todo = {start: 0}, deque([start])
+def _find_turn(start: int, after: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the instructions of the shortest way back; empty if there is none."""
+    before, todo = {start: start}, deque([start])
     while todo:
         at = todo.popleft()
         for n in after[at]:
             if n == start:
-                return steps[at] + 1
-            if n not in steps:
-                steps[n] = steps[at] + 1
+                turn = [at]
+                while at != start:
+                    at = before[at]
+                    turn.append(at)
+                return tuple(reversed(turn))
+            if n not in before:
+                before[n] = at
                 todo.append(n)
-    return 0
+    return ()
 
 
 def find_disassembler() -> list[str] | None:
