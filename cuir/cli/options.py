@@ -126,6 +126,15 @@ Limit = Annotated[
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, metavar="N", help="compilers at a time", show_default="one a core, as far as memory goes")
 ]
+TASKS = "Tasks in parallel"  # panel of the help
+On = Annotated[
+    str,
+    typer.Option("--on", metavar="PLACE", help="where tasks run: local, ray, or ray:HOST:PORT", rich_help_panel=TASKS),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, metavar="N", help="with --on local: processes", show_default="one a core", rich_help_panel=TASKS),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
 
 Effort = Literal["quick", "full"]  # of verification

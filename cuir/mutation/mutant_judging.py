@@ -5,21 +5,22 @@ Results are a file of JSON lines, from which an interrupted run continues.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..campaigns.campaign import Executor, run_tasks
+from ..campaigns.journal import Journal, JournalKind
+from ..campaigns.local_executor import LocalExecutor
+from ..campaigns.tasks import Result, Task, describe_content
 from ..checking.checked import Checked, Const
 from ..checking.checker import check
 from ..checking.const_defaults import consts_as_json
@@ -30,13 +31,13 @@ from ..syntax.parser import parse
 from ..syntax.printer import show
 from ..syntax.walk import names_read, rewrite, walk
 from ..text.diagnostics import CuirError
-from ..text.jsontext import append_line, has_content
 from ..verification import verify
 from .equivalent_mutants import Trial, why
 from .mutants import Mutant
 
 SAME = "the specialised kernel is the original: these consts do not take the branch, leave the barrier unused, or fold to the same"
 EXPLORED = "every schedule"  # for mutants that all stages pass: cuir/explore
+JOURNAL = JournalKind("U122", "cuir mutate", "kernel, program and consts")
 VERDICTS = ("killed", "survived", "same result", "equivalent", "out of time", "crashed")
 
 
@@ -207,38 +208,31 @@ def _normalise(body: tuple[Stmt, ...], alone: bool, names: Set[str]) -> tuple[St
     return tuple(rewrite(stmt, normalise) for stmt in body)
 
 
-_state: tuple[Job, str, AnySpecification] | None = None
+def judge_task(text: str, original: str, job: Job) -> tuple[str, str, str, str]:
+    """Judge one mutant as a task; see `judge`."""
+    return judge(text, original, _load(_Loader(job.load)), job)
 
 
-def _begin(job: Job, original: str) -> None:
-    """Set up a process of the pool."""
-    global _state
-    import torch
+class _Loader:
+    """A function that returns a specification; equal ones, sent with several tasks, load it once."""
 
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _state = job, original, job.load()
+    def __init__(self, load: Callable[[], AnySpecification]):
+        self.load = load
+        try:
+            self.name = json.dumps(describe_content(load))
+        except TypeError:  # a function that no other process can import
+            self.name = str(id(load))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Loader) and self.name == other.name
 
-@contextmanager
-def _block_interrupts() -> Iterator[None]:
-    """Block SIGINT, also in processes that start meanwhile.
-
-    They receive it when they are set up, and end then without a traceback of the imports they were in.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
-def _judge_here(text: str) -> tuple[tuple[str, str, str, str], float]:
-    assert _state is not None
-    job, original, spec = _state
-    begin = time.perf_counter()
-    return judge(text, original, spec, job), time.perf_counter() - begin
+@functools.lru_cache(maxsize=4)
+def _load(loader: _Loader) -> AnySpecification:
+    return loader.load()
 
 
 def run(
@@ -246,114 +240,62 @@ def run(
     todo: Sequence[Mutant],
     job: Job,
     out: Path | None = None,
-    jobs: int = 1,
+    executor: Executor = LocalExecutor(),
     progress: Callable[[int, int, Judged], None] = lambda count, total, result: None,
 ) -> list[Judged]:
     """Judge mutants of a program; return the results in their order.
 
-    progress: called with the number done, the total, and the latest result. out: a file of JSON lines, a head and one
-    for each mutant as it is judged; mutants that it holds already are not judged again. jobs: processes.
+    progress: called with the number done, the total, and the latest result. out: a journal, from which an interrupted
+    run continues. executor: where mutants are judged.
 
     Raises:
         CuirError: the errors of verification, if it refuses the program itself; U122 for a file of another kind; U108.
     """
     original = show(program)
     spec = job.load()
-    head, recorded = job.head(program, spec.name), dict[str, Judged]()
-    if out is not None and has_content(out):  # the run that began the file has verified the program
-        recorded = _read_results(out, head)
-    else:
+    journal = Journal(out, job.head(program, spec.name), JOURNAL)
+    judged_before = _read_rows(journal)
+    if not journal.begun:  # else the run that began the file has verified the program
         report = verify(program, spec, job.kernel, job.consts, job.level)  # type: ignore[arg-type]
         if not report.ok:
             raise CuirError(report.diagnostics)
-        if out is not None:
-            _append_line(out, json.dumps(head))
-    judged = {m.id: recorded[m.id] for m in todo if m.id in recorded}
+        journal.begin()
+    by_id = {m.id: m for m in todo}
+    judged = {m.id: judged_before[m.id] for m in todo if m.id in judged_before}
 
-    def take(m: Mutant, verdict: tuple[str, str, str, str], seconds: float) -> None:
-        result = Judged(m.id, m.fault, m.operator, m.place, m.description, *verdict, round(seconds, 3), m.diff(original))
+    def take(m: Mutant, verdict: Sequence[str], seconds: float) -> None:
+        stage = (verdict[0], verdict[1], verdict[2], verdict[3])
+        result = Judged(m.id, m.fault, m.operator, m.place, m.description, *stage, round(seconds, 3), m.diff(original))
         judged[m.id] = result
-        if out is not None:
-            _append_line(out, json.dumps(asdict(result)))
+        journal.write(asdict(result))
         progress(len(judged), len(todo), result)
 
-    remaining = []
-    for m in todo:
-        if m.id in judged:
-            progress(len(judged), len(todo), judged[m.id])
+    def take_result(result: Result) -> None:
+        m = by_id[result.key]
+        if isinstance(result.error, CuirError):  # of the specification, which is the same for all
+            raise result.error
+        if result.error is not None:
+            take(m, ("crashed", "", "", str(result.error)), result.seconds)
+        else:
+            take(m, result.value, result.seconds)  # type: ignore[arg-type]
+
+    for number, m in enumerate(todo, 1):
+        if m.id in judged_before:
+            progress(number, len(todo), judged[m.id])
         elif m.equivalent:
             take(m, ("equivalent", "", "", m.equivalent), 0.0)
-        else:
-            remaining.append(m)
-    if jobs == 1:
-        for m in remaining:
-            begin = time.perf_counter()
-            take(m, judge(m.text, original, spec, job), time.perf_counter() - begin)
-    elif remaining:
-        _judge_in_parallel(remaining, original, job, jobs, take)
+    remaining = [m for m in todo if m.id not in judged]
+    run_tasks([Task(m.id, judge_task, (m.text, original, job)) for m in remaining], executor, take_result)
+    journal.sort([m.id for m in todo])
     return [judged[m.id] for m in todo]
 
 
-def _judge_in_parallel(
-    remaining: Sequence[Mutant], original: str, job: Job, jobs: int, take: Callable[[Mutant, tuple[str, str, str, str], float], None]
-) -> None:
-    """Judge mutants in a pool of processes."""
-    earlier_children = set(active_children())
-    pool = ProcessPoolExecutor(min(jobs, len(remaining)), get_context("spawn"), _begin, (job, original))
-    try:
-        with _block_interrupts():
-            waiting = {pool.submit(_judge_here, m.text): m for m in remaining}
-        while waiting:
-            completed, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in completed:
-                take(waiting.pop(future), *future.result())
-    except BaseException:  # do not wait for mutants in judgement, or for imports
-        for process in set(active_children()) - earlier_children:
-            process.terminate()
-        raise
-    finally:  # wait: a process that ends before the pool's thread would leak the semaphores of its queues
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _append_line(path: Path, line: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        append_line(path, line)
-    except OSError as error:
-        raise CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out") from None
-
-
-def _read_results(path: Path, head: Mapping[str, Any]) -> dict[str, Judged]:
-    """Read the results in a file, by id. Raises CuirError U122.
-
-    Lines that an interruption cut short are omitted.
-    """
-    hint = "name another file with --out, or remove it"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CuirError.of("U122", f"{path} cannot be read: {error.strerror}", hint=hint) from None
-    except ValueError:
-        lines = []
-    try:
-        first = json.loads(lines[0]) if lines else None
-    except ValueError:
-        first = None
-    if not isinstance(first, dict) or first.keys() != head.keys():
-        raise CuirError.of(
-            "U122", f"{path} holds no results of `cuir mutate`: they begin with a line that names kernel, program and consts", hint=hint
-        )
-    if differs := [k for k in head if first[k] != head[k]]:
-        raise CuirError.of("U122", f"{path} holds results of another run: other {', '.join(differs)}", hint=hint)
-    judged: dict[str, Judged] = {}
-    for number, line in enumerate(lines[1:], 2):
+def _read_rows(journal: Journal) -> dict[str, Judged]:
+    """Return the results in a journal, by id. Raises CuirError U122."""
+    judged = {}
+    for key, row in journal.rows.items():
         try:
-            data = json.loads(line)
-        except ValueError:  # cut short
-            continue
-        try:
-            result = Judged.from_json(data)
+            judged[key] = Judged.from_json(row)
         except (ValueError, TypeError, KeyError):
-            raise CuirError.of("U122", f"line {number} of {path} is no result of a mutant", hint=hint) from None
-        judged[result.id] = result
+            raise journal.refuse(journal.lines[key], "no result of a mutant") from None
     return judged

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +19,11 @@ import corpus
 from corpus.computes import COMPUTES
 from cuir import CuirError, parse, show
 from cuir.bridging import attention_consts
+from cuir.campaigns.local_executor import LocalExecutor
 from cuir.checking.checked import Const
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import FAULTS, Job, Judged, Mutant, MutateReport, choose_mutants, judge, mutants, run
 from cuir.mutation.mutant_comparison import Trial, _is_same
-from cuir.mutation.mutant_judging import _block_interrupts
 from cuir.mutation.mutation_report import HEAD
 from cuir.spec.loading import as_any
 from cuir.spec.specification import Specification
@@ -288,20 +284,9 @@ def test_an_empty_file_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("verified_once")
 def test_processes_come_to_the_same_verdicts(tmp_path: Path) -> None:
     some = [m for m in ALL if m.fault == 14][:3]
-    alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", jobs=2)
+    alone, together = run(PROGRAM, some, JOB), run(PROGRAM, some, JOB, tmp_path / "mutants.jsonl", LocalExecutor(2))
     assert [replace(r, seconds=0) for r in together] == [replace(r, seconds=0) for r in alone]
     assert len((tmp_path / "mutants.jsonl").read_text(encoding="utf-8").splitlines()) == 4
-    assert not [t for t in threading.enumerate() if type(t).__name__ == "_ExecutorManagerThread"]  # it would leak semaphores
-
-
-@pytest.mark.usefixtures("verified_once")
-def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
-    script = "from cuir.mutation.mutant_judging import Job, _begin; _begin(Job(dict, None, {}), ''); print('alive')"
-    with _block_interrupts():
-        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        child.send_signal(signal.SIGINT)
-    assert (*child.communicate(timeout=60), child.returncode) == (b"", b"", 130)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def make_mutants(program: str, kernel: str, consts: dict[str, Const]) -> tuple[Program, list[Mutant], Job]:

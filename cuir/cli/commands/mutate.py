@@ -5,7 +5,6 @@ The work is in cuir/mutation.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from ...text.diagnostics import CuirError
 from ...text.phrases import count_noun
 from ..completion import complete_program, complete_specification
 from ..live_view import ProgressLine
-from ..options import KERNEL, Consts, GivenDtype, HtmlReport, Json, KernelName, Level, Parameters, read_level
+from ..options import KERNEL, Consts, GivenDtype, HtmlReport, Json, KernelName, Level, On, Parameters, Processes, read_level
 from ..output import print_json, stdout
 from ..process_setup import configure_process
 
@@ -62,7 +61,8 @@ def mutate(
         typer.Option("--limit", min=1, metavar="N", help="at most so many mutants, drawn from all classes alike", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="with --limit: seed of the choice")] = 0,
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, metavar="N", help="processes at a time", show_default="one a core")] = None,
+    jobs: Processes = None,
+    on: On = "local",
     seconds: Annotated[float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time for one mutant")] = 60,
     out: Annotated[
         Path | None,
@@ -90,6 +90,7 @@ def mutate(
         read_specification,
     )
     from ..process_setup import goes_on_from
+    from ..task_places import use_executor
 
     configure_process()
     wrong = [f for f in fault or () if f not in FAULTS]
@@ -107,13 +108,9 @@ def mutate(
     job = Job(load, picked.name, consts, read_level(level), seconds)
     specialised = with_defaults(picked, consts)
     todo = choose_mutants(mutants(source, job.kernel), fault or (), limit, seed)
-    with (
-        goes_on_from(out),
-        _MutantsView(
-            f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}", quiet=as_json
-        ) as bar,
-    ):
-        report = MutateReport(run(source, todo, job, out, jobs or os.cpu_count() or 1, bar))
+    title = f"{count_noun(len(todo), 'mutant')} of {program} against {variant}{parenthesise_consts(specialised)}"
+    with goes_on_from(out), _MutantsView(title, quiet=as_json) as bar, use_executor(on, jobs, bar) as executor:
+        report = MutateReport(run(source, todo, job, out, executor, bar))
     of = {"kernel": job.kernel, "against": variant, "consts": consts_as_json(specialised), "level": job.level}
     if page is not None:
         from ...pages.mutation_page import render_mutation_page

@@ -1,0 +1,108 @@
+"""Tasks on a Ray cluster: the results of local processes, also when a node is killed; errors instead of hangs."""
+
+from __future__ import annotations
+
+import builtins
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cuir.campaigns import ray_executor
+from cuir.campaigns.campaign import run_tasks
+from cuir.campaigns.local_executor import LocalExecutor
+from cuir.campaigns.ray_executor import RayExecutor
+from cuir.campaigns.tasks import Result, make_task
+from cuir.text.diagnostics import CuirError
+from tests.campaigns.calls import die_at_first, fail, tell_gpu, tell_threads, work
+
+
+def test_missing_ray_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = builtins.__import__
+
+    def import_others(name: str, *rest: Any, **named: Any) -> Any:
+        if name == "ray":
+            raise ImportError(name)
+        return importing(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", import_others)
+    with pytest.raises(CuirError) as caught:
+        RayExecutor().connect()
+    assert caught.value.diagnostics[0].code == "U514" and caught.value.diagnostics[0].hint == "pip install cubridge[ray]"
+
+
+@contextmanager
+def serve_pages() -> Iterator[str]:
+    """The address of a server that is no Ray cluster."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def find_free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def connect_and_fail(address: str, limit: float) -> str:
+    begin = time.monotonic()
+    with pytest.raises(CuirError) as caught:
+        RayExecutor(address).connect()
+    assert caught.value.diagnostics[0].code == "U515" and time.monotonic() - begin < limit
+    return caught.value.diagnostics[0].message
+
+
+def test_an_address_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="pip install cubridge[ray]")
+    assert "nothing answers" in connect_and_fail(f"127.0.0.1:{find_free_port()}", 5)
+    assert "no address" in connect_and_fail("head", 5)
+    monkeypatch.setattr(ray_executor, "PROBING", 4.0)
+    with serve_pages() as address:
+        assert "no answer in 4 s" in connect_and_fail(address, 15)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of two nodes of this machine, with a core each and a made-up GPU at the first."""
+    ray = pytest.importorskip("ray", reason="pip install cubridge[ray]")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    built = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
+    yield built
+    ray.shutdown()
+    built.shutdown()
+
+
+@pytest.mark.thorough("starts a cluster of two nodes")
+def test_a_killed_node_changes_no_result(cluster: Any, tmp_path: Path) -> None:
+    second = cluster.add_node(num_cpus=1)
+    tasks = [make_task(work, x, 300) for x in range(12)]
+    taken: list[Result] = []
+
+    def take(result: Result) -> None:
+        taken.append(result)
+        if len(taken) == 2:
+            cluster.remove_node(second, allow_graceful=False)
+
+    with RayExecutor(cluster.address) as executor:
+        results = run_tasks(tasks, executor, take)
+        assert [(r.key, r.value, r.error) for r in results] == [(r.key, r.value, r.error) for r in run_tasks(tasks, LocalExecutor())]
+        (folder := tmp_path / "died").mkdir()
+        others = [make_task(die_at_first, str(folder), 1), make_task(fail, "cuir"), make_task(fail, "other"), make_task(tell_threads)]
+        died, ours, other, threads = run_tasks([*others], executor)
+        assert died.value == 1 and threads.value == 1, "the task of a dead worker runs again"
+        assert isinstance(ours.error, CuirError) and ours.error.diagnostics[0].code == "U101"
+        assert str(other.error) == "tests.campaigns.calls:fail raised Unknown: lost"
+        assert run_tasks([make_task(tell_gpu, gpus=1)], executor)[0].value == "0"
+        with pytest.raises(CuirError, match="need a GPU"):
+            run_tasks([make_task(tell_gpu, gpus=2)], executor)
