@@ -20,6 +20,7 @@ LINES = 550  # of code: docstrings do not count
 ROOMS = (
     "text",
     "caching",
+    "campaigns",
     "syntax",
     "ops",
     "checking",

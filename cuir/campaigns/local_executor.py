@@ -53,6 +53,7 @@ class LocalExecutor:
 
     def _run_in_processes(self, tasks: Sequence[Task]) -> Generator[Result]:
         on_gpu, plain = deque(t for t in tasks if t.gpus), deque(t for t in tasks if not t.gpus)
+        slots: list[tuple[deque[Task], str | None]]
         slots = [(on_gpu, str(number)) for number in range(min(self.gpus, len(on_gpu)))]
         slots += [(plain, None) for _ in range(min(self.jobs, len(plain)))]
         deaths: dict[str, int] = {}
