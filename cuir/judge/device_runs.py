@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from .solution_entries import find_entry
 # bytes of NaN that the allocator gives out next: from its large blocks, and in halves from what small ones leave
 POISONED = (1 << 26, *(1 << n for n in range(20, 8, -1) for _ in range(2)))
 REPEATS = 2
+COMPILER_ERROR = re.compile(r"\): error\b|:\d+: (?:fatal )?error\b")  # as nvcc and its host compiler write it
 
 
 class DeviceRequest(NamedTuple):
@@ -61,7 +63,7 @@ def run_on_device(solution: Path, requests: Sequence[DeviceRequest], seconds: fl
         environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(Path(folder, "extensions"))}
         try:
             process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
-            words = (process.stderr.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            words = find_cause(process.stdout + process.stderr) or f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
             words = f"it has not returned after {seconds:.0f} s"
         if not answer.is_file():
@@ -70,6 +72,12 @@ def run_on_device(solution: Path, requests: Sequence[DeviceRequest], seconds: fl
         if len(runs) < len(requests) and not any(r.is_lost for r in runs):
             runs.append(DeviceRun([], words, True))
         return runs
+
+
+def find_cause(output: str) -> str:
+    """Return the first error of a compiler, whose log says more than the exception behind it; else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next((line for line in lines if COMPILER_ERROR.search(line)), lines[-1] if lines else "")
 
 
 def load_entry(path: Path) -> Callable[..., object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cuir.judge.device_runs import DeviceRequest, run_on_device
+from cuir.judge.device_runs import DeviceRequest, find_cause, run_on_device
 
 SOLUTION = """
 import os
@@ -46,3 +46,19 @@ def test_a_solution_that_does_not_load_says_why(tmp_path: Path) -> None:
     path.write_text("def helper(x):\n    return x\n", encoding="utf-8")
     with pytest.raises(RuntimeError, match="it has none of ModelNew"):
         run_on_device(path, [], 60.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "cause"),
+    [
+        (
+            '[1/3] nvcc ...\ns.cu(7): error: no operator "+"\n1 error detected\nninja: build stopped: failed.',
+            's.cu(7): error: no operator "+"',
+        ),
+        ("main.cpp:3:10: fatal error: x.h: No such file\nRuntimeError: Error building", "main.cpp:3:10: fatal error: x.h: No such file"),
+        ("Traceback\nLookupError: no error here\n\n", "LookupError: no error here"),
+        ("", ""),
+    ],
+)
+def test_the_cause_of_a_failed_build_is_what_the_compiler_says(output: str, cause: str) -> None:
+    assert find_cause(output) == cause
