@@ -106,6 +106,7 @@ def test_definitions_alone_are_an_answer() -> None:
     assert show(merge(origin(), "flash_fwd", parse(show(Program(tuple(changed)))))) == show(merge(origin(), "flash_fwd", program))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "text", "stage", "codes"),
     [

@@ -86,6 +86,7 @@ KILLED = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("verified_once")
 @pytest.mark.parametrize("fault", KILLED)
 def test_known_faults_are_refused_where_they_belong(fault: int) -> None:

@@ -70,4 +70,4 @@ def test_consts_that_fit_are_the_largest_halves() -> None:
     kernel = program.kernels()["twice"]
     with pytest.raises(CuirError, match="M301"):
         check(program, "twice", {"T": F16})
-    assert list_smaller_consts(program, kernel, {"T": F16}) == [("BM", 256)]
+    assert list_smaller_consts(program, kernel, {"T": F16}) == [("BM", 512)]

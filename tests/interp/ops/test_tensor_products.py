@@ -56,6 +56,7 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found(name: str) -> None:
     code, changes = FAULTS[name]
