@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Protocol
 
+from .journal import KEY, Journal
 from .tasks import Result, Task
 
 
@@ -39,4 +40,29 @@ def run_tasks(tasks: Sequence[Task], executor: Executor, take: Callable[[Result]
     return [results[task.key] for task in tasks]
 
 
-__all__ = ["Executor", "run_tasks"]
+def run_campaign(
+    tasks: Sequence[Task], executor: Executor, journal: Journal, progress: Callable[[int, int], None] = lambda count, total: None
+) -> list[Result]:
+    """Run the tasks that a journal has no result of; return the results in the order of the tasks.
+
+    Errors are not kept: the next campaign runs such tasks again. progress: called with the numbers of finished and of
+    all tasks. Raises CuirError U108 if the journal cannot be written.
+    """
+    kept = {key: Result(key, row["value"], seconds=row["seconds"]) for key, row in journal.rows.items()}
+    todo = [task for task in tasks if task.key not in kept]
+    count = len(tasks) - len(todo)
+    progress(count, len(tasks))
+
+    def take(result: Result) -> None:
+        nonlocal count
+        count += 1
+        if result.error is None:
+            journal.write({KEY: result.key, "seconds": round(result.seconds, 4), "value": result.value})
+        progress(count, len(tasks))
+
+    found = {**kept, **{result.key: result for result in run_tasks(todo, executor, take)}}
+    journal.sort([task.key for task in tasks])
+    return [found[task.key] for task in tasks]
+
+
+__all__ = ["Executor", "run_campaign", "run_tasks"]

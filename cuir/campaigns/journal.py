@@ -12,7 +12,6 @@ from typing import Any
 from ..text.diagnostics import CuirError
 from ..text.jsontext import append_line, has_content
 
-HINT = "name another file with --out, or remove it"
 KEY = "id"  # the field of a row that holds the key of its task
 
 
@@ -24,11 +23,18 @@ class JournalKind:
         code: Error code for a file of another kind.
         command: Command that writes them.
         names: What the head names.
+        option: Option that names the file.
     """
 
     code: str
     command: str
     names: str
+    option: str = "--out"
+
+    @property
+    def hint(self) -> str:
+        """What to do about a file of another kind."""
+        return f"name another file with {self.option}, or remove it"
 
 
 class Journal:
@@ -78,12 +84,12 @@ class Journal:
             beside.write_text("".join(json.dumps(line) + "\n" for line in (self.head, *kept)), encoding="utf-8")
             os.replace(beside, self.path)
         except OSError as error:
-            raise _make_write_error(self.path, error) from None
+            raise self._make_write_error(error) from None
         self.rows = {row[KEY]: row for row in kept}
 
     def refuse(self, number: int, what: str) -> CuirError:
         """Return the error for a line that is no row."""
-        return CuirError.of(self.kind.code, f"line {number} of {self.path} is {what}", hint=HINT)
+        return CuirError.of(self.kind.code, f"line {number} of {self.path} is {what}", hint=self.kind.hint)
 
     def _append(self, line: Mapping[str, Any]) -> None:
         if self.path is None:
@@ -92,7 +98,7 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             append_line(self.path, json.dumps(line))
         except OSError as error:
-            raise _make_write_error(self.path, error) from None
+            raise self._make_write_error(error) from None
 
     def _read(self) -> None:
         kind, path = self.kind, self.path
@@ -100,7 +106,7 @@ class Journal:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise CuirError.of(kind.code, f"{path} cannot be read: {error.strerror}", hint=HINT) from None
+            raise CuirError.of(kind.code, f"{path} cannot be read: {error.strerror}", hint=kind.hint) from None
         except ValueError:
             lines = []
         try:
@@ -109,9 +115,9 @@ class Journal:
             first = None
         if not isinstance(first, dict) or first.keys() != self.head.keys():
             message = f"{path} holds no results of `{kind.command}`: they begin with a line that names {kind.names}"
-            raise CuirError.of(kind.code, message, hint=HINT)
+            raise CuirError.of(kind.code, message, hint=kind.hint)
         if differs := [k for k in self.head if first[k] != self.head[k]]:
-            raise CuirError.of(kind.code, f"{path} holds results of another run: other {', '.join(differs)}", hint=HINT)
+            raise CuirError.of(kind.code, f"{path} holds results of another run: other {', '.join(differs)}", hint=kind.hint)
         for number, line in enumerate(lines[1:], 2):
             try:
                 row = json.loads(line)
@@ -122,9 +128,8 @@ class Journal:
             self.rows[row[KEY]] = row
             self.lines[row[KEY]] = number
 
-
-def _make_write_error(path: Path, error: OSError) -> CuirError:
-    return CuirError.of("U108", f"cannot write {path}: {error.strerror}", hint="name another file with --out")
+    def _make_write_error(self, error: OSError) -> CuirError:
+        return CuirError.of("U108", f"cannot write {self.path}: {error.strerror}", hint=f"name another file with {self.kind.option}")
 
 
 __all__ = ["Journal", "JournalKind"]

@@ -135,6 +135,16 @@ Processes = Annotated[
     int | None,
     typer.Option("--jobs", min=1, metavar="N", help="with --on local: processes", show_default="one a core", rich_help_panel=TASKS),
 ]
+KeptTasks = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal",
+        metavar="FILE",
+        help="results of tasks, from which the same command resumes",
+        show_default=False,
+        rich_help_panel=TASKS,
+    ),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what an earlier run has found")]
 
 Effort = Literal["quick", "full"]  # of verification

@@ -41,6 +41,19 @@ def make_schedules(checked: Checked, level: str, seeded: int | None = None) -> l
     return [*unseeded, *(Schedule.random(s) for s in range(1, random + 1)), *(Schedule.adversarial(s) for s in range(1, adversarial + 1))]
 
 
+PART = 64  # schedules of a problem that run as one task: some seconds
+
+
+def count_parts(checked: Checked, level: str, seeded: int | None) -> int:
+    """Return the number of parts of the schedules of a problem."""
+    return -(-len(make_schedules(checked, level, seeded)) // PART)
+
+
+def _choose_part(schedules: Sequence[Schedule], part: int) -> list[Schedule]:
+    """Return the schedules of a part; with the first one, unless it is the first part."""
+    return [*schedules[: 1 if part else 0], *schedules[PART * part : PART * (part + 1)]]
+
+
 _FEW = (Schedule.in_order(), Schedule.adversarial("workers_first"), Schedule.random(1))
 
 
@@ -67,12 +80,14 @@ class ScheduleOptions:
         orders: Orders of tiles, which run under three schedules each.
         few: Three schedules instead of all.
         grid: CTAs or clusters.
+        part: Number of the part of the schedules; parts after the first repeat the first schedule, to compare with.
     """
 
     seeded: int | None = None
     orders: Sequence[Order] = ()
     few: bool = False
     grid: int = 2
+    part: int = 0
 
 
 def check_schedules(
@@ -93,7 +108,7 @@ def check_schedules(
     few = options.few
     default_grid = options.grid if checked.tiles is not None else 1
     runs: list[tuple[Schedule, Order | None, int]] = [
-        (s, None, default_grid) for s in (_FEW if few else make_schedules(checked, level, options.seeded))
+        (s, None, default_grid) for s in (_FEW if few else _choose_part(make_schedules(checked, level, options.seeded), options.part))
     ]
     runs += [(s, order, default_grid) for order in options.orders for s in _FEW]
     accumulated = find_accumulated(checked)
@@ -115,7 +130,7 @@ def check_schedules(
         if first is None:
             first = launched.outputs
             # orders of agents are covered above; a fault of a share of units shows in nearly any order
-            if checked.tiles is not None:
+            if checked.tiles is not None and not options.part:
                 grids = [g for g in list_other_grids(report.units) if g != default_grid]
                 runs += [(_FEW[0], None, g) for g in grids] + [(_FEW[1], None, g) for g in grids[:1] if not few]
             continue

@@ -19,7 +19,7 @@ from .line_coverage import forget_entered
 from .report import Stage
 from .request import Request
 from .resource_limits import EXPLORATION
-from .schedules import ScheduleOptions, check_schedules
+from .schedules import ScheduleOptions, check_schedules, count_parts
 from .side_processes import Job
 from .spec_dispatch import AnyCase, find_wider_cases, make_empty_cases, make_ring_cases, make_schedule_cases, require_outputs_of
 from .step_counts import make_counted_cases, make_counted_jobs
@@ -61,7 +61,7 @@ class SchedulesStage:
         runs = 0
         for job, count in itertools.zip_longest(self.jobs or self._list_jobs(), finished):
             self.begun += 1
-            runs += job() if count is None else count
+            runs += count or job()  # a problem that was too large there is too large here, and is listed
         self.wider = find_wider_cases(self.program, self.checked, self.spec)
         runs += sum(self._try(case, ScheduleOptions(few=True)) for case in self.wider)
         if self.skipped_error is not None and not runs:
@@ -78,14 +78,16 @@ class SchedulesStage:
         problems = make_schedule_cases(checked, spec)
         require_outputs_of(self.program, checked, spec, problems[0])
         seeded = self.request.seeded
-        self.expected = len(problems) + 2  # and some short ones
         share = None if seeded is None else -(-seeded // len(problems))
+        self.expected = len(problems) * count_parts(checked, self.level, share) + 2  # and some short ones
         if has_splice_points(self.program) and is_attention(checked.origin):
             self.orders = list(make_orders(self.program, checked))
             for order in self.orders:
                 forget_entered(order.checked)
         for case in problems:
             yield partial(self._try_watched, case, ScheduleOptions(share, self.orders))
+            for part in range(1, count_parts(checked, self.level, share)):
+                yield partial(self._try, case, ScheduleOptions(share, part=part))
         for case in make_empty_cases(checked, spec):
             yield partial(self._try, case, ScheduleOptions(orders=self.orders, few=True, grid=1))
         self.rings = make_ring_cases(checked, spec)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from ..arguments.requirements import describe_row_requirements
@@ -22,6 +23,7 @@ from ..attn.verification.mask_distances import LONGEST, check_distances
 from ..attn.verification.problems import Case, is_attention
 from ..attn.verification.sizes import collect_mask_integers, make_few_problems, make_problems
 from ..attn.verification.tile_orders import Order
+from ..campaigns.tasks import Json
 from ..checking.checked import Checked, Const
 from ..checking.checker import check, pick_kernel
 from ..checking.const_defaults import HEAD_DIM, describe_consts, fill_consts, list_dtype_consts, with_defaults
@@ -53,6 +55,7 @@ from .schedules_stage import SchedulesStage
 from .side_processes import SideProcesses
 from .soundness import Soundness
 from .spec_dispatch import AnyCase, get_mods, get_tile_sizes, is_backward, prepare_specification, require_judgeable
+from .task_runs import PlaceError, TaskPlan, TaskRuns, write_state
 
 
 class RunRecorder:
@@ -99,6 +102,7 @@ def verify(
     seeded: int | None = None,
     budget: float = RUN,
     processes: int = 1,
+    tasks: TaskPlan | None = None,
 ) -> VerifyReport:
     """Check whether a kernel computes a specification, on the CPU.
 
@@ -122,6 +126,7 @@ def verify(
         seeded: the least number of seeded schedules in all, instead of those of the level.
         budget: seconds of processor time of one run.
         processes: forked processes that share the runs of mods at level quick.
+        tasks: how runs of schedules and numbers become tasks of other processes.
 
     Returns:
         The report; a wrong program gives a report that says so.
@@ -134,25 +139,71 @@ def verify(
     program = program_of(program, "verify")
     picked = pick_kernel(program, kernel)
     all_consts = fill_consts(picked, consts or {})
-    verification = _Verification(
-        Request(
-            program,
-            prepare_specification(spec, picked, program, all_consts),
-            spec,
-            level,
-            StageShares(progress, level, is_attention(picked)) if progress is not None else lambda text: None,
-            shrink,
-            seeded,
-        ),
-        kernel,
-        all_consts,
-        processes,
+    request = Request(
+        program,
+        prepare_specification(spec, picked, program, all_consts),
+        spec,
+        level,
+        StageShares(progress, level, is_attention(picked)) if progress is not None else lambda text: None,
+        shrink,
+        seeded,
     )
-    with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), force_exact_products(), force_one_thread(), watch_runs():
+    verification = _Verification(request, kernel, all_consts, processes, tasks)
+    with _limit_runs(budget) as refused:
         try:
             return verification.run(refused)
+        except PlaceError as lost:
+            raise lost.error from None
         finally:
             release_freed_memory()
+
+
+@contextmanager
+def _limit_runs(budget: float) -> Iterator[Refusals]:
+    """Return the context of all runs of a verification; yield the functions that it refuses."""
+    with limit_seconds(budget), limit_calls(budget) as refused, tracing_once(), force_exact_products(), force_one_thread(), watch_runs():
+        yield refused
+
+
+class OpenedVerification:
+    """A verification whose jobs of schedules and numbers run by their numbers, as those of `verify` with `tasks`.
+
+    Raises CuirError where `verify` reports a kernel that is not well-formed.
+    """
+
+    def __init__(self, request: Request, kernel: str | None, consts: Mapping[str, Const], budget: float):
+        self.budget = budget
+        picked = pick_kernel(request.program, kernel)
+        filled = fill_consts(picked, consts)
+        spec = prepare_specification(request.spec, picked, request.program, filled)
+        self.verification = _Verification(replace(request, spec=spec), kernel, filled, 1, None)
+        with _limit_runs(budget):
+            self.verification.begin()
+            checked = self.verification.well_formed(self.verification.make_report())
+            self.verification.begin_stages(checked)
+            scheduled, numbered = self.verification.scheduled, self.verification.numbered
+            assert numbered is not None
+            self.phases = scheduled.prepare(), numbered.prepare(scheduled.counted)
+            self.kernels = self.verification.prepare_kernels(checked)
+
+    def run(self, phase: int, jobs: Sequence[int]) -> Json:
+        """Run some jobs of a phase; return their results, None for one that raised, and what they recorded.
+
+        The result is None if the specification is unsound.
+        """
+        opened = self.verification
+        with _limit_runs(self.budget) as refused:
+            recorder = RunRecorder(opened.observed, self.kernels, opened.soundness, refused)
+            recorder.forget()
+            results = list[Any]()
+            for job in jobs:
+                try:
+                    results.append(self.phases[phase][job]())
+                except CuirError:
+                    results.append(None)
+            state = recorder.export()
+        release_freed_memory()
+        return None if state is None else {"results": results, "state": write_state(state)}
 
 
 class _Stop(Exception):
@@ -160,8 +211,8 @@ class _Stop(Exception):
 
 
 class _Verification:
-    def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const], processes: int):
-        self.request, self.kernel, self.consts, self.processes = request, kernel, consts, processes
+    def __init__(self, request: Request, kernel: str | None, consts: dict[str, Const], processes: int, tasks: TaskPlan | None):
+        self.request, self.kernel, self.consts, self.processes, self.tasks = request, kernel, consts, processes, tasks
         self.program, self.spec, self.caller_spec = request.program, request.spec, request.caller_spec
         self.level, self.progress = request.level, request.progress
         self.runs = 0  # runs under different schedules
@@ -186,9 +237,8 @@ class _Verification:
 
         refused: functions of the specification that were refused.
         """
-        self.marks = collect_mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
-        picked = pick_kernel(self.program, self.kernel)
-        report = VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
+        self.begin()
+        report = self.make_report()
         try:
             checked = self.well_formed(report)
             with self.shared_out(checked, refused) as shared:
@@ -211,6 +261,15 @@ class _Verification:
             pass
         report.runs = self.runs
         return report
+
+    def begin(self) -> None:
+        """Collect the numbers of the mask near which lengths are chosen."""
+        self.marks = collect_mask_integers(self.spec, self.program) if isinstance(self.spec, Specification) else []
+
+    def make_report(self) -> VerifyReport:
+        """Return the report before any stage."""
+        picked = pick_kernel(self.program, self.kernel)
+        return VerifyReport(self.spec.name, picked.name, self.level, with_defaults(picked, self.consts) | self.consts, self.stages)
 
     @contextmanager
     def stage(self, index: int) -> Iterator[Stage]:
@@ -273,15 +332,28 @@ class _Verification:
                 refused.append(f"{changed} makes no kernel ({error.diagnostics[0].code}: {error.diagnostics[0].message})")
         return kernels, refused
 
-    def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses:
-        """Start the runs of schedules and numbers in side processes.
+    def shared_out(self, checked: Checked, refused: Refusals) -> SideProcesses | TaskRuns:
+        """Start the runs of schedules and numbers in other processes: tasks, or forked ones.
 
-        This is for mods, whose problems are known in advance. Of gradients of mods, the kernel alone runs there.
+        Forked ones are for mods, whose problems are known in advance. Of gradients of mods, the kernel alone runs there.
         """
-        self.scheduled = SchedulesStage(self.request, checked, self.observed)
-        self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)
-        assert self.soundness is not None
+        self.begin_stages(checked)
+        assert self.soundness is not None and self.numbered is not None
         alone, gradients = SideProcesses((), RunRecorder(self.observed, [], None, refused), 1), is_backward(checked.origin)
+        if self.tasks is not None:
+            try:
+                scheduled = self.scheduled.prepare()
+                recorder = RunRecorder(self.observed, self.prepare_kernels(checked), None, refused)
+                before = recorder.export()
+                recorder.forget()  # runs that list the numbers' problems are none of the schedules
+                numbered = self.numbered.prepare(self.scheduled.counted)
+                listing = recorder.export()
+                recorder.forget()
+                recorder.merge(before)
+            except CuirError:
+                self.begin_stages(checked)
+                return alone  # the stages meet the fault
+            return TaskRuns((scheduled, numbered), recorder, self.tasks, listing)
         if self.processes == 1 or self.level != "quick" or not (isinstance(self.spec, Specification) or gradients):
             return alone
         try:
@@ -292,10 +364,20 @@ class _Verification:
                 raise
             self.scheduled.jobs, self.numbered.todo = [], []
             return alone  # the stages meet the fault
+        kernels = self.prepare_kernels(checked)
+        return SideProcesses(phases, RunRecorder(self.observed, kernels, None if gradients else self.soundness, refused), self.processes)
+
+    def begin_stages(self, checked: Checked) -> None:
+        """Make the stages of schedules and numbers, which have listed no problem yet."""
+        self.scheduled = SchedulesStage(self.request, checked, self.observed)
+        self.numbered = NumbersStage(self.request, checked, self.observed, self.other_kernels, self.marks)
+
+    def prepare_kernels(self, checked: Checked) -> list[Checked]:
+        """Prepare the code of the kernel in each order of tiles."""
         kernels = [checked, *(o.checked for o in self.scheduled.orders)]
         for kernel in kernels:
             prepare_code(kernel)
-        return SideProcesses(phases, RunRecorder(self.observed, kernels, None if gradients else self.soundness, refused), self.processes)
+        return kernels
 
     def contracts(self, checked: Checked) -> None:
         if has_column_points(self.program) and is_backward(checked.origin) and isinstance(self.spec, FunctionSpecification):
@@ -356,7 +438,7 @@ class _Verification:
         ] * bool(distances.blocks)
         return "".join(f"; {words}" for words in looked)
 
-    def schedules(self, checked: Checked, shared: SideProcesses) -> None:
+    def schedules(self, checked: Checked, shared: SideProcesses | TaskRuns) -> None:
         with self.stage(2) as stage:
             scheduled = self.scheduled
             scheduled.run(stage, shared.results(0))
@@ -386,7 +468,7 @@ class _Verification:
             return check_function_mask(self.program, checked, self.spec, lengths)
         return check_mask(self.program, checked, self.spec, lengths)
 
-    def numbers(self, checked: Checked, refused: Refusals, shared: SideProcesses) -> None:
+    def numbers(self, checked: Checked, refused: Refusals, shared: SideProcesses | TaskRuns) -> None:
         with self.stage(4) as stage:
             stage_of_numbers = self.numbered
             assert stage_of_numbers is not None
@@ -400,4 +482,4 @@ class _Verification:
             self.warnings = self.soundness.warnings(stage_of_numbers.cases)
 
 
-__all__ = ["RunRecorder", "verify"]
+__all__ = ["OpenedVerification", "RunRecorder", "verify"]

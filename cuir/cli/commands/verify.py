@@ -9,18 +9,22 @@ from typing import Annotated
 import typer
 
 from ...text.diagnostics import CuirError
+from ...text.phrases import ProgressMessage
 from ..command_defaults import EXPERT
 from ..completion import complete_specification, complete_target, complete_words
 from ..options import (
     EXPLORATION,
+    TASKS,
     Budget,
     Consts,
     GivenDtype,
     HeadDim,
     HtmlPage,
     Json,
+    KeptTasks,
     KernelName,
     Level,
+    On,
     Origin,
     Parameters,
     Replay,
@@ -129,6 +133,9 @@ def verify(
         ),
     ] = None,
     budget: Budget = 20,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="with --on local: processes", rich_help_panel=TASKS)] = 1,
+    on: On = "local",
+    journal: KeptTasks = None,
     page: HtmlPage = None,
     as_json: Json = False,
 ) -> int:
@@ -154,6 +161,8 @@ def verify(
     from ..gpu_stage import gpu_stage, read_verified
     from ..job_views import Steps, print_verification
     from ..one_problem import add_commands, run_problem
+    from ..process_setup import goes_on_from
+    from ..task_places import use_executor
 
     configure_process()
     only_with(context, "exhaustive", "tiles", "blocks", "seconds", "out")
@@ -164,9 +173,9 @@ def verify(
         ("exhaustive", "explores every schedule"),
         ("replay", "runs the schedule of the file"),
     ):
-        not_beside(context, job, why, "schedules", "level", "quick", "ptx")
+        not_beside(context, job, why, "schedules", "level", "quick", "ptx", "jobs", "on", "journal")
     not_beside(context, "problem", "prints its rows", "page")
-    for written in filter(None, (out, page)):
+    for written in filter(None, (out, page, journal)):
         check_output_path(written, [target])
     effort = read_level(level, quick)
     is_program = against is not None or target.endswith(".cuir") or (target in programs() and target not in corpus.variants())
@@ -209,15 +218,22 @@ def verify(
             title, program, checked, specification, SmallLaunches(tiles, blocks), ExplorationOptions(seconds, out, as_json, page)
         )
     step = Step("verify")
-    with Steps(title, quiet=as_json) as steps:
+    with goes_on_from(journal), Steps(title, quiet=as_json) as steps, use_executor(on, jobs, steps) as executor:
 
         def tell(message: str) -> None:
             step.detail = message
             steps(step)
 
         tell("")
+        plan = None
+        if on != "local" or jobs > 1 or journal is not None:
+            from ..verification_tasks import make_plan
+
+            plan = make_plan(
+                verified, schedules, budget, executor, journal, lambda n, of: tell(ProgressMessage(f"{n} of {of} tasks", n / of))
+            )
         report = run_verify(
-            program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules, budget=budget
+            program, specification, kernel=kernel, consts=consts, level=effort, progress=tell, seeded=schedules, budget=budget, tasks=plan
         )
         if gpu and report.ok:
             report.stages.append(gpu_stage(verified, sanitizer, tell, sanitizer=tool))
