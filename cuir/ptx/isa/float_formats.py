@@ -217,12 +217,19 @@ def fma32(a: Array, b: Array, c: Array) -> Array:
 
 def add_to_f32(p: Array, c: Array) -> Array:
     """Return p + c, numbers in f64, rounded once to f32; NaN becomes the canonical one."""
-    s = p + c
+    return encode(add_before_f32(p, c), "f32")
+
+
+def add_before_f32(p: Array, c: Array) -> Array:
+    """Return p + c in f64, so that rounding it to f32 rounds the exact sum."""
+    s = np.asarray(p + c)
     doubtful = (s.view(I64) & 0x1FFFFFFF) == 0x10000000
-    doubtful |= (np.abs(s) < 2.0**-126) & (s != 0)
+    tiny = np.abs(s) < 2.0**-126
+    if tiny.any():
+        doubtful |= tiny & (s != 0)
     if doubtful.any():
         s[doubtful] = add_to_odd(p[doubtful], c[doubtful])
-    return encode(s, "f32")
+    return s
 
 
 def flush(a: Array, least: float = 2.0**-126) -> Array:

@@ -253,6 +253,10 @@ def choose_extremum(op: Opcode) -> Callable[[Array, Array], Array]:
     largest, keeps_nan, magnitude = op.name == "max", op.has("NaN"), op.has("xorsign")
 
     def choose(a: Array, b: Array) -> Array:
+        if not magnitude:
+            result = np.maximum(a, b) if largest else np.minimum(a, b)
+            if not (np.isnan(result) | (result == 0)).any():
+                return result
         x, y = (np.abs(a), np.abs(b)) if magnitude else (a, b)
         first = np.where(x == y, np.signbit(y) if largest else np.signbit(x), (x > y) if largest else (x < y))
         result = np.where(np.isnan(x) | np.isnan(y), np.where(np.isnan(x), y, x), np.where(first, x, y))

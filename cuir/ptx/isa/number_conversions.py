@@ -138,6 +138,19 @@ def move_payload(a: Array, source: str, result: Array, target: str) -> Array:
     return np.where(nan, moved, result.view(into)).view(result.dtype)
 
 
+def pack_nearest(a: Array, b: Array, target: str) -> Array | None:
+    """Return pairs of 16 bits, rounded to nearest by what NumPy has; None if there is a NaN."""
+    pair = np.empty((*np.broadcast_shapes(a.shape, b.shape), 2), F32)
+    pair[..., 0], pair[..., 1] = b, a
+    if np.isnan(pair).any():
+        return None
+    if target == "f16x2":
+        return pair.astype(np.float16).view(np.uint32)[..., 0]
+    bits = pair.view(np.uint32)
+    bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return (bits >> np.uint32(16)).astype(np.uint16).view(np.uint32)[..., 0]
+
+
 def make_packing(op: Opcode, target: str, source: str) -> Meaning:
     """Convert two f32 numbers to a pair, the first into its upper half; or one to tf32."""
     if source != "f32":
@@ -146,7 +159,13 @@ def make_packing(op: Opcode, target: str, source: str) -> Meaning:
     if target == "tf32":
         return make_tf32(op, mode)
 
+    plain = mode == "rn" and not op.has("relu", "satfinite")
+
     def pack(a: Array, b: Array) -> Array:
+        if plain and target in ("f16x2", "bf16x2"):
+            packed = pack_nearest(a, b, target)
+            if packed is not None:
+                return packed
         numbers = np.stack(np.broadcast_arrays(b, a), -1).astype(F64)
         if op.has("relu"):
             numbers = np.where(np.isnan(numbers), numbers, np.maximum(numbers, 0.0) + 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -67,6 +68,22 @@ def decode_boxes(data: bytes) -> TensorBoxes | None:
 
 def find_elements(boxes: TensorBoxes, start: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the offset in bytes of each element of a box from the tensor's address, and which lie in the tensor."""
+    bounds = zip(start, boxes.sizes, boxes.lengths, boxes.steps)
+    if any(start) and all(first >= 0 and first + (length - 1) * step < size for first, size, length, step in bounds):
+        offsets, inside = _find_first(boxes)
+        return offsets + sum(first * stride for first, stride in zip(start, (boxes.element, *boxes.strides))), inside
+    return _find_all(boxes, start)
+
+
+@functools.lru_cache(256)
+def _find_first(boxes: TensorBoxes) -> tuple[Array, Array]:
+    """Return the elements of the first box, as if all of them lay in the tensor."""
+    offsets, inside = _find_all(boxes, (0,) * len(boxes.sizes))
+    return offsets, np.ones_like(inside)
+
+
+def _find_all(boxes: TensorBoxes, start: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the elements of a box, and which lie in the tensor."""
     offsets, inside = np.zeros(1, np.int64), np.ones(1, np.bool_)
     for first, size, length, step, stride in zip(start, boxes.sizes, boxes.lengths, boxes.steps, (boxes.element, *boxes.strides)):
         index = first + np.arange(length) * step

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .float_formats import F64, add_to_f32, add_to_odd, decode, decode_fp8, encode
+from .float_formats import F64, add_before_f32, add_to_odd, decode, decode_fp8, encode
 from .instruction_table import Array, Opcode, UnknownForm
 from .matrices import BITS
 from .tensor_boxes import swizzle_addresses
@@ -98,8 +98,8 @@ def decode_elements(data: Array, name: str) -> Array:
 
 
 def arrange(chunks: Array, name: str, transposed: bool) -> Array:
-    """Return the matrix [rows, inner] that the bytes of chunks [.., .., 16] hold."""
-    numbers = decode_elements(chunks.reshape(len(chunks), -1), name)
+    """Return the matrix [rows, inner] that chunks hold: [.., ..] of 16 bytes each, or the bytes along a last axis."""
+    numbers = decode_elements(np.ascontiguousarray(chunks).view(np.uint8).reshape(len(chunks), -1), name)
     return numbers.T if transposed else numbers
 
 
@@ -129,20 +129,33 @@ def gather_operand(registers: list[Array], name: str) -> Array:
     return decode_elements(packed[find_operand_places(per)], name)
 
 
-def accumulate(form: Form, product: Array, old: list[Array] | None, saturates: bool) -> list[Array]:
-    """Return the registers of D: a product in f64 [64, columns], added to those of old, and rounded once."""
-    places = find_result_places(form.columns)
-    flat = product.reshape(-1)[places]
-    if form.result == "f16":
-        if old is not None:
-            halves = np.stack(old).view(np.float16).reshape(len(old), 128, 2).transpose(0, 2, 1).reshape(flat.shape)
-            flat = add_to_odd(flat, halves.astype(F64))
-        rounded = np.asarray(encode(flat, "f16")).reshape(-1, 2, 128).transpose(0, 2, 1)
-        return list(np.ascontiguousarray(rounded).view(np.uint32)[..., 0])
+def add_product(form: Form, product: Array, old: Array | None, saturates: bool) -> Array:
+    """Return the matrix D [64, columns]: a product, added to the matrix before and rounded once; f64, or i64 of integers."""
     if form.result == "s32":
-        total = flat.astype(np.int64) + (np.stack(old).view(np.int32) if old is not None else 0)
-        total = np.clip(total, -(2**31), 2**31 - 1) if saturates else total
-        return list(total.astype(np.int32).view(np.uint32))
-    if old is None:
-        return list(np.asarray(encode(flat, "f32")).view(np.uint32))
-    return list(np.asarray(add_to_f32(flat, np.stack(old).view(np.float32).astype(F64))).view(np.uint32))
+        total = product.astype(np.int64) + (0 if old is None else old)
+        return np.clip(total, -(2**31), 2**31 - 1) if saturates else total.astype(np.int32).astype(np.int64)
+    if form.result == "f16":
+        return np.asarray(encode(product if old is None else add_to_odd(product, old), "f16")).astype(F64)
+    return (product if old is None else add_before_f32(product, old)).astype(np.float32).astype(F64)
+
+
+def pack_results(form: Form, matrix: Array) -> Array:
+    """Return the registers [registers, 128] that hold a matrix D."""
+    flat = matrix.reshape(-1)[find_result_places(form.columns)]
+    if form.result == "f16":
+        halves = np.asarray(encode(flat, "f16")).reshape(-1, 2, 128).transpose(0, 2, 1)
+        return np.ascontiguousarray(halves).view(np.uint32)[..., 0]
+    if form.result == "s32":
+        return flat.astype(np.int32).view(np.uint32)
+    return np.asarray(encode(flat, "f32")).view(np.uint32)
+
+
+def unpack_results(form: Form, registers: Array) -> Array:
+    """Return the matrix D that registers [registers, 128] hold."""
+    if form.result == "f16":
+        flat = registers.view(np.float16).reshape(-1, 128, 2).transpose(0, 2, 1).reshape(-1, 128).astype(F64)
+    else:
+        flat = registers.view(np.int32).astype(np.int64) if form.result == "s32" else registers.view(np.float32).astype(F64)
+    matrix = np.empty(ROWS * form.columns, flat.dtype)
+    matrix[find_result_places(form.columns)] = flat
+    return matrix.reshape(ROWS, form.columns)

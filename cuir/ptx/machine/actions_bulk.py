@@ -258,19 +258,31 @@ def read_map(m: Machine, slot: int, address: int, rank: int, place: int) -> Tens
     return boxes
 
 
+def drop_repeats(numbers: Array) -> Array:
+    """Return the numbers in order, each once; most come in order."""
+    steps = numbers[1:] - numbers[:-1]
+    if (steps >= 0).all():
+        return numbers[np.concatenate([[True], steps > 0])]
+    return np.unique(numbers)
+
+
 def find_entries(memory: Memory, places: Array, element: int) -> Array:
-    """Return the entries of a shadow that elements have."""
+    """Return the entries of a shadow that elements have. Those of a copy lie apart in shared memory."""
     shadow = memory.shadow
     assert shadow is not None
     if not len(places):
         return np.zeros(0, np.int64)
+    if memory.name == "shared":
+        low, high = int(places.min()), int(places.max()) + element
+        if high - low == len(places) * element and not (low | high) & ((1 << shadow.shift) - 1):
+            return np.arange(low >> shadow.shift, high >> shadow.shift)
     if shadow.shift and (element < 4 or (places & 3).any()):
-        words = np.unique(places >> 2)
+        words = drop_repeats(places >> 2)
         if len(words) * 4 != len(places) * element or (places & (element - 1)).any():
             shadow.split()
         else:
             return words
-    return np.unique(shadow.find_entries(places, element))
+    return drop_repeats(shadow.find_entries(places, element).reshape(-1))
 
 
 def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | None, combine: Combine | None) -> Transfer:
@@ -288,7 +300,7 @@ def start_copy(m: Machine, slot: int, place: int, parts: Parts, barrier: int | N
     engines.check(target, np.array([slot]), shared_entries if loads else outer_entries, mode, place)
     if barrier is not None:
         m.barriers.find(barrier, slot, place)  # raises if there is none
-    read = None if loads or not m.launch.detect else engines.enter_read(np.array([slot]), shared_entries, place)
+    read = None if loads or not m.launch.detect else engines.enter_read(np.array([slot]), [shared_entries], place)
 
     def load() -> None:
         words = np.zeros(len(inside), unit)
@@ -315,7 +327,7 @@ def start_peer_copy(m: Machine, slot: int, place: int, places: tuple[Array, Arra
     m.engines.check(m.shared, own, entries[1], "read", place)
     m.engines.check(m.shared, own, entries[0], "write", place)
     m.barriers.find(barrier, slot, place)
-    read = m.engines.enter_read(own, entries[1], place) if m.launch.detect else None
+    read = m.engines.enter_read(own, [entries[1]], place) if m.launch.detect else None
 
     def move() -> None:
         m.shared.bytes[target] = m.shared.bytes[source]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..isa.instruction_table import Opcode, UnknownForm
-from ..isa.warpgroup_matrices import CHUNK, ROWS, Form, accumulate, arrange, decode_descriptor, find_chunks, gather_operand, read_form
+from ..isa.warpgroup_matrices import CHUNK, ROWS, Form, arrange, decode_descriptor, find_chunks, gather_operand, read_form
 from .copy_engines import EngineRead
 from .findings import describe_thread, make_span
-from .groups import Group
+from .groups import Group, list_distinct
 from .lane_machine import Machine
 from .operands import Array, list_parts
-from .products import Product
+from .products import Matrix, Product
 from .program import SHARED_BASE, Binding, Step, action
 
 
@@ -69,68 +69,56 @@ def make_warpgroup_product(b: Binding, form: Form) -> Step:
     for r in results:  # noted as read, so that they are kept; the product writes them itself, here or at the wait
         b.reader.fetch(r, "b32")
     factor_a, factor_b, first_transposed, second_transposed = read_flags(op, list(b.instruction.operands[4:]), in_registers)
-    factor = factor_a * factor_b
+    factor, operands, saturates = factor_a * factor_b, frozenset(sources), op.has("satfinite")
 
     def issue(g: Group) -> None:
         m: Machine = g.machine
         descriptors = [None if d is None else g.spread(d(g)) for d in (first, second)]
         scale = g.spread(keeps(g))
         groups = g.slots // m.width * (m.width // 128 + 1) + g.slots % m.width // 128
-        for which in np.unique(groups).tolist():
+        for which in list_distinct(groups):
             mine = np.flatnonzero(groups == which)
             slots = g.slots[mine]
             if len(mine) != 128:
                 refuse(m, int(slots[0]), place, f"multiplies with {len(mine)} threads of its warpgroup, and all 128 must")
-            places = []
-            for d, rows, transposed in ((descriptors[0], ROWS, first_transposed), (descriptors[1], form.columns, second_transposed)):
-                if d is None:
-                    continue
-                if (d[mine] != d[mine[0]]).any():
+            shapes = ((ROWS, form.inner), first_transposed), ((form.columns, form.inner), second_transposed)
+            matrices: list[Matrix | None] = []
+            for d, (shape, transposed) in zip(descriptors, shapes):
+                if d is not None and (d[mine] != d[mine[0]]).any():
                     refuse(m, int(slots[0]), place, "multiplies with a descriptor that is not the same in all threads of its warpgroup")
-                places.append(find_matrix(m, int(slots[0]), int(d[mine[0]]), (rows, form.inner), transposed, place))
+                matrices.append(None if d is None else find_matrix(m, int(slots[0]), int(d[mine[0]]), shape, transposed, place))
+            a, c = matrices
+            assert c is not None
             registers = [g.spread(f(g))[mine] for f in fragments]
             adds = bool(scale[mine[0]])
             m.products.check_fence(slots, targets if adds else (), sources, place)
             started = m.next_tick(place)
-            read = check_operands(m, slots, places, None if in_registers else first_transposed, place)
+            read = check_operands(m, slots, a, c, place) if m.launch.detect else None
 
-            def compute(slots: Array = slots, places: list[Array] = places, registers: list[Array] = registers, adds: bool = adds) -> None:
-                rows = m.shared.bytes.reshape(-1, CHUNK)
-                a = (
-                    gather_operand(registers, form.first)
-                    if in_registers
-                    else arrange(rows[places[0] // CHUNK], form.first, first_transposed)
-                )
-                c = arrange(rows[places[-1] // CHUNK], form.second, second_transposed)
-                product = a @ c.T
-                old = [m.regs[t][slots].view(np.uint32) for t in targets] if adds else None
-                for t, value in zip(targets, accumulate(form, product if factor > 0 else -product, old, op.has("satfinite"))):
-                    m.set_register(t, slots, value)
+            def multiply(a: Matrix | None = a, c: Matrix = c, registers: list[Array] = registers) -> Array:
+                rows = m.shared.bytes.view(np.complex128)  # elements of 16 bytes, which NumPy gathers fast
+                left = arrange(rows[a.chunks], form.first, first_transposed) if a is not None else gather_operand(registers, form.first)
+                product = left @ arrange(rows[c.chunks], form.second, second_transposed).T
+                return product if factor > 0 else -product
 
-            m.products.issue(Product(slots, place, targets, frozenset(sources), compute, read, m.products.commits.get(which, 0), started))
+            commits = m.products.commits.get(which, 0)
+            m.products.issue(Product(slots, place, form, targets, operands, multiply, adds, saturates, read, commits, started, which))
 
     return issue
 
 
-def check_operands(m: Machine, slots: Array, places: list[Array], first_transposed: bool | None, place: int) -> EngineRead | None:
+def check_operands(m: Machine, slots: Array, a: Matrix | None, c: Matrix, place: int) -> EngineRead:
     """Check what a product reads of shared memory, and record it. A warp needs its 16 rows of A alone, and all of B.
 
     All threads of the warpgroup start the product together, so what each wrote and fenced before needs no barrier.
-
-    first_transposed: of A; None if it lies in registers.
     """
-    shadow = m.shared.shadow
-    assert shadow is not None
-    if first_transposed is not None:
-        for warp, rows in enumerate(np.split(places[0], 4, axis=1 if first_transposed else 0)):
-            m.engines.check(
-                m.shared, slots[32 * warp : 32 * warp + 1], shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1), "read", place, slots
-            )
-    m.engines.check(m.shared, slots[::32], shadow.find_entries(places[-1].reshape(-1), CHUNK).reshape(-1), "read", place, slots)
-    if not m.launch.detect:
-        return None
-    whole = shadow.find_entries(np.concatenate([p.reshape(-1) for p in places]), CHUNK).reshape(-1)
-    return m.engines.enter_read(slots, whole, place)
+    first = slots[::32]
+    if a is not None and not m.engines.has_landed(m.shared, first, a.entries):
+        for warp, entries in enumerate(a.parts):
+            m.engines.check(m.shared, first[warp : warp + 1], entries, "read", place, slots)
+    if not m.engines.has_landed(m.shared, first, c.entries):
+        m.engines.check(m.shared, first, c.entries, "read", place, slots)
+    return m.engines.enter_read(slots, [c.entries] if a is None else [a.entries, c.entries], place)
 
 
 def refuse(m: Machine, slot: int, place: int, message: str) -> None:
@@ -138,8 +126,19 @@ def refuse(m: Machine, slot: int, place: int, message: str) -> None:
     raise m.findings.stop("M402", f"{describe_thread(m, slot + m.knowledge.first)} {message}", make_span(m, place))
 
 
-def find_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], transposed: bool, place: int) -> Array:
-    """Return the byte places of the chunks that a descriptor describes. Raises CuirError for what lies outside."""
+def find_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], transposed: bool, place: int) -> Matrix:
+    """Return the matrix that a descriptor describes. Raises CuirError for what lies outside of shared memory."""
+    shadow = m.shared.shadow
+    assert shadow is not None
+    key = value, shape, transposed, slot // m.width, shadow.shift
+    found = m.products.matrices.get(key)
+    if found is None:
+        found = m.products.matrices[key] = _make_matrix(m, slot, value, shape, transposed, place)
+    return found
+
+
+def _make_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], transposed: bool, place: int) -> Matrix:
+    """Make the matrix that a descriptor describes."""
     try:
         descriptor = decode_descriptor(value)
     except UnknownForm as reason:
@@ -151,4 +150,9 @@ def find_matrix(m: Machine, slot: int, value: int, shape: tuple[int, int], trans
         raise m.findings.stop(
             "M409", f"{who} multiplies bytes {low} to {high} of shared memory, which has {m.shared.size:,} bytes", make_span(m, place)
         )
-    return offsets + slot // m.width * m.shared.stride
+    places = offsets + slot // m.width * m.shared.stride
+    shadow = m.shared.shadow
+    assert shadow is not None
+    quarters = np.split(places, 4, axis=1 if transposed else 0) if shape[0] == ROWS else []
+    parts = [shadow.find_entries(rows.reshape(-1), CHUNK).reshape(-1) for rows in quarters]
+    return Matrix(places // CHUNK, shadow.find_entries(places.reshape(-1), CHUNK).reshape(-1), parts)

@@ -10,7 +10,7 @@ import numpy as np
 from ...sync.phases import count_arrival, end_phase, find_excess_arrival, is_complete
 from ...text.source import Span
 from .findings import describe_thread, make_span
-from .groups import Group
+from .groups import Group, list_distinct
 from .knowledge import Clock, Event
 from .operands import Array
 
@@ -23,6 +23,12 @@ class Waiting:
     following: int
     block: int
     register: int | None = None
+
+
+def count_warps(slots: Array) -> int:
+    """Return how many warps threads are of; their numbers increase."""
+    warps = slots >> 5
+    return 1 + int(np.count_nonzero(warps[1:] != warps[:-1]))
 
 
 @dataclass
@@ -47,7 +53,7 @@ class CtaBarrier:
 
     def count_missing(self) -> int:
         """Return how many threads the phase lacks; whole warps count."""
-        return (self.expected or 0) - 32 * sum(len(np.unique(a >> 5)) for a in self.arrived)
+        return (self.expected or 0) - 32 * sum(count_warps(a) for a in self.arrived)
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ class Barriers:
             m.place(arrival.following, g.slots)
             return
         numbers = g.spread(arrival.number)
-        for cta in np.unique(g.ctas).tolist():
+        for cta in list_distinct(g.ctas):
             mine = np.flatnonzero(g.ctas == cta)
             for number in np.unique(numbers[mine]).tolist():
                 chosen = mine[numbers[mine] == number]
@@ -182,7 +188,7 @@ class Barriers:
                 "S406", f"{who} comes to barrier {key[1]} with another count or operation than those before it", make_span(m, arrival.place)
             )
         count = len(slots)
-        if bar.expected is not None:
+        if bar.expected is not None and count_warps(slots) > max(1, bar.count_missing() // 32):
             count = int(np.searchsorted(slots >> 5, np.unique(slots >> 5)[: max(1, bar.count_missing() // 32)][-1], side="right"))
             slots, chosen = slots[:count], chosen[:count]
         bar.place = arrival.place
@@ -208,8 +214,7 @@ class Barriers:
             return
         for slot in slots[np.unique(slots >> 5, return_index=True)[1]].tolist():  # one speaks for its warp
             others = last.threads >> 5 != slot + m.knowledge.first >> 5
-            clock = m.knowledge.take_snapshot(np.array([slot]), m.tick)
-            if (clock[last.threads[others]] < last.ticks[others]).any():
+            if (m.knowledge.find_known(slot, last.threads[others]) < last.ticks[others]).any():
                 m.findings.add(
                     "S406",
                     f"{describe_thread(m, slot + m.knowledge.first)} comes to barrier {key[1]} again, and others may not have joined the phase before",
@@ -308,16 +313,21 @@ class Barriers:
             bar.touched[place] = bar.touched.get(place, 0) + len(chosen)
             for i in chosen.tolist():
                 phases[i] = bar.phase
-                label = describe_thread(m, int(slots[i]) + m.knowledge.first)
                 bar.bytes += int(nbytes[i])
                 for _ in range(int(count[i])):
-                    found = find_excess_arrival(bar, label, make_span(m, place), True)
-                    if found is not None:
-                        m.findings.add(found.code, found.message, found.span, found.hint, found.notes)
                     if bar.pending:
                         count_arrival(bar, clock)
+                    else:
+                        self._report_excess(bar, int(slots[i]), place)
                     self.advance(bar)
         return phases
+
+    def _report_excess(self, bar: Mbarrier, slot: int, place: int) -> None:
+        """Report an arrival beyond the count."""
+        m = self.machine
+        found = find_excess_arrival(bar, describe_thread(m, slot + m.knowledge.first), make_span(m, place), True)
+        if found is not None:
+            m.findings.add(found.code, found.message, found.span, found.hint, found.notes)
 
     def expect(self, slots: Array, places: Array, nbytes: Array, place: int) -> None:
         """Add to the bytes that phases lack; less if negative."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from .barrier_phases import Waiting
 from .findings import describe_cta, describe_engine, describe_thread, make_span
-from .groups import Group
+from .groups import Group, list_distinct
 from .operands import Array
 from .program import CTA_STEP, SHARED_BASE
 
@@ -75,7 +75,7 @@ class Clusters:
     def end_ctas(self, slots: Array) -> None:
         """Check, for CTAs whose last threads have ended, that they know all accesses of others."""
         m = self.machine
-        for cta in np.unique(slots // m.width).tolist():
+        for cta in list_distinct(slots // m.width):
             own = np.arange(cta * m.width, (cta + 1) * m.width)
             if m.alive[own].any() or cta not in self.accessed:
                 continue
@@ -108,7 +108,7 @@ class Clusters:
             )
         tick = m.next_tick(place)
         clusters = slots // m.width // self.size
-        for cluster in np.unique(clusters).tolist():
+        for cluster in list_distinct(clusters):
             mine = slots[clusters == cluster]
             key = cluster, self.over.get(cluster, 0)
             clock = m.knowledge.take_snapshot(mine, tick) if releases else self._collect_fenced(mine)

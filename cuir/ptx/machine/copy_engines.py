@@ -7,7 +7,7 @@ over for the thread that waits for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from ...sync.phases import find_excess_bytes
 from .findings import describe_engine, describe_thread, make_span, report_engine_meeting
-from .knowledge import Knowledge
+from .groups import list_distinct
+from .knowledge import ALWAYS, Knowledge, are_among
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Memory
 from .operands import Array
 from .program import SHARED_BASE
 
 Move = Callable[[], None]
+MOST_PIECES = 64  # runs of entries with one tick that are looked at one by one
 MOST_TOLD = 8  # findings of two instructions with each other; more would be told as these
 
 
@@ -93,6 +95,7 @@ class Engines:
         self.reads: list[EngineRead] = [EngineRead(np.zeros(0, np.int64), 0, 0)]
         self.landed: dict[int, Transfer] = {}  # the last on each mbarrier's engine
         self.landed_at: dict[int, int] = {}
+        self.waited: set[tuple[int, int, int]] = set()  # landings that threads know
         self.told: Counter[tuple[int, int]] = Counter()
 
     # ---- proxies
@@ -134,29 +137,20 @@ class Engines:
             return
         ticks = shadow.written[entries]
         lowest = int(ticks.min())
-        who = f"{describe_engine(m, place)[0]} of {describe_thread(m, slot + m.knowledge.first)}"
         if lowest <= OUTSIDE:
+            who = self._describe(slot, place)
             at = (int(entries[int(ticks.argmin())]) << shadow.shift) + memory.base
             where = m.describe_nearest(at) if memory is m.global_memory else ""
             raise m.findings.stop("M402", f"{who} accesses {at:#x}, outside of {memory.name} memory{where}", make_span(m, place))
         if not m.launch.detect:
             return
         if lowest == NOTHING and mode == "read":
-            m.findings.add_unwritten(who, memory.name, make_span(m, place))
+            m.findings.add_unwritten(self._describe(slot, place), memory.name, make_span(m, place))
         written = ticks > 0
         if written.any():
             threads, ticks = shadow.writer[entries[written]], ticks[written]
-            changes = np.r_[True, (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])]
-            for thread, tick in sorted(set(zip(threads[changes].tolist(), ticks[changes].tolist()))):
-                pair = place, m.find_place(tick)
-                if self.told[pair] >= MOST_TOLD:
-                    continue
-                own = thread - m.knowledge.first
-                for mine in slots.tolist() if issuers is None or own not in issuers else [own]:
-                    if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory.name):
-                        report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory.name)
-                        self.told[pair] += 1
-                        break
+            changes = np.concatenate([[True], (ticks[1:] != ticks[:-1]) | (threads[1:] != threads[:-1])])
+            self._check_writes(slots, threads[changes], ticks[changes], (place, mode, memory.name), issuers)
         if mode != "read":
             one = np.full(len(entries), slot)
 
@@ -165,6 +159,64 @@ class Engines:
 
             shadow.check_reads(one, entries[:, None], False, report)
             self.check_reads(memory, np.array([slot]), entries[None], mode, place)
+
+    def _describe(self, slot: int, place: int) -> str:
+        """Describe an engine by what it does, and for whom."""
+        return f"{describe_engine(self.machine, place)[0]} of {describe_thread(self.machine, slot + self.machine.knowledge.first)}"
+
+    def _check_writes(self, slots: Array, threads: Array, ticks: Array, access: tuple[int, str, str], issuers: Array | None) -> None:
+        """Check an access (place, mode, memory) by an engine for threads against earlier writes."""
+        m = self.machine
+        place, mode, memory = access
+        own = np.zeros(len(threads), np.bool_) if issuers is None else are_among(threads - m.knowledge.first, issuers)
+        ordered = np.logical_and.reduce([self._find_ordered(slot, threads, ticks, memory, own) for slot in slots.tolist()])
+        for thread, tick in sorted(set(zip(threads[~ordered].tolist(), ticks[~ordered].tolist()))):
+            pair = place, m.find_place(tick)
+            if self.told[pair] >= MOST_TOLD:
+                continue
+            issuer = thread - m.knowledge.first
+            for mine in slots.tolist() if issuers is None or issuer not in issuers else [issuer]:
+                if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory):
+                    report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory)
+                    self.told[pair] += 1
+                    break
+
+    def _find_ordered(self, slot: int, threads: Array, ticks: Array, space: str, own: Array) -> Array:
+        """Return which writes are known to a thread, with a proxy fence by their own threads behind them; others may be as well.
+
+        own: those by threads that start the access with it.
+        """
+        m = self.machine
+        known = np.where(own, ALWAYS, m.knowledge.find_known(slot, threads))
+        fenced, oldest = np.zeros(len(threads), np.bool_), int(ticks.min())
+        for fence in reversed(self.fences):
+            if fence.tick <= oldest:
+                break
+            if space in fence.spaces:
+                fenced |= (ticks < fence.tick) & (fence.tick <= known) & are_among(threads - m.knowledge.first, fence.slots)
+                if fenced.all():
+                    break
+        return fenced & (ticks <= known)
+
+    def has_landed(self, memory: Memory, slots: Array, entries: Array) -> bool:
+        """Return whether bulk copies wrote all entries, and landed on mbarriers whose phases threads have waited for."""
+        m, shadow = self.machine, memory.shadow
+        assert shadow is not None
+        ticks = shadow.written[entries]
+        starts = np.flatnonzero(ticks[1:] != ticks[:-1]) + 1
+        if len(starts) > MOST_PIECES:
+            return False
+        firsts = [0, *starts.tolist()]
+        for thread, tick in set(zip(shadow.writer[entries[firsts]].tolist(), ticks[firsts].tolist())):
+            key = tick, int(slots[0]), len(slots)
+            if key in self.waited:
+                continue
+            if not 0 < tick < IN_FLIGHT or thread < m.knowledge.total or tick not in self.issuers:
+                return False
+            if describe_engine(m, m.places[tick])[2] != "async" or not all(m.knowledge.is_known(s, (thread, tick)) for s in slots.tolist()):
+                return False
+            self.waited.add(key)
+        return True
 
     def _is_ordered(self, slot: int, thread: int, tick: int, memory: str) -> bool:
         """Return whether an engine's access for a thread comes behind a write, and a fence where one is needed."""
@@ -177,11 +229,19 @@ class Engines:
         """Check new writes of entries [threads, n] against what engines read there."""
         m, shadow = self.machine, memory.shadow
         assert shadow is not None
+        ctas = slots // m.width
+        if ctas[0] != ctas[-1]:  # most meet reads for their own CTA alone
+            for cta in list_distinct(ctas):
+                self.check_reads(memory, slots[ctas == cta], entries[ctas == cta], mode, place)
+            return
         for last in shadow.engine_reads.values():
             numbers = last[entries]
             if not numbers.any():
                 continue
-            for number in np.unique(numbers[numbers > 0]).tolist():
+            found = np.unique(numbers[numbers > 0]).tolist()
+            if self._are_over(slots[numbers.any(1)], [self.reads[n] for n in found]):
+                found = []
+            for number in found:
                 read = self.reads[number]
                 lanes = np.flatnonzero((numbers == number).any(1))
                 if read.over is None:
@@ -193,8 +253,15 @@ class Engines:
                     report_engine_meeting(m, int(slots[late[0]]), place, mode, old, memory.name, read.place)
             last[entries] = 0
 
-    def enter_read(self, slots: Array, entries: Array, place: int) -> EngineRead:
-        """Record what an engine reads of shared memory for threads."""
+    def _are_over(self, slots: Array, reads: Sequence[EngineRead]) -> bool:
+        """Return whether threads know that reads for the same threads are over: they do if they know the last one to be."""
+        first, overs = reads[0].threads, [r.over for r in reads if r.over is not None]
+        if len(overs) < len(reads) or any(len(r.threads) != len(first) or r.threads[0] != first[0] for r in reads):
+            return False
+        return bool(self.machine.knowledge.are_over(slots, first, max(overs)).all())
+
+    def enter_read(self, slots: Array, parts: Sequence[Array], place: int) -> EngineRead:
+        """Record what an engine reads of shared memory for threads: parts of entries."""
         m = self.machine
         read = EngineRead(slots + m.knowledge.first, place)
         shadow = m.shared.shadow
@@ -202,7 +269,9 @@ class Engines:
         issuer = 2 * (int(slots[0] % m.width) >> 5) + (len(slots) > 1)
         if issuer not in shadow.engine_reads:
             shadow.engine_reads[issuer] = np.zeros(len(shadow.written), np.int32)
-        shadow.engine_reads[issuer][entries] = len(self.reads)
+        last = shadow.engine_reads[issuer]
+        for entries in parts:
+            last[entries] = len(self.reads)
         self.reads.append(read)
         return read
 

@@ -171,7 +171,12 @@ def make_span(machine: Running, place: int) -> Span:
 
     Lines within the toolkit's headers are left out: the call of them is the user's.
     """
-    return machine.earlier[-place - 1].span if place < 0 else locate(machine.program, place, machine.ptx_source)
+    if place < 0:
+        return machine.earlier[-place - 1].span
+    spans = machine.program.spans
+    if place not in spans:
+        spans[place] = locate(machine.program, place, machine.ptx_source)
+    return spans[place]
 
 
 def locate(program: Program, place: int, ptx_source: Source) -> Span:

@@ -9,6 +9,30 @@ import numpy as np
 Array = np.ndarray
 
 
+def find_slice(slots: Array) -> slice | Array:
+    """Return increasing numbers as a slice if they follow one another: NumPy is faster by that."""
+    first, last = int(slots[0]), int(slots[-1])
+    return slice(first, last + 1) if last - first == len(slots) - 1 else slots
+
+
+def list_distinct(numbers: Array) -> list[int]:
+    """Return each of the numbers of a list in order; of others some may come again."""
+    return [int(numbers[0]), *numbers[1:][numbers[1:] != numbers[:-1]].tolist()]
+
+
+class PartRegisters(dict[int, Array]):
+    """Registers of some threads, which are copied from those of all when they are first read."""
+
+    __slots__ = ("part", "whole")
+
+    def __init__(self, whole: list[Array], slots: Array):
+        self.whole, self.part = whole, find_slice(slots)
+
+    def __missing__(self, register: int) -> Array:
+        value = self[register] = self.whole[register][self.part].copy()
+        return value
+
+
 class Group:
     """Threads that run together.
 

@@ -12,15 +12,26 @@ from bisect import bisect_right
 
 import numpy as np
 
+from .groups import list_distinct
+
 Array = np.ndarray
 Event = tuple[int, int]  # a thread, and its tick
+ALWAYS = 1 << 59  # beyond all ticks: a thread knows what it did itself
+
+
+def are_among(numbers: Array, others: Array) -> Array:
+    """Return which numbers are among others, which increase."""
+    low, high = others[0], others[-1]
+    if high - low < len(others):  # they follow one another; they may repeat
+        return (low <= numbers) & (numbers <= high)
+    return np.isin(numbers, others)
 
 
 class Clock:
     """Clock with the last tick of each thread that is known; an order of `sync.orders`."""
 
     def __init__(self, times: Array):
-        self.times = times
+        self.times, self.joined = times, times
 
     def copy(self) -> Clock:
         return Clock(self.times.copy())
@@ -34,7 +45,9 @@ class Clock:
         self.times[event[0]] = max(self.times[event[0]], event[1])
 
     def join(self, source: Clock) -> None:
-        np.maximum(self.times, source.times, out=self.times)
+        if self.joined is not source.times:  # lanes of a warp bring the same, one after another
+            np.maximum(self.times, source.times, out=self.times)
+            self.joined = source.times
 
     def join_progress(self, source: Clock) -> None:
         """Add nothing: events are over when they are known."""
@@ -59,6 +72,7 @@ class Knowledge:
         self.extra: list[Array | None] = [None] * count
         self.has_extra = False
         self.threads: Array | None = None  # of a copy: whose knowledge it is
+        self.waited: set[tuple[int, int, int]] = set()  # threads that know a product of a warpgroup, by its first thread, to be over
         self.products: dict[int, list[tuple[int, int]]] = {}  # by warpgroup: when products started, and when they were waited for
 
     def is_known(self, slot: int, event: Event) -> bool:
@@ -70,6 +84,15 @@ class Knowledge:
             return True
         clock = self.extra[slot]
         return clock is not None and bool(tick <= clock[thread])
+
+    def find_known(self, slot: int, threads: Array) -> Array:
+        """Return the last tick of each of some threads that a thread, by its slot, knows."""
+        own = slot + self.first
+        clock = self.extra[slot]
+        known = np.zeros(len(threads), np.int64) if clock is None else clock[threads]
+        known = np.where(threads // self.width == own // self.width, np.maximum(known, self.cta[slot]), known)
+        known = np.where(threads >> 5 == own >> 5, np.maximum(known, self.warp[slot]), known)
+        return np.where(threads == own, ALWAYS, known)
 
     def note_product(self, warpgroup: int, started: int, over: int) -> None:
         """Note that threads have waited for a product of their warpgroup, which started when all of them had come to it."""
@@ -84,8 +107,13 @@ class Knowledge:
         if behind == len(products):
             return False
         over = products[behind][1]
-        mates = range(thread - local % 128, thread - local % 128 + 128)
-        return slot + self.first in mates or any(self.is_known(slot, (mate, over)) for mate in mates)
+        first = thread - local % 128
+        key = slot, first, over
+        if key not in self.waited:
+            if not first <= slot + self.first < first + 128 and not (self.find_known(slot, np.arange(first, first + 128)) >= over).any():
+                return False
+            self.waited.add(key)
+        return True
 
     def find_unlearned(self, slots: Array, threads: Array, ticks: Array) -> Array:
         """Return the numbers of the events that threads, by their slots, have not learned by a clock."""
@@ -107,7 +135,8 @@ class Knowledge:
         """Return which threads, by their slots, know a tick of at least one of some threads of a CTA."""
         own = slots + self.first
         over = (own // self.width == threads[0] // self.width) & (tick <= self.cta[slots])
-        over |= np.isin(own, threads) | (np.isin(own >> 5, threads >> 5) & (tick <= self.warp[slots]))
+        if not over.all():
+            over |= are_among(own, threads) | (are_among(own >> 5, threads >> 5) & (tick <= self.warp[slots]))
         if self.has_extra and not over.all():
             knows: dict[int, bool] = {}  # by clock: most threads have learned the same
             for i in np.flatnonzero(~over).tolist():
@@ -128,12 +157,12 @@ class Knowledge:
     def take_snapshot(self, slots: Array, tick: int | Array) -> Array:
         """Return the clock of all that these threads know together; tick: up to which they release their own accesses."""
         times = np.zeros(self.size, np.int64)
-        for cta in np.unique(slots // self.width).tolist():
+        for cta in list_distinct(slots // self.width):
             mine = slots[slots // self.width == cta]
             start = self.first + cta * self.width
             times[start : start + self.width] = self.cta[mine].max()
         warps = slots >> 5
-        for warp in np.unique(warps).tolist():
+        for warp in list_distinct(warps):
             start = self.first + warp * 32
             part = times[start : start + 32]
             np.maximum(part, self.warp[slots[warps == warp]].max(), out=part)
@@ -168,13 +197,13 @@ class Knowledge:
     def meet_in_cta(self, slots: Array, tick: int) -> None:
         """Let all threads of CTAs know one another up to a tick."""
         if self.has_extra:
-            for cta in np.unique(slots // self.width).tolist():
+            for cta in list_distinct(slots // self.width):
                 self._share(slots[slots // self.width == cta])
         self.cta[slots] = tick
 
     def meet_in_warp(self, slots: Array, tick: int) -> None:
         """Let all threads of warps know one another up to a tick."""
-        for warp in np.unique(slots >> 5).tolist():
+        for warp in list_distinct(slots >> 5):
             mine = slots[slots >> 5 == warp]
             if self.has_extra:
                 self._share(mine)

@@ -17,7 +17,7 @@ from .barrier_phases import Barriers, Mbarrier, Sleepers
 from .clusters import Clusters
 from .copy_engines import Engines
 from .findings import EarlierStore, Findings, describe_thread, make_span, report_meeting
-from .groups import Group
+from .groups import Group, PartRegisters, find_slice
 from .knowledge import Event, Knowledge
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
 from .operands import Array
@@ -230,7 +230,7 @@ class Machine:
             return slots if whole.all() else slots[whole[slots >> 5]]
         if whole[slots >> 5].all():
             return slots
-        group = self._make_group(block, slots)
+        group = self._make_group(slots)
         masks = group.spread(block.mask(group))
         needed = masks & pack_lanes(alive)[slots >> 5]
         return slots[(needed & ~pack_lanes(lanes)[slots >> 5]) == 0]
@@ -285,19 +285,21 @@ class Machine:
         self.sleepers.wake()
         self.idle += 1
 
-    def _make_group(self, block: Block, slots: Array) -> Group:
-        if len(slots) == self.count:
-            return Group(self, slots, self.regs)
-        return Group(self, slots, {r: self.regs[r][slots] for r in block.gathers})
+    def _make_group(self, slots: Array) -> Group:
+        return Group(self, slots, self.regs if len(slots) == self.count else PartRegisters(self.regs, slots))
 
     def _run_block(self, block: Block, slots: Array) -> None:
         """Run a block for some of the threads that stand there."""
         standing = self.at.pop(block.index)
         if len(standing) != len(slots):
-            self.at[block.index] = np.setdiff1d(standing, slots, assume_unique=True)
+            stays = np.ones(len(standing), np.bool_)
+            stays[np.searchsorted(standing, slots)] = False
+            self.at[block.index] = standing[stays]
         if self.products.rows and (self.products.flying or block.product_writes):
             self.products.note_block(block, slots)
-        group = self._make_group(block, slots)
+        if block.asked and self.products.accumulators:
+            self.products.keep_results(block.asked, slots)
+        group = self._make_group(slots)
         counts = self.counts
         counts.blocks += 1
         counts.instructions += block.last - block.first
@@ -310,14 +312,7 @@ class Machine:
         if whole:
             self.owned.clear()
         else:
-            for r in block.scatters:
-                value = group.regs.get(r)
-                if value is None:
-                    continue
-                if r not in self.owned:
-                    self.regs[r] = self.regs[r].copy()
-                    self.owned.add(r)
-                self.regs[r][slots] = value
+            self._scatter(block, group)
         if block.waits:
             self.barriers.settle()
             self.clusters.settle()
@@ -325,13 +320,25 @@ class Machine:
         for target, chosen in moves:
             self.place(target, slots if chosen is None else slots[chosen])
 
+    def _scatter(self, block: Block, group: Group) -> None:
+        """Keep the registers of a part of the threads."""
+        part = find_slice(group.slots)
+        for r in block.scatters:
+            value = group.regs.get(r)
+            if value is None:
+                continue
+            if r not in self.owned:
+                self.regs[r] = self.regs[r].copy()
+                self.owned.add(r)
+            self.regs[r][part] = value
+
     def set_register(self, register: int, slots: Array, values: Array) -> None:
         """Set a register of threads, whether or not they run a block now."""
         whole = self.regs[register]
         if register not in self.owned:
             whole = self.regs[register] = whole.copy()
             self.owned.add(register)
-        whole[slots] = values.view(whole.dtype)
+        whole[find_slice(slots)] = values.view(whole.dtype)
 
     def place(self, target: int, slots: Array) -> None:
         """Let threads stand before a block, or end."""
@@ -347,7 +354,11 @@ class Machine:
         old = self.at.get(target)
         if old is None:
             self.since[target] = self.counts.blocks
-        self.at[target] = slots if old is None else np.union1d(old, slots)
+            self.at[target] = slots
+            return
+        together = np.concatenate([old, slots])
+        together.sort(kind="stable")
+        self.at[target] = together
 
     def finish(self) -> None:
         """Check what must not be open when the CTAs end."""

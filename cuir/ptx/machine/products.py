@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..isa.warpgroup_matrices import Form, add_product, pack_results, unpack_results
 from .copy_engines import EngineRead
 from .findings import describe_thread, make_span
+from .groups import find_slice, list_distinct
 from .operands import Array
 from .program import Block
+
+
+class Matrix(NamedTuple):
+    """Matrix in shared memory.
+
+    Attributes:
+        chunks: Its chunks of 16 bytes, by their numbers.
+        entries: Entries of the shadow.
+        parts: The same for each quarter of 64 rows, which are those of a warp if the matrix is A.
+    """
+
+    chunks: Array
+    entries: Array
+    parts: list[Array]
 
 
 @dataclass(eq=False)
@@ -20,20 +36,37 @@ class Product:
 
     Attributes:
         results, operands: Registers that it writes, and that it reads.
-        compute: Function that computes it and keeps its results; None once it has.
+        multiply: Function that multiplies A and B, in f64; None once it has.
+        adds: Whether the product is added to what the registers hold.
         group: Number of its group among those of its warpgroup.
         started: Tick at which all its threads had come to it.
+        warpgroup: Number of its warpgroup among those of the machine.
     """
 
     slots: Array
     place: int
+    form: Form
     results: tuple[int, ...]
     operands: frozenset[int]
-    compute: Callable[[], None] | None
+    multiply: Callable[[], Array] | None
+    adds: bool
+    saturates: bool
     read: EngineRead | None
     group: int
     started: int
+    warpgroup: int
     held: frozenset[int] = field(default_factory=frozenset)
+
+
+@dataclass(eq=False)
+class Accumulator:
+    """Results that are computed, and lie in registers once something but a product asks for those."""
+
+    slots: Array
+    form: Form
+    results: tuple[int, ...]
+    registers: frozenset[int]
+    matrix: Array
 
 
 def _is_overlapping(slots: Array, group: Array) -> bool:
@@ -56,12 +89,10 @@ class Products:
         self.unfenced = np.ones((len(rows), machine.count if rows else 0), np.bool_)
         self.flying: list[Product] = []
         self.commits: dict[int, int] = {}
-
-    def find_group(self, slots: Array) -> int:
-        """Return the number of a warpgroup among those of the machine."""
-        m = self.machine
-        slot = int(slots[0])
-        return slot // m.width * (m.width // 128 + 1) + slot % m.width // 128
+        self.accumulators: dict[int, list[Accumulator]] = {}  # by warpgroup
+        self.matrices: dict[tuple[int, tuple[int, int], bool, int, int], Matrix] = {}  # by descriptor, form, CTA, and shift of the shadow
+        self.clashes: dict[tuple[int, int], bool] = machine.program.product_clashes
+        self.row_lists: dict[tuple[tuple[int, ...], tuple[int, ...]], Array] = {}
 
     def note_block(self, block: Block, slots: Array) -> None:
         """Check the registers that a block reads and writes against products in flight, and note what it writes."""
@@ -69,11 +100,12 @@ class Products:
             met = block.touched & p.held
             if met and _is_overlapping(slots, p.slots):
                 self._report(block, p, met, slots)
+        part = find_slice(slots)
         for target, source in block.product_writes:
             if source is None:
-                self.unfenced[self.rows[target]][slots] = True
+                self.unfenced[self.rows[target]][part] = True
             elif source in self.rows:
-                self.unfenced[self.rows[target]][slots] = self.unfenced[self.rows[source]][slots]
+                self.unfenced[self.rows[target]][part] = self.unfenced[self.rows[source]][part]
 
     def _report(self, block: Block, p: Product, met: frozenset[int], slots: Array) -> None:
         """Report the instructions of a block that touch registers of a product in flight."""
@@ -95,13 +127,15 @@ class Products:
 
     def fence(self, slots: Array) -> None:
         """Order what threads wrote to registers before products."""
-        self.unfenced[:, slots] = False
+        self.unfenced[:, find_slice(slots)] = False
 
     def check_fence(self, slots: Array, results: tuple[int, ...], operands: tuple[int, ...], place: int) -> None:
         """Report registers of a product that were written since the last wgmma.fence."""
         m = self.machine
-        rows = [self.rows[r] for r in (*results, *operands)]
-        if self.unfenced[rows][:, slots].any():
+        rows = self.row_lists.get((results, operands))
+        if rows is None:
+            rows = self.row_lists[results, operands] = np.array([self.rows[r] for r in (*results, *operands)], np.int64)
+        if self.unfenced[rows, slots[0] : slots[-1] + 1].any():
             who = describe_thread(m, int(slots[0]) + m.knowledge.first)
             m.findings.add(
                 "R403",
@@ -115,13 +149,14 @@ class Products:
         """Start a product; those before it into the same registers of the same shape need no wait."""
         m = self.machine
         p.held = frozenset(p.results) | p.operands
-        mine = int(p.slots[0])
-        for old in self.flying:
-            if mine not in old.slots:
-                continue
-            both = frozenset(old.results) & p.held
-            if both and not (old.results == p.results and not both & p.operands):
-                who = describe_thread(m, mine + m.knowledge.first)
+        mine = [old for old in self.flying if old.warpgroup == p.warpgroup]
+        for old in mine:
+            pair = p.place, old.place
+            if pair not in self.clashes:
+                both = p.held.intersection(old.results)
+                self.clashes[pair] = bool(both) and not (old.results == p.results and not both & p.operands)
+            if self.clashes[pair]:
+                who = describe_thread(m, int(p.slots[0]) + m.knowledge.first)
                 note = ("the product is issued here", make_span(m, old.place))
                 m.findings.add(
                     "M405",
@@ -132,16 +167,44 @@ class Products:
                 )
         self.flying.append(p)
         if m.engines.acts_early():
-            group = self.find_group(p.slots)
-            self._compute([f for f in self.flying if self.find_group(f.slots) == group])
+            self._compute([*mine, p])
 
-    @staticmethod
-    def _compute(products: list[Product]) -> None:
+    def _compute(self, products: list[Product]) -> None:
         """Compute products of a warpgroup that are not: one behind the other, as they accumulate."""
         for p in products:
-            if p.compute is not None:
-                p.compute()
-                p.compute = None
+            if p.multiply is not None:
+                product, p.multiply = p.multiply(), None
+                a = self._find_accumulator(p)
+                a.matrix = add_product(p.form, product, a.matrix if p.adds else None, p.saturates)
+
+    def _find_accumulator(self, p: Product) -> Accumulator:
+        """Return where a product's results are kept, with what its registers hold if it adds to that."""
+        kept, found = self.accumulators.setdefault(p.warpgroup, []), None
+        for a in list(kept):
+            if a.form == p.form and a.results == p.results:
+                found = a
+            elif a.registers & p.held:
+                self._keep(a)
+                kept.remove(a)
+        if found is None:
+            found = Accumulator(p.slots, p.form, p.results, frozenset(p.results), np.zeros(0))
+            kept.append(found)
+            if p.adds:
+                part = slice(int(p.slots[0]), int(p.slots[-1]) + 1)
+                found.matrix = unpack_results(p.form, np.stack([self.machine.regs[r][part] for r in p.results]))
+        return found
+
+    def _keep(self, a: Accumulator) -> None:
+        """Set the registers of an accumulator."""
+        for register, values in zip(a.results, pack_results(a.form, a.matrix)):
+            self.machine.set_register(register, a.slots, values)
+
+    def keep_results(self, registers: frozenset[int], slots: Array) -> None:
+        """Set registers of threads whose products are computed: a block reads or writes some of them."""
+        for group, kept in self.accumulators.items():
+            for a in [a for a in kept if not a.registers.isdisjoint(registers) and _is_overlapping(slots, a.slots)]:
+                self._keep(a)
+                self.accumulators[group] = [b for b in self.accumulators[group] if b is not a]
 
     def commit(self, slots: Array) -> None:
         """Close the group of each warpgroup."""
@@ -151,7 +214,7 @@ class Products:
     def _list_groups(self, slots: Array) -> list[int]:
         """Return the warpgroups of threads."""
         m = self.machine
-        return np.unique(slots // m.width * (m.width // 128 + 1) + slots % m.width // 128).tolist()
+        return list_distinct(slots // m.width * (m.width // 128 + 1) + slots % m.width // 128)
 
     def wait(self, slots: Array, keep: int, place: int) -> None:
         """Wait until all groups but the last few of each warpgroup are over."""
@@ -160,15 +223,15 @@ class Products:
         tick = m.next_tick(place)
         over = []
         for p in self.flying:
-            group = self.find_group(p.slots)
-            if group in groups and p.group < self.commits.get(group, 0) - keep:
+            if p.warpgroup in groups and p.group < self.commits.get(p.warpgroup, 0) - keep:
                 over.append(p)
         self._compute(over)
         for p in over:
-            m.knowledge.note_product(self.find_group(p.slots), p.started, tick)
+            m.knowledge.note_product(p.warpgroup, p.started, tick)
             if p.read is not None:
                 p.read.over = tick
-        self.flying = [p for p in self.flying if p not in over]
+        done = set(map(id, over))
+        self.flying = [p for p in self.flying if id(p) not in done]
 
     def finish(self) -> None:
         """Report products that nobody waited for."""

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ...text.diagnostics import CuirError
+from ...text.source import Span
 from ..isa.instruction_table import Opcode, UnknownForm, find_meaning, split_opcode
 from ..module import Address, Function, Instruction, Module, Operand, Variable
 from .block_order import order_blocks
@@ -46,6 +47,7 @@ class Block:
         end: Function that tells where threads go on.
         meets: "" for none, "warp" or "warpgroup" if whole ones must stand here, "mask" if the lanes of `mask` must.
         touched: Registers that it reads or writes, other than by a product.
+        asked: The same, and the registers that hold A of a product.
         product_writes: Registers of products that it writes, with the register of which each becomes a copy, if any.
         waits: Whether threads wait at a barrier of the CTA behind the steps.
         order: Place in the order in which blocks are run.
@@ -63,6 +65,7 @@ class Block:
     successors: tuple[int, ...] = ()
     meets: str = ""
     touched: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
     product_writes: tuple[tuple[int, int | None], ...] = ()
     mask: Fetch | None = None
     waits: bool = False
@@ -161,6 +164,8 @@ class Program:
         self._edges: dict[int, list[int]] = {}
         self.uses: list[tuple[frozenset[int], frozenset[int]]] = []
         self.product_registers: set[int] = set()
+        self.spans: dict[int, Span] = {}  # of instructions that findings have named
+        self.product_clashes: dict[tuple[int, int], bool] = {}  # whether a product must wait for another one, by their places
         names = self._find_called(kernel)
         for offset, name in enumerate(names):
             self.symbols.setdefault(name, FUNCTION_BASE + offset)
@@ -281,10 +286,11 @@ class Program:
         if not products:
             return
         kept = self.product_registers
+        firsts: dict[int, set[int]] = {}  # registers of A, by product
         for n in products:
             i, function = self.instructions[n]
-            named = [*list_parts(i.operands[0]), *(i.operands[1] if isinstance(i.operands[1], tuple) else ())]
-            kept |= {self.file.numbers[function, r] for r in named}
+            firsts[n] = {self.file.numbers[function, r] for r in (i.operands[1] if isinstance(i.operands[1], tuple) else ())}
+            kept |= firsts[n].union(self.file.numbers[function, r] for r in list_parts(i.operands[0]))
         copies: dict[int, set[int]] = {}
         for n, (i, _) in enumerate(self.instructions):
             reads, writes = self.uses[n]
@@ -300,6 +306,7 @@ class Program:
         for block in self.blocks:
             own = [n for n in range(block.first, block.last) if not self.instructions[n][0].op.startswith("wgmma")]
             block.touched = frozenset().union(*(r | w for r, w in (self.uses[n] for n in own))) & kept
+            block.asked = block.touched.union(*(first for n, first in firsts.items() if block.first <= n < block.last))
             found: list[tuple[int, int | None]] = []
             for n in own:
                 reads, writes = self.uses[n]
