@@ -8,9 +8,11 @@ runtime and writes launches down.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,7 +183,7 @@ def list_schedules(text: str) -> list[str]:
     return ["together", "first", "last", *(f"random:{i}" for i in range(1, int(text) - 2))][: int(text)]
 
 
-@cache
+@functools.cache
 def _load(name: str, folder: Path) -> tuple[Expert, LoadedModule, Path]:
     (expert,) = (e for e in list_experts() if e.name == name)
     return expert, *build(expert, folder, folder / "built")
@@ -260,10 +261,11 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 def _run_all(
     experts: Sequence[Expert], folder: Path, schedules: Sequence[str], jobs: int, small: bool
 ) -> Iterator[tuple[Expert, int, list[Outcome]]]:
-    """Yield the outcomes of each case, in the order of the experts; Ctrl-C ends after those that are there."""
+    """Yield the outcomes of each case, in the order of the experts; at Ctrl-C those that are there, before KeyboardInterrupt."""
     for expert in experts:
         _load(expert.name, folder)  # compiles, and is forked
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: this one keeps results
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), ignore) as pool:
         for expert in experts:
             for number in range(len(expert.cases))[-1 if small else 0 :]:
                 asked = [pool.submit(check, expert.name, folder, number, s) for s in schedules]
@@ -276,7 +278,7 @@ def _run_all(
                     pool.shutdown(cancel_futures=True)
                     if found:
                         yield expert, number, found
-                    return
+                    raise
                 yield expert, number, found
 
 
@@ -291,15 +293,18 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
     lines = [json.dumps({"suite": "ptx_experts", "sources": COMMITS, "schedules": options.schedules, "small": options.small})]
-    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
-        row = summarise(expert, number, outcomes)
-        lines.append(json.dumps(asdict(row)))
-        print(f"\r{row}", flush=True)
-        unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
-        for told in unknown[0].told[:3] if unknown else ():
-            print(f"under {unknown[0].schedule}: {told}", flush=True)
-        if options.out is not None:
-            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    try:
+        for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
+            row = summarise(expert, number, outcomes)
+            lines.append(json.dumps(asdict(row)))
+            print(f"\r{row}", flush=True)
+            unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
+            for told in unknown[0].told[:3] if unknown else ():
+                print(f"under {unknown[0].schedule}: {told}", flush=True)
+            if options.out is not None:
+                options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

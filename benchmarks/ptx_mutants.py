@@ -25,7 +25,13 @@ from cuir.ptx.module import read_module
 from cuir.text.diagnostics import CuirError
 from cuir.text.markdown import table
 
-NAMES = ("learn_cuda_v5", "flash_attention_2_d64_causal", "flash_attention_3_d64_causal", "cutlass_pingpong", "cutlass_cooperative")
+NAMES = (
+    "learn_cuda_v5",
+    *(f"flash_attention_2_{form}" for form in ("d64_causal", "d64_full", "d128_causal", "d128_full")),
+    "flash_attention_3_d64_causal",
+    "cutlass_pingpong",
+    "cutlass_cooperative",
+)
 SCHEDULES = ("together", "last", "random:1", "random:2", "first")
 COUNT, ALLOWED, LEAST_SECONDS = 30, 5e-3, 20
 

@@ -123,6 +123,8 @@ def _change_barrier(guard: str, op: str, operands: str, whole: str) -> Iterator[
         if "," not in operands:
             less = f"{{ .reg .b32 changed_number; mov.u32 changed_number, %ntid.x; add.s32 changed_number, changed_number, -32; {op} {operands}, changed_number; }}"
             yield "count", "a barrier counts a warp less", less
+            passed = f"{{ .reg .b32 all_threads; mov.u32 all_threads, %ntid.x; bar.arrive {operands}, all_threads; }}"
+            yield "wait", "a barrier is passed at once", passed
     if operands.count(",") == 1 and not guard:
         yield from _add_to_last("count", "a barrier counts a warp more", op, operands, 32)
         yield from _add_to_last("count", "a barrier counts a warp less", op, operands, -32)

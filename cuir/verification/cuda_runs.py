@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +22,10 @@ from ..text.diagnostics import CuirError, Diagnostic, Note
 from ..text.phrases import ProgressMessage
 from ..text.source import function_span
 from .cuda_numbers import ComparedOutput, OutputJudge, Value, collect_places, collect_tensors, copy_values
+from .side_processes import SideProcesses
 
 FIXED = ("together", "first", "last")  # schedules that are no draw
+LONGEST_SCHEDULE = 24 * 3600.0  # seconds, before a process counts as dead
 SEED = 0  # of what a launch draws, the same under each schedule
 Progress = Callable[[str], None]
 
@@ -134,6 +137,39 @@ class RunLedger:
         )
 
 
+@dataclass(frozen=True)
+class CheckState:
+    """What a process ran and found for a check; counts: launches, CTAs, instructions, and those of threads."""
+
+    findings: dict[object, Diagnostic]
+    warnings: dict[object, Diagnostic]
+    ran: dict[str, set[int]]
+    counts: tuple[int, int, int, int]
+    schedules: tuple[str, ...]
+    compared: tuple[ComparedOutput, ...]
+    bits: dict[str, str]
+
+
+@dataclass(frozen=True)
+class CheckRecorder:
+    """Recorder of what processes run for a check."""
+
+    check: CudaCheck
+
+    def forget(self) -> None:
+        self.check.forget()
+
+    def export(self) -> CheckState:
+        check, ledger = self.check, self.check.ledger
+        ran = {name: ran for name, (_, ran) in ledger.programs.items()}
+        counts = ledger.launches, ledger.ctas, ledger.instructions, ledger.lane_instructions
+        compared = tuple(check.compared.values())
+        return CheckState(ledger.findings, ledger.warnings, ran, counts, tuple(check.schedules), compared, check.bits)
+
+    def merge(self, state: CheckState) -> None:
+        self.check.merge(state)
+
+
 class CudaCheck:
     """Check of the launches of a file.
 
@@ -160,16 +196,64 @@ class CudaCheck:
         self.bits: dict[str, str] = {}
         self.varying: dict[str, None] = {}
 
-    def run(self, schedules: Sequence[str], progress: Progress = lambda text: None) -> CudaReport:
-        """Run the launches under each schedule. Raises CuirError for a call that is wrong."""
-        for number, schedule in enumerate(schedules):
+    def run(self, schedules: Sequence[str], progress: Progress = lambda text: None, jobs: int = 1) -> CudaReport:
+        """Run the launches under each schedule, some of them at a time. Raises CuirError for a call that is wrong."""
+        phases = [[functools.partial(self._run_silently, s)] for s in schedules] if jobs > 1 else []
+        taken = 0
+        with SideProcesses(phases, CheckRecorder(self), jobs, LONGEST_SCHEDULE) as sides:
+            try:
+                for number, schedule in enumerate(schedules):
 
-            def tell(text: str, share: float, number: int = number, schedule: str = schedule) -> None:
-                words = f"schedule {number + 1} of {len(schedules)}: {schedule}{text}"
-                progress(ProgressMessage(words, (number + share) / len(schedules)))
+                    def tell(text: str, share: float, number: int = number, schedule: str = schedule) -> None:
+                        words = f"schedule {number + 1} of {len(schedules)}: {schedule}{text}"
+                        progress(ProgressMessage(words, (number + share) / len(schedules)))
 
-            self._run_schedule(schedule, tell)
+                    if phases:
+                        tell("", 0)
+                    done = sides.results(number)
+                    taken = number + 1
+                    if not done or done[0] is None:
+                        self._run_schedule(schedule, tell)
+            except KeyboardInterrupt:
+                sides.merge_reported(taken)
+                raise
         return self.make_report()
+
+    def _run_silently(self, schedule: str) -> bool:
+        """Run one schedule in a process of its own."""
+        self._run_schedule(schedule, lambda text, share: None)
+        return True
+
+    def forget(self) -> None:
+        """Forget what was run."""
+        self.ledger = RunLedger(self.ledger.replay)
+        self.schedules, self.compared, self.bits, self.varying = [], {}, {}, {}
+
+    def merge(self, other: CheckState) -> None:
+        """Add what another process ran."""
+        ledger = self.ledger
+        for name, ran in other.ran.items():
+            ledger.programs.setdefault(name, (self.module.find_program(name), set()))[1].update(ran)
+        for kept, found in ((ledger.findings, other.findings), (ledger.warnings, other.warnings)):
+            for key, diagnostic in found.items():
+                kept.setdefault(key, diagnostic)
+        ledger.launches, ledger.ctas = ledger.launches + other.counts[0], ledger.ctas + other.counts[1]
+        ledger.instructions, ledger.lane_instructions = ledger.instructions + other.counts[2], ledger.lane_instructions + other.counts[3]
+        self.schedules += other.schedules
+        for row in other.compared:
+            self._keep_worst(row)
+        for name, bits in other.bits.items():
+            self._note_bits(name, bits)
+
+    def _keep_worst(self, row: ComparedOutput) -> None:
+        """Keep an output's comparison if it is the worst so far."""
+        if row.name not in self.compared or row.error > self.compared[row.name].error:
+            self.compared[row.name] = row
+
+    def _note_bits(self, name: str, bits: str) -> None:
+        """Note the hash of an output's bits."""
+        if self.bits.setdefault(name, bits) != bits:
+            self.varying[name] = None
 
     def _run_schedule(self, schedule: str, tell: Callable[[str, float], None]) -> None:
         """Run all launches under one schedule, in order, and judge what they wrote."""
@@ -214,14 +298,12 @@ class CudaCheck:
             value = after[i]
             assert isinstance(value, torch.Tensor)
             bits = hashlib.sha256(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-            if self.bits.setdefault(names[i], bits) != bits:
-                self.varying[names[i]] = None
+            self._note_bits(names[i], bits)
         if self.judge is None:
             return
         rows, wrong = self.judge.judge(before, after, written, names)
         for row in rows:
-            if row.name not in self.compared or row.error > self.compared[row.name].error:
-                self.compared[row.name] = row
+            self._keep_worst(row)
         self.ledger.enter([replace(d, notes=(*d.notes, Note("replay: "))) for d in wrong], schedule)
 
     def make_report(self) -> CudaReport:

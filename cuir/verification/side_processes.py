@@ -74,10 +74,12 @@ class SideProcesses:
     """Jobs in phases, distributed to forked processes in their order.
 
     As a context manager it kills what still runs at its end.
+
+    silence: seconds without a report of a process before it is killed; None for those of a verification.
     """
 
-    def __init__(self, phases: Sequence[Sequence[Job]], recorder: Recorder, count: int):
-        self.phases, self.recorder = [list(p) for p in phases], recorder
+    def __init__(self, phases: Sequence[Sequence[Job]], recorder: Recorder, count: int, silence: float | None = None):
+        self.phases, self.recorder, self.silence = [list(p) for p in phases], recorder, silence
         self.sides: list[_Side] = []
         jobs = [(p, i) for p, phase in enumerate(self.phases) for i in range(len(phase))]
         if count > 1 and jobs:
@@ -99,6 +101,15 @@ class SideProcesses:
         if not self.phases:
             return []
         self._wait(phase)
+        return self._merge(phase)
+
+    def merge_reported(self, first: int) -> None:
+        """Merge what processes have reported of a phase and those behind it, when nobody will wait for them."""
+        for phase in range(first, len(self.phases)):
+            self._merge(phase)
+
+    def _merge(self, phase: int) -> list[Any]:
+        """Merge the state of a phase, and return its results."""
         by_job: list[Any] = [None] * len(self.phases[phase])
         for side in self.sides:
             if phase in side.phases:
@@ -136,14 +147,15 @@ class SideProcesses:
 
     def _wait(self, phase: int) -> None:
         """Read reports until each process has reported the phase, or has ended."""
-        until = time.monotonic() + resource_limits.SILENCE
+        silence = resource_limits.SILENCE if self.silence is None else self.silence
+        until = time.monotonic() + silence
         while waiting := [s for s in self.sides if not s.ended and phase not in s.phases]:
             ready, _, _ = select.select([s.reports for s in waiting], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 for side in waiting:
                     self._end(side)
                 return
-            until = time.monotonic() + resource_limits.SILENCE
+            until = time.monotonic() + silence
             for side in waiting:
                 if side.reports in ready:
                     self._read(side)

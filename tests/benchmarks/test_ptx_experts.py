@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import Future, as_completed
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,17 @@ def test_the_recorded_run_shows_every_expert_without_findings(tmp_path: Path) ->
     shown.draw(path, tmp_path)
     page = (tmp_path / f"{path.stem}.md").read_text(encoding="utf-8")
     assert page.count("\n| ") > len(rows) and all(f"| {r['expert']} |" in page for r in rows)
+
+
+def test_an_interruption_keeps_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(asked: list[Future[Outcome]]) -> Iterator[Future[Outcome]]:
+        yield next(as_completed(asked))
+        raise KeyboardInterrupt
+
+    write_expert(tmp_path, "st.global.u32 [%d2], %r2;", {}, monkeypatch)
+    monkeypatch.setattr(ptx_experts, "as_completed", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        run(tmp_path, monkeypatch, "--small")
+    assert ended.value.code == 130
+    _, row = map(json.loads, (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines())
+    assert row["schedules"] == 1 and not row["findings"]

@@ -95,3 +95,10 @@ PUT(put_box, false, true) PUT(add_box, true, true) PUT(put_box_without_fence, fa
       asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add." type " [%0], [%1], 256;" :: "l"(y), "r"(sm(tile)) : "memory"); \
       commit(); wait_read<0>(); } }
 ADD(add_f32, "f32") ADD(add_f16, "noftz.f16") ADD(add_u32, "u32")
+
+// Two warps write a tile that one thread stores: behind a barrier of its warp, and without the fence.
+extern "C" __global__ void put_unordered(uint32_t* y) {
+  ((uint32_t*)tile)[threadIdx.x] = threadIdx.x;
+  __syncwarp();
+  if (threadIdx.x == 0) { store(y, tile, 256); commit(); wait_read<0>(); }
+}

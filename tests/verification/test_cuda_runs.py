@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,33 @@ def test_a_finding_of_several_schedules_is_told_once(module: LoadedModule) -> No
     assert [d.code for d in report.findings] == ["R401", "M401"]  # the second under the schedule in which the read comes first
     told = [n.message for d in report.findings for n in d.notes if "replay" in n.message]
     assert told == ["replay: replay it: together", "replay: replay it: first"]
+
+
+@pytest.mark.nvcc
+def test_processes_find_what_one_finds(module: LoadedModule) -> None:
+    def launch() -> list[KernelCall]:
+        faulty = KernelCall(1, 128, torch.randn(1000), torch.zeros(1), 1000, kernel="reduce_faulty")
+        return [KernelCall((2, 2), (32, 8), torch.randn(64, 64), torch.zeros(64, 64), 64, kernel="transpose_right"), faulty]
+
+    alone, together = (CudaCheck(module, launch).run(list_schedules(5), jobs=jobs) for jobs in (1, 2))
+    assert [str(d) for d in together.findings] == [str(d) for d in alone.findings] and alone.findings
+    assert replace(together, findings=()) == replace(alone, findings=())
+
+
+@pytest.mark.nvcc
+def test_what_processes_found_before_an_interruption_is_kept(module: LoadedModule) -> None:
+    def launch() -> KernelCall:
+        return KernelCall(1, 128, torch.randn(1000), torch.zeros(1), 1000, kernel="reduce_faulty")
+
+    def interrupt(text: str) -> None:
+        if text.startswith("schedule 2 of"):
+            raise KeyboardInterrupt
+
+    check = CudaCheck(module, launch)
+    with pytest.raises(KeyboardInterrupt):
+        check.run(list_schedules(4), interrupt, jobs=2)
+    report = check.make_report()
+    assert "together" in report.schedules and [d.code for d in report.findings][:1] == ["R401"]
 
 
 @pytest.mark.nvcc

@@ -63,6 +63,7 @@ def cuda_check(
         str | None,
         typer.Option("--schedule", metavar="NAME", help="run this one alone: together, first, last or random:SEED", show_default=False),
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="schedules at a time, each in a process")] = 1,
     arch: CudaArch = None,
     include: IncludeFolders = None,
     define: Macros = None,
@@ -91,8 +92,8 @@ def cuda_check(
     from ..launch_files import REFERENCE, load_function, load_launch
 
     configure_process()
-    only_with(context, "launch", "against", "schedules", "schedule")
-    not_beside(context, "schedule", "runs one alone", "schedules")
+    only_with(context, "launch", "against", "schedules", "schedule", "jobs")
+    not_beside(context, "schedule", "runs one alone", "schedules", "jobs")
     only_with(context, "against", "tolerance")
     module = _load(source, arch, tuple(include or ()), read_defines(define or ()), instantiate)
     if launch is None:
@@ -106,7 +107,7 @@ def cuda_check(
     step = None
     try:
         with ProgressLine(f"{source} in the machine for PTX", quiet=as_json) as line:
-            check.run((schedule,) if schedule is not None else list_schedules(schedules), line.update)
+            check.run((schedule,) if schedule is not None else list_schedules(schedules), line.update, jobs)
     except Interrupted as stop:
         step = stop.step
     report = check.make_report()

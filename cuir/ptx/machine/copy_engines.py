@@ -23,7 +23,7 @@ from .program import SHARED_BASE
 
 Move = Callable[[], None]
 MOST_PIECES = 64  # runs of entries with one tick that are looked at one by one
-MOST_TOLD = 8  # findings of two instructions with each other; more would be told as these
+MOST_TOLD = 8  # findings of a kind, of two instructions with each other; more would be told as these
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Engines:
         self.landed: dict[int, Transfer] = {}  # the last on each mbarrier's engine
         self.landed_at: dict[int, int] = {}
         self.waited: set[tuple[int, int, int]] = set()  # landings that threads know
-        self.told: Counter[tuple[int, int]] = Counter()
+        self.told: Counter[tuple[int, int, bool]] = Counter()
 
     # ---- proxies
     def fence(self, slots: Array, place: int, spaces: tuple[str, ...]) -> None:
@@ -171,14 +171,13 @@ class Engines:
         own = np.zeros(len(threads), np.bool_) if issuers is None else are_among(threads - m.knowledge.first, issuers)
         ordered = np.logical_and.reduce([self._find_ordered(slot, threads, ticks, memory, own) for slot in slots.tolist()])
         for thread, tick in sorted(set(zip(threads[~ordered].tolist(), ticks[~ordered].tolist()))):
-            pair = place, m.find_place(tick)
-            if self.told[pair] >= MOST_TOLD:
-                continue
             issuer = thread - m.knowledge.first
             for mine in slots.tolist() if issuers is None or issuer not in issuers else [issuer]:
-                if tick >= IN_FLIGHT or not self._is_ordered(mine, thread, tick, memory):
+                known = tick < IN_FLIGHT and (mine == issuer or m.knowledge.is_known(mine, (thread, tick)))
+                kind = place, m.find_place(tick), known  # a race, or a missing fence
+                if self.told[kind] < MOST_TOLD and not (known and self._is_ordered(mine, thread, tick, memory)):
                     report_engine_meeting(m, mine, place, mode, (thread, tick, "write"), memory)
-                    self.told[pair] += 1
+                    self.told[kind] += 1
                     break
 
     def _find_ordered(self, slot: int, threads: Array, ticks: Array, space: str, own: Array) -> Array:

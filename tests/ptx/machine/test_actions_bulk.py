@@ -180,3 +180,9 @@ def test_bytes_are_added_by_every_cta(name: str, dtype: torch.dtype) -> None:
     x, y = torch.arange(256 // dtype.itemsize).to(dtype), torch.ones(256 // dtype.itemsize).to(dtype)
     report = compiled()[name](3, 32, x.view(torch.int32), y.view(torch.int32), schedule="last")
     assert not report.findings and torch.equal(y, 3 * x + 1)
+
+
+def test_many_missing_fences_do_not_hide_a_race_of_the_same_instructions() -> None:
+    y = torch.zeros(64, dtype=torch.int32)
+    report = compiled()["put_unordered"](1, 64, y, raises=False)
+    assert {d.code for d in report.findings} == {"R401", "R403"}
