@@ -18,7 +18,9 @@ LONGEST = 5 * 64  # tokens of the longest sequence that is tried
 Arguments = Callable[[Lengths], Mapping[str, Any]]
 
 
-def make_cached_specification(spec: Specification, arguments: Arguments | None = None, scaled: bool = False) -> FunctionSpecification:
+def make_cached_specification(
+    spec: Specification, arguments: Arguments | None = None, scaled: bool = False, latent: bool = False
+) -> FunctionSpecification:
     """Return the specification of attention over a cache: O [B, H, M, DV] and LSE [B, H, M].
 
     Queries are Q [B, H, M, D]; token t of sequence b is row t % PAGE of page PAGES[b, t // PAGE] of KEYS [NP, HK, PAGE,
@@ -26,9 +28,15 @@ def make_cached_specification(spec: Specification, arguments: Arguments | None =
     read.
 
     arguments: the kernel's values for the captured values of the mods, for lengths. scaled: KEYS and VALUES are 8-bit
-    numbers, multiplied by KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens.
+    numbers, multiplied by KSCALE and VSCALE, [1, HK, 1] of heads or [NP, HK, PAGE] of tokens. latent: the values are the
+    first DV columns of KEYS, and there is no VALUES.
     """
     spec = bound_reads(spec)
+
+    def reference_latent(
+        q: torch.Tensor, keys: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, scale: float, DV: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return reference(q, keys, keys[..., :DV], pages, lengths, scale)
 
     def reference(
         q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, pages: torch.Tensor, lengths: torch.Tensor, scale: float
@@ -87,7 +95,8 @@ def make_cached_specification(spec: Specification, arguments: Arguments | None =
         begun = torch.randperm(B, generator=generator)
         return {"PAGES": order[: B * sizes["MP"]].view(B, -1), "LENGTHS": lengths, "ORDER": begun, **captured}
 
-    return FunctionSpecification(f"{spec.name}_cached", reference_scaled if scaled else reference, inputs, sizes)
+    function = reference_scaled if scaled else reference_latent if latent else reference
+    return FunctionSpecification(f"{spec.name}_cached", function, inputs, sizes)
 
 
 MOST = 3  # the largest number of sequences
