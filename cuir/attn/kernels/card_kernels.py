@@ -19,9 +19,9 @@ from ...runtime.cards import HOPPER, Card, find_card
 from ...syntax.types import F32, DType
 from ...text.diagnostics import CuirError
 
-CALLS: tuple[Task, ...] = ("forward", "keys", "cache", "cache of 8 bits", "varlen")  # of which a user hears
+CALLS: tuple[Task, ...] = ("forward", "keys", "cache", "cache of 8 bits", "latent cache", "varlen")  # of which a user hears
 NEWER = "its own instructions are not used, so this is not what the GPU could do"
-Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "varlen"]
+Kind = Literal["forward", "decode", "cache", "cache of 8 bits", "latent cache", "varlen"]
 Task = Kind | Literal["keys", "wide keys", "queries", "join"]
 VARIABLE = "CUIR_ARCH"  # names an architecture in place of that of the GPU, which runs it too
 
@@ -47,6 +47,7 @@ _WORDS: Mapping[Task, tuple[str, str]] = {
     "decode": ("attention of few queries", "flex_attention with more than 64 queries of a key head"),
     "cache": ("attention over a KV cache", "flex_attention with the keys and values of the cache in order"),
     "cache of 8 bits": ("attention over a KV cache of 8-bit numbers", "a cache in the dtype of the queries"),
+    "latent cache": ("attention over a latent cache", "keys and values of each head"),
     "varlen": ("attention of packed sequences", "flex_attention of one sequence, with a mask that compares documents"),
     "keys": ("gradients", "PyTorch's flex_attention for training, or torch.no_grad()"),
     "wide keys": ("gradients of such head dims", "PyTorch's flex_attention for training, or torch.no_grad()"),

@@ -83,7 +83,10 @@ def can_pack_heads(traced: Traced, program: Program, fixed: Mapping[str, Const])
         return True
     rows = ROWS_OF_A_WARP if "TOKENS" in fixed else ROWS
     try:
-        if any(p.name == "ROWS" for p in pick_kernel(program, None).params) and "TOKENS" not in fixed:
+        names = {p.name for p in pick_kernel(program, None).params}
+        if "WG" not in names:  # a kernel whose warpgroups share a tile
+            rings = {}
+        elif "ROWS" in names and "TOKENS" not in fixed:
             rings, rows = {"WG": 1}, ROWS_OF_A_WARP  # a kernel by `mma`, whose other defaults are for a warp
         else:
             rings = _rings_of_eight_bits(fixed, ROWS_OF_A_WARP, False) if "TOKENS" in fixed else _rings(fixed, 2)
@@ -129,14 +132,14 @@ def consts_for(at: Lengths, fixed: Mapping[str, Const], packed: bool, joins: boo
         and rows > ROWS_OF_A_WARP
         and packed
         and at.M <= ROWS_OF_A_WARP
-        and at.B * max(1, at.HK) * CLUSTERS[-1] <= _processors()
+        and at.B * max(1, at.HK) * CLUSTERS[-1] <= count_processors()
     ):
         rows = ROWS_OF_A_WARP  # the card has room for each tile of a warp in CTAs of its own
         tile = make_tile(at, rows, packed)
         cluster, splits = _shared_out(tile.units, blocks, features)
     units = tile.units * splits
     several = cached and at.B > 1 and units > _at_once(cluster)  # sequences differ in length, and some wait for others
-    if several and cluster == splits == 1 and blocks >= LONGEST_ALONE and units < FEW * _processors():
+    if several and cluster == splits == 1 and blocks >= LONGEST_ALONE and units < FEW * count_processors():
         cluster = 2
     if eight:
         rings = _rings_of_eight_bits(fixed, rows, blocks >= MANY * cluster * splits)
@@ -264,16 +267,17 @@ def _of_two(units: int, cluster: int, blocks: int, features: Features) -> bool:
 
     They do where each has much to read and multiprocessors are left over. 8-bit numbers are read by warps.
     """
-    return not features.eight and blocks >= LONG * cluster and units * cluster <= ALONE * _processors()
+    return not features.eight and blocks >= LONG * cluster and units * cluster <= ALONE * count_processors()
 
 
 def _at_once(cluster: int) -> int:
     """Return the number of clusters of so many CTAs that run at a time."""
-    return max(1, int(_processors() // cluster * AT_ONCE[cluster]))
+    return max(1, int(count_processors() // cluster * AT_ONCE[cluster]))
 
 
 @functools.cache
-def _processors() -> int:
+def count_processors() -> int:
+    """Return the multiprocessors of the current GPU, or of a Hopper GPU where there is none."""
     return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count if torch.cuda.is_available() else PROCESSORS
 
 
@@ -282,4 +286,4 @@ def _power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-__all__ = ["Tile", "can_pack_heads", "consts_for", "make_tile", "runs_on_decode_kernel"]
+__all__ = ["Tile", "can_pack_heads", "consts_for", "count_processors", "make_tile", "runs_on_decode_kernel"]

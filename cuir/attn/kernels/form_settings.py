@@ -11,6 +11,7 @@ from ..tracing.traced_result import Traced
 from . import decoding
 from .card_kernels import DEFAULT
 from .experts import Form, list_starts, starts_of
+from .latent_settings import LatentSettings
 from .serving_settings import CacheSettings, DecodeSettings, VarlenSettings
 from .settings import Settings
 from .warp_settings import WarpCacheSettings, WarpVarlenSettings
@@ -30,7 +31,8 @@ def make_settings(form: Form, fixed: Mapping[str, Const], transferred: TransferR
         varlen = VarlenSettings if arch == DEFAULT else WarpVarlenSettings
         return varlen(program, fixed, starts_of(program, fixed, arch), card=card)
     if form.kind != "forward":
-        decode = DecodeSettings if form.kind == "decode" else CacheSettings if arch == DEFAULT else WarpCacheSettings
+        of_kind = {"decode": DecodeSettings, "latent cache": LatentSettings}
+        decode = of_kind.get(form.kind, CacheSettings if arch == DEFAULT else WarpCacheSettings)
         joins = spec.normalize == "softmax" and spec.sink is None and not spec.output_names
         packed = decoding.can_pack_heads(traced, program, fixed)
         return decode(program, fixed, packed, joins, spec.score_mod is not None, card)

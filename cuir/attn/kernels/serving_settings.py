@@ -105,7 +105,7 @@ class CacheSettings(DecodeSettings):
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.serving_specifications import make_cached_specification
 
-        return make_cached_specification(transferred.spec, _make_captured_arguments(self.program, transferred), "TOKENS" in self.fixed)
+        return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), "TOKENS" in self.fixed)
 
 
 class VarlenSettings(Settings):
@@ -139,7 +139,7 @@ class VarlenSettings(Settings):
     def specification(self, transferred: TransferResult) -> AnySpecification:
         from ..verification.serving_specifications import make_packed_specification
 
-        return make_packed_specification(transferred.spec, _make_captured_arguments(self.program, transferred))
+        return make_packed_specification(transferred.spec, make_captured_arguments(self.program, transferred))
 
 
 def longest_class(longest: int | None, tokens: int) -> int:
@@ -153,7 +153,7 @@ def longest_class(longest: int | None, tokens: int) -> int:
     return max(n for n in (SHORT + 1, *TALL_FROM.values()) if longest is None or n <= longest)
 
 
-def _make_captured_arguments(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
+def make_captured_arguments(program: Program, transferred: TransferResult) -> Callable[[Lengths], Mapping[str, Any]]:
     """Return a function from lengths to a kernel's arguments for captured values."""
     from ..splicing.captured_arguments import CapturedArguments
 
@@ -166,4 +166,4 @@ def _make_captured_arguments(program: Program, transferred: TransferResult) -> C
     return arguments
 
 
-__all__ = ["TALL_FROM", "CacheSettings", "DecodeSettings", "VarlenSettings", "longest_class"]
+__all__ = ["TALL_FROM", "CacheSettings", "DecodeSettings", "VarlenSettings", "longest_class", "make_captured_arguments"]

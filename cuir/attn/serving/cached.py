@@ -35,6 +35,7 @@ from ..kernels.experts import Form
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .fp8_cache import check_scales, for_kernel
+from .latent_cache import check_latent
 from .longest_first import as_they_stand, longest_first
 from .packed_cache import attention_of_equal, attention_of_packed
 from .per_sequence import SequenceLaunch, launch_attention, lookup_rule_attention, mask_of, places, register_in_graph, rule
@@ -49,7 +50,7 @@ Layout = Literal["NHD", "HND"]
 def attention_with_kv_cache(
     q: torch.Tensor,
     k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    v_cache: torch.Tensor | None,
     k: torch.Tensor | None = None,
     v: torch.Tensor | None = None,
     *,
@@ -68,6 +69,7 @@ def attention_with_kv_cache(
     return_lse: bool = False,
     normalize: Normalize = "softmax",
     sink: torch.Tensor | float | None = None,
+    latent: int | None = None,
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
@@ -80,7 +82,7 @@ def attention_with_kv_cache(
         k_cache: [B, S, HK, D] (with layout="HND" [B, HK, S, D]), of the dtype of q or float8_e4m3fn. HK divides H; D
             and DV are multiples of 8 (f32: 4), at most 256. With page_table it holds pages, [NP, page size, HK, D]
             ([NP, HK, page size, D]). Slots that hold no token may contain anything, NaN too.
-        v_cache: like k_cache, with the head dim DV.
+        v_cache: like k_cache, with the head dim DV; None with latent.
         k: [B, N, HK, D], new keys, which are written into the cache behind its tokens and take part; there must be room
             for them.
         v: [B, N, HK, DV], new values.
@@ -96,6 +98,8 @@ def attention_with_kv_cache(
         scale: as for `flex_attention`.
         normalize: as for `flex_attention`.
         sink: as for `flex_attention`.
+        latent: for multi-head latent attention, whose values are the first `latent` columns of k_cache, 128, 256, 384 or
+            512 of at most 576: v_cache and v are None, and DV is latent. q and k_cache are f16 or bf16.
         backend: as for `flex_attention`.
         verify: as for `flex_attention`.
         layout: "NHD" or "HND", the order of tokens and heads in the cache.
@@ -125,7 +129,7 @@ def attention_with_kv_cache(
     """
     cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
     inputs = CacheInputs(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q)
-    options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify)
+    options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify, plain_integer(latent))
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, -2, (q, k_cache))
     if mods is None:
@@ -139,7 +143,9 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     """Run a call that no graph traces; return O and LSE."""
     B = _check(inputs, options)
     q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
-    causal, scale, layout, max_seqlen, backend, verify = options
+    causal, scale, layout, max_seqlen, backend, verify, latent = options
+    if v_cache is None:
+        v_cache = k_cache[..., :latent]
     _check_starts(k_cache, v_cache)
     check_sink(variant.weighting.sink, q.shape[-2])
     if max_seqlen is not None or max_seqlen_q is not None:
@@ -163,8 +169,8 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     M = q.shape[1]
 
     def append_new() -> None:
-        if k is not None and v is not None:
-            for new, written, of in ((k, keys, k_scale), (v, values, v_scale)):
+        for new, written, of in ((k, keys, k_scale), (v, values, v_scale)):
+            if new is not None:
                 append(new, written, of, lengths, pages)
 
     lengths_after = lengths if k is None else lengths + k.shape[1]
@@ -176,7 +182,7 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         consts = ("CHUNK", chunk), ("TOKENS", int(k_scale is not None and k_scale.dim() == 3))
         form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target)
     else:
-        form = Form(q.dtype, D, DV, "cache", (("CHUNK", chunk),), target)
+        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk),), target)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
@@ -187,7 +193,7 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     arguments: dict[str, Any] = {
         "Q": query,
         "KEYS": keys,
-        "VALUES": values,
+        **({"VALUES": values} if latent is None else {}),
         "PAGES": pages,
         "LENGTHS": lengths_after,
         "O": o.transpose(1, 2),
@@ -225,8 +231,7 @@ def _in_graph(inputs: CacheInputs, mods: GraphMods, options: CacheOptions) -> tu
     if k is None and v is None:
         o, lse = OPERATOR(q, k_cache, v_cache, *caches, *mods, *options)
     else:
-        if k is None or v is None:
-            _check_both(k, v)
+        _check_both(k, v, options.latent)
         o, lse = APPENDING(q, k_cache, v_cache, k, v, *caches, *mods, *options)
     return o, lse
 
@@ -246,21 +251,21 @@ def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     inputs, _, options = _split(arguments)
     _check(inputs, options)
-    q, columns = inputs.q, inputs.v_cache.shape[3]
+    q, columns = inputs.q, options.latent if inputs.v_cache is None else inputs.v_cache.shape[3]
     *tokens, H, _ = q.shape
     return q.new_empty((*tokens, H, columns)), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
 
-_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify"
+_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify, int? latent"
 OPERATOR = define(
     "attention_with_kv_cache",
-    f"Tensor q, Tensor k_cache, Tensor v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
+    f"Tensor q, Tensor k_cache, Tensor? v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
     lambda q, k_cache, v_cache, *rest: _run(q, k_cache, v_cache, None, None, *rest),
     lambda q, k_cache, v_cache, *rest: _shapes(q, k_cache, v_cache, None, None, *rest),
 )
 APPENDING = define(
     "attention_with_kv_cache_append",
-    "Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k, Tensor v, Tensor cache_seqlens, Tensor? page_table, Tensor(c!)? k_scale, Tensor(d!)? v_scale, "
+    "Tensor q, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor? k, Tensor? v, Tensor cache_seqlens, Tensor? page_table, Tensor(c!)? k_scale, Tensor(d!)? v_scale, "
     + _REST,
     _run,
     _shapes,
@@ -289,13 +294,17 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
     Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413.
     """
     q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
-    _, scale, layout, _, backend, verify = options
+    _, scale, layout, _, backend, verify, latent = options
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
-    _check_both(k, v)
+    _check_both(k, v, latent)
     new = {"k": k, "v": v} if k is not None or v is not None else {}
-    for name, x in {"q": q, "k_cache": k_cache, "v_cache": v_cache, **new}.items():
+    if latent is not None or v_cache is None:
+        check_latent(inputs, latent)
+        new.pop("v", None)
+    caches = {"k_cache": k_cache} if v_cache is None else {"k_cache": k_cache, "v_cache": v_cache}
+    for name, x in {"q": q, **caches, **new}.items():
         if not isinstance(x, torch.Tensor):
             wrong("U403", f"`{name}` must be a tensor, found {type(x).__name__}")
         check_dense(name, x)
@@ -329,7 +338,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
                 f"`{name}` is written, and several of its elements lie in one place of memory: strides {x.stride()} of shape {tuple(x.shape)}",
                 "a cache of its own for each sequence",
             )
-    if k_cache.dtype != v_cache.dtype:
+    if v_cache is not None and k_cache.dtype != v_cache.dtype:
         wrong(
             "U404",
             f"k_cache and v_cache must have one dtype, found {str(k_cache.dtype).removeprefix('torch.')} and {str(v_cache.dtype).removeprefix('torch.')}",
@@ -344,8 +353,9 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
             wrong("U109", "over a cache of 8-bit numbers all sequences have queries of one number, q [B, M, H, D], found cu_seqlens_q")
     H, D = q.shape[-2:]
     heads = 2 if layout == "NHD" else 1
-    check_head_dims(D, v_cache.shape[3])
-    if k_cache.shape[:3] != v_cache.shape[:3]:
+    if v_cache is not None:
+        check_head_dims(D, v_cache.shape[3])
+    if v_cache is not None and k_cache.shape[:3] != v_cache.shape[:3]:
         wrong(
             "U408",
             f"k_cache and v_cache must have the same pages, tokens and heads, found {tuple(k_cache.shape)} and {tuple(v_cache.shape)}",
@@ -355,7 +365,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
     if k_cache.shape[3] != D:
         wrong("U408", f"q and k_cache must have one head dim, found {D} and {k_cache.shape[3]}")
     check_heads(H, k_cache.shape[heads], True)
-    for name, x in (("k_cache", k_cache), ("v_cache", v_cache)):
+    for name, x in caches.items():
         if not (strides_fit(x) and (x.shape[3] * x.element_size()) % COPY_ALIGNMENT == 0):
             _lies_wrong(name, x)
     if page_table is None and k_cache.shape[0] != B:
@@ -379,7 +389,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
             )
         check_device(name, table, q)
     for name, added, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        if added is None or k is None:
+        if added is None or cache is None:
             continue
         tokens = (len(q),) if cu_seqlens_q is not None else (B, k.shape[1])
         if added.shape != (*tokens, cache.shape[heads], cache.shape[3]):
@@ -394,8 +404,8 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
     return B
 
 
-def _check_both(k: object, v: object) -> None:
-    if (k is None) != (v is None):
+def _check_both(k: object, v: object, latent: int | None) -> None:
+    if (k is None) != (v is None) and (latent is None or k is None):
         wrong("U402", f"new keys and values come together: `{'k' if k is None else 'v'}` is missing")
 
 

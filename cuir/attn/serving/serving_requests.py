@@ -46,7 +46,7 @@ class CacheInputs(NamedTuple):
 
     q: torch.Tensor
     k_cache: torch.Tensor
-    v_cache: torch.Tensor
+    v_cache: torch.Tensor | None
     k: torch.Tensor | None
     v: torch.Tensor | None
     cache_seqlens: torch.Tensor | int
@@ -66,6 +66,7 @@ class CacheOptions(NamedTuple):
     max_seqlen: int | None
     backend: str
     verify: Level
+    latent: int | None
 
 
 class PagedCache(NamedTuple):

@@ -1,8 +1,9 @@
 """The splice points of a specification's weights: softmax_begin, softmax_step and softmax_end.
 
 Kernels that split the keys also have softmax_save, softmax_joined and softmax_share, which join the results of the
-parts. Kernels whose parts are first joined within a CTA also have softmax_leave, softmax_met and softmax_weight. The
-text of a plain softmax is the origin's own; splice.py places these texts in a program.
+parts. Kernels whose parts are first joined within a CTA also have softmax_leave, softmax_met and softmax_weight; those
+whose warpgroups continue with one another's state have softmax_pass and softmax_follow. The text of a plain softmax is
+the origin's own; splice.py places these texts in a program.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CONDITIONS = {
     "softmax_met": 3,
     "softmax_weight": 4,
 }  # of a kernel whose warps share a CTA's keys; with the number of parameters
+FOLLOWED = {"softmax_pass": 2, "softmax_follow": 2}  # of a kernel whose warpgroups take turns; with the number of parameters
 _ENDS = ("acc", "state", "b", "h")  # of a softmax_end that knows its head
 
 _STATELESS = """\
@@ -66,6 +68,15 @@ def softmax_met(states, w, r):           # no state
 @func
 def softmax_weight(states, w, r, state): # parts are added up
     return 1.0
+"""
+_STATELESS_TURNS = """\
+@func
+def softmax_pass(states, state):         # nothing to pass on
+    return ()
+
+@func
+def softmax_follow(states, state):       # no state, and nothing to rescale
+    return state, 1.0
 """
 _SINK = """\
 @func
@@ -109,7 +120,11 @@ def normaliser(normalize: Normalize, sink: Expr | None, funcs: Mapping[str, Func
             raise CuirError.of(
                 "X130", f"the splice point `{name}` takes {count} values, found {len(functions[name].params)}", functions[name].span
             )
-    parts = (_STATELESS_PARTS if is_parted(funcs) else "") + (_STATELESS_WARPS if meets(funcs) else "")
+    parts = (
+        (_STATELESS_PARTS if is_parted(funcs) else "")
+        + (_STATELESS_WARPS if meets(funcs) else "")
+        + (_STATELESS_TURNS if takes_turns(funcs) else "")
+    )
     return {**_stateless(normalize, _ends(functions)), **(Holes().fill(parts) if parts else {})}
 
 
@@ -121,6 +136,11 @@ def is_parted(funcs: Mapping[str, Func]) -> bool:
 def meets(funcs: Mapping[str, Func]) -> bool:
     """Return True if warps that share a CTA's keys join their results before CTAs join theirs."""
     return set(CONDITIONS) <= set(funcs)
+
+
+def takes_turns(funcs: Mapping[str, Func]) -> bool:
+    """Return True if warpgroups continue with the softmax state that another one passes on."""
+    return set(FOLLOWED) <= set(funcs)
 
 
 def score_comment(normalize: Normalize) -> str:
@@ -166,4 +186,4 @@ def _build_sink(sink: Expr) -> dict[str, Func]:
     return holes.fill(_SINK.format(sink=holes.put(sink)))
 
 
-__all__ = ["CONDITIONS", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment"]
+__all__ = ["CONDITIONS", "FOLLOWED", "PARTED", "POINTS", "is_parted", "meets", "normaliser", "score_comment", "takes_turns"]

@@ -35,7 +35,7 @@ from ...text.diagnostics import CuirError
 from ..outputs.attention_output import AttentionOutput, RowState
 from ..outputs.output_table import can_merge, describe_outputs, find_outputs
 from ..tracing.mod_evaluator import CONSTANTS
-from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, meets
+from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, meets, takes_turns
 
 _TEXT = """\
 @func
@@ -118,7 +118,7 @@ def with_outputs(program: Program, target: Kernel, normalize: Normalize, names: 
     states = [state for output in outputs for state in output.states]
     functions = {**prelude().funcs(), **program.funcs()}
     parted, meeting = is_parted(program.funcs()), meets(program.funcs())
-    if (parted or meeting) and not can_merge(names):
+    if takes_turns(program.funcs()) or ((parted or meeting) and not can_merge(names)):
         raise CuirError.of(
             "X130",
             f"`{target.name}` shares out the keys, and cannot join {describe_outputs(names)} of its parts",

@@ -51,7 +51,7 @@ from ..tracing.splice_names import CACHE_LENGTHS, OF_SEQUENCE, OPTIONAL, SPLICE_
 from ..tracing.traced_result import Parameter, Traced, Value, dim_name, with_parameters
 from .captured_arguments import Cache, sources_of, tile_sizes
 from .dropout_splice import arguments_of, with_dropout
-from .normalisers import CONDITIONS, PARTED, POINTS, is_parted, normaliser, score_comment
+from .normalisers import CONDITIONS, FOLLOWED, PARTED, POINTS, is_parted, normaliser, score_comment
 from .output_splice import with_outputs
 from .quotient_bounds import bound_columns
 
@@ -332,7 +332,7 @@ def splice_functions(
 
     `points` are the names of splice points.
     """
-    helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *CONDITIONS, *OPTIONAL}]
+    helpers = [name for name in new if name not in points and name not in {*POINTS, *PARTED, *CONDITIONS, *FOLLOWED, *OPTIONAL}]
     items: list[Definition] = []
     for item in origin.items:
         if isinstance(item, Func) and item.name in new and item.name not in helpers:

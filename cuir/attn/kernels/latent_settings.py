@@ -1,0 +1,57 @@
+"""The settings of the decode kernel over a latent cache, whose values are the first columns of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...checking.checked import Const
+from ...spec.function_specification import AnySpecification
+from ...spec.specification import Lengths
+from ...syntax.types import F32
+from ..splicing.splice import TransferResult
+from . import decoding
+from .serving_settings import CacheSettings, make_captured_arguments
+from .settings import Numbers
+
+PANELS = 64  # columns of 128 bytes, the least that are copied
+# Time of a unit of work beside its blocks (queries, first block, result), and of the launch that joins shares, in blocks.
+UNIT, JOIN = 4, 6
+SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
+LEAST_BLOCKS = 2  # of a share
+
+
+class LatentSettings(CacheSettings):
+    """The settings of the decode kernel over a latent cache: a tile of 64 rows for each CTA, which it alone runs."""
+
+    def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
+        """Return the setting for lengths: as many shares of the keys as shorten the last wave of CTAs."""
+        at = self.limit_to_kept_keys(at, dict(numbers))
+        tile = decoding.make_tile(at, decoding.ROWS, self.packed)
+        splits = self._choose_splits(tile.units, -(-at.N // decoding.BLOCK))
+        alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
+        shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
+        half = int(self.fixed["DV"]) // 2  # type: ignore[arg-type]
+        pieces = 2 if half % (2 * PANELS) == 0 else 1
+        ordered = at.B > 1 and not alone
+        return {"BM": tile.queries, "GROUP": tile.group, "PIECES": pieces, **alone, "ORDERED": ordered, **shared, **self.fixed}
+
+    def _choose_splits(self, units: int, blocks: int) -> int:
+        """Return the number of shares of each sequence's keys with the least estimated time."""
+
+        def estimate(splits: int) -> int:
+            waves = -(-units * splits // decoding.count_processors())
+            return waves * (-(-blocks // splits) + UNIT) + (JOIN if splits > 1 else 0)
+
+        return min((s for s in SHARES if s == 1 or (self.joins and s * LEAST_BLOCKS <= blocks)), key=estimate)
+
+    def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
+        """Return the setting to verify: with one share, as no other launch joins shares there."""
+        return {**consts, "SPLITS": 1, "G": consts["T"]}
+
+    def specification(self, transferred: TransferResult) -> AnySpecification:
+        from ..verification.serving_specifications import make_cached_specification
+
+        return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), latent=True)
+
+
+__all__ = ["LatentSettings"]

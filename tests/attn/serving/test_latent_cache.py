@@ -1,0 +1,127 @@
+"""attention_with_kv_cache over a latent cache in the interpreter, against float64: pages, lengths of 0, new tokens, any rule; and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cuir import CuirError, attention_with_kv_cache
+
+LATENT, D = 128, 192
+Mod = Callable[..., Any]
+
+
+def tilt(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s + (h + 1) * 0.01 * (k - q)
+
+
+def near(b: Any, h: Any, q: Any, k: Any, *, N: Any) -> Any:
+    return k >= N - 70
+
+
+class Problem:
+    """Latent vectors of some sequences, in pages of any order whose other slots hold NaN."""
+
+    def __init__(self, lengths: list[int], page: int, heads: int, M: int = 1, new: int = 0, dtype: torch.dtype = torch.float16):
+        g = torch.Generator().manual_seed(page + M + heads)
+        B, most = len(lengths), max(lengths) + new
+        MP = -(-most // page)
+        self.lengths, self.new = lengths, new
+        self.table = torch.randperm(B * MP + 2, generator=g)[: B * MP].view(B, MP).int()
+        self.q = torch.randn(B, M, heads, D, generator=g).to(dtype)
+        self.tokens = [torch.randn(n + new, D, generator=g).to(dtype) for n in lengths]
+        self.cache = torch.full((B * MP + 2, page, 1, D), math.nan, dtype=dtype)
+        for b, n in enumerate(lengths):
+            for t in range(n):
+                self.cache[self.table[b, t // page], t % page, 0] = self.tokens[b][t]
+
+    def call(self, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        new = torch.stack([x[n:, None] for x, n in zip(self.tokens, self.lengths)]) if self.new else None
+        seqlens = torch.tensor(self.lengths, dtype=torch.int32)
+        given = {"cache_seqlens": seqlens, "page_table": self.table, "latent": LATENT, "return_lse": True, "verify": "off"}
+        o, lse = attention_with_kv_cache(self.q, self.cache, None, new, backend="interpret", **{**given, **options})  # type: ignore[misc, arg-type]
+        return o, lse
+
+    def compute_expected(self, score: Mod | None, mask: Mod | None, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        _, M, H, _ = self.q.shape
+        rows, sums = [], []
+        for b, tokens in enumerate(self.tokens):
+            k, N = tokens.double(), len(tokens)
+            h, i, j = torch.arange(H)[:, None, None], torch.arange(M)[:, None], torch.arange(N)
+            s = self.q[b].double().transpose(0, 1) @ k.T * D**-0.5
+            s = s if score is None else score(s, b, h, i, j)
+            keep = torch.ones(H, M, N, dtype=torch.bool) if mask is None else mask(b, h, i, j, N=N).expand(H, M, N)
+            s = s.masked_fill(~(keep & (j <= i + N - M) if causal else keep), -torch.inf)
+            lse = s.logsumexp(-1)
+            rows.append(((s - lse.masked_fill(lse == -torch.inf, 0)[..., None]).exp() @ k[:, :LATENT]).transpose(0, 1))
+            sums.append(lse)
+        return torch.stack(rows), torch.stack(sums)
+
+
+@pytest.mark.parametrize(
+    ("problem", "score", "mask", "causal"),
+    [
+        (Problem([130, 0, 64], 64, 16), None, None, False),
+        (Problem([200, 65], 32, 8, M=2), None, None, True),
+        (Problem([70, 1], 4, 3, dtype=torch.bfloat16), tilt, None, False),
+        (Problem([190], 128, 100, M=1, new=2), tilt, near, True),
+        (Problem([700], 64, 16), None, None, False),  # keys in shares
+    ],
+    ids=["heads", "causal", "small pages", "rules and new tokens", "shares"],
+)
+def test_results_are_those_of_float64(problem: Problem, score: Mod | None, mask: Mod | None, causal: bool) -> None:
+    o, lse = problem.call(score_mod=score, block_mask=mask, causal=causal)
+    expected, sums = problem.compute_expected(score, mask, causal)
+    tolerance = 0.02 if problem.q.dtype == torch.bfloat16 else 0.003
+    torch.testing.assert_close(o.double(), expected, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(lse.double(), sums, atol=0.003, rtol=0.001)
+
+
+@pytest.mark.parametrize("normalize", ["sigmoid", "relu"])
+def test_weights_without_a_state(normalize: str) -> None:
+    problem = Problem([100], 64, 2)
+    o, lse = problem.call(normalize=normalize)
+    k = problem.tokens[0].double()
+    s = problem.q[0].double().transpose(0, 1) @ k.T * D**-0.5
+    weights = s.sigmoid() if normalize == "sigmoid" else s.relu() / 100
+    torch.testing.assert_close(o[0].double(), (weights @ k[:, :LATENT]).transpose(0, 1), atol=0.01, rtol=0.01)
+    assert (lse == 0).all()
+
+
+def test_new_tokens_are_written() -> None:
+    problem = Problem([63, 5], 64, 2, new=2)
+    problem.call()
+    for b, n in enumerate(problem.lengths):
+        for t in (n, n + 1):
+            assert problem.cache[problem.table[b, t // 64], t % 64, 0].equal(problem.tokens[b][t])
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("U402", {"latent": None}),
+        ("U413", {"latent": 100}),
+        ("U413", {"cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)}),
+    ],
+)
+def test_what_is_refused(code: str, options: dict[str, Any]) -> None:
+    with pytest.raises(CuirError) as error:
+        Problem([9], 64, 2).call(**options)
+    assert error.value.diagnostics[0].code == code
+
+
+def test_tensors_that_are_refused() -> None:
+    problem = Problem([9], 64, 2)
+    values = problem.cache[..., :LATENT]
+    for code, q, cache, v_cache in (
+        ("U402", problem.q, problem.cache, values),
+        ("U109", problem.q.float(), problem.cache.float(), None),
+        ("U110", problem.q[..., :64], problem.cache, None),
+    ):
+        with pytest.raises(CuirError) as error:
+            attention_with_kv_cache(q, cache, v_cache, cache_seqlens=9, page_table=problem.table, latent=LATENT, backend="interpret")
+        assert error.value.diagnostics[0].code == code
