@@ -6,8 +6,8 @@
 A call of ours gets the setting that a user's call gets. Contenders take turns, and every result is checked against
 float64. Bursts: medians of CUDA events with a flushed L2 cache. Sustained: wall time of calls in flight one after
 another, with a warm L2 cache. FlashAttention-3's backward pass has no bursts, since JAX launches it. Calls of decoding
-are CUDA graphs; cuDNN has contiguous keys there, ours also pages. A peer that is not installed has the reason in its
-row.
+are CUDA graphs; cuDNN has contiguous keys there, ours also pages. Over latent vectors (MLA), FlashMLA and ours have
+pages of 64, FlashAttention-3 has contiguous ones. A peer that is not installed has the reason in its row.
 """
 
 from __future__ import annotations
@@ -42,10 +42,19 @@ from cuir.performance.timing.timing_protocol import Call, capture_graph, median_
 from cuir.spec.specification import Mod, Specification
 from cuir.text.markdown import table
 
-GROUPS = ("backward", "packed", "dims", "decode", "documents")
+GROUPS = ("backward", "packed", "dims", "decode", "documents", "latent")
 DTYPE, TOKENS, MILLISECONDS = "bf16", 16384, 100.0
-PACKAGES = ("flash-attn-4", "nvidia-cudnn-frontend", "flash-attn3-jax", "tokenspeed-fa3", "fa3-fwd")  # whose versions the head names
+PACKAGES = (
+    "flash-attn-4",
+    "nvidia-cudnn-frontend",
+    "flash-attn3-jax",
+    "tokenspeed-fa3",
+    "tokenspeed-flashmla",
+    "fa3-fwd",
+)  # whose versions the head names
 HEADS = ((32, 32), (64, 8))  # query heads, key heads
+LATENT, LATENT_PAGE = 512, 64  # columns of values; tokens
+LATENT_PEERS = {"flash_mla": "flash_mla", "fa3": "flash_attn_interface"}  # their modules
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,19 @@ def list_rows() -> Iterator[Row]:
             yield Row("decode", "decode", layout, Shape(B, *HEADS[1], 1, N, 128), ("cudnn",))
     for D in (128, 64):
         yield Row("documents", "forward", "captured_documents", Shape(2, 32, 32, 8192, 8192, D), ("flex",))
+    for B, H, M, N in (
+        (128, 128, 1, 4096),
+        (64, 128, 1, 8192),
+        (128, 128, 2, 4096),
+        (16, 128, 1, 32768),
+        (1, 128, 1, 8192),
+        (1, 128, 1, 131072),
+        (128, 128, 1, 1024),
+        (64, 64, 1, 4096),
+        (128, 16, 1, 8192),
+        (128, 8, 1, 8192),
+    ):
+        yield Row("latent", "latent", "causal", Shape(B, H, 1, M, N, 576), tuple(LATENT_PEERS))
 
 
 def _causal(b: torch.Tensor, h: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor) -> torch.Tensor:
@@ -194,11 +216,80 @@ def make_decode(row: Row, peers: Sequence[str], device: str) -> Problem:
     return Problem(calls, problem.make_judge(), "gbs", problem.nbytes / 1e6, capture_graph if device == "cuda" else lambda call: call)
 
 
-MAKERS = {"forward": make_dense, "backward": make_dense, "packed": make_packed, "packed backward": make_packed, "decode": make_decode}
+def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
+    """Return a problem of absorbed decoding over latent vectors."""
+    B, H, _, M, N, D = row.shape.as_tuple()
+    scale, page = D**-0.5, LATENT_PAGE
+    g = torch.Generator(device).manual_seed(0)
+    q = torch.randn(B, M, H, D, generator=g, device=device).bfloat16()
+    vectors = torch.randn(B, N, 1, D, generator=g, device=device).bfloat16()
+    lengths = torch.full((B,), N, dtype=torch.int32, device=device)
+    places = torch.randperm(B * (N // page), generator=g, device=device)
+    cache = torch.empty(len(places), page, 1, D, dtype=q.dtype, device=device)
+    cache[places] = vectors.view(len(places), page, 1, D)
+    table = places.view(B, -1).to(torch.int32)
+
+    def call_ours() -> torch.Tensor:
+        o: torch.Tensor = cuir.attention_with_kv_cache(
+            q,
+            cache,
+            None,
+            cache_seqlens=lengths,
+            page_table=table,
+            causal=True,
+            latent=LATENT,
+            backend="auto" if device == "cuda" else "interpret",
+            verify="off",  # judged by this benchmark
+        )
+        return o
+
+    def call_flash_mla() -> Call:
+        import flash_mla
+
+        metadata, _ = flash_mla.get_mla_metadata()
+        return lambda: flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, LATENT, metadata, softmax_scale=scale, causal=True)[0]
+
+    def call_fa3() -> Call:
+        import flash_attn_interface
+
+        parts = [x[..., columns].contiguous() for x in (q, vectors) for columns in (slice(LATENT, D), slice(LATENT))]
+        return lambda: flash_attn_interface.flash_attn_with_kvcache(
+            parts[0], *parts[2:], qv=parts[1], cache_seqlens=lengths, softmax_scale=scale, causal=True
+        )
+
+    checked = sorted({0, B // 2, B - 1})
+    weights = [torch.softmax(q[b, -1].double() @ vectors[b, :, 0].double().T * scale, -1) for b in checked]
+    expected = torch.stack([w @ vectors[b, :, 0, :LATENT].double() for b, w in zip(checked, weights)])
+
+    def judge(outputs: Any) -> tuple[float, str]:
+        error = float((outputs[checked, -1].double() - expected).norm() / expected.norm())
+        return error, "" if error < 1e-2 else f"error {error:.1e}"
+
+    makers = {"flash_mla": call_flash_mla, "fa3": call_fa3}
+    calls = {OURS: call_ours, **{peer: _defer(makers[peer]) for peer in peers}}
+    flops, nbytes = 2 * B * M * H * N * (D + LATENT), 2 * B * (N * D + M * H * (D + LATENT))
+    unit, work = ("tflops", flops / 1e9) if M * H >= 64 else ("gbs", nbytes / 1e6)
+    return Problem(calls, judge, unit, work, capture_graph if device == "cuda" else lambda call: call)
+
+
+MAKERS: Mapping[str, Callable[[Row, Sequence[str], str], Problem]] = {
+    "forward": make_dense,
+    "backward": make_dense,
+    "packed": make_packed,
+    "packed backward": make_packed,
+    "decode": make_decode,
+    "latent": make_latent,
+}
 
 
 def explain_absence(row: Row, peer: str) -> str:
     """Return why a peer cannot run, empty if it can."""
+    if row.group == "latent":
+        return (
+            ""
+            if find_spec(LATENT_PEERS[peer])
+            else f"{LATENT_PEERS[peer]} is not installed: pip install tokenspeed-flashmla tokenspeed-fa3"
+        )
     if peer == "fa3" and row.mode == "backward":
         return "" if find_spec(jax_kernels.MODULE) else f"FlashAttention-3 is not installed: pip install {jax_kernels.PACKAGE}"
     return ": ".join(not_installed(peer, "varlen" if row.group == "packed" else "forward") or ())

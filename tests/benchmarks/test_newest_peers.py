@@ -27,6 +27,7 @@ SMALL = [
     Row("packed", "packed", "equal_40", Shape(1, 2, 1, 80, 80, 64), ("fa3",)),
     Row("documents", "forward", "captured_documents", Shape(1, 1, 1, 64, 64, 64), ()),
     Row("decode", "decode", "pages_16", Shape(1, 8, 1, 1, 64, 64), ()),
+    Row("latent", "latent", "causal", Shape(2, 8, 1, 1, 128, 576), ("flash_mla", "fa3")),
 ]
 
 
@@ -37,7 +38,7 @@ def test_each_kind_of_row_is_right_and_names_absent_peers(row: Row, monkeypatch:
     protocols = {"bursts": call_once, "sustained": call_once}
     result = measure(row, 1, "cpu", protocols)
     ours = result["contenders"].pop("cuir")
-    unit = "gbs" if row.mode == "decode" else "tflops"
+    unit = "gbs" if row.mode in ("decode", "latent") else "tflops"
     assert 0 < ours["error"] < 1e-2 and "wrong" not in ours
     assert ours["bursts"] == ours["sustained"] == {"milliseconds": 2.0, unit: round(result["work"] / 2, 1)}
     assert set(result["contenders"]) == set(row.peers) and all("install" in entry["failed"] for entry in result["contenders"].values())

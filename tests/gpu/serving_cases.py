@@ -68,6 +68,36 @@ class Cache:
         return o, lse
 
 
+class Latent:
+    """Three sequences over latent vectors in pages, of 16 heads with a token each, or of 8 with two; shared: one long sequence, whose keys are shared out."""
+
+    def __init__(self, device: str = DEVICE, M: int = 1, shared: bool = False):
+        g = torch.Generator().manual_seed(4)
+        self.backend = "auto" if device == "cuda" else "interpret"
+        lengths, page = ([3000], 64) if shared else ([150, 0, 37], PAGE)
+        self.pages = torch.randn(48 if shared else NP, page, 1, 576, generator=g).half().to(device)
+        rows = len(lengths), (47 if shared else 12)
+        self.table = torch.randperm(len(self.pages), generator=g)[: rows[0] * rows[1]].view(rows).to(device, torch.int32)
+        self.lengths = torch.tensor(lengths, dtype=torch.int32, device=device)
+        self.q = torch.randn(rows[0], M, 16 // M, 576, generator=g).half().to(device)
+        self.new = torch.randn(rows[0], M, 1, 576, generator=g).half().to(device)
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        o, lse = attention_with_kv_cache(
+            self.q,
+            self.pages,
+            None,
+            self.new,
+            cache_seqlens=self.lengths,
+            page_table=self.table,
+            causal=True,
+            latent=512,
+            return_lse=True,
+            backend=self.backend,
+        )
+        return o, lse
+
+
 class Many:
     """More sequences than are worked on at a time, of different lengths: the longest are begun first."""
 
@@ -201,6 +231,9 @@ def _make(kind: str, device: str = DEVICE) -> Any:
         "packed, 32 bits": partial(Packed, dtype=torch.float32),
         "few": Few,
         "many": Many,
+        "latent": Latent,
+        "latent, two tokens": partial(Latent, M=2),
+        "latent, shared": partial(Latent, shared=True),
         "shared": partial(Shared, False),
         "shared, 8 bits": partial(Shared, True),
         "server": partial(Served, True),

@@ -14,7 +14,21 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize(
     "kind",
-    [*cases.KINDS, "packed", "packed, 32 bits", "few", "many", "shared", "shared, 8 bits", "server", "server decoding", *cases.MIXED],
+    [
+        *cases.KINDS,
+        "packed",
+        "packed, 32 bits",
+        "few",
+        "many",
+        "latent",
+        "latent, two tokens",
+        "latent, shared",
+        "shared",
+        "shared, 8 bits",
+        "server",
+        "server decoding",
+        *cases.MIXED,
+    ],
 )
 @pytest.mark.parametrize("case", [cases.beside_the_interpreter, cases.same_bits, cases.without_synchronisation, cases.compiled])
 def test_serving(case: Callable[[str], object], kind: str) -> None:

@@ -251,7 +251,7 @@ def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     inputs, _, options = _split(arguments)
     _check(inputs, options)
-    q, columns = inputs.q, options.latent if inputs.v_cache is None else inputs.v_cache.shape[3]
+    q, columns = inputs.q, (options.latent or 0) if inputs.v_cache is None else inputs.v_cache.shape[3]
     *tokens, H, _ = q.shape
     return q.new_empty((*tokens, H, columns)), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
@@ -389,7 +389,7 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
             )
         check_device(name, table, q)
     for name, added, cache in (("k", k, k_cache), ("v", v, v_cache)):
-        if added is None or cache is None:
+        if added is None or k is None or cache is None:
             continue
         tokens = (len(q),) if cu_seqlens_q is not None else (B, k.shape[1])
         if added.shape != (*tokens, cache.shape[heads], cache.shape[3]):
