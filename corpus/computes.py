@@ -34,9 +34,7 @@ COMPUTES: dict[str, dict[str, Computed]] = {  # by program, by kernel
     "decode_cache_sm80": {"flash_decode": Computed("cached_decode", small={"BM": 4, "GROUP": 4, "BN": 16})},
     "decode_cache_sm75": {"flash_decode": Computed("cached_decode", {"T": F16}, {"BM": 4, "GROUP": 4, "BN": 16})},
     "decode_cache_f8_sm90": {"flash_decode": Computed("cached_decode_f8", small={"BM": 4, "GROUP": 4, "BN": 32, "WG": 2, "CHUNK": 16})},
-    "mla_decode_sm90": {
-        "mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 16, "CHUNK": 16, "PIECES": 1})
-    },
+    "mla_decode_sm90": {"mla_decode": Computed("cached_latent_decode", {"D": 192, "DV": 128}, {"BM": 4, "GROUP": 16, "CHUNK": 16})},
     "flash_fwd_varlen_sm90": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_sm80": {"flash_fwd_varlen": Computed("causal_packed")},
     "flash_fwd_varlen_f32": {"flash_fwd_varlen": Computed("causal_packed", small={"T": F32})},

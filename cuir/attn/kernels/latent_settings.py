@@ -14,8 +14,9 @@ from .serving_settings import CacheSettings, make_captured_arguments
 from .settings import Numbers
 
 PANELS = 64  # columns of 128 bytes, the least that are copied
-# Time of a unit of work beside its blocks (queries, first block, result), and of the launch that joins shares, in blocks.
-UNIT, JOIN = 4, 6
+# Time of a unit of work beside its blocks (queries, first block, result), of the launch that joins shares, and of what each unit leaves to
+# it, in blocks.
+UNIT, JOIN, JOINED_UNIT = 4, 3, 1 / 32
 SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 LEAST_BLOCKS = 2  # of a share
 
@@ -31,16 +32,16 @@ class LatentSettings(CacheSettings):
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
         half = int(self.fixed["DV"]) // 2  # type: ignore[arg-type]
-        pieces = 2 if half % (2 * PANELS) == 0 else 1
+        pieces = next(n for n in (4, 2, 1) if half % (n * PANELS) == 0)
         ordered = at.B > 1 and not alone
         return {"BM": tile.queries, "GROUP": tile.group, "PIECES": pieces, **alone, "ORDERED": ordered, **shared, **self.fixed}
 
     def _choose_splits(self, units: int, blocks: int) -> int:
         """Return the number of shares of each sequence's keys with the least estimated time."""
 
-        def estimate(splits: int) -> int:
+        def estimate(splits: int) -> float:
             waves = -(-units * splits // decoding.count_processors())
-            return waves * (-(-blocks // splits) + UNIT) + (JOIN if splits > 1 else 0)
+            return waves * (-(-blocks // splits) + UNIT) + (JOIN + JOINED_UNIT * units * splits if splits > 1 else 0)
 
         return min((s for s in SHARES if s == 1 or (self.joins and s * LEAST_BLOCKS <= blocks)), key=estimate)
 

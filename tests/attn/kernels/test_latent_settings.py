@@ -1,0 +1,53 @@
+"""Settings of the decode kernel over a latent cache: shares of the keys, tiles of 64 rows, pieces of whole panels."""
+
+from __future__ import annotations
+
+import pytest
+
+from cuir.attn.kernels import decoding
+from cuir.attn.kernels.experts import origin_of
+from cuir.attn.kernels.latent_settings import LatentSettings
+from cuir.checking.checker import check
+from cuir.spec.specification import Lengths
+from cuir.syntax.types import F16, F32
+
+
+def make_settings(latent: int = 512, joins: bool = True, packed: bool = True) -> LatentSettings:
+    return LatentSettings(origin_of("mla_decode_sm90"), {"T": F16, "D": latent + 64, "DV": latent, "CHUNK": 64}, packed, joins, False)
+
+
+@pytest.mark.parametrize(
+    ("at", "splits", "tile"),
+    [
+        (Lengths(128, 128, 1, 1, 4096), 1, (1, 64)),
+        (Lengths(128, 128, 1, 2, 4096), 1, (2, 32)),
+        (Lengths(16, 128, 1, 1, 32768), 4, (1, 64)),
+        (Lengths(1, 128, 1, 1, 8192), 32, (1, 64)),
+        (Lengths(64, 64, 1, 1, 4096), 2, (1, 64)),
+        (Lengths(128, 8, 1, 1, 8192), 1, (8, 8)),
+        (Lengths(1, 16, 1, 1, 64), 1, (4, 16)),
+    ],
+)
+def test_shares_shorten_the_last_wave(at: Lengths, splits: int, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "count_processors", lambda: 132)
+    consts = make_settings().choose_untuned(at)
+    assert (consts.get("SPLITS", 1), (consts["BM"], consts["GROUP"])) == (splits, tile)
+    assert consts.get("G", F16) == (F32 if splits > 1 else F16)
+
+
+@pytest.mark.parametrize(("latent", "pieces"), [(128, 1), (256, 2), (384, 1), (512, 4)])
+def test_pieces_are_whole_panels_and_the_kernel_takes_them(latent: int, pieces: int) -> None:
+    settings = make_settings(latent)
+    consts = settings.choose_untuned(Lengths(2, 16, 1, 1, 256))
+    assert consts["PIECES"] == pieces
+    check(settings.program, None, dict(consts))
+
+
+def test_weights_that_cannot_be_joined_are_not_shared_out() -> None:
+    assert "SPLITS" not in make_settings(joins=False).choose_untuned(Lengths(1, 128, 1, 1, 8192))
+
+
+def test_one_share_is_verified() -> None:
+    settings = make_settings()
+    consts = settings.choose_judged(settings.choose_untuned(Lengths(1, 128, 1, 1, 8192)))
+    assert consts["SPLITS"] == 1 and consts["G"] == F16
