@@ -156,7 +156,7 @@ def test_a_sequence_has_the_same_bits_wherever_its_pages_are_and_whatever_the_ot
 
 
 def test_the_longest_sequence_is_begun_first_where_some_wait_and_the_order_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_processors", lambda: 2)
+    monkeypatch.setattr(decoding, "count_processors", lambda: 2)
     prepared_calls._ATTENTIONS.clear()
     result, orders = Problem([70, 5, 170, 30], 16, (4, 2)), []
 
