@@ -51,8 +51,8 @@ demo: $(RUNS)    ## the main job: the causal expert kernel becomes a PrefixLM ke
 test: $(STAMP)   ## the test suite; of sweeps a seeded sixth (PYTEST="--durations=20" adds options)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -q $(PYTEST)
 
-thorough: $(STAMP) ## every test: sweeps in whole, and what takes long (PYTEST="--thorough=rest": only what `make test` leaves out)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q --thorough=all $(PYTEST)
+thorough: $(STAMP) ## every test: sweeps in whole, and what takes long (PYTEST="--thorough=rest": only what `make test` leaves out; ON=ray:HOST:PORT: files as tasks)
+	@$(BIN)/python -m $(if $(ON),tests.campaign --on $(ON) --journal $(OUT)/thorough.jsonl,pytest -n 2 --dist worksteal -q --thorough=all $(PYTEST))
 
 peer-tests: $(STAMP) ## the scenarios of PyTorch's FlexAttention tests and of attention-gym, interpreted: counts (PEER="--backend native -j 8" on a GPU)
 	@$(BIN)/python -m tests.peer --tables --out $(OUT)/peer.jsonl $(PEER)

@@ -10,23 +10,23 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from benchmarks.expert_cases import COMMITS, Case, Expert, list_experts
+from cuir.campaigns.campaign import Executor, run_tasks
+from cuir.campaigns.executors import make_executor
+from cuir.campaigns.tasks import Json, Result, make_task
 from cuir.cuda import LoadedModule, Report, Struct
 from cuir.ptx.module import read_module
 from cuir.text.markdown import table
@@ -258,28 +258,35 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(["# Expert kernels in the machine for PTX", "", introduction, "", command, "", *table(columns, lines), ""])
 
 
+def check_as_task(name: str, folder: str, number: int, schedule: str) -> Json:
+    """Run a case of an expert as a task; see `check`."""
+    return check(name, Path(folder), number, schedule)._asdict()
+
+
 def _run_all(
-    experts: Sequence[Expert], folder: Path, schedules: Sequence[str], jobs: int, small: bool
+    experts: Sequence[Expert], folder: Path, schedules: Sequence[str], executor: Executor, small: bool
 ) -> Iterator[tuple[Expert, int, list[Outcome]]]:
     """Yield the outcomes of each case, in the order of the experts; at Ctrl-C those that are there, before KeyboardInterrupt."""
     for expert in experts:
-        _load(expert.name, folder)  # compiles, and is forked
-    ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes: this one keeps results
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), ignore) as pool:
-        for expert in experts:
-            for number in range(len(expert.cases))[-1 if small else 0 :]:
-                asked = [pool.submit(check, expert.name, folder, number, s) for s in schedules]
-                found: list[Outcome] = []
-                try:
-                    for future in as_completed(asked):
-                        found.append(future.result())
-                        print(f"\r{expert.name} {len(found)}/{len(asked)}", end="", file=sys.stderr, flush=True)
-                except KeyboardInterrupt:
-                    pool.shutdown(cancel_futures=True)
-                    if found:
-                        yield expert, number, found
-                    raise
-                yield expert, number, found
+        _load(expert.name, folder)  # compiles; tasks find what is built
+    for expert in experts:
+        for number in range(len(expert.cases))[-1 if small else 0 :]:
+            tasks = [make_task(check_as_task, expert.name, str(folder), number, s) for s in schedules]
+            found: dict[str, Outcome] = {}
+
+            def take(result: Result, name: str = expert.name, found: dict[str, Outcome] = found) -> None:
+                if result.error is not None:
+                    raise result.error
+                found[result.key] = Outcome(**{**cast(Any, result.value), "told": tuple(cast(Any, result.value)["told"])})
+                print(f"\r{name} {len(found)}/{len(schedules)}", end="", file=sys.stderr, flush=True)
+
+            try:
+                run_tasks(tasks, executor, take)
+            except KeyboardInterrupt:
+                if found:
+                    yield expert, number, [found[t.key] for t in tasks if t.key in found]
+                raise
+            yield expert, number, [found[t.key] for t in tasks]
 
 
 def main() -> None:
@@ -289,23 +296,24 @@ def main() -> None:
     parser.add_argument("--schedules", default="3", help="how many, or which, with commas between")
     parser.add_argument("--small", action="store_true", help="the last case of each kernel alone, which is the smallest")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--on", default="local", help="where tasks run: local, ray, or ray:HOST:PORT")
     parser.add_argument("--out", type=Path, help="file of JSON lines for benchmarks.shown")
     options = parser.parse_intermixed_args()
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
     lines = [json.dumps({"suite": "ptx_experts", "sources": COMMITS, "schedules": options.schedules, "small": options.small})]
-    try:
-        for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), options.jobs, options.small):
-            row = summarise(expert, number, outcomes)
-            lines.append(json.dumps(asdict(row)))
-            print(f"\r{row}", flush=True)
-            unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
-            for told in unknown[0].told[:3] if unknown else ():
-                print(f"under {unknown[0].schedule}: {told}", flush=True)
-            if options.out is not None:
-                options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    executor = make_executor(options.on, options.jobs)
+    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), executor, options.small):
+        row = summarise(expert, number, outcomes)
+        lines.append(json.dumps(asdict(row)))
+        print(f"\r{row}", flush=True)
+        unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
+        for told in unknown[0].told[:3] if unknown else ():
+            print(f"under {unknown[0].schedule}: {told}", flush=True)
+        if options.out is not None:
+            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks.ptx_experts import main as run_main  # tasks name their function by its module
+
+    run_main()

@@ -12,6 +12,7 @@ from cuir.attn.tracing.splice_names import STANDARD, list_reserved, names_of
 from cuir.attn.tracing.trace import SAMPLE, trace
 from cuir.attn.tracing.traced_result import Parameter, Value
 from cuir.spec.function_specification import AnySpecification, FunctionSpecification
+from cuir.spec.specification import Specification
 from cuir.syntax.nodes import GlobalType, Kernel, Param, Program, ScalarType
 from cuir.syntax.parser import parse
 from cuir.syntax.types import F32, I32
@@ -36,7 +37,7 @@ def list_added_parameters(origin: Program, target: AnySpecification) -> tuple[tu
     return tuple((declare_parameter(p), p.value) for p in parameters)
 
 
-def _trace_parameters(origin: Program, target: AnySpecification) -> tuple[Parameter, ...]:
+def _trace_parameters(origin: Program, target: Specification) -> tuple[Parameter, ...]:
     """Return what a target captures. A name of the origin is not taken, unless for a parameter that stays the same."""
     reserved = names_of(origin) | list_reserved()
     own = {p.name: _describe_kind(p) for kernel in origin.kernels().values() for p in kernel.params if p.name not in STANDARD}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Future, as_completed
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from benchmarks import ptx_experts, shown
 from benchmarks.expert_cases import Case, Expert, list_experts, make_gradients, make_varlen
 from benchmarks.ptx_experts import CapturedLaunch, Outcome, list_schedules, main, measure_error, summarise
 from cuir.cuda import KernelCall
+from tests.campaigns.calls import Shuffled
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 TWICE = """.version 8.0
@@ -63,7 +62,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> list[di
 
 def test_a_right_kernel_has_rows_without_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_expert(tmp_path, "st.global.u32 [%d2], %r2;", {}, monkeypatch)
-    rows = run(tmp_path, monkeypatch, "--jobs", "2")
+    rows = run(tmp_path, monkeypatch, "--jobs", "1")
     assert len(rows) == 2 and all((r["error"], r["findings"], r["schedules"]) == (0.0, {}, 4) for r in rows)
     assert len(run(tmp_path, monkeypatch, "--small")) == 1
 
@@ -128,12 +127,8 @@ def test_the_recorded_run_shows_every_expert_without_findings(tmp_path: Path) ->
 
 
 def test_an_interruption_keeps_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(asked: list[Future[Outcome]]) -> Iterator[Future[Outcome]]:
-        yield next(as_completed(asked))
-        raise KeyboardInterrupt
-
     write_expert(tmp_path, "st.global.u32 [%d2], %r2;", {}, monkeypatch)
-    monkeypatch.setattr(ptx_experts, "as_completed", interrupt)
+    monkeypatch.setattr(ptx_experts, "make_executor", lambda on, jobs: Shuffled([2, 0], stop=1))
     with pytest.raises(SystemExit) as ended:
         run(tmp_path, monkeypatch, "--small")
     assert ended.value.code == 130

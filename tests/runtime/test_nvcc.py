@@ -19,7 +19,8 @@ from cuir.attn.splicing.splice import transfer
 from cuir.caching.disk import cache_dir
 from cuir.checking.checker import check
 from cuir.lowering import Cuda, lower
-from cuir.performance.search.compiling import _build as build
+from cuir.performance.search.compiling import build as build_as_task
+from cuir.performance.search.compiling import read_build
 from cuir.runtime import nvcc as compiling
 from cuir.runtime.machine_code import count_exponentials
 from cuir.runtime.nvcc import compile_cuda, include_dir, target
@@ -170,7 +171,7 @@ def test_a_fence_that_ptxas_puts_in_serialises_nothing(pretend: Pretend, word: s
     message = f'echo "ptxas info    : {word}" >&2\n'
     pretend("".join(message if "C7510" in line else line for line in GOOD.splitlines(keepends=True) if "spill" not in line))
     text = HEAD + "        store(Y[rows(64)], zeros(f32, [64, 1]))\n"
-    r, result = compile_cuda(lower(check(parse(text)))).resources, build(text, "k", {})
+    r, result = compile_cuda(lower(check(parse(text)))).resources, read_build(build_as_task(text, "k", {}))
     assert r.warnings == result.warnings == (word,) and r.serialised == (r.warnings if costs else ())
     assert ("1 warnings" in r.summary()) == costs and f"{'warning' if costs else 'note'}: {word}" in r.as_text()
     assert result.serialised == costs and result.clean == (not costs) and bool(result.describe_flaw()) == costs

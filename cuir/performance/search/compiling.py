@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import concurrent.futures as futures
-import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from ...campaigns.campaign import Executor
+from ...campaigns.local_executor import LocalExecutor
+from ...campaigns.tasks import Json, Task
 from ...checking.checked import Const
 from ...checking.const_defaults import PlainConsts
 from ...text.diagnostics import CuirError
@@ -65,10 +68,10 @@ def default_jobs() -> int:
 Job = tuple[str, str | None, Mapping[str, Const]]  # a program's text, its kernel, consts
 
 
-def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[int, BuildResult]]:
+def compile_all(work: Sequence[Job], jobs: int | None = None, executor: Executor | None = None) -> Iterator[tuple[int, BuildResult]]:
     """Compile programs with settings, and yield (index, result) in the order of completion.
 
-    `jobs` is the number of processes (default: one a core, as far as memory permits).
+    jobs: number of processes (default: one a core, as far as memory permits). executor: where to compile instead.
 
     Raises: CuirError U503 or U504 if nothing can be compiled here.
     """
@@ -78,16 +81,21 @@ def compile_all(work: Sequence[Job], jobs: int | None = None) -> Iterator[tuple[
 
     find_compiler()
     include_dir()
-    pool = futures.ProcessPoolExecutor(min(jobs or default_jobs(), len(work)), mp_context=multiprocessing.get_context("spawn"))
-    try:
-        waiting = {pool.submit(_build, text, kernel, plain(consts)): i for i, (text, kernel, consts) in enumerate(work)}
-        for future in futures.as_completed(waiting):
-            yield waiting[future], future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    tasks = [Task(str(i), build, (text, kernel, plain(consts))) for i, (text, kernel, consts) in enumerate(work)]
+    with closing((executor or LocalExecutor(jobs or default_jobs())).run(tasks)) as results:
+        for result in results:
+            if result.error is not None:
+                raise result.error
+            yield int(result.key), read_build(result.value)
 
 
-def _build(text: str, kernel: str | None, consts: PlainConsts) -> BuildResult:
+def read_build(data: Any) -> BuildResult:
+    """Return a result of `build`."""
+    return BuildResult(**{**data, "exponentials": tuple(data["exponentials"]), "warnings": tuple(data["warnings"])})
+
+
+def build(text: str, kernel: str | None, consts: PlainConsts) -> Json:
+    """Compile a program with a setting, as a task: into the cache of the machine that runs it."""
     from ...checking.checker import check
     from ...lowering import lower
     from ...runtime.nvcc import compile_cuda
@@ -96,6 +104,7 @@ def _build(text: str, kernel: str | None, consts: PlainConsts) -> BuildResult:
     try:
         resources = compile_cuda(lower(check(parse(text), kernel, from_plain(consts)))).resources
     except CuirError as error:
-        return BuildResult(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}")
+        return asdict(BuildResult(refused=f"{error.diagnostics[0].code}: {error.diagnostics[0].message}"))
     spills, serialised = resources.spill_stores + resources.spill_loads, len(resources.serialised)
-    return BuildResult("", spills, serialised, resources.registers, resources.seconds, resources.exponentials, resources.warnings)
+    found = BuildResult("", spills, serialised, resources.registers, resources.seconds, resources.exponentials, resources.warnings)
+    return asdict(found)

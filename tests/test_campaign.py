@@ -1,0 +1,46 @@
+"""tests/campaign.py: files as tasks, what passed is kept, and what failed is told and runs again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import campaign
+from tests.campaign import find_files, hash_tree, main, run_file
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree of two files of tests, one of which fails while a file is missing."""
+    (tmp_path / "tests/inner").mkdir(parents=True)
+    (tmp_path / "tests/test_a.py").write_text("def test_right(): pass\n", encoding="utf-8")
+    (tmp_path / "tests/inner/test_b.py").write_text("import os\ndef test_there(): assert os.path.exists('there')\n", encoding="utf-8")
+    (tmp_path / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--thorough')\n", encoding="utf-8")
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "hash_tree", lambda: "tree")
+    return tmp_path
+
+
+def test_what_failed_runs_again(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tree / "journal.jsonl"
+    call = ["--jobs", "1", "--journal", str(journal)]
+    assert find_files(["tests"]) == ["tests/inner/test_b.py", "tests/test_a.py"]
+    assert main(call) == 1
+    told = capsys.readouterr()
+    assert "tests/inner/test_b.py: FAILED" in told.out and "os.path.exists" in told.out and "2 of 2 files" in told.err
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 2
+    (tree / "there").touch()
+    assert main(call) == 0
+    head, *rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    assert head == {"options": ["--thorough=all"]} and all("1 passed" in row["value"] for row in rows) and len(rows) == 2
+
+
+def test_another_tree_is_refused(tree: Path) -> None:
+    with pytest.raises(campaign.TaskError, match="another one"):
+        run_file("tests/test_a.py", [], "other")
+
+
+def test_the_tree_has_a_hash() -> None:
+    assert hash_tree() == hash_tree() and len(hash_tree()) == 16
