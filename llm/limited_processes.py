@@ -6,6 +6,7 @@ The limits hold whatever a program makes the interpreter do.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
+
+from cuir.campaigns.ray_executor import RayExecutor
 
 MEMORY_BYTES = 12 << 30
 WALL = 6.0  # seconds on the clock for each second of processor time, before a process that only waits is ended as well
@@ -67,6 +70,28 @@ class LimitedProcesses:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class ClusterProcesses(LimitedProcesses):
+    """Worker processes on the nodes of a Ray cluster: each call goes to a free core."""
+
+    def __init__(self, executor: RayExecutor):
+        super().__init__()
+        self.executor = executor
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+        """Return `function(*arguments)`; see `LimitedProcesses`."""
+        return self.executor.call(call_here, function, arguments, seconds)
+
+
+def call_here(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+    """Return `function(*arguments)`, computed in a limited process of this one, which is kept for the next call."""
+    return _keep_processes()(function, *arguments, seconds=seconds)
+
+
+@functools.cache
+def _keep_processes() -> LimitedProcesses:
+    return LimitedProcesses()
 
 
 class _Process:

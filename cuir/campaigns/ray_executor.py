@@ -7,7 +7,7 @@ import itertools
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,18 @@ class RayExecutor:
             self._connected = True
             self._link = f"http://{context.dashboard_url}" if context.dashboard_url else ""
         return ray
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Return `function(*arguments)`, computed on a node; raise what it raises.
+
+        All are sent as they are, and nothing is kept. Several threads may call.
+        """
+        ray = self.connect()
+        reference = ray.remote(function).options(num_cpus=1, max_retries=RETRIES).remote(*arguments)
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def run(self, tasks: Sequence[Task]) -> Generator[Result]:
         """Yield the result of each task as it finishes; see `Executor.run`.

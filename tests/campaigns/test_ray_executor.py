@@ -20,7 +20,8 @@ from cuir.campaigns.local_executor import LocalExecutor
 from cuir.campaigns.ray_executor import RayExecutor
 from cuir.campaigns.tasks import Result, make_task
 from cuir.text.diagnostics import CuirError
-from tests.campaigns.calls import die_at_first, fail, tell_gpu, tell_threads, work
+from llm.limited_processes import ClusterProcesses, OutOfTime
+from tests.campaigns.calls import die_at_first, fail, square, tell_gpu, tell_threads, work
 
 
 def test_missing_ray_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +104,12 @@ def test_a_killed_node_changes_no_result(cluster: Any, tmp_path: Path) -> None:
         assert died.value == 1 and threads.value == 1, "the task of a dead worker runs again"
         assert isinstance(ours.error, CuirError) and ours.error.diagnostics[0].code == "U101"
         assert str(other.error) == "tests.campaigns.calls:fail raised Unknown: lost"
+        processes = ClusterProcesses(executor)
+        assert processes(square, 3, seconds=60) == {"x": 3, "square": 9}
+        with pytest.raises(OutOfTime):
+            processes(work, 1, 10**6, seconds=0.5)
+        with pytest.raises(CuirError, match="no such program"):
+            processes(fail, "cuir", seconds=60)
         assert run_tasks([make_task(tell_gpu, gpus=1)], executor)[0].value == "0"
         with pytest.raises(CuirError, match="need a GPU"):
             run_tasks([make_task(tell_gpu, gpus=2)], executor)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import datetime
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..command_defaults import EXPERT
 from ..completion import complete_specification
 from ..live_view import ProgressLine
 from ..model_options import ASKING, MODEL, Attempts, Money, Temperature, Timeout, Tokens
-from ..options import Consts, GivenDtype, HeadDim, HtmlReport, Json, Level, Origin, read_level
+from ..options import Consts, GivenDtype, HeadDim, HtmlReport, Json, Level, On, Origin, read_level
 from ..output import print_json, stderr, stdout
 from ..process_setup import configure_process
 
@@ -80,6 +81,7 @@ def evaluate(
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=1, metavar="SECONDS", help="processor time to judge one answer", rich_help_panel=ASKING)
     ] = 240,
+    on: On = "local",
     record: Annotated[
         Path | None,
         typer.Option(
@@ -131,7 +133,6 @@ def evaluate(
     from llm.budget import Budget
     from llm.evaluate import Rows, read
     from llm.evaluate import evaluate as run
-    from llm.limited_processes import LimitedProcesses
 
     from ..command_inputs import results_file
     from ..conversation_pages import write_evaluation_page
@@ -162,6 +163,7 @@ def evaluate(
             "timeout",
             "cache",
             "jobs",
+            "on",
             "time_limit",
             "fresh",
         )
@@ -192,7 +194,7 @@ def evaluate(
     configure_process()
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     path = results_file(out or Path("benchmarks") / "results" / f"eval-{today}.jsonl")
-    with LimitedProcesses() as processes:
+    with _use_processes(on) as processes:
         if replay is not None:
             of, cells, head = _judge_recorded(replay, variants or (), processes, time_limit)
         else:
@@ -220,6 +222,24 @@ def evaluate(
     if page is not None:
         write_evaluation_page(page, rows.head, rows.rows, record or replay)
     return _finish(rows.head, rows.rows, path, complete, as_json)
+
+
+@contextmanager
+def _use_processes(on: str) -> Iterator[LimitedProcesses]:
+    """Return a context with the processes that judge answers: of this machine, or of a cluster. Raises CuirError U100, U514, U515."""
+    from llm.limited_processes import ClusterProcesses, LimitedProcesses
+
+    from ...campaigns.executors import make_executor
+    from ...campaigns.ray_executor import RayExecutor
+
+    executor = make_executor(on)
+    if not isinstance(executor, RayExecutor):
+        with LimitedProcesses() as processes:
+            yield processes
+        return
+    with executor:
+        stderr().print(executor.describe(), soft_wrap=True)
+        yield ClusterProcesses(executor)
 
 
 @dataclass
