@@ -302,15 +302,18 @@ def main() -> None:
     experts = [e for e in list_experts() if not options.names or any(n in e.name for n in options.names)]
     lines = [json.dumps({"suite": "ptx_experts", "sources": COMMITS, "schedules": options.schedules, "small": options.small})]
     executor = make_executor(options.on, options.jobs)
-    for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), executor, options.small):
-        row = summarise(expert, number, outcomes)
-        lines.append(json.dumps(asdict(row)))
-        print(f"\r{row}", flush=True)
-        unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
-        for told in unknown[0].told[:3] if unknown else ():
-            print(f"under {unknown[0].schedule}: {told}", flush=True)
-        if options.out is not None:
-            options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    try:
+        for expert, number, outcomes in _run_all(experts, options.folder, list_schedules(options.schedules), executor, options.small):
+            row = summarise(expert, number, outcomes)
+            lines.append(json.dumps(asdict(row)))
+            print(f"\r{row}", flush=True)
+            unknown = [o for o in outcomes if set(o.findings) - set(expert.known)]
+            for told in unknown[0].told[:3] if unknown else ():
+                print(f"under {unknown[0].schedule}: {told}", flush=True)
+            if options.out is not None:
+                options.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

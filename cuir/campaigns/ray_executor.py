@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from .. import __version__
@@ -48,7 +49,7 @@ class RayExecutor:
         """Return where tasks run, for people: the cluster, and the link to its dashboard once it runs."""
         return f"Ray{f' at {self.address}' if self.address else ''}{f', dashboard {self._link}' if self._link else ''}"
 
-    def connect(self) -> Any:
+    def connect(self) -> ModuleType:
         """Connect to the cluster, unless the process is connected; return the module ray.
 
         Raises CuirError: U514 without Ray, U515 if the address does not answer.
@@ -86,7 +87,7 @@ class RayExecutor:
                 "U501", f"tasks of this campaign need a GPU, and the cluster has {gpus or 'none'}", hint="ray start --num-gpus"
             )
         remote = ray.remote(_run_remotely)
-        todo, waiting = iter(tasks), dict[Any, Task]()
+        todo, waiting = iter(tasks), dict[object, Task]()
         try:
             while True:
                 most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))  # nodes may join and leave
@@ -106,7 +107,7 @@ class RayExecutor:
                     ray.cancel(reference, force=True)
 
 
-def _collect(ray: Any, reference: Any, task: Task) -> Result:
+def _collect(ray: ModuleType, reference: object, task: Task) -> Result:
     """Return the result of a finished task; a worker that died too often is its error.
 
     Raises CuirError U515 for a node that cannot run tasks of this package.
@@ -129,7 +130,7 @@ def _run_remotely(task: Task, version: str) -> Result:
     return run_task(task)
 
 
-def _import_ray() -> Any:
+def _import_ray() -> ModuleType:
     try:
         import ray
     except ImportError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ import typer
 from ...text.diagnostics import CuirError
 from ..command_defaults import EXPERT
 from ..completion import SUITES, complete_suite
-from ..options import Consts, Dtype, Fresh, HtmlReport, Jobs, Json, Limit, Origin
+from ..options import Consts, Dtype, Fresh, HtmlReport, Jobs, Json, Limit, On, Origin
 from ..tuning_targets import read_target
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def bench(
     peer: Annotated[list[str] | None, typer.Option("--peer", metavar="NAME", help="what to time beside: cudnn, fa2, fa3, fa4, cudnn_flex, dense, flex, compiled, otherwise; of backward passes deterministic; of decode and varlen flashinfer, settings, varlen_attn; several allowed", show_default="the suite's")] = None,
     reference: Annotated[Path | None, typer.Option("--reference", metavar="FOLDER", help="a folder with a kernel of your own (bench_ref.py) to time beside ours", show_default=False)] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, metavar="N", help="rounds of timing", show_default="the suite's")] = None,
-    limit: Limit = 3600.0, jobs: Jobs = None,
+    limit: Limit = 3600.0, jobs: Jobs = None, on: On = "local",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the results file", show_default="benchmarks/results/SUITE-DEVICE-DATE.jsonl")] = None,
     show: Annotated[bool, typer.Option("--show", help="measure nothing: the results in --out, with table and plot where there are none yet")] = False,
     fresh: Fresh = False, page: HtmlReport = None, as_json: Json = False,
@@ -62,10 +63,12 @@ def bench(
     from ...performance.suites.suite_run import SuiteRun, run_calls
     from ...performance.timing.gpu import require_gpu, versions
     from ...performance.timing.worker import Worker
+    from ..bench_tasks import spread_over
     from ..command_inputs import agreeing, expert_for, read_consts, results_file
     from ..measurement_views import BenchView, finish_bench
     from ..options import not_beside
     from ..process_setup import goes_on_from
+    from ..task_places import use_executor
     from ..worker_process import COMMAND
 
     chosen = find_suite(suite)
@@ -81,7 +84,20 @@ def bench(
         if out is None:
             raise CuirError.of("U100", "--show needs the results file", hint="--out FILE")
         not_beside(
-            context, "show", "measures nothing", "origin", "dtype", "const", "only", "peer", "reference", "rounds", "limit", "jobs", "fresh"
+            context,
+            "show",
+            "measures nothing",
+            "origin",
+            "dtype",
+            "const",
+            "only",
+            "peer",
+            "reference",
+            "rounds",
+            "limit",
+            "jobs",
+            "on",
+            "fresh",
         )
         head, rows = read(out)
         if head["suite"] != suite:
@@ -116,9 +132,18 @@ def bench(
             f"{path} holds results of the suite {results.head['suite']}, not of {suite}",
             hint="--out names another file, --fresh starts it anew",
         )
+    if on != "local":
+        not_beside(context, "on", "measures on the GPUs of a cluster", "limit", "jobs")
     run = SuiteRun(cells, results, dtype, peers, rounds or chosen.rounds, limit, str(reference) if reference else None)
     space = read_target(origin, origin, None).space if kind == "forward" and not named_consts else None
-    with goes_on_from(path, fresh), BenchView(f"{len(cells)} cells", as_json) as view, Worker(COMMAND) as worker:
+    with (
+        goes_on_from(path, fresh),
+        BenchView(f"{len(cells)} cells", as_json) as view,
+        Worker(COMMAND) as worker,
+        use_executor(on, jobs, view) as executor,
+    ):
+        if on != "local":
+            run = replace(run, spread=spread_over(executor, device_versions["device"], origin))
         for name, (cause, needs) in absent.items():
             view.warn(f"{name} is left out: {cause}; {needs}")
         if kind != "forward":

@@ -39,6 +39,8 @@ from .results import Results
 REPEATS = 3  # of a row, each without one more contender, in a new process
 
 Ask = Callable[[Mapping[str, object], float], Mapping[str, object]]
+Request = Mapping[str, object]
+Spread = Callable[[Sequence[tuple[Cell, Request]]], Iterator[tuple[Cell, Row]]]
 Prime = Callable[[Sequence[Cell]], AbstractContextManager[Sequence[Future[str]]]]
 
 
@@ -76,6 +78,7 @@ class SuiteRun:
         limit: Seconds after which no further cell begins.
         reference: Folder of a kernel of the user's that is timed, too.
         clock: Returns seconds.
+        spread: Measures requests for cells on several GPUs, and yields the rows as they come; None for one here.
     """
 
     cells: Sequence[Cell]
@@ -86,6 +89,7 @@ class SuiteRun:
     limit: float
     reference: str | None = None
     clock: Callable[[], float] = time.monotonic
+    spread: Spread | None = None
 
 
 def run_cells(
@@ -104,6 +108,8 @@ def run_cells(
     start, clock, results = suite.clock(), suite.clock, suite.results
     requested = [*suite.peers, *([FAMILY] if suite.reference else [])]
     missing = results.missing(suite.cells, requested)
+    if suite.spread is not None:  # each node compiles what it measures
+        return _measure_spread(suite, [(c, _make_request(suite, c, plan(c).settings)) for c in missing], requested, tell)
     refused: list[tuple[Job, str]] = []
     work: list[Job] = []
     with prime(missing) as primed:
@@ -130,18 +136,35 @@ def run_cells(
         if not settings:
             row = {**p.cell.as_json(), "failed": next((why for job, why in refused if job[0] == p.text), "no setting to time")}
         else:
-            request = {
-                "do": "cell",
-                **p.cell.as_json(),
-                "dtype": suite.dtype,
-                "settings": [plain(s) for s in settings],
-                "peers": list(suite.peers),
-                "reference": suite.reference,
-                "rounds": suite.rounds,
-            }
+            request = _make_request(suite, p.cell, settings)
             row = {**measure_cell(p.cell, request, ask, lambda news: tell(ProgressCount(news, lasting=True))), "asked": requested}
         results.add(row)
         tell(ProgressCount(p.cell.name, row, number + 1, len(planned)))
+    return True
+
+
+def _make_request(suite: SuiteRun, cell: Cell, settings: Sequence[Mapping[str, Const]]) -> Request:
+    """Return the request for a cell of kernels."""
+    return {
+        "do": "cell",
+        **cell.as_json(),
+        "dtype": suite.dtype,
+        "settings": [plain(s) for s in settings],
+        "peers": list(suite.peers),
+        "reference": suite.reference,
+        "rounds": suite.rounds,
+    }
+
+
+def _measure_spread(
+    suite: SuiteRun, requests: Sequence[tuple[Cell, Request]], requested: Sequence[str], tell: Callable[[ProgressCount], None]
+) -> bool:
+    """Measure cells on several GPUs; return True, as there is no limit of time."""
+    assert suite.spread is not None
+    for number, (cell, found) in enumerate(suite.spread(requests), 1):
+        row: Row = {**found, "asked": list(requested)}
+        suite.results.add(row)
+        tell(ProgressCount(cell.name, row, number, len(requests)))
     return True
 
 
@@ -151,6 +174,9 @@ def run_calls(suite: SuiteRun, do: str, ask: Ask, tell: Callable[[ProgressCount]
     `do` is the request to the measuring process: the suite's kind.
     """
     start, missing = suite.clock(), suite.results.missing(suite.cells, suite.peers)
+    if suite.spread is not None:
+        settings = {"do": do, "dtype": suite.dtype, "peers": list(suite.peers), "rounds": suite.rounds}
+        return _measure_spread(suite, [(c, {**settings, **c.as_json()}) for c in missing], suite.peers, tell)
     for number, cell in enumerate(missing):
         if suite.clock() - start > suite.limit:
             return False
