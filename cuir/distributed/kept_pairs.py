@@ -41,6 +41,16 @@ class KeptPairs:
         blocks = (self.counts[rows].sum(0) > 0).nonzero().flatten().tolist()
         return merge_spans(Span(i * self.block, min((i + 1) * self.block, self.keys)) for i in blocks)
 
+    def find_rows_beyond(self, queries: Span, own: tuple[Span, ...]) -> Span | None:
+        """Return the queries of a span, in whole blocks, between the first and the last that need other keys than `own`."""
+        first = queries.start // self.block
+        beyond = _overlaps(own, self.counts.shape[1], self.block, self.keys) < 1
+        rows = self.counts[first : -(-queries.stop // self.block)][:, beyond].sum(1).nonzero().flatten().tolist()
+        if not rows:
+            return None
+        start, stop = ((first + i) * self.block for i in (rows[0], rows[-1] + 1))
+        return Span(max(start, queries.start), min(stop, queries.stop))
+
 
 def _overlaps(spans: tuple[Span, ...], blocks: int, block: int, length: int) -> torch.Tensor:
     """Return the part of each block that lies in the spans."""

@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, get_args
 
 from ..attn.capture.call_inputs import wrong
 from .kept_pairs import KeptPairs
-from .rounds import NeededKeys, Rounds, ShiftedMods, list_rounds
-from .shards import Shards, Span, unite_spans
+from .rounds import Need, NeededKeys, Rounds, ShiftedMods, is_held, list_rounds
+from .shards import Shards, Span
 
 Method = Literal["heads", "gather", "ring", "mixed"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -99,7 +99,7 @@ class Plan:
     """Plan of a call over several ranks.
 
     Attributes:
-        needed: of each group of ranks that holds a shard in the method, the keys that each span of its queries needs.
+        needed: of each group of ranks that holds a shard in the method, the keys that spans of its queries need.
         estimates: of all methods.
         shifted: mods of earlier calls with this plan.
     """
@@ -120,8 +120,8 @@ class Plan:
     def rounds(self) -> tuple[Rounds, ...]:
         """The rounds of each rank that exchanges keys."""
         single = self.method in ("heads", "gather")
-        queries, keys = self.groups
-        return tuple(list_rounds(self.needed, queries, keys, rank, single) for rank in range(keys.ranks))
+        _, keys = self.groups
+        return tuple(list_rounds(self.needed, keys, rank, single) for rank in range(keys.ranks))
 
     def explain(self) -> str:
         """Return a table of the methods, with the chosen one marked."""
@@ -150,13 +150,36 @@ def make_plan(problem: ParallelProblem, kept: KeptPairs, method: Method | None =
             else 'method="gather" or "ring"'
         )
         wrong("U413", f"method={method!r} cannot do this call: {obstacle}", hint)
-    queries = problem.queries.group(problem.head_ranks(method))
-    return Plan(method, problem, find_needed_keys(kept, queries), estimates)
+    queries, keys = (x.group(problem.head_ranks(method)) for x in (problem.queries, problem.keys))
+    return Plan(method, problem, find_needed_keys(kept, queries, keys, method == "gather"), estimates)
 
 
-def find_needed_keys(kept: KeptPairs, queries: Shards) -> NeededKeys:
-    """Return the keys that each span of the queries of each rank needs."""
-    return tuple(tuple(kept.needed_keys((span,)) for span in spans) for spans in queries.spans)
+def find_needed_keys(kept: KeptPairs, queries: Shards, keys: Shards, divided: bool = False) -> NeededKeys:
+    """Return the keys that the spans of the queries of each rank need.
+
+    Args:
+        divided: a rank without a span that needs its own keys alone gets one, if that has most queries of a span. It is
+            computed while the other keys travel.
+    """
+    needed = []
+    for spans, own in zip(queries.spans, keys.spans, strict=True):
+        needs = [Need(span, kept.needed_keys((span,))) for span in spans]
+        if divided and not any(is_held(need, own) for need in needs):
+            needs = [Need(span, kept.needed_keys((span,))) for whole in spans for span in _divide(kept, whole, own)]
+        needed.append(tuple(needs))
+    return tuple(needed)
+
+
+def _divide(kept: KeptPairs, queries: Span, own: tuple[Span, ...]) -> list[Span]:
+    """Divide queries where those that need other keys than a rank's own end or begin, if most queries need none."""
+    away = kept.find_rows_beyond(queries, own)
+    if not away:
+        return [queries]
+    before, after = away[0] - queries.start, queries.stop - away[1]
+    if 2 * max(before, after) <= queries.stop - queries.start:
+        return [queries]
+    cut = away[0] if before > after else away[1]
+    return [Span(queries.start, cut), Span(cut, queries.stop)]
 
 
 def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine: Machine) -> Estimate:
@@ -171,27 +194,27 @@ def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine:
     loads = [kept.count(spans) for spans in queries.spans]
     by_heads = _count_head_bytes(problem, method, token_bytes)
     seconds, received = 0.0, 0.0
-    overlapped = method in ("ring", "mixed")
-    by_span = find_needed_keys(kept, queries)
+    ring = method in ("ring", "mixed")
+    needed = find_needed_keys(kept, queries, keys, method == "gather")
     for group in range(queries.ranks):
-        launched = [part for step in list_rounds(by_span, queries, keys, group, not overlapped).steps for part in step.parts]
+        steps = list_rounds(needed, keys, group, not ring).steps
+        launched = [part for step in steps for part in step.parts]
         looked_up = any(len(spans or ()) > 1 for part in launched for spans in (part.query_spans, part.key_spans))
-        needed = unite_spans(span for spans in by_span[group] for span in spans)
-        # in the order of the rounds: own keys, then those of the ranks before
-        places = [keys.locate((group - i) % keys.ranks, needed) for i in range(keys.ranks)]
         per_token = token_bytes * problem.sent_key_heads(method) / parts
-        sizes = [0.0, *(per_token * _count(x) for x in places[1:])]
+        sizes = [per_token * sum(map(_count, step.receives.values())) for step in steps]
         share = loads[group] * pair_seconds * (machine.lookup if looked_up else 1.0)
-        tokens = sum(map(_count, places)) or 1
-        works = [share * _count(x) / tokens for x in places]
-        forward = _add_rounds(sizes, works, machine, overlapped)
-        backward = _add_rounds([BACKWARD_BYTES * x for x in sizes], [BACKWARD_WORK * x for x in works], machine, overlapped)
+        pairs = [sum(kept.count(part.query_spans or queries.spans[group], part.key_spans) for part in step.parts) for step in steps]
+        works = [share * x / (sum(pairs) or 1.0) for x in pairs]
+        forward = _add_rounds(sizes, works, machine)
+        # a ring sends keys again; otherwise gradients return under the work on own keys
+        later = [BACKWARD_BYTES * x if ring else x for x in sizes]
+        backward = _add_rounds(later, [BACKWARD_WORK * x for x in works], machine)
         passes = [forward, backward] if problem.training else [forward]
         seconds = max(seconds, sum(max(x, len(launched) * machine.call) for x in passes))  # the host launches ahead
         received = max(received, sum(sizes))
     head_exchanges = 2 if parts > 1 else 0
     seconds += (2 if problem.training else 1) * (by_heads / machine.bandwidth + head_exchanges * machine.latency)
-    rounds = (0 if keys.ranks == 1 else 1) if not overlapped else keys.ranks - 1
+    rounds = keys.ranks - 1 if ring else min(keys.ranks - 1, 1)
     mean = sum(loads) / len(loads)
     imbalance = max(loads) / mean if mean else 1.0
     return Estimate(method, received + by_heads, rounds + head_exchanges, imbalance, seconds)
@@ -211,9 +234,7 @@ def _count(places: Sequence[Span]) -> int:
     return sum(stop - start for start, stop in places)
 
 
-def _add_rounds(sizes: Sequence[float], works: Sequence[float], machine: Machine, overlapped: bool) -> float:
-    """Return the seconds of exchanges and products; with `overlapped` each exchange runs under the products before it."""
+def _add_rounds(sizes: Sequence[float], works: Sequence[float], machine: Machine) -> float:
+    """Return the seconds of exchanges and products; each exchange runs under the products of the round before it."""
     times = [size / machine.bandwidth + machine.latency if size else 0.0 for size in sizes]
-    if not overlapped:
-        return sum(sizes) / machine.bandwidth + (machine.latency if any(sizes) else 0.0) + sum(works)
-    return sum(max(work, following) for work, following in zip(works, [*times[1:], 0.0], strict=True))
+    return times[0] + sum(max(work, following) for work, following in zip(works, [*times[1:], 0.0], strict=True))

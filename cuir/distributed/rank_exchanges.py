@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,41 +13,85 @@ from torch.autograd.function import FunctionCtx
 from .agreement import Group, told_as
 from .shards import Shards, Span, place_spans
 
-Pieces = dict[int, list[torch.Tensor]]  # by rank
-Shapes = dict[int, list[torch.Size]]
-
 
 @dataclass(frozen=True)
-class PendingPieces:
-    """Pieces of tensors that are under way from other ranks; what is sent must stay in memory until then."""
+class PendingRows:
+    """Messages of tokens' rows that are under way; what is sent must stay in memory until then."""
 
     group: Group
-    buffers: Mapping[int, torch.Tensor]
-    shapes: Shapes
     works: Sequence[dist.Work]
-    sent: Sequence[torch.Tensor]
+    sent: Mapping[int, Sequence[torch.Tensor]]
 
-    def wait(self) -> Pieces:
-        """Return the pieces by rank. Raises CuirError U423."""
+    def wait(self) -> None:
+        """Let the current stream wait for the messages. Raises CuirError U423."""
         with told_as(self.group, "an exchange of keys and values"):
             for work in self.works:
                 work.wait()
-        return {rank: unpack(self.buffers[rank], shapes) for rank, shapes in self.shapes.items()}
 
 
-def send_pieces(group: Group, pieces: Pieces, receives: Shapes, like: torch.Tensor) -> PendingPieces:
-    """Begin to send pieces to other ranks, and to receive pieces of these shapes.
+def send_rows(group: Group, sends: Mapping[int, Sequence[torch.Tensor]], receives: Mapping[int, Sequence[torch.Tensor]]) -> PendingRows:
+    """Begin to send contiguous tensors to other ranks, and to receive others, a message for each.
 
-    Each pair of ranks exchanges one message in each direction. Messages are sent in one order on all ranks.
+    The messages of each pair of ranks have one order.
     """
-    sent = {rank: pack(tensors) for rank, tensors in pieces.items()}
-    buffers = {rank: like.new_empty(sum(s.numel() for s in shapes)) for rank, shapes in receives.items()}
     process_group = group.process_group
-    operations = [dist.P2POp(dist.isend, x, group.peer(rank), process_group) for rank, x in sorted(sent.items()) if x.numel()]
-    operations += [dist.P2POp(dist.irecv, x, group.peer(rank), process_group) for rank, x in sorted(buffers.items()) if x.numel()]
+    operations = [
+        dist.P2POp(operation, x, group.peer(rank), process_group)
+        for operation, messages in ((dist.isend, sends), (dist.irecv, receives))
+        for rank, tensors in sorted(messages.items())
+        for x in tensors
+        if x.numel()
+    ]
     with told_as(group, "an exchange of keys and values"):
         works = dist.batch_isend_irecv(operations) if operations else []
-    return PendingPieces(group, buffers, receives, works, tuple(sent.values()))
+    return PendingRows(group, works, sends)
+
+
+class KeyRows(NamedTuple):
+    """Keys and values of some tokens, a row for each token, so that a message is a view of neighbouring rows.
+
+    Attributes:
+        rows: [tokens, B * HK * (D + DV)].
+        shapes: [B, HK, D] and [B, HK, DV].
+    """
+
+    rows: torch.Tensor
+    shapes: tuple[torch.Size, torch.Size]
+
+    @classmethod
+    def make(cls, count: int, k: torch.Tensor, v: torch.Tensor) -> KeyRows:
+        """Make the rows of some tokens, not initialised, for keys and values [B, HK, N, D or DV]."""
+        shapes = tuple(torch.Size((*x.shape[:2], x.shape[3])) for x in (k, v))
+        return cls(k.new_empty((count, sum(s.numel() for s in shapes))), (shapes[0], shapes[1]))
+
+    def take(self, place: Span) -> torch.Tensor:
+        """Return the rows at a place."""
+        return self.rows[place.start : place.stop]
+
+    def split(self, place: Span | None = None) -> list[torch.Tensor]:
+        """Return keys and values, views of the rows at a place or of all."""
+        rows = self.rows if place is None else self.take(place)
+        return [from_rows(x.unflatten(1, s)) for x, s in zip(rows.split([s.numel() for s in self.shapes], 1), self.shapes, strict=True)]
+
+    def put(self, place: Span, k: torch.Tensor, v: torch.Tensor, at: Span) -> None:
+        """Copy keys and values of the tokens from `at.start` to the rows at a place."""
+        for row, x in zip(self.split(place), (k, v), strict=True):
+            row.copy_(x[:, :, at.start : at.stop])
+
+
+def make_rows(count: int, like: torch.Tensor) -> torch.Tensor:
+    """Return rows [count, B, HK, D] of tokens, not initialised, for a tensor [B, HK, N, D]."""
+    return like.new_empty((count, *like.shape[:2], like.shape[3]))
+
+
+def to_rows(x: torch.Tensor) -> torch.Tensor:
+    """Return [N, B, HK, D] of a tensor [B, HK, N, D]: its memory if that is contiguous."""
+    return x.permute(2, 0, 1, 3).contiguous()
+
+
+def from_rows(rows: torch.Tensor) -> torch.Tensor:
+    """Return a view [B, HK, N, D] of rows [N, B, HK, D]."""
+    return rows.permute(1, 2, 0, 3)
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -122,4 +167,4 @@ def _send_to_all(group: Group, sends: Sequence[torch.Tensor], shapes: Sequence[t
     return received
 
 
-__all__ = ["PendingPieces", "Pieces", "Shapes", "exchange_heads", "pack", "send_pieces", "take_spans", "unpack"]
+__all__ = ["KeyRows", "PendingRows", "exchange_heads", "from_rows", "make_rows", "pack", "send_rows", "take_spans", "to_rows", "unpack"]

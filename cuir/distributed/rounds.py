@@ -1,14 +1,15 @@
 """Attention of a rank's queries in rounds, each over keys that it holds or receives, merged by LSE.
 
 The backward pass computes each round's gradients from the merged O and LSE, so that no round's own output is kept.
-Keys travel again in the backward pass where there are several rounds; their gradients return to the rank that holds
-them.
+In a ring, keys travel again in the backward pass; their gradients return to the rank that holds them. What is computed
+of a rank's own keys alone runs while the others' keys, or their gradients, travel.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,19 +24,11 @@ from ..attn.kernels.attention_kernel import Ready
 from ..attn.kernels.autograd import BackwardInputs, backward, check_unwritten, versions_of
 from ..spec.specification import Lengths, list_requested_lengths
 from .agreement import Group
-from .rank_exchanges import PendingPieces, Shapes, send_pieces, take_spans
-from .shards import Shards, Span, join_spans, merge_spans, pick_spans, place_spans, unite_spans
+from .rank_exchanges import KeyRows, PendingRows, from_rows, make_rows, send_rows, to_rows
+from .shards import Shards, Span, find_held, join_spans, merge_spans, place_spans, unite_spans
 
 Places = dict[int, tuple[Span, ...]]  # by rank
 MOST_PARTS = 8  # of a rank: more would cost more launches than looking up the numbers of tokens costs
-
-
-class Piece(NamedTuple):
-    """Neighbouring keys of a round, from `start` to `stop - 1` among those that come from a rank."""
-
-    rank: int
-    start: int
-    stop: int
 
 
 class Part(NamedTuple):
@@ -59,71 +52,108 @@ class Round(NamedTuple):
     """An exchange of keys and values, and the keys that the rank then attends to.
 
     Attributes:
-        sends: where this rank holds the keys that other ranks need.
-        receives: where the other ranks, or this one, hold the keys that this rank needs.
-        pieces: the received keys, in the order of the sequence.
-        keys: the spans of the sequence that these are.
+        sends: where this rank holds the keys that other ranks need, a message for each span.
+        receives: where the keys of other ranks lie among those of the round, a message for each span.
+        own: where this rank holds the keys that it needs itself, and where these lie among those of the round.
+        keys: the spans of the sequence that the round's keys are, in its order.
         parts: what is computed.
+        local: the keys of the round are the rank's own tensors, as they are.
     """
 
     sends: Places
     receives: Places
-    pieces: tuple[Piece, ...]
+    own: tuple[tuple[Span, Span], ...]
     keys: tuple[Span, ...]
     parts: tuple[Part, ...] = ()
+    local: bool = False
 
 
 class Rounds(NamedTuple):
-    """The rounds of a rank, and the places of its queries that parts have: each query is in one of them."""
+    """The rounds of a rank, and the places of its queries that parts have: each query is in one of them.
+
+    Attributes:
+        kept: received keys stay for the backward pass; otherwise they travel again.
+    """
 
     places: tuple[Span, ...]
     steps: tuple[Round, ...]
+    kept: bool
 
 
-NeededKeys = tuple[tuple[tuple[Span, ...], ...], ...]  # by rank and span of its queries
+class Need(NamedTuple):
+    """Queries of a rank, and the spans of keys that they need."""
+
+    queries: Span
+    keys: tuple[Span, ...]
 
 
-def list_rounds(needed: NeededKeys, queries: Shards, keys: Shards, rank: int, single: bool) -> Rounds:
-    """List the rounds of a rank: its own keys first, then those of the ranks before it; or all in a single one."""
-    wanted = [unite_spans(span for spans in of for span in spans) for of in needed]
+NeededKeys = tuple[tuple[Need, ...], ...]  # by rank, in its order
 
-    def exchange(sources: list[int], receivers: list[int]) -> Round:
-        receives = {s: p for s in sources if (p := keys.locate(s, wanted[rank]))}
-        sends = {r: p for r in receivers if r != rank and (p := keys.locate(rank, wanted[r]))}
-        pieces = list[tuple[Span, Piece]]()
-        for source, places in receives.items():
-            before = 0
-            for span in pick_spans(places, keys.spans[source]):
-                pieces.append((span, Piece(source, before, before := before + span.stop - span.start)))
-        pieces.sort()
-        return Round(sends, receives, tuple(p for _, p in pieces), merge_spans(span for span, _ in pieces))
 
+def list_rounds(needed: NeededKeys, keys: Shards, rank: int, single: bool) -> Rounds:
+    """List the rounds of a rank: its own keys first, then those of the ranks before it; or all others at once."""
+    needs = needed[rank]
+    places = place_spans(need.queries for need in needs)
+    own_keys, whole = keys.spans[rank], (Span(0, _count(need.queries for need in needs)),)
+    if keys.ranks == 1 and len(needs) == 1:
+        parts = tuple(map(_keep_numbers, _list_parts(needs, places, own_keys)))
+        return Rounds(places, (Round({}, {}, (), own_keys, parts, True),), True)
+
+    def exchange(wanted: list[tuple[Span, ...]], distances: Iterable[int]) -> Round:
+        """List the messages of an exchange with the ranks at these distances before this one, and behind it."""
+        found, sends = list[tuple[Span, int, Span]](), Places()
+        for i in distances:
+            source, receiver = (rank - i) % keys.ranks, (rank + i) % keys.ranks
+            found += [(span, source, at) for span, at in find_held(keys.spans[source], wanted[rank])]
+            if i and (sent := find_held(keys.spans[rank], wanted[receiver])):
+                sends[receiver] = tuple(at for _, at in sent)
+        found.sort()
+        receives, own = dict[int, list[Span]](), list[tuple[Span, Span]]()
+        for (_, source, at), place in zip(found, place_spans(span for span, _, _ in found), strict=True):
+            if source == rank:
+                own.append((at, place))
+            else:
+                receives.setdefault(source, []).append(place)
+        joined = merge_spans(span for span, _, _ in found)
+        return Round(sends, {source: tuple(of) for source, of in receives.items()}, tuple(own), joined)
+
+    local = Round({}, {}, (), own_keys, local=True)
     if single:
-        steps = [exchange(list(range(keys.ranks)), list(range(keys.ranks)))]
+        away = [tuple(need for need in of if not is_held(need, keys.spans[i])) for i, of in enumerate(needed)]
+        steps = [local, exchange([unite_spans(span for need in of for span in need.keys) for of in away], range(keys.ranks))]
+        parts_of = [_list_parts(needs, places, own_keys, lambda need: need not in away[rank])]
+        parts_of.append(_list_parts(needs, places, steps[1].keys, lambda need: need in away[rank]))
     else:
-        steps = [exchange([(rank - i) % keys.ranks], [(rank + i) % keys.ranks]) for i in range(keys.ranks)]
-    own = queries.spans[rank]
-    whole = (Span(0, queries.lengths[rank]),)
-    parts = [_list_parts(own, step.keys, needed[rank]) for step in steps]
-    places = place_spans(own)
-    if keys.ranks == 1 and own == whole:
-        parts = [tuple(map(_keep_numbers, of)) for of in parts]
-    elif sum(map(len, parts)) > MOST_PARTS * len(steps):
-        places = whole
-        parts = [(Part(whole[0], Span(0, _count(step.keys)), own, step.keys),) if step.keys else () for step in steps]
-    return Rounds(places, tuple(step._replace(parts=of) for step, of in zip(steps, parts, strict=True)))
+        wanted = [unite_spans(span for need in of for span in need.keys) for of in needed]
+        steps = [local, *(exchange(wanted, [i]) for i in range(1, keys.ranks))]
+        parts_of = [_list_parts(needs, places, step.keys) for step in steps]
+    if sum(map(len, parts_of)) > MOST_PARTS * (1 if single else len(steps)):
+        queries, places = merge_spans(need.queries for need in needs), whole
+        if single:
+            wanted = [unite_spans(span for need in of for span in need.keys) for of in needed]
+            steps[1] = exchange(wanted, range(keys.ranks))
+            steps = steps[1:]
+        parts_of = [(Part(whole[0], Span(0, _count(step.keys)), queries, step.keys),) if step.keys else () for step in steps]
+    return Rounds(places, tuple(step._replace(parts=of) for step, of in zip(steps, parts_of, strict=True)), single)
 
 
-def _list_parts(queries: tuple[Span, ...], keys: tuple[Span, ...], needed: tuple[tuple[Span, ...], ...]) -> tuple[Part, ...]:
+def is_held(need: Need, own: tuple[Span, ...]) -> bool:
+    """Return True if a rank that holds the spans `own` holds all keys of a need."""
+    return _count(span for span, _ in find_held(own, need.keys)) == _count(need.keys)
+
+
+def _list_parts(
+    needs: Iterable[Need], places: Iterable[Span], keys: tuple[Span, ...], includes: Callable[[Need], bool] = lambda need: True
+) -> tuple[Part, ...]:
     """List each span of queries with what it needs of each span of keys, if anything."""
     parts = list[Part]()
-    for own, place, wanted in zip(queries, place_spans(queries), needed, strict=True):
-        for span, held in zip(keys, place_spans(keys), strict=True):
-            common = [Span(max(span.start, w.start), min(span.stop, w.stop)) for w in wanted if w.start < span.stop and span.start < w.stop]
+    for need, place in zip(needs, places, strict=True):
+        for span, held in zip(keys, place_spans(keys), strict=True) if includes(need) else ():
+            common = find_held((span,), need.keys)
             if common:
-                start, stop = min(c.start for c in common), max(c.stop for c in common)
+                start, stop = common[0][0].start, common[-1][0].stop
                 at = held.start + start - span.start
-                parts.append(Part(place, Span(at, at + stop - start), (own,), (Span(start, stop),)))
+                parts.append(Part(place, Span(at, at + stop - start), (need.queries,), (Span(start, stop),)))
     return tuple(parts)
 
 
@@ -132,7 +162,7 @@ def _keep_numbers(part: Part) -> Part:
     return part._replace(query_spans=None, key_spans=None) if part.key_spans and part.key_spans[0].start == 0 else part
 
 
-def _count(spans: tuple[Span, ...]) -> int:
+def _count(spans: Iterable[Span]) -> int:
     return sum(stop - start for start, stop in spans)
 
 
@@ -148,6 +178,7 @@ class RoundsCall:
     """A call of a rank whose keys arrive in rounds.
 
     Attributes:
+        places, rounds, kept: of `Rounds`.
         mask_mod: of numbers of tokens in the sequence, and of heads in the whole call.
         shifted: the mods of parts, from earlier calls of the plan.
         sizes: lengths of the whole call.
@@ -158,6 +189,7 @@ class RoundsCall:
     group: Group
     places: tuple[Span, ...]
     rounds: tuple[Round, ...]
+    kept: bool
     mask_mod: Mod | None
     score_mod: Mod | None
     shifted: ShiftedMods
@@ -189,18 +221,9 @@ class RoundsCall:
         """
         pending = self._begin(0, k, v)
         for i, step in enumerate(self.rounds):
-            pieces = pending.wait()
-            if i + 1 < len(self.rounds):
-                pending = self._begin(i + 1, k, v)
-            own = self.group.rank
-            by_rank = {
-                rank: Arrived(take_spans(k, places), take_spans(v, places)) if rank == own else Arrived(*pieces[rank])
-                for rank, places in step.receives.items()
-            }
-            if not by_rank:
-                yield None
-                continue
-            yield Arrived(*(_join([_take(by_rank[p.rank][n], Span(p.start, p.stop)) for p in step.pieces]) for n in (0, 1)))
+            arrived = Arrived(k, v) if pending is None else pending.wait()
+            pending = self._begin(i + 1, k, v) if i + 1 < len(self.rounds) else None
+            yield arrived if step.parts else None
 
     def without_keys(self, q: torch.Tensor, v: torch.Tensor) -> _Merged:
         """Return O and LSE of queries that need no keys."""
@@ -210,33 +233,65 @@ class RoundsCall:
             lse = sink.reshape(-1, 1).expand(*q.shape[:3]).contiguous()
         return _Merged(q.new_zeros((*q.shape[:3], v.shape[3])), lse)
 
-    def _begin(self, i: int, k: torch.Tensor, v: torch.Tensor) -> PendingPieces:
-        step, own = self.rounds[i], self.group.rank
-        pieces = {rank: [take_spans(k, p), take_spans(v, p)] for rank, p in step.sends.items()}
-        return send_pieces(self.group, pieces, _shapes({r: p for r, p in step.receives.items() if r != own}, k, v), k)
+    def _begin(self, i: int, k: torch.Tensor, v: torch.Tensor) -> PendingKeys | None:
+        """Begin the exchange of a round. The rank's own keys are copied under it, or sent from their place in the round."""
+        step = self.rounds[i]
+        if step.local:
+            return None
+        rows = KeyRows.make(sum(stop - start for start, stop in step.keys), k, v)
+        for at, place in step.own:
+            rows.put(place, k, v, at)
+        sends = {rank: [self._pack(step, at, rows, k, v) for at in places] for rank, places in step.sends.items()}
+        receives = {rank: [rows.take(place) for place in places] for rank, places in step.receives.items()}
+        return PendingKeys(rows, send_rows(self.group, sends, receives))
 
-    def return_gradients(self, i: int, dk: torch.Tensor, dv: torch.Tensor, sums: tuple[_Sum, _Sum]) -> PendingPieces:
+    def _pack(self, step: Round, at: Span, rows: KeyRows, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Return the rows of own keys: those of the round, if they are among these."""
+        for own, place in step.own:
+            if own.start <= at.start and at.stop <= own.stop:
+                return rows.take(Span(place.start + at.start - own.start, place.start + at.stop - own.start))
+        packed = KeyRows.make(at.stop - at.start, k, v)
+        packed.put(Span(0, at.stop - at.start), k, v, at)
+        return packed.rows
+
+    def return_gradients(self, i: int, dk: torch.Tensor, dv: torch.Tensor, sums: tuple[_Sum, _Sum]) -> PendingGradients:
         """Begin to send the gradients of a round's keys to the ranks that hold them, and add up this rank's own."""
-        step, own = self.rounds[i], self.group.rank
-        of_keys, of_values = (_split_by_rank(step, g) for g in (dk, dv))
-        if own in step.receives:
-            for total, g in zip(sums, (of_keys.pop(own), of_values.pop(own)), strict=True):
-                total.add_places(step.receives[own], g)
-        pieces = {rank: [g, of_values[rank]] for rank, g in of_keys.items()}
-        return send_pieces(self.group, pieces, _shapes(step.sends, sums[0].like, sums[1].like), dk)
+        step = self.rounds[i]
+        for at, place in step.own:
+            for total, g in zip(sums, (dk, dv), strict=True):
+                total.add(at, _take(g, place))
+        sends = {rank: [to_rows(_take(g, p)) for p in places for g in (dk, dv)] for rank, places in step.receives.items()}
+        received = [(at, [make_rows(at.stop - at.start, g.like) for g in sums]) for places in step.sends.values() for at in places]
+        by_rank = iter(received)
+        receives = {rank: [x for _ in places for x in next(by_rank)[1]] for rank, places in step.sends.items()}
+        return PendingGradients(received, sums, send_rows(self.group, sends, receives))
 
 
-def _split_by_rank(step: Round, x: torch.Tensor) -> dict[int, torch.Tensor]:
-    """Return the keys of a round by the rank that holds them, in its order."""
-    parts = zip(step.pieces, x.split([p.stop - p.start for p in step.pieces], 2), strict=True) if step.pieces else ()
-    ordered = sorted(parts, key=lambda part: part[0])
-    return {rank: _join([part for piece, part in ordered if piece.rank == rank]) for rank in step.receives}
+class PendingKeys(NamedTuple):
+    """Keys and values of a round that are under way."""
+
+    rows: KeyRows
+    messages: PendingRows
+
+    def wait(self) -> Arrived:
+        """Return the keys and values. Raises CuirError U423."""
+        self.messages.wait()
+        return Arrived(*self.rows.split())
 
 
-def _shapes(places: Places, k: torch.Tensor, v: torch.Tensor) -> Shapes:
-    """Return the shapes of keys and values at places of each rank."""
-    counts = {rank: sum(stop - start for start, stop in spans) for rank, spans in places.items()}
-    return {rank: [torch.Size((*x.shape[:2], n, x.shape[3])) for x in (k, v)] for rank, n in counts.items()}
+class PendingGradients(NamedTuple):
+    """Gradients of own keys that are under way from other ranks, with where the rank holds these keys."""
+
+    received: list[tuple[Span, list[torch.Tensor]]]
+    sums: tuple[_Sum, _Sum]
+    messages: PendingRows
+
+    def add(self) -> None:
+        """Wait for the gradients and add them up. Raises CuirError U423."""
+        self.messages.wait()
+        for at, rows in self.received:
+            for total, x in zip(self.sums, rows, strict=True):
+                total.add(at, from_rows(x))
 
 
 def _join(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -321,57 +376,40 @@ class _Merged:
 
 
 class _Sum:
-    """The sum of gradients of some tokens each, rounded once: in float32 where more than two are added."""
+    """The sum of gradients of some tokens each, in float32 and rounded once."""
 
     def __init__(self, like: torch.Tensor) -> None:
         self.like = like
         self._addends: list[tuple[Span, torch.Tensor]] = []
-        self._total: torch.Tensor | None = None
 
     def add(self, place: Span, g: torch.Tensor) -> None:
         """Add a gradient of the tokens at a place; the tensor may be written to later."""
-        if self._total is None and len(self._addends) == 2:
-            self._fold()
-        if self._total is None:
+        if place.start < place.stop:
             self._addends.append((place, g))
-        else:
-            _take(self._total, place).add_(g)
-
-    def add_places(self, places: tuple[Span, ...], g: torch.Tensor) -> None:
-        """Add a gradient of the tokens at these places, one behind the other."""
-        before = 0
-        for place in places:
-            n = place.stop - place.start
-            self.add(place, _take(g, Span(before, before + n)))
-            before += n
 
     def compute(self) -> torch.Tensor:
-        """Return the sum, of the shape and dtype of the tensor."""
-        if self._total is None:
-            length = self.like.shape[2]
-            addends = sorted(self._addends, key=lambda addend: addend[0])
-            if _tile([place for place, _ in addends], length):
-                return _join([g for _, g in addends])
-            whole = next((n for n, (place, _) in enumerate(addends) if place == (0, length)), None)
-            if whole is not None:
-                total = addends.pop(whole)[1]
-                for place, g in addends:
-                    _take(total, place).add_(g)
-                return total
-            self._fold()
-        assert self._total is not None
-        return self._total.to(self.like.dtype)
-
-    def _fold(self) -> None:
-        self._total = torch.zeros_like(self.like, dtype=torch.float32)
-        for place, g in self._addends:
-            _take(self._total, place).add_(g)
-        self._addends = []
-
-
-def _tile(places: list[Span], length: int) -> bool:
-    """Return True if ordered places hold each token once."""
-    return bool(places) and merge_spans(places) == ((0, length),)
+        """Return the sum, of the shape and dtype of the tensor; in the memory of an addend if one has all tokens."""
+        length, addends = self.like.shape[2], self._addends
+        whole = next((g for place, g in addends if place == (0, length)), None)
+        if whole is not None and len(addends) == 1:
+            return whole
+        cuts = sorted({0, length, *(n for place, _ in addends for n in place)})
+        pieces = []
+        for start, stop in itertools.pairwise(cuts):
+            parts = [_take(g, Span(start - at.start, stop - at.start)) for at, g in addends if at.start <= start < at.stop]
+            pieces.append((Span(start, stop), parts))
+        total = torch.empty_like(self.like) if whole is None or any(len(parts) > 2 for _, parts in pieces) else whole
+        for at, parts in pieces:
+            out = _take(total, at)
+            if len(parts) > 2:
+                torch.sum(torch.stack(parts), 0, out=out)
+            elif len(parts) == 2:
+                torch.add(*parts, out=out)
+            elif not parts:
+                out.zero_()
+            elif total is not whole:
+                out.copy_(parts[0])
+        return total
 
 
 class _Rounds(torch.autograd.Function):
@@ -387,10 +425,10 @@ class _Rounds(torch.autograd.Function):
         dtype, readies = q.dtype, dict[tuple[int, int], Ready]()
         kept: tuple[torch.Tensor, ...] = ()
         for i, arrived in enumerate(call.receive(k, v)):
-            if len(call.rounds) == 1 and arrived is not None:
-                kept = arrived  # with several rounds keys travel again, instead of staying in memory
             if arrived is None or not q.shape[2]:
                 continue
+            if call.kept and not call.rounds[i].local:
+                kept = arrived
             for n, part in enumerate(call.rounds[i].parts):
                 own, tensors = _take(q, part.queries), [_take(x, part.keys) for x in arrived]
                 ready = readies[i, n] = call.prepare(own, tensors[0], tensors[1], part, part.queries not in merged)
@@ -418,7 +456,12 @@ class _Rounds(torch.autograd.Function):
         def first() -> tuple[torch.Tensor | None, ...]:
             do_or_zeros = torch.zeros_like(o) if do is None else do
             inputs = BackwardInputs(q.detach(), k.detach(), v.detach(), o, lse, do_or_zeros, dlse)
-            arrivals = call.receive(inputs.k, inputs.v) if len(call.rounds) > 1 else iter([Arrived(*kept) if kept else None])
+            arrivals = enumerate(call.receive(inputs.k, inputs.v))
+            if call.kept:  # first those whose gradients travel
+                own = Arrived(inputs.k, inputs.v)
+                arrivals = (
+                    (i, own if call.rounds[i].local else Arrived(*kept) if kept else None) for i in reversed(range(len(call.rounds)))
+                )
             return _differentiate(_Backward(call, ctx.readies, inputs, arrivals, tuple(needed), learned))  # type: ignore[attr-defined]
 
         return None, *differentiate_once(first, (q, k, v, do, dlse, *learned))
@@ -431,7 +474,7 @@ class _Backward:
     call: RoundsCall
     readies: dict[tuple[int, int], Ready]
     inputs: BackwardInputs
-    arrivals: Iterator[Arrived | None]
+    arrivals: Iterable[tuple[int, Arrived | None]]
     needed: tuple[bool, ...]
     learned: tuple[torch.Tensor, ...]
 
@@ -443,11 +486,11 @@ def _differentiate(of: _Backward) -> tuple[torch.Tensor | None, ...]:
     by_keys = needed[1] or needed[2]
     of_queries, sums = _Sum(q), (_Sum(k), _Sum(v))
     learned: list[torch.Tensor | None] = [None] * len(of.learned)
-    pending = dict[int, PendingPieces]()
-    for i, arrived in enumerate(of.arrivals):
-        keys = arrived or Arrived(k[:, :, :0], v[:, :, :0])
-        of_keys, of_values = _Sum(keys.k), _Sum(keys.v)
-        for n, part in enumerate(call.rounds[i].parts):
+    pending = list[PendingGradients]()
+    for i, arrived in of.arrivals:
+        step, keys = call.rounds[i], arrived or Arrived(k[:, :, :0], v[:, :, :0])
+        of_keys, of_values = sums if step.local else (_Sum(keys.k), _Sum(keys.v))
+        for n, part in enumerate(step.parts):
             if (i, n) not in of.readies:
                 continue
             grads = backward(of.readies[i, n], _select(inputs, keys, part), (needed[0], by_keys, by_keys), of.learned)
@@ -455,12 +498,10 @@ def _differentiate(of: _Backward) -> tuple[torch.Tensor | None, ...]:
                 if g is not None:
                     total.add(place, g)
             learned = [_add(total, g) for total, g in zip(learned, grads[3:], strict=True)]
-        if by_keys:
-            pending[i] = call.return_gradients(i, of_keys.compute(), of_values.compute(), sums)
-    for i, pieces in pending.items():
-        for rank, grads_of_keys in pieces.wait().items():
-            for total, g in zip(sums, grads_of_keys, strict=True):
-                total.add_places(call.rounds[i].sends[rank], g)
+        if by_keys and not step.local:
+            pending.append(call.return_gradients(i, of_keys.compute(), of_values.compute(), sums))
+    for gradients in pending:
+        gradients.add()
     own = (x.compute() if is_needed else None for x, is_needed in zip((of_queries, *sums), needed[:3], strict=True))
     return *own, *learned
 
@@ -485,6 +526,7 @@ def attend_in_rounds(call: RoundsCall, q: torch.Tensor, k: torch.Tensor, v: torc
 
 __all__ = [
     "MOST_PARTS",
+    "Need",
     "NeededKeys",
     "Part",
     "Round",
@@ -493,6 +535,7 @@ __all__ = [
     "ShiftedMods",
     "attend_in_rounds",
     "bind_lengths",
+    "is_held",
     "list_rounds",
     "shift_mod",
 ]

@@ -55,14 +55,7 @@ class Shards:
 
     def locate(self, rank: int, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Return where a rank holds what it has of spans of the sequence, in the rank's order."""
-        places, before, wanted = list[Span](), 0, list(spans)
-        for own in self.spans[rank]:
-            for span in wanted:
-                start, stop = max(own.start, span.start), min(own.stop, span.stop)
-                if start < stop:
-                    places.append(Span(before + start - own.start, before + stop - own.start))
-            before += own.stop - own.start
-        return merge_spans(places)
+        return merge_spans(sorted(place for _, place in find_held(self.spans[rank], spans)))
 
     def group(self, size: int) -> Shards:
         """Return the shards of groups of `size` neighbouring ranks, each in the order of the sequence."""
@@ -107,14 +100,15 @@ def join_spans(spans: Iterable[Span], device: torch.device | str) -> torch.Tenso
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int32, device=device)
 
 
-def pick_spans(places: Iterable[Span], of: Iterable[Span]) -> tuple[Span, ...]:
-    """Return the spans of the sequence at places of a rank that holds the spans `of`."""
-    return merge_spans(
-        Span(own.start + max(a, at) - at, own.start + min(b, at + own.stop - own.start) - at)
-        for a, b in places
-        for at, own in _starts(of)
-        if max(a, at) < min(b, at + own.stop - own.start)
-    )
+def find_held(held: Iterable[Span], wanted: Iterable[Span]) -> list[tuple[Span, Span]]:
+    """Return what a rank with the spans `held` has of wanted spans, in the order of the sequence, each with its place there."""
+    found, spans = list[tuple[Span, Span]](), list(wanted)
+    for at, own in _starts(held):
+        for span in spans:
+            start, stop = max(own.start, span.start), min(own.stop, span.stop)
+            if start < stop:
+                found.append((Span(start, stop), Span(at + start - own.start, at + stop - own.start)))
+    return sorted(found)
 
 
 def _starts(spans: Iterable[Span]) -> list[tuple[int, Span]]:
@@ -145,4 +139,4 @@ def shard_evenly(length: int, *ranks: int) -> Shards:
     return shard_by_lengths(lengths)
 
 
-__all__ = ["Shards", "Span", "join_spans", "merge_spans", "pick_spans", "place_spans", "shard_by_lengths", "shard_evenly", "unite_spans"]
+__all__ = ["Shards", "Span", "find_held", "join_spans", "merge_spans", "place_spans", "shard_by_lengths", "shard_evenly", "unite_spans"]

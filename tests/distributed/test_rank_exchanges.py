@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from cuir.distributed.agreement import make_group
-from cuir.distributed.rank_exchanges import exchange_heads, pack, send_pieces, unpack
+from cuir.distributed.rank_exchanges import KeyRows, exchange_heads, pack, send_rows, unpack
 from cuir.distributed.shards import Shards, Span
 from tests.distributed.ranks import run_ranks
 
@@ -27,9 +27,13 @@ def exchange() -> list[bool]:
     (of_heads,) = exchange_heads(group, shards, own)
     (back,) = exchange_heads(group, shards, of_heads * 2, back=True)
     (grad,) = torch.autograd.grad(back.sum(), own)
-    sent = {1: [own.detach()]} if rank == 0 else {}
-    received = send_pieces(group, sent, {0: [torch.Size((1, 4, 3, 1))]} if rank == 1 else {}, own.detach()).wait()
-    arrived = received[0][0].equal(whole[:, :, [0, 2, 3]]) if rank == 1 else not received
+    rows = KeyRows.make(3, whole, whole)
+    if rank == 0:
+        rows.put(Span(0, 3), own.detach(), own.detach() + 1, Span(0, 3))
+    messages = {1 - rank: [rows.take(Span(0, 2)), rows.take(Span(2, 3))]}
+    send_rows(group, messages if rank == 0 else {}, messages if rank == 1 else {}).wait()
+    keys, values = rows.split()
+    arrived = keys.equal(whole[:, :, [0, 2, 3]]) and values.equal(keys + 1)
     return [of_heads.equal(whole[:, 2 * rank : 2 * rank + 2]), back.equal(2 * own), grad.equal(torch.full_like(own, 2.0)), arrived]
 
 

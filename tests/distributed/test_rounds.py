@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cuir.distributed.kept_pairs import balance_sequence, count_pairs
 from cuir.distributed.plans import find_needed_keys
 from cuir.distributed.rounds import MOST_PARTS, Part, Rounds, ShiftedMods, _Sum, list_rounds
-from cuir.distributed.shards import Shards, Span, join_spans, pick_spans
+from cuir.distributed.shards import Shards, Span, join_spans, merge_spans, shard_evenly
 from cuir.spec.specification import Lengths
 
 
@@ -19,7 +19,7 @@ def causal(b, h, q, k):  # type: ignore[no-untyped-def]
 
 def list_all(shards: Shards, rank: int, single: bool) -> Rounds:
     kept = count_pairs(causal, Lengths(1, 1, 1, shards.length, shards.length), "cpu", block=2)
-    return list_rounds(find_needed_keys(kept, shards), shards, shards, rank, single)
+    return list_rounds(find_needed_keys(kept, shards, shards, single), shards, rank, single)
 
 
 @given(st.integers(8, 40), st.integers(1, 4), st.booleans(), st.integers(1, 2))
@@ -31,7 +31,7 @@ def test_parts_compute_each_kept_pair_once(length: int, ranks: int, single: bool
             times = torch.zeros(len(queries), length, dtype=torch.int32)
             for step in rounds.steps:
                 keys = join_spans(step.keys, "cpu")
-                assert keys.equal(keys.sort().values)
+                assert step.local or keys.equal(keys.sort().values)
                 for part in step.parts:
                     rows, columns = torch.arange(*part.queries), keys[slice(*part.keys)].long()
                     times[rows.view(-1, 1), columns] += 1
@@ -43,7 +43,7 @@ def test_parts_compute_each_kept_pair_once(length: int, ranks: int, single: bool
 
 def test_balanced_shards_launch_neighbouring_tokens() -> None:
     shards = balance_sequence(causal, 64, 2, block=4)
-    parts = [part for rank in range(2) for part in list_all(shards, rank, True).steps[0].parts]
+    parts = [part for rank in range(2) for step in list_all(shards, rank, True).steps for part in step.parts]
     assert [(p.query_spans, p.key_spans) for p in parts] == [
         (((16, 48),), ((0, 48),)),
         (((0, 16),), ((0, 16),)),
@@ -57,11 +57,36 @@ def test_many_spans_are_one_launch() -> None:
     assert len(stripes.spans[0]) > MOST_PARTS and len(parts) == 1 and parts[0].query_spans == stripes.spans[0]
 
 
-def test_pieces_are_in_the_order_of_the_sequence() -> None:
-    shards = Shards(((Span(0, 4), Span(8, 12)), (Span(4, 8), Span(12, 16))))
-    step = list_all(shards, 1, True).steps[0]
-    assert [p.rank for p in step.pieces] == [0, 1, 0, 1] and step.keys == (Span(0, 16),)
-    assert pick_spans(step.receives[0], shards.spans[0]) == shards.spans[0]
+@given(st.integers(8, 40), st.integers(2, 4), st.booleans(), st.integers(1, 3))
+def test_each_message_is_what_the_other_rank_expects(length: int, ranks: int, single: bool, width: int) -> None:
+    stripes = Shards(tuple(tuple(Span(i, min(i + width, length)) for i in range(n * width, length, ranks * width)) for n in range(ranks)))
+    for shards in (balance_sequence(causal, length, ranks, block=2), stripes):
+        rounds = [list_all(shards, rank, single) for rank in range(ranks)]
+        sent = {n: [] for n in range(ranks * ranks)}
+        expected = {n: [] for n in range(ranks * ranks)}
+        for rank, of in enumerate(rounds):
+            held = shards.positions(rank, "cpu").tolist()
+            for step in of.steps:
+                keys = join_spans(step.keys, "cpu").tolist()
+                assert all(held[slice(*at)] == keys[slice(*place)] for at, place in step.own)
+                covered = sorted([place for _, place in step.own] + [p for places in step.receives.values() for p in places])
+                assert step.local or merge_spans(covered) == ((Span(0, len(keys)),) if keys else ())
+                for other, places in step.sends.items():
+                    sent[rank * ranks + other] += [held[slice(*at)] for at in places]
+                for other, places in step.receives.items():
+                    expected[other * ranks + rank] += [keys[slice(*place)] for place in places]
+        assert sent == expected and all(x for messages in sent.values() for x in messages)
+
+
+def test_what_needs_no_other_rank_is_computed_first() -> None:
+    """Of a window, most queries of each rank; of causal shards, the first tokens of the rank that has them."""
+    window = count_pairs(lambda b, h, q, k: (q >= k) & (q - k < 5), Lengths(1, 1, 1, 64, 64), "cpu", block=4)
+    even = shard_evenly(64, 2)
+    local, away = list_rounds(find_needed_keys(window, even, even, True), even, 1, True).steps
+    assert [p.query_spans for p in local.parts] == [(Span(36, 64),)] and [p.query_spans for p in away.parts] == [(Span(32, 36),)]
+    assert local.local and away.keys == (Span(28, 36),) and away.receives == {0: (Span(0, 4),)}
+    first, last = list_all(balance_sequence(causal, 64, 2, block=4), 1, True).steps
+    assert first.parts[0].query_spans == (Span(0, 16),) and last.parts[0].query_spans == (Span(48, 64),)
 
 
 def test_a_mod_is_found_again_and_another_is_not() -> None:
