@@ -29,6 +29,14 @@ class Group(NamedTuple):
         return dist.get_global_rank(self.process_group, rank)
 
 
+class Member(NamedTuple):
+    """The place of this process in a mesh, and the groups in which it exchanges heads, if at all, and keys."""
+
+    rank: int
+    head_group: Group | None
+    key_group: Group
+
+
 class _Round(NamedTuple):
     number: int
     written: str  # the key of this rank in the last round
@@ -117,4 +125,4 @@ def told_as(group: Group, action: str) -> Iterator[None]:
         ) from error
 
 
-__all__ = ["TIMEOUT", "Facts", "Group", "check_equal", "connect_ranks", "exchange_facts", "make_group", "told_as"]
+__all__ = ["TIMEOUT", "Facts", "Group", "Member", "check_equal", "connect_ranks", "exchange_facts", "make_group", "told_as"]

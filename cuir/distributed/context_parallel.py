@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import check_options, check_sink, check_tensors, make_scale_positive, wrong
 from ..attn.capture.capture_keys import make_capture_key
 from ..spec.specification import Lengths
-from .agreement import TIMEOUT, Facts, Group, check_equal, connect_ranks, exchange_facts, make_group
+from .agreement import TIMEOUT, Facts, Group, Member, check_equal, connect_ranks, exchange_facts, make_group
 from .kept_pairs import count_pairs
 from .plans import Method, ParallelProblem, Plan, make_plan
 from .rank_exchanges import exchange_heads
@@ -272,9 +273,7 @@ def _shards_of(call: ParallelCall, lengths: list[int], which: int) -> Shards:
 def _run(call: ParallelCall, plan: Plan, backend: str, verify: Level, timeout: float) -> tuple[torch.Tensor, ...]:
     """Return O of this rank's queries, and LSE if it is wanted."""
     problem = plan.problem
-    head_group, key_group = _choose_groups(call.mesh, plan, timeout)
-    connect_ranks(key_group)
-    own = mesh_rank(call.mesh)
+    own, head_group, key_group = _find_member(call.mesh, plan, timeout)
     _check_plan(call, plan, own)
     q, k, v = call.query, call.key, call.value
     parts = problem.head_ranks(plan.method)
@@ -316,6 +315,18 @@ def mesh_rank(mesh: DeviceMesh) -> int:
     for dim, size in enumerate(mesh.shape):
         place = place * size + mesh.get_local_rank(dim)
     return place
+
+
+def _find_member(mesh: DeviceMesh, plan: Plan, timeout: float) -> Member:
+    """Return this process's place in a plan; that of the last call if it had the same mesh."""
+    last = plan.member.get(timeout)
+    if last is not None and last[0]() is mesh:
+        return last[1]
+    head_group, key_group = _choose_groups(mesh, plan, timeout)
+    connect_ranks(key_group)
+    member = Member(mesh_rank(mesh), head_group, key_group)
+    plan.member[timeout] = weakref.ref(mesh), member
+    return member
 
 
 def _choose_groups(mesh: DeviceMesh, plan: Plan, timeout: float) -> tuple[Group | None, Group]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
+from torch.distributed.device_mesh import DeviceMesh
+
 from ..attn.capture.call_inputs import wrong
+from .agreement import Member
 from .kept_pairs import KeptPairs
 from .rounds import Need, NeededKeys, Rounds, ShiftedMods, is_held, list_rounds
 from .shards import Shards, Span
@@ -102,6 +106,7 @@ class Plan:
         needed: of each group of ranks that holds a shard in the method, the keys that spans of its queries need.
         estimates: of all methods.
         shifted: mods of earlier calls with this plan.
+        member: the place of this process in the mesh of the last call, by time-out.
     """
 
     method: Method
@@ -109,6 +114,7 @@ class Plan:
     needed: NeededKeys
     estimates: tuple[Estimate, ...]
     shifted: ShiftedMods = field(default_factory=ShiftedMods, repr=False, compare=False)
+    member: dict[float, tuple[weakref.ref[DeviceMesh], Member]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def groups(self) -> tuple[Shards, Shards]:

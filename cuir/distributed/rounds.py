@@ -234,24 +234,31 @@ class RoundsCall:
         return _Merged(q.new_zeros((*q.shape[:3], v.shape[3])), lse)
 
     def _begin(self, i: int, k: torch.Tensor, v: torch.Tensor) -> PendingKeys | None:
-        """Begin the exchange of a round. The rank's own keys are copied under it, or sent from their place in the round."""
+        """Begin the exchange of a round; other own keys of the round are copied to their place under it."""
         step = self.rounds[i]
         if step.local:
             return None
-        rows = KeyRows.make(sum(stop - start for start, stop in step.keys), k, v)
-        for at, place in step.own:
-            rows.put(place, k, v, at)
-        sends = {rank: [self._pack(step, at, rows, k, v) for at in places] for rank, places in step.sends.items()}
+        rows = KeyRows.make(_count(step.keys), k, v)
+        sends, put = dict[int, list[torch.Tensor]](), set[Span]()
+        for rank, places in step.sends.items():
+            sends[rank] = [self._pack(step, at, rows, (k, v), put) for at in places]
         receives = {rank: [rows.take(place) for place in places] for rank, places in step.receives.items()}
-        return PendingKeys(rows, send_rows(self.group, sends, receives))
+        messages = send_rows(self.group, sends, receives)
+        for at, place in step.own:
+            if at not in put:
+                rows.put(place, k, v, at)
+        return PendingKeys(rows, messages)
 
-    def _pack(self, step: Round, at: Span, rows: KeyRows, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Return the rows of own keys: those of the round, if they are among these."""
+    def _pack(self, step: Round, at: Span, rows: KeyRows, keys: tuple[torch.Tensor, torch.Tensor], put: set[Span]) -> torch.Tensor:
+        """Return the rows of own keys: those of the round, which are added to `put`, if they are among these."""
         for own, place in step.own:
             if own.start <= at.start and at.stop <= own.stop:
+                if own not in put:
+                    rows.put(place, *keys, own)
+                    put.add(own)
                 return rows.take(Span(place.start + at.start - own.start, place.start + at.stop - own.start))
-        packed = KeyRows.make(at.stop - at.start, k, v)
-        packed.put(Span(0, at.stop - at.start), k, v, at)
+        packed = KeyRows.make(at.stop - at.start, *keys)
+        packed.put(Span(0, at.stop - at.start), *keys, at)
         return packed.rows
 
     def return_gradients(self, i: int, dk: torch.Tensor, dv: torch.Tensor, sums: tuple[_Sum, _Sum]) -> PendingGradients:

@@ -556,7 +556,7 @@ class Attention:
         sources = sources_of(data.captured, data.spec, at)
         key = at, str(device), consts.get("BM"), consts.get("BN")
         if capturing():
-            entry = self._checked.entries.get(key)
+            entry = self._checked.entries.get(Cache.make_key(key, sources))
             if entry is None or any(isinstance(v, torch.Tensor) and v is not entry[0][n][0] for n, v in sources.items()):
                 need_warm("preparing what a mask captures")
 

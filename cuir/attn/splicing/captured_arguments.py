@@ -28,7 +28,7 @@ from ..tracing.traced_result import Parameter, Traced, Value
 from .captured_gradients import gradients_of
 from .dropout_splice import arguments_of
 
-_PROBLEMS = 4  # size limit of a cache
+_PROBLEMS = 16  # size limit of a cache
 _MOST_ROOM = 2**24  # elements of a padded tensor
 State = tuple[Any, ...] | None  # of a tensor: version counter, address, shape, strides and dtype
 
@@ -195,13 +195,19 @@ class Cache:
     def __init__(self) -> None:
         self.entries: Memo[Hashable, tuple[dict[str, tuple[Value, State, Any]], dict[str, Value]]] = Memo(
             "variants.captured_arguments",
-            key="lengths, device and kind of the arguments",
+            key="lengths, device and kind of the arguments, numbers in tensors on the CPU",
             invalidation="a source with another value",
             limit=_PROBLEMS,
         )
 
+    @staticmethod
+    def make_key(key: Hashable, sources: Mapping[str, Value]) -> Hashable:
+        """Return the key of an entry: numbers in tensors on the CPU are a part of it, such as where a shard begins."""
+        return key, tuple([x.item() for x in sources.values() if isinstance(x, torch.Tensor) and x.ndim == 0 and x.device.type == "cpu"])
+
     def get(self, key: Hashable, sources: Mapping[str, Value], make: Callable[[], dict[str, Value]]) -> dict[str, Value]:
         """Return the result of `make` for this key and these sources, from the cache if possible."""
+        key = self.make_key(key, sources)
         entry = self.entries.get(key)
         if entry is not None and all(_same(value, *entry[0][name][:2]) for name, value in sources.items()):
             with contextlib.suppress(KeyError):  # another thread has dropped it
