@@ -16,6 +16,7 @@ from ..attn.capture.call_inputs import check_options, check_sink, check_tensors,
 from ..attn.capture.capture_keys import make_capture_key
 from ..spec.specification import Lengths
 from .agreement import TIMEOUT, Facts, Group, Member, check_equal, connect_ranks, exchange_facts, make_group
+from .graph_breaks import break_graphs
 from .kept_pairs import count_pairs
 from .plans import Method, ParallelProblem, Plan, make_plan
 from .rank_exchanges import exchange_heads
@@ -98,6 +99,7 @@ def _digest_mods(*mods: Mod | None) -> str:
     return hashlib.sha256(f"{key.digest()} {numbers}".encode()).hexdigest()[:16]
 
 
+@break_graphs
 def plan_context_parallel(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -129,6 +131,7 @@ def plan_context_parallel(
     return _plan(call, skip_blocks, timeout)
 
 
+@break_graphs
 def context_parallel_attention(
     query: torch.Tensor,
     key: torch.Tensor,

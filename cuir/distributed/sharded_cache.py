@@ -12,6 +12,7 @@ from ..attn.capture.attention_request import Level, Mod
 from ..attn.capture.call_inputs import wrong
 from ..attn.serving.cached import Layout, attention_with_kv_cache
 from .agreement import TIMEOUT, make_group, told_as
+from .graph_breaks import break_graphs
 
 
 def attention_with_sharded_cache(
@@ -106,6 +107,7 @@ def _make_mask(mod: Mod | None, starts: torch.Tensor | None, totals: torch.Tenso
     return lambda b, h, q_idx, kv_idx: (kv_idx + starts[b] <= totals[b] - count + q_idx) & mod(b, h + head, q_idx, kv_idx + starts[b])
 
 
+@break_graphs
 def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return O and LSE of the tokens of all ranks."""
     group = make_group(mesh.get_group(), TIMEOUT)
