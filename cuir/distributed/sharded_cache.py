@@ -1,4 +1,4 @@
-"""`attention_with_sharded_cache`: attention over KV caches whose heads, or whose tokens, are spread over ranks."""
+"""Attention over KV caches whose heads, or whose tokens, are spread over ranks, and writes to such caches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,51 @@ from ..attn.capture.call_inputs import wrong
 from ..attn.serving.cached import Layout, attention_with_kv_cache
 from .agreement import TIMEOUT, make_group, told_as
 from .graph_breaks import break_graphs
+
+
+def append_to_sharded_cache(
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    starts: torch.Tensor,
+    total_seqlens: torch.Tensor,
+    layout: Layout = "NHD",
+) -> torch.Tensor:
+    """Write new tokens to the caches of the ranks that hold their numbers; all ranks make the same call.
+
+    A rank with room for S tokens of each sequence holds the numbers starts[b] .. starts[b] + S - 1. Nothing is exchanged,
+    and the host does not wait: a CUDA graph may capture the call.
+
+    Args:
+        k_cache: [B, S, HK, D], with layout="HND" [B, HK, S, D]; written in place. Pages are not supported.
+        v_cache: likewise.
+        k: [B, N, HK, D], the new keys, the same on all ranks; N is at most S.
+        v: [B, N, HK, DV].
+        starts: int32 [B], the number in the sequence of this rank's first token.
+        total_seqlens: int32 [B], tokens on all ranks before this call. Tokens that no rank has room for are lost.
+
+    Returns:
+        int32 [B], the `cache_seqlens` of this rank behind the call.
+
+    Raises CuirError U413 for more tokens than room.
+    """
+    room, count = k_cache.shape[1 if layout == "NHD" else 2], k.shape[1]
+    if layout not in ("NHD", "HND"):
+        wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
+    if count > room:
+        wrong("U413", f"a rank has room for {room} tokens of a sequence, found {count} new ones", "several calls")
+    new = torch.arange(count, dtype=torch.int32, device=k.device)
+    slots = (total_seqlens - starts).unsqueeze(1) + new
+    held = ((slots >= 0) & (slots < room)).view(*slots.shape, 1, 1)
+    # those of other ranks write back what is there; numbers behind each other have other slots
+    places = slots.remainder(room).long()
+    sequences = torch.arange(len(places), device=k.device).unsqueeze(1)
+    for cache, x in ((k_cache, k), (v_cache, v)):
+        by_token = cache if layout == "NHD" else cache.transpose(1, 2)
+        by_token[sequences, places] = torch.where(held, x.to(cache.dtype), by_token[sequences, places])
+    return (total_seqlens + count - starts).clamp(0, room).int()
 
 
 def attention_with_sharded_cache(
@@ -44,7 +89,7 @@ def attention_with_sharded_cache(
         mesh: of one dim, over whose ranks the tokens are spread; None if only heads are, which needs no exchange.
         cache_seqlens: the number of each sequence's tokens in this rank's cache, 0 too.
         starts: int32 [B], the number in the sequence of this rank's first token; mods see numbers in the sequence.
-        total_seqlens: int32 [B], tokens on all ranks. If given, the mask is causal: query i of M is token total - M + i.
+        total_seqlens: int32 [B], tokens on all ranks, the queries' own too. If given, the mask is causal: query i of M is token total - M + i.
         first_head: the number of the first head of q, for mods, if a rank has a part of the heads.
         page_table: of this rank's cache.
         score_mod: as for `attention_with_kv_cache`, like the other arguments.
@@ -61,6 +106,8 @@ def attention_with_sharded_cache(
             "U413", "a cache that is spread over ranks needs a mesh of one dim, and the `starts` of this rank's tokens", "starts=int32 [B]"
         )
     rank = 0 if mesh is None else mesh.get_local_rank()
+    if q.shape[1] == 1:
+        total_seqlens = None  # a single query is the last token, which sees all
     mask_mod = _make_mask(block_mask, starts, total_seqlens, q.shape[1], first_head)
     o, lse = attention_with_kv_cache(
         q,
@@ -121,4 +168,4 @@ def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor) -> tuple[torch.
     return (parts * weights).sum(0).to(o.dtype), total.transpose(1, 2).contiguous()
 
 
-__all__ = ["attention_with_sharded_cache"]
+__all__ = ["append_to_sharded_cache", "attention_with_sharded_cache"]

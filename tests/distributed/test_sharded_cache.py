@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.device_mesh import init_device_mesh
 
-from cuir import attention_with_kv_cache
-from cuir.distributed import attention_with_sharded_cache
+from cuir import CuirError, attention_with_kv_cache
+from cuir.distributed import append_to_sharded_cache, attention_with_sharded_cache
 from tests.distributed.ranks import run_ranks
 
 OPTIONS = {"backend": "interpret", "verify": "off", "return_lse": True}
@@ -56,3 +59,31 @@ def test_heads_of_a_rank_have_their_numbers_in_mods() -> None:
         own, own_lse = attention_with_sharded_cache(queries, keys.contiguous(), values.contiguous(), None, **split, **mods, **OPTIONS)
         torch.testing.assert_close(own, o[:, :, 2 * rank : 2 * rank + 2], atol=0.01, rtol=0.01)
         torch.testing.assert_close(own_lse, lse[:, 2 * rank : 2 * rank + 2], atol=1e-4, rtol=1e-4)
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=3), st.integers(0, 4), st.sampled_from(["NHD", "HND"]))
+def test_new_tokens_are_on_the_rank_that_holds_their_numbers(totals: list[int], count: int, layout: str) -> None:
+    """Three ranks with room for 4, 5 and 7 tokens hold together what one cache would."""
+    lengths, before, rooms = torch.tensor(totals, dtype=torch.int32), 0, (4, 5, 7)
+    k, v = torch.randn(len(totals), count, 2, 3), torch.randn(len(totals), count, 2, 1)
+    for room in rooms:
+        caches = [torch.randn(len(totals), room, 2, d) for d in (3, 1)]
+        expected = [cache.clone() for cache in caches]
+        for b, total in enumerate(totals):
+            for i in range(count):
+                if before <= total + i < before + room:
+                    for cache, x in zip(expected, (k, v), strict=True):
+                        cache[b, total + i - before] = x[b, i]
+        given_caches = [x if layout == "NHD" else x.transpose(1, 2).contiguous() for x in caches]
+        starts = torch.full_like(lengths, before)
+        found = append_to_sharded_cache(*given_caches, k, v, starts=starts, total_seqlens=lengths, layout=layout)
+        for cache, x in zip(given_caches, expected, strict=True):
+            assert (cache if layout == "NHD" else cache.transpose(1, 2)).equal(x)
+        assert found.tolist() == [min(max(total + count - before, 0), room) for total in totals]
+        before += room
+
+
+def test_more_new_tokens_than_room_are_refused() -> None:
+    cache, new, zeros = torch.zeros(1, 2, 1, 16), torch.zeros(1, 3, 1, 16), torch.zeros(1, dtype=torch.int32)
+    with pytest.raises(CuirError, match="room for 2 tokens"):
+        append_to_sharded_cache(cache, cache, new, new, starts=zeros, total_seqlens=zeros)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuir.distributed import Shards, shard_by_lengths, shard_evenly
-from cuir.distributed.shards import Span, join_spans, merge_spans, find_held
+from cuir.distributed.shards import Span, find_held, join_spans, merge_spans
 
 
 @st.composite

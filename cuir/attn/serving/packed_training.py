@@ -136,7 +136,7 @@ def differentiable_in_graph(
     q, k, v, queries, keys = tensors
     captured, handle = mods
     check_differentiable(q, k, v, weighting.normalize, captured)
-    tables = _make_tables(queries, keys, (q.shape[1], k.shape[1]))
+    tables = make_tables(queries, keys, (q.shape[1], k.shape[1]))
     sizes = {"B": queries.starts.shape[0], "H": q.shape[0], "HK": k.shape[0]}
     named = (int(sizes[n]) if n in lengths_named(handle) else None for n in ("B", "H", "HK"))
     long_handle = handle_of_long_sequence(handle, causal, 0.0 if dropout is None else dropout.p, *named)
@@ -257,7 +257,7 @@ def handle_of_long_sequence(handle: str, causal: bool, dropout_p: float, B: int 
     return handle_for((handle, causal, dropout_p, B, H, HK), make)
 
 
-def _make_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tables:
+def make_tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> Tables:
     """Build the tables of the tokens within these bounds."""
     of_queries, of_keys = _tokens(queries, tokens[0], -1), _tokens(keys, tokens[1], -2)
     counts = {n: _of_sequences(of.ends - of.starts, of_queries.sequence) for n, of in (("M", queries), ("N", keys))}
@@ -275,7 +275,7 @@ def _tables(queries: Bounds, keys: Bounds, tokens: tuple[int, int]) -> tuple[Tab
     entry = _TABLES.get(key)
     if entry is not None:
         return entry[:2]
-    tables = _make_tables(queries, keys, tokens)
+    tables = make_tables(queries, keys, tokens)
     if key is not None and not capturing():  # tensors made in a capture have data in replays only
         _TABLES[key] = tables, Strangers(tables), tuple(memory_of(x) for x in places)
         return _TABLES[key][:2]
@@ -303,4 +303,4 @@ def _of_sequences(counts: torch.Tensor, sequence: torch.Tensor) -> torch.Tensor:
     return torch.where(sequence >= 0, counts[sequence.clamp(min=0).long()], 0).int()
 
 
-__all__ = ["differentiable_attention", "differentiable_in_graph"]
+__all__ = ["differentiable_attention", "differentiable_in_graph", "make_tables", "mods_of_long_sequence"]
