@@ -1,10 +1,12 @@
 """Times of attention over several GPUs, by method, beside one GPU and PyTorch's context_parallel.
 
 torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 65536 131072
-torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 32 --dim 16 --heads 2 --repeats 1    # without GPUs: gloo and the interpreter
+torchrun --nproc-per-node 2 -m benchmarks.distributed --serving --lengths 1048576 --heads 32 --key-heads 8
+torchrun --nproc-per-node 2 -m benchmarks.distributed --lengths 32 --dim 16 --heads 2 --repeats 1 --block 8    # without GPUs: gloo and the interpreter
 
 Contenders take turns, forward and backward passes on random bf16 data; a time is the median of the slowest rank's. Each result
 is compared with one GPU's: the error is the largest difference by the largest number, of O and gradients. Rank 0 prints a line of JSON for each contender.
+With --serving, a step of decoding of one sequence: its cache on one GPU, and spread by tokens or by heads. Steps follow each other as a model's layers do.
 """
 
 from __future__ import annotations
@@ -22,12 +24,20 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from cuir import create_block_mask, flex_attention
-from cuir.distributed import Shards, balance_sequence, context_parallel_attention, plan_context_parallel, shard_evenly
+from cuir import attention_with_kv_cache, create_block_mask, flex_attention
+from cuir.distributed import (
+    Shards,
+    attention_with_sharded_cache,
+    balance_sequence,
+    context_parallel_attention,
+    plan_context_parallel,
+    shard_evenly,
+)
 from cuir.distributed.plans import Method
 
 Pass = Callable[[], tuple[torch.Tensor, ...]]  # O, and dQ, dK, dV
-METHODS: tuple[Method, ...] = ("heads", "gather", "ring")
+METHODS: tuple[Method | None, ...] = ("heads", "gather", "ring", None)  # None: what the plan chooses
+STEPS = 10  # of decoding, one behind the other
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ def make_single(of: Problem) -> Pass:
     return run
 
 
-def make_ours(of: Problem, mesh: DeviceMesh, method: Method, shards: Shards) -> Pass:
+def make_ours(of: Problem, mesh: DeviceMesh, method: Method | None, shards: Shards) -> Pass:
     """Return forward and backward pass of this rank's tokens; O is the rank's."""
     *tensors, do = (shards.split(x, mesh.get_local_rank()) for x in of.tensors)
     q, k, v = (x.requires_grad_() for x in tensors)
@@ -102,6 +112,49 @@ def make_pytorch(of: Problem, mesh: DeviceMesh) -> Pass:
     return run
 
 
+def make_serving(length: int, heads: tuple[int, int], dim: int, mesh: DeviceMesh, device: torch.device) -> dict[str, Pass]:
+    """Return passes of steps of decoding, each of which gives O of this rank's heads."""
+    torch.manual_seed(length)
+    H, HK, ranks, rank = *heads, mesh.size(), mesh.get_local_rank()
+    q, k, v = (torch.randn(1, n, h, dim, device=device).bfloat16() for n, h in ((1, H), (length, HK), (length, HK)))
+    for x in (q, k, v):
+        dist.broadcast(x, 0)
+    part, starts = length // ranks, torch.full((1,), rank * (length // ranks), dtype=torch.int32, device=device)
+    k_part, v_part = (x[:, rank * part :][:, :part].contiguous() for x in (k, v))
+    q_heads, k_heads, v_heads = (x.chunk(ranks, 2)[rank].contiguous() for x in (q, k, v))
+    options = {"backend": "auto" if device.type == "cuda" else "interpret", "verify": "off"}
+    steps = {
+        "one GPU": lambda: attention_with_kv_cache(q, k, v, cache_seqlens=length, **options),
+        "by tokens": lambda: attention_with_sharded_cache(q, k_part, v_part, mesh, cache_seqlens=part, starts=starts, **options),
+        "by heads": lambda: attention_with_sharded_cache(
+            q_heads, k_heads, v_heads, None, cache_seqlens=length, first_head=rank * H // ranks, **options
+        ),
+    }
+    return {name: lambda step=step: tuple(step() for _ in range(STEPS)) for name, step in steps.items()}
+
+
+def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> None:
+    """Print the times of a step of decoding, and the bytes of the caches of all ranks that a step reads in a second."""
+    heads = args.heads, args.key_heads or args.heads
+    for length in args.lengths:
+        passes = make_serving(length, heads, args.dim, mesh, device)
+        expected = passes["one GPU"]()[0]
+        errors = {name: float((run()[0].float() - expected.float()).abs().max()) for name, run in passes.items() if name != "by heads"}
+        mine = expected.chunk(mesh.size(), 2)[mesh.get_local_rank()]
+        errors["by heads"] = float((passes["by heads"]()[0].float() - mine.float()).abs().max())
+        times = measure(passes, device, args.repeats)
+        for contender, seconds in times.items() if dist.get_rank() == 0 else ():
+            rate = 4 * length * heads[1] * args.dim * STEPS / seconds
+            row = {
+                "cache": length,
+                "ranks": mesh.size(),
+                "contender": contender,
+                "ms": 1e3 * seconds / STEPS,
+                "TB/s": round(rate / 1e12, 3),
+            }
+            print(json.dumps(row | {"speedup": round(times["one GPU"] / seconds, 3), "error": errors[contender]}), flush=True)
+
+
 def measure(passes: dict[str, Pass], device: torch.device, repeats: int) -> dict[str, float]:
     """Return the median seconds of the slowest rank, contenders in turns."""
     times: dict[str, list[float]] = {name: [] for name in passes}
@@ -129,6 +182,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[65536, 131072])
     parser.add_argument("--masks", nargs="+", default=["causal", "documents"], choices=["causal", "documents"])
     parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--key-heads", type=int, help="of a cache, by default as many as heads")
+    parser.add_argument("--serving", action="store_true", help="time a step of decoding")
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--block", type=int, default=128, help="tokens of a block of balanced shards")
@@ -140,12 +195,12 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for name in args.masks:
+    for name in args.masks if not args.serving else ():
         for length in args.lengths:
             problem = make_problem(name, length, args.heads, args.dim, device)
             even, balanced = shard_evenly(length, mesh.size()), balance_sequence(problem.mask_mod, length, mesh.size(), device, args.block)
-            shards = {str(m): even if m == "heads" else balanced for m in METHODS}
-            passes = {"one GPU": make_single(problem)} | {m: make_ours(problem, mesh, m, shards[m]) for m in METHODS}
+            shards = {m or "plan": even if m == "heads" else balanced for m in METHODS}
+            passes = {"one GPU": make_single(problem)} | {m or "plan": make_ours(problem, mesh, m, shards[m or "plan"]) for m in METHODS}
             if args.peer and on_gpu and name == "causal":
                 passes["PyTorch"] = make_pytorch(problem, mesh)
             expected = passes["one GPU"]()
@@ -167,6 +222,8 @@ def main() -> None:
                     speedup = times["one GPU"] / seconds
                     row = {"mask": name, "length": length, "ranks": mesh.size(), "contender": contender, "ms": 1e3 * seconds}
                     print(json.dumps(row | {"speedup": round(speedup, 3), "error": errors.get(contender, 0.0)}), flush=True)
+    if args.serving:
+        measure_serving(args, mesh, device)
     dist.destroy_process_group()
 
 

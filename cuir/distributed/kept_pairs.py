@@ -13,6 +13,10 @@ from ..spec.specification import Lengths, Specification
 from .shards import Shards, Span, merge_spans
 
 BLOCK = 128  # queries, and keys, whose pairs are counted together
+# shards are chosen among those whose work is this near to the mean, as a part of it, and at most so many for each rank
+NEAR, RANGES = 0.02, 32
+# kept blocks that take as long as a block of keys that travels, and as one more launch for a span
+TRAVEL, SPAN = 4.0, 256.0
 
 
 @dataclass(frozen=True)
@@ -84,26 +88,46 @@ def count_pairs(mask_mod: Mod | None, lengths: Lengths, device: torch.device | s
 
 
 def balance_sequence(mask_mod: Mod | None, length: int, ranks: int, device: torch.device | str = "cpu", block: int = BLOCK) -> Shards:
-    """Shard a sequence such that each rank has the same number of blocks, and about the same kept pairs.
+    """Shard a sequence such that each rank has the same number of blocks, and about the same work.
 
     Each rank takes neighbouring blocks of those that are left, the last of which has the first one behind it. Such a
     ring always has blocks with the mean of kept pairs, within a block's: so ranks hold few spans, and masks of these
-    keep their closed form. All ranks compute the same shards if the mask is the same.
+    keep their closed form. Of ranges with nearly this work, a rank takes one with few spans, for whose queries few keys
+    travel: documents stay whole where they can. All ranks compute the same shards if the mask is the same.
     """
-    kept = count_pairs(mask_mod, Lengths(1, 1, 1, length, length), device, block)
-    work = kept.counts.sum(1)
-    left, total = list(range(len(work))), float(work.sum())
+    kept = count_pairs(mask_mod, Lengths(1, 1, 1, length, length), device, block).counts > 0  # kernels compute whole blocks
+    blocks = -(-length // block)
+    work = torch.nn.functional.pad(kept, (0, 0, 0, blocks - len(kept))).sum(1).double()
+    left, mean = list(range(blocks)), float(work.sum()) / ranks
     dealt: list[list[int]] = []
     for rank in range(ranks):
         count = -(-len(left) // (ranks - rank))
         loads = work[left].repeat(2).cumsum(0)
         windows = torch.cat([torch.zeros(1, dtype=loads.dtype), loads])
-        distances = (windows[count : count + len(left)] - windows[: len(left)] - total / ranks).abs()
-        start = int(distances.argmin()) if left else 0
-        own = [left[(start + i) % len(left)] for i in range(count)]
-        dealt.append(sorted(own))
-        left = sorted(set(left) - set(own))
+        excess = (windows[count : count + len(left)] - windows[: len(left)] - mean).abs()
+        costs = dict[int, float]()
+        for start in _pick_ranges(excess, max(NEAR * mean, float(excess.min()) if left else 0.0), len(left) - count):
+            own = torch.zeros(blocks, dtype=torch.bool)
+            own[[left[(start + i) % len(left)] for i in range(count)]] = True
+            costs[start] = float(excess[start]) + SPAN * int((own[1:] != own[:-1]).sum()) + TRAVEL * _count_travelling(kept, own)
+        start = min(costs, key=lambda start: (costs[start], start)) if costs else 0
+        chosen = [left[(start + i) % len(left)] for i in range(count)]
+        dealt.append(sorted(chosen))
+        left = sorted(set(left) - set(chosen))
     return Shards(tuple(merge_spans(Span(i * block, min((i + 1) * block, length)) for i in own) for own in dealt))
+
+
+def _pick_ranges(excess: torch.Tensor, most: float, last: int) -> list[int]:
+    """Return the starts of some ranges whose work is off the mean by `most`: the best, those at the ends, and others."""
+    near = (excess <= most).nonzero().flatten().tolist()
+    ends = {0, last, *([int(excess.argmin())] if len(excess) else [])} & set(near)
+    return sorted(ends | set(near[:: -(-len(near) // RANGES) or 1]))
+
+
+def _count_travelling(kept: torch.Tensor, own: torch.Tensor) -> int:
+    """Count the blocks of keys that travel to a rank with these blocks, and from it."""
+    arriving, leaving = kept[own[: len(kept)]].any(0), kept[~own[: len(kept)]].any(0)
+    return int((arriving & ~own[: kept.shape[1]]).sum() + (leaving & own[: kept.shape[1]]).sum())
 
 
 __all__ = ["BLOCK", "KeptPairs", "balance_sequence", "count_pairs"]

@@ -29,13 +29,15 @@ class Machine(NamedTuple):
         bandwidth: bytes that a rank receives in a second while it sends as many.
         latency: seconds of an exchange, whatever its bytes.
         call: seconds in which the host launches the attention of neighbouring tokens.
+        merge: times that the attention of queries takes longer whose keys come in several rounds.
         lookup: times that the attention of many spans takes longer, as its mask looks up each token's number.
     """
 
     flops: float = 6e14
-    bandwidth: float = 3.5e11
-    latency: float = 2e-5
+    bandwidth: float = 2.9e11
+    latency: float = 5e-5
     call: float = 2e-4
+    merge: float = 1.06
     lookup: float = 1.5
 
 
@@ -164,13 +166,14 @@ def find_needed_keys(kept: KeptPairs, queries: Shards, keys: Shards, divided: bo
     """Return the keys that the spans of the queries of each rank need.
 
     Args:
-        divided: a rank without a span that needs its own keys alone gets one, if that has most queries of a span. It is
-            computed while the other keys travel.
+        divided: a rank of whose queries few are in spans that need its own keys alone gets such spans, where they have
+            most queries of a span. They are computed while the other keys travel.
     """
     needed = []
     for spans, own in zip(queries.spans, keys.spans, strict=True):
         needs = [Need(span, kept.needed_keys((span,))) for span in spans]
-        if divided and not any(is_held(need, own) for need in needs):
+        held = _count([need.queries for need in needs if is_held(need, own)])
+        if divided and 4 * held < _count(spans):
             needs = [Need(span, kept.needed_keys((span,))) for whole in spans for span in _divide(kept, whole, own)]
         needed.append(tuple(needs))
     return tuple(needed)
@@ -208,7 +211,7 @@ def estimate(problem: ParallelProblem, kept: KeptPairs, method: Method, machine:
         looked_up = any(len(spans or ()) > 1 for part in launched for spans in (part.query_spans, part.key_spans))
         per_token = token_bytes * problem.sent_key_heads(method) / parts
         sizes = [per_token * sum(map(_count, step.receives.values())) for step in steps]
-        share = loads[group] * pair_seconds * (machine.lookup if looked_up else 1.0)
+        share = loads[group] * pair_seconds * (machine.lookup if looked_up else 1.0) * (machine.merge if ring else 1.0)
         pairs = [sum(kept.count(part.query_spans or queries.spans[group], part.key_spans) for part in step.parts) for step in steps]
         works = [share * x / (sum(pairs) or 1.0) for x in pairs]
         forward = _add_rounds(sizes, works, machine)

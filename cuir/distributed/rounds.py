@@ -127,6 +127,8 @@ def list_rounds(needed: NeededKeys, keys: Shards, rank: int, single: bool) -> Ro
         wanted = [unite_spans(span for need in of for span in need.keys) for of in needed]
         steps = [local, *(exchange(wanted, [i]) for i in range(1, keys.ranks))]
         parts_of = [_list_parts(needs, places, step.keys) for step in steps]
+    if len(own_keys) == 1 and len(parts_of[0]) == 1:  # then its gradients have a place for all own keys
+        parts_of[0] = (parts_of[0][0]._replace(keys=Span(0, _count(own_keys)), key_spans=own_keys),)
     if sum(map(len, parts_of)) > MOST_PARTS * (1 if single else len(steps)):
         queries, places = merge_spans(need.queries for need in needs), whole
         if single:
@@ -376,10 +378,9 @@ class _Merged:
     lse: torch.Tensor
 
     def add(self, o: torch.Tensor, lse: torch.Tensor) -> None:
-        total = torch.logaddexp(self.lse, lse)
-        weights = [torch.where(total > -torch.inf, torch.exp(part - total), 0.0).unsqueeze(-1) for part in (self.lse, lse)]
-        self.o = self.o * weights[0] + o * weights[1]
-        self.lse = total
+        weight = torch.sigmoid(lse - self.lse).nan_to_num(0.0)  # NaN: no keys so far
+        self.o = torch.lerp(self.o.float(), o.float(), weight.unsqueeze(-1))
+        self.lse = torch.logaddexp(self.lse, lse)
 
 
 class _Sum:
@@ -441,7 +442,7 @@ class _Rounds(torch.autograd.Function):
                 ready = readies[i, n] = call.prepare(own, tensors[0], tensors[1], part, part.queries not in merged)
                 o_n, lse_n = ready.outputs(own, tensors[0], tensors[1])[:2]
                 if part.queries in merged:
-                    merged[part.queries].add(o_n.float(), lse_n)
+                    merged[part.queries].add(o_n, lse_n)
                 else:
                     merged[part.queries] = _Merged(o_n, lse_n)
         found = [merged[p] if p in merged else call.without_keys(_take(q, p), v) for p in call.places or (Span(0, 0),)]

@@ -83,7 +83,9 @@ def test_what_needs_no_other_rank_is_computed_first() -> None:
     window = count_pairs(lambda b, h, q, k: (q >= k) & (q - k < 5), Lengths(1, 1, 1, 64, 64), "cpu", block=4)
     even = shard_evenly(64, 2)
     local, away = list_rounds(find_needed_keys(window, even, even, True), even, 1, True).steps
-    assert [p.query_spans for p in local.parts] == [(Span(36, 64),)] and [p.query_spans for p in away.parts] == [(Span(32, 36),)]
+    assert [(p.query_spans, p.key_spans) for p in local.parts] == [((Span(36, 64),), (Span(32, 64),))] and [
+        p.query_spans for p in away.parts
+    ] == [(Span(32, 36),)]
     assert local.local and away.keys == (Span(28, 36),) and away.receives == {0: (Span(0, 4),)}
     first, last = list_all(balance_sequence(causal, 64, 2, block=4), 1, True).steps
     assert first.parts[0].query_spans == (Span(0, 16),) and last.parts[0].query_spans == (Span(48, 64),)
