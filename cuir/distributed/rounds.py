@@ -216,15 +216,23 @@ class RoundsCall:
         tensors = [*make_capture_key(self.mask_mod, self.score_mod).tensors, *([] if sink is None else [sink])]
         return [t for t in tensors if t.requires_grad and t.is_floating_point()]
 
-    def receive(self, k: torch.Tensor, v: torch.Tensor) -> Iterator[Arrived | None]:
+    def begin(self, k: torch.Tensor, v: torch.Tensor) -> PendingKeys | None:
+        """Begin the first exchange, if there is one."""
+        first = int(self.rounds[0].local)
+        return self._begin(first, k, v) if first < len(self.rounds) else None
+
+    def receive(self, k: torch.Tensor, v: torch.Tensor, pending: PendingKeys | None) -> Iterator[Arrived | None]:
         """Yield the keys and values of each round, None where the rank needs none; the next ones are under way then.
 
-        All ranks go through all rounds, so that the messages of each pair of ranks have one order.
+        All ranks go through all rounds, so that the messages of each pair of ranks have one order. The first exchange
+        is pending.
         """
-        pending = self._begin(0, k, v)
         for i, step in enumerate(self.rounds):
-            arrived = Arrived(k, v) if pending is None else pending.wait()
-            pending = self._begin(i + 1, k, v) if i + 1 < len(self.rounds) else None
+            arrived = Arrived(k, v)
+            if not step.local:
+                assert pending is not None
+                arrived = pending.wait()
+                pending = self._begin(i + 1, k, v) if i + 1 < len(self.rounds) else None
             yield arrived if step.parts else None
 
     def without_keys(self, q: torch.Tensor, v: torch.Tensor) -> _Merged:
@@ -235,21 +243,16 @@ class RoundsCall:
             lse = sink.reshape(-1, 1).expand(*q.shape[:3]).contiguous()
         return _Merged(q.new_zeros((*q.shape[:3], v.shape[3])), lse)
 
-    def _begin(self, i: int, k: torch.Tensor, v: torch.Tensor) -> PendingKeys | None:
-        """Begin the exchange of a round; other own keys of the round are copied to their place under it."""
+    def _begin(self, i: int, k: torch.Tensor, v: torch.Tensor) -> PendingKeys:
+        """Begin the exchange of a round."""
         step = self.rounds[i]
-        if step.local:
-            return None
         rows = KeyRows.make(_count(step.keys), k, v)
         sends, put = dict[int, list[torch.Tensor]](), set[Span]()
         for rank, places in step.sends.items():
             sends[rank] = [self._pack(step, at, rows, (k, v), put) for at in places]
         receives = {rank: [rows.take(place) for place in places] for rank, places in step.receives.items()}
         messages = send_rows(self.group, sends, receives)
-        for at, place in step.own:
-            if at not in put:
-                rows.put(place, k, v, at)
-        return PendingKeys(rows, messages)
+        return PendingKeys(rows, messages, [of for of in step.own if of[0] not in put], Arrived(k, v))
 
     def _pack(self, step: Round, at: Span, rows: KeyRows, keys: tuple[torch.Tensor, torch.Tensor], put: set[Span]) -> torch.Tensor:
         """Return the rows of own keys: those of the round, which are added to `put`, if they are among these."""
@@ -277,13 +280,22 @@ class RoundsCall:
 
 
 class PendingKeys(NamedTuple):
-    """Keys and values of a round that are under way."""
+    """Keys and values of a round that are under way.
+
+    Attributes:
+        rest: own keys that are not sent, with their place in the round.
+        own: the rank's keys and values.
+    """
 
     rows: KeyRows
     messages: PendingRows
+    rest: list[tuple[Span, Span]]
+    own: Arrived
 
     def wait(self) -> Arrived:
         """Return the keys and values. Raises CuirError U423."""
+        for at, place in self.rest:
+            self.rows.put(place, *self.own, at)
         self.messages.wait()
         return Arrived(*self.rows.split())
 
@@ -425,14 +437,20 @@ class _Rounds(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, call: RoundsCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *learned: torch.Tensor
+        ctx: FunctionCtx,
+        call: RoundsCall,
+        pending: PendingKeys | None,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *learned: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         saved, learned = (q, k, v), tuple(learned)
         q, k, v = (x.detach() for x in saved)
         merged = dict[Span, _Merged]()
         dtype, readies = q.dtype, dict[tuple[int, int], Ready]()
         kept: tuple[torch.Tensor, ...] = ()
-        for i, arrived in enumerate(call.receive(k, v)):
+        for i, arrived in enumerate(call.receive(k, v, pending)):
             if arrived is None or not q.shape[2]:
                 continue
             if call.kept and not call.rounds[i].local:
@@ -459,20 +477,21 @@ class _Rounds(torch.autograd.Function):
         q, k, v, o, lse, *kept = ctx.saved_tensors  # type: ignore[attr-defined]
         for i, ready in ctx.readies.items():  # type: ignore[attr-defined]
             check_unwritten(ready, ctx.versions[i])  # type: ignore[attr-defined]
-        needed = ctx.needs_input_grad[1:]  # type: ignore[attr-defined]
+        needed = ctx.needs_input_grad[2:]  # type: ignore[attr-defined]
 
         def first() -> tuple[torch.Tensor | None, ...]:
             do_or_zeros = torch.zeros_like(o) if do is None else do
             inputs = BackwardInputs(q.detach(), k.detach(), v.detach(), o, lse, do_or_zeros, dlse)
-            arrivals = enumerate(call.receive(inputs.k, inputs.v))
-            if call.kept:  # first those whose gradients travel
+            if not call.kept:
+                arrivals = enumerate(call.receive(inputs.k, inputs.v, call.begin(inputs.k, inputs.v)))
+            else:  # first those whose gradients travel
                 own = Arrived(inputs.k, inputs.v)
                 arrivals = (
                     (i, own if call.rounds[i].local else Arrived(*kept) if kept else None) for i in reversed(range(len(call.rounds)))
                 )
             return _differentiate(_Backward(call, ctx.readies, inputs, arrivals, tuple(needed), learned))  # type: ignore[attr-defined]
 
-        return None, *differentiate_once(first, (q, k, v, do, dlse, *learned))
+        return None, None, *differentiate_once(first, (q, k, v, do, dlse, *learned))
 
 
 @dataclass(frozen=True)
@@ -528,7 +547,8 @@ def _add(total: torch.Tensor | None, g: torch.Tensor | None) -> torch.Tensor | N
 
 def attend_in_rounds(call: RoundsCall, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return O and LSE of a rank's queries, with gradients. Raises CuirError U423 if ranks lose each other."""
-    outputs: tuple[torch.Tensor, torch.Tensor] = _Rounds.apply(call, q, k, v, *call.list_learned())
+    pending = call.begin(k.detach(), v.detach())  # the keys travel while the host prepares the rest
+    outputs: tuple[torch.Tensor, torch.Tensor] = _Rounds.apply(call, pending, q, k, v, *call.list_learned())
     return outputs
 
 

@@ -158,14 +158,13 @@ def _make_mask(mod: Mod | None, starts: torch.Tensor | None, totals: torch.Tenso
 def _merge(mesh: DeviceMesh, o: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return O and LSE of the tokens of all ranks."""
     group = make_group(mesh.get_group(), TIMEOUT)
-    own = torch.cat([o.float(), lse.transpose(1, 2).unsqueeze(-1)], -1)
+    own = torch.cat([o, lse.transpose(1, 2).unsqueeze(-1)], -1)  # f32, as LSE is
     gathered = own.new_empty((group.size, *own.shape))
     with told_as(group, "the exchange of O and LSE"):
         dist.all_gather_into_tensor(gathered.view(group.size * own.shape[0], *own.shape[1:]), own, group=group.process_group)
-    parts, lses = gathered[..., :-1], gathered[..., -1]
-    total = lses.logsumexp(0)
-    weights = torch.where(total > -torch.inf, torch.exp(lses - total), 0.0).unsqueeze(-1)
-    return (parts * weights).sum(0).to(o.dtype), total.transpose(1, 2).contiguous()
+    parts, lses = gathered[..., :-1], gathered[..., -1:]
+    weights = lses.softmax(0).nan_to_num(0.0)  # NaN: no tokens on any rank
+    return (parts * weights).sum(0).to(o.dtype), lses.squeeze(-1).logsumexp(0).transpose(1, 2).contiguous()
 
 
 __all__ = ["append_to_sharded_cache", "attention_with_sharded_cache"]
