@@ -12,6 +12,7 @@ With --serving, a step of decoding of one sequence: its cache on one GPU, and sp
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -122,15 +123,30 @@ def make_serving(length: int, heads: tuple[int, int], dim: int, mesh: DeviceMesh
     part, starts = length // ranks, torch.full((1,), rank * (length // ranks), dtype=torch.int32, device=device)
     k_part, v_part = (x[:, rank * part :][:, :part].contiguous() for x in (k, v))
     q_heads, k_heads, v_heads = (x.chunk(ranks, 2)[rank].contiguous() for x in (q, k, v))
-    options = {"backend": "auto" if device.type == "cuda" else "interpret", "verify": "off"}
-    steps = {
-        "one GPU": lambda: attention_with_kv_cache(q, k, v, cache_seqlens=length, **options),
-        "by tokens": lambda: attention_with_sharded_cache(q, k_part, v_part, mesh, cache_seqlens=part, starts=starts, **options),
-        "by heads": lambda: attention_with_sharded_cache(
-            q_heads, k_heads, v_heads, None, cache_seqlens=length, first_head=rank * H // ranks, **options
-        ),
-    }
-    return {name: lambda step=step: tuple(step() for _ in range(STEPS)) for name, step in steps.items()}
+    backend = "auto" if device.type == "cuda" else "interpret"
+
+    def decode_alone() -> torch.Tensor:
+        o: torch.Tensor = attention_with_kv_cache(q, k, v, cache_seqlens=length, backend=backend, verify="off")
+        return o
+
+    def decode_by_tokens() -> torch.Tensor:
+        o: torch.Tensor = attention_with_sharded_cache(
+            q, k_part, v_part, mesh, cache_seqlens=part, starts=starts, backend=backend, verify="off"
+        )
+        return o
+
+    def decode_by_heads() -> torch.Tensor:
+        o: torch.Tensor = attention_with_sharded_cache(
+            q_heads, k_heads, v_heads, None, cache_seqlens=length, first_head=rank * H // ranks, backend=backend, verify="off"
+        )
+        return o
+
+    steps = {"one GPU": decode_alone, "by tokens": decode_by_tokens, "by heads": decode_by_heads}
+    return {name: functools.partial(repeat, step) for name, step in steps.items()}
+
+
+def repeat(step: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(step() for _ in range(STEPS))
 
 
 def measure_serving(args: argparse.Namespace, mesh: DeviceMesh, device: torch.device) -> None:
@@ -199,8 +215,10 @@ def main() -> None:
         for length in args.lengths:
             problem = make_problem(name, length, args.heads, args.dim, device)
             even, balanced = shard_evenly(length, mesh.size()), balance_sequence(problem.mask_mod, length, mesh.size(), device, args.block)
-            shards = {m or "plan": even if m == "heads" else balanced for m in METHODS}
-            passes = {"one GPU": make_single(problem)} | {m or "plan": make_ours(problem, mesh, m, shards[m or "plan"]) for m in METHODS}
+            shards = {str(m or "plan"): even if m == "heads" else balanced for m in METHODS}
+            passes = {"one GPU": make_single(problem)} | {
+                str(m or "plan"): make_ours(problem, mesh, m, shards[str(m or "plan")]) for m in METHODS
+            }
             if args.peer and on_gpu and name == "causal":
                 passes["PyTorch"] = make_pytorch(problem, mesh)
             expected = passes["one GPU"]()

@@ -482,13 +482,12 @@ class _Rounds(torch.autograd.Function):
         def first() -> tuple[torch.Tensor | None, ...]:
             do_or_zeros = torch.zeros_like(o) if do is None else do
             inputs = BackwardInputs(q.detach(), k.detach(), v.detach(), o, lse, do_or_zeros, dlse)
-            if not call.kept:
+            arrivals: Iterable[tuple[int, Arrived | None]]
+            if call.kept:  # first those whose gradients travel
+                own, away = Arrived(inputs.k, inputs.v), Arrived(*kept) if kept else None
+                arrivals = [(i, own if step.local else away) for i, step in enumerate(call.rounds)][::-1]
+            else:
                 arrivals = enumerate(call.receive(inputs.k, inputs.v, call.begin(inputs.k, inputs.v)))
-            else:  # first those whose gradients travel
-                own = Arrived(inputs.k, inputs.v)
-                arrivals = (
-                    (i, own if call.rounds[i].local else Arrived(*kept) if kept else None) for i in reversed(range(len(call.rounds)))
-                )
             return _differentiate(_Backward(call, ctx.readies, inputs, arrivals, tuple(needed), learned))  # type: ignore[attr-defined]
 
         return None, None, *differentiate_once(first, (q, k, v, do, dlse, *learned))
