@@ -19,6 +19,8 @@ PANELS = 64  # columns of 128 bytes, the least that are copied
 UNIT, JOIN, JOINED_UNIT = 4, 3, 1 / 32
 SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 LEAST_BLOCKS = 2  # of a share
+# Blocks of a share whose order of sums must not depend on other sequences: a share costs a result that is written and read once more.
+FIXED_SHARE = 64
 
 
 class LatentSettings(CacheSettings):
@@ -26,9 +28,14 @@ class LatentSettings(CacheSettings):
 
     def choose_untuned(self, at: Lengths, numbers: Numbers = ()) -> dict[str, Const]:
         """Return the setting for lengths: as many shares of the keys as shorten the last wave of CTAs."""
-        at = self.limit_to_kept_keys(at, dict(numbers))
+        share = int(self.fixed.get("SHARE", 0))  # type: ignore[arg-type]
+        at = at if share else self.limit_to_kept_keys(at, dict(numbers))
         tile = decoding.make_tile(at, decoding.ROWS, self.packed)
-        splits = self._choose_splits(tile.units, -(-at.N // decoding.BLOCK))
+        blocks = -(-at.N // decoding.BLOCK)
+        if share:
+            splits = next((s for s in SHARES if s * share >= blocks), SHARES[-1]) if self.joins else 1
+        else:
+            splits = self._choose_splits(tile.units, blocks)
         alone: dict[str, Const] = {"DYNAMIC": False} if tile.units * splits <= decoding.count_processors() else {}
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
         half = int(self.fixed["DV"]) // 2  # type: ignore[arg-type]
@@ -55,4 +62,4 @@ class LatentSettings(CacheSettings):
         return make_cached_specification(transferred.spec, make_captured_arguments(self.program, transferred), latent=True)
 
 
-__all__ = ["LatentSettings"]
+__all__ = ["FIXED_SHARE", "LatentSettings"]

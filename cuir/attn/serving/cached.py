@@ -32,6 +32,7 @@ from ..capture.kernel_operands import pack_rows, strides_fit
 from ..kernels.card_kernels import DEFAULT, choose_target
 from ..kernels.decoding import BLOCK, SINGLE_BLOCK, SMALLEST
 from ..kernels.experts import Form
+from ..kernels.latent_settings import FIXED_SHARE
 from .cache_writes import append
 from .fp8_cache import DTYPE as EIGHT_BITS
 from .fp8_cache import check_scales, for_kernel
@@ -70,6 +71,7 @@ def attention_with_kv_cache(
     normalize: Normalize = "softmax",
     sink: torch.Tensor | float | None = None,
     latent: int | None = None,
+    batch_invariant: bool = False,
     backend: str = "auto",
     verify: Level = "quick",
 ) -> Any:
@@ -100,6 +102,8 @@ def attention_with_kv_cache(
         sink: as for `flex_attention`.
         latent: for multi-head latent attention, whose values are the first `latent` columns of k_cache, 128, 256, 384 or
             512 of at most 576: v_cache and v are None, and DV is latent. q and k_cache are f16 or bf16.
+        batch_invariant: over a latent cache, divide keys into shares of one size: a sequence's bits do not depend on what
+            else is in the batch, on the capacity of the cache, or, with the causal mask or none, on the number of queries.
         backend: as for `flex_attention`.
         verify: as for `flex_attention`.
         layout: "NHD" or "HND", the order of tokens and heads in the cache.
@@ -129,7 +133,7 @@ def attention_with_kv_cache(
     """
     cache_seqlens, max_seqlen_q, max_seqlen = map(plain_integer, (cache_seqlens, max_seqlen_q, max_seqlen))
     inputs = CacheInputs(q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q)
-    options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify, plain_integer(latent))
+    options = CacheOptions(causal, plain_number(scale), layout, max_seqlen, backend, verify, plain_integer(latent), batch_invariant)
     mask_mod, weighting = mask_of(block_mask), weighting_of(normalize, plain_number(sink))
     mods = register_in_graph(mask_mod, score_mod, weighting, -2, (q, k_cache))
     if mods is None:
@@ -143,7 +147,7 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
     """Run a call that no graph traces; return O and LSE."""
     B = _check(inputs, options)
     q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
-    causal, scale, layout, max_seqlen, backend, verify, latent = options
+    causal, scale, layout, max_seqlen, backend, verify, latent, invariant = options
     if v_cache is None:
         v_cache = k_cache[..., :latent]
     _check_starts(k_cache, v_cache)
@@ -182,7 +186,8 @@ def _attend(inputs: CacheInputs, variant: Variant, options: CacheOptions) -> tup
         consts = ("CHUNK", chunk), ("TOKENS", int(k_scale is not None and k_scale.dim() == 3))
         form = Form(q.dtype, D, DV, "cache of 8 bits", consts, target)
     else:
-        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk),), target)
+        share = (("SHARE", FIXED_SHARE),) if invariant else ()
+        form = Form(q.dtype, D, DV, "cache" if latent is None else "latent cache", (("CHUNK", chunk), *share), target)
     whole = Variant(rule(variant.mask_mod, causal), variant.score_mod, variant.weighting)
     capture_key = whole.make_capture_key()
     attention = lookup_rule_attention(whole, variant, capture_key, form, verify)
@@ -256,7 +261,7 @@ def _shapes(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return q.new_empty((*tokens, H, columns)), q.new_empty((*tokens[:-1], H, tokens[-1]), dtype=torch.float32)
 
 
-_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify, int? latent"
+_REST = "Tensor? cu_seqlens_q, SymInt? max_seqlen_q, Tensor[] captured, str handle, bool causal, float? scale, str layout, SymInt? max_seqlen, str backend, str verify, int? latent, bool batch_invariant"
 OPERATOR = define(
     "attention_with_kv_cache",
     f"Tensor q, Tensor k_cache, Tensor? v_cache, Tensor cache_seqlens, Tensor? page_table, Tensor? k_scale, Tensor? v_scale, {_REST}",
@@ -294,12 +299,14 @@ def _check(inputs: CacheInputs, options: CacheOptions) -> int:
     Raises CuirError: U403, U404, U405, U407, U408, U109, U110, U406, U410, U411, U402, U413.
     """
     q, k_cache, v_cache, k, v, cache_seqlens, page_table, k_scale, v_scale, cu_seqlens_q, max_seqlen_q = inputs
-    _, scale, layout, _, backend, verify, latent = options
+    _, scale, layout, _, backend, verify, latent, invariant = options
     check_options(scale, backend, verify)
     if layout not in get_args(Layout):
         wrong("U413", f'layout must be "NHD" or "HND", found {layout!r}')
     _check_both(k, v, latent)
     new = {"k": k, "v": v} if k is not None or v is not None else {}
+    if invariant and latent is None:
+        wrong("U413", "batch_invariant is for latent caches, found no latent")
     if latent is not None or v_cache is None:
         check_latent(inputs, latent)
         new.pop("v", None)

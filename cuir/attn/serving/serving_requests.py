@@ -67,6 +67,7 @@ class CacheOptions(NamedTuple):
     backend: str
     verify: Level
     latent: int | None
+    batch_invariant: bool
 
 
 class PagedCache(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cuir import CuirError, attention_with_kv_cache
+from cuir.attn.serving import cached
 
 LATENT, D = 128, 192
 Mod = Callable[..., Any]
@@ -125,3 +126,31 @@ def test_tensors_that_are_refused() -> None:
         with pytest.raises(CuirError) as error:
             attention_with_kv_cache(q, cache, v_cache, cache_seqlens=9, page_table=problem.table, latent=LATENT, backend="interpret")
         assert error.value.diagnostics[0].code == code
+
+
+def test_bits_are_of_the_sequence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of other sequences, the capacity, or the number of queries; some divisions for each shape are not so."""
+    monkeypatch.setattr(cached, "FIXED_SHARE", 2)
+    problem = Problem([500, 90, 257], 64, 16, M=2)
+    together, sums = problem.call(causal=True, batch_invariant=True)
+    expected, _ = problem.compute_expected(None, None, True)
+    torch.testing.assert_close(together.double(), expected, atol=0.003, rtol=0.003)
+    for b, n in enumerate(problem.lengths):
+        wider = torch.nn.functional.pad(problem.table[b : b + 1], (0, 9))
+        for M, length, table in ((2, n, problem.table[b : b + 1]), (2, n, wider), (1, n, wider), (1, n - 1, wider)):
+            q = problem.q[b : b + 1, 1 if (M, length) == (1, n) else 0 :][:, :M]
+            alone = attention_with_kv_cache(
+                q.contiguous(),
+                problem.cache,
+                None,
+                cache_seqlens=torch.tensor([length], dtype=torch.int32),
+                page_table=table,
+                causal=True,
+                latent=LATENT,
+                batch_invariant=True,
+                return_lse=True,
+                backend="interpret",
+                verify="off",
+            )
+            rows = slice(None) if M == 2 else slice(length - n + 1, length - n + 2)
+            assert alone[0][0].equal(together[b, rows]) and alone[1][0].equal(sums[b, :, rows]), (b, M, length)
