@@ -54,7 +54,7 @@ PACKAGES = (
 )  # whose versions the head names
 HEADS = ((32, 32), (64, 8))  # query heads, key heads
 LATENT, LATENT_PAGE = 512, 64  # columns of values; tokens
-LATENT_PEERS = {"flash_mla": "flash_mla", "fa3": "flash_attn_interface"}  # their modules
+LATENT_PEERS = {"flash_mla": "flash_mla", "fa3": "fa3_fwd_interface"}  # their modules
 
 
 @dataclass(frozen=True)
@@ -250,10 +250,10 @@ def make_latent(row: Row, peers: Sequence[str], device: str) -> Problem:
         return lambda: flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, LATENT, metadata, softmax_scale=scale, causal=True)[0]
 
     def call_fa3() -> Call:
-        import flash_attn_interface
+        import fa3_fwd_interface
 
         parts = [x[..., columns].contiguous() for x in (q, vectors) for columns in (slice(LATENT, D), slice(LATENT))]
-        return lambda: flash_attn_interface.flash_attn_with_kvcache(
+        return lambda: fa3_fwd_interface.flash_attn_with_kvcache(
             parts[0], *parts[2:], qv=parts[1], cache_seqlens=lengths, softmax_scale=scale, causal=True
         )
 
@@ -285,11 +285,7 @@ MAKERS: Mapping[str, Callable[[Row, Sequence[str], str], Problem]] = {
 def explain_absence(row: Row, peer: str) -> str:
     """Return why a peer cannot run, empty if it can."""
     if row.group == "latent":
-        return (
-            ""
-            if find_spec(LATENT_PEERS[peer])
-            else f"{LATENT_PEERS[peer]} is not installed: pip install tokenspeed-flashmla tokenspeed-fa3"
-        )
+        return "" if find_spec(LATENT_PEERS[peer]) else f"{LATENT_PEERS[peer]} is not installed: pip install tokenspeed-flashmla fa3-fwd"
     if peer == "fa3" and row.mode == "backward":
         return "" if find_spec(jax_kernels.MODULE) else f"FlashAttention-3 is not installed: pip install {jax_kernels.PACKAGE}"
     return ": ".join(not_installed(peer, "varlen" if row.group == "packed" else "forward") or ())
