@@ -11,7 +11,7 @@ import cuir
 from cuir.checking.checker import check
 from cuir.interp import Schedule, run
 from cuir.syntax.parser import parse
-from cuir.syntax.types import BF16, F16
+from cuir.syntax.types import BF16, F16, F32
 
 PROGRAM = parse(corpus.kernels()["flash_fwd_sm80"].read_text(encoding="utf-8"), "flash_fwd_sm80.cuir")
 DIMS = [(16, 16), (32, 64), (48, 80), (64, 64), (96, 40), (112, 128), (192, 128), (248, 56), (256, 256)]
@@ -38,24 +38,28 @@ def compute_expected(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: f
 @given(
     st.sampled_from(DIMS),
     st.sampled_from(SETTINGS),
-    st.sampled_from([(F16, torch.float16, 2e-3), (BF16, torch.bfloat16, 1.6e-2)]),
+    st.sampled_from(
+        [(F16, torch.float16, 2e-3, 0), (BF16, torch.bfloat16, 1.6e-2, 0), (F32, torch.float32, 4e-3, 1), (F32, torch.float32, 4e-6, 2)]
+    ),
     st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), st.integers(0, 150), st.integers(0, 200)),
     st.integers(0, 99),
 )
 def test_any_problem_is_right_under_any_schedule(
     dims: tuple[int, int],
     setting: dict[str, int | bool],
-    dtype: tuple[cuir.DType, torch.dtype, float],
+    dtype: tuple[cuir.DType, torch.dtype, float, int],
     lengths: tuple[int, int, int, int, int],
     seed: int,
 ) -> None:
-    (D, DV), (name, torch_dtype, bound), (B, HK, group, M, N) = dims, dtype, lengths
+    (D, DV), (name, torch_dtype, bound, parts), (B, HK, group, M, N) = dims, dtype, lengths
+    if parts:  # numbers take twice the room
+        setting = {**setting, "BM": 32, "BN": 16, "WARPS": 2}
     g, H = torch.Generator().manual_seed(seed), HK * group
     q, k, v = (torch.randn(B, h, n, d, generator=g).to(torch_dtype) for h, n, d in ((H, M, D), (HK, N, D), (HK, N, DV)))
     o, lse = torch.full((B, H, M, DV), torch.nan, dtype=torch_dtype), torch.full((B, H, M), torch.nan)
-    checked = check(PROGRAM, None, {"T": name, "D": D, "DV": DV, **setting})
+    checked = check(PROGRAM, None, {"T": name, "D": D, "DV": DV, "PARTS": parts, **setting})
     arguments = {"Q": q, "K": k, "V": v, "O": o, "LSE": lse, "scale": D**-0.5}
     run(checked, arguments, grid=2, schedule=Schedule.parse(f"random:{seed}"))
     expected, expected_lse = compute_expected(q, k, v, D**-0.5)
     assert M * N == 0 or (o.double() - expected).abs().max() < bound * max(1.0, float(expected.abs().max()))
-    torch.testing.assert_close(lse.double(), expected_lse, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(lse.double(), expected_lse, atol=2e-3 if parts == 1 else 1e-4, rtol=1e-5)

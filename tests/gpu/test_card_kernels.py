@@ -38,7 +38,7 @@ def test_decoding_for_turing(case: Callable[..., None], kind: str, monkeypatch: 
 
 
 @pytest.mark.gpu("sm_80")
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize(("dim", "dim_v"), [(64, 64), (72, 72), (128, 128), (192, 128), (256, 256)])
 def test_kernels_for_ampere(dim: int, dim_v: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_80")
@@ -57,7 +57,15 @@ def test_gradients_for_ampere(case: Callable[..., None], name: str, dim: int, mo
 
 
 @pytest.mark.gpu("sm_80")
-@pytest.mark.parametrize("kind", ["16 bits", "packed", "few", "server", "server decoding"])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("case", [backward_cases.numbers, backward_cases.deterministic])
+def test_gradients_of_single_precision_for_ampere(case: Callable[..., None], dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "sm_80")
+    run_isolated(case, "cuda", "ALiBi, causal", 300, dim, "float32", seconds=300)
+
+
+@pytest.mark.gpu("sm_80")
+@pytest.mark.parametrize("kind", ["16 bits", "32 bits", "packed", "packed, 32 bits", "few", "server", "server decoding"])
 @pytest.mark.parametrize("case", [serving_cases.beside_the_interpreter, serving_cases.same_bits])
 def test_serving_for_ampere(case: Callable[..., None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sm_80")

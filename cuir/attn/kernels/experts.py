@@ -88,7 +88,8 @@ def list_starts(program: Program, fixed: Mapping[str, Const], target: KernelTarg
         return space.starts, space.exact
     card = target.card or find_relative(TARGETS[target.arch].capability)
     head_dims = int(fixed["D"]), int(fixed["DV"])  # type: ignore[arg-type]
-    return (*space.starts, *list_fitting(head_dims, fixed, defaults(program, None), card)), space.exact
+    signature = {**defaults(program, None), **{n: v for n, v in fixed.items() if n == "PARTS"}}
+    return (*space.starts, *list_fitting(head_dims, fixed, signature, card)), space.exact
 
 
 def starts_of(program: Program, fixed: Mapping[str, Const], arch: str) -> tuple[Mapping[str, Const], ...]:

@@ -169,9 +169,10 @@ class WarpVarlenSettings(VarlenSettings):
 
     def _has_registers(self, rows: int, keys: int) -> bool:
         """Return whether a warp's registers hold its sums and scores."""
-        from ...performance.selection.warp_cost import MOST_REGISTERS, OTHER_REGISTERS
+        from ...performance.selection.warp_cost import MOST_REGISTERS, count_registers
 
-        return rows * (int(self.fixed["DV"]) + keys) // 32 + OTHER_REGISTERS <= MOST_REGISTERS or rows == ROWS  # type: ignore[arg-type]
+        values, parts = int(self.fixed["DV"]), int(self.fixed.get("PARTS", 0))  # type: ignore[arg-type]
+        return count_registers(rows, values + keys, parts) <= MOST_REGISTERS or rows == ROWS
 
     def choose_untuned(self, at: Lengths) -> dict[str, Const]:
         return self.start if at.M > SHORT else self.short

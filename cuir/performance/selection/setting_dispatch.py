@@ -123,10 +123,9 @@ def choose(
         return {n: v for n, v in setting.items() if n in ("BM", "BN") or signature_defaults.get(n) != v}
 
     if isinstance(T, DType) and type(D) is int and device.sms:
-        DV = fixed.get("DV", D)
+        DV, computed = fixed.get("DV", D), {n: v for n, v in fixed.items() if n == "PARTS"}
         assert type(DV) is int
         if "tuned" in sources and device.arch == cache.device()[0]:
-            computed = {n: v for n, v in fixed.items() if n == "PARTS"}
             finding = cache.tuned(program, Shape(at.B, at.H, at.HK, at.M, at.N, D, DV), T.name, computed)
             if finding and not set(finding) & set(requested):
                 return Choice({**finding, **fixed}, "tuned", "`cuir tune` has found it for shapes like this one")
@@ -157,7 +156,7 @@ def choose(
 
             if evidence.card is not None and "model" in sources and not evidence.card.is_measured and tunable >= BLOCKS_OF_WARPS:
                 card = evidence.card
-                ranked = warp_cost.rank_candidates(work, shape, numbers, card, requested, defaults(program, kernel))
+                ranked = warp_cost.rank_candidates(work, shape, numbers, card, requested, {**defaults(program, kernel), **computed})
                 setting = next((s for s in ranked if fits(s)), None)
                 if setting is not None:
                     why = f"an estimate for {card.name}, which nobody measured; `cuir tune` measures"

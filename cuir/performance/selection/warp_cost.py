@@ -27,7 +27,9 @@ LATENCY = 1500.0  # cycles of a block's chain: products, maximum, exponentials, 
 TILE = 4000.0  # cycles of a tile: its queries arrive, its results are stored
 SHARPNESS = 3.0  # exponent of the combination of units: 1 is the sum, infinity the maximum
 OTHER_REGISTERS = 48  # of a thread, for addresses, maxima, sums and fragments in flight
+SINGLE_REGISTERS = 40  # more of them for f32, whose fragments are twice as large
 MOST_REGISTERS = 255
+LEAST_ROWS = 16  # of a warp, which may spill
 CTA_BYTES = 1024  # of shared memory, which the driver takes for each CTA
 # values of the const parameters that such kernels may have
 VALUES: Mapping[str, tuple[int | bool, ...]] = {
@@ -51,15 +53,15 @@ class WarpSetting:
     D: int
     DV: int
     loads: bool = False  # a kernel without stages: blocks of K and V pass through registers
+    parts: int = 0  # numbers of TF32 that an operand of f32 is taken in; 0 for halves
 
     @staticmethod
     def of(shape: Shape, setting: Mapping[str, Const], defaults: Mapping[str, Const]) -> WarpSetting:
         """Read a setting; parameters that the kernel lacks have one value."""
-        values = {"WARPS": 4, "STAGES": 1, "QREGS": False, **defaults, **setting}
-        BM, BN, warps, stages = (int(values[n]) for n in ("BM", "BN", "WARPS", "STAGES"))  # type: ignore[arg-type]
-        return WarpSetting(
-            BM, BN, warps, stages, bool(values["QREGS"]), -(-shape.D // 16) * 16, -(-shape.DV // 16) * 16, "STAGES" not in defaults
-        )
+        values = {"WARPS": 4, "STAGES": 1, "QREGS": False, "PARTS": 0, **defaults, **setting}
+        BM, BN, warps, stages, parts = (int(values[n]) for n in ("BM", "BN", "WARPS", "STAGES", "PARTS"))  # type: ignore[arg-type]
+        D, DV = (-(-n // 16) * 16 for n in (shape.D, shape.DV))
+        return WarpSetting(BM, BN, warps, stages, bool(values["QREGS"]), D, DV, "STAGES" not in defaults, parts)
 
     @property
     def rows(self) -> int:
@@ -69,25 +71,49 @@ class WarpSetting:
     @property
     def registers(self) -> int:
         """Registers of a thread: sums, scores, perhaps queries or blocks on their way, and others."""
-        queries = self.rows * self.D // 64 if self.keeps_queries else 0
+        queries = self.rows * self.D * self.item_bytes // 128 if self.keeps_queries else 0
         blocks = self.BN * (self.D + self.DV) // (64 * self.warps) if self.loads else 0
-        return self.rows * (self.DV + self.BN) // 32 + queries + blocks + OTHER_REGISTERS
+        return count_registers(self.rows, self.DV + self.BN, self.parts) + queries + blocks
+
+    @property
+    def spilled(self) -> int:
+        """Registers that a thread lacks."""
+        return max(0, self.registers - MOST_REGISTERS)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number of Q, K and V."""
+        return 4 if self.parts else 2
+
+    @property
+    def products(self) -> int:
+        """Time of a product, in those of halves: one of TF32 takes two, and an operand in two parts three of these."""
+        return {0: 1, 1: 2, 2: 6}[self.parts]
 
     @property
     def shared_bytes(self) -> int:
-        columns, value_columns = (-(-n // 64) * 64 for n in (self.D, self.DV))
-        return 2 * (self.BM * columns + self.stages * self.BN * (columns + value_columns))
+        panel = 128 // self.item_bytes
+        columns, value_columns = (-(-n // panel) * panel for n in (self.D, self.DV))
+        return self.item_bytes * (self.BM * columns + self.stages * self.BN * (columns + value_columns))
 
     def count_resident(self, card: Card) -> int:
         """Return the CTAs that a multiprocessor holds; 0 if none fits."""
         threads = 32 * self.warps
-        if self.registers > MOST_REGISTERS or self.shared_bytes > card.shared_bytes or self.rows % 16:
+        if (self.spilled and self.rows > LEAST_ROWS) or self.shared_bytes > card.shared_bytes or self.rows % LEAST_ROWS:
             return 0
         return min(
             card.shared_total // (self.shared_bytes + CTA_BYTES),
             card.threads // threads,
-            card.register_file // (threads * self.registers),
+            card.register_file // (threads * min(self.registers, MOST_REGISTERS)),
         )
+
+
+def count_registers(rows: int, columns: int, parts: int) -> int:
+    """Return the registers of a thread of a warp with so many rows of sums and scores, of `columns` columns in all.
+
+    parts: as in `WarpSetting`. Operands in two parts are both in registers for a while.
+    """
+    return max(1, parts) * rows * columns // 32 + OTHER_REGISTERS + (SINGLE_REGISTERS if parts else 0)
 
 
 def estimate_cycles(work: Work, shape: Shape, numbers: Mapping[str, int | float], setting: WarpSetting, card: Card) -> float:
@@ -102,11 +128,11 @@ def estimate_cycles(work: Work, shape: Shape, numbers: Mapping[str, int | float]
     pairs, columns = 64 * setting.BN, setting.D + setting.DV
     plain = PAIR + work.score.plain + work.keep.plain * masked / max(steps, 1.0)
     units = (
-        2 * pairs * columns / card.product_rate,
+        2 * pairs * columns * setting.products / card.product_rate,
         pairs * (1 + work.score.special) / EXPONENTIALS,
         (pairs * plain + BLOCK * 32 * 64 / setting.rows) / card.lanes,
-        64 / setting.rows * 2 * setting.BN * columns / SHARED_READS,
-        2 * setting.BN * columns / groups / COPIES,
+        64 / setting.rows * setting.item_bytes * setting.BN * columns / SHARED_READS,
+        setting.item_bytes * setting.BN * columns / groups / COPIES,
     )
     busy = sum(x**SHARPNESS for x in units) ** (1 / SHARPNESS) * (1 + MEETING / resident)
     if setting.stages == 1:  # nothing but other CTAs hides the copies
@@ -148,12 +174,12 @@ def rank_candidates(
 def list_fitting(
     head_dims: tuple[int, int], fixed: Mapping[str, Const], defaults: Mapping[str, Const], card: Card
 ) -> list[dict[str, Const]]:
-    """Return the settings that a card holds, the largest tiles first: for problems that nothing is known of."""
+    """Return the settings that a card holds, those that spill least and the largest tiles first: for unknown problems."""
     shape = Shape(1, 1, 1, 1, 1, *head_dims)
     requested = {n: v for n, v in fixed.items() if n in VALUES}
     candidates = generate_candidates(requested, frozenset(defaults))
     fitting = [(s, c) for c in candidates if (s := WarpSetting.of(shape, c, defaults)).count_resident(card)]
-    return [c for s, c in sorted(fitting, key=lambda pair: (-pair[0].BM * pair[0].BN, -pair[0].stages, pair[0].warps))]
+    return [c for s, c in sorted(fitting, key=lambda pair: (pair[0].spilled, -pair[0].BM * pair[0].BN, -pair[0].stages, pair[0].warps))]
 
 
-__all__ = ["VALUES", "WarpSetting", "estimate_cycles", "generate_candidates", "list_fitting", "rank_candidates"]
+__all__ = ["VALUES", "WarpSetting", "count_registers", "estimate_cycles", "generate_candidates", "list_fitting", "rank_candidates"]

@@ -40,6 +40,17 @@ def test_blocks_that_pass_through_registers_take_some() -> None:
     assert loaded.registers - staged.registers == 64 * 256 // 256 == 64
 
 
+def test_numbers_of_single_precision_take_more_room_and_time(work: Work) -> None:
+    half, one, two = (replace(setting_of(BM=64, BN=32), parts=parts) for parts in (0, 1, 2))
+    assert one.shared_bytes == two.shared_bytes == 2 * half.shared_bytes and half.registers < one.registers < two.registers
+    cycles = [estimate_cycles(work, SHAPE, {}, setting, CARDS[8, 0]) for setting in (half, one, two)]
+    assert cycles == sorted(cycles) and cycles[2] > 2 * cycles[0]
+    narrow = [
+        WarpSetting.of(SHAPE, s, {**DEFAULTS, "PARTS": 2}) for s in list_fitting((128, 128), {}, {**DEFAULTS, "PARTS": 2}, CARDS[8, 0])
+    ]
+    assert narrow[0].spilled == 0 and all(setting.rows == 16 for setting in narrow)
+
+
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
 def test_ranked_settings_fit(card: Card, work: Work) -> None:
     ranked = rank_candidates(work, SHAPE, {}, card, {}, DEFAULTS)
