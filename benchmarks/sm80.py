@@ -1,8 +1,10 @@
-"""The kernels for sm_80, beside FlashAttention-2 and FlexAttention, on any GPU from sm_80 on.
+"""The kernels for sm_80, beside FlashAttention-2, FlexAttention and FlashInfer, on any GPU from sm_80 on.
 
     python -m benchmarks.sm80                                           # full and causal, d 64 to 256, 1k to 16k, 16k tokens in all
     python -m benchmarks.sm80 --backward                                # gradients of flex_attention beside those of FlashAttention-2
     python -m benchmarks.sm80 --rules                                   # masks and scores beside FlexAttention for sm_80, 8k keys
+    python -m benchmarks.sm80 --decode                                  # few queries over caches in pages, beside FlashInfer
+    python -m benchmarks.sm80 --packed                                  # packed sequences, beside FlashInfer and FlashAttention-2
     python -m benchmarks.sm80 --dims 128 --settings BN=64,STAGES=2 BN=64,STAGES=1 --peers fa2
     python -m benchmarks.sm80 --table rows.jsonl                        # no GPU: the table of what was measured
 
@@ -14,6 +16,11 @@ each unmasked pair, 10 D of a backward pass. FlashAttention-2 is PyTorch's: scal
 With --backward and --rules ours is what a call of cuir.flex_attention runs, with CUIR_ARCH=sm_80. FlexAttention for
 sm_80 is PyTorch's compiled for features of that architecture: Triton is told so by TRITON_OVERRIDE_ARCH, and ptxas
 assembles the result, whose products are mma.sync, for the card. Its tiles are those that PyTorch chooses for the card.
+
+--decode and --packed are cells of the suites of `cuir bench decode` and `varlen`, with CUIR_ARCH=sm_80. FlashInfer's
+kernels for sm_80 are its backend fa2, compiled with FLASHINFER_CUDA_ARCH_LIST=8.0; for a newer card
+FLASHINFER_NVCC names a command that calls nvcc with `code=sm_80` replaced by the card's, so that the code is still
+compute_80's. GB/s are of the keys and values.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -37,13 +44,26 @@ import corpus
 import cuir
 from benchmarks.head_dims import rows_of
 from benchmarks.old_and_new import as_they_come
-from cuir.attn.kernels.card_kernels import VARIABLE
+from cuir.attn.capture.capture_keys import make_capture_key
+from cuir.attn.kernels.attention_kernel import make_attention
+from cuir.attn.kernels.card_kernels import VARIABLE, KernelTarget, choose_target
+from cuir.attn.kernels.experts import Form
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, label
+from cuir.performance.suites.cell_benchmark import OURS, Timing
+from cuir.performance.suites.cell_benchmark import Cell as ServedCell
+from cuir.performance.suites.decode_suite import measure_decode
+from cuir.performance.suites.packed_suite import DOCUMENTS, measure_varlen
+from cuir.performance.timing.problem import Shape
+from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
 from cuir.runtime.compiled_kernel import CompiledKernel
+from cuir.spec.specification import Lengths, Specification
 from cuir.syntax.types import F16
 
 NAME, ARCH = "flash_fwd_sm80", "sm_80"
+SERVED = ((32, 32), (64, 8))  # heads, key heads
+CACHES = {1: (1024, 8192, 32768, 131072), 16: (1024, 4096, 32768), 128: (1024, 4096, 16384)}  # keys, by the batch
+MOST_KEYS = 1 << 24  # of all key heads of a cell: 8 GB
 DIMS, LENGTHS, MASKS = (64, 96, 128, 256), (1024, 4096, 16384), ("full", "causal")
 PEERS = ("fa2", "flex")
 TOKENS, OFF = 16384, 3e-3  # of a call; relative error of the rows that are looked at
@@ -115,8 +135,6 @@ def make_peer(name: str, cell: Cell, q: torch.Tensor, k: torch.Tensor, v: torch.
 
 def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], rounds: int, milliseconds: float) -> Row:
     """Return a row: TFLOP/s of each contender, errors and failures."""
-    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
-
     g = torch.Generator("cuda").manual_seed(cell.length + cell.dim)
     shape = (max(1, TOKENS // cell.length), cell.heads, cell.length, cell.dim)
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.float16, generator=g) for _ in range(3))
@@ -144,8 +162,6 @@ def measure_cell(cell: Cell, settings: Sequence[Setting], peers: Sequence[str], 
 
 def as_row(cell: Cell, calls: Mapping[str, Callable[[], object]], options: argparse.Namespace, work: float, **more: object) -> Row:
     """Return a row of contenders that take turns; `work` is in units of 10^12 operations."""
-    from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
-
     times, errors = time_in_turns(calls, options.rounds, partial(median_ms, milliseconds=options.milliseconds), family=lambda name: name)
     rates = {name: round(work / statistics.median(samples) * 1e3, 1) for name, samples in times.items()}
     return {**cell._asdict(), **more, "tflops": rates, "failed": errors}
@@ -203,6 +219,60 @@ def measure_rules(options: argparse.Namespace) -> Iterator[Row]:
         yield as_row(Cell(dim, length, name), calls, options, 4e-12 * dim * pairs, wrong={"ours": off} if not off < OFF else {})
 
 
+def list_caches() -> list[ServedCell]:
+    """List the caches in pages, with one query and with four."""
+    return [
+        ServedCell(f"pages_{page}", {}, f"{heads}/{key_heads}", Shape(batch, heads, key_heads, queries, keys, 128))
+        for queries in (1, 4)
+        for heads, key_heads in SERVED
+        for batch, lengths in CACHES.items()
+        for keys in lengths
+        if batch * keys * key_heads <= MOST_KEYS
+        for page in ((64, 16) if keys in (4096, 8192) else (64,))
+    ]
+
+
+def list_packed(dims: Sequence[int]) -> list[ServedCell]:
+    """List packed sequences, causal, 32k tokens in all."""
+    return [
+        ServedCell(f"causal_{documents}", {}, f"{heads}/{key_heads}", Shape(1, heads, key_heads, 32768, 32768, dim))
+        for dim in dims
+        for heads, key_heads in SERVED
+        for documents in DOCUMENTS
+    ]
+
+
+def warm_cache_of_decoding(target: KernelTarget, shape: Shape) -> str:
+    """Compile the kernel of a call over a cache into the cache, and describe its resources."""
+    form = Form(torch.float16, shape.D, shape.D, "cache", (("CHUNK", 16),), target)
+    settings = make_attention(Specification("full"), make_capture_key(None, None), form, "off").settings
+    consts = settings.choose_untuned(Lengths(shape.B, shape.H, shape.HK, shape.M, shape.N))
+    return f"{label(consts)} {cuir.compile(settings.check_program(consts)).compiled.resources.summary()}"
+
+
+def measure_decoding(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each cache: a call of attention_with_kv_cache, and FlashInfer's kernels."""
+    os.environ[VARIABLE] = ARCH
+    cells, target = list_caches(), choose_target(torch.device("cuda"))  # processes that are forked cannot ask the GPU
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
+        for summary in pool.map(partial(warm_cache_of_decoding, target), dict.fromkeys(cell.shape for cell in cells)):
+            print(summary, file=sys.stderr)
+    for cell in cells:
+        yield dict(measure_decode(cell, "f16", ("flashinfer",), time_for(options)))
+
+
+def measure_packed(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield a row for each mix of lengths: a call of varlen_attention, FlashInfer and FlashAttention-2."""
+    os.environ[VARIABLE] = ARCH
+    for cell in list_packed([d for d in options.dims if d in (64, 128)]):
+        yield dict(measure_varlen(cell, "f16", ("flashinfer", "varlen_attn"), time_for(options)))
+
+
+def time_for(options: argparse.Namespace) -> Timing:
+    """Return how long contenders of a cell are timed."""
+    return Timing(options.rounds, measure=partial(median_ms, milliseconds=options.milliseconds))
+
+
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for each cell, after all kernels were compiled, in as many processes as there are CPUs."""
     settings = {(d, mask): options.settings or choose_settings(d, mask) for d in options.dims for mask in MASKS}
@@ -232,6 +302,25 @@ def format_table(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
     return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
 
 
+def format_served(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format rows of --decode or --packed: ours, the best of FlashInfer's, and the quotient, with its geometric mean."""
+    unit = "gbs" if "gbs" in rows[0]["contenders"][OURS] else "tflops"
+    lines = [
+        f"| what | heads | head dim | batch | queries | keys | ours, {unit} | FlashInfer | ours / FlashInfer |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    quotients = []
+    for row in rows:
+        batch, _, _, queries, keys, dim, *_ = row["shape"]
+        rates = {name: entry.get(unit, 0.0) for name, entry in row["contenders"].items()}
+        theirs = max(rate for name, rate in rates.items() if name.startswith("flashinfer"))
+        quotients.append(rates[OURS] / theirs)
+        cells = (row["variant"], row["model"], dim, batch, queries, keys, f"{rates[OURS]:.0f}", f"{theirs:.0f}", f"{quotients[-1]:.2f}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    mean = math.exp(statistics.fmean(map(math.log, quotients)))
+    return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,18 +330,22 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--backward", action="store_true", help="gradients, beside FlashAttention-2's")
     parser.add_argument("--rules", action="store_true", help="masks and scores, beside FlexAttention for sm_80")
+    parser.add_argument("--decode", action="store_true", help="few queries over caches, beside FlashInfer's")
+    parser.add_argument("--packed", action="store_true", help="packed sequences, beside FlashInfer's")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--milliseconds", type=float, default=100.0, help="of a contender's turn")
     parser.add_argument("--out", type=Path, help="lines of JSON, as they come")
     parser.add_argument("--table", type=Path, help="of lines that were written before")
     options = parser.parse_args()
     if options.table is not None:
-        print(format_table([json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]))
+        rows = [json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]
+        print(format_served(rows) if "contenders" in rows[0] else format_table(rows))
         return 0
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         print("nothing measured: no GPU of compute capability 8.0 or later", file=sys.stderr)
         return 1
-    measured = measure_backward if options.backward else measure_rules if options.rules else measure
+    kinds = {"backward": measure_backward, "rules": measure_rules, "decode": measure_decoding, "packed": measure_packed}
+    measured = next((measured for name, measured in kinds.items() if getattr(options, name)), measure)
     as_they_come(measured(options), options.out)
     return 0
 

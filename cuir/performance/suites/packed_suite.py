@@ -18,6 +18,7 @@ from ..timing.problem import Expectation, Shape, compute_expectation
 from ..timing.timing_protocol import AttentionCall
 from .cell_benchmark import BUILD_SECONDS, OURS, Cell, Timing
 from .contest import Judge, contest, judge_of
+from .peers import flashinfer_packed
 from .result_rows import Row
 
 SECONDS = 300.0  # until the first call of ours returns: it compiles
@@ -201,9 +202,10 @@ def make_calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
     def pytorch() -> torch.Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
+        groups = {"enable_gqa": True} if p.q.shape[1] != p.k.shape[1] else {}  # PyTorch 2.11 knows no groups
         return cast(
             torch.Tensor,
-            varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), enable_gqa=True),
+            varlen_attn(p.q, p.k, p.v, p.cu, p.cu, p.most, p.most, window_size=(-1, 0 if p.kind.causal else -1), **groups),  # type: ignore[arg-type]
         )  # with no LSE
 
     def fa4() -> torch.Tensor:
@@ -225,6 +227,8 @@ def make_calls(p: Problem, names: Sequence[str]) -> dict[str, AttentionCall]:
         return flex_attn_func(p.q, p.k, p.v, mask_plan=plans[0])
 
     peer_calls: dict[str, AttentionCall] = {"fa3": fa3, "fa4": fa4, "cudnn_flex": cudnn_flex, "varlen_attn": pytorch}
+    if "flashinfer" in names:
+        peer_calls["flashinfer"] = flashinfer_packed(p.q, p.k, p.v, p.cu, p.kind.causal)
     return {OURS: ours, **{name: peer_calls[name] for name in names}}
 
 

@@ -5,7 +5,7 @@ FlashAttention-3 and 4 and cuDNN's interval masks where their packages are insta
 
 Masks as runs of keys, from a specification, for peers that take no mask function.
 
-FlashInfer over a paged cache, as a contender: its kernels on CUDA cores and on tensor cores.
+FlashInfer over a paged cache and of packed sequences, as a contender: its kernels on CUDA cores and on tensor cores.
 
 Each is planned once, as a serving loop does for all its layers.
 """
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ...attn.kernels.card_kernels import DEFAULT, choose_target
 from ...spec.specification import Specification, indices, lengths_of
 from ...text.diagnostics import CuirError
 from ..timing.problem import split_rows
@@ -106,7 +107,7 @@ PEERS = {
     "compiled": "torch.compile of the formula with a dense mask",
     "deterministic": "our own gradients with torch.use_deterministic_algorithms (suites of backward passes)",
     "otherwise": "compiled, where FlexAttention cannot say the variant: weights without a softmax",
-    "flashinfer": "FlashInfer over a cache in pages, the better of its kernels on CUDA cores and on tensor cores (decode)",
+    "flashinfer": "FlashInfer over a cache in pages, the better of its kernels on CUDA cores and on tensor cores (decode), or of packed sequences (varlen)",
     "16_bits": "our own call over the same cache in f16 or bf16, where it is of 8 bits (decode)",
     "settings": "our own decode kernel with every way to share out the keys (decode)",
     "varlen_attn": "PyTorch's own attention of packed sequences (varlen)",
@@ -117,7 +118,7 @@ OF = {
     "forward": OF_KERNELS,
     "backward": (*OF_KERNELS, "deterministic"),
     "decode": ("cudnn", "fa2", "fa3", "flashinfer", "flex", "16_bits", "settings"),
-    "varlen": ("fa3", "fa4", "cudnn_flex", "varlen_attn"),
+    "varlen": ("fa3", "fa4", "cudnn_flex", "flashinfer", "varlen_attn"),
 }  # contenders of a kind of suite
 FA3_MODULES = ("flash_attn_interface", "fa3_fwd_interface")  # of its own setup, and of the wheel with forward kernels alone (bf16)
 PACKAGES = {  # of contenders: what it is called, its module, how to get it
@@ -404,7 +405,7 @@ WORKSPACE = 256 << 20  # bytes, as its documentation demands
 class _Plan(Protocol):
     """A planned kernel of the package."""
 
-    def run(self, q: torch.Tensor, caches: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
+    def run(self, q: torch.Tensor, *keys_and_values: object, enable_pdl: bool | None = None) -> torch.Tensor: ...
 
 
 def flashinfer(q: torch.Tensor, caches: tuple[torch.Tensor, ...], table: torch.Tensor, counts: Sequence[int]) -> dict[str, AttentionCall]:
@@ -426,6 +427,7 @@ def _call(
     """Return a call that plans at its first run."""
     B, H, M, D = q.shape
     page, HK = caches[0].shape[1:3]
+    backend, overlaps = _choose_backend(q.device)
     planned: list[_Plan] = []
     rows = q.transpose(1, 2).reshape(B * M, H, D)
 
@@ -444,17 +446,49 @@ def _call(
             decode.plan(first, page_indices, last, H, HK, D, page, pos_encoding_mode="NONE", **types)
             return decode
         rows_of = torch.arange(0, B * M + 1, M, dtype=torch.int32, device=q.device)
-        prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD")
+        prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(room, "NHD", backend=backend)
         prefill.plan(rows_of, first, page_indices, last, H, HK, D, page, causal=False, **types)
         return prefill
 
     def call() -> torch.Tensor:
         if not planned:
             planned.append(plan())
-        o: torch.Tensor = planned[0].run(rows, caches)
+        o: torch.Tensor = planned[0].run(rows, caches, enable_pdl=overlaps)
         return o.view(B, M, H, D).transpose(1, 2)
 
     return call
+
+
+def flashinfer_packed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu: torch.Tensor, causal: bool) -> AttentionCall:
+    """Return a call that computes O [TQ, H, D] of packed sequences; it plans at its first run.
+
+    Args:
+        q: [TQ, H, D].
+        k: [TQ, HK, D], as v.
+        cu: Where the sequences begin, and the end of the last one, int32 [B + 1].
+    """
+    backend, overlaps = _choose_backend(q.device)
+    planned: list[_Plan] = []
+
+    def call() -> torch.Tensor:
+        if not planned:
+            import flashinfer
+
+            room = torch.zeros(WORKSPACE, dtype=torch.uint8, device=q.device)
+            ragged = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(room, "NHD", backend=backend)
+            ragged.plan(cu, cu, q.shape[1], k.shape[1], q.shape[2], causal=causal, q_data_type=q.dtype, kv_data_type=k.dtype)
+            planned.append(ragged)
+        return planned[0].run(q, k, v, enable_pdl=overlaps)
+
+    return call
+
+
+def _choose_backend(device: torch.device) -> tuple[str, bool | None]:
+    """Return the kernels that calls ask for, and whether a launch may begin before the one in front of it ends.
+
+    For an older architecture than the GPU's these are the ones that the package has for it.
+    """
+    return ("auto", None) if choose_target(device).arch == DEFAULT else ("fa2", False)
 
 
 __all__ = [
@@ -472,6 +506,7 @@ __all__ = [
     "contenders",
     "find_kept_runs",
     "flashinfer",
+    "flashinfer_packed",
     "not_installed",
     "window_of",
 ]
