@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 WIDE = 128  # head dim from which warps share keys, each with its columns of dK and dV
 NARROW = 64  # head dim up to which registers hold more rows
 ROWS = 16  # queries of a warp's tile, two of which it may hold
-RESIDENT = 2  # CTAs of decoding that a multiprocessor holds at a time
+RESIDENT = 2  # CTAs of decoding that a multiprocessor holds at a time, at most
 LEAST_KEYS = 256  # keys of a CTA where CTAs share a sequence
+UNIT_STEPS = 2  # time between two units of decoding, and ...
+JOIN_STEPS = 4  # ... time to join shares, in steps of a CTA (as measured on an H200)
+FULL_SPEED = 2 / 3  # share of the CTAs that read as fast as memory allows
 SHARES = (1, 2, 4, 8, 16, 32, 64)  # of the keys of a sequence
 BLOCK = 16  # keys that a warp copies at a time, of a page or several
 
@@ -117,14 +120,29 @@ class WarpCacheSettings(CacheSettings):
         needed = at.M * (heads if self.packed else 1)
         rows = ROWS if needed <= ROWS or not self.is_asynchronous else 2 * ROWS
         tile = decoding.make_tile(at, rows, self.packed)
-        card = self.card or find_relative(TARGETS[pick_kernel(self.program, None).arch].capability)
-        wanted = RESIDENT * card.multiprocessors
-        most = max(1, at.N // LEAST_KEYS) if self.joins else 1
-        splits = next((s for s in SHARES if s <= most and tile.units * s >= wanted), max(s for s in SHARES if s <= most))
+        ring = self.ring(rows)
+        splits = self._share_out(tile.units, at.N, rows, ring)
         shared: dict[str, Const] = {"SPLITS": splits, "G": F32} if splits > 1 else {}
         # longest_first.cuir, which finds an order, is for Hopper; any order is right
         slab: dict[str, Const] = {"ROWS": rows} if self.is_asynchronous else {}
-        return {"BM": tile.queries, "GROUP": tile.group, **slab, **self.ring(rows), "ORDERED": False, **shared, **self.fixed}
+        return {"BM": tile.queries, "GROUP": tile.group, **slab, **ring, "ORDERED": False, **shared, **self.fixed}
+
+    def _share_out(self, units: int, keys: int, rows: int, ring: Mapping[str, Const]) -> int:
+        """Return the CTAs that share the keys of a unit of work: those with the least estimated time."""
+        card = self.card or find_relative(TARGETS[pick_kernel(self.program, None).arch].capability)
+        warps, block, stages = (int(ring.get(n, 1)) for n in ("WG", "BN", "STAGES"))  # type: ignore[arg-type]
+        D, DV = (-(-int(self.fixed[n]) // 64) * 64 for n in ("D", "DV"))  # type: ignore[arg-type]
+        each = 2 * warps * (rows * D + stages * block * (D + DV))  # bytes of shared memory
+        at_once = card.multiprocessors * max(1, min(RESIDENT, card.shared_total // each))
+
+        def count_steps(shares: int) -> float:
+            """Estimate the time, in steps of a CTA."""
+            turns, rest = divmod(units * shares, at_once)
+            last = max(rest / at_once, FULL_SPEED) if rest else 0.0
+            return (turns + last) * (keys / (warps * block * shares) + UNIT_STEPS) + (JOIN_STEPS if shares > 1 else 0)
+
+        most = max(1, keys // LEAST_KEYS) if self.joins else 1
+        return min((s for s in SHARES if s <= most), key=count_steps)
 
     @functools.cached_property
     def is_asynchronous(self) -> bool:
@@ -135,7 +153,9 @@ class WarpCacheSettings(CacheSettings):
         """Return the warps, the block of keys of each, and the stages, for a tile of so many rows."""
         if self.is_asynchronous:
             block = max(BLOCK, int(self.fixed.get("CHUNK", BLOCK)))  # type: ignore[arg-type]
-            sizes = [(4, 2 * block, 2), (4, block, 3), (4, block, 2), (2, block, 3), (2, block, 2), (1, block, 2)]
+            sizes = [(4, block, 4), (4, block, 3), (2, block, 4), (4, block, 2), (2, block, 2), (1, block, 2)]
+            if rows > ROWS:  # whose products take longer: larger blocks, of which fewer are in flight
+                sizes = [(4, 2 * block, 2), (2, 2 * block, 2), *sizes]
         else:
             sizes = [(4, BLOCK, 1), (2, BLOCK, 1), (1, BLOCK, 1)]
         candidates = [
@@ -143,7 +163,9 @@ class WarpCacheSettings(CacheSettings):
             for warps, keys, stages in sizes
         ]
         setting = choose_fitting(self.program, None, self.fixed, candidates, self.card)
-        return {n: setting[n] for n in ("WG", "BN", "STAGES") if n in setting}
+        wide = max(int(self.fixed[n]) for n in ("D", "DV")) > WIDE  # type: ignore[arg-type]
+        keeps = {"QREGS": True} if self.is_asynchronous and rows == ROWS and not wide else {}
+        return {**{n: setting[n] for n in ("WG", "BN", "STAGES") if n in setting}, **keeps}
 
     def choose_judged(self, consts: Mapping[str, Const]) -> Mapping[str, Const]:
         """Return a smaller setting to verify in place of one that runs: two warps in place of more, and one share."""
