@@ -27,6 +27,7 @@ DECODE, PACKED = ("decode_cache_sm80", "flash_decode", "cached_decode"), ("flash
 DECODE_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 4, "GROUP": 4, "WG": 2},
     {"D": 64, "BM": 16, "WG": 4, "BN": 32, "STAGES": 2},
+    {"D": 64, "BM": 2, "GROUP": 8, "WG": 2, "STAGES": 4, "QREGS": True},
     {"D": 40, "BM": 8, "GROUP": 2, "WG": 1, "CHUNK": 4},
     {"D": 64, "DV": 32, "BM": 4, "GROUP": 8, "ROWS": 32, "WG": 2, "BN": 32, "STAGES": 2, "CHUNK": 8},
     {"D": 128, "BM": 16, "WG": 2, "BN": 64, "STAGES": 2},
@@ -34,7 +35,7 @@ DECODE_SETTINGS: list[Consts] = [
 PACKED_SETTINGS: list[Consts] = [
     {"D": 64, "BM": 64, "BN": 64, "ROWS": 16},
     {"D": 64, "BM": 64, "BN": 32},
-    {"D": 40, "BM": 128, "BN": 64, "STAGES": 3},
+    {"D": 40, "BM": 128, "BN": 64, "STAGES": 3, "DYNAMIC": False},
     {"D": 64, "BM": 64, "BN": 64, "CHUNK": 16},
     {"D": 64, "DV": 32, "BM": 64, "BN": 64, "CHUNK": 4},
 ]
@@ -78,6 +79,13 @@ def test_decoding_of_any_lengths(setting: Consts, drawn: dict[str, int], dtype: 
 @given(st.fixed_dictionaries({**COMMON, "TQ": st.integers(1, 200)}), st.sampled_from([F16, BF16]), st.integers(0, 9))
 def test_packed_sequences_of_any_lengths(setting: Consts, drawn: dict[str, int], dtype: DType, seed: int) -> None:
     check_sizes(PACKED, setting, drawn, dtype, seed)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("chunk", [0, 16])
+def test_packed_sequences_of_single_precision(parts: int, chunk: int) -> None:
+    setting = {"D": 40, "BM": 64, "BN": 32, "ROWS": 16, "PARTS": parts, "CHUNK": chunk}
+    check_sizes(PACKED, setting, {"B": 3, "HK": 1, "H": 2, "PAGE": 48, "MP": 3, "TQ": 90}, F32, seed=1)
 
 
 @pytest.mark.parametrize("splits", [2, 8])
