@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..attn.tracing.splice_names import OPTIONAL, SPLICE_POINTS
+from ..attn.verification.contracts import has_splice_points
 from ..attn.verification.sizes import make_problems
 from ..attn.verification.splice_evaluator import Evaluator, collect_kernel_values
 from ..checking.checker import pick_kernel
@@ -63,8 +64,8 @@ def blocks(t: Trial) -> str | None:
 
     Their contracts are all that the kernel requires of them.
     """
-    func = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None)
-    if func is None or not isinstance(t.spec, Specification) or not _only_for(t.program, func.name, _PURE):
+    func, spec = next((p for p in (*t.at.parents, t.at.node) if isinstance(p, Func)), None), _variant_of(t)
+    if func is None or spec is None or not has_splice_points(t.program) or not _only_for(t.program, func.name, _PURE):
         return None
     kernel, counts = pick_kernel(t.program, t.kernel), [0, 0, 0, 0]
     BM, BN = t.tile
@@ -73,9 +74,9 @@ def blocks(t: Trial) -> str | None:
         Problem(Lengths(1, 2, 1, rng.randint(1, 400), rng.randint(0, 400)), rng.choice([64, 128, 192]), rng.choice([16, 64, 80, 128]))
         for _ in range(60)
     ]
-    problems = [*make_problems(t.spec, BM, BN, "full", t.program), *random_problems]
+    problems = [*make_problems(spec, BM, BN, "full", t.program), *random_problems]
     try:
-        pairs = check_contracts(t.mutant, kernel, t.spec, problems, t.consts)
+        pairs = check_contracts(t.mutant, kernel, spec, problems, t.consts)
         for problem in problems:
             for i, program in enumerate((t.program, t.mutant)):
                 masked, visited = _visits(program, t, problem)
@@ -86,6 +87,11 @@ def blocks(t: Trial) -> str | None:
     was_masked, was_visited, masked, visited = counts
     message = f"the contracts of the splice points hold in {len(problems)} problems ({pairs:,} pairs), and the kernel asks for nothing else"
     return f"{message}; of {was_visited} blocks visited {was_masked} are masked, by the mutant {masked} of {visited}"
+
+
+def _variant_of(t: Trial) -> Specification | None:
+    """Return the attention variant of which a kernel has the splice points."""
+    return t.spec if isinstance(t.spec, Specification) else t.spec.variant
 
 
 def _only_for(program: Program, name: str, splice: set[str]) -> bool:
@@ -108,11 +114,12 @@ def _visits(program: Program, t: Trial, problem: Problem) -> tuple[int, int]:
 def _evaluator(program: Program, t: Trial, problem: Problem) -> Evaluator:
     from ..attn.splicing.captured_arguments import compute_captured_arguments
 
-    assert isinstance(t.spec, Specification)
+    spec = _variant_of(t)
+    assert spec is not None
     lengths, kernel = problem.lengths, pick_kernel(program, t.kernel)
     consts = {**t.consts, "BM": problem.BM, "BN": problem.BN}
     dims = {"B": lengths.B, "H": lengths.H, "HK": lengths.HK, "M": lengths.M, "N": lengths.N}
-    captured = compute_captured_arguments(program, kernel, t.spec, lengths, consts=consts)
+    captured = compute_captured_arguments(program, kernel, spec, lengths, consts=consts)
     return Evaluator(program, collect_kernel_values(kernel, dims, consts, {"scale": 0.125, **captured}))
 
 

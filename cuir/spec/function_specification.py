@@ -84,6 +84,7 @@ class FunctionSpecification:
     that the kernel does not support. Without it every dim is free, except that H is a multiple of HK.
     parameters: for a kernel that is yet to be written: its additional parameters, as kernels declare them (`G:
     Global[T, B, H, M, D], eta: f32`).
+    variant: for gradients of attention: the variant whose splice points the kernel has.
 
     The verdict on numbers is relative: the kernel's error is compared with that of the same function in the kernel's
     dtype, both against float64.
@@ -95,6 +96,7 @@ class FunctionSpecification:
     sizes: Callable[[dict[str, int]], Mapping[str, int] | None] | None = None
     doc: str = ""
     parameters: str = ""
+    variant: Specification | None = None
 
     def __post_init__(self) -> None:
         for role in ("reference", "inputs", "sizes"):

@@ -117,7 +117,8 @@ def gradients(
         return forward_values | dict(extra(lengths_of(q, k)) if extra is not None else {})
 
     prefix = "query_" if queries_alone else "key_" if keys_alone else ""
-    return FunctionSpecification(f"{spec.name}_{prefix}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "")
+    variant = spec if extra is None and learned is None else None
+    return FunctionSpecification(f"{spec.name}_{prefix}gradients", reference, inputs, _sizes, doc=gradients.__doc__ or "", variant=variant)
 
 
 def require_softmax(spec: Specification) -> None:

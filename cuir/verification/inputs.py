@@ -627,7 +627,7 @@ def make_contract_problems(
     for p in problems:
         tile = {"BM": p.BM, "BN": p.BN}
         sizes = {**get_integer_consts(checked), **{d: getattr(p.lengths, d, 1) for d in checked.dims}, **tile}
-        admitted = spec.admit_lengths(sizes) if p.lengths.N else None
+        admitted = spec.admit_lengths(sizes) if p.lengths.N or spec.variant is not None else None  # others' functions may want keys
         if admitted is None:
             continue
         draw = Draw("contracts", {d: admitted[d] for d in checked.dims})

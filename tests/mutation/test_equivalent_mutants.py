@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+import corpus
 from cuir import show
 from cuir.bridging import attention_consts
 from cuir.cli.command_inputs import read_program, read_variant
 from cuir.mutation import Job, judge
 from cuir.mutation.equivalence_arguments import other_setting
-from cuir.mutation.equivalent_mutants import ARGUMENTS, free_number, never_equal, why
+from cuir.mutation.equivalent_mutants import ARGUMENTS, blocks, free_number, never_equal, why
 from cuir.mutation.mutant_comparison import Trial
 from cuir.spec.specification import Lengths
 from cuir.syntax.nodes import Program
 from cuir.syntax.parser import parse
+from cuir.syntax.types import F16
 from cuir.verification import Case, verify
 
 SPEC = read_variant("causal", ())
@@ -78,6 +80,23 @@ HOLDS = [
 def test_an_argument_holds_and_says_why(name: str, make: Callable[[], Trial], word: str) -> None:
     t = make()
     assert find_argument(t) == name and word in str(why(t)) and t.explored.fault is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "holds"),
+    [
+        ("m * BM + N - M + 1) // BN", "m * BM + N - M) // BN", True),  # more blocks are masked
+        ("cdiv((m + 1) * BM + N - M, BN)", "cdiv((m + 2) * BM + N - M, BN)", True),  # more blocks are visited
+        ("m * BM + N - M + 1) // BN", "m * BM + N - M + 2) // BN", False),
+        ("cdiv((m + 1) * BM + N - M, BN)", "cdiv(m * BM + N - M, BN)", False),
+    ],
+)
+def test_contracts_argue_for_blocks_of_gradients_as_well(old: str, new: str, holds: bool) -> None:
+    text = corpus.kernels()["flash_bwd_dq_sm80"].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    spec = corpus.specification("causal_query_gradients")()
+    t = Trial(parse(text), parse(text.replace(old, new)), spec, "flash_bwd_dq", {"T": F16, "D": 64}, "quick")
+    assert (blocks(t) is not None) == holds
 
 
 @pytest.mark.thorough

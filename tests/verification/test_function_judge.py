@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -411,6 +412,19 @@ def test_contracts_are_asked_with_the_inputs_of_the_function() -> None:
     late = {p: {**values, "span": values["span"] + 1} for p, values in inputs.items()}  # type: ignore[operator]
     with pytest.raises(CuirError, match="V101"):
         check_contracts(checked.program, checked.origin, None, late, checked.consts, extra_values=late.__getitem__)
+
+
+def test_contracts_of_gradients_are_asked_without_keys() -> None:
+    """A tile of no keys visits no block, which no result shows."""
+    text = corpus.kernels()["flash_bwd_dq_sm80"].read_text(encoding="utf-8")
+    spec = corpus.specification("causal_query_gradients")()
+    assert isinstance(spec, FunctionSpecification)
+    for new, right in (("n = max(0,", True), ("n = max(1,", False)):
+        checked = check(parse(text.replace("n = max(0,", new)), "flash_bwd_dq", {"T": F16, "D": 64})
+        inputs = make_contract_problems(checked, spec, [Problem(Lengths(1, 1, 1, 16, N), 16, 8) for N in (0, 20)])
+        assert {p.lengths.N for p in inputs} == {0, 20}
+        with nullcontext() if right else pytest.raises(CuirError, match="V108"):
+            check_contracts(checked.program, checked.origin, None, inputs, checked.consts, extra_values=inputs.__getitem__)
 
 
 def test_schedules_use_rings_over_and_over() -> None:
