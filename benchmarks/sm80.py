@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -50,10 +50,12 @@ from cuir.attn.kernels.card_kernels import VARIABLE, KernelTarget, choose_target
 from cuir.attn.kernels.experts import Form
 from cuir.checking.checked import Const
 from cuir.performance.search.space import Space, label
-from cuir.performance.suites.cell_benchmark import OURS, Timing
+from cuir.performance.suites import results
 from cuir.performance.suites.cell_benchmark import Cell as ServedCell
+from cuir.performance.suites.cell_benchmark import Timing
 from cuir.performance.suites.decode_suite import measure_decode
 from cuir.performance.suites.packed_suite import DOCUMENTS, measure_varlen
+from cuir.performance.timing.gpu import versions
 from cuir.performance.timing.problem import Shape
 from cuir.performance.timing.timing_protocol import median_ms, time_in_turns
 from cuir.runtime.compiled_kernel import CompiledKernel
@@ -251,21 +253,29 @@ def warm_cache_of_decoding(target: KernelTarget, shape: Shape) -> str:
 
 
 def measure_decoding(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each cache: a call of attention_with_kv_cache, and FlashInfer's kernels."""
+    """Yield a head, and a row for each cache: a call of attention_with_kv_cache, and FlashInfer's kernels."""
     os.environ[VARIABLE] = ARCH
     cells, target = list_caches(), choose_target(torch.device("cuda"))  # processes that are forked cannot ask the GPU
     with ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("fork")) as pool:
         for summary in pool.map(partial(warm_cache_of_decoding, target), dict.fromkeys(cell.shape for cell in cells)):
             print(summary, file=sys.stderr)
+    yield make_head("decode")
     for cell in cells:
         yield dict(measure_decode(cell, "f16", ("flashinfer",), time_for(options)))
 
 
 def measure_packed(options: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each mix of lengths: a call of varlen_attention, FlashInfer and FlashAttention-2."""
+    """Yield a head, and a row for each mix of lengths: a call of varlen_attention, FlashInfer and FlashAttention-2."""
     os.environ[VARIABLE] = ARCH
+    yield make_head("varlen")
     for cell in list_packed([d for d in options.dims if d in (64, 128)]):
         yield dict(measure_varlen(cell, "f16", ("flashinfer", "varlen_attn"), time_for(options)))
+
+
+def make_head(suite: str) -> Row:
+    """Return the first line of results that are cells of a suite of `cuir bench`."""
+    command = f"python -m benchmarks.sm80 {' '.join(sys.argv[1:])}"
+    return {"suite": suite, **versions(), "dtype": "f16", "pass": suite, "command": command}
 
 
 def time_for(options: argparse.Namespace) -> Timing:
@@ -302,25 +312,6 @@ def format_table(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> str:
     return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
 
 
-def format_served(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Format rows of --decode or --packed: ours, the best of FlashInfer's, and the quotient, with its geometric mean."""
-    unit = "gbs" if "gbs" in rows[0]["contenders"][OURS] else "tflops"
-    lines = [
-        f"| what | heads | head dim | batch | queries | keys | ours, {unit} | FlashInfer | ours / FlashInfer |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    quotients = []
-    for row in rows:
-        batch, _, _, queries, keys, dim, *_ = row["shape"]
-        rates = {name: entry.get(unit, 0.0) for name, entry in row["contenders"].items()}
-        theirs = max(rate for name, rate in rates.items() if name.startswith("flashinfer"))
-        quotients.append(rates[OURS] / theirs)
-        cells = (row["variant"], row["model"], dim, batch, queries, keys, f"{rates[OURS]:.0f}", f"{theirs:.0f}", f"{quotients[-1]:.2f}")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    mean = math.exp(statistics.fmean(map(math.log, quotients)))
-    return "\n".join([*lines, f"\ngeometric mean {mean:.3f}, least {min(quotients):.3f}"])
-
-
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -339,7 +330,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.table is not None:
         rows = [json.loads(line) for line in options.table.read_text(encoding="utf-8").splitlines()]
-        print(format_served(rows) if "contenders" in rows[0] else format_table(rows))
+        print(results.markdown(*results.read(options.table)) if "suite" in rows[0] else format_table(rows))
         return 0
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0):
         print("nothing measured: no GPU of compute capability 8.0 or later", file=sys.stderr)
