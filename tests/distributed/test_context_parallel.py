@@ -195,6 +195,8 @@ TWO = [
     Case("ring", (13, 8), rule="documents", heads=(4, 1), sink=True),
     Case("ring", (20, 0)),
     Case(None, (12, 12), rule="documents", dtensor=True),
+    Case("mixed", (7, 5), rule="documents", heads=(4, 1), mesh=(1, 2)),
+    Case("mixed", (7, 5), rule="documents", mesh=(2, 1)),
 ]
 FOUR = [
     Case("ring", (8, 8, 8, 8), rule="window", balanced=4),
