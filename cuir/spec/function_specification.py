@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -96,7 +96,7 @@ class FunctionSpecification:
     sizes: Callable[[dict[str, int]], Mapping[str, int] | None] | None = None
     doc: str = ""
     parameters: str = ""
-    variant: Specification | None = None
+    variant: Specification | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for role in ("reference", "inputs", "sizes"):

@@ -54,6 +54,8 @@ def test_any_problem_is_right_under_any_schedule(
     (D, DV), (name, torch_dtype, bound, parts), (B, HK, group, M, N) = dims, dtype, lengths
     if parts:  # numbers take twice the room
         setting = {**setting, "BM": 32, "BN": 16, "WARPS": 2}
+    elif D + DV > 448 and setting["BN"] == 64:  # two stages have no room
+        setting = {**setting, "STAGES": 1}
     g, H = torch.Generator().manual_seed(seed), HK * group
     q, k, v = (torch.randn(B, h, n, d, generator=g).to(torch_dtype) for h, n, d in ((H, M, D), (HK, N, D), (HK, N, DV)))
     o, lse = torch.full((B, H, M, DV), torch.nan, dtype=torch_dtype), torch.full((B, H, M), torch.nan)
