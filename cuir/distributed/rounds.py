@@ -422,7 +422,7 @@ class _Sum:
         for at, parts in pieces:
             out = _take(total, at)
             if len(parts) > 2:
-                torch.sum(torch.stack(parts), 0, out=out)
+                out.copy_(functools.reduce(torch.Tensor.add_, parts[1:], parts[0].to(torch.float32, copy=True)))
             elif len(parts) == 2:
                 torch.add(*parts, out=out)
             elif not parts:
