@@ -9,9 +9,10 @@ from ..isa.memory_forms import MemoryAccess, find_atomic, read_access, read_atom
 from ..module import Address
 from .actions_bulk import make_bulk_instruction
 from .actions_cluster import make_async_store
+from .copy_engines import Copies
 from .findings import report_meeting
 from .groups import Group
-from .lane_machine import Copies, Machine
+from .lane_machine import Machine
 from .memories import IN_FLIGHT, Meeting, Memory
 from .operands import Array, list_parts
 from .program import CTA_STEP, LOCAL_WINDOW, SHARED_WINDOW, Binding, Step, action

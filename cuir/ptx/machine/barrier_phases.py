@@ -91,9 +91,11 @@ class Sleepers:
     Attributes:
         beds: Barriers and their phases.
         at: The bed of each thread, -1 for none.
+        wakes: How often some of them may have begun to look again.
     """
 
     def __init__(self, count: int):
+        self.wakes = 0
         self.beds: list[tuple[Mbarrier, int]] = []
         self.at = np.full(count, -1)
 
@@ -110,6 +112,7 @@ class Sleepers:
         """Let all threads look again."""
         self.at[:] = -1
         self.beds.clear()
+        self.wakes += 1
 
     def find_awake(self, slots: Array) -> Array:
         """Return the threads that do not wait for a phase that is still open."""
@@ -344,6 +347,7 @@ class Barriers:
             bar.bytes = 0
             bar.touched.clear()
             self.machine.idle = 0
+            self.machine.sleepers.wakes += 1
 
     def test(self, slots: Array, places: Array, wanted: Array, by_parity: bool, place: int) -> Array:
         """Return whether phases are over; threads that see it know what arrivals knew, others sleep."""

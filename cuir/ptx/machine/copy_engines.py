@@ -64,6 +64,29 @@ class Transfer:
     shift: int = 0  # of the shadow then; single bytes may get entries before the copy lands
 
 
+@dataclass
+class Copies:
+    """The asynchronous copies (cp.async) of one instruction, by several threads.
+
+    Attributes:
+        groups: Number of the group that each belongs to.
+        sources, targets: Byte places.
+        taken: Bytes that are read of the source, the rest is zeros.
+        data: The bytes, if they were read when the copies were issued.
+        open: Which have not landed.
+    """
+
+    slots: Array
+    groups: Array
+    sources: Array
+    targets: Array
+    nbytes: int
+    taken: Array
+    place: int
+    data: Array | None
+    open: Array
+
+
 @dataclass(frozen=True)
 class Fence:
     """A proxy fence: what its threads knew then."""

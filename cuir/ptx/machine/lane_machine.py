@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from ..isa.memory_forms import MemoryAccess
 from ..isa.warp_wide import pack_lanes
 from .barrier_phases import Barriers, Mbarrier, Sleepers
 from .clusters import Clusters
-from .copy_engines import Engines
+from .copy_engines import Copies, Engines
 from .findings import EarlierStore, Findings, describe_thread, make_span, report_meeting
-from .groups import Group, PartRegisters, find_slice
+from .groups import Group, PartRegisters, find_slice, list_distinct
 from .knowledge import Event, Knowledge
 from .memories import IN_FLIGHT, NOTHING, OUTSIDE, Meeting, Memory, Shadow
 from .operands import Array
@@ -67,29 +68,6 @@ class Launch:
 
 
 @dataclass
-class Copies:
-    """The asynchronous copies (cp.async) of one instruction, by several threads.
-
-    Attributes:
-        groups: Number of the group that each belongs to.
-        sources, targets: Byte places.
-        taken: Bytes that are read of the source, the rest is zeros.
-        data: The bytes, if they were read when the copies were issued.
-        open: Which have not landed.
-    """
-
-    slots: Array
-    groups: Array
-    sources: Array
-    targets: Array
-    nbytes: int
-    taken: Array
-    place: int
-    data: Array | None
-    open: Array
-
-
-@dataclass
 class Counts:
     """What a launch has run: blocks, instructions, instructions times lanes, and the instructions that ran."""
 
@@ -97,6 +75,19 @@ class Counts:
     instructions: int = 0
     lanes: int = 0
     ran: set[int] = field(default_factory=set)
+
+
+class Ready(NamedTuple):
+    """Threads that can run a block.
+
+    Attributes:
+        ended: How often threads had ended then.
+        wakes: The sleepers' count of wakes then; -1 if none of these threads slept.
+    """
+
+    ended: int
+    wakes: int
+    slots: Array
 
 
 class Machine:
@@ -166,6 +157,7 @@ class Machine:
         self.idle, self.started = 0, self.counts.blocks
         self.since: dict[int, int] = {}  # when threads came to a block, in blocks run
         self.patience = PATIENCE
+        self.ended, self.ready = 0, dict[int, Ready]()
 
     @property
     def tick(self) -> int:
@@ -212,10 +204,17 @@ class Machine:
         return index, slots
 
     def _ready(self, index: int) -> Array:
-        """Return the threads that can run a block."""
-        slots, block = self.at[index], self.program.blocks[index]
-        if self.sleepers.beds and len(slots):
-            slots = self.sleepers.find_awake(slots)
+        """Return the threads that can run a block; what was found stays so until other threads stand there, wake up or end."""
+        slots, kept = self.at[index], self.ready.get(index)
+        if kept is not None and kept.ended == self.ended and kept.wakes in (-1, self.sleepers.wakes):
+            return kept.slots
+        awake = self.sleepers.find_awake(slots) if self.sleepers.beds and len(slots) else slots
+        found = self._find_meeting(self.program.blocks[index], awake)
+        self.ready[index] = Ready(self.ended, -1 if awake is slots else self.sleepers.wakes, found)
+        return found
+
+    def _find_meeting(self, block: Block, slots: Array) -> Array:
+        """Return those of some threads that stand before a block with all that they must run it with."""
         if not block.meets or not len(slots):
             return slots
         here = np.zeros(self.count, np.bool_)
@@ -270,10 +269,12 @@ class Machine:
             return self._choose_any()
         index, slots = ready[self.random.randrange(len(ready))]
         units = self.warpgroups[slots] if self.program.blocks[index].meets == "warpgroup" else slots >> 5
-        found = np.unique(units)
+        found = list_distinct(units)
         if len(found) > 1 and self.random.random() < 0.7:
             count = self.random.randrange(1, len(found) + 1)
-            slots = slots[np.isin(units, self.random.sample(found.tolist(), count))]
+            chosen = np.zeros(found[-1] + 1, np.bool_)
+            chosen[self.random.sample(found, count)] = True
+            slots = slots[chosen[units]]
         return index, slots
 
     def _wake(self) -> None:
@@ -291,6 +292,7 @@ class Machine:
     def _run_block(self, block: Block, slots: Array) -> None:
         """Run a block for some of the threads that stand there."""
         standing = self.at.pop(block.index)
+        self.ready.pop(block.index, None)
         if len(standing) != len(slots):
             stays = np.ones(len(standing), np.bool_)
             stays[np.searchsorted(standing, slots)] = False
@@ -346,12 +348,14 @@ class Machine:
             return
         if target == EXIT:
             self.alive[slots] = False
+            self.ended += 1
             self.barriers.settle()
             if self.clusters.size > 1:
                 self.clusters.settle()
                 self.clusters.end_ctas(slots)
             return
         old = self.at.get(target)
+        self.ready.pop(target, None)
         if old is None:
             self.since[target] = self.counts.blocks
             self.at[target] = slots
