@@ -20,6 +20,7 @@ from ..text.diagnostics import CuirError
 from .tasks import Result, Task, TaskError, run_task
 
 DEATHS = 3  # of processes at one task, before it counts as failed
+_GUARD = "a script that starts tasks needs `if __name__ == '__main__':`"
 _context = get_context("spawn")
 
 
@@ -74,10 +75,12 @@ class LocalExecutor:
                     worker = workers[pipe]
                     task = worker.task
                     try:
-                        yield pipe.recv()
+                        result = pipe.recv()
                     except (EOFError, ConnectionResetError):
-                        del workers[pipe]
                         how = worker.end(has_ended=True)
+                        del workers[pipe]
+                        if not worker.ready:
+                            raise TaskError(f"a process for tasks ended {how} before its first task: {_GUARD}") from None
                         if task is not None:
                             deaths[task.key] = deaths.get(task.key, 0) + 1
                             if deaths[task.key] < DEATHS:
@@ -86,6 +89,10 @@ class LocalExecutor:
                                 yield Result(task.key, error=TaskError(f"its process died {DEATHS} times, {how}"))
                         start(worker.queue, worker.gpu)
                         continue
+                    if not worker.ready:
+                        worker.ready = True
+                        continue
+                    yield result
                     if not worker.give():
                         del workers[pipe]
                         worker.end()
@@ -97,12 +104,13 @@ class LocalExecutor:
 class _Worker:
     """A process, the pipe to it, and the task that it runs.
 
-    gpu: number of the only GPU that it sees.
+    gpu: number of the only GPU that it sees. ready: whether it has started.
     """
 
     def __init__(self, queue: deque[Task], gpu: str | None):
         self.queue, self.gpu = queue, gpu
         self.task: Task | None = None
+        self.ready = False
         self.pipe, far_end = _context.Pipe()
         self.process = _context.Process(target=_serve, args=(far_end, gpu))
         with block_interrupts():
@@ -161,6 +169,7 @@ def _serve(pipe: Connection, gpu: str | None) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     set_up_worker()
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        pipe.send(None)
         while True:
             pipe.send(run_task(pipe.recv()))
 

@@ -154,6 +154,8 @@ def _require_answer(address: str) -> None:
     try:
         probe = subprocess.run([sys.executable, "-c", _PROBE, address], capture_output=True, text=True, timeout=PROBING, check=False)
         failure = probe.stderr.strip().rpartition("\n")[2] if probe.returncode else ""
+        if "InvalidAuthToken" in probe.stderr:  # `ray start` makes a token, which Ray reads if this variable says so
+            failure, hint = "it wants a token", "export RAY_AUTH_MODE=token, with the head's ~/.ray/auth_token on each node"
     except subprocess.TimeoutExpired:
         failure = f"no answer in {PROBING:.0f} s"
     if failure:

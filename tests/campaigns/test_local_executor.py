@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from cuir.campaigns.local_executor import LocalExecutor, block_interrupts
 from cuir.campaigns.tasks import TaskError, make_task
 from cuir.text.diagnostics import CuirError
 from tests.campaigns.calls import die_at_first, fail, make_squares, tell_gpu, tell_threads, work
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_processes_give_what_this_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +53,17 @@ def test_a_task_for_a_gpu_sees_one_alone() -> None:
     with pytest.raises(CuirError, match="need a GPU") as caught:
         run_tasks([make_task(tell_gpu, gpus=1)], LocalExecutor(2))
     assert caught.value.diagnostics[0].code == "U501"
+
+
+def test_a_process_that_cannot_start_is_told(tmp_path: Path) -> None:
+    """A script without a guard starts itself again in each process."""
+    script = tmp_path / "unguarded.py"
+    lines = ["from cuir.campaigns.local_executor import LocalExecutor", "from cuir.campaigns.tasks import make_task"]
+    script.write_text("\n".join([*lines, "list(LocalExecutor(2).run([make_task(len, 'ab'), make_task(len, 'c')]))"]), encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False
+    )
+    assert ended.returncode == 1 and "needs `if __name__ == '__main__':`" in ended.stderr
 
 
 def test_a_process_interrupted_while_it_starts_says_nothing() -> None:
