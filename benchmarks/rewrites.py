@@ -35,7 +35,7 @@ from cuir.cli.command_inputs import read_kernel_consts, read_program
 from cuir.rewrites import KINDS, Rewrite, chain, rewrites
 from cuir.rewrites.rewrites_table import join_lines
 from cuir.runtime.machine_code import parse_functions
-from cuir.runtime.nvcc import compile_cuda
+from cuir.runtime.nvcc import compile_cuda, target
 from cuir.syntax.nodes import Program
 from cuir.syntax.types import DTYPES
 from cuir.text.diagnostics import CuirError
@@ -178,10 +178,10 @@ def list_subjects() -> list[str]:
 def measure_program(program: Program, of: Subject) -> tuple[str, Measured]:
     """Return the CUDA text of a program in a subject's setting, and its resources.
 
-    A kernel for sm_80 is compiled for Hopper.
+    A kernel for older GPUs is compiled for Hopper, since machine code for several is no cubin.
     """
     cuda = cuir.lower(cuir.check(program, of.kernel, of.consts))
-    compiled = compile_cuda(replace(cuda, arch="sm_90a") if cuda.arch == "sm_80" else cuda)
+    compiled = compile_cuda(replace(cuda, arch="sm_90a") if target(cuda.arch)[0] == "fatbin" else cuda)
     r = compiled.resources
     (machine_code,) = parse_functions(compiled.cubin)
     return cuda.source, Measured(machine_code.instructions, machine_code.shortest_turns, r.registers, r.spill_stores + r.spill_loads)

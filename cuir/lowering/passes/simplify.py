@@ -175,12 +175,15 @@ def _unwrap_tiles(op: ops.Apply) -> Operation | None:
 
 
 def _compute_rank(value: SSAValue) -> int:
-    """Return the order of a commutative operand: computed values, elements, parameters, constants."""
+    """Return the order of a commutative operand: computed values, floats' comparisons, elements, parameters, constants."""
+    owner = value.owner
     if number(value) is not None:
+        return 4
+    if isinstance(owner, ops.Parameter) or isinstance(value, BlockArgument):
         return 3
-    if isinstance(value.owner, ops.Parameter) or isinstance(value, BlockArgument):
+    if isinstance(owner, ops.Perform) and owner.kind.indexed:
         return 2
-    return int(isinstance(value.owner, ops.Perform) and value.owner.kind.indexed)
+    return int(isinstance(owner, ops.Apply) and bool(owner.kind.compares) and dtype_of(owner.arguments[0]).is_float)
 
 
 def _order_operands(op: ops.Apply) -> Operation | None:
@@ -277,6 +280,21 @@ def _fold_sums(op: ops.Apply) -> Operation | None:
     return constructors.add(first, insert(op, ops.constant(meaning.wrap(int(c) + int(d)), I32)), t, exact)
 
 
+def _join_scalars(op: ops.Apply) -> Operation | None:
+    """Replace s + (t + x) by (s + t) + x of numbers x of rows or columns and integers s and t, which wrap."""
+    if dtype_of(op.result) != I32 or is_scalar(op.result):
+        return None
+    s, tile = op.arguments if is_scalar(op.arguments[0]) else op.arguments[::-1]
+    inner = tile.owner
+    if not is_scalar(s) or not isinstance(inner, ops.Apply) or inner.kind.linear != SUM:
+        return None
+    t, x = inner.arguments if is_scalar(inner.arguments[0]) else inner.arguments[::-1]
+    if not is_scalar(t) or ops.kind_of(x).index_of is None or inner.parent is not op.parent:
+        return None
+    exact = op.exact is not None
+    return constructors.add(insert(op, constructors.add(s, t, scalar(I32), exact)), x, op.result.type, exact)
+
+
 def _fold_zero_product(op: ops.Apply) -> Operation | None:
     if dtype_of(op.result) == I32 and 0 in (number(op.arguments[0]), number(op.arguments[1])):
         return _make_constant_like(0, op)
@@ -356,7 +374,8 @@ def _iterate_general_rules(entry: Op) -> Iterator[Rule]:
 
 def _select_rules(traits: Traits) -> tuple[Rule, ...]:
     if traits.linear in (SUM, DIFFERENCE):
-        return _make_neutral_rule(0, [i for i in (0, 1) if traits.linear[1 - i] == 1]), _fold_sums
+        neutral = _make_neutral_rule(0, [i for i in (0, 1) if traits.linear[1 - i] == 1])
+        return (neutral, _fold_sums, _join_scalars) if traits.linear == SUM else (neutral, _fold_sums)
     if traits.multiplies:
         return _make_neutral_rule(1), _fold_zero_product, _drop_unit_factor
     if traits.divides_floats:

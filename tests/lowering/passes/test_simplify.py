@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cuir.lowering.ir import ops
+from cuir.lowering.ir.ir_types import dtype_of, is_scalar
 from cuir.lowering.ir.ir_walk import every
+from cuir.ops.traits import SUM
 from tests.lowering.tile_ir import clean, program
 
 TEXT = """
@@ -37,6 +39,20 @@ def test_operands_have_one_order(item: str, second: str) -> None:
         return [f"{op.op} of {[str(a.owner.name) for a in op.arguments]}" for op in every(kernel) if isinstance(op, ops.Apply)]  # type: ignore[union-attr]
 
     assert sorted(list_operands(item)) == sorted(list_operands(second))
+
+
+@pytest.mark.parametrize("condition", ["(rows(64) < n) & (x > f)", "(x > f) & (rows(64) < n)"])
+def test_integers_are_compared_before_floats(condition: str) -> None:
+    kernel = clean(program(TEXT.replace("LINES", f"store(Z[0:64, :], where({condition}, x, f))")))
+    (both,) = (op for op in every(kernel) if isinstance(op, ops.Apply) and op.kind.decided_by is False)
+    assert [str(dtype_of(a.owner.operands[0])) for a in both.arguments] == ["i32", "f32"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("place", ["n * 2 + i * 64 + rows(64)", "n * 2 + (i * 64 + rows(64))", "rows(64) + i * 64 + n * 2"])
+def test_scalars_are_added_before_numbers_of_rows(place: str) -> None:
+    kernel = clean(program(TEXT.replace("LINES", f"for i in range(n):\n            store(Z[{place}, cols(64)], x)")))
+    sums = [op for op in every(kernel) if isinstance(op, ops.Apply) and op.kind.linear == SUM]
+    assert [is_scalar(op.result) for op in sums] == [True, False]
 
 
 def test_a_loop_that_has_no_turn_goes() -> None:
