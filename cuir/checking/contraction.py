@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..ops.expressions import traits
 from ..ops.traits import NEGATIVE
-from ..syntax.nodes import Binary, Expr, Literal, Name, Subscript
+from ..syntax.nodes import Binary, Expr, Literal, Name, Subscript, Typed
 from ..syntax.types import F32
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
@@ -25,10 +25,11 @@ from .decisions import (
     definitions,
     dtype_of,
     entry,
-    expressions,
     list_accessed,
     list_bodies,
+    list_expressions,
 )
+from .fixed_point import reach
 from .kernel_results import keep_with_kernel
 from .views import root_name
 
@@ -68,8 +69,8 @@ def list_contractable_sums(checked: Checked) -> tuple[Binary, ...]:
 def _list_sums(checked: Checked) -> Iterator[tuple[int, Binary]]:
     """Yield the sums and differences of f32 in roles that feed no decision."""
     deciding = collect_deciding(checked)
-    for i, body in enumerate(list_bodies(checked)):
-        for e in expressions(body) if i else ():
+    for i, placed in enumerate(list_expressions(checked)):
+        for e in placed if i else ():
             if isinstance(e, Binary) and traits(e).linear and IdentityKey(e) not in deciding and dtype_of(checked, e) == F32:
                 yield i, e
 
@@ -141,17 +142,10 @@ def _collect_carried_maxima(checked: Checked) -> frozenset[IdentityKey]:
     """Return the maxima and minima of two or more operands of which one depends on the result."""
     carried = set[IdentityKey]()
     for bound in map(definitions, list_bodies(checked)):
-        read = {n: set[str]().union(*map(names_read, values)) for n, values in bound.items()}
-        for n, e in ((n, e) for n, values in bound.items() for v in values for e in walk(v)):
-            if traits(e).extremum is not None and isinstance(e, Expr):
-                worklist, visited = list(names_read(e)), set[str]()
-                while worklist:
-                    name = worklist.pop()
-                    if name not in visited:
-                        visited.add(name)
-                        worklist += read.get(name, ())
-                if n in visited:
-                    carried.add(IdentityKey(e))
+        inside = {n: [e for v in values for e in walk(v)] for n, values in bound.items()}
+        read = {n: [e.id for e in nodes if isinstance(e, Name)] for n, nodes in inside.items()}
+        extrema = [(n, e) for n, nodes in inside.items() for e in nodes if isinstance(e, Typed) and traits(e).extremum is not None]
+        carried |= {IdentityKey(e) for n, e in extrema if n in reach(names_read(e), lambda name, read=read: read.get(name, ()))}  # type: ignore[misc]
     return frozenset(carried)
 
 

@@ -10,7 +10,7 @@ Floats outside of roles are exact, as all roles share them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..ops.base import Op
 from ..ops.expressions import operator
@@ -18,6 +18,7 @@ from ..syntax.nodes import Assign, Call, Expr, ExprStmt, For, If, Literal, Name,
 from ..syntax.types import BOOL, F32, I32, DType, Scalar, TileType
 from ..syntax.walk import IdentityKey, names_read, walk
 from .checked import Checked
+from .fixed_point import reach
 from .kernel_results import keep_with_kernel
 from .views import root_name
 
@@ -25,13 +26,14 @@ from .views import root_name
 @keep_with_kernel
 def collect_deciding(checked: Checked) -> frozenset[IdentityKey]:
     """Return the arithmetic that feeds decisions, and that on floats outside of roles."""
-    deciding = [e for e in expressions(checked.declarations) if _is_float(checked, e)]
+    bodies, deciders = list_bodies(checked), list_placed_deciders(checked)
+    deciding = [e for e in list_expressions(checked)[0] if _is_float(checked, e)]
     outer = definitions(checked.declarations)
-    for body in (checked.declarations, *(r.body for r in checked.roles)):
+    for i, body in enumerate(bodies):
         bound: Mapping[str, list[Expr]] = {**outer, **definitions(body)}
         parts = find_split_sums(checked, bound, _Carried(body).names)
         visited, seen = set[str](), set[IdentityKey]()
-        worklist = [a for _, floats in _list_deciders(checked, body) for a in floats]
+        worklist = [a for j, _, floats in deciders if j == i for a in floats]
         while worklist:
             expr = worklist.pop()
             if isinstance(expr, Name):
@@ -42,7 +44,7 @@ def collect_deciding(checked: Checked) -> frozenset[IdentityKey]:
                 seen.add(IdentityKey(expr))
                 deciding.append(expr)
                 worklist += _list_floats(checked, expr)
-    step_operands = [(i, a) for i, e, floats in list_placed_deciders(checked) if jumps(checked, e) for a in floats]
+    step_operands = [(i, a) for i, e, floats in deciders if jumps(checked, e) for a in floats]
     deciding += walk_sources(checked, step_operands)
     return frozenset(IdentityKey(e) for e in deciding if _is_arithmetic(checked, e))
 
@@ -108,12 +110,9 @@ def walk_sources(checked: Checked, worklist: list[Placed]) -> Iterator[Expr]:
 def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
     """Return the floats that the kernel's text stores in each array and tensor, through copies too."""
     values: dict[str, list[Placed]] = {}
-    for i, body in enumerate(list_bodies(checked)):
-        for node in (n for stmt in body for n in walk(stmt)):
-            call = checked.find_call(node)
-            for to in list_accessed(checked, node, reads=False):
-                assert call is not None
-                values.setdefault(to, []).extend((i, a) for a in call.args.values() if _is_float(checked, a))
+    for i, e in _iterate_calls(checked):
+        for to in list_accessed(checked, e, reads=False):
+            values.setdefault(to, []).extend((i, a) for a in checked.call(e).args.values() if _is_float(checked, a))
     return {to: [v for name in sorted(froms) for v in values.get(name, [])] for to, froms in collect_copies(checked).items()}
 
 
@@ -121,16 +120,10 @@ def collect_stored_floats(checked: Checked) -> Mapping[str, list[Placed]]:
 def collect_copies(checked: Checked) -> Mapping[str, set[str]]:
     """Map each array and tensor that the kernel writes to itself and all that are copied there."""
     copied: dict[str, set[str]] = {}
-    for node in (n for body in list_bodies(checked) for stmt in body for n in walk(stmt)):
-        for to in list_accessed(checked, node, reads=False):
-            copied.setdefault(to, {to}).update(list_accessed(checked, node, reads=True))
-    while any(len(froms) < len(_extend_copies(copied, to)) for to, froms in copied.items()):
-        copied = {to: _extend_copies(copied, to) for to in copied}
-    return copied
-
-
-def _extend_copies(copied: Mapping[str, set[str]], to: str) -> set[str]:
-    return copied[to].union(*(copied.get(name, set()) for name in copied[to]))
+    for _, e in _iterate_calls(checked):
+        for to in list_accessed(checked, e, reads=False):
+            copied.setdefault(to, {to}).update(list_accessed(checked, e, reads=True))
+    return {to: reach([to], lambda name: copied.get(name, ())) for to in copied}
 
 
 def list_accessed(checked: Checked, node: Node, reads: bool) -> list[str]:
@@ -182,28 +175,30 @@ def list_deciders(checked: Checked) -> Iterator[tuple[Expr, list[Expr]]]:
     return ((expr, floats) for _, expr, floats in list_placed_deciders(checked))
 
 
-def list_placed_deciders(checked: Checked) -> Iterator[tuple[int, Expr, list[Expr]]]:
-    """Yield (block, expression, floats) for each deciding expression of `list_deciders`.
+@keep_with_kernel
+def list_placed_deciders(checked: Checked) -> Sequence[tuple[int, Expr, list[Expr]]]:
+    """Return (block, expression, floats) for each deciding expression of `list_deciders`.
 
     Block 0 are the declarations, block i is role i - 1.
     """
-    for i, body in enumerate(list_bodies(checked)):
-        yield from ((i, expr, floats) for expr, floats in _list_deciders(checked, body))
+    deciders = list[tuple[int, Expr, list[Expr]]]()
+    for i, placed in enumerate(list_expressions(checked)):
+        for expr in placed:
+            floats = [] if isinstance(expr, (Name, Literal)) else _list_floats(checked, expr)
+            if floats and (dtype_of(checked, expr) in (I32, BOOL) or jumps(checked, expr)):
+                deciders.append((i, expr, floats))
+    return tuple(deciders)
 
 
-def _list_deciders(checked: Checked, body: tuple[Stmt, ...]) -> Iterator[tuple[Expr, list[Expr]]]:
-    for expr in expressions(body):
-        if isinstance(expr, (Name, Literal)):
-            continue
-        floats = _list_floats(checked, expr)
-        if floats and (dtype_of(checked, expr) in (I32, BOOL) or jumps(checked, expr)):
-            yield expr, floats
+@keep_with_kernel
+def list_expressions(checked: Checked) -> Sequence[tuple[Expr, ...]]:
+    """Return every expression of each block, in nested blocks and inside others too."""
+    return [tuple(n for stmt in body for n in walk(stmt) if isinstance(n, Typed)) for body in list_bodies(checked)]  # type: ignore[misc]
 
 
-def expressions(body: tuple[Stmt, ...]) -> Iterator[Expr]:
-    """Yield every expression of a block, in nested blocks and inside others too."""
-    for stmt in body:
-        yield from (n for n in walk(stmt) if isinstance(n, Typed))  # type: ignore[misc]
+def _iterate_calls(checked: Checked) -> Iterator[tuple[int, Call]]:
+    """Yield the calls of each block, in nested blocks and inside others too."""
+    return ((i, e) for i, placed in enumerate(list_expressions(checked)) for e in placed if isinstance(e, Call))
 
 
 def _list_floats(checked: Checked, expr: Expr) -> list[Expr]:
@@ -241,25 +236,21 @@ def find_split_sums(checked: Checked, bound: Mapping[str, list[Expr]], carried: 
         carried: The names that some loop carries.
     """
     rows = {n for n, values in bound.items() if all(isinstance(t := v.type, TileType) and t.cols == 1 for v in values)}
-    names: set[str] = set()
+    expressions = {n: [e for v in bound[n] for e in _walk_floats(checked, v)] for n in rows}
+    sums = {n for n in rows if any((o := entry(checked, e)) is not None and o[0].reduces and o[0].sums for e in expressions[n])}
+    into = {n: [m for m in rows if any(isinstance(e, Name) and e.id == n for e in expressions[m])] for n in rows}
+    names = reach(sums, into.__getitem__)
+    into = {n: [m for m in names if any(n in names_read(v) for v in bound[m])] for n in names}  # what a name flows into
+    targets = {n: reach(into[n], into.__getitem__) for n in names}
+    loop_carried = {n for n in names if n in targets[n] and n in carried}
+    return {n for n in names if n in loop_carried or targets[n] & loop_carried}
 
-    def is_reached(expr: Expr) -> bool:
-        if isinstance(expr, Name):
-            return expr.id in names
-        table_entry = entry(checked, expr)
-        if table_entry is None or table_entry[0].effects.accesses:
-            return False
-        if table_entry[0].reduces:
-            return table_entry[0].sums
-        return any(map(is_reached, _list_floats(checked, expr)))
 
-    while additions := {n for n in rows - names if any(map(is_reached, bound[n]))}:
-        names |= additions
-    into = {n: {m for m in names if any(n in names_read(v) for v in bound[m])} for n in names}  # what a name flows into
-    while any(len(targets) < len(targets.union(*(into[m] for m in targets))) for targets in into.values()):
-        into = {n: targets.union(*(into[m] for m in targets)) for n, targets in into.items()}
-    loop_carried = {n for n, targets in into.items() if n in targets and n in carried}
-    return {n for n, targets in into.items() if n in loop_carried or targets & loop_carried}
+def _walk_floats(checked: Checked, expr: Expr) -> Iterator[Expr]:
+    """Yield an expression and the floats that it is computed from, up to names, reductions, products and memory."""
+    yield expr
+    for a in _list_floats(checked, expr):
+        yield from _walk_floats(checked, a)
 
 
 class _Carried:
@@ -300,11 +291,11 @@ __all__ = [
     "definitions",
     "dtype_of",
     "entry",
-    "expressions",
     "jumps",
     "list_accessed",
     "list_bodies",
     "list_deciders",
+    "list_expressions",
     "list_placed_deciders",
     "rounds_beside",
     "walk_sources",

@@ -6,10 +6,11 @@ these happen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..checking.checked import BoundCall, Checked, Role
+from ..checking.fixed_point import reach
 from ..checking.kernel_results import keep_with_kernel
 from ..checking.views import root_name
 from ..ops.base import PRODUCTS, Effects
@@ -140,7 +141,7 @@ class _Facts:
     acts: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Placed:
     """A statement, and the branches and loops around it."""
 
@@ -180,15 +181,14 @@ class _RoleSlicer:
     # ---- dependence on data
     def _taint(self) -> None:
         """Collect names whose values depend on products, shared memory, or tensors that the kernel writes."""
-        while True:
-            more = {
-                name
-                for name, definitions in self.definitions.items()
-                if name not in self.tainted and any(self.is_tainted(e) for exprs in definitions for e in exprs)
-            }
-            if not more:
-                return
-            self.tainted |= more
+        into: dict[str, list[str]] = {}  # the names whose values are computed from a name
+        acting = set[str]()
+        for name, definitions in self.definitions.items():
+            for facts in (self.find_facts(e) for exprs in definitions for e in exprs):
+                acting |= {name} if facts.acts else set()
+                for source in facts.names:
+                    into.setdefault(source, []).append(name)
+        self.tainted = reach(acting, lambda name: into.get(name, ()))
 
     def is_tainted(self, e: Expr) -> bool:
         facts = self.find_facts(e)
@@ -198,12 +198,19 @@ class _RoleSlicer:
     def slice(self) -> None:
         self.into.roles[self.role.name] = self.role_slice
         self._watch()
-        while True:
-            before = len(self.role_slice.kept_statements), len(self.role_slice.needed)
-            for p in self.statements:
-                self._enter(p)
-            if (len(self.role_slice.kept_statements), len(self.role_slice.needed)) == before:
-                break
+        assigned: dict[str, list[_Placed]] = {}
+        for p in self.statements:
+            if isinstance(p.stmt, Assign):
+                assigned.setdefault(p.stmt.targets[0], []).append(p)
+
+        def follow(key: str | _Placed) -> Iterable[str | _Placed]:
+            if isinstance(key, _Placed):
+                return self._list_needed(key)
+            return [part for p in assigned.get(key, ()) for part in (p, *self.find_facts(p.stmt.value).names)]  # type: ignore[attr-defined]
+
+        reached = reach(filter(self._is_kept, self.statements), follow)
+        self.role_slice.needed |= self.definitions.keys() & reached
+        self.role_slice.kept_statements |= {IdentityKey(s) for p in reached if isinstance(p, _Placed) for s in (p.stmt, *p.around)}
         self._judge()
 
     def _watch(self) -> None:
@@ -221,29 +228,20 @@ class _RoleSlicer:
                     watched |= {e.id for e in bound.args.values() if isinstance(e, Name) and e.id in self.definitions}
                     if isinstance(p.stmt, Assign) and value is n:
                         watched.add(p.stmt.targets[0])
-        before = -1
-        while before != len(watched):
-            before = len(watched)
-            for pair in aliases:
-                if not watched.isdisjoint(pair):
-                    watched.update(pair)
+        watched |= reach(watched, lambda name: [n for pair in aliases if name in pair for n in pair])
 
-    def _enter(self, p: _Placed) -> None:
-        stmt, role_slice = p.stmt, self.role_slice
-        needed = isinstance(stmt, Assign) and stmt.targets[0] in role_slice.needed
-        keep = needed or any(self.find_facts(e).acts for e in _list_values(stmt))
-        if not keep and isinstance(stmt, Assign) and stmt.targets[0] in role_slice.watched:
-            # arithmetic on an accumulator under a condition on data is left out
-            keep = not any(self.is_tainted(g) for g in p.guards)
-        if not keep:
-            return
-        role_slice.kept_statements |= {IdentityKey(s) for s in (stmt, *p.around)}
-        roots = [*p.guards, *_list_conditions(stmt)]
-        roots += [e for e, root in self._list_controls(stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
-        if needed and isinstance(stmt, Assign):
-            roots.append(stmt.value)
-        for e in roots:
-            role_slice.needed |= self.find_facts(e).names & self.definitions.keys()
+    def _is_kept(self, p: _Placed) -> bool:
+        """Return whether a statement is kept, whether or not its value is needed."""
+        if any(self.find_facts(e).acts for e in _list_values(p.stmt)):
+            return True
+        # arithmetic on an accumulator under a condition on data is left out
+        return isinstance(p.stmt, Assign) and p.stmt.targets[0] in self.role_slice.watched and not any(map(self.is_tainted, p.guards))
+
+    def _list_needed(self, p: _Placed) -> list[str]:
+        """Return the names that decide whether and where a kept statement has its effects."""
+        roots = [*p.guards, *_list_conditions(p.stmt)]
+        roots += [e for e, root in self._list_controls(p.stmt) if root is None or root in self.checked.shared or not self.is_tainted(e)]
+        return [n for e in roots for n in self.find_facts(e).names]
 
     def _list_controls(self, stmt: Stmt) -> Iterator[tuple[Expr, str | None]]:
         """Yield the expressions of a statement's effects that decide a place, a time or a count.

@@ -8,7 +8,7 @@ import pytest
 
 from cuir.checking.checked import Checked
 from cuir.checking.checker import check
-from cuir.checking.decisions import collect_deciding, expressions, jumps, list_deciders
+from cuir.checking.decisions import collect_deciding, jumps, list_deciders, list_expressions
 from cuir.syntax.parser import parse
 from cuir.syntax.printer import show
 from cuir.syntax.walk import IdentityKey
@@ -33,7 +33,7 @@ def kernel(body: str) -> Checked:
 
 
 def collect_decisions(checked: Checked) -> set[str]:
-    return {show(e) for r in checked.roles for e in expressions(r.body) if IdentityKey(e) in collect_deciding(checked)}
+    return {show(e) for placed in list_expressions(checked)[1:] for e in placed if IdentityKey(e) in collect_deciding(checked)}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_through_functions() -> None:
 )
 def test_what_jumps(text: str, expected: bool) -> None:
     checked = kernel(f"store(Y[rows(64), cols(64)], cast({text}, f32))")
-    (e,) = (e for r in checked.roles for e in expressions(r.body) if show(e) == text)
+    (e,) = (e for placed in list_expressions(checked)[1:] for e in placed if show(e) == text)
     assert jumps(checked, e) is expected
 
 

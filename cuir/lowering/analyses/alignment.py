@@ -8,10 +8,10 @@ from operator import or_
 
 from xdsl.ir import BlockArgument, SSAValue
 
+from ...checking.fixed_point import Rule, ValueFlow
 from ...ops.traits import SUM
 from ...syntax.types import PANEL_BYTES
 from ..ir import ops
-from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import ElementT, SharedT, TensorT, TileT, is_scalar
 from ..ir.machine_tiles import Line
 from .value_flow import find_sources
@@ -34,7 +34,7 @@ def is_multiple(value: SSAValue, n: int, fits: Fits | None = None) -> bool:
         fits = None  # a number that wraps stays a multiple
     elif fits is None:
         raise ValueError(f"{n} is no power of two")
-    flow = ValueFlow[bool](or_)  # optimistic: a value that depends on itself is a multiple until it is shown to be none
+    flow = ValueFlow[SSAValue, bool](or_)  # optimistic: a value that depends on itself is a multiple until it is shown to be none
     flow.reach([value], partial(_describe_remainder, n, fits))
     return value not in flow.solve()
 

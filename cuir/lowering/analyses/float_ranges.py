@@ -18,10 +18,10 @@ from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue, Use
 
+from ...checking.fixed_point import Rule, ValueFlow
 from ...ops.traits import NEGATIVE, Traits
 from ...syntax.types import I32
 from ..ir import ops
-from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import ScalarT, TensorT, TileT, dtype_of, is_tile
 from ..ir.machine_ops import Pinned, RowBound
 from ..ir.machine_tiles import After, Line, ReadColumns
@@ -35,7 +35,7 @@ UNBOUNDED: Range = (-math.inf, math.inf)
 
 def compute_float_range(value: SSAValue) -> Range:
     """Return the least and the greatest number that a scalar or an element of a tile may be."""
-    flow = ValueFlow[Range](_join, lambda old, new: UNBOUNDED)
+    flow = ValueFlow[SSAValue, Range](_join, lambda old, new: UNBOUNDED)
     flow.reach([value], _describe_range)
     return flow.solve().get(value, UNBOUNDED)
 
@@ -201,7 +201,7 @@ class _Members:
     """
 
     def __init__(self, describe: Callable[[SSAValue], _Described]):
-        self._describe, self._flow = describe, ValueFlow[bool](or_)
+        self._describe, self._flow = describe, ValueFlow[SSAValue, bool](or_)
 
     def __contains__(self, value: SSAValue) -> bool:
         self._flow.reach([value], self._describe_number)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, SSAValue
 
+from ...checking.fixed_point import Rule, ValueFlow
 from ...ops.base import Op
 from ...ops.meaning.intervals import ANYTHING, INF, Interval, add_intervals, add_saturating, multiply_intervals
 from ...ops.traits import Traits
@@ -25,7 +26,6 @@ from ...syntax.types import BOOL, I32
 from ..ir import ir_types as types
 from ..ir import machine_ops as machine
 from ..ir import ops
-from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.machine_tiles import Line
 from .value_flow import find_sources
 

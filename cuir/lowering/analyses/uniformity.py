@@ -15,11 +15,11 @@ from operator import or_
 
 from xdsl.ir import Block, Operation, SSAValue
 
+from ...checking.fixed_point import Rule, ValueFlow
 from ...ops.limits import TARGETS
 from ..ir import machine_ops as machine
 from ..ir import ops
 from ..ir.exchanges import ReleaseSlot
-from ..ir.fixed_point import Rule, ValueFlow
 from ..ir.ir_types import is_tile
 from ..ir.ir_walk import every, last
 from ..ir.operand_access import Function
@@ -42,7 +42,7 @@ Step = tuple[Rule[Uniformity], Sequence[SSAValue]]
 
 def compute_uniformity(values: Iterable[SSAValue]) -> Mapping[SSAValue, Uniformity]:
     """Compute the uniformity of values and of all that they are computed from."""
-    flow = ValueFlow[Uniformity](or_)
+    flow = ValueFlow[SSAValue, Uniformity](or_)
     flow.reach(values, _describe)
     return flow.solve()
 

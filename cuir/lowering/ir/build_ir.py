@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from ...checking.checked import Checked
 from ...checking.checked import Role as CheckedRole
 from ...checking.contraction import collect_exact
+from ...checking.fixed_point import reach
 from ...checking.kernel_results import keep_with_kernel
 from ...checking.tensor_modes import find_exchanged
 from ...checking.views import Drop, make_view
@@ -450,21 +451,15 @@ def _find_index_parameters(kernel: ops.Kernel) -> list[ops.Parameter]:
     parameters = [op for op in parameters if types.dtype_of(op.result) == I32]
     if not parameters:
         return []
-    worklist = list[SSAValue]()
+    roots = list[SSAValue]()
     for op in (op for role in kernel.roles for op in every(role)):
         if isinstance(op, ops.For):
-            worklist += [op.start, op.stop]
+            roots += [op.start, op.stop]
         elif isinstance(op, ops.At) and isinstance(op.array.type, types.TensorT):
-            worklist += op.starts
+            roots += op.starts
     outside = {result for op in operations(kernel.body.block) for result in op.results}
-    visited = set[SSAValue]()
-    while worklist:
-        value = worklist.pop()
-        if value not in visited:
-            visited.add(value)
-            if value not in outside:
-                worklist += _list_inputs(value)
-    return [op for op in parameters if op.result in visited]
+    reached = reach(roots, lambda value: () if value in outside else _list_inputs(value))
+    return [op for op in parameters if op.result in reached]
 
 
 def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:

@@ -9,8 +9,12 @@ number per row, or a select between such.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from operator import or_
+
 from xdsl.ir import SSAValue
 
+from ...checking.fixed_point import ValueFlow, reach
 from ...syntax.types import F32
 from ..analyses.value_flow import find_targets
 from ..ir import constructors, ops, row_parts
@@ -33,20 +37,36 @@ def run(kernel: ops.Kernel) -> None:
 def _rewrite_role(role: ops.Role) -> None:
     flows = dict(iterate_joins(role))
     values = [v for v in [*flows, *(r for op in every(role) if isinstance(op, ops.Apply) for r in op.results)] if _is_per_row(v)]
-    parts = set(values)
-    while True:
-        while (linear := {v for v in parts if _is_linear(v, parts, flows)}) != parts:
-            parts = linear
-        products = {v for v in parts if _is_nonlinear(v, parts)}
-        if not products:
-            break
-        parts -= products
+    parts = _find_linear(values, flows)
+    while products := {v for v in parts if _is_nonlinear(v, parts)}:
+        parts = _find_linear(parts - products, flows)
     parts = _select_needed(parts, flows)
     ordered = [v for v in values if v in parts]  # the program's order, so that its text is the same in every process
     for value in ordered:
         _sum_on_read(value, parts)
     for value in ordered:
         _convert_to_parts(value, parts)
+
+
+def _find_linear(values: Collection[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
+    """Return the most values that are linear in one another."""
+    flow = ValueFlow[SSAValue, bool](or_)  # true of a value that is not
+
+    def put(value: SSAValue) -> None:
+        sources = [v for v in flows.get(value, _list_inputs(value)) if v in values]
+
+        def judge(inputs: Sequence[bool | None]) -> bool | None:
+            return not _is_linear(value, {v for v, lost in zip(sources, inputs) if not lost}, flows) or None
+
+        flow.put(value, judge, sources)
+
+    for value in values:
+        put(value)
+    return set(values) - flow.solve().keys()
+
+
+def _list_inputs(value: SSAValue) -> Sequence[SSAValue]:
+    return value.owner.arguments if isinstance(value.owner, ops.Apply) else ()
 
 
 def _is_per_row(value: SSAValue) -> bool:
@@ -60,18 +80,12 @@ def _is_row_sum(value: SSAValue) -> bool:
 
 def _select_needed(parts: set[SSAValue], flows: dict[SSAValue, list[SSAValue]]) -> set[SSAValue]:
     """Return the values in parts that a row's sum reaches, with their operands; others are only zeros."""
-    live_sums: set[SSAValue] = set()
-    while (
-        grown := {v for v in parts if v in live_sums or _is_row_sum(v) or any(o in live_sums for o in _list_operands(v, flows))}
-    ) != live_sums:
-        live_sums = grown
-    worklist = list(live_sums)
-    while worklist:
-        for operand in _list_operands(worklist.pop(), flows):
-            if operand in parts and operand not in live_sums:
-                live_sums.add(operand)
-                worklist.append(operand)
-    return live_sums
+    into: dict[SSAValue, list[SSAValue]] = {}
+    for value in parts:
+        for operand in _list_operands(value, flows):
+            into.setdefault(operand, []).append(value)
+    live_sums = reach(filter(_is_row_sum, parts), lambda v: into.get(v, ()))
+    return reach(live_sums, lambda v: parts.intersection(_list_operands(v, flows)))
 
 
 def _list_operands(value: SSAValue, flows: dict[SSAValue, list[SSAValue]]) -> list[SSAValue]:

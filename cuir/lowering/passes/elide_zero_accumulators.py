@@ -12,6 +12,7 @@ from typing import TypeGuard
 
 from xdsl.ir import Operation, SSAValue, Use
 
+from ...checking.fixed_point import reach
 from ...ops.base import PRODUCTS
 from ...syntax.types import BOOL, F32
 from ..analyses.value_flow import find_targets, is_tile_wait
@@ -82,16 +83,11 @@ def _collect_possible_zeros(web: Web) -> set[SSAValue]:
 
     These are values of the web, and tiles behind the last wait, which join nothing and are read.
     """
-    worklist = [v for v in web.definitions if _is_zero(v)]
-    possible_zeros = set(worklist)
-    while worklist:
-        value = worklist.pop()
-        for use in value.uses:
-            for target in find_targets(use):
-                if target not in possible_zeros and (target in web or is_tile_wait(use.operation)):
-                    possible_zeros.add(target)
-                    worklist.append(target)
-    return possible_zeros
+
+    def follow(value: SSAValue) -> list[SSAValue]:
+        return [t for use in value.uses for t in find_targets(use) if t in web or is_tile_wait(use.operation)]
+
+    return reach(filter(_is_zero, web.definitions), follow)
 
 
 def _is_unread(value: SSAValue, possible_zeros: set[SSAValue]) -> bool:

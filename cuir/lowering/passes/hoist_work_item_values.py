@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 
+from ...checking.fixed_point import reach
 from ...ops.limits import TARGETS
 from ...syntax.types import I32
 from ..analyses.memory import is_memory_effect_free
@@ -276,15 +277,12 @@ class _Reader:
 
         Operands of values in `leaves` are not visited.
         """
-        live: set[SSAValue] = set()
-        worklist = list(self.operands)
-        while worklist:
-            value = worklist.pop()
-            if value not in live:
-                live.add(value)
-                if (number := numbers[value]) is None or number not in leaves:
-                    worklist += _iterate_operands(value)
-        return live
+
+        def follow(value: SSAValue) -> Iterator[SSAValue]:
+            if (number := numbers[value]) is None or number not in leaves:
+                yield from _iterate_operands(value)
+
+        return reach(self.operands, follow)
 
     def _collect(self, block: Block) -> bool:
         """Add the operands of a block, and return whether it has an effect."""

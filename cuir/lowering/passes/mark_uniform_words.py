@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from ...checking.fixed_point import reach
 from ..analyses.uniformity import runs_on_one_lane
 from ..analyses.value_flow import find_deciders, find_sources
 from ..ir import machine_ops as machine
@@ -30,14 +31,8 @@ def run(kernel: ops.Kernel) -> None:
 
 def _collect_steering(role: ops.Role) -> set[SSAValue]:
     """Return the scalars on which branches, loops and descriptors of products depend."""
-    steering = set[SSAValue]()
-    worklist = [v for op in every(role) for v in _iterate_steering(op)]
-    while worklist:
-        value = worklist.pop()
-        if value not in steering:
-            steering.add(value)
-            worklist += [v for v in _list_inputs(value) if is_scalar(v)]
-    return steering
+    roots = (v for op in every(role) for v in _iterate_steering(op))
+    return reach(roots, lambda value: [v for v in _list_inputs(value) if is_scalar(v)])
 
 
 def _iterate_steering(op: Operation) -> Iterator[SSAValue]:

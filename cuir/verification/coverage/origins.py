@@ -13,12 +13,12 @@ from operator import or_
 from xdsl.ir import Block, SSAValue
 
 from ...checking.checked import Checked
+from ...checking.fixed_point import Rule, ValueFlow
 from ...checking.kernel_results import keep_with_kernel
 from ...lowering.analyses.memory import is_memory_effect_free
 from ...lowering.analyses.value_flow import find_deciders, find_sources
 from ...lowering.ir import ops
 from ...lowering.ir.build_ir import build_for_analyses
-from ...lowering.ir.fixed_point import Rule, ValueFlow
 from ...lowering.ir.ir_types import TileT, is_scalar
 from ...syntax.nodes import Expr
 from ...syntax.types import BOOL, I32, Scalar, TileType
@@ -41,7 +41,7 @@ class Origins:
 
     def __init__(self, checked: Checked):
         built = build_for_analyses(checked)
-        self._values, flow = built.values, ValueFlow[_Origin](or_)
+        self._values, flow = built.values, ValueFlow[SSAValue, _Origin](or_)
         flow.reach(built.values.values(), _describe)
         self._origins = flow.solve()
 

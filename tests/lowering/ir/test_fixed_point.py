@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from operator import or_
-
-from hypothesis import given
-from hypothesis import strategies as st
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from cuir.lowering.ir import ops
-from cuir.lowering.ir.fixed_point import Backward, Forward, Rule, ValueFlow
+from cuir.lowering.ir.fixed_point import Backward, Forward
 from cuir.lowering.ir.ir_walk import every
-from cuir.syntax.types import I32
 from tests.lowering.tile_ir import role
 
 LINES = (
@@ -104,52 +99,3 @@ def test_the_state_after_a_loop_is_that_before_it_or_that_of_a_turn() -> None:
     at = constants(r)
     assert flow.before[at[2]] == {1} and flow.before[at[4]] == {1, 2, 3}
     assert flow.before[at[5]] == {1}, "after no turn; a turn ends with nothing"
-
-
-VALUES = [ops.constant(i, I32).result for i in range(8)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 7), st.frozensets(st.integers(0, 7), max_size=3), st.booleans()), min_size=1, max_size=20))
-def test_facts_are_the_least_that_satisfy_all_rules(rules: list[tuple[int, frozenset[int], bool]]) -> None:
-    """A rule (value, sources, whether all of them): the value is a member if one source is, or all are."""
-    flow = ValueFlow[bool](or_)
-    for value, sources, of_all in rules:
-        quantifier = all if of_all else any
-        flow.put(VALUES[value], lambda inputs, q=quantifier: q(inputs) or None, [VALUES[s] for s in sorted(sources)])  # type: ignore[misc]
-    members: set[int] = set()
-    while new := {v for v, sources, of_all in rules if (all if of_all else any)(s in members for s in sources)} - members:
-        members |= new
-    assert set(flow.solve()) == {VALUES[v] for v in members}
-
-
-def test_a_carried_value_that_grows_on_is_widened() -> None:
-    start, carried, following = VALUES[:3]
-    flow = ValueFlow[int](max, lambda old, new: 1000, rounds=2)
-    flow.put(start, lambda inputs: 0)
-    flow.put(carried, lambda inputs: max((n for n in inputs if n is not None), default=None), [start, following], carried=True)
-    flow.put(following, lambda inputs: None if inputs[0] is None else min(inputs[0] + 1, 1000), [carried])
-    facts = flow.solve()
-    assert facts[carried] == 1000 and facts[following] == 1000
-
-
-def test_values_are_reached_from_their_roots() -> None:
-    a, b, c, d = VALUES[:4]
-    sources = {a: [b, c], b: [a], c: [], d: [a]}
-    flow = ValueFlow[bool](or_)
-    flow.reach([a], lambda v: ((lambda inputs: True) if v is c else (lambda inputs: any(inputs) or None), sources[v]))
-    assert set(flow.solve()) == {a, b, c}
-
-
-def test_values_are_reached_on_demand() -> None:
-    a, b, c = VALUES[:3]
-    described = list[SSAValue]()
-
-    def describe(value: SSAValue) -> tuple[Rule[int], list[SSAValue]]:
-        described.append(value)
-        return (lambda inputs: 1 + max((n for n in inputs if n is not None), default=0)), {a: [b], b: [], c: [a, b]}[value]
-
-    flow = ValueFlow[int](max)
-    flow.reach([a], describe)
-    assert dict(flow.solve()) == {a: 2, b: 1}
-    flow.reach([c], describe)
-    assert dict(flow.solve()) == {a: 2, b: 1, c: 3} and described == [a, b, c]
